@@ -24,10 +24,17 @@ from typing import Any
 import psutil
 
 import layerlab
-from layerlab.evaluation.harness.lm import HFLM, HarnessModel, answer, evaluate, hushed, load_tasks
+from layerlab.evaluation.harness.lm import (
+    HFLM,
+    HarnessModel,
+    evaluate,
+    hushed,
+    load_tasks,
+    run_task,
+)
 from layerlab.loading.model import LoadedModel
 from layerlab.system.threads import threads
-from layerlab.tokenization.train import byte_pairs
+from layerlab.tokenization.train import train_bpe
 
 WORDS = "capital interest deposit reserve account audit risk bond yield share tax fund".split()
 EXAMPLES, OPTIONS = 5, "ABCD"
@@ -88,7 +95,7 @@ def prepared(folder: Path, questions: int, context: int) -> tuple[Any, LoadedMod
     (folder / "rows.json").write_text(json.dumps(rows), encoding="utf-8")
     (folder / "reader.py").write_text(READER, encoding="utf-8")
     (folder / "task.yaml").write_text(TASK, encoding="utf-8")
-    words = byte_pairs((row["prompt"] for row in rows["test"]), vocab=2048, context=context)
+    words = train_bpe((row["prompt"] for row in rows["test"]), vocab=2048, context=context)
     sizes = {"width": 128, "layers": 4, "heads": 4, "vocab": 2048, "context": context}
     model = layerlab.build("llama", **sizes).eval()
     (task,) = load_tasks(folder, "layerlab_made_up").values()
@@ -97,7 +104,7 @@ def prepared(folder: Path, questions: int, context: int) -> tuple[Any, LoadedMod
 
 def ours(task: Any, subject: LoadedModel, batch: int) -> dict[str, float]:
     engine = HarnessModel(subject, batch=batch, scoring="choice_ll")
-    found = answer(engine, task)
+    found = run_task(engine, task)
     return {
         "score": found.metrics["score"],
         "shots_mean": found.shots.mean,

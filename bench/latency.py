@@ -36,8 +36,8 @@ os.environ.setdefault("JAXTYPING_DISABLE", "1")
 
 from rich.console import Console
 
-from layerlab.latency.config import LatencyConfig, setting
-from layerlab.latency.measure import timed
+from layerlab.latency.config import LatencyConfig, latency_config
+from layerlab.latency.measure import measure_latency
 from layerlab.latency.parameter_matching import ACCOUNTINGS, pair
 from layerlab.latency.table import timetable
 from layerlab.system.files import write_file
@@ -47,7 +47,7 @@ WITHIN = 0.05
 
 def accounted(name: str, asked: argparse.Namespace, chosen: LatencyConfig) -> None:
     rivals = pair(name, shape=asked.shape, width=asked.width)
-    found = timed([rivals.pangu, rivals.llama], chosen, pair=rivals)
+    found = measure_latency([rivals.pangu, rivals.llama], chosen, pair=rivals)
     print(f"\n{rivals.about}", flush=True)
     Console(markup=False, highlight=False, width=160).print(timetable(found, 160))
     if found.decode is not None:
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     given = {name: getattr(asked, name) for name in sizes}
-    chosen = setting(device=asked.device, dtype=asked.dtype, **given)
+    chosen = latency_config(device=asked.device, dtype=asked.dtype, **given)
     for name in asked.accounting or ACCOUNTINGS:
         accounted(name, asked, chosen)
 

@@ -21,12 +21,12 @@ from typing import Any
 import torch
 
 from layerlab import build
-from layerlab.adaptation.sft.chat_template import templated
+from layerlab.adaptation.sft.chat_template import add_plain_template
 from layerlab.adaptation.sft.conversations import Conversation, conversations
-from layerlab.adaptation.sft.dataset import Lesson, Rows, prepared
+from layerlab.adaptation.sft.dataset import Lesson, Rows, prepare_dataset
 from layerlab.adaptation.sft.train import tune
 from layerlab.data.sources import data_folder
-from layerlab.tokenization.load import trained_words
+from layerlab.tokenization.load import train_tokenizer
 
 BLOCK, BATCH, ROUNDS = 1024, 8, 3
 TIMED = 24  # conversations, every so many of all
@@ -36,7 +36,7 @@ FINANCE = ("consulting_part", "task_part", "computing_part", "retrieval_part")
 def filling(rows: list[Conversation], words: Any, *, pack: bool) -> tuple[int, int, int]:
     """Rows of a batch in all, their tokens, and those of them that are no filling."""
     lesson = Lesson(batch=BATCH, held=0.0, pack=pack)
-    found = prepared(words, {"rows": rows}, lesson, BLOCK)
+    found = prepare_dataset(words, {"rows": rows}, lesson, BLOCK)
     data, batches, real = Rows(found), 0, 0
     for start in range(0, len(data), BATCH):
         part = [data[place] for place in range(start, start + BATCH)]
@@ -63,8 +63,8 @@ def main(files: list[str]) -> int:
         str(data_folder() / "zh-sft" / "disc-finllm" / f"{one}.json") for one in FINANCE
     ]
     rows = [one for file in files for one in conversations(file)]
-    words = trained_words((turn.text for one in rows for turn in one.turns), 4000)
-    templated(words)
+    words = train_tokenizer((turn.text for one in rows for turn in one.turns), 4000)
+    add_plain_template(words)
     print(f"{len(rows)} conversations, blocks of {BLOCK}, updates of {BATCH} rows")
     shares = {}
     for pack in (False, True):

@@ -22,11 +22,11 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from layerlab.adaptation.pretraining.replay import Blocks, ReplayData, mixed, stacked
+from layerlab.adaptation.pretraining.replay import Blocks, ReplayData, mix_texts, stack_rows
 from layerlab.corpus.batches import BatchOrder
 from layerlab.corpus.mixture import Mixture
-from layerlab.system.hardware import stopwatch, threaded
-from layerlab.tokenization.load import trained_words
+from layerlab.system.hardware import stopwatch, with_threads
+from layerlab.tokenization.load import train_tokenizer
 
 RATIOS = ((1, 1), (1, 2), (3, 1), (7, 3), (0.9, 0.1), (1, 99))
 PREFIXES = 1 << 16
@@ -65,17 +65,17 @@ def main() -> None:
     for ratio in RATIOS:
         print(f"ratio {ratio[0]}:{ratio[1]}: no prefix strays by more than {strays(ratio):.3f}")
 
-    words = trained_words(["the cat sat on the mat"], 300)
-    text = mixed(words, ReplayData(domain="python-docs", general="wiki-zh"))
+    words = train_tokenizer(["the cat sat on the mat"], 300)
+    text = mix_texts(words, ReplayData(domain="python-docs", general="wiki-zh"))
     blocks = Blocks(BatchOrder(text.corpus, given.block, seed=0), given.steps * given.batch)
     model = model_of(given.width, given.layers, 300, given.block)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loading, learning = [], []
-    with threaded(given.threads):
+    with with_threads(given.threads):
         clock = stopwatch("cpu", given.threads)
         for step in range(given.steps):
             begun = clock()
-            rows = stacked(
+            rows = stack_rows(
                 blocks.__getitems__(list(range(step * given.batch, (step + 1) * given.batch)))
             )
             fetched = clock()

@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from layerlab.console.progress import Silent
 from layerlab.corpus.corpus import extent, prepare
-from layerlab.experiments.executors.local import carry_out
+from layerlab.experiments.executors.local import run_all
 from layerlab.experiments.plan.plan import plan
-from layerlab.recipes.training import recipe_of
+from layerlab.recipes.training import make_recipe
 from layerlab.recipes.training_sections import RunSection
 from layerlab.training.run_spec import RunSpec
 
@@ -71,12 +71,12 @@ def together(courses: Sequence[Course]) -> list[float]:
 
 def speeds(slots: int, updates: int) -> list[float]:
     """Tokens per second of runs side by side, one for each slot."""
-    recipe = recipe_of({**RECIPE, "train": {**RECIPE["train"], "updates": updates}})
+    recipe = make_recipe({**RECIPE, "train": {**RECIPE["train"], "updates": updates}})
     corpus = prepare(recipe.data)
     runs = [_seeded(recipe, seed, extent(corpus, 128)) for seed in range(slots)]
     clock = Clock()
     with tempfile.TemporaryDirectory() as out:
-        outcomes = carry_out(runs, Path(out), RunSection(slots=slots, threads=1), clock)
+        outcomes = run_all(runs, Path(out), RunSection(slots=slots, threads=1), clock)
     failed = [one for one in outcomes if one.result is None]
     if failed:
         raise SystemExit(failed[0].text)

@@ -32,12 +32,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from layerlab.experiments.analysis.compare import weighed
+from layerlab.experiments.analysis.compare import look_at_runs
 from layerlab.experiments.statistics.additive_model import FEWEST, Additive
 from layerlab.experiments.statistics.differences import Difference, Level, spread_limits
 from layerlab.experiments.statistics.moderated_variance import LENT, MOST, prior
 from layerlab.experiments.statistics.multiple_comparisons import PairTest
-from layerlab.recipes.training import recipe_of
+from layerlab.recipes.training import make_recipe
 from layerlab.records.run import RunRecord
 
 ALPHA = 0.05
@@ -159,7 +159,7 @@ def comparison(arms: int, seeds: int, **section: Any) -> Any:
         "train": {"updates": 1},
         "compare": {"arms": listed, "seeds": list(range(seeds)), **section},
     }
-    return recipe_of(content).compare
+    return make_recipe(content).compare
 
 
 def ended(arm: int, seed: int, nats: float | None, rate: float = 1e-3) -> RunRecord:
@@ -175,7 +175,7 @@ def ended(arm: int, seed: int, nats: float | None, rate: float = 1e-3) -> RunRec
 def false_words(section: Any, arms: int, records: list[RunRecord]) -> bool:
     """Whether any arm gets a word."""
     rivals = dict.fromkeys((f"a{arm}" for arm in range(arms)), BASE)
-    _, family = weighed(section, rivals, records, "nats")
+    _, family = look_at_runs(section, rivals, records, "nats")
     return any(family[test].corrected < ALPHA and family[test].side for test in family.tests)
 
 
@@ -245,7 +245,7 @@ def looks(arms: int, effect: float, draws: int) -> Row:
         table[1:] += effect
         for look in section.looks:
             rivals = dict.fromkeys((f"a{arm}" for arm in range(arms)), BASE)
-            _, family = weighed(section, rivals, whole(table[:, :look]), "nats")
+            _, family = look_at_runs(section, rivals, whole(table[:, :look]), "nats")
             decided = [family[test].corrected < ALPHA for test in family.tests]
             if all(decided):
                 break
@@ -265,7 +265,7 @@ def margins(relation: str, spread: float, seeds: int, draws: int) -> Row:
         table = 10 + spread * rng.standard_normal((3, seeds))
         table[1] -= 0.99
         rivals = {"a0": BASE, "a1": BASE, "a2": BASE}
-        _, family = weighed(section, rivals, whole(table), "nats")
+        _, family = look_at_runs(section, rivals, whole(table), "nats")
         edge = family[PairTest("a1", BASE, -1.0)]
         false += edge.corrected < ALPHA and edge.side < 0
     return f"{relation} at 0.99 of the margin, sd {spread:g}, {seeds} seeds", share(

@@ -44,11 +44,11 @@ from layerlab.corpus.batches import BatchOrder
 from layerlab.corpus.corpus import Corpus, extent, prepare
 from layerlab.experiments.plan.plan import plan
 from layerlab.model.loss import causal_loss
-from layerlab.recipes.training import TrainingRecipe, recipe_of
-from layerlab.training.lr_schedule import rate_at
-from layerlab.training.optimizer import optimizer_of
+from layerlab.recipes.training import TrainingRecipe, make_recipe
+from layerlab.training.lr_schedule import lr_at
+from layerlab.training.optimizer import build_optimizer
 from layerlab.training.run_spec import RunSpec
-from layerlab.training.setup import built
+from layerlab.training.setup import build_model
 from layerlab.training.trainer import Trainer as Ours
 
 LARGE = {"width": 256, "layers": 6, "heads": 4, "inner": 688, "context": 256}
@@ -67,7 +67,7 @@ def line(name: str, value: str, target: str = "", met: bool | None = None) -> No
 def recipe(small: bool, device: str, **train: Any) -> TrainingRecipe:
     model = {**(SMALL if small else LARGE), "variant": "llama", "options": {"head": "tied"}}
     settings = {"updates": UPDATES, "batch": 16 if small else 8, "rate": 1e-3, **train}
-    return recipe_of(
+    return make_recipe(
         {
             "model": model,
             "data": {"sources": [{"text": "brown"}], "vocab": 2048 if small else 8192},
@@ -111,8 +111,8 @@ def bare(found: TrainingRecipe, folder: Path) -> Round:
     """What anybody would write: a batch, a loss, a gradient, a step."""
     run, corpus = prepared(found)
     device, train = found.run.device, run.recipe.train
-    model = built(run, torch.device(device))
-    optimizer = optimizer_of(model, train)
+    model = build_model(run, torch.device(device))
+    optimizer = build_optimizer(model, train)
     block = run.recipe.data.block or 0
     order = BatchOrder(corpus, block, train.seed)
     update = 0
@@ -121,7 +121,7 @@ def bare(found: TrainingRecipe, folder: Path) -> Round:
         nonlocal update
         rows = order.batch(update, train.batch).to(device)
         for group in optimizer.param_groups:
-            group["lr"] = rate_at(update, UPDATES, train)
+            group["lr"] = lr_at(update, UPDATES, train)
         optimizer.zero_grad()
         logits = model(input_ids=rows.inputs, use_cache=False).logits
         loss = causal_loss(logits, rows.targets, logits.shape[-1], shift_labels=rows.targets)
@@ -190,7 +190,7 @@ def trainer(found: TrainingRecipe, folder: Path) -> Round:
             use_cpu=device == "cpu",
         )
         watch = Watch(device)
-        model = built(run, torch.device(device))
+        model = build_model(run, torch.device(device))
         teacher = Trainer(
             model=model, args=arguments, train_dataset=Blocks(order), callbacks=[watch]
         )

@@ -315,7 +315,7 @@ def fitted() -> int:
 def bottleneck(modes: list[str], rounds: int, device: str) -> None:
     print("\nThe augmented shortcut alone, d 1024, 256 tokens: full, bottleneck, circulant")
     from layerlab.blocks.context import Flow
-    from layerlab.blocks.layer import made
+    from layerlab.blocks.layer import make_part
     from layerlab.blocks.shape import Site
     from layerlab.blocks.spec import Choice
     from layerlab.variants.registry import part
@@ -330,7 +330,7 @@ def bottleneck(modes: list[str], rounds: int, device: str) -> None:
     }
     steps: dict[str, Step] = {}
     for name, choice in forms.items():
-        module = made(part, "shortcut", choice, shape.width, site).to(device)
+        module = make_part(part, "shortcut", choice, shape.width, site).to(device)
 
         def step(module: Any = module) -> None:
             with torch.inference_mode():

@@ -32,12 +32,12 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
 from layerlab.data.sources import data_folder
-from layerlab.tokenization.bpe_file import backend, rebuilt
-from layerlab.tokenization.convert import load_tokenizer
+from layerlab.tokenization.bpe_file import read_bpe, rebuild
+from layerlab.tokenization.convert import load_or_convert
 from layerlab.tokenization.extend import extend
-from layerlab.tokenization.load import engine, trained_words
+from layerlab.tokenization.load import engine, train_tokenizer
 from layerlab.tokenization.published_rates import questions
-from layerlab.tokenization.verify import VocabularyCheck, prove
+from layerlab.tokenization.verify import VocabularyCheck, verify
 
 BASE, ADDED = 16_000, 1_600
 HELD, LAW_HELD = 1_500, 800
@@ -102,8 +102,8 @@ def general_rows() -> list[str]:
 
 def fresh(base: PreTrainedTokenizerFast, texts: list[str]) -> tuple[list[str], list[tuple]]:
     """The first tokens of a BPE of the domain alone that a base lacks, and its merges."""
-    own = backend(trained_words(texts, BASE))
-    known = backend(base).vocab
+    own = read_bpe(train_tokenizer(texts, BASE))
+    known = read_bpe(base).vocab
     tokens = sorted(own.vocab.keys() - known.keys(), key=own.vocab.__getitem__)[:ADDED]
     usable = {*known, *tokens}
     merges = [pair for pair in own.merges if {*pair, "".join(pair)} <= usable]
@@ -112,7 +112,7 @@ def fresh(base: PreTrainedTokenizerFast, texts: list[str]) -> tuple[list[str], l
 
 def added(base: PreTrainedTokenizerFast, tokens: list[str]) -> PreTrainedTokenizerFast:
     """The base and its domain's tokens, looked for in a text before it is cut into words."""
-    found = rebuilt(base, backend(base).engine(backend(base).vocab, backend(base).merges))
+    found = rebuild(base, read_bpe(base).engine(read_bpe(base).vocab, read_bpe(base).merges))
     decoder = found.backend_tokenizer.decoder
     texts = [decoder.decode([token]) for token in tokens]
     found.add_tokens([text for text in texts if "\ufffd" not in text])
@@ -123,12 +123,12 @@ def appended(
     base: PreTrainedTokenizerFast, tokens: list[str], merges: list[tuple]
 ) -> PreTrainedTokenizerFast:
     """The base and behind it another vocabulary, with the merges of that."""
-    found = backend(base)
+    found = read_bpe(base)
     vocab, known = dict(found.vocab), set(found.merges)
     for token in tokens:
         vocab[token] = len(vocab)
     every = [*found.merges, *(pair for pair in merges if pair not in known)]
-    return rebuilt(base, found.engine(vocab, every))
+    return rebuild(base, found.engine(vocab, every))
 
 
 def unseen(base: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, texts: list[str]) -> int:
@@ -149,7 +149,7 @@ def ways(line: Any) -> None:
     law_held, law = law[:LAW_HELD], law[LAW_HELD:]
     size = sum(map(len, general))
     print(f"\nbase: {BASE:,} entries from {len(general):,} texts, {size:,} characters")
-    base = trained_words(general, BASE)
+    base = train_tokenizer(general, BASE)
     tokens, merges = fresh(base, law)
     begun = time.perf_counter()
     new = extend(base, law, ADDED)
@@ -164,7 +164,7 @@ def ways(line: Any) -> None:
         "appended": appended(base, tokens, merges),
         "continued": new,
     }.items():
-        proof = proofs[name] = prove(base, words, sets)
+        proof = proofs[name] = verify(base, words, sets)
         ratios = "  ".join(f"{one.ratio:.4f}" for one in proof.tallies)
         lost = f"{proof.tallies[0].broken} / {proof.tallies[2].broken}"
         unused = unseen(base, words, law)
@@ -190,7 +190,7 @@ def speed(line: Any) -> None:
     print(f"\n{len(texts):,} texts of law, {size:.1f} MB")
     for name in ("internlm", "gpt2"):
         try:
-            base = load_tokenizer(str(data_folder() / "tokenizers" / name))
+            base = load_or_convert(str(data_folder() / "tokenizers" / name))
         except UserError as error:
             print(f"{name} is left out: {error}")
             continue
@@ -199,7 +199,7 @@ def speed(line: Any) -> None:
         new = extend(base, texts, entries)
         took, used = time.perf_counter() - begun, time.process_time() - worked
         begun = time.perf_counter()
-        proof = prove(base, new, {"law": texts[: len(texts) // 10], "jec-qa": questions()})
+        proof = verify(base, new, {"law": texts[: len(texts) // 10], "jec-qa": questions()})
         proved = time.perf_counter() - begun
         ratios = ", ".join(f"{one.name} {one.ratio:.4f}" for one in proof.tallies)
         parted = f"{size / took:.2f} MB/s by the clock, {size / used:.2f} of a processor"

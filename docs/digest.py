@@ -8,9 +8,9 @@ from typing import Any
 
 from layerlab.experiments.analysis.verdict import number
 from layerlab.recipes.comparison_sections import Claim
-from layerlab.recipes.training import TrainingRecipe, load_recipe, packaged
-from layerlab.studies.engine.false_discovery import chance, rates, told
-from layerlab.studies.engine.scale import compared_at
+from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
+from layerlab.studies.engine.false_discovery import chance, format_rate, rates
+from layerlab.studies.engine.scale import comparison_scale
 from layerlab.studies.engine.study import claimant
 
 Json = Mapping[str, Any]
@@ -57,7 +57,7 @@ to be chance."""
 def declared(folder: Path) -> list[TrainingRecipe]:
     """The recipes of the package, and those beside results on a text that is not public."""
     files = sorted(folder.glob(f"*/{RECIPE}"))
-    return [load_recipe(one) for one in (*packaged(), *files)]
+    return [load_recipe(one) for one in (*list_packaged(), *files)]
 
 
 def digest(folder: Path, recipes: Sequence[TrainingRecipe]) -> str:
@@ -122,9 +122,9 @@ def _counted(claims: Sequence[Json]) -> str:
 
 def _judged(claim: Json, content: Json) -> tuple[str, ...]:
     """Its source, the claim, the word with the scale of its arms, and the rate of the word."""
-    scale = compared_at(content, claim["arms"])
+    scale = comparison_scale(content, claim["arms"])
     word = f"**{claim['verdict']}**{f' at {scale}' if scale else ''}"
-    return claim["source"], claim["says"], word, told(claim["q"])
+    return claim["source"], claim["says"], word, format_rate(claim["q"])
 
 
 def _of(recipe: TrainingRecipe) -> Sequence[Claim]:
@@ -229,7 +229,7 @@ def _row(row: Json, metric: str) -> tuple[str, ...]:
         "-" if row["difference"] is None else number(row["difference"], True),
         interval,
         "-" if row["holm"] is None else f"{row['holm']:.2g}",
-        told(row["q"]),
+        format_rate(row["q"]),
         row["verdict"],
     )
 

@@ -23,11 +23,11 @@ from layerlab.measures.measure import Bound, Measure
 from layerlab.model.design import design
 from layerlab.model.listing.card import card
 from layerlab.model.preset import presets
-from layerlab.plugins import measures
+from layerlab.plugins import list_measures
 from layerlab.recipes.adaptation import AdaptationRecipe as Course
+from layerlab.recipes.adaptation import list_packaged as lessons
 from layerlab.recipes.adaptation import load_adaptation
-from layerlab.recipes.adaptation import packaged as lessons
-from layerlab.recipes.training import TrainingRecipe, load_recipe, packaged
+from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
 from layerlab.recipes.training_sections import Source
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.study import Study
@@ -102,7 +102,7 @@ PLAIN = {
 
 def pages() -> dict[Path, str]:
     """Every generated file with the text it should have."""
-    found = measures().values()
+    found = list_measures().values()
     written = {ROOT / "docs" / "measures" / f"{one.name}.md": page(one) for one in found}
     written[ROOT / "docs" / "measures" / "README.md"] = measured(found)
     own = {name: one for name, one in variants().items() if home(name).startswith("layerlab.")}
@@ -133,7 +133,7 @@ def pages() -> dict[Path, str]:
     for name, title, text in (
         ("training", "settings", "\n\n".join(settings(TrainingRecipe))),
         ("adaptation", "settings", "\n\n".join(settings(Course))),
-        ("comparison", "recipes", recipes(packaged())),
+        ("comparison", "recipes", recipes(list_packaged())),
     ):
         path = ROOT / "docs" / f"{name}.md"
         written[path] = with_part(path.read_text("utf-8"), title, text)

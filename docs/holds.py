@@ -11,10 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from layerlab.studies.engine.false_discovery import rates, told
-from layerlab.studies.engine.scale import length, trained
+from layerlab.studies.engine.false_discovery import format_rate, rates
+from layerlab.studies.engine.scale import length, trained_scale
 from layerlab.studies.engine.study import Study, claimant
-from layerlab.studies.recipe_claims import judged as verdict_of
+from layerlab.studies.recipe_claims import judge_claim as verdict_of
 
 table = runpy.run_path(str(Path(__file__).with_name("table.py")))["table"]
 Json = Mapping[str, Any]
@@ -77,7 +77,7 @@ class Judged:
     @property
     def scale(self) -> str:
         """Parameters and tokens of the trained models, if the verdict is on nothing else."""
-        return trained(self.verdict["scale"])
+        return trained_scale(self.verdict["scale"])
 
 
 # One claim, at all scales that it was judged at: the smallest first.
@@ -195,7 +195,7 @@ def _row(claim: Claim) -> tuple[str, ...]:
         _cell(first.verdict["claim"]),
         place,
         _lines(claim, _word),
-        _lines(claim, lambda one: told(one.rate)),
+        _lines(claim, lambda one: format_rate(one.rate)),
         _lines(claim, _replicated),
         _lines(claim, lambda one: _cell(one.verdict["said"])),
         _lines(claim, lambda one: one.link),

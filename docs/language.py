@@ -20,8 +20,8 @@ from babel.messages.pofile import read_po, write_po
 from jinja2.ext import babel_extract
 
 from layerlab.measures.measure import Measure
-from layerlab.plugins import measures
-from layerlab.recipes.training import load_recipe, packaged
+from layerlab.plugins import list_measures
+from layerlab.recipes.training import list_packaged, load_recipe
 from layerlab.report.i18n.language import COLUMN, DOMAIN, FOLDER
 from layerlab.studies.engine.discovery import studies
 
@@ -139,7 +139,7 @@ def labels() -> Iterator[Message]:
         ("lists", MARKS),
     ):
         yield from ((None, text, place) for text in texts)
-    for measure in measures().values():
+    for measure in list_measures().values():
         yield from _declared(measure)
 
 
@@ -293,7 +293,7 @@ def _claimed() -> Iterator[Message]:
         # A verdict's unit is that with its number.
         for text in (study.title, study.claim, study.unit, f"{{draws}} {study.unit}"):
             yield None, text, f"studies/{study.name}"
-    for name in packaged():
+    for name in list_packaged():
         recipe = load_recipe(name)
         claims = () if recipe.compare is None else recipe.compare.claims
         told = recipe.compare and recipe.compare.published and recipe.compare.published.note

@@ -9,7 +9,7 @@ from typing import Any
 
 from layerlab.blocks.activation import NAMES
 from layerlab.report.pages.study_settings import rows
-from layerlab.studies.engine.scale import placed
+from layerlab.studies.engine.scale import with_scale
 from layerlab.studies.engine.study import Study
 from layerlab.variants.registry import variants
 
@@ -31,7 +31,7 @@ def stored(folder: Path, declared: Iterable[Study]) -> dict[str, Json]:
         file = folder / study.name / "study.json"
         if file.is_file():
             content = json.loads(file.read_text(encoding="utf-8"))
-            verdicts = [placed(one, content, study) for one in content["verdicts"]]
+            verdicts = [with_scale(one, content, study) for one in content["verdicts"]]
             found[study.name] = {**content, "verdicts": verdicts}
     return found
 

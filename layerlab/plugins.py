@@ -57,7 +57,7 @@ EXAMPLE = "--measures 'diversity,dimension(epsilon=0.9)'"
 BUILDING = ("PARTS", "VARIANTS")
 
 
-def measures() -> dict[str, Measure]:
+def list_measures() -> dict[str, Measure]:
     """Every measure of the package by its name, in the order of a report."""
     package = importlib.import_module("layerlab.measures.quantities")
     modules = [
@@ -130,9 +130,9 @@ def _source(path: str | PathLike[str]) -> tuple[Path, bytes]:
 def _take_in(file: Path, source: bytes) -> tuple[Measure, ...]:
     """What a file declares, once it has run."""
     name = "layerlab_loaded_" + re.sub(r"\W", "_", file.stem)
-    with _restored(name):
+    with _restore(name):
         module = _run(file, source, name)
-        measures, builds = _declared(file, module)
+        measures, builds = _declare(file, module)
         if builds:
             # Late: who only measures needs nothing that builds.
             from layerlab.variants.registry import add
@@ -143,7 +143,7 @@ def _take_in(file: Path, source: bytes) -> tuple[Measure, ...]:
 
 
 @contextmanager
-def _restored(name: str) -> Iterator[None]:
+def _restore(name: str) -> Iterator[None]:
     """After an error, the module of this name is what it was."""
     before = sys.modules.get(name)
     try:
@@ -190,7 +190,7 @@ def _describe_failure(file: Path, error: BaseException) -> str:
     return f"{where} {did} while it was loaded: {said}; mend that line, then load it again"
 
 
-def _declared(file: Path, module: ModuleType) -> tuple[tuple[Measure, ...], bool]:
+def _declare(file: Path, module: ModuleType) -> tuple[tuple[Measure, ...], bool]:
     """The measures of a file, and whether it has something to build."""
     found = getattr(module, "MEASURES", None)
     builds = any(hasattr(module, name) for name in BUILDING)
@@ -221,7 +221,7 @@ def resolve(names: Any = None, loaded: Sequence[Measure] = ()) -> list[Measure]:
         >>> [measure.options for measure in resolve(["dimension(epsilon=0.9)"])]
         [{'epsilon': 0.9}]
     """
-    known = _by_name([*measures().values(), *loaded])
+    known = _by_name([*list_measures().values(), *loaded])
     if names is None:
         extra = {measure.name for measure in loaded}
         return [one for one in known.values() if one.default or one.name in extra]
@@ -256,10 +256,10 @@ def with_formats(chosen: Sequence[Measure], given: Any, backward: bool = False) 
                 "--formats bf16 --backward"
             )
         return list(chosen)
-    from layerlab.measures.support.emulated_reruns import listed
+    from layerlab.measures.support.emulated_reruns import parse_formats
 
-    options = {"formats": ",".join(listed(given))}
-    known, kept = measures(), {measure.name: measure for measure in chosen}
+    options = {"formats": ",".join(parse_formats(given))}
+    known, kept = list_measures(), {measure.name: measure for measure in chosen}
     for name in (*ROUNDING, *((GRADIENTS,) if backward else ())):
         if name in known:
             measure = kept.get(name, known[name])
@@ -294,7 +294,7 @@ def with_saliency(
             f"--{next(iter(options))} asks about the next token of a text; type for example "
             "--saliency 'I am' --target ' here' --foil ' there'"
         )
-    kept[SALIENCY] = kept.get(SALIENCY, measures()[SALIENCY]).given(**options)
+    kept[SALIENCY] = kept.get(SALIENCY, list_measures()[SALIENCY]).given(**options)
     return sorted(kept.values(), key=_place)
 
 
@@ -307,7 +307,7 @@ def with_features(chosen: Sequence[Measure], wanted: bool) -> list[Measure]:
     """
     if not wanted or any(measure.name == FEATURES for measure in chosen):
         return list(chosen)
-    return sorted([*chosen, measures()[FEATURES]], key=_place)
+    return sorted([*chosen, list_measures()[FEATURES]], key=_place)
 
 
 def _place(measure: Measure) -> tuple[int, str]:

@@ -21,8 +21,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from layerlab.evaluation.benchmarks.catalog import declared
-from layerlab.tokenization.load import trained_words
+from layerlab.evaluation.benchmarks.catalog import find_benchmark
+from layerlab.tokenization.load import train_tokenizer
 from tests.evaluation.lawbench.conftest import ANSWERS
 from tests.evaluation.written import boolq, exam, financeiq, lines
 
@@ -72,7 +72,7 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 
 def _words() -> PreTrainedTokenizerFast:
-    found = trained_words([" ".join(part) for part in LAW], 300)
+    found = train_tokenizer([" ".join(part) for part in LAW], 300)
     found.chat_template = TEMPLATE
     return found
 
@@ -135,9 +135,9 @@ def _gpt2() -> GPT2Config:
 
 def _questions(data: Path) -> None:
     boolq(data, True, False)
-    for subject in declared("financeiq").subjects:
+    for subject in find_benchmark("financeiq").subjects:
         financeiq(data, subject.file, "AB")
-    exam(data, "ceval", declared("ceval").subjects[0].file, "AB")
+    exam(data, "ceval", find_benchmark("ceval").subjects[0].file, "AB")
     rows = [{"goal": f"Open {one}", "sol1": "Pull.", "sol2": "Push."} for one in range(2)]
     lines(data / "piqa" / "valid.jsonl", *rows)
     (data / "piqa" / "valid-labels.lst").write_text("0\n1\n", "utf-8")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from layerlab.measures.measure import Measure
-from layerlab.plugins import measures
+from layerlab.plugins import list_measures
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "layerlab"
@@ -101,7 +101,7 @@ def test_docstring_rule_accepts_a_key_or_own(doc: str) -> None:
     assert undocumented(f'def f():\n    """{doc}"""\n', sources()) == []
 
 
-@pytest.mark.parametrize("measure", measures().values(), ids=lambda measure: measure.name)
+@pytest.mark.parametrize("measure", list_measures().values(), ids=lambda measure: measure.name)
 def test_measure_says_what_it_is(measure: Measure) -> None:
     assert re.fullmatch(r"[a-z]+", measure.name)
     for text in (measure.title, measure.unit, measure.equation):

@@ -158,7 +158,7 @@ Follow = Callable[[str], tuple[Path, str]]
 
 def planned(table: Table) -> list[RunSpec]:
     """A recipe of training; where only some sections are shown, with a length of its own."""
-    return plan(training.recipe_of({"train": {"updates": 1}, **table}), EXTENT)
+    return plan(training.make_recipe({"train": {"updates": 1}, **table}), EXTENT)
 
 
 def compared(table: Table) -> None:
@@ -187,7 +187,7 @@ def taken(table: Table) -> object:
 
 # Who reads each recipe of a page.
 READ: Mapping[str, Sequence[Callable[[Table], object]]] = {
-    "adaptation.md": (adaptation.recipe_of,),
+    "adaptation.md": (adaptation.make_recipe,),
     "comparison.md": (compared, looked, claimed),
     "precision.md": (taken,),
     "scale.md": (planned,),

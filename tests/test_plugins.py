@@ -10,7 +10,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.measures.measure import Measure
-from layerlab.plugins import ORDER, load, measures, resolve, with_saliency
+from layerlab.plugins import ORDER, list_measures, load, resolve, with_saliency
 
 DECLARED = """
 from layerlab.measures.measure import Measure
@@ -39,19 +39,19 @@ def length(tmp_path: Path) -> Measure:
 
 
 def test_measures_come_in_the_order_of_a_report() -> None:
-    names = list(measures())
+    names = list(list_measures())
     documented = [name for name in ORDER if name in names]
     assert names[: len(documented)] == documented
     assert names[len(documented) :] == sorted(names[len(documented) :])
 
 
 def test_every_documented_measure_is_found() -> None:
-    assert set(ORDER) <= set(measures())
+    assert set(ORDER) <= set(list_measures())
 
 
 def test_nothing_asked_for_means_the_default_set() -> None:
     assert [one.name for one in resolve()] == [
-        one.name for one in measures().values() if one.default
+        one.name for one in list_measures().values() if one.default
     ]
 
 
@@ -147,7 +147,7 @@ def test_a_choice_may_stand_without_quotes() -> None:
 
 
 def test_every_default_of_the_package_is_one_that_it_takes() -> None:
-    for measure in measures().values():
+    for measure in list_measures().values():
         assert measure.given(**measure.options).options == measure.options
         assert set(measure.domains) <= set(measure.options)
 

@@ -10,8 +10,8 @@ import pathspec
 import pytest
 
 import layerlab
-from layerlab.experiments.analysis.compare import compared
-from layerlab.recipes.training import TrainingRecipe, load_recipe, packaged
+from layerlab.experiments.analysis.compare import compare_runs
+from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
 from layerlab.report.pages.comparison import save_comparison
 from tests.training.drawn import recipe, records, write
 
@@ -42,7 +42,7 @@ def saved(folder: Path, losses: dict[str, Any] = LOSSES) -> TrainingRecipe:
     place = folder / given.name
     for one in found:
         write(place / "runs", one)
-    save_comparison(compared(given, found).content, place)
+    save_comparison(compare_runs(given, found).content, place)
     return given
 
 
@@ -135,7 +135,7 @@ def test_what_is_kept_was_judged_by_this_version_of_recipe_and_rules() -> None:
         given = beside.relative_to(ROOT) if beside.is_file() else content["name"]
         again = f"type: layerlab compare {given} --out docs/results --judge"
         folders = sorted(one for one in (file.parent / "runs").iterdir() if one.is_dir())
-        found = compared(known[content["name"]], folders).content
+        found = compare_runs(known[content["name"]], folders).content
         for part in ("rows", "claims"):
             assert [told(one) for one in content.get(part, ())] == [
                 told(one) for one in found[part]
@@ -172,9 +172,9 @@ def test_a_recipe_beside_its_results_has_its_part_and_only_times_that_count(tmp_
     (tmp_path / "drawn" / "recipe.toml").write_text(
         'extends = "smoke"\nname = "drawn"\n[compare]\narms = ["llama", "gpt2"]\n'
     )
-    assert [one.name for one in declared(tmp_path)] == [*packaged(), "drawn"]
+    assert [one.name for one in declared(tmp_path)] == [*list_packaged(), "drawn"]
     folders = sorted((tmp_path / "drawn" / "runs").iterdir())
-    content = compared(given.changed({"compare.timed": timed}), folders).content
+    content = compare_runs(given.changed({"compare.timed": timed}), folders).content
     save_comparison(content, tmp_path / "drawn")
     said = digest(tmp_path, [given])
     assert "; 10 seconds of training in each of 2 runs whose time counts." in said
@@ -204,7 +204,7 @@ def test_a_partial_comparison_says_how_far_it_is(tmp_path: Path) -> None:
 
 
 def test_recipes_without_runs_say_so_and_what_they_would_judge(tmp_path: Path) -> None:
-    found = [load_recipe(name) for name in packaged()]
+    found = [load_recipe(name) for name in list_packaged()]
     said = digest(tmp_path, found)
     many = [one for one in found if one.compare is not None]
     assert said.count("**Not run yet.**") == len(many)
@@ -221,7 +221,7 @@ def test_recipes_without_runs_say_so_and_what_they_would_judge(tmp_path: Path) -
 def test_what_has_to_be_known_beside_is_told(tmp_path: Path) -> None:
     """A remark, as of what a source printed, of rates, or of seeds that are missing."""
     twin = load_recipe("eight-residuals-twin")
-    content = compared(twin, []).content
+    content = compare_runs(twin, []).content
     assert content["remarks"]
     save_comparison(content, tmp_path / twin.name)
     said = digest(tmp_path, [twin])

@@ -11,33 +11,33 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.adaptation.pipeline.estimate import Forecast, forecast
-from layerlab.adaptation.pipeline.plan import planned
+from layerlab.adaptation.pipeline.plan import plan_stages
 from layerlab.adaptation.pipeline.result import AdaptationResult
 from layerlab.adaptation.pipeline.run_stage import STEPS, StageContext
 from layerlab.adaptation.pipeline.stage import MODEL, WORDS, Stage, StageStore
 from layerlab.adaptation.pipeline.summary import Tally
-from layerlab.adaptation.pipeline.texts import held_texts
-from layerlab.adaptation.sft.chat_template import templated
+from layerlab.adaptation.pipeline.texts import read_held_out
+from layerlab.adaptation.sft.chat_template import add_plain_template
 from layerlab.adaptation.sft.generate import answers
 from layerlab.adaptation.trainer.bits_per_byte import bits_per_byte
 from layerlab.api import evaluate, train
 from layerlab.console.progress import Silent as Quiet
 from layerlab.console.stages import Silent, StagesDisplay, Watch
 from layerlab.errors import UserError
-from layerlab.evaluation.benchmarks.catalog import declared
-from layerlab.evaluation.benchmarks.files import here
-from layerlab.evaluation.benchmarks.suites import chosen
-from layerlab.evaluation.results.paired_difference import compared, differing
-from layerlab.experiments.executors.local import alone
+from layerlab.evaluation.benchmarks.catalog import find_benchmark
+from layerlab.evaluation.benchmarks.files import is_here
+from layerlab.evaluation.benchmarks.suites import select_benchmarks
+from layerlab.evaluation.results.paired_difference import differing, paired_differences
+from layerlab.experiments.executors.local import run_one
 from layerlab.loading.model import LoadedModel, subject
-from layerlab.recipes.adaptation import AdaptationRecipe, load_adaptation, recipe_of
+from layerlab.recipes.adaptation import AdaptationRecipe, load_adaptation, make_recipe
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.adaptation import save_curriculum
 from layerlab.system.files import write_folder
-from layerlab.system.hardware import threaded
-from layerlab.system.locks import locked
+from layerlab.system.hardware import with_threads
+from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
-from layerlab.system.trust import trusting
+from layerlab.system.trust import trust
 
 OUT = Path("layerlab-adaptations")
 STAGES = "stages"
@@ -88,11 +88,11 @@ def adapt(
     Raises:
         UserError: a setting is wrong, a text or a model cannot be read, or a package is missing.
     """
-    with trusting(trust_remote_code):
-        return carried_out(prepared(recipe, Path(out), settings, lang), progress=progress)
+    with trust(trust_remote_code):
+        return run_adaptation(plan_adaptation(recipe, Path(out), settings, lang), progress=progress)
 
 
-def prepared(
+def plan_adaptation(
     recipe: Given, out: Path, settings: Mapping[str, Any] | None = None, lang: str = ENGLISH
 ) -> AdaptationPlan:
     """A recipe with its stages planned.
@@ -104,15 +104,15 @@ def prepared(
     language(lang)  # an unknown one is refused before the work is done
     read = _recipe(recipe)
     read = read.changed(settings) if settings else read
-    return AdaptationPlan(read, planned(read), out / read.name, lang)
+    return AdaptationPlan(read, plan_stages(read), out / read.name, lang)
 
 
-def expected(curriculum: AdaptationPlan) -> Forecast:
+def estimate_adaptation(curriculum: AdaptationPlan) -> Forecast:
     """What its stages will take, and which are finished."""
     return forecast(curriculum.recipe, curriculum.stages, curriculum.shelf)
 
 
-def carried_out(curriculum: AdaptationPlan, *, progress: bool = True) -> AdaptationResult:
+def run_adaptation(curriculum: AdaptationPlan, *, progress: bool = True) -> AdaptationResult:
     """Carry out what is not finished, and write the report.
 
     Raises:
@@ -120,14 +120,14 @@ def carried_out(curriculum: AdaptationPlan, *, progress: bool = True) -> Adaptat
     """
     arms, shelf = curriculum.recipe.arms(), curriculum.shelf
     with ExitStack() as stack:
-        stack.enter_context(locked(curriculum.out))
-        stack.enter_context(threaded(curriculum.recipe.run.threads))
+        stack.enter_context(lock_folder(curriculum.out))
+        stack.enter_context(with_threads(curriculum.recipe.run.threads))
         watch: Watch = Silent()
         if progress:
             titles = {one.key: one.title(len(arms)) for one in curriculum.stages}
             watch = stack.enter_context(StagesDisplay(titles))
         for stage in curriculum.stages:
-            if _done(shelf.read(stage.key)):
+            if _is_done(shelf.read(stage.key)):
                 watch.end(stage.key, "kept")
                 continue
             _carry(
@@ -135,24 +135,24 @@ def carried_out(curriculum: AdaptationPlan, *, progress: bool = True) -> Adaptat
                 watch,
             )
         content = Tally(curriculum.recipe, curriculum.stages, shelf).content()
-        content |= _compared(curriculum, content)
+        content |= _compare(curriculum, content)
         page = save_curriculum(content, curriculum.out, curriculum.lang)
     return AdaptationResult(content, page, _models(curriculum))
 
 
-def _done(kept: Json | None) -> bool:
+def _is_done(kept: Json | None) -> bool:
     """Whether it is finished, and no benchmark that was not there then has come since."""
     if kept is None:
         return False
     missed = (one.get("absent") for one in kept.get("result", {}).get("left_out", ()))
-    return not any(here(declared(name)) for name in missed if name)
+    return not any(is_here(find_benchmark(name)) for name in missed if name)
 
 
 def _carry(place: StageContext, watch: Watch) -> None:
     watch.begin(place.stage.key)
     begun = time.monotonic()
     place.folder.mkdir(parents=True, exist_ok=True)
-    left = {**STEPS, "base": base, "evaluate": evaluated}[place.stage.kind](place)
+    left = {**STEPS, "base": base, "evaluate": evaluate_stage}[place.stage.kind](place)
     place.shelf.finish(place.stage, left, time.monotonic() - begun)
     for one in place.folder.glob("checkpoint-*"):
         shutil.rmtree(one, ignore_errors=True)
@@ -169,7 +169,7 @@ def base(place: StageContext) -> Json:
         return {"model": name, "words": WORDS, "result": {"name": found.name, **_facts(found)}}
     task = train.prepare(training, place.folder, progress=False)
     (run,) = task.runs
-    result = alone(run, task.folder(run), _Telling(place, run.recipe.train.updates or 1))
+    result = run_one(run, task.folder(run), _Telling(place, run.recipe.train.updates or 1))
     if result["diverged"]:
         raise UserError(f"{result['diverged']}; the run is kept in {task.folder(run)}")
     folder = task.folder(run) / MODEL
@@ -179,11 +179,11 @@ def base(place: StageContext) -> Json:
     return {"model": place_of, "words": place_of, "result": told}
 
 
-def evaluated(place: StageContext) -> Json:
+def evaluate_stage(place: StageContext) -> Json:
     """What a model knows after a stage: held-out text, benchmarks, answers."""
     left_out: list[Json] = []
     told = _read(place, left_out)  # benchmarks load the model for themselves: this one is let go
-    return {"result": {**told, **_asked(place, left_out), "left_out": left_out}}
+    return {"result": {**told, **_ask(place, left_out), "left_out": left_out}}
 
 
 def _read(place: StageContext, left_out: list[Json]) -> Json:
@@ -194,13 +194,13 @@ def _read(place: StageContext, left_out: list[Json]) -> Json:
     told: Json = {"bits": {}, "answers": []}
     with quiet_libraries():
         for kind in ("domain", "general") if section.text and "text" in place.stage.needs else ():
-            texts = held_texts(place.recipe, place.text, kind, section.text)
+            texts = read_held_out(place.recipe, place.text, kind, section.text)
             if texts:
                 place.tell(f"reading {kind} text", 0.0)
                 told["bits"][kind] = bits_per_byte(found.model, words, texts).to_json()
     if section.prompts:
         place.tell("answering prompts", 0.0)
-        templated(words)
+        add_plain_template(words)
     for prompt in section.prompts:
         try:
             (answer,) = answers(found.model, words, [prompt], new=section.length)
@@ -211,11 +211,11 @@ def _read(place: StageContext, left_out: list[Json]) -> Json:
     return told
 
 
-def _asked(place: StageContext, left_out: list[Json]) -> Json:
+def _ask(place: StageContext, left_out: list[Json]) -> Json:
     """Benchmark by benchmark; what is finished of an earlier sitting is kept."""
     section = place.recipe.evaluate
     assert section is not None
-    wanted = chosen(section.suite) if section.suite else ()
+    wanted = select_benchmarks(section.suite) if section.suite else ()
     rows: Json = {"benchmarks": [], "subjects": [], "remarks": []}
     for number, benchmark in enumerate(wanted):
         place.tell(f"asking {benchmark.title}", number / len(wanted))
@@ -231,7 +231,7 @@ def _asked(place: StageContext, left_out: list[Json]) -> Json:
                 batch=section.batch,
             ).content
         except UserError as error:
-            absent = None if here(benchmark) else benchmark.name
+            absent = None if is_here(benchmark) else benchmark.name
             left_out.append({"what": benchmark.title, "why": str(error), "absent": absent})
             continue
         for name, found in rows.items():
@@ -239,7 +239,7 @@ def _asked(place: StageContext, left_out: list[Json]) -> Json:
     return rows
 
 
-def _compared(curriculum: AdaptationPlan, content: Json) -> Json:
+def _compare(curriculum: AdaptationPlan, content: Json) -> Json:
     """Each model's answers against its base's, question by question."""
     rows: list[Json] = []
     remarks: dict[str, None] = dict.fromkeys(content["remarks"])
@@ -252,7 +252,7 @@ def _compared(curriculum: AdaptationPlan, content: Json) -> Json:
         if stage.after != "base" and ours and theirs:
             place = {"after": stage.after, "arms": list(stage.arms)}
             try:
-                rows += [{**place, **row} for row in compared(ours, theirs, "base")]
+                rows += [{**place, **row} for row in paired_differences(ours, theirs, "base")]
             except UserError as error:  # what was left out of one was asked of the other
                 remarks[f"{stage.title(len(content['arms']))}: {error}"] = None
             remarks |= dict.fromkeys(differing(ours, theirs))
@@ -308,4 +308,4 @@ def _keep_words(found: LoadedModel, folder: Path) -> None:
 def _recipe(given: Given) -> AdaptationRecipe:
     if isinstance(given, AdaptationRecipe):
         return given
-    return recipe_of(given) if isinstance(given, Mapping) else load_adaptation(given)
+    return make_recipe(given) if isinstance(given, Mapping) else load_adaptation(given)

@@ -11,14 +11,14 @@ from transformers import PreTrainedTokenizerBase
 
 from layerlab.console.evaluation import Bar, Silent, Watch
 from layerlab.errors import UserError
-from layerlab.evaluation.benchmarks.catalog import declared
+from layerlab.evaluation.benchmarks.catalog import find_benchmark
 from layerlab.evaluation.benchmarks.spec import Benchmark
-from layerlab.evaluation.benchmarks.suites import chosen
+from layerlab.evaluation.benchmarks.suites import select_benchmarks
 from layerlab.evaluation.harness.cache import LEAVES, ResultCache
 from layerlab.evaluation.harness.low_precision import PrecisionSetting, arithmetics, perplexity
-from layerlab.evaluation.harness.model_checks import words
+from layerlab.evaluation.harness.model_checks import prepare_tokenizer
 from layerlab.evaluation.harness.options import Options
-from layerlab.evaluation.harness.prepare import available, data_from, engine, tasks_of
+from layerlab.evaluation.harness.prepare import available, data_from, engine, list_tasks
 from layerlab.evaluation.results.aggregate import (
     benchmark_rows,
     group_rows,
@@ -32,11 +32,11 @@ from layerlab.evaluation.results.result import EvaluationResult, load_result
 from layerlab.loading.model import LoadedModel, check_named, subject
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.evaluation import save_scores
-from layerlab.system.interruption import pausing
-from layerlab.system.locks import locked
+from layerlab.system.interruption import hear_interruptions
+from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.threads import threads
-from layerlab.system.trust import trusting
+from layerlab.system.trust import trust
 from layerlab.version import VERSION
 
 Given = str | PathLike[str]
@@ -44,7 +44,7 @@ Given = str | PathLike[str]
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRequest:
-    """What `examined` answers.
+    """What `run_evaluation` answers.
 
     Attributes:
         models: names, folders or loaded models.
@@ -131,11 +131,11 @@ def evaluate(
         against=earlier,
         lang=lang,
     )
-    with trusting(trust_remote_code, allow_unused=allow_unused):
-        return examined(question, progress=progress)
+    with trust(trust_remote_code, allow_unused=allow_unused):
+        return run_evaluation(question, progress=progress)
 
 
-def examined(question: EvaluationRequest, *, progress: bool = True) -> EvaluationResult:
+def run_evaluation(question: EvaluationRequest, *, progress: bool = True) -> EvaluationResult:
     """Load the models, ask them, and sum up.
 
     Raises:
@@ -143,7 +143,7 @@ def examined(question: EvaluationRequest, *, progress: bool = True) -> Evaluatio
         Interrupted: it was interrupted; what is finished is kept.
     """
     language(question.lang)  # an unknown one is refused before the work is done
-    benchmarks = chosen(question.suite)
+    benchmarks = select_benchmarks(question.suite)
     if question.data is not None and not question.data.is_dir():
         raise UserError(
             f"there is no folder {str(question.data)!r}; give --data the one that benchmarks lie in"
@@ -152,12 +152,12 @@ def examined(question: EvaluationRequest, *, progress: bool = True) -> Evaluatio
         raise UserError(f"{question.out} is a file; give --out a folder for the results")
     with ExitStack() as stack:
         if question.out is not None:
-            stack.enter_context(locked(question.out))
-            stack.enter_context(pausing(question.out / LEAVES))
+            stack.enter_context(lock_folder(question.out))
+            stack.enter_context(hear_interruptions(question.out / LEAVES))
         check_named(question.models)
         stack.enter_context(data_from(question.data))
         there, left_out = available(benchmarks)
-        result = EvaluationResult(_asked(question, there, left_out, progress))
+        result = EvaluationResult(_ask(question, there, left_out, progress))
         if question.out is None:
             return result
         saved = result.save(question.out)
@@ -165,14 +165,14 @@ def examined(question: EvaluationRequest, *, progress: bool = True) -> Evaluatio
         return saved
 
 
-def _asked(
+def _ask(
     question: EvaluationRequest,
     benchmarks: Sequence[Benchmark],
     left_out: list[dict[str, str]],
     progress: bool,
 ) -> dict[str, Any]:
     sitting = engine()
-    leaves = tasks_of(sitting, question.options, benchmarks, left_out)
+    leaves = list_tasks(sitting, question.options, benchmarks, left_out)
     questions = sum(leaf.questions(question.options.limit) for leaf in leaves)
     keeper = ResultCache(question.out)
     records: list[dict[str, Any]] = []
@@ -182,7 +182,7 @@ def _asked(
         watch: Watch = stack.enter_context(Bar(total)) if progress else Silent()
         for model in question.models:
             with quiet_libraries():
-                loaded = _loaded(question, model)
+                loaded = _load(question, model)
             facts = loaded.facts()  # once: all weights are read for their hash
             for arithmetic in question.arithmetics:
                 arm = _arm(facts, arithmetic, arms)
@@ -201,17 +201,19 @@ def _asked(
                     if len(question.arithmetics) > 1:
                         with quiet_libraries(), arithmetic.running(loaded):
                             arm["perplexity"] = perplexity(loaded)
-    return _summed(question, arms, records, left_out)
+    return _sum(question, arms, records, left_out)
 
 
-def _summed(
+def _sum(
     question: EvaluationRequest,
     arms: list[dict[str, Any]],
     records: list[dict[str, Any]],
     left_out: list[dict[str, str]],
 ) -> dict[str, Any]:
     benchmarks, sections = benchmark_rows(records), section_rows(records)
-    asked = [declared(name) for name in dict.fromkeys(str(row["benchmark"]) for row in records)]
+    asked = [
+        find_benchmark(name) for name in dict.fromkeys(str(row["benchmark"]) for row in records)
+    ]
     remarks = [*unsound_remarks(benchmarks), *question.options.deviations(asked), *oddities(asked)]
     names = [arm["arm"] for arm in arms]
     content = {
@@ -241,9 +243,9 @@ def _summed(
     return content
 
 
-def _loaded(question: EvaluationRequest, model: Any) -> LoadedModel:
+def _load(question: EvaluationRequest, model: Any) -> LoadedModel:
     found = subject(model, question.tokenizer, device=question.device, dtype=question.dtype)
-    tokenizer = words(found)  # whoever cannot read is told so before the first question
+    tokenizer = prepare_tokenizer(found)  # whoever cannot read is told so before the first question
     if question.options.chat and tokenizer.chat_template is None:
         raise UserError(
             f"the tokenizer of {found.name} has no chat template, which --chat takes prompts from; "

@@ -17,14 +17,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from layerlab import builtin
 from layerlab.console.inspection import Bar
 from layerlab.errors import UserError
-from layerlab.loading.checkpoint_series import expanded
+from layerlab.loading.checkpoint_series import expand_runs
 from layerlab.loading.inputs import TextInput, passage, placeholder, sequences
 from layerlab.loading.model import LoadedModel, check_named, label, subject
 from layerlab.measures.drilldown import Wanted, details
 from layerlab.measures.measure import Measure
 from layerlab.measures.runner import Progress, Readings, Silence, readings
 from layerlab.model.modeling import LabForCausalLM
-from layerlab.model.surgery.retrofit import rebuilt, step0
+from layerlab.model.surgery.retrofit import rebuild, step0
 from layerlab.plugins import resolve, with_formats
 from layerlab.report.findings.find import find
 from layerlab.report.results.report import SCHEMA, Report
@@ -33,7 +33,7 @@ from layerlab.report.views.tables import plain
 from layerlab.system.files import write_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.threads import threads
-from layerlab.system.trust import trusting
+from layerlab.system.trust import trust
 from layerlab.version import VERSION
 
 Model = str | PathLike[str] | PreTrainedModel
@@ -95,15 +95,15 @@ def inspect(
     """
     read = passage(texts, input_ids=input_ids, attention_mask=attention_mask, context=context)
     job = InspectionRequest(
-        models=_listed(model),
+        models=_list(model),
         tokenizer=tokenizer,
         passage=read,
         measures=with_formats(resolve(measures), formats, backward),
         device=device,
         dtype=dtype,
     )
-    with trusting(trust_remote_code, allow_unused=allow_unused):
-        return run(job, progress=progress)
+    with trust(trust_remote_code, allow_unused=allow_unused):
+        return run_inspection(job, progress=progress)
 
 
 def retrofit(
@@ -144,11 +144,11 @@ def retrofit(
         >>> retrofit("llama", "as-32").config.variant
         'as-32'
     """
-    with trusting(trust_remote_code, allow_unused=allow_unused):
+    with trust(trust_remote_code, allow_unused=allow_unused):
         source = subject(model, device=device, dtype=dtype).model
     alone = not isinstance(model, PreTrainedModel)  # nobody else holds what was loaded here
     with quiet_libraries():
-        return rebuilt(source, variant, options, seed=seed, shared=shared or alone)
+        return rebuild(source, variant, options, seed=seed, shared=shared or alone)
 
 
 def rework(
@@ -168,7 +168,7 @@ def rework(
     """
     source = subject(model, device=device, dtype=dtype)
     with quiet_libraries():
-        new = rebuilt(source.model, variant, options, seed=seed, shared=True)
+        new = rebuild(source.model, variant, options, seed=seed, shared=True)
         said = step0(source.model, new)
 
         def fill(folder: Path) -> None:
@@ -192,18 +192,18 @@ class InspectionRequest:
     dtype: str | None = None
 
 
-def run(job: InspectionRequest, *, progress: bool = True) -> Report:
+def run_inspection(job: InspectionRequest, *, progress: bool = True) -> Report:
     """Do an inspection; one model is in memory at a time.
 
     Raises:
         UserError: a model or its text cannot be read.
     """
-    models = expanded(job.models)
+    models = expand_runs(job.models)
     check_named(models)
     with ExitStack() as stack:
         watcher: Progress = stack.enter_context(Bar()) if progress else Silence()
         parts = [
-            _measured(job, model, name, watcher)
+            _measure(job, model, name, watcher)
             for model, name in zip(models, _labels(models), strict=True)
         ]
     return _report(parts, job)
@@ -219,7 +219,7 @@ class _Part:
         self.details: dict[Wanted, dict[str, Any]] = {}
 
 
-def _listed(model: Any) -> list[Model]:
+def _list(model: Any) -> list[Model]:
     if model is None:
         return [builtin.DEFAULT]
     if isinstance(model, (str, PathLike, PreTrainedModel)):
@@ -250,7 +250,7 @@ def _labels(models: Sequence[Model]) -> list[str]:
     return found
 
 
-def _measured(job: InspectionRequest, model: Model, name: str, progress: Progress) -> _Part:
+def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress) -> _Part:
     named = model if isinstance(model, PreTrainedModel) else str(model)
     weights_only = all(measure.needs == {"weights"} for measure in job.measures)
     patient = subject(
@@ -268,7 +268,7 @@ def _measured(job: InspectionRequest, model: Model, name: str, progress: Progres
             "tokens": [len(ids) for ids in pieces],
         }
         part = _Part(card, found, _excerpts(patient, pieces))
-        head = {"models": [card], "measures": _declared([part], job.measures), "text": {}}
+        head = {"models": [card], "measures": _declare([part], job.measures), "text": {}}
         wanted = [finding.wanted for finding in find(head, _frames([part], job.measures))]
         part.details = details(patient, pieces, {place for place in wanted if place is not None})
     return part
@@ -305,7 +305,7 @@ def _frames(parts: Sequence[_Part], measures: Sequence[Measure]) -> dict[str, pd
     return frames
 
 
-def _declared(parts: Sequence[_Part], measures: Sequence[Measure]) -> list[dict[str, Any]]:
+def _declare(parts: Sequence[_Part], measures: Sequence[Measure]) -> list[dict[str, Any]]:
     """The measures as a report knows them: without their functions, with what did not apply."""
     entries = []
     for measure in measures:
@@ -377,7 +377,7 @@ def _head(parts: Sequence[_Part], job: InspectionRequest) -> dict[str, Any]:
             "hash": job.passage.hash,
             "sequences": parts[0].text,
         },
-        "measures": _declared(parts, job.measures),
+        "measures": _declare(parts, job.measures),
     }
 
 

@@ -16,11 +16,11 @@ from layerlab.loading.inputs import TextInput, passage, sequences
 from layerlab.loading.model import subject
 from layerlab.measures.runner import Progress, Silence
 from layerlab.numerics.mixed_precision.advice import Advice
-from layerlab.numerics.mixed_precision.policy_runs import asked as check
+from layerlab.numerics.mixed_precision.policy_runs import check_request as check
 from layerlab.numerics.mixed_precision.select_policy import SHORTLIST, advise, candidates
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.threads import threads
-from layerlab.system.trust import trusting
+from layerlab.system.trust import trust
 
 FORMAT, BUDGET = "bf16", 0.3
 # Steps of a search beyond one for each candidate: references, real runs, a few rounds of choosing.
@@ -83,13 +83,13 @@ def precision(
         device=device,
         dtype=dtype,
     )
-    with trusting(trust_remote_code, allow_unused=allow_unused):
-        return search(question, progress=progress)
+    with trust(trust_remote_code, allow_unused=allow_unused):
+        return find_policy(question, progress=progress)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionRequest:
-    """What `search` answers: a model, what it reads, a format and a budget."""
+    """What `find_policy` answers: a model, what it reads, a format and a budget."""
 
     model: Any
     passage: TextInput
@@ -100,7 +100,7 @@ class PrecisionRequest:
     dtype: str | None = None
 
 
-def search(question: PrecisionRequest, *, progress: bool = True) -> Advice:
+def find_policy(question: PrecisionRequest, *, progress: bool = True) -> Advice:
     """Load the model and look for what to keep.
 
     Raises:

@@ -11,7 +11,7 @@ import pandas as pd
 from layerlab.errors import UserError
 from layerlab.experiments import session
 from layerlab.experiments.analysis.comparison import Comparison
-from layerlab.experiments.executors.local import RunOutcome, alone
+from layerlab.experiments.executors.local import RunOutcome, run_one
 from layerlab.experiments.judging import find_stored
 from layerlab.experiments.judging import judge as judge_runs
 from layerlab.experiments.session import Given, Task, check_task, display, run
@@ -19,7 +19,7 @@ from layerlab.records.events import read
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.comparison import PAGE, save_comparison, save_run
 from layerlab.system.logs import quiet_libraries
-from layerlab.system.trust import load_pretrained, trusting
+from layerlab.system.trust import load_pretrained, trust
 from layerlab.training.checkpoints.result import MODEL
 from layerlab.validation import short_repr
 
@@ -118,7 +118,7 @@ def train(
         >>> run.result["updates"], run.model().config.hidden_size
         (2, 16)
     """
-    with trusting(trust_remote_code, trust_recipe):
+    with trust(trust_remote_code, trust_recipe):
         task = prepare(recipe, Path(out), settings, progress=progress, lang=lang)
         return train_task(task, progress=progress)
 
@@ -138,7 +138,7 @@ def train_task(
     check_task(task, several=False)
     (run,) = task.runs
     with display(task, progress) as watch:
-        result = alone(run, task.folder(run), watch)
+        result = run_one(run, task.folder(run), watch)
     folder = task.folder(run)
     if result["diverged"]:
         raise UserError(f"{result['diverged']}; {_lost(folder, task.lang)}")
@@ -189,7 +189,7 @@ def compare(
         UserError: a setting is wrong, the text cannot be read, or runs differ in anything that the
             recipe does not declare.
     """
-    with trusting(trust_remote_code, trust_recipe):
+    with trust(trust_remote_code, trust_recipe):
         if judge:
             return judge_task(find(recipe, Path(out), settings, lang=lang))
         task = prepare(recipe, Path(out), settings, progress=progress, lang=lang)

@@ -75,8 +75,8 @@ def streams(key: Tensor, site: tuple[int, int], x: Tensor) -> tuple[Words, Words
     Source: Own.
     """
     rows = torch.arange(x.shape[0], dtype=torch.int32, device=x.device) + key[2]
-    first = mixed(mixed(rows + (key[0] ^ site[0])) + site[1])
-    return first, mixed(first ^ key[1])
+    first = mix_bits(mix_bits(rows + (key[0] ^ site[0])) + site[1])
+    return first, mix_bits(first ^ key[1])
 
 
 def bits(stream: tuple[Words, Words], shape: torch.Size) -> Words:
@@ -89,11 +89,11 @@ def bits(stream: tuple[Words, Words], shape: torch.Size) -> Words:
     """
     count = shape[1:].numel()
     places = torch.arange((count + 1) // 2, dtype=torch.int32, device=stream[0].device)
-    found = mixed(mixed(places + stream[0][:, None]) ^ stream[1][:, None])
+    found = mix_bits(mix_bits(places + stream[0][:, None]) ^ stream[1][:, None])
     return found.view(torch.int16)[:, :count].reshape(shape)
 
 
-def mixed(x: Any) -> Any:
+def mix_bits(x: Any) -> Any:
     """A bijection of the 32-bit numbers, each bit of whose result depends on all bits of x.
 
     Two rounds of xor-shift and multiplication; whole numbers wrap around.

@@ -21,7 +21,7 @@ Find = Callable[[Slot, str], type[Part]]
 ROLES: tuple[Literal["attention", "ffn"], ...] = ("attention", "ffn")
 
 
-def made(find: Find, slot: Slot, choice: Choice, width: int, site: Site) -> Any:
+def make_part(find: Find, slot: Slot, choice: Choice, width: int, site: Site) -> Any:
     """The chosen part, built; None where its slot stays empty at this site.
 
     Source: Own.
@@ -50,13 +50,13 @@ class Layer(nn.Module):
         self.roles: list[Role] = []
         for role in ROLES:
             here = site.at(role)
-            sublayer = made(find, role, getattr(block, role), width, here)
+            sublayer = make_part(find, role, getattr(block, role), width, here)
             if sublayer is None:
                 continue
             self.roles.append(role)
             self.add_module(role, sublayer)
             for name, slot, choice in self._companions(block, role):
-                part = made(find, slot, choice, width, here)
+                part = make_part(find, slot, choice, width, here)
                 if part is not None:
                     self.add_module(name, part)
         if "attention" in self.roles:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab.blocks.operations.derivative import unwatched
+from layerlab.blocks.operations.derivative import is_unwatched
 
 
 def rotate(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -17,7 +17,7 @@ def rotate(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor
     Source: su21, section 3.4; pairs are (i, i + head_width / 2), as in transformers' Llama.
     """
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    if torch.is_grad_enabled() and unwatched():
+    if torch.is_grad_enabled() and is_unwatched():
         return _Turn.apply(query, cos, sin), _Turn.apply(key, cos, sin)
     return query * cos + _half_turn(query) * sin, key * cos + _half_turn(key) * sin
 

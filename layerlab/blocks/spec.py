@@ -53,7 +53,7 @@ class Written:
             >>> Spec.from_json(Spec().to_json()) == Spec()
             True
         """
-        return _written(self)
+        return _write(self)
 
     @classmethod
     def from_json(cls: type[Record], value: Any) -> Record:
@@ -156,27 +156,27 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
-def _thawed(value: Any) -> Any:
-    return list(map(_thawed, value)) if isinstance(value, tuple) else value
+def _thaw(value: Any) -> Any:
+    return list(map(_thaw, value)) if isinstance(value, tuple) else value
 
 
-def _written(record: Any) -> dict[str, Any]:
+def _write(record: Any) -> dict[str, Any]:
     written = {}
     for part in fields(record):
         value = getattr(record, part.name)
         if isinstance(value, Choice):
-            options = {key: _thawed(one) for key, one in value.options}
+            options = {key: _thaw(one) for key, one in value.options}
             value = {"name": value.name, "options": options}
         written[part.name] = value.to_json() if hasattr(value, "to_json") else value
     return written
 
 
 def _read(kind: type[Any], value: Any) -> dict[str, Any]:
-    """The fields of a record that `_written` wrote."""
+    """The fields of a record that `_write` wrote."""
     known = {one.name: one for one in fields(kind)}
     found = value if isinstance(value, Mapping) else {}
     odd = next((name for name in found if name not in known), None)
-    needed = [key for key, one in known.items() if kind.whole or _required(one)]
+    needed = [key for key, one in known.items() if kind.whole or _is_required(one)]
     missing = next((key for key in needed if key not in found), None)
     if value is not found or odd is not None or missing:
         fault = (
@@ -190,7 +190,7 @@ def _read(kind: type[Any], value: Any) -> dict[str, Any]:
     return {name: _field(known[name], one) for name, one in found.items()}
 
 
-def _required(one: Field[Any]) -> bool:
+def _is_required(one: Field[Any]) -> bool:
     return one.default is MISSING and one.default_factory is MISSING
 
 
@@ -200,7 +200,7 @@ def _field(one: Field[Any], value: Any) -> Any:
     if hasattr(kind, "from_json"):
         return kind.from_json(value)
     if kind is Choice:
-        return _chosen(one.name, value)
+        return _choose(one.name, value)
     allowed = get_args(kind)
     fits = value in allowed if allowed else isinstance(value, kind)
     expected = " or ".join(map(repr, allowed)) if allowed else f"a {kind.__name__}"
@@ -212,7 +212,7 @@ def _field(one: Field[Any], value: Any) -> Any:
     return float(value) if kind is float else value
 
 
-def _chosen(place: str, value: Any) -> Choice:
+def _choose(place: str, value: Any) -> Choice:
     right = isinstance(value, Mapping) and set(value) == {"name", "options"}
     if right:
         name, options = value["name"], value["options"]

@@ -7,7 +7,7 @@ import typer
 
 from layerlab.cli.adapt_app import DEFAULT, adapt
 from layerlab.cli.adapt_tokenizer import vocabulary
-from layerlab.cli.train import Json, Lang, Quiet, Setting, paused, settings
+from layerlab.cli.train import Json, Lang, Quiet, Setting, announce_interruption, settings
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.system.trust import trustable
@@ -40,13 +40,13 @@ def carry_out(
         return
     from layerlab.api import adapt as curriculum
 
-    found = curriculum.prepared(recipe, out, settings(setting or ()), lang)
+    found = curriculum.plan_adaptation(recipe, out, settings(setting or ()), lang)
     if planned:
-        expected = curriculum.expected(found)
+        expected = curriculum.estimate_adaptation(found)
         show_json(expected.to_json()) if as_json else show(expected.table())
         return
-    with paused():
-        adapted = curriculum.carried_out(found, progress=not quiet)
+    with announce_interruption():
+        adapted = curriculum.run_adaptation(found, progress=not quiet)
     if as_json:
         show_json(adapted.content)
         return
@@ -59,11 +59,11 @@ def _catalogue() -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from layerlab.recipes.adaptation import load_adaptation, packaged
+    from layerlab.recipes.adaptation import list_packaged, load_adaptation
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("recipe", "for"):
         table.add_column(heading)
-    for name in packaged():
+    for name in list_packaged():
         table.add_row(Text(name, style="bold", no_wrap=True), Text(load_adaptation(name).about))
     show(table)

@@ -68,7 +68,7 @@ def clean(
         near=near,
     )
     found = cleaning.clean(to_source(source, field), out, rules)
-    _shown(found, as_json)
+    _show(found, as_json)
     if not as_json:
         for note in found.notes:
             say(note)
@@ -92,10 +92,10 @@ def contamination(
     as_json: Json = False,
 ) -> None:
     """Look for the questions of benchmarks in training text."""
-    from layerlab.adaptation.pipeline.plan import located
+    from layerlab.adaptation.pipeline.plan import find_text
     from layerlab.data.cleaning.benchmark_questions import questions
     from layerlab.data.cleaning.contamination import contamination as search
-    from layerlab.data.sources import opened, to_source
+    from layerlab.data.sources import open_source, to_source
     from layerlab.system.files import write_file
 
     if out is not None and (out.is_symlink() or (out.exists() and not _ours(out))):
@@ -103,13 +103,13 @@ def contamination(
             f"{str(out)!r} is there already, and is no report of contamination; give another name, "
             "or move it away"
         )
-    text = opened(to_source(source, field))
-    places = [located(name) for name in benchmark]
+    text = open_source(to_source(source, field))
+    places = [find_text(name) for name in benchmark]
     asked = (one for place in places for one in questions(place))
     found = search(text.pieces(), asked)
     if out is not None:
         write_file(out, json.dumps(found.to_json(), ensure_ascii=False, indent=1) + "\n")
-    _shown(found, as_json)
+    _show(found, as_json)
     if as_json:
         return
     for one in found.matches[:most]:
@@ -132,7 +132,7 @@ def catalogue(as_json: Json = False) -> None:
     show(catalog.table())
 
 
-def _shown(found: Any, as_json: bool) -> None:
+def _show(found: Any, as_json: bool) -> None:
     if as_json:
         show_json(found.to_json())
     else:

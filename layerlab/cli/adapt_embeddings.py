@@ -51,19 +51,19 @@ def embed(
     choice = compare_inits.Choice(input=input, head=head, seed=seed, context=context)
     check_folder(out, "model", _ours)
     from layerlab.builtin import SAMPLE
-    from layerlab.data.sources import opened, to_source
+    from layerlab.data.sources import open_source, to_source
     from layerlab.loading.model import subject
     from layerlab.system.logs import quiet_libraries
-    from layerlab.tokenization.convert import load_tokenizer
+    from layerlab.tokenization.convert import load_or_convert
 
-    tell = _silent if quiet else _told
+    tell = _silent if quiet else _describe
     texts = {}
     for one in text or [str(SAMPLE)]:
-        given = opened(to_source(one))
+        given = open_source(to_source(one))
         for note in given.notes:
             tell(note)
-        texts[given.name if text else SAMPLE.name] = compare_inits.sampled(given)
-    new, found = load_tokenizer(tokenizer), subject(model, device=device, dtype=dtype)
+        texts[given.name if text else SAMPLE.name] = compare_inits.read_sample(given)
+    new, found = load_or_convert(tokenizer), subject(model, device=device, dtype=dtype)
     base = _fast(found.tokenizer, model)
     done = compare_inits.embed(found.model, base, new, texts, choice, tell)
 
@@ -86,7 +86,7 @@ def _ours(folder: Path) -> bool:
     return (folder / FILE).is_file() and (folder / "config.json").is_file()
 
 
-def _told(text: str) -> None:
+def _describe(text: str) -> None:
     say(text, err=True)
 
 

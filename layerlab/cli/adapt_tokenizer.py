@@ -42,7 +42,7 @@ def vocabulary(
     from layerlab.report.i18n.language import language
     from layerlab.report.pages.vocabulary import save_proof
     from layerlab.tokenization.change import PROOF, VocabularyRequest, change
-    from layerlab.tokenization.random_text import drawn
+    from layerlab.tokenization.random_text import render_check
 
     language(lang)  # an unknown one is refused before the work is done
     asked = VocabularyRequest(
@@ -59,7 +59,7 @@ def vocabulary(
     if as_json:
         show_json(text)
     else:
-        show(lambda width: drawn(changed.proof, width))
+        show(lambda width: render_check(changed.proof, width))
         say(f"The tokenizer and its proof: {out}\nThe page: {page}")
     if not changed.proof.holds:
         raise typer.Exit(1)

@@ -117,7 +117,7 @@ def variants(
     _load(load)
 
     from layerlab.model.listing.listing import request
-    from layerlab.model.option import parsed
+    from layerlab.model.option import parse_options
 
     sizes = {
         "width": width,
@@ -132,7 +132,7 @@ def variants(
         names or [],
         sizes=sizes,
         preset=preset,
-        options=parsed(option or ()),
+        options=parse_options(option or ()),
         by=None if match is None else match.value,
         against=against,
     )
@@ -169,12 +169,12 @@ def retrofit(
     ] = None,
 ) -> None:
     """Rebuild a pretrained Llama, Mistral, Qwen, GPT-2 or GPT-1 as a variant, with its weights."""
-    from layerlab.model.option import parsed
+    from layerlab.model.option import parse_options
     from layerlab.system.files import check_folder
 
     check_folder(out, "model")
     _load(load, [model])
-    options = parsed(option or ())
+    options = parse_options(option or ())
 
     from layerlab.api.inspect import rework
 
@@ -217,11 +217,11 @@ def precision(
     sizes = {"samples": samples, "context": context}
     passage = sample(**sizes) if text is None else read_file(text, **sizes)
 
-    from layerlab.api.precision import PrecisionRequest, search
+    from layerlab.api.precision import PrecisionRequest, find_policy
     from layerlab.builtin import DEFAULT
 
     asked: dict[str, Any] = {"format": format, "budget": budget, "device": device, "dtype": dtype}
-    advice = search(
+    advice = find_policy(
         PrecisionRequest(model=model or DEFAULT, passage=passage, **asked), progress=not quiet
     )
     if as_json:

@@ -63,9 +63,9 @@ def latency(
 ) -> None:
     """Time per token, prompt and steps apart, with memory and parameters."""
     _check(models, accounting, shape=shape, width=width)
-    from layerlab.latency.config import setting
+    from layerlab.latency.config import latency_config
 
-    chosen = setting(
+    chosen = latency_config(
         device=device,
         dtype=dtype,
         threads=threads,
@@ -74,14 +74,16 @@ def latency(
         new=new,
         repetitions=repetitions,
     )
-    from layerlab.latency.candidates import contestant
-    from layerlab.latency.measure import timed
+    from layerlab.latency.candidates import build_candidate
+    from layerlab.latency.measure import measure_latency
     from layerlab.latency.parameter_matching import pair
 
     rivals = None if accounting is None else pair(accounting, shape=shape or "7b", width=width)
-    named = [rivals.pangu, rivals.llama] if rivals else [contestant(one) for one in models or ()]
-    found = timed(named, chosen, pair=rivals, note=_quiet if quiet else _told)
-    _shown(found, as_json, out)
+    named = (
+        [rivals.pangu, rivals.llama] if rivals else [build_candidate(one) for one in models or ()]
+    )
+    found = measure_latency(named, chosen, pair=rivals, note=_quiet if quiet else _describe)
+    _show(found, as_json, out)
 
 
 def _check(models: list[str] | None, accounting: str | None, **sizes: Any) -> None:
@@ -99,7 +101,7 @@ def _check(models: list[str] | None, accounting: str | None, **sizes: Any) -> No
         )
 
 
-def _told(text: str) -> None:
+def _describe(text: str) -> None:
     say(text, err=True)
 
 
@@ -107,7 +109,7 @@ def _quiet(text: str) -> None:
     """Says nothing."""
 
 
-def _shown(found: Any, as_json: bool, out: Path | None) -> None:
+def _show(found: Any, as_json: bool, out: Path | None) -> None:
     import json
 
     text = json.dumps(found.to_json(), indent=1) + "\n"

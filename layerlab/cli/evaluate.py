@@ -125,10 +125,10 @@ def evaluate(
 
 
 def _list(data: Path | None, as_json: bool) -> None:
-    from layerlab.evaluation.results.listing import drawn_list, listed
+    from layerlab.evaluation.results.listing import list_benchmarks, render_listing
 
-    rows = listed(data)
+    rows = list_benchmarks(data)
     if as_json:
         show_json(rows)
     else:
-        show(lambda width: drawn_list(rows, width))
+        show(lambda width: render_listing(rows, width))

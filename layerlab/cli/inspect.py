@@ -136,10 +136,10 @@ def inspect(
         else read_file(text, samples=samples, context=context)
     )
 
-    from layerlab.api.inspect import InspectionRequest, run
+    from layerlab.api.inspect import InspectionRequest, run_inspection
     from layerlab.builtin import DEFAULT
 
-    report = run(
+    report = run_inspection(
         InspectionRequest(
             models=models or [DEFAULT], passage=passage, measures=chosen, device=device, dtype=dtype
         ),

@@ -84,7 +84,7 @@ def study(
         show(_catalogue())
         return
     # Late: the list needs nothing that computes.
-    from layerlab.studies.engine.runner import known
+    from layerlab.studies.engine.runner import find_study
     from layerlab.studies.engine.runner import study as carry_out
 
     if figures is not None:
@@ -114,9 +114,9 @@ def study(
         record = carry_out(
             str(name),
             draws=draws,
-            out=out or OUT / known(str(name)).name,
+            out=out or OUT / find_study(str(name)).name,
             **settings,
-            **given(option or ()),
+            **parse_options(option or ()),
         )
         _draw(record, figures, lang)
     if as_json:
@@ -143,7 +143,7 @@ def _interruptible() -> Iterator[None]:
         ) from stop
 
 
-def given(words: Sequence[str]) -> dict[str, Any]:
+def parse_options(words: Sequence[str]) -> dict[str, Any]:
     """Options as typed: numbers where they look like one, else text.
 
     Raises:

@@ -12,7 +12,7 @@ from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.errors import Interrupted, UserError
 from layerlab.records.parse import toml_of
-from layerlab.system.trust import REMOTE, add_options, trusting
+from layerlab.system.trust import REMOTE, add_options, trust
 from layerlab.validation import short_repr
 
 OUT = Path("layerlab-runs")
@@ -51,7 +51,7 @@ def trust_recipes(command: Callable[..., Any]) -> Callable[..., Any]:
 def _trust(load: list[Path] | None, trust_recipe: bool, trust_remote_code: bool) -> Iterator[None]:
     from layerlab import plugins
 
-    with trusting(trust_remote_code, trust_recipe):
+    with trust(trust_remote_code, trust_recipe):
         for file in load or ():
             plugins.load(file)
         yield
@@ -93,7 +93,7 @@ def train(
     changes = settings(setting or ())
     task = experiment.prepare(recipe, out, changes, progress=not quiet, lang=lang)
     if planned:
-        _planned(task, as_json, several=False)
+        _plan(task, as_json, several=False)
         return
 
     def tell(found: Any) -> None:
@@ -106,7 +106,7 @@ def train(
         else:
             say(found.told())
 
-    with paused():
+    with announce_interruption():
         found = experiment.train_task(task, progress=not quiet, tell=tell)
     if metrics is None and not as_json:
         say(f"The page: {found.page}")
@@ -144,7 +144,7 @@ def compare(
     else:
         task = experiment.prepare(recipe, out, changes, progress=not quiet, lang=lang)
     if planned:
-        _planned(task, as_json, several=True)
+        _plan(task, as_json, several=True)
         return
 
     def tell(found: Any) -> None:
@@ -153,7 +153,7 @@ def compare(
         else:
             show(found.table)
 
-    with paused():
+    with announce_interruption():
         if judge:
             comparison = experiment.judge_task(task, tell=tell)
         else:
@@ -165,7 +165,7 @@ def compare(
 
 
 @contextmanager
-def paused() -> Iterator[None]:
+def announce_interruption() -> Iterator[None]:
     """An interruption in words; whatever runs are under way leave a checkpoint."""
     try:
         yield
@@ -201,21 +201,21 @@ def settings(words: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _planned(task: Any, as_json: bool, *, several: bool) -> None:
+def _plan(task: Any, as_json: bool, *, several: bool) -> None:
     """What the runs of a task cost, in what arms differ, and what to know of their texts."""
     from layerlab.experiments.analysis.table import differences
-    from layerlab.experiments.plan.factors import planned, several_slots
+    from layerlab.experiments.plan.factors import planned_factors, warn_of_many_slots
     from layerlab.experiments.session import estimate_task
-    from layerlab.experiments.statistics.looks import foreseen
+    from layerlab.experiments.statistics.looks import describe_looks
 
-    found, rows = estimate_task(task, several=several), planned(task.recipe, task.runs)
+    found, rows = estimate_task(task, several=several), planned_factors(task.recipe, task.runs)
     section = task.recipe.compare
-    looks = [] if section is None else foreseen(section, len(section.arms))
+    looks = [] if section is None else describe_looks(section, len(section.arms))
     if as_json:
         show_json({**found.to_json(), "differs": rows, "looks": looks, "notes": task.notes})
         return
     show(found.table)
-    for line in (*differences(rows), *several_slots(rows), *looks, *task.notes):
+    for line in (*differences(rows), *warn_of_many_slots(rows), *looks, *task.notes):
         say(line)
 
 
@@ -224,12 +224,12 @@ def _catalogue(*, single: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from layerlab.recipes.training import load_recipe, packaged
+    from layerlab.recipes.training import list_packaged, load_recipe
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("recipe", "for", "arms x seeds"):
         table.add_column(heading)
-    for name in packaged():
+    for name in list_packaged():
         found = load_recipe(name)
         if (found.compare is None) is not single:
             continue

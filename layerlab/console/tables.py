@@ -62,10 +62,10 @@ def show_json(content: Any, indent: int = 1) -> None:
     """
     if not isinstance(content, str):
         content = json.dumps(content, ensure_ascii=False, indent=indent)
-    say("\n".join(_escaped(line) for line in content.rstrip("\n").split("\n")))
+    say("\n".join(_escape(line) for line in content.rstrip("\n").split("\n")))
 
 
-def _escaped(line: str) -> str:
+def _escape(line: str) -> str:
     if line.isprintable():
         return line
     return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in line)
@@ -115,7 +115,7 @@ def grid(
     return found
 
 
-def titled(title: str, content: "Table") -> "Table":
+def add_title(title: str, content: "Table") -> "Table":
     """A table below its name."""
     content.title, content.title_justify = plain(title, "bold"), "left"
     return content

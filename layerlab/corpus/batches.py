@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from layerlab.corpus.corpus import Corpus, Stream, blocks_of
+from layerlab.corpus.corpus import Corpus, Stream, count_blocks
 from layerlab.corpus.mixture import Mixture
 from layerlab.errors import UserError
 
@@ -68,7 +68,7 @@ class BatchOrder:
             UserError: a source is shorter than one block.
         """
         self.corpus, self.block, self.seed = corpus, block, seed
-        self.blocks = [blocks_of(stream, block) for stream in corpus.train]
+        self.blocks = [count_blocks(stream, block) for stream in corpus.train]
         self.mixture = Mixture([stream.weight for stream in corpus.train])
         # A batch may end one pass over a source and begin the next.
         self._shuffled = lru_cache(2 * len(self.blocks))(self._shuffle)
@@ -188,11 +188,11 @@ def batch_of(rows: np.ndarray, corpus: Corpus) -> Batch:
     tokens = torch.from_numpy(rows)
     positions = None
     if corpus.documents:
-        positions = torch.from_numpy(restarted(rows[:, :-1], corpus.separator))
+        positions = torch.from_numpy(restart_positions(rows[:, :-1], corpus.separator))
     return Batch(tokens[:, :-1], tokens[:, 1:], positions)
 
 
-def restarted(rows: np.ndarray, separator: int) -> np.ndarray:
+def restart_positions(rows: np.ndarray, separator: int) -> np.ndarray:
     """Positions that begin anew at each separator; a row's first token has position 0."""
     counted = np.arange(rows.shape[1])
     starts = np.maximum.accumulate(np.where(rows == separator, counted, 0), axis=1)

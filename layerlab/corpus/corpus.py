@@ -15,15 +15,15 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.corpus.extent import CorpusSize
-from layerlab.corpus.tokenize import Layout, encoded
-from layerlab.data.documents import DocumentStore, spooled
-from layerlab.data.sources import Text, opened
+from layerlab.corpus.tokenize import Layout, write_tokens
+from layerlab.data.documents import DocumentStore, spool_documents
+from layerlab.data.sources import Text, open_source
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import DataSection
 from layerlab.system.files import write_folder
 from layerlab.system.hardware import cache_folder
-from layerlab.system.locks import locked
-from layerlab.tokenization.load import TRAINED, entries, loaded_words, separator, trained_words
+from layerlab.system.locks import lock_folder
+from layerlab.tokenization.load import TRAINED, entries, load_tokenizer, separator, train_tokenizer
 
 SCHEMA = 1
 CONTENTS = "corpus.json"
@@ -123,12 +123,12 @@ def prepare(
         >>> corpus.name, corpus.vocab
         ('python-docs', 300)
     """
-    own = _prepared(data, cache, progress)
+    own = _prepare(data, cache, progress)
     if data.held is None:
         return own
     words = str(own.folder / "tokenizer")
     held = data.model_copy(update={"sources": data.held, "held": None, "tokenizer": words})
-    other = _prepared(held, cache, progress)
+    other = _prepare(held, cache, progress)
     return replace(
         own,
         digest=_digest([own.digest, other.digest]),
@@ -137,10 +137,10 @@ def prepare(
     )
 
 
-def _prepared(data: DataSection, cache: Path | None, progress: Progress | None) -> Corpus:
+def _prepare(data: DataSection, cache: Path | None, progress: Progress | None) -> Corpus:
     """The corpus of one list of texts."""
-    texts = [opened(source) for source in data.sources]
-    words = None if data.tokenizer == TRAINED else loaded_words(data.tokenizer)
+    texts = [open_source(source) for source in data.sources]
+    words = None if data.tokenizer == TRAINED else load_tokenizer(data.tokenizer)
     folder = (cache or cache_folder()) / "corpora" / _key(data, texts, words)
     maker = CorpusBuilder(data, texts, words, progress or (lambda what, share: None))
     if not _sound(folder):
@@ -156,11 +156,11 @@ def extent(corpus: Corpus, block: int) -> CorpusSize:
     Raises:
         UserError: a source is shorter than one block.
     """
-    tokens = sum(blocks_of(stream, block) * block for stream in corpus.train)
+    tokens = sum(count_blocks(stream, block) * block for stream in corpus.train)
     return CorpusSize(vocab=corpus.vocab, tokens=tokens, digest=corpus.digest)
 
 
-def blocks_of(stream: Stream, block: int) -> int:
+def count_blocks(stream: Stream, block: int) -> int:
     """Blocks that one pass over a stream has; what is left at its end is less than one.
 
     Raises:
@@ -196,7 +196,7 @@ def _alone(folder: Path) -> Iterator[None]:
     with ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(locked(folder))
+                stack.enter_context(lock_folder(folder))
                 break
             except UserError as error:
                 if not isinstance(error.__context__, BlockingIOError):
@@ -249,12 +249,12 @@ class CorpusBuilder:
     def _spooled(self, file: Path, number: int) -> Any:
         text, limit = self.texts[number], self.data.sources[number].limit
         self.progress(f"reading {text.name}", 0.0)
-        return spooled(text.pieces(), file, text.name, limit)
+        return spool_documents(text.pieces(), file, text.name, limit)
 
     def _trained(self, parts: list[DocumentStore]) -> PreTrainedTokenizerFast:
         self.progress("training a tokenizer", 0.0)
         texts = (piece.text for part in parts for piece in part.pieces())
-        return trained_words(texts, self.data.vocab)
+        return train_tokenizer(texts, self.data.vocab)
 
     def _notes(self, words: PreTrainedTokenizerFast) -> list[str]:
         if self.words is not None or entries(words) == self.data.vocab:
@@ -278,7 +278,7 @@ class CorpusBuilder:
             for side, spool in zip(("train", "validation"), sides, strict=True):
                 layout = Layout(folder, f"{side}-{number}", kind, mark, side == "validation")
                 self.progress(f"encoding {text.name}", 0.0)
-                one[side] = encoded(spool, words, layout, self.progress)
+                one[side] = write_tokens(spool, words, layout, self.progress)
             found.append(one)
         return found
 

@@ -95,7 +95,7 @@ class Writer:
         }
 
 
-def encoded(
+def write_tokens(
     spool: DocumentStore,
     words: PreTrainedTokenizerFast,
     layout: Layout,

@@ -56,7 +56,7 @@ def is_archive(path: Path) -> bool:
     return path.name.lower().endswith(ENDINGS)
 
 
-def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+def read_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     """Names and contents of the files that are wanted, in the order of their names.
 
     Args:
@@ -86,17 +86,17 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, by
         ) from None
 
 
-def documents(path: Path) -> Iterator[str]:
+def read_documents(path: Path) -> Iterator[str]:
     """The .md and .txt files of an archive; those that begin with `_` only list others.
 
     Raises:
-        UserError: as `members`, or a file is not UTF-8.
+        UserError: as `read_members`, or a file is not UTF-8.
     """
 
     def wanted(name: str) -> bool:
         return name.endswith(TEXTS) and not PurePosixPath(name).name.startswith("_")
 
-    for name, data in members(path, wanted):
+    for name, data in read_members(path, wanted):
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:

@@ -18,7 +18,7 @@ _FREQUENT = {
 _NAMES = {"gb18030": "GB 18030", "big5": "Big5", "utf-16": "UTF-16", "latin1": "Latin 1"}
 
 
-def advised(error: UnicodeDecodeError, file: str = "FILE") -> str:
+def advise_conversion(error: UnicodeDecodeError, file: str = "FILE") -> str:
     """What a file is, and what to type, where it was read as UTF-8 and is none.
 
     Args:
@@ -29,12 +29,12 @@ def advised(error: UnicodeDecodeError, file: str = "FILE") -> str:
         >>> try:
         ...     "民法典".encode("gb18030").decode()
         ... except UnicodeDecodeError as error:
-        ...     print(advised(error))
+        ...     print(advise_conversion(error))
         it is probably GB 18030: type: iconv -f gb18030 -t utf-8 FILE > NEW
     """
     data, file = bytes(error.object), shlex.quote(file)
     begin = data.rfind(b"\n", 0, error.start) + 1
-    found = probable(data[begin : begin + SAMPLE])
+    found = guess_charset(data[begin : begin + SAMPLE])
     packed = PurePath(file.rstrip("'")).suffix == ".gz"
     given, source = (f"gunzip -c {file} | ", "") if packed else ("", f" {file}")
     if found == "utf-8":
@@ -45,7 +45,7 @@ def advised(error: UnicodeDecodeError, file: str = "FILE") -> str:
     return f"it is probably {_NAMES[found]}: type: {given}iconv -f {found} -t utf-8{source} > NEW"
 
 
-def probable(data: bytes) -> str:
+def guess_charset(data: bytes) -> str:
     """The encoding that bytes are probably in: utf-8, utf-16, gb18030, big5, or else latin1.
 
     UTF-16 begins with its mark, or has a zero in many of its bytes. Text whose characters beyond

@@ -97,7 +97,7 @@ class DocumentStore:
 
 
 @contextmanager
-def spooled(
+def spool_documents(
     pieces: Iterable[TextChunk], file: Path, name: str, limit: int | None
 ) -> Iterator[DocumentStore]:
     """Write the documents of a source to a file, and give them; empty ones are left out.
@@ -113,7 +113,7 @@ def spooled(
         for text, first in pieces:
             if first and done > starts[-1]:
                 starts.append(done)
-            data = _encoded(text, name)
+            data = _encode(text, name)
             if limit is not None and done + len(data) > limit:
                 data = data[: limit - done].decode(errors="ignore").encode()
                 done += stream.write(data)
@@ -128,7 +128,7 @@ def spooled(
             yield DocumentStore(whole, starts)
 
 
-def _encoded(text: str, name: str) -> bytes:
+def _encode(text: str, name: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:

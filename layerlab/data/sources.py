@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from layerlab.data.archives import Allowance, documents, is_archive
+from layerlab.data.archives import Allowance, is_archive, read_documents
 from layerlab.data.python_docs import topics
-from layerlab.data.text_files import READ, decoded, lines, unreadable
+from layerlab.data.text_files import READ, read_lines, read_text_blocks, unreadable
 from layerlab.errors import UserError
-from layerlab.recipes.load import checked
+from layerlab.recipes.load import validate_table
 from layerlab.recipes.paths import DOCUMENTATION, HUB, KEPT
 from layerlab.recipes.training_sections import Source
 from layerlab.records.parse import check_text, json_of
@@ -72,10 +72,10 @@ def to_source(text: str, field: str = "text") -> Source:
     Raises:
         UserError: a name is empty.
     """
-    return checked(Source, {"text": text, "field": field}, "the text")
+    return validate_table(Source, {"text": text, "field": field}, "the text")
 
 
-def opened(source: Source) -> Text:
+def open_source(source: Source) -> Text:
     """Find a source; its documents are read when they are asked for.
 
     Raises:
@@ -85,7 +85,7 @@ def opened(source: Source) -> Text:
     if given == DOCUMENTATION:
         return _documentation()
     if given in KEPT:
-        return _kept(given)
+        return _keep(given)
     if given.startswith(HUB):
         what = [source.subset, source.split, source.field]
         return Text(name=given, identity=f"{given} {what}", pieces=partial(_of_hub, source))
@@ -164,7 +164,7 @@ def _documentation() -> Text:
     )
 
 
-def _kept(name: str) -> Text:
+def _keep(name: str) -> Text:
     """A text of the data folder; without it, Python's documentation."""
     path = data_folder() / KEPT[name]
     if not path.is_file():
@@ -174,7 +174,7 @@ def _kept(name: str) -> Text:
         )
         found = _documentation()
         return Text(name=found.name, identity=found.identity, pieces=found.pieces, notes=(note,))
-    read = _archived if is_archive(path) else _parted
+    read = _read_archive if is_archive(path) else _part
     return Text(name=name, identity=fingerprint(path), pieces=partial(read, path))
 
 
@@ -184,14 +184,14 @@ def data_folder() -> Path:
     return Path(os.environ.get("LAYERLAB_DATA") or beside)
 
 
-def _archived(path: Path) -> Iterator[TextChunk]:
-    return (TextChunk(text, True) for text in documents(path))
+def _read_archive(path: Path) -> Iterator[TextChunk]:
+    return (TextChunk(text, True) for text in read_documents(path))
 
 
-def _parted(path: Path) -> Iterator[TextChunk]:
+def _part(path: Path) -> Iterator[TextChunk]:
     """Documents between blank lines."""
     begun: list[str] = []
-    for line in lines(path):
+    for line in read_lines(path):
         if line.strip():
             begun.append(line)
         elif begun:
@@ -242,14 +242,14 @@ def _of_files(files: Iterable[Path], field: str) -> Iterator[TextChunk]:
 def _plain(path: Path) -> Iterator[TextChunk]:
     """A file as one document; lines end in a line feed, whatever they ended in."""
     first = True
-    for text in decoded(path):
+    for text in read_text_blocks(path):
         yield TextChunk(text, first)
         first = False
 
 
 def _json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Rows of a file with an object on every line, and where they stand."""
-    for number, line in enumerate(lines(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             continue
         place = f"{path}, line {number}"
@@ -273,7 +273,7 @@ def _object(row: Any, place: str) -> Mapping[str, Any]:
 
 def _array(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Objects of one JSON array, or one on every line, as some files of that name hold them."""
-    text = "".join(decoded(path))
+    text = "".join(read_text_blocks(path))
     at, line, seen = _after_blanks(text, 0), 1, 0
     if text[at : at + 1] != "[":
         yield from _json(path)
@@ -317,7 +317,7 @@ def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, 
                 raise _fieldless(str(path), field, known)
             columns = None if field is None else [field]
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=columns):
-                allowance.spend(batch.nbytes + sum(map(_repeated, batch.columns)))
+                allowance.spend(batch.nbytes + sum(map(_repeat, batch.columns)))
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path}, row {number}", row
@@ -332,7 +332,7 @@ def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, 
         raise unreadable(path, error) from None
 
 
-def _repeated(column: Any) -> int:
+def _repeat(column: Any) -> int:
     """Give the bytes of words that a column holds once, and its rows each anew."""
     import pyarrow
     from pyarrow import compute
@@ -367,7 +367,7 @@ def _of_hub(source: Source) -> Iterator[TextChunk]:
     name, why = source.text.removeprefix(HUB), ""
     try:
         with nullcontext("") if Path(name).is_dir() else hub() as why:
-            rows = _streamed(name, source)
+            rows = _stream(name, source)
         numbered = ((f"{source.text}, row {place}", row) for place, row in enumerate(rows, 1))
         yield from _texts(numbered, source.field)
     except UserError:
@@ -380,7 +380,7 @@ def _of_hub(source: Source) -> Iterator[TextChunk]:
         ) from None
 
 
-def _streamed(name: str, source: Source) -> Any:
+def _stream(name: str, source: Source) -> Any:
     import datasets
 
     if Path(name).is_dir():

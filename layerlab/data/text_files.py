@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.data.archives import Allowance
-from layerlab.data.charset import advised
+from layerlab.data.charset import advise_conversion
 from layerlab.errors import UserError
 from layerlab.system.files import check_regular
 
 READ = 1 << 20
 
 
-def decoded(path: Path) -> Iterator[str]:
+def read_text_blocks(path: Path) -> Iterator[str]:
     """A text file in blocks of text, lines ending in a line feed.
 
     Raises:
@@ -32,7 +32,7 @@ def decoded(path: Path) -> Iterator[str]:
         except UnicodeDecodeError as error:
             place = done - kept + error.start
             raise UserError(
-                f"{path}: byte {place} is not UTF-8 text; {advised(error, str(path))}"
+                f"{path}: byte {place} is not UTF-8 text; {advise_conversion(error, str(path))}"
             ) from None
         text = newlines.decode(text, final=not block)
         if text:
@@ -57,14 +57,14 @@ def _bytes(path: Path) -> Iterator[bytes]:
     yield b""
 
 
-def lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path) -> Iterator[str]:
     """Its lines, each with its line feed, however long.
 
     Raises:
         UserError: as for its text.
     """
     begun: list[str] = []  # of a line that is longer than a block
-    for text in decoded(path):
+    for text in read_text_blocks(path):
         first, *others = text.split("\n")
         begun.append(first)
         for line in others:

@@ -7,15 +7,15 @@ from typing import Any
 
 from layerlab import plugins
 from layerlab.errors import UserError
-from layerlab.experiments.analysis.compare import compared
+from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
-from layerlab.experiments.analysis.optional_stopping import looked
+from layerlab.experiments.analysis.optional_stopping import disclose_added_seeds
 from layerlab.experiments.executors.local import RunOutcome
-from layerlab.experiments.plan.arm_checks import agree
+from layerlab.experiments.plan.arm_checks import check_comparable
 from layerlab.experiments.session import Given, Task, recipe_given
-from layerlab.experiments.stored_runs import belonging, planned_again, sort_out
-from layerlab.recipes.load import checked
-from layerlab.recipes.training import TrainingRecipe, packaged
+from layerlab.experiments.stored_runs import plan_again, runs_of_recipe, sort_out
+from layerlab.recipes.load import validate_table
+from layerlab.recipes.training import TrainingRecipe, list_packaged
 from layerlab.records.heartbeat import LOG
 from layerlab.records.parse import read_json
 from layerlab.records.run_files import COMPARISON, RUNS
@@ -47,8 +47,8 @@ def find_stored(
         )
     plugins.load_named(read.model.load)
     records, _ = sort_out(place / RUNS)
-    runs = planned_again(read, records) if records else []
-    agree(read.compare, runs)
+    runs = plan_again(read, records) if records else []
+    check_comparable(read.compare, runs)
     return Task(recipe=read, runs=tuple(runs), out=place)
 
 
@@ -63,7 +63,7 @@ def judge(task: Task, failed: Sequence[RunOutcome] = ()) -> Comparison:
     """
     section = task.recipe.compare
     records, unfit = sort_out(task.out / RUNS)
-    found, left = (records, []) if section is None else belonging(section, task.runs, records)
+    found, left = (records, []) if section is None else runs_of_recipe(section, task.runs, records)
     told = [
         *(
             f"{one.run.name} {one.text}; all that it said is in {one.folder / LOG}"
@@ -77,7 +77,7 @@ def judge(task: Task, failed: Sequence[RunOutcome] = ()) -> Comparison:
             if told
             else f"nothing has run yet in {task.out}; type layerlab compare without --judge"
         )
-    content = looked(compared(task.recipe, found).content, task.out / COMPARISON)
+    content = disclose_added_seeds(compare_runs(task.recipe, found).content, task.out / COMPARISON)
     if not content["runs"]:
         why = [*told, *left, *content["remarks"][-1:]]
         raise UserError(
@@ -90,7 +90,7 @@ def judge(task: Task, failed: Sequence[RunOutcome] = ()) -> Comparison:
 
 def _comparison(given: Given) -> Path | None:
     """The folder of a comparison, where one is given: itself or its `runs`."""
-    if not isinstance(given, str | PathLike) or str(given) in packaged():
+    if not isinstance(given, str | PathLike) or str(given) in list_packaged():
         return None
     place = Path(given)
     if not place.is_dir():
@@ -117,4 +117,4 @@ def _recipe_in(place: Path) -> TrainingRecipe:
             f"cannot read the recipe in {file}: {' '.join(str(error).split())}; name the recipe: "
             f"type layerlab compare RECIPE --out {place.parent} --judge"
         ) from None
-    return checked(TrainingRecipe, content, str(file))
+    return validate_table(TrainingRecipe, content, str(file))

@@ -74,7 +74,7 @@ def metrics(folder: Path) -> Metrical:
     return Metrical(
         train={"epoch": epoch, **_train(result, manifest)},
         eval={"epoch": epoch, **_eval(result, manifest, events)} if result["nats"] else {},
-        extra=_extra(result, manifest) | _journalled(result, events),
+        extra=_extra(result, manifest) | _journal(result, events),
     )
 
 
@@ -128,7 +128,7 @@ def _extra(result: Mapping[str, Any], manifest: Mapping[str, Any]) -> Metrics:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _journalled(result: Mapping[str, Any], events: list[Any]) -> Metrics:
+def _journal(result: Mapping[str, Any], events: list[Any]) -> Metrics:
     """The mean loss of the updates that were written down, where that of all was not kept."""
     losses = [one["loss"] for one in events if one["kind"] == "train"]
     if not losses or result.get("train_loss") is not None:
@@ -163,17 +163,17 @@ def _perplexity(nats: int | float) -> float:
 
 def _printed(split: str, content: Mapping[str, Any]) -> str:
     """A part of the block: names in order, values to the right."""
-    shown = {name: str(_formatted(name, value)) for name, value in content.items()}
+    shown = {name: str(_format(name, value)) for name, value in content.items()}
     names, width = max(map(len, shown)), max(map(len, shown.values()))
     rows = [f"  {name: <{names}} = {shown[name]:>{width}}" for name in sorted(shown)]
     return "\n".join([f"***** {split} metrics *****", *rows])
 
 
-def _formatted(name: str, value: Any) -> Any:
+def _format(name: str, value: Any) -> Any:
     """A value as transformers writes it.
 
     Example:
-        >>> _formatted("total_flos", 3 << 30), _formatted("train_runtime", 8712.595)
+        >>> _format("total_flos", 3 << 30), _format("train_runtime", 8712.595)
         ('3GF', '2:25:12.59')
     """
     if "_runtime" in name:

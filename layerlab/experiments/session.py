@@ -18,25 +18,25 @@ from layerlab.corpus.corpus import Corpus, extent
 from layerlab.corpus.corpus import prepare as prepare_corpus
 from layerlab.corpus.extent import CorpusSize
 from layerlab.errors import UserError
-from layerlab.experiments.analysis.compare import compared
+from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.estimate.equal_time import equal_time
 from layerlab.experiments.estimate.estimate import Estimate, estimate
-from layerlab.experiments.executors.local import RunOutcome, carry_out, is_here
-from layerlab.experiments.executors.lockstep import allow, in_lockstep
-from layerlab.experiments.plan.arm_checks import agree
-from layerlab.experiments.plan.eval_text_check import same_held
-from layerlab.experiments.plan.lr_rounds import swept
+from layerlab.experiments.executors.local import RunOutcome, is_here, run_all
+from layerlab.experiments.executors.lockstep import check_lockstep, run_in_lockstep
+from layerlab.experiments.plan.arm_checks import check_comparable
+from layerlab.experiments.plan.eval_text_check import check_same_eval_text
+from layerlab.experiments.plan.lr_rounds import search_rates
 from layerlab.experiments.plan.plan import arms, plan, sides
-from layerlab.experiments.statistics.looks import decided, stretches
+from layerlab.experiments.statistics.looks import is_decided, stretches
 from layerlab.experiments.stored_runs import (
     records_in,
 )
-from layerlab.recipes.checks import permit
-from layerlab.recipes.training import TrainingRecipe, load_recipe, recipe_of
+from layerlab.recipes.checks import validate
+from layerlab.recipes.training import TrainingRecipe, load_recipe, make_recipe
 from layerlab.recipes.training_sections import DataSection
 from layerlab.records.run_files import RUNS
 from layerlab.training.flops import peak_of
-from layerlab.training.run_spec import RunSpec, designed
+from layerlab.training.run_spec import RunSpec, design_model
 from layerlab.validation import short_repr
 
 Given = str | PathLike[str] | Mapping[str, Any] | TrainingRecipe
@@ -85,17 +85,17 @@ def prepare(
     plugins.load_named(read.model.load)
     found = sides(read)
     for side in found.values():
-        permit(side)
+        validate(side)
     if read.compare is not None and read.compare.lockstep:
-        allow(found)
+        check_lockstep(found)
     with _reading(progress) as told:
-        made = _prepared([read, *found.values()], told)
+        made = _prepare([read, *found.values()], told)
     own = {arm: side for arm, side in found.items() if side.data.text() != read.data.text()}
     runs = plan(read, _extent(read, made), {arm: _extent(side, made) for arm, side in own.items()})
     corpora = {arm: made[side.data.text()] for arm, side in found.items()}
-    same_held(runs, corpora)
+    check_same_eval_text(runs, corpora)
     if read.compare is not None:
-        agree(read.compare, runs)
+        check_comparable(read.compare, runs)
     if read.compare is not None and read.compare.match == "time":
         runs = equal_time(runs, arms(read.compare, read), read.compare.baseline)
     return Task(recipe=read, corpora=corpora, runs=tuple(runs), out=out / read.name)
@@ -110,7 +110,7 @@ def recipe_given(given: Given, settings: Mapping[str, Any]) -> TrainingRecipe:
     if isinstance(given, TrainingRecipe):
         return given.changed(settings)
     if isinstance(given, Mapping):
-        return recipe_of(given, settings=settings)
+        return make_recipe(given, settings=settings)
     return load_recipe(given, settings)
 
 
@@ -128,17 +128,17 @@ def run(task: Task, *, progress: bool = True) -> list[RunOutcome]:
     with display(task, progress) as watch:
 
         def carry(runs: Sequence[RunSpec]) -> None:
-            outcomes.extend(carry_out(runs, out, task.recipe.run, watch))
+            outcomes.extend(run_all(runs, out, task.recipe.run, watch))
 
         for runs in stretches(comparison, task.runs):
             if comparison.lockstep:
-                in_lockstep(runs, out, watch)
+                run_in_lockstep(runs, out, watch)
             elif comparison.search == "optuna":
-                swept(comparison, runs, out, carry)
+                search_rates(comparison, runs, out, carry)
             else:
                 carry(runs)
             # Whatever a look has decided stays so: there is nothing left to run for.
-            if comparison.looks and decided(compared(task.recipe, records_in(out)).content):
+            if comparison.looks and is_decided(compare_runs(task.recipe, records_in(out)).content):
                 break
     return outcomes
 
@@ -187,7 +187,7 @@ def check_task(task: Task, *, several: bool) -> Any:
     return section
 
 
-def _prepared(
+def _prepare(
     recipes: Sequence[TrainingRecipe], told: Callable[[str, float], None] | None
 ) -> dict[DataSection, Corpus]:
     """The corpus of each text that recipes ask for, made once."""
@@ -196,7 +196,7 @@ def _prepared(
 
 
 def _extent(recipe: TrainingRecipe, corpora: Mapping[DataSection, Corpus]) -> CorpusSize:
-    block = recipe.data.block or designed(recipe).shape.context
+    block = recipe.data.block or design_model(recipe).shape.context
     return extent(corpora[recipe.data.text()], block)
 
 

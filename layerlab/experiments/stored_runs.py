@@ -13,11 +13,11 @@ from layerlab.corpus.extent import CorpusSize
 from layerlab.errors import UserError
 from layerlab.experiments.plan.plan import arms, plan, sides
 from layerlab.recipes.comparison_sections import CompareSection
-from layerlab.recipes.load import checked
+from layerlab.recipes.load import validate_table
 from layerlab.recipes.paths import HUB
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.run import RunRecord, read_record
-from layerlab.records.settings import flattened
+from layerlab.records.settings import flatten
 from layerlab.training.run_spec import RunSpec
 from layerlab.validation import short_repr
 
@@ -51,7 +51,7 @@ def sort_out(folder: Path) -> tuple[list[RunRecord], list[UserError]]:
     return found, unfit
 
 
-def planned_again(recipe: TrainingRecipe, records: Sequence[RunRecord]) -> list[RunSpec]:
+def plan_again(recipe: TrainingRecipe, records: Sequence[RunRecord]) -> list[RunSpec]:
     """The plan of a recipe on the text that its runs were made on, and for the time they took.
 
     Args:
@@ -64,7 +64,7 @@ def planned_again(recipe: TrainingRecipe, records: Sequence[RunRecord]) -> list[
     own = {arm: _extent(side, first[arm]) for arm, side in sides(recipe).items()}
     runs = plan(recipe, next(iter(own.values())), own)
     if recipe.compare is not None and recipe.compare.match == "time":
-        free = _timed(recipe, recipe.compare)
+        free = _time(recipe, recipe.compare)
         runs = [_lasting(run, first[run.arm]) if run.arm in free else run for run in runs]
     for record in records:
         run = _closest(runs, record)
@@ -77,7 +77,7 @@ def planned_again(recipe: TrainingRecipe, records: Sequence[RunRecord]) -> list[
     return runs
 
 
-def belonging(
+def runs_of_recipe(
     section: CompareSection, runs: Sequence[RunSpec], records: Sequence[RunRecord]
 ) -> tuple[list[RunRecord], list[str]]:
     """The records of a plan in its order, and a remark on those of its arms and seeds left out.
@@ -100,11 +100,11 @@ def belonging(
     return ordered, [f"{why}: {', '.join(names)}" for why, names in left.items()]
 
 
-def called(given: str) -> str:
+def file_name(given: str) -> str:
     """A text or a tokenizer without the folder of its file: where that lies is no part of it.
 
     Example:
-        >>> called("/data/corpus.txt"), called("hf:Salesforce/wikitext")
+        >>> file_name("/data/corpus.txt"), file_name("hf:Salesforce/wikitext")
         ('corpus.txt', 'hf:Salesforce/wikitext')
     """
     return given if given.startswith(HUB) or not Path(given).suffix else Path(given).name
@@ -133,7 +133,7 @@ def _extent(side: TrainingRecipe, record: RunRecord) -> CorpusSize:
     return CorpusSize(vocab=vocab, tokens=tokens, digest=str(data["digest"]))
 
 
-def _timed(recipe: TrainingRecipe, section: CompareSection) -> set[str]:
+def _time(recipe: TrainingRecipe, section: CompareSection) -> set[str]:
     """Arms whose length is measured and not given."""
     given = arms(section, recipe)
     baseline = section.baseline or str(given[0].name)
@@ -177,28 +177,33 @@ def _differences(
 def _settings(recipe: TrainingRecipe) -> dict[str, Any]:
     """What decides a run, by path; an empty table sets nothing."""
     content = recipe.decisive()
-    found = flattened({**content, "data": _named(content["data"])})
+    found = flatten({**content, "data": _named(content["data"])})
     return {path: value for path, value in found if value != {}}
 
 
 def _reason(path: str, there: Any, wanted: Any) -> str:
     if path == TEXT:
         return "left out, because their text is another than that of the recipe"
-    return f"left out, because {path} is {_said(there)} there and {_said(wanted)} in the recipe"
+    return (
+        f"left out, because {path} is {_describe(there)} there and {_describe(wanted)} in the "
+        "recipe"
+    )
 
 
-def _said(value: Any) -> str:
+def _describe(value: Any) -> str:
     return "not set" if value is None else short_repr(value)
 
 
 def _recipe(record: RunRecord) -> TrainingRecipe:
     """What a run was trained by; settings that are younger than it have their defaults."""
-    return checked(TrainingRecipe, record.manifest["recipe"], f"the manifest of {record.name}")
+    return validate_table(
+        TrainingRecipe, record.manifest["recipe"], f"the manifest of {record.name}"
+    )
 
 
 def _named(data: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a text without the folders of its files: where they lie is no part of them."""
-    found = {**data, "tokenizer": called(data["tokenizer"])}
+    found = {**data, "tokenizer": file_name(data["tokenizer"])}
     for part in ("sources", "held"):
-        found[part] = [{**one, "text": called(one["text"])} for one in data[part] or ()]
+        found[part] = [{**one, "text": file_name(one["text"])} for one in data[part] or ()]
     return found

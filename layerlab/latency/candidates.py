@@ -15,7 +15,7 @@ from layerlab.loading.model import subject
 from layerlab.model.build import assemble
 from layerlab.model.cost.cost import Account, account
 from layerlab.model.design import SIZES, Design, design
-from layerlab.model.option import parsed
+from layerlab.model.option import parse_options
 from layerlab.model.preset import presets
 from layerlab.validation import short_repr
 from layerlab.variants.registry import variants
@@ -43,7 +43,7 @@ class Candidate:
         return None if self.design is None else account(self.design.spec, self.design.shape)
 
 
-def contestant(given: str) -> Candidate:
+def build_candidate(given: str) -> Candidate:
     """What a name on the command line stands for.
 
     Args:
@@ -58,12 +58,12 @@ def contestant(given: str) -> Candidate:
     saved = Path(given).is_dir() or given in builtin.NAMES
     if not known or (saved and not colon):
         return Candidate(name=given)
-    options = parsed(filter(None, settings.split(",")))
+    options = parse_options(filter(None, settings.split(",")))
     sizes = {size: options.pop(size) for size in SIZES if size in options}
     return Candidate(name=given, design=design(name, sizes=sizes, options=options))
 
 
-def loaded(one: Candidate, setting: LatencyConfig) -> Any:
+def load_candidate(one: Candidate, setting: LatencyConfig) -> Any:
     """The model, where and as the setting says.
 
     Raises:

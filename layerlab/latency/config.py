@@ -59,7 +59,7 @@ class LatencyConfig:
         return asdict(self)
 
 
-def setting(
+def latency_config(
     *, device: str | None = None, dtype: str | None = None, threads: int | None = None, **sizes: int
 ) -> LatencyConfig:
     """A setting with what was left out filled in.
@@ -79,7 +79,11 @@ def setting(
         raise UserError(
             f"dtype is {short_repr(kind)}; expected {', '.join(DTYPES)}: type --dtype float32"
         )
-    count = threads if threads is not None else wished() or psutil.cpu_count(logical=False) or 1
+    count = (
+        threads
+        if threads is not None
+        else threads_asked_for() or psutil.cpu_count(logical=False) or 1
+    )
     for name, size in {**sizes, "threads": count}.items():
         if name in LEAST and not LEAST[name] <= size <= MOST:
             raise UserError(
@@ -89,7 +93,7 @@ def setting(
     return LatencyConfig(device=place, kind=kind, threads=count, **sizes)
 
 
-def wished() -> int | None:
+def threads_asked_for() -> int | None:
     """Threads that OMP_NUM_THREADS asks for; None where it is not set, or is no number."""
     given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(given) if given.isdecimal() and int(given) else None

@@ -15,12 +15,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from layerlab.errors import UserError
-from layerlab.latency.candidates import Candidate, loaded
+from layerlab.latency.candidates import Candidate, load_candidate
 from layerlab.latency.config import LatencyConfig
 from layerlab.latency.memory import cache_bytes, check_room, growth, weight_bytes
 from layerlab.latency.paired_ratio import Ratio, Spread, paired_ratio, spread
-from layerlab.latency.parameter_matching import MatchedPair, Verdict, judge, published
-from layerlab.system.hardware import machine, stopwatch, threaded, versions
+from layerlab.latency.parameter_matching import MatchedPair, Verdict, judge, published_times
+from layerlab.system.hardware import machine, stopwatch, versions, with_threads
 
 SCHEMA = 1
 Ids = Int[Tensor, "batch token"]
@@ -126,7 +126,7 @@ class Latency:
                 "note": pair.note,
                 "predicted": pair.predicted,
                 "off_percent": pair.off,
-                "published": published(pair.shape),
+                "published": published_times(pair.shape),
             },
             "verdict": None if verdict is None else vars(verdict),
         }
@@ -138,7 +138,7 @@ class Latency:
         return paired_ratio(above, below)
 
 
-def timed(
+def measure_latency(
     contestants: Sequence[Candidate],
     setting: LatencyConfig,
     *,
@@ -155,7 +155,7 @@ def timed(
         UserError: one cannot be loaded, they do not fit into memory, or one keeps no cache.
     """
     check_room(contestants, setting)
-    with threaded(setting.threads):
+    with with_threads(setting.threads):
         players = [_TimedModel(one, setting) for one in contestants]
         for number in range(setting.repetitions):
             note(f"repetition {number + 1} of {setting.repetitions}")
@@ -166,7 +166,7 @@ def timed(
     return Latency(setting=setting, timed=found, pair=pair)
 
 
-def passed(model: Any, prompt: Ids, new: int, clock: Callable[[], float]) -> Generation:
+def generate(model: Any, prompt: Ids, new: int, clock: Callable[[], float]) -> Generation:
     """Read a prompt and add the likeliest tokens, as `generate` does.
 
     Args:
@@ -202,7 +202,7 @@ class _TimedModel:
     def __init__(self, one: Candidate, setting: LatencyConfig) -> None:
         """Load it, warm it up, and weigh it."""
         self.one, self.setting = one, setting
-        self.model = loaded(one, setting)
+        self.model = load_candidate(one, setting)
         self.clock = stopwatch(setting.device, setting.threads)
         rows = len(self.model.get_input_embeddings().weight)
         drawn = torch.Generator().manual_seed(setting.seed)
@@ -216,7 +216,7 @@ class _TimedModel:
     def play(self) -> None:
         """One repetition, after steps that nobody times."""
         _move(self.model)
-        passed(self.model, self.prompt, 2, self.clock)
+        generate(self.model, self.prompt, 2, self.clock)
         found = self._pass()
         self.prefill.append(1000 * found.prefill / self.setting.context)
         self.decode.append(1000 * found.decode / (self.setting.new - 1))
@@ -236,7 +236,7 @@ class _TimedModel:
         )
 
     def _pass(self) -> Generation:
-        return passed(self.model, self.prompt, self.setting.new, self.clock)
+        return generate(self.model, self.prompt, self.setting.new, self.clock)
 
 
 def _move(model: Any) -> None:

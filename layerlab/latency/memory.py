@@ -28,7 +28,7 @@ def weight_bytes(model: Any) -> int:
 
 def cache_bytes(cache: Any) -> int:
     """Bytes of all that a cache holds."""
-    return sum(one.numel() * one.element_size() for one in _held(cache))
+    return sum(one.numel() * one.element_size() for one in _hold(cache))
 
 
 def cache_numbers(one: Candidate, batch: int, tokens: int) -> int:
@@ -112,7 +112,7 @@ def _trim() -> None:
         pass
 
 
-def _held(cache: Any) -> Iterator[Tensor]:
+def _hold(cache: Any) -> Iterator[Tensor]:
     for layer in cache.layers:
         for name in STATES:
             found = getattr(layer, name, None)

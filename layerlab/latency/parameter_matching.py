@@ -157,7 +157,7 @@ def read_weights(cost: Account) -> int:
     return cost.blocks + cost.scalars + (cost.head or cost.embedding)
 
 
-def published(shape: str) -> dict[str, Any]:
+def published_times(shape: str) -> dict[str, Any]:
     """The source's times.
 
     Source: pangu23, sections 5.3 and 5.4.
@@ -171,19 +171,19 @@ def _designs(accounting: str, shape: str, width: int) -> tuple[Design, Design, s
     layers, deeper = SHAPES[shape]["layers"], DEEPER[shape]
     if accounting == "fewer-layers":
         note = "" if shape == "7b" else "the source prints no depth of its 1B Llama: 13 is ours"
-        return _made("pangu-pi", shape, width, layers), _made("llama", shape, width, deeper), note
+        return _make("pangu-pi", shape, width, layers), _make("llama", shape, width, deeper), note
     if accounting == "equal-total":
         return _equal_total(shape, width)
     deepest = deeper if shape == "7b" else layers
-    pangu, llama = (_made(name, shape, width, deepest) for name in ("pangu-pi", "llama"))
+    pangu, llama = (_make(name, shape, width, deepest) for name in ("pangu-pi", "llama"))
     inner = match(pangu.spec, pangu.shape, account(llama.spec, llama.shape), by="ffn")
     note = f"feed-forward {inner.shape.inner}; tables 2 and 3 give the modules 2-4 % of their own"
     return replace(pangu, shape=inner.shape), llama, note
 
 
 def _equal_total(shape: str, width: int) -> tuple[Design, Design, str]:
-    pangu = _made("pangu-pi", shape, width, SHAPES[shape]["layers"], LARGE)
-    llama = _made("llama", shape, width, DEEPER[shape])
+    pangu = _make("pangu-pi", shape, width, SHAPES[shape]["layers"], LARGE)
+    llama = _make("llama", shape, width, DEEPER[shape])
     if shape == "7b":
         return pangu, llama, ""
     wanted = account(pangu.spec, pangu.shape)
@@ -196,7 +196,7 @@ def _equal_total(shape: str, width: int) -> tuple[Design, Design, str]:
     return pangu, replace(llama, shape=inner.shape), note
 
 
-def _made(name: str, shape: str, width: int, layers: int, vocab: int = SMALL) -> Design:
+def _make(name: str, shape: str, width: int, layers: int, vocab: int = SMALL) -> Design:
     sizes: dict[str, Any] = {"width": width, "layers": layers, "heads": width // HEAD}
     # That of Llama 7B; for 1B the source prints none, and the variants take 8/3 of the width.
     inner = {"inner": width * 11_008 // 4096} if shape == "7b" else {}

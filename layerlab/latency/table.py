@@ -6,10 +6,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from layerlab.console.tables import grids
-from layerlab.latency.config import LatencyConfig, wished
+from layerlab.latency.config import LatencyConfig, threads_asked_for
 from layerlab.latency.measure import Latency, Timing
 from layerlab.latency.paired_ratio import Spread
-from layerlab.latency.parameter_matching import published
+from layerlab.latency.parameter_matching import published_times
 
 
 def timetable(found: Latency, width: int) -> RenderableType:
@@ -23,7 +23,7 @@ def timetable(found: Latency, width: int) -> RenderableType:
         _cells(number, one) for number, one in enumerate(found.timed, 1)
     ]
     if found.pair is not None:
-        times = published(found.pair.shape)
+        times = published_times(found.pair.shape)
         for name in ("pangu", "llama"):
             cells = (_named(name, found), "", "", f"{times[f'{name}_ms']:.1f}", "", "", "")
             rows.append([Text(cell, style="dim") for cell in cells])
@@ -58,7 +58,7 @@ def _size(bytes_: int) -> str:
 
 def _threads(setting: LatencyConfig) -> str:
     said = f"{setting.threads} thread{'' if setting.threads == 1 else 's'}"
-    return f"{said} (OMP_NUM_THREADS)" if setting.threads == wished() else said
+    return f"{said} (OMP_NUM_THREADS)" if setting.threads == threads_asked_for() else said
 
 
 def _lines(found: Latency) -> Iterator[str]:
@@ -82,6 +82,6 @@ def _lines(found: Latency) -> Iterator[str]:
         yield f"predicted by the weights that a token reads: {pair.predicted:.3f}{note}"
         yield (
             f"{_named('pangu', found)} over {_named('llama', found)}: published, on an Ascend 910A "
-            f"in a setting that is not printed: {published(pair.shape)['ratio']:.3f}"
+            f"in a setting that is not printed: {published_times(pair.shape)['ratio']:.3f}"
         )
         yield verdict.said

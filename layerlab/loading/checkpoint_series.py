@@ -23,7 +23,7 @@ def step(name: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def expanded(models: Sequence[Any]) -> list[Any]:
+def expand_runs(models: Sequence[Any]) -> list[Any]:
     """The models, with a run folder replaced by its checkpoints and checkpoints in order.
 
     Source: Own.

@@ -153,7 +153,7 @@ def sequences(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
             f"{subject.name}; give at most {limit}"
         )
     given = [ids.to(torch.int64) for ids in passage.ids]
-    pieces = _pieces(passage, subject, given or _tokenized(passage, subject))
+    pieces = _pieces(passage, subject, given or _tokenize(passage, subject))
     vocab = subject.entries
     for index, ids in enumerate(pieces):
         if len(ids) < 2:
@@ -175,7 +175,7 @@ def sequences(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
     return [ids.to(subject.device) for ids in pieces]
 
 
-def _tokenized(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
+def _tokenize(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
     if subject.tokenizer is None:
         raise UserError(
             f"{subject.name} has no tokenizer; put its tokenizer files into the folder, or give "

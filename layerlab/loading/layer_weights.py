@@ -44,12 +44,12 @@ def layer_tensors(folder: str | PathLike[str], prefix: str) -> dict[str, Tensor]
     for file, names in _inventory(Path(folder)).items():
         wanted = [name for name in names if name.startswith(f"{prefix}.")]
         if wanted:
-            with _opened(file) as store:
+            with _open(file) as store:
                 found |= {name[len(prefix) + 1 :]: store.get_tensor(name) for name in wanted}
     return found
 
 
-def stored_layers(folder: str | PathLike[str]) -> Iterator[HeadWeights]:
+def read_layers(folder: str | PathLike[str]) -> Iterator[HeadWeights]:
     """Every attention layer of a checkpoint, cut into heads; only one block is ever in memory.
 
     The tensors of a layer stay valid for as long as the caller keeps them.
@@ -88,10 +88,10 @@ def skeleton(folder: Path) -> Any:
         UserError: the folder has no config.json, or one that is not that of the weights.
     """
     check_weights(folder)
-    return empty(configuration(str(folder), folder), str(folder), stored_sizes(folder))
+    return empty(configuration(str(folder), folder), str(folder), read_sizes(folder))
 
 
-def stored_sizes(folder: Path) -> dict[str, int]:
+def read_sizes(folder: Path) -> dict[str, int]:
     """Elements of each stored tensor by name; only the heads of the files are read.
 
     Source: Own.
@@ -101,7 +101,7 @@ def stored_sizes(folder: Path) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for file, names in _inventory(folder).items():
-        with _opened(file) as store:
+        with _open(file) as store:
             found |= {name: prod(store.get_slice(name).get_shape()) for name in names}
     return found
 
@@ -126,11 +126,11 @@ def _inventory(folder: Path) -> Mapping[Path, list[str]]:
             f"no {SINGLE} and no {INDEX} in {folder}; pickle files are not opened: "
             "save with save_pretrained(folder), which writes safetensors"
         )
-    with _opened(file) as store:
+    with _open(file) as store:
         return {file: list(store.keys())}
 
 
-def _opened(file: Path) -> Any:
+def _open(file: Path) -> Any:
     try:
         return safe_open(file, framework="pt")
     except (OSError, SafetensorError) as error:

@@ -20,7 +20,7 @@ from transformers import (
 from layerlab import builtin
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.checkpoint_series import step
-from layerlab.loading.layer_weights import stored_sizes
+from layerlab.loading.layer_weights import read_sizes
 from layerlab.loading.weightless import check_used, empty
 from layerlab.loading.weights import (
     DTYPES,
@@ -158,7 +158,7 @@ def subject(
     if dtype is not None and dtype not in DTYPES:
         raise UserError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     if isinstance(model, PreTrainedModel):
-        return _loaded(model, tokenizer, device, dtype)
+        return _load(model, tokenizer, device, dtype)
     if not isinstance(model, (str, Path)):
         raise UserError(
             f"model is a {type(model).__name__}; expected a Hub id, a folder, a built-in name "
@@ -179,7 +179,7 @@ def check_named(models: Iterable[Any]) -> None:
     """
     for model in models:
         if isinstance(model, str | PathLike):
-            _, place, folder = _placed(str(model))
+            _, place, folder = _place(str(model))
             with MODELS, quiet_libraries():
                 check_causal(configuration(place, folder), str(model))
 
@@ -196,7 +196,7 @@ def label(model: Any) -> str:
     return folder.resolve().name if folder.is_dir() else str(model)
 
 
-def _loaded(
+def _load(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
     device: str | None,
@@ -222,16 +222,16 @@ def _named(
     dtype: str | None,
     weights_only: bool,
 ) -> LoadedModel:
-    built_in, place, folder = _placed(name)
+    built_in, place, folder = _place(name)
     with MODELS, quiet_libraries():
         config = configuration(place, folder)
         check_causal(config, name)
         kind = precision(config, dtype)
-        bare = empty(config, place, stored_sizes(folder) if folder else None)
+        bare = empty(config, place, read_sizes(folder) if folder else None)
         room = fits(bare, kind)
         stored = weights_only and folder is not None and not room
         if stored and folder is not None:
-            check_used(config, place, stored_sizes(folder))
+            check_used(config, place, read_sizes(folder))
         model = bare if stored else weights(place, config, device, kind, room)
         words = tokenizer if tokenizer is not None else tokenizer_of(place)
     card = summary((folder / "README.md").read_text("utf-8")) if built_in and folder else None
@@ -247,7 +247,7 @@ def _named(
     )
 
 
-def _placed(name: str) -> tuple[bool, str, Path | None]:
+def _place(name: str) -> tuple[bool, str, Path | None]:
     """Whether a model is built in, where it lies or what the Hub calls it, and its folder."""
     if not name.strip():
         raise UserError("the model's name is empty; expected a Hub id, a folder or a built-in name")

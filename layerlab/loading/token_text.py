@@ -21,7 +21,7 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _MOST = 4
 
 
-def spelled(subject: LoadedModel, tokens: Tensor) -> list[str]:
+def token_strings(subject: LoadedModel, tokens: Tensor) -> list[str]:
     """Each token of a sequence as text, or its number where there is no tokenizer.
 
     Without the marks of parts, what is given back joins to the text.
@@ -34,7 +34,7 @@ def spelled(subject: LoadedModel, tokens: Tensor) -> list[str]:
     words = subject.tokenizer
     if words is None:
         return [str(token) for token in tokens.tolist()]
-    return joined([_content(words, token) for token in tokens.tolist()])
+    return join_bytes([_content(words, token) for token in tokens.tolist()])
 
 
 def alone(subject: LoadedModel, tokens: Tensor) -> list[str]:
@@ -42,16 +42,16 @@ def alone(subject: LoadedModel, tokens: Tensor) -> list[str]:
 
     Source: Own.
     """
-    return [spelled(subject, token[None])[0] for token in tokens]
+    return [token_strings(subject, token[None])[0] for token in tokens]
 
 
-def joined(contents: list[bytes]) -> list[str]:
+def join_bytes(contents: list[bytes]) -> list[str]:
     r"""Bytes cut anywhere, as text: characters where they end, bytes that belong to none by number.
 
     Source: Own.
 
     Example:
-        >>> joined([b"a\xc3", b"\xa9", b"\xa9"])
+        >>> join_bytes([b"a\xc3", b"\xa9", b"\xa9"])
         ['a◌', 'é', '⟨A9⟩']
     """
     whole = b"".join(contents)

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from layerlab.errors import UserError
 from layerlab.records.parse import one_line
-from layerlab.system.trust import build_configured, unused_allowed
+from layerlab.system.trust import allows_unused, build_configured
 from layerlab.validation import short_repr
 
 # Sizes that every model has, under the names by which transformers answers for all families.
@@ -110,7 +110,7 @@ def check_used(config: Any, place: str, stored: Mapping[str, int]) -> None:
     layers = getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
     found = (re.search(r"\.(\d+)\.", name) for name in stored)
     held = max((int(one[1]) for one in found if one), default=0) + 1
-    if isinstance(layers, int) and held > layers and not unused_allowed():
+    if isinstance(layers, int) and held > layers and not allows_unused():
         raise UserError(
             f"the weights of {place!r} hold {held} layers, and its config.json has {layers}, so "
             "another model would be looked at than was stored; mend config.json, or type "

@@ -26,7 +26,7 @@ from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.records.parse import one_line, read_json
 from layerlab.system.limits import check_tokenizer
-from layerlab.system.trust import load_pretrained, unused_allowed
+from layerlab.system.trust import allows_unused, load_pretrained
 from layerlab.validation import short_repr
 
 DTYPES = {
@@ -241,7 +241,7 @@ def _check_loaded(loading: Mapping[str, Any], what: str, kind: str) -> None:
             f"{what} do not fit its config.json: {name} is stored as {tuple(stored)}, and "
             f"{tuple(asked)} is asked for ({len(differ)} tensors differ)"
         )
-    if (left := sorted(loading["unexpected_keys"])) and not unused_allowed():
+    if (left := sorted(loading["unexpected_keys"])) and not allows_unused():
         raise UserError(
             f"{what} hold {len(left)} tensors that its config.json has no place for (first: "
             f"{left[0]}), so another model would be looked at than was stored; mend config.json, "

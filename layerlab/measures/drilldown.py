@@ -12,7 +12,7 @@ from torch import Tensor
 
 from layerlab.errors import NotApplicable
 from layerlab.loading.model import LoadedModel
-from layerlab.loading.token_text import spelled
+from layerlab.loading.token_text import token_strings
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.trace import trace
@@ -55,15 +55,15 @@ def _view(subject: LoadedModel, layer: Layer, place: Wanted) -> dict[str, Any] |
     if place[0] == "attention" and len(place) == 5:
         if layer.attention is None or layer.attention.layer != place[3]:
             return None
-        words = spelled(subject, layer.tokens)
+        words = token_strings(subject, layer.tokens)
         return {"head": place[4], **_attention(layer.attention, place[4], words)}
     if place[0] == "channels" and layer.layer == place[3]:
-        return {"channels": channels(layer.stream, spelled(subject, layer.tokens))}
+        return {"channels": channels(layer.stream, token_strings(subject, layer.tokens))}
     return None
 
 
 def _attention(attended: AttentionRecord, head: int, words: list[str]) -> dict[str, Any]:
-    rows = shown(attended, head)
+    rows = positions_to_show(attended, head)
     one = slice(head, head + 1)
     picked = torch.stack([attended.weights(one, slice(row, row + 1))[0, 0, rows] for row in rows])
     weights = (picked * 255).round().to(torch.uint8).tolist()
@@ -74,7 +74,7 @@ def _attention(attended: AttentionRecord, head: int, words: list[str]) -> dict[s
     }
 
 
-def shown(attended: AttentionRecord, head: int) -> list[int]:
+def positions_to_show(attended: AttentionRecord, head: int) -> list[int]:
     """Positions to show: all of a short sequence, else those around the largest score.
 
     Source: Own.

@@ -11,13 +11,13 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from layerlab.errors import NotApplicable, UserError
-from layerlab.loading.layer_weights import stored_layers
+from layerlab.loading.layer_weights import read_layers
 from layerlab.loading.model import LoadedModel
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.trace import Trace, observing, trace
-from layerlab.observe.tracing.verify_weights import checked
+from layerlab.observe.tracing.verify_weights import verify_weights
 
 
 @runtime_checkable
@@ -89,7 +89,7 @@ class _Reader:
         self.found = Readings(faults=_weight_faults(subject))
         self.runs = {
             measure.name: MeasureContext(
-                options=_filled(measure, sequences), subject=subject, sequences=sequences
+                options=_fill(measure, sequences), subject=subject, sequences=sequences
             )
             for measure in measures
         }
@@ -179,7 +179,7 @@ class _Reader:
         assert self.subject.folder is not None and not isinstance(stack, str)
         self.progress.start(self.subject.name, len(self.measures) * len(stack.attentions))
         try:
-            for weights in stored_layers(self.subject.folder):
+            for weights in read_layers(self.subject.folder):
                 for measure in self.measures:
                     self.progress.step(weights.layer, measure.name)
                     self.take(measure, measure.read, weights)
@@ -259,7 +259,7 @@ class _Reader:
         sublayer = layer.sublayers.get("attention")
         if sublayer is None:
             return weights
-        return checked(weights, layer.attention, sublayer.entered, sublayer.left)
+        return verify_weights(weights, layer.attention, sublayer.entered, sublayer.left)
 
     def _finish(self, found: Trace) -> None:
         for measure in self.measures:
@@ -308,7 +308,7 @@ class _Reader:
         self.found.refused[measure.name] = reason
 
 
-def _filled(measure: Measure, sequences: Sequence[Tensor]) -> dict[str, Any]:
+def _fill(measure: Measure, sequences: Sequence[Tensor]) -> dict[str, Any]:
     """The measure's options; one called `tokens` that is left open is the longest sequence."""
     longest = max(len(tokens) for tokens in sequences)
     open_length = "tokens" in measure.options and measure.options["tokens"] is None

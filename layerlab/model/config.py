@@ -58,9 +58,12 @@ class LabConfig(PreTrainedConfig):
         self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any
     ) -> None:
         """Write the configuration, and beside it the code that its model runs on."""
-        from layerlab.model.ecosystem.export import AUTO, exported  # late: loading needs none of it
+        from layerlab.model.ecosystem.export import (  # late: loading needs none of it
+            AUTO,
+            code_files,
+        )
 
-        files = exported(self)
+        files = code_files(self)
         self.auto_map = dict(AUTO)
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
         for name, content in files.items():

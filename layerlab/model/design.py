@@ -50,7 +50,7 @@ def design(
     Raises:
         UserError: an unknown name or option, or sizes that do not fit together.
     """
-    chosen, kind = named(name)
+    chosen, kind = find_model(name)
     if preset is not None:
         chosen = preset_of(preset)
     given = {key: size for key, size in (sizes or {}).items() if size is not None}
@@ -69,7 +69,7 @@ def design(
     return Design(variant=kind, spec=spec, shape=found, preset=chosen, asked=asked)
 
 
-def named(name: Any) -> tuple[Preset | None, Variant]:
+def find_model(name: Any) -> tuple[Preset | None, Variant]:
     """What a name stands for: a variant, or a preset with its variant.
 
     Raises:

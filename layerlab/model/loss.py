@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from layerlab.blocks.operations.derivative import unwatched
+from layerlab.blocks.operations.derivative import is_unwatched
 
 IGNORED = -100
 ROWS = 64  # that many rows of a large vocabulary stay in the processor's cache
@@ -56,7 +56,7 @@ def _worthwhile(logits: Tensor) -> bool:
         logits.requires_grad
         and logits.device.type == "cpu"
         and logits.dtype != torch.float64
-        and unwatched()
+        and is_unwatched()
     )
 
 

@@ -18,7 +18,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from layerlab.blocks.attention import Attention
 from layerlab.blocks.context import Flow
 from layerlab.blocks.dropout import Dropout
-from layerlab.blocks.layer import Layer, made
+from layerlab.blocks.layer import Layer, make_part
 from layerlab.blocks.part import Part
 from layerlab.blocks.shape import Site
 from layerlab.model.attention import attend
@@ -131,10 +131,10 @@ class LabModel(LabPreTrainedModel):
         self.embed_tokens = nn.Embedding(shape.vocab, shape.width)
         if stack.position == "learned":
             self.embed_positions = nn.Embedding(shape.context, shape.width)
-        self.embedding_norm = made(part, "norm", stack.embedding_norm, shape.width, site)
+        self.embedding_norm = make_part(part, "norm", stack.embedding_norm, shape.width, site)
         if stack.dropout:
             self.embedding_dropout = Dropout(stack.dropout, "embedding")
-        self.residual = made(part, "residual", spec.block.residual, shape.width, site)
+        self.residual = make_part(part, "residual", spec.block.residual, shape.width, site)
         layers = [
             LabDecoderLayer(
                 spec.block, Site(shape=shape, layer=layer, attend=attend), part, stack.dropout
@@ -147,7 +147,7 @@ class LabModel(LabPreTrainedModel):
             for layer in (layers[1:] if stack.sharing == "blocks" else ())
             for name in layer.borrow(layers[0])
         }
-        self.norm = made(part, "norm", stack.final_norm, shape.width, site)
+        self.norm = make_part(part, "norm", stack.final_norm, shape.width, site)
         rotary = stack.position == "rotary"
         self.rotary_emb = LlamaRotaryEmbedding(config) if rotary else None  # type: ignore[arg-type]
         self.convolutions = max(layer.convolutions for layer in layers)
@@ -180,7 +180,7 @@ class LabModel(LabPreTrainedModel):
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         # Where tokens are merely counted, none stands beside padding or another document's.
-        counted = position_ids is None and not _padded(attention_mask)
+        counted = position_ids is None and not _is_padded(attention_mask)
         if position_ids is None:
             position_ids = self._positions(inputs_embeds, attention_mask, past_key_values)
         if isinstance(attention_mask, dict):  # made beforehand for a static cache, by kind of layer
@@ -235,13 +235,13 @@ class LabModel(LabPreTrainedModel):
     def _positions(self, embeddings: Tensor, mask: Any, cache: Cache | None) -> Tensor:
         """Counted from the first token of each sequence that is not padding."""
         tokens = embeddings.shape[1]
-        if _padded(mask):
+        if _is_padded(mask):
             return (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -tokens:]
         seen = cache.get_seq_length() if cache is not None else 0
         return (torch.arange(tokens, device=embeddings.device) + seen).unsqueeze(0)
 
 
-def _padded(mask: Any) -> bool:
+def _is_padded(mask: Any) -> bool:
     """Whether it is a mask that says which tokens are padding."""
     return isinstance(mask, Tensor) and mask.dim() == 2
 

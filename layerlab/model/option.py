@@ -56,14 +56,14 @@ def options_of(spec: Spec, slot: Any) -> Mapping[str, Option]:
     return part(slot, getattr(spec.block, slot).name).options
 
 
-def parsed(entries: Iterable[str]) -> dict[str, Any]:
+def parse_options(entries: Iterable[str]) -> dict[str, Any]:
     """Options as a command line has them: name=value, where value is as in Python or a bare text.
 
     Raises:
         UserError: an entry without a name or without a value.
 
     Example:
-        >>> parsed(["shortcut.r=1/2", "ffn.activations=silu,gelu-tanh", "head=tied"])
+        >>> parse_options(["shortcut.r=1/2", "ffn.activations=silu,gelu-tanh", "head=tied"])
         {'shortcut.r': 0.5, 'ffn.activations': ('silu', 'gelu-tanh'), 'head': 'tied'}
     """
     found = {}
@@ -149,7 +149,7 @@ def _field(spec: Spec, name: str, value: Any) -> Spec:
     for home, kind in _PLACES.items():
         wanted = inner if place == home else name
         if wanted in _named(kind):
-            changed = _checked(_named(kind)[wanted], value)
+            changed = _check(_named(kind)[wanted], value)
             return replace(spec, **{home: replace(getattr(spec, home), **{wanted: changed})})
     if name in _PLACES:
         raise UserError(
@@ -173,7 +173,7 @@ def _unknown(spec: Spec, name: str) -> UserError:
     return UserError(f"no option or size is called {short_repr(name)} here; {hint}known: {said}")
 
 
-def _checked(one: Field[Any], value: Any) -> Any:
+def _check(one: Field[Any], value: Any) -> Any:
     """A value for a field of the block or the stack."""
     allowed = get_args(one.type)
     if allowed and value not in allowed:

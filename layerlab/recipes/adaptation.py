@@ -20,7 +20,7 @@ from layerlab.recipes.adaptation_sections import (
     TuneSection,
     VocabularySection,
 )
-from layerlab.recipes.load import changed, checked, load_table
+from layerlab.recipes.load import load_table, validate_table, with_settings
 from layerlab.recipes.training import LENGTHS, load_recipe
 from layerlab.recipes.training import TrainingRecipe as Training
 from layerlab.recipes.training_sections import Section, Title
@@ -97,7 +97,7 @@ class AdaptationRecipe(Section):
         Raises:
             UserError: there is no such setting, or it takes no such value.
         """
-        return changed(self, settings, {"train": LENGTHS})
+        return with_settings(self, settings, {"train": LENGTHS})
 
     def arms(self) -> dict[str, "AdaptationRecipe"]:
         """Each variation by its name; the recipe itself where it has none.
@@ -139,17 +139,17 @@ class AdaptationRecipe(Section):
         return {"device": self.run.device, "threads": self.run.threads, "model": True}
 
 
-def recipe_of(content: Mapping[str, Any], place: str = "the recipe") -> AdaptationRecipe:
+def make_recipe(content: Mapping[str, Any], place: str = "the recipe") -> AdaptationRecipe:
     """A recipe from plain values.
 
     Raises:
         UserError: a key that no section has, or a value that a setting does not take.
 
     Example:
-        >>> recipe_of({"base": {"model": "pre-norm"}}).arms().keys()
+        >>> make_recipe({"base": {"model": "pre-norm"}}).arms().keys()
         dict_keys(['adaptation'])
     """
-    return checked(AdaptationRecipe, content, place)
+    return validate_table(AdaptationRecipe, content, place)
 
 
 def load_adaptation(given: str | PathLike[str]) -> AdaptationRecipe:
@@ -158,9 +158,9 @@ def load_adaptation(given: str | PathLike[str]) -> AdaptationRecipe:
     Raises:
         UserError: there is none, it is not TOML, or a setting is wrong.
     """
-    return recipe_of(*load_table(given, HOME))
+    return make_recipe(*load_table(given, HOME))
 
 
-def packaged() -> list[str]:
+def list_packaged() -> list[str]:
     """Names of the recipes for adaptation that come with the package."""
-    return load.packaged(HOME)
+    return load.list_packaged(HOME)

@@ -19,7 +19,7 @@ _ELSEWHERE = {
 }
 
 
-def permit(recipe: TrainingRecipe) -> None:
+def validate(recipe: TrainingRecipe) -> None:
     """Refuse a run that could only fail, or that would not be what its recipe says.
 
     Raises:
@@ -28,11 +28,11 @@ def permit(recipe: TrainingRecipe) -> None:
             setting that needs whole weights in every process, or a warm-up that leaves nothing of
             the run.
     """
-    for check in (_placed, _emulated, _rising, _shared, _whole):
+    for check in (_place, _emulate, _rising, _share, _whole):
         check(recipe)
 
 
-def _placed(recipe: TrainingRecipe) -> None:
+def _place(recipe: TrainingRecipe) -> None:
     """A device that there is somewhere, and what it can compute."""
     device, train = recipe.run.device, recipe.train
     if not _DEVICE.fullmatch(device):
@@ -55,7 +55,7 @@ def _placed(recipe: TrainingRecipe) -> None:
         )
 
 
-def _emulated(recipe: TrainingRecipe) -> None:
+def _emulate(recipe: TrainingRecipe) -> None:
     """What hides operations from an emulation, rounds on its own, or has gradients elsewhere."""
     train, processes = recipe.train, recipe.run.processes
     if recipe.emulate.format is None:
@@ -86,7 +86,7 @@ def _rising(recipe: TrainingRecipe) -> None:
         )
 
 
-def _shared(recipe: TrainingRecipe) -> None:
+def _share(recipe: TrainingRecipe) -> None:
     """Rows and weights that processes can share."""
     settings, batch = recipe.run, recipe.train.batch
     if batch % settings.processes:

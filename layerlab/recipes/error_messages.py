@@ -31,7 +31,7 @@ _EXAMPLES: Mapping[str, Any] = {
 }
 
 
-def expected(kind: type[BaseModel], path: Sequence[str]) -> tuple[str, str, Any] | None:
+def describe_expected(kind: type[BaseModel], path: Sequence[str]) -> tuple[str, str, Any] | None:
     """What the setting at a path takes, which setting is then written, and a value that it takes.
 
     Args:
@@ -43,9 +43,9 @@ def expected(kind: type[BaseModel], path: Sequence[str]) -> tuple[str, str, Any]
 
     Example:
         >>> from layerlab.recipes.training import TrainingRecipe
-        >>> expected(TrainingRecipe, ["train", "batch"])
+        >>> describe_expected(TrainingRecipe, ["train", "batch"])
         ('a whole number from 1 to 1e+15', 'train.batch', 16)
-        >>> expected(TrainingRecipe, ["compare", "seeds", "0"])
+        >>> describe_expected(TrainingRecipe, ["compare", "seeds", "0"])
         ('a whole number from 0 to 1e+15', 'compare.seeds', [1, 2, 3])
     """
     whole = _schema(kind)

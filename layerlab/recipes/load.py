@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from layerlab.errors import UserError
-from layerlab.recipes.error_messages import expected
+from layerlab.recipes.error_messages import describe_expected
 from layerlab.records.parse import quote_toml, toml_of
 from layerlab.system.files import check_regular
 from layerlab.validation import short_repr
@@ -22,7 +22,7 @@ from layerlab.validation import short_repr
 Whole = TypeVar("Whole", bound=BaseModel)
 
 
-def checked(
+def validate_table(
     kind: type[Whole], content: Mapping[str, Any], place: str, settings: Collection[str] = ()
 ) -> Whole:
     """Sections from plain values.
@@ -38,10 +38,12 @@ def checked(
         # By way of JSON: a strict model then takes its arrays as tuples, and nothing else as such.
         return kind.model_validate_json(json.dumps(content, default=str))
     except ValidationError as error:
-        raise UserError(_told(kind, max(error.errors(), key=_telling), place, settings)) from None
+        raise UserError(
+            _describe(kind, max(error.errors(), key=_telling), place, settings)
+        ) from None
 
 
-def changed(
+def with_settings(
     whole: Whole, settings: Mapping[str, Any], exclusive: Mapping[str, Sequence[str]]
 ) -> Whole:
     """The same with settings by their paths, as `{"train.batch": 8}`.
@@ -52,11 +54,11 @@ def changed(
     Raises:
         UserError: there is no such setting, or it takes no such value.
     """
-    content = amended(type(whole), whole.model_dump(mode="json"), settings, exclusive)
-    return checked(type(whole), content, ", ".join(settings), settings)
+    content = merge_settings(type(whole), whole.model_dump(mode="json"), settings, exclusive)
+    return validate_table(type(whole), content, ", ".join(settings), settings)
 
 
-def amended(
+def merge_settings(
     kind: type[BaseModel],
     content: Mapping[str, Any],
     settings: Mapping[str, Any],
@@ -67,7 +69,7 @@ def amended(
     What is set may be just what the values lack.
 
     Args:
-        exclusive: as for `changed`.
+        exclusive: as for `with_settings`.
 
     Raises:
         UserError: there is no such setting.
@@ -81,7 +83,7 @@ def amended(
             if table.get(name) is None and name in _fields(kind, tables[:depth]):
                 table[name] = {}
             if isinstance(table.get(name), list):
-                raise _listed(path, name, table[name])
+                raise _list(path, name, table[name])
             if isinstance(table.get(name), str) and _section(kind, tables[: depth + 1]):
                 raise _called(path, ".".join(tables[: depth + 1]), table[name])
             if not isinstance(table.get(name), dict):
@@ -122,7 +124,7 @@ def load_table(
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise UserError(
             f"cannot read the {bare} {str(path)!r}: {reason}; give a TOML file or one of "
-            f"{', '.join(packaged(home))}"
+            f"{', '.join(list_packaged(home))}"
         ) from None
     try:
         content = toml_of(text)
@@ -131,7 +133,7 @@ def load_table(
     return {"name": path.stem, **content}, str(path)
 
 
-def packaged(home: str) -> list[str]:
+def list_packaged(home: str) -> list[str]:
     """Names of the recipes that come with the package: of `training` or of `adaptation`."""
     entries = _library(home).iterdir()
     return sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".toml"))
@@ -142,7 +144,7 @@ def _library(home: str) -> Traversable:
 
 
 def _packaged(name: str, home: str, beside: Path) -> str:
-    known = packaged(home)
+    known = list_packaged(home)
     if name not in known:
         file = f"{name}.toml"
         near = [file] if (beside / file).is_file() else difflib.get_close_matches(name, known, n=1)
@@ -161,7 +163,9 @@ def _telling(error: ErrorDetails) -> tuple[int, bool, bool]:
     return len(error["loc"]), "str" not in error["loc"], error["type"] != "missing"
 
 
-def _told(kind: type[BaseModel], error: ErrorDetails, place: str, settings: Collection[str]) -> str:
+def _describe(
+    kind: type[BaseModel], error: ErrorDetails, place: str, settings: Collection[str]
+) -> str:
     """The first error of a validation, in one line."""
     # A table where a name may stand too is tried as both: only its own errors are of use.
     where = [str(part) for part in error["loc"] if not _branch(str(part))]
@@ -184,7 +188,7 @@ def _told(kind: type[BaseModel], error: ErrorDetails, place: str, settings: Coll
 
 def _remedy(kind: type[BaseModel], where: Sequence[str]) -> str:
     """What a setting takes, and what to write; nothing is known of what is in free content."""
-    found = expected(kind, where)
+    found = describe_expected(kind, where)
     if found is None:
         return ""
     words, path, example = found
@@ -269,7 +273,7 @@ def _called(path: str, place: str, name: str) -> UserError:
     )
 
 
-def _listed(path: str, name: str, given: list[Any]) -> UserError:
+def _list(path: str, name: str, given: list[Any]) -> UserError:
     """A path into a list."""
     place = f"{path.partition(f'.{name}.')[0]}.{name}"
     place = name if path.startswith(f"{name}.") else place

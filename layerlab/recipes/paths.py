@@ -29,7 +29,7 @@ def nearby(content: Any, folder: Path) -> Any:
     """
     if isinstance(content, Mapping):
         return {
-            key: _written(value, folder)
+            key: _write(value, folder)
             if key == "text" and isinstance(value, str)
             else nearby(value, folder)
             for key, value in content.items()
@@ -37,7 +37,7 @@ def nearby(content: Any, folder: Path) -> Any:
     return [nearby(one, folder) for one in content] if isinstance(content, list) else content
 
 
-def _written(text: str, folder: Path) -> str:
+def _write(text: str, folder: Path) -> str:
     if text in (DOCUMENTATION, *KEPT) or text.startswith(HUB):
         return text
     path = Path(text).expanduser()

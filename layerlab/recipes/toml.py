@@ -9,11 +9,11 @@ from layerlab.records.parse import quote_toml
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def toml(recipe: Mapping[str, Any]) -> str:
+def write_toml(recipe: Mapping[str, Any]) -> str:
     """The recipe's settings; what is None is left out, as the recipe itself would.
 
     Example:
-        >>> print(toml({"name": "a", "train": {"batch": 16, "micro_batch": None}}))
+        >>> print(write_toml({"name": "a", "train": {"batch": 16, "micro_batch": None}}))
         name = "a"
         train.batch = 16
     """

@@ -13,7 +13,7 @@ from pydantic import model_validator
 from layerlab.errors import UserError
 from layerlab.recipes import load
 from layerlab.recipes.comparison_sections import Arm, CompareSection
-from layerlab.recipes.load import amended, changed, checked, load_table
+from layerlab.recipes.load import load_table, merge_settings, validate_table, with_settings
 from layerlab.recipes.paths import nearby
 from layerlab.recipes.training_sections import (
     ControlSection,
@@ -122,10 +122,10 @@ class TrainingRecipe(Section):
         Raises:
             UserError: there is no such setting, or it takes no such value.
         """
-        return changed(self, settings, EXCLUSIVE)
+        return with_settings(self, settings, EXCLUSIVE)
 
 
-def recipe_of(
+def make_recipe(
     content: Mapping[str, Any],
     place: str = "the recipe",
     settings: Mapping[str, Any] | None = None,
@@ -143,12 +143,12 @@ def recipe_of(
             extends itself.
 
     Example:
-        >>> recipe_of({"extends": "smoke", "train": {"updates": 3}}).train.updates
+        >>> make_recipe({"extends": "smoke", "train": {"updates": 3}}).train.updates
         3
     """
     settings = settings or {}
-    whole = amended(TrainingRecipe, _whole(content, place, ()), settings, EXCLUSIVE)
-    return checked(TrainingRecipe, whole, place, settings)
+    whole = merge_settings(TrainingRecipe, _whole(content, place, ()), settings, EXCLUSIVE)
+    return validate_table(TrainingRecipe, whole, place, settings)
 
 
 def _whole(content: Mapping[str, Any], place: str, seen: tuple[Path, ...]) -> dict[str, Any]:
@@ -177,13 +177,13 @@ def _whole(content: Mapping[str, Any], place: str, seen: tuple[Path, ...]) -> di
     train, mine = base.get("train"), own.get("train")
     if isinstance(train, dict) and isinstance(mine, dict) and not mine.keys().isdisjoint(LENGTHS):
         base["train"] = {key: value for key, value in train.items() if key not in LENGTHS}
-    return _merged(base, own)
+    return _merge(base, own)
 
 
-def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Tables setting by setting; lists and values whole."""
     both = {
-        key: _merged(base[key], value)
+        key: _merge(base[key], value)
         for key, value in own.items()
         if isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
     }
@@ -196,7 +196,7 @@ def load_recipe(
     """A recipe from a TOML file, or one of the package by its name.
 
     Args:
-        settings: as for `recipe_of`.
+        settings: as for `make_recipe`.
 
     Raises:
         UserError: there is none, it is not TOML, or a setting is wrong.
@@ -205,9 +205,9 @@ def load_recipe(
         >>> load_recipe("eight-residuals-twin").compare.baseline
         'llama'
     """
-    return recipe_of(*load_table(given, HOME), settings)
+    return make_recipe(*load_table(given, HOME), settings)
 
 
-def packaged() -> list[str]:
+def list_packaged() -> list[str]:
     """Names of the recipes that come with the package."""
-    return load.packaged(HOME)
+    return load.list_packaged(HOME)

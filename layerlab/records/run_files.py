@@ -22,7 +22,7 @@ _PARTS = {"alarm": "alarms", "note": "notes", "sample": "samples", "monitor": "m
 Json = dict[str, Any]
 
 
-def gathered(content: Mapping[str, Any], folder: Path) -> Json:
+def gather_run_files(content: Mapping[str, Any], folder: Path) -> Json:
     """The content of a comparison with manifests and events of its runs beside.
 
     What the content brings itself is kept; a file that cannot be read is passed over.
@@ -41,7 +41,7 @@ def gathered(content: Mapping[str, Any], folder: Path) -> Json:
     return {**found, **{name: part for name, part in content.items() if part is not None}}
 
 
-def single(folder: Path) -> Json:
+def describe_single(folder: Path) -> Json:
     """The content of one run, read from its folder.
 
     Raises:

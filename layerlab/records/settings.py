@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 
-def flattened(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Paths and values of a nested mapping; lists are values."""
     for name, value in content.items():
         if isinstance(value, Mapping) and value:
-            yield from flattened(value, f"{prefix}{name}.")
+            yield from flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

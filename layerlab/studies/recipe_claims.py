@@ -11,11 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from layerlab.recipes.training import TrainingRecipe, load_recipe, packaged
+from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
 from layerlab.studies.engine.false_discovery import chance
 from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps, style
 from layerlab.studies.engine.sampling import StudyContext, digest
-from layerlab.studies.engine.scale import compared_at
+from layerlab.studies.engine.scale import comparison_scale
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.support import gradient_profile
 from layerlab.studies.support.training_facts import runs_in, settings_of
@@ -34,16 +34,16 @@ def contest(name: str) -> Callable[[StudyContext], Outcome]:
     """What carries out a recipe."""
 
     def run(work: StudyContext) -> Outcome:
-        return carried_out(name, work)
+        return run_claims(name, work)
 
     return run
 
 
-def carried_out(name: str, work: StudyContext) -> Outcome:
+def run_claims(name: str, work: StudyContext) -> Outcome:
     """Train what is missing (nothing in the fast mode), and judge what is there."""
     # Late: a list of studies needs nothing that trains.
     from layerlab.experiments import session
-    from layerlab.experiments.analysis.compare import compared
+    from layerlab.experiments.analysis.compare import compare_runs
     from layerlab.experiments.judging import judge
     from layerlab.report.pages.comparison import save_comparison
 
@@ -54,25 +54,25 @@ def carried_out(name: str, work: StudyContext) -> Outcome:
         failed = [one for one in session.run(task, progress=shown) if one.result is None]
         found = judge(task, failed).content
         save_comparison(found, task.out)
-    elif folders := finished(work.runs / name):
-        found = compared(recipe, folders).content
+    elif folders := finished_runs(work.runs / name):
+        found = compare_runs(recipe, folders).content
     else:
         return undone(recipe, work.runs)
-    folders = finished(work.runs / name)
+    folders = finished_runs(work.runs / name)
     work.judged = {"trainings": runs_in(folders), "recipe": settings_of(folders)}
     return Outcome(
-        verdicts=tuple(judged(one, found) for one in found["claims"]),
+        verdicts=tuple(judge_claim(one, found) for one in found["claims"]),
         frames={
             "arms": pd.DataFrame(map(_flat, found["rows"])),
             "claims": pd.DataFrame(found["claims"]).drop(columns=["pairs", "arms"]),
             **gradient_profile.frames(found["gradients"]),
         },
-        pictures=(*drawn(found), *gradient_profile.pictures(found["gradients"])),
+        pictures=(*plot(found), *gradient_profile.pictures(found["gradients"])),
         remarks=(*filter(None, (recipe.about, recipe.inferred)), *found["remarks"]),
     )
 
 
-def finished(folder: Path) -> list[Path]:
+def finished_runs(folder: Path) -> list[Path]:
     """Runs of a recipe that came to their end."""
     return sorted(file.parent for file in (folder / RUNS).glob("*/result.json"))
 
@@ -99,10 +99,10 @@ def undone(recipe: TrainingRecipe, runs: Path) -> Outcome:
     )
 
 
-def judged(claim: Json, found: Json) -> Verdict:
+def judge_claim(claim: Json, found: Json) -> Verdict:
     """A claim of a comparison as a verdict; its number is the difference that decides it."""
     return Verdict(
-        scale=compared_at(found, claim["arms"]),
+        scale=comparison_scale(found, claim["arms"]),
         p=chance(claim),
         claim=claim["says"],
         word=claim["verdict"],
@@ -112,7 +112,7 @@ def judged(claim: Json, found: Json) -> Verdict:
     )
 
 
-def drawn(found: Json) -> tuple[Picture, ...]:
+def plot(found: Json) -> tuple[Picture, ...]:
     """Differences to the baseline, and the curves of held-out loss."""
     unit = UNITS[found["metric"]]
     contests = [
@@ -124,7 +124,7 @@ def drawn(found: Json) -> tuple[Picture, ...]:
     lines = [
         Curve(name=arm, kind=number, style=style(number), **mean)
         for number, arm in enumerate(found["arms"])
-        if (mean := averaged([one for one in found["curves"] if one["arm"] == arm], found))
+        if (mean := mean_and_range([one for one in found["curves"] if one["arm"] == arm], found))
     ]
     base = found["baseline"]
     title = f"Difference in {unit} (mean of seeds, {percent} interval); left is better"
@@ -141,7 +141,7 @@ def drawn(found: Json) -> tuple[Picture, ...]:
     )
 
 
-def averaged(runs: Sequence[Json], found: Json) -> dict[str, list[float]] | None:
+def mean_and_range(runs: Sequence[Json], found: Json) -> dict[str, list[float]] | None:
     """Mean and range over the chosen runs of an arm, where all of them were evaluated."""
     metric = found["metric"]
     tables = [
@@ -166,7 +166,9 @@ def results(name: str) -> Callable[[Path], str]:
     """What gives a hash of all results of a recipe in a folder of runs."""
 
     def found(runs: Path) -> str:
-        texts = [(run / "result.json").read_text(encoding="utf-8") for run in finished(runs / name)]
+        texts = [
+            (run / "result.json").read_text(encoding="utf-8") for run in finished_runs(runs / name)
+        ]
         return digest(texts)
 
     return found
@@ -184,7 +186,7 @@ def _section(recipe: TrainingRecipe) -> Any:
     return recipe.compare
 
 
-def studied(recipe: TrainingRecipe) -> Study:
+def make_study(recipe: TrainingRecipe) -> Study:
     """The study of a recipe."""
     section = _section(recipe)
     first = section.claims[0]
@@ -204,9 +206,9 @@ def studied(recipe: TrainingRecipe) -> Study:
 
 def recipes() -> list[TrainingRecipe]:
     """Recipes of the package with claims, a twin in place of what it is the twin of."""
-    names = packaged()
+    names = list_packaged()
     found = [load_recipe(name) for name in names if f"{name}-twin" not in names]
     return [one for one in found if one.compare is not None and one.compare.claims]
 
 
-STUDIES = tuple(studied(recipe) for recipe in recipes())
+STUDIES = tuple(make_study(recipe) for recipe in recipes())

@@ -31,7 +31,7 @@ from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.statistics import HIGH, LOW, Interval, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.engine.verdict import each
-from layerlab.studies.recipe_claims import RUNS, finished, results
+from layerlab.studies.recipe_claims import RUNS, finished_runs, results
 from layerlab.studies.support.training_facts import runs_in, settings_of
 
 PLAIN = "llama"
@@ -122,12 +122,12 @@ def run(work: StudyContext) -> Outcome:
     sizes = {name: one for name, one in found.items() if one is not None}
     if len(sizes) < len(found):
         return undone([name for name in found if name not in sizes], work.runs)
-    folders = [folder for name in sizes for folder in finished(work.runs / name)]
+    folders = [folder for name in sizes for folder in finished_runs(work.runs / name)]
     # Most runs at the source's size shared their GPU: their hours say nothing.
     told = {name: value for name, value in runs_in(folders).items() if name != "hours"}
     work.judged = {"trainings": told, "recipe": settings_of(folders)}
-    taus = drawn(work, [(sizes[LONG], sizes[SOURCE]), (sizes[SHORT], sizes[SOURCE])])
-    sure = decided(sizes)
+    taus = draw_taus(work, [(sizes[LONG], sizes[SOURCE]), (sizes[SHORT], sizes[SOURCE])])
+    sure = decided_pairs(sizes)
     both = {
         name: Transfer(
             twin=sizes[name], source=sizes[SOURCE], tau=tau, sure=sure[name] & sure[SOURCE]
@@ -136,8 +136,8 @@ def run(work: StudyContext) -> Outcome:
     }
     return Outcome(
         verdicts=(
-            *(order(both[name], CLAIMS[name]) for name in both),
-            *(signs(both[name], SIGNS[name]) for name in both),
+            *(judge_order(both[name], CLAIMS[name]) for name in both),
+            *(judge_signs(both[name], SIGNS[name]) for name in both),
         ),
         frames={
             "orders": table([row(one) for one in both.values()]),
@@ -168,7 +168,7 @@ def size(runs: Path, name: str) -> Size | None:
     )
 
 
-def drawn(work: StudyContext, both: Sequence[tuple[Size, Size]]) -> list[Interval]:
+def draw_taus(work: StudyContext, both: Sequence[tuple[Size, Size]]) -> list[Interval]:
     """Tau of each twin and the source's size, over draws of the means from their seeds."""
     cases = [{"twin": one.drawn_from(), "source": two.drawn_from()} for one, two in both]
     found = work.gather(taus, cases, batch=1000)
@@ -207,7 +207,7 @@ def tau(one: Tensor, two: Tensor) -> Tensor:
     return (signs[0] * signs[1]).mean(-1)
 
 
-def decided(sizes: Mapping[str, Size]) -> dict[str, frozenset[Pair]]:
+def decided_pairs(sizes: Mapping[str, Size]) -> dict[str, frozenset[Pair]]:
     """Pairs whose order is sure, after Holm's correction over the pairs of all sizes."""
     tests = [(name, pair) for name in sizes for pair in PAIRS]
     raw = [sizes[name].differences[pair].p for name, pair in tests]
@@ -218,43 +218,45 @@ def decided(sizes: Mapping[str, Size]) -> dict[str, frozenset[Pair]]:
     }
 
 
-def order(found: Transfer, claim: str) -> Verdict:
+def judge_order(found: Transfer, claim: str) -> Verdict:
     """Whether the methods stand in one order at both sizes."""
-    largest = f"; the largest reversal: {told(found, found.largest)}" if found.largest else ""
+    largest = (
+        f"; the largest reversal: {describe_pair(found, found.largest)}" if found.largest else ""
+    )
     return Verdict(
         claim=claim,
-        word=judged(found, PAIRS),
+        word=judge_word(found, PAIRS),
         number=found.tau.value,
         said=f"of {len(PAIRS)} pairs {len(found.sure)} are decided at both sizes, "
         f"{len(found.sure) - len(found.reversed)} of them in one order and {len(found.reversed)} "
         f"reversed; Kendall's tau of all is {found.tau}{largest}",
-        **scaled(found),
+        **scale_of(found),
     )
 
 
-def signs(found: Transfer, claim: str) -> Verdict:
+def judge_signs(found: Transfer, claim: str) -> Verdict:
     """Whether each method is better or worse than the plain residual at both sizes."""
     sure = [pair for pair in PLAINLY if pair in found.sure]
     turned = [pair for pair in sure if found.turned(pair)]
     seen = sum(not found.turned(pair) for pair in PLAINLY)
     return Verdict(
         claim=claim,
-        word=judged(found, PLAINLY),
+        word=judge_word(found, PLAINLY),
         number=seen,
         said=f"methods decided at both sizes: {len(sure)} of {len(PLAINLY)}, with one sign "
         f"{len(sure) - len(turned)}, with opposite signs {len(turned)}; decided or not, the signs "
         f"of {seen} agree",
-        **scaled(found),
+        **scale_of(found),
     )
 
 
-def judged(found: Transfer, pairs: Sequence[Pair]) -> Word:
+def judge_word(found: Transfer, pairs: Sequence[Pair]) -> Word:
     """One surely reversed pair fails a claim; it holds where all are surely in one order."""
     words: tuple[Word, Word] = ("holds", "fails")
     return each(words[found.turned(one)] if one in found.sure else "not decided" for one in pairs)
 
 
-def told(found: Transfer, pair: Pair) -> str:
+def describe_pair(found: Transfer, pair: Pair) -> str:
     """A pair at both sizes, the second method against the first."""
     twin, source = (_gap(one, pair) for one in (found.twin, found.source))
     return (
@@ -262,7 +264,7 @@ def told(found: Transfer, pair: Pair) -> str:
     )
 
 
-def scaled(found: Transfer) -> dict[str, Any]:
+def scale_of(found: Transfer) -> dict[str, Any]:
     """What a verdict says of its models, its unit, and when its threshold was set."""
     twin, source = found.twin, found.source
     return {

@@ -58,7 +58,7 @@ def write_folder(
     Raises:
         UserError: the folder cannot be written, or holds something that must not be lost.
     """
-    with _explained(folder):
+    with _explain(folder):
         target = folder.resolve()
         _refuse_others(target, folder, what, like)
         with _parents(target), _neighbour(target) as partial:
@@ -74,7 +74,7 @@ def check_folder(folder: Path, what: str, like: Like | None = None) -> None:
     Raises:
         UserError: the folder cannot be written, or holds something that must not be lost.
     """
-    with _explained(folder):
+    with _explain(folder):
         target = folder.resolve()
         _refuse_others(target, folder, what, like)
         nearest = next(parent for parent in target.parents if parent.exists())
@@ -88,7 +88,7 @@ def write_file(path: Path, text: str) -> Path:
     Raises:
         UserError: it cannot be written, or a folder has that name.
     """
-    with _explained(path):
+    with _explain(path):
         target = path.resolve()
         if target.is_dir():
             raise UserError(f"cannot write {path}: it is a folder; give a file name")
@@ -177,7 +177,7 @@ def _parents(target: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explain(path: Path) -> Iterator[None]:
     """An error of the file system as one line that says what to do."""
     try:
         yield

@@ -109,7 +109,7 @@ def stopwatch(device: str | torch.device, threads: int) -> Callable[[], float]:
 
 
 @contextmanager
-def threaded(threads: int) -> Iterator[None]:
+def with_threads(threads: int) -> Iterator[None]:
     """So many threads of torch; then as many as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -140,7 +140,7 @@ def matmul_peak(device: str | torch.device, precision: str, threads: int) -> flo
     known = _known(file)
     if known is not None:
         return known
-    with threaded(threads), torch.no_grad():
+    with with_threads(threads), torch.no_grad():
         found = _fastest(torch.device(device), DTYPES[precision], stopwatch(device, threads))
     try:
         write_file(file, json.dumps({"flops": found, "when": time.time(), "of": key}) + "\n")

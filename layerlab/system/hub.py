@@ -21,7 +21,7 @@ def hub() -> Iterator[str]:
     """
     from huggingface_hub import constants
 
-    why = unreached(constants.ENDPOINT)
+    why = explain_no_answer(constants.ENDPOINT)
     with ExitStack() as stack:
         for name in LOGS:
             stack.enter_context(_silent(name))
@@ -30,7 +30,7 @@ def hub() -> Iterator[str]:
         yield why
 
 
-def unreached(address: str) -> str:
+def explain_no_answer(address: str) -> str:
     """Why an address gives no answer, in words; nothing where it gives any."""
     from huggingface_hub import constants, get_session
 

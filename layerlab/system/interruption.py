@@ -14,7 +14,7 @@ HEARD = ("SIGTERM", "SIGUSR1")
 
 
 @contextmanager
-def pausing(kept: Path) -> Iterator[None]:
+def hear_interruptions(kept: Path) -> Iterator[None]:
     """An interruption in words.
 
     Args:

@@ -22,7 +22,7 @@ MODELS = RLock()
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, in a hidden neighbour that is gone afterwards.
 
     Raises:
@@ -32,7 +32,7 @@ def locked(folder: Path) -> Iterator[None]:
         target = folder.resolve()
         file = target.with_name(f".{target.name[:80]}.lock")
         file.parent.mkdir(parents=True, exist_ok=True)
-        held = _taken(file)
+        held = _take(file)
     except BlockingIOError:
         raise UserError(
             f"another run is writing to {folder}; wait until it has ended, or type another --out"
@@ -51,7 +51,7 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(held)
 
 
-def _taken(file: Path) -> int:
+def _take(file: Path) -> int:
     """An open file that nobody else has locked, and that still has this name."""
     while True:
         held = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)

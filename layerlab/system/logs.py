@@ -12,7 +12,7 @@ NOISY = ("lm_eval", "lm-eval", "datasets", "evaluate")
 
 
 @contextmanager
-def hushed() -> Iterator[None]:
+def hush() -> Iterator[None]:
     """Let the engine work without its bars, warnings and messages."""
     loggers = [logging.getLogger(name) for name in NOISY]
     levels = [one.level for one in loggers]

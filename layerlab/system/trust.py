@@ -36,7 +36,7 @@ REMOTE = Annotated[
 
 
 @contextmanager
-def trusting(
+def trust(
     trust_remote_code: bool, trust_recipe: bool = False, allow_unused: bool = False
 ) -> Iterator[None]:
     """Let happen what is asked for here or around it.
@@ -55,7 +55,7 @@ def trusting(
             one.reset(token)
 
 
-def unused_allowed() -> bool:
+def allows_unused() -> bool:
     """Whether a model may be loaded without some of the weights that are stored."""
     return _UNUSED.get()
 
@@ -100,7 +100,7 @@ def _sha256(source: bytes) -> str:
 def trustable(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command that loads a model `--trust-remote-code` and `--allow-unused`."""
     options = {"trust_remote_code": (REMOTE, False), "allow_unused": (UNUSED, False)}
-    return add_options(command, trusting, options)
+    return add_options(command, trust, options)
 
 
 def add_options(
@@ -139,7 +139,7 @@ def load_pretrained(kind: Any, place: Any, **options: Any) -> Any:
     Raises:
         UserError: it needs code of its own, and nobody has asked for that.
     """
-    return _loaded(place, kind.from_pretrained, place, **options)
+    return _load(place, kind.from_pretrained, place, **options)
 
 
 def build_configured(kind: Any, config: Any, **options: Any) -> Any:
@@ -148,7 +148,7 @@ def build_configured(kind: Any, config: Any, **options: Any) -> Any:
     Raises:
         UserError: it needs code of its own, and nobody has asked for that.
     """
-    return _loaded(config._name_or_path, kind.from_config, config, **options)
+    return _load(config._name_or_path, kind.from_config, config, **options)
 
 
 @contextmanager
@@ -166,7 +166,7 @@ def _unasked() -> Iterator[None]:
         place.TIME_OUT_REMOTE_CODE = before
 
 
-def _loaded(name: Any, load: Callable[..., Any], *args: Any, **options: Any) -> Any:
+def _load(name: Any, load: Callable[..., Any], *args: Any, **options: Any) -> Any:
     try:
         with _unasked():
             return load(*args, trust_remote_code=_TRUSTED.get(), **options)

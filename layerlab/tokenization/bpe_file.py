@@ -98,7 +98,7 @@ class BpeFile:
         )
 
 
-def backend(words: PreTrainedTokenizerFast) -> BpeFile:
+def read_bpe(words: PreTrainedTokenizerFast) -> BpeFile:
     """Read a tokenizer.
 
     Raises:
@@ -127,7 +127,7 @@ def read_backend(engine: Tokenizer) -> BpeFile:
     )
 
 
-def rebuilt(words: PreTrainedTokenizerFast, engine: Tokenizer) -> PreTrainedTokenizerFast:
+def rebuild(words: PreTrainedTokenizerFast, engine: Tokenizer) -> PreTrainedTokenizerFast:
     """A tokenizer with another engine: special tokens, chat template and limits stay.
 
     Its class is the plain one, whose file is read as it stands; a family's own class builds the

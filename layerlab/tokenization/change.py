@@ -11,15 +11,21 @@ from tempfile import TemporaryDirectory
 
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.data.documents import DocumentStore, spooled
-from layerlab.data.sources import PLAIN, opened, to_source
+from layerlab.data.documents import DocumentStore, spool_documents
+from layerlab.data.sources import PLAIN, open_source, to_source
 from layerlab.errors import UserError
 from layerlab.system.files import check_folder, write_folder
-from layerlab.tokenization.convert import load_tokenizer
+from layerlab.tokenization.convert import load_or_convert
 from layerlab.tokenization.extend import extend
 from layerlab.tokenization.prune import prune
-from layerlab.tokenization.published_rates import JEC_QA, at_hand, beside, measured, questions
-from layerlab.tokenization.verify import VocabularyCheck, prove
+from layerlab.tokenization.published_rates import (
+    JEC_QA,
+    add_published,
+    measure_rates,
+    questions,
+    tokenizers_here,
+)
+from layerlab.tokenization.verify import VocabularyCheck, verify
 from layerlab.validation import short_repr
 from layerlab.version import VERSION
 
@@ -94,9 +100,9 @@ def change(asked: VocabularyRequest, out: Path, say: Say) -> Changed:
         UserError: the tokenizer, a text or the size is none that can be used.
     """
     check_folder(out, WHAT, _is_ours)
-    parsed(asked.size)
+    parse_size(asked.size)
     terms = _terms(asked.terms)
-    base = load_tokenizer(asked.tokenizer)
+    base = load_or_convert(asked.tokenizer)
     others = [name for name in asked.against if name != JEC_QA]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
@@ -104,11 +110,11 @@ def change(asked: VocabularyRequest, out: Path, say: Say) -> Changed:
         labels: dict[str, str] = {}
         for number, name in enumerate(dict.fromkeys((*asked.corpus, *others))):
             say(f"reading {name}")
-            given = opened(to_source(name, asked.field))
+            given = open_source(to_source(name, asked.field))
             for note in given.notes:
                 say(note)
             file = folder / str(number)
-            spools[name] = stack.enter_context(spooled(given.pieces(), file, name, None))
+            spools[name] = stack.enter_context(spool_documents(given.pieces(), file, name, None))
             label = name if given.name == name else f"{given.name} in place of {name}"
             labels[name] = f"{label}{BY_LINE}" if _whole(name) else label
         texts = Texts(
@@ -120,12 +126,12 @@ def change(asked: VocabularyRequest, out: Path, say: Say) -> Changed:
             jec_qa=JEC_QA in asked.against,
             terms=terms,
         )
-        changed = remade(base, asked.size, texts, say)
+        changed = remake(base, asked.size, texts, say)
     write_folder(out, lambda place: _fill(place, asked, changed), WHAT, _is_ours)
     return changed
 
 
-def remade(
+def remake(
     base: PreTrainedTokenizerFast, size: str, texts: Texts, say: Say = lambda text: None
 ) -> Changed:
     """Extend or prune a tokenizer, and prove it.
@@ -137,7 +143,7 @@ def remade(
     Raises:
         UserError: the tokenizer, a text or the size is none that can be used.
     """
-    added, number = parsed(size)
+    added, number = parse_size(size)
     exam = questions() if texts.jec_qa else []
     say("extending it" if added else "pruning it")
     kept = coverage = None
@@ -148,20 +154,20 @@ def remade(
         words, kept, coverage = pruned.words, pruned.kept, pruned.coverage
     say("proving it")
     sets = {**texts.proved, **({JEC_QA: exam} if exam else {})}
-    proof = prove(base, words, sets, terms=texts.terms, coverage=coverage)
+    proof = verify(base, words, sets, terms=texts.terms, coverage=coverage)
     if exam:
         proof = replace(proof, published=_beside(base, words, exam))
     return Changed(words, proof, kept)
 
 
-def parsed(size: str) -> tuple[bool, int]:
+def parse_size(size: str) -> tuple[bool, int]:
     """Whether entries are added, and how many, or how many are left.
 
     Raises:
         UserError: it is neither.
 
     Example:
-        >>> parsed("+1600"), parsed("8000")
+        >>> parse_size("+1600"), parse_size("8000")
         ((True, 1600), (False, 8000))
     """
     found = _SIZE.fullmatch(size.strip())
@@ -195,7 +201,7 @@ def _lines(spool: DocumentStore) -> Iterator[str]:
 def _terms(path: Path | None) -> list[str]:
     if path is None:
         return []
-    given = opened(to_source(str(path)))
+    given = open_source(to_source(str(path)))
     lines = "".join(piece.text for piece in given.pieces()).splitlines()
     found = [line.strip() for line in lines if line.strip()]
     if not found:
@@ -206,8 +212,8 @@ def _terms(path: Path | None) -> list[str]:
 def _beside(
     base: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, exam: list[str]
 ) -> dict[str, object]:
-    found, left = at_hand()
-    return beside(measured({**found, "this base": base, "this one": new}, exam), left)
+    found, left = tokenizers_here()
+    return add_published(measure_rates({**found, "this base": base, "this one": new}, exam), left)
 
 
 def _fill(place: Path, asked: VocabularyRequest, changed: Changed) -> None:

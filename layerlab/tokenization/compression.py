@@ -61,8 +61,8 @@ def compression(words: PreTrainedTokenizerFast, texts: Iterable[str]) -> Compres
 
     Example:
         >>> from layerlab import builtin
-        >>> from layerlab.tokenization.load import loaded_words
-        >>> words = loaded_words(str(builtin.path("llama")))
+        >>> from layerlab.tokenization.load import load_tokenizer
+        >>> words = load_tokenizer(str(builtin.path("llama")))
         >>> compression(words, ["once upon a time"]).characters
         16
     """

@@ -9,14 +9,14 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab.errors import UserError
 from layerlab.tokenization.bpe_file import SPACE
-from layerlab.tokenization.load import SEPARATORS, loaded_words
+from layerlab.tokenization.load import SEPARATORS, load_tokenizer
 
 MODEL = ".model"
 NEEDED = ("sentencepiece", "google.protobuf")
 UNIGRAM, NORMAL, CONTROL, DEFINED = 1, 1, 3, 4
 
 
-def load_tokenizer(given: str) -> PreTrainedTokenizerFast:
+def load_or_convert(given: str) -> PreTrainedTokenizerFast:
     """A tokenizer of a folder, a file (tokenizer.json or .model), a built-in model, or the Hub.
 
     A folder may also hold the vocab.json and merges.txt of GPT-2's kind. Where settings stand
@@ -30,10 +30,10 @@ def load_tokenizer(given: str) -> PreTrainedTokenizerFast:
     whole = path.is_dir() and (path / "tokenizer.json").exists()
     bare = not (whole or (path / "tokenizer_config.json").exists())
     if bare and (path / "merges.txt").exists() and (path / "vocab.json").exists():
-        return _bytewise(path) or loaded_words(given)
+        return _bytewise(path) or load_tokenizer(given)
     if len(files) == 1 and not whole and files[0].suffix == MODEL and files[0].is_file():
-        return converted(files[0])
-    return loaded_words(given)
+        return convert_sentencepiece(files[0])
+    return load_tokenizer(given)
 
 
 def _bytewise(folder: Path) -> PreTrainedTokenizerFast | None:
@@ -56,7 +56,7 @@ def _bytewise(folder: Path) -> PreTrainedTokenizerFast | None:
     )
 
 
-def converted(path: Path) -> PreTrainedTokenizerFast:
+def convert_sentencepiece(path: Path) -> PreTrainedTokenizerFast:
     """A `.model` as a fast tokenizer.
 
     Its scores become the order of merges, so that merges which come later rank below all of them,

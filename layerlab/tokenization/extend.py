@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.errors import UserError
-from layerlab.tokenization.bpe_file import BpeFile, Merge, backend, read_backend, rebuilt
+from layerlab.tokenization.bpe_file import BpeFile, Merge, read_backend, read_bpe, rebuild
 from layerlab.tokenization.continued_bpe import Continuation
 from layerlab.tokenization.word_counts import word_counts
 
@@ -44,8 +44,8 @@ def extend(
     Source: Own; the trainer is that of the tokenizers library.
 
     Example:
-        >>> from layerlab.tokenization.load import trained_words
-        >>> base = trained_words(["an ant and an aunt"], 260)
+        >>> from layerlab.tokenization.load import train_tokenizer
+        >>> base = train_tokenizer(["an ant and an aunt"], 260)
         >>> new = extend(base, ["plaintiff, plaintiff, plaintiff"], 8)
         >>> len(new) - len(base), base("an ant") == new("an ant")
         (8, True)
@@ -54,18 +54,18 @@ def extend(
     """
     if size < 1:
         raise UserError(f"cannot add {size} entries to a vocabulary; expected 1 or more")
-    found = backend(words)
+    found = read_bpe(words)
     counts = word_counts(found, texts)
     if not counts:
         raise UserError("there is no text to learn a vocabulary from; give one with words in it")
     spelled = _with_letters(found, counts, size, least)
     course, barred = Continuation(spelled, counts, least), set(found.fixed)
     while True:
-        engine = _grown(course, len(found.vocab), size, barred)
+        engine = _grow(course, len(found.vocab), size, barred)
         known = engine.get_vocab()
         lost = unreachable(engine, [token for token in known if token not in found.vocab])
         if not lost:
-            return rebuilt(words, engine)
+            return rebuild(words, engine)
         # A merge that makes an older token may set off older merges, past what was learned.
         barred |= set(lost)
 
@@ -110,11 +110,11 @@ def _with_letters(found: BpeFile, counts: Mapping[str, int], size: int, least: i
     return replace(found, vocab=vocab)
 
 
-def _grown(course: Continuation, before: int, size: int, barred: Set[str]) -> Tokenizer:
+def _grow(course: Continuation, before: int, size: int, barred: Set[str]) -> Tokenizer:
     wanted = size + SPARE + int(SHARE * size)
     while True:
         pairs = course.merges(wanted)
-        vocab, merges = _appended(course.found, pairs, before + size, barred)
+        vocab, merges = _append(course.found, pairs, before + size, barred)
         made = len(vocab) - before
         if made == size:
             return course.found.engine(vocab, merges)
@@ -127,7 +127,7 @@ def _grown(course: Continuation, before: int, size: int, barred: Set[str]) -> To
         wanted *= 2
 
 
-def _appended(
+def _append(
     found: BpeFile, pairs: Sequence[Merge], entries: int, barred: Set[str]
 ) -> tuple[dict[str, int], list[Merge]]:
     """The base's vocabulary and merges with new ones behind them.

@@ -12,19 +12,19 @@ from layerlab.errors import UserError
 from layerlab.system.hub import hub
 from layerlab.system.limits import check_tokenizer
 from layerlab.system.trust import load_pretrained
-from layerlab.tokenization.train import byte_pairs
+from layerlab.tokenization.train import train_bpe
 
 TRAINED = "train"
 # What a bare tokenizer.json may call its separator: it says which tokens are special, not what for.
 SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<s>", "<bos>")
 
 
-def trained_words(texts: Iterable[str], vocab: int) -> PreTrainedTokenizerFast:
+def train_tokenizer(texts: Iterable[str], vocab: int) -> PreTrainedTokenizerFast:
     """A byte-level BPE of at most `vocab` entries, trained on texts in their order."""
-    return byte_pairs(texts, vocab=vocab)
+    return train_bpe(texts, vocab=vocab)
 
 
-def loaded_words(given: str) -> PreTrainedTokenizerFast:
+def load_tokenizer(given: str) -> PreTrainedTokenizerFast:
     """A tokenizer of a folder, a tokenizer.json, a built-in model, or the Hub.
 
     Raises:

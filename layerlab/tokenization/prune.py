@@ -14,7 +14,7 @@ from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.errors import UserError
-from layerlab.tokenization.bpe_file import SPACE, BpeFile, Merge, backend, is_byte, rebuilt
+from layerlab.tokenization.bpe_file import SPACE, BpeFile, Merge, is_byte, read_bpe, rebuild
 from layerlab.tokenization.compression import batches
 from layerlab.tokenization.load import engine
 
@@ -49,36 +49,36 @@ def prune(words: PreTrainedTokenizerFast, texts: Iterable[str], size: int) -> Pr
     Source: tang24.
 
     Example:
-        >>> from layerlab.tokenization.load import trained_words
-        >>> base = trained_words(["an ant and an aunt", "no one and none"], 270)
+        >>> from layerlab.tokenization.load import train_tokenizer
+        >>> base = train_tokenizer(["an ant and an aunt", "no one and none"], 270)
         >>> small = prune(base, ["an ant and an aunt"], 262)
         >>> len(small.words), small.words.decode(small.words("an ant! none")["input_ids"])
         (262, 'an ant! none')
     """
-    found = backend(words)
-    fixed = _fixed(found)
+    found = read_bpe(words)
+    fixed = _fix(found)
     if not len(fixed) <= size < len(found.vocab):
         raise UserError(
             f"cannot prune a vocabulary of {len(found.vocab):,} entries to {size:,}; expected "
             f"fewer, and at least the {len(fixed):,} special tokens and bytes that stay"
         )
-    counts = _counted(words, texts)
+    counts = _count(words, texts)
     if not counts:
         raise UserError("there is no text to tell which tokens are used; give one with words in it")
-    kept = _kept(found, fixed, counts, size)
+    kept = _keep(found, fixed, counts, size)
     numbers = sorted(found.vocab[token] for token in kept)
     place = {old: new for new, old in enumerate(numbers)}
     merges = [pair for pair in found.merges if {*pair, "".join(pair)} <= kept]
     vocab = {token: place[found.vocab[token]] for token in kept}
     return Pruned(
-        words=rebuilt(words, found.engine(vocab, merges)),
+        words=rebuild(words, found.engine(vocab, merges)),
         kept=tuple(numbers),
         fixed=len(fixed),
         coverage=sum(counts[number] for number in numbers) / counts.total(),
     )
 
 
-def _fixed(found: BpeFile) -> set[str]:
+def _fix(found: BpeFile) -> set[str]:
     """Special tokens, the unknown one, and what every character can be written in."""
     if found.bytewise:
         alphabet = set(pre_tokenizers.ByteLevel.alphabet())
@@ -96,7 +96,7 @@ def _is_mark(token: str) -> bool:
     return len(token) > 2 and (token[0], token[-1]) in {("<", ">"), ("[", "]")}
 
 
-def _counted(words: PreTrainedTokenizerFast, texts: Iterable[str]) -> Counter[int]:
+def _count(words: PreTrainedTokenizerFast, texts: Iterable[str]) -> Counter[int]:
     machine, counts = engine(words), Counter[int]()
     for batch in batches(texts):
         for one in machine.encode_batch_fast(batch, add_special_tokens=False):
@@ -104,20 +104,20 @@ def _counted(words: PreTrainedTokenizerFast, texts: Iterable[str]) -> Counter[in
     return counts
 
 
-def _kept(found: BpeFile, fixed: set[str], counts: Mapping[int, int], size: int) -> set[str]:
+def _keep(found: BpeFile, fixed: set[str], counts: Mapping[int, int], size: int) -> set[str]:
     """The most frequent tokens, each with all that it is merged from, as long as there is room."""
     ranks = {pair: rank for rank, pair in enumerate(found.merges)}
     kept, number = set(fixed), found.vocab
     for token in sorted(number, key=lambda one: (-counts.get(number[one], 0), number[one])):
         if len(kept) == size:
             break
-        needed = made_of(token, found, ranks) - kept
+        needed = parts_of(token, found, ranks) - kept
         if token in needed and len(kept) + len(needed) <= size:
             kept |= needed
     return kept
 
 
-def made_of(token: str, found: BpeFile, ranks: Mapping[Merge, int]) -> set[str]:
+def parts_of(token: str, found: BpeFile, ranks: Mapping[Merge, int]) -> set[str]:
     """A token and all that it is merged from; nothing where merges do not make it.
 
     A token that a tokenizer looks up as a whole word needs nothing else.

@@ -7,11 +7,11 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.data.archives import members
+from layerlab.data.archives import read_members
 from layerlab.data.sources import data_folder
 from layerlab.errors import UserError
 from layerlab.tokenization.compression import compression
-from layerlab.tokenization.convert import load_tokenizer
+from layerlab.tokenization.convert import load_or_convert
 
 JEC_QA = "jec-qa"
 # Where it lies in the data folder, and in what lies there.
@@ -57,7 +57,7 @@ def questions() -> list[str]:
     """
     path = data_folder() / ARCHIVE
     try:
-        found = dict(members(path, PARTS.__contains__))
+        found = dict(read_members(path, PARTS.__contains__))
         lines = [line for name in PARTS for line in found[name].splitlines()]
     except (UserError, KeyError):
         raise UserError(
@@ -68,26 +68,26 @@ def questions() -> list[str]:
     return ["\n".join([row["question"], *row["options"]]) for row in rows]
 
 
-def at_hand() -> tuple[dict[str, PreTrainedTokenizerFast], dict[str, str]]:
+def tokenizers_here() -> tuple[dict[str, PreTrainedTokenizerFast], dict[str, str]]:
     """The tokenizers of the data folder, and why others there cannot be read."""
     found: dict[str, PreTrainedTokenizerFast] = {}
     left: dict[str, str] = {}
     for folder in sorted((data_folder() / TOKENIZERS).glob("*/")):
         try:
-            found[folder.name] = load_tokenizer(str(folder))
+            found[folder.name] = load_or_convert(str(folder))
         except UserError as error:
             left[folder.name] = str(error)
     return found, left
 
 
-def measured(words: Mapping[str, PreTrainedTokenizerFast], texts: Sequence[str]) -> list[Row]:
+def measure_rates(words: Mapping[str, PreTrainedTokenizerFast], texts: Sequence[str]) -> list[Row]:
     """Rows of the same form for tokenizers that are here."""
     return [
         Row(name, len(one), compression(one, texts).per_character) for name, one in words.items()
     ]
 
 
-def beside(rows: Sequence[Row], left: Mapping[str, str]) -> dict[str, Any]:
+def add_published(rows: Sequence[Row], left: Mapping[str, str]) -> dict[str, Any]:
     """Both tables, and what was left out and why."""
     every = [{**vars(row)} for row in (*TABLE, *rows)]
     return {"about": ABOUT, "rows": every, "left_out": dict(left)}

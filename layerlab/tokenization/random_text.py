@@ -15,7 +15,7 @@ NAMED = 8
 WIDTH = 24
 
 
-def drawn(proof: VocabularyCheck, width: int) -> RenderableType:
+def render_check(proof: VocabularyCheck, width: int) -> RenderableType:
     """All of it, the verdict first, for a terminal of so many characters."""
     parts: list[RenderableType] = [_lines(proof), Text(), _tallies(proof.tallies, width)]
     if proof.published:

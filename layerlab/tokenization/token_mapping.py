@@ -10,12 +10,12 @@ from layerlab.tokenization.load import engine
 BYTE = re.compile(r"(<0x[0-9A-Fa-f]{2}>)")
 
 
-def named(words: PreTrainedTokenizerFast) -> dict[int, str]:
+def token_strings(words: PreTrainedTokenizerFast) -> dict[int, str]:
     """The string of every id."""
     return {number: token for token, number in words.get_vocab().items()}
 
 
-def spelled(
+def spell_tokens(
     base: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, ids: Iterable[int]
 ) -> list[list[int]]:
     """The base tokens that new tokens are made of; an empty list where they cannot be written.
@@ -26,7 +26,7 @@ def spelled(
     is plain text, and is encoded as one.
     """
     speller = Speller(base)
-    strings, added = named(new), new.get_added_vocab()
+    strings, added = token_strings(new), new.get_added_vocab()
     return [
         speller.text(strings[number])
         if strings[number] in added

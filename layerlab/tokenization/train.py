@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 END = "<|endoftext|>"
 
 
-def byte_pairs(
+def train_bpe(
     texts: Iterable[str], *, vocab: int, context: int | None = None
 ) -> PreTrainedTokenizerFast:
     """Train a tokenizer; the same texts give the same one in every process.
@@ -21,7 +21,7 @@ def byte_pairs(
     Source: Own.
 
     Example:
-        >>> tokenizer = byte_pairs(["an ant and an aunt"], vocab=260)
+        >>> tokenizer = train_bpe(["an ant and an aunt"], vocab=260)
         >>> len(tokenizer), tokenizer.decode(tokenizer("ünt")["input_ids"])
         (260, 'ünt')
     """

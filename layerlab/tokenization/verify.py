@@ -121,7 +121,7 @@ class VocabularyCheck:
         }
 
 
-def prove(
+def verify(
     base: PreTrainedTokenizerFast,
     new: PreTrainedTokenizerFast,
     texts: Mapping[str, Iterable[str]],

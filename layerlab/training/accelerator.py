@@ -9,9 +9,9 @@ from accelerate.state import AcceleratorState, PartialState
 from torch import Tensor, nn
 
 from layerlab.errors import UserError
-from layerlab.recipes.checks import permit
+from layerlab.recipes.checks import validate
 from layerlab.recipes.training import TrainingRecipe
-from layerlab.training.sharding import check, joined, plugin
+from layerlab.training.sharding import check, plugin, wrap_model
 
 PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
@@ -26,7 +26,7 @@ class RunAccelerator:
             UserError: the run is not permitted, there is no such device here, or several processes
                 were asked for and are not there.
         """
-        permit(recipe)
+        validate(recipe)
         device, precision = recipe.run.device, recipe.train.precision
         # Accelerate keeps its choices for a whole process; an earlier run may have made others.
         if AcceleratorState._shared_state.get("_mixed_precision") != PRECISIONS[precision]:
@@ -74,7 +74,7 @@ class RunAccelerator:
     def wrapped(self, model: nn.Module) -> Any:
         """The model on its device; over several processes with what joins them."""
         model.to(self.device)
-        return joined(model, self.accelerator, self._settings)
+        return wrap_model(model, self.accelerator, self._settings)
 
     def summed(self, values: Tensor) -> Tensor:
         """The sum over all processes."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from layerlab.model.cost.cost import account
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.system.hardware import here, matmul_peak
-from layerlab.training.run_spec import designed
+from layerlab.training.run_spec import design_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Work:
     causal: int
 
 
-def work(recipe: TrainingRecipe) -> Work:
+def flops_per_token(recipe: TrainingRecipe) -> Work:
     """FLOPs of one token of a resolved recipe's model, forward and backward.
 
     A backward pass costs two forward passes.
@@ -35,7 +35,7 @@ def work(recipe: TrainingRecipe) -> Work:
 
     Source: Own; attention as in kaplan20, section 2.1.
     """
-    found = designed(recipe)
+    found = design_model(recipe)
     block = recipe.data.block or found.shape.context
 
     def forward(tokens: int) -> int:

@@ -10,7 +10,7 @@ from layerlab.recipes.training_sections import EvaluateSection
 from layerlab.training.validation import resting
 
 
-def continuations(
+def generate_samples(
     model: Any, corpus: Any, evaluate: EvaluateSection, *, seed: int | None = None
 ) -> list[tuple[str, str]]:
     """Each prompt of a recipe with what the model adds to it.
@@ -30,12 +30,12 @@ def continuations(
     with _apart(model, seed), _uncompiled(model):
         for prompt in evaluate.prompts:
             given = words(prompt, add_special_tokens=False)["input_ids"] or [end]
-            added = _continued(model, given, end, evaluate.length, seed)
+            added = _continue(model, given, end, evaluate.length, seed)
             found.append((prompt, words.decode(added)))
     return found
 
 
-def _continued(model: Any, given: list[int], end: int, length: int, seed: int | None) -> list[int]:
+def _continue(model: Any, given: list[int], end: int, length: int, seed: int | None) -> list[int]:
     """The tokens that follow others, without the separator that may end them."""
     context = model.config.max_position_embeddings
     room = max(context - length, context // 2, 1)

@@ -5,7 +5,7 @@ import math
 from layerlab.recipes.training_sections import TrainSection, warmup_of
 
 
-def rate_at(update: int, updates: int, train: TrainSection) -> float:
+def lr_at(update: int, updates: int, train: TrainSection) -> float:
     """The learning rate of an update, the first being 0.
 
     It rises in a straight line over the warm-up. Then, with s the share of the rest that is done
@@ -22,7 +22,7 @@ def rate_at(update: int, updates: int, train: TrainSection) -> float:
 
     Example:
         >>> train = TrainSection(updates=10, rate=1.0, warmup=2, final=0.0, schedule="linear")
-        >>> [round(rate_at(update, 10, train), 3) for update in (0, 1, 2, 6, 9)]
+        >>> [round(lr_at(update, 10, train), 3) for update in (0, 1, 2, 6, 9)]
         [0.5, 1.0, 1.0, 0.5, 0.125]
     """
     warm = warmup_of(updates, train)

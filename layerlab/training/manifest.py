@@ -10,10 +10,10 @@ from layerlab.corpus.batches import BatchOrder, EvalBlocks
 from layerlab.corpus.corpus import Corpus
 from layerlab.model.cost.cost import Account
 from layerlab.records.parse import read_json
-from layerlab.records.settings import flattened
+from layerlab.records.settings import flatten
 from layerlab.system.files import write_file
 from layerlab.system.hardware import machine, versions
-from layerlab.training.run_spec import RunSpec, account_of
+from layerlab.training.run_spec import RunSpec, count_costs
 
 SCHEMA = 1
 FILE = "manifest.json"
@@ -42,7 +42,7 @@ def manifest(
             "evaluation": held.digest,
             "notes": list(corpus.notes),
         },
-        "model": _sizes(account_of(recipe)),
+        "model": _sizes(count_costs(recipe)),
         "machine": {
             **machine(settings.device, settings.threads),
             "processes": settings.processes,
@@ -64,7 +64,7 @@ def _sizes(cost: Account) -> dict[str, Any]:
     }
 
 
-def keep(content: Mapping[str, Any], folder: Path, update: int) -> str | None:
+def keep_manifest(content: Mapping[str, Any], folder: Path, update: int) -> str | None:
     """Write the manifest of a run that begins or goes on.
 
     Where it is made with something else than before, the manifest has all its `sittings` in order:
@@ -80,7 +80,7 @@ def keep(content: Mapping[str, Any], folder: Path, update: int) -> str | None:
     """
     own = {"update": update, **{part: content[part] for part in _CHANGING}}
     sittings = [one for one in _sittings(folder) if one["update"] < update]
-    changed = _changed(sittings[-1], own) if sittings else []
+    changed = _change(sittings[-1], own) if sittings else []
     if changed or not sittings:
         sittings.append(own)
     whole = {**content, "sittings": sittings} if len(sittings) > 1 else content
@@ -93,9 +93,9 @@ def keep(content: Mapping[str, Any], folder: Path, update: int) -> str | None:
     )
 
 
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _change(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What one sitting has and the next has not."""
-    old, new = (dict(flattened({part: one[part] for part in _CHANGING})) for one in (before, now))
+    old, new = (dict(flatten({part: one[part] for part in _CHANGING})) for one in (before, now))
     return [
         f"{path} was {old.get(path)} and is {new.get(path)}"
         for path in sorted(old | new)

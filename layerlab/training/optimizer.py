@@ -11,7 +11,7 @@ from layerlab.recipes.training_sections import TrainSection
 DECAYED = (nn.Linear, nn.Embedding, nn.Conv1d)
 
 
-def optimizer_of(model: nn.Module, train: TrainSection) -> torch.optim.AdamW:
+def build_optimizer(model: nn.Module, train: TrainSection) -> torch.optim.AdamW:
     """AdamW, fused, with one group that decays and one that does not.
 
     Only weights of linear layers, embeddings and convolutions decay. Norms, biases, the scales and

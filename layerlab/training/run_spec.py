@@ -11,7 +11,7 @@ from layerlab.errors import UserError
 from layerlab.model.cost.cost import Account, account
 from layerlab.model.cost.match import Match
 from layerlab.model.design import Design, design
-from layerlab.recipes.training import TrainingRecipe, recipe_of
+from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.run_files import RECIPE, RUN, read_table
 from layerlab.system.files import write_file
 
@@ -52,7 +52,7 @@ class RunSpec:
         return f"{self.arm}-s{self.seed}-r{self.rate:g}-{key.hexdigest()}"
 
 
-def designed(recipe: TrainingRecipe) -> Design:
+def design_model(recipe: TrainingRecipe) -> Design:
     """The design of a recipe's model.
 
     Raises:
@@ -63,9 +63,9 @@ def designed(recipe: TrainingRecipe) -> Design:
     return design(model.variant, preset=model.preset, sizes=sizes, options=model.options)
 
 
-def account_of(recipe: TrainingRecipe) -> Account:
+def count_costs(recipe: TrainingRecipe) -> Account:
     """Parameters and FLOPs of a resolved recipe's model, by formula."""
-    found = designed(recipe)
+    found = design_model(recipe)
     return account(found.spec, found.shape)
 
 
@@ -98,7 +98,7 @@ def read_run(folder: Path) -> RunSpec:
     try:
         return RunSpec(
             arm=body["arm"],
-            recipe=recipe_of(recipe, str(folder / RECIPE)),
+            recipe=make_recipe(recipe, str(folder / RECIPE)),
             digest=body["digest"],
             match=None if body["match"] is None else _match(body["match"]),
         )

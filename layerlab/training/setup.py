@@ -7,10 +7,10 @@ from layerlab.corpus.corpus import Corpus, prepare
 from layerlab.errors import UserError
 from layerlab.model.build import assemble
 from layerlab.model.modeling import LabForCausalLM
-from layerlab.training.run_spec import RunSpec, designed
+from layerlab.training.run_spec import RunSpec, design_model
 
 
-def corpus_of(run: RunSpec) -> Corpus:
+def load_corpus(run: RunSpec) -> Corpus:
     """The corpus that a run was planned on.
 
     Raises:
@@ -25,13 +25,13 @@ def corpus_of(run: RunSpec) -> Corpus:
     return corpus
 
 
-def built(run: RunSpec, device: torch.device) -> LabForCausalLM:
+def build_model(run: RunSpec, device: torch.device) -> LabForCausalLM:
     """The model of a run, with its first weights."""
     plugins.load_named(run.recipe.model.load)
-    found = designed(run.recipe)
+    found = design_model(run.recipe)
     model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed)
     torch.nn.Module.to(model, device)
-    attend(model, run.recipe.train.attention)
+    set_attention(model, run.recipe.train.attention)
     if run.recipe.train.compile:
         # Most variants make one graph for all layers; some, one each.
         dynamo = torch._dynamo.config
@@ -41,7 +41,7 @@ def built(run: RunSpec, device: torch.device) -> LabForCausalLM:
     return model.train()
 
 
-def attend(model: LabForCausalLM, name: str) -> None:
+def set_attention(model: LabForCausalLM, name: str) -> None:
     """Compute attention as a recipe says.
 
     Raises:

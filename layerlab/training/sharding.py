@@ -77,7 +77,7 @@ def _kinds(settings: RunSection) -> set[DistributedType]:
     return {DistributedType.FSDP} if settings.sharding == "fsdp" else COPIES
 
 
-def joined(model: nn.Module, accelerator: Accelerator, settings: RunSection) -> Any:
+def wrap_model(model: nn.Module, accelerator: Accelerator, settings: RunSection) -> Any:
     """The model with what joins its processes; its optimizer is made after this."""
     if settings.processes == 1:
         return model
@@ -98,13 +98,13 @@ def _apart(model: nn.Module) -> list[nn.Module]:
     return layers if len(set(weights)) == len(weights) else []
 
 
-def sharded(model: nn.Module) -> bool:
+def is_sharded(model: nn.Module) -> bool:
     """Whether each process has a part of the weights."""
     return isinstance(model, FSDPModule)
 
 
 @contextmanager
-def quiet(model: Any) -> Iterator[None]:
+def without_sync(model: Any) -> Iterator[None]:
     """A backward pass after which processes do not exchange their gradients yet."""
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(False)
@@ -119,7 +119,7 @@ def quiet(model: Any) -> Iterator[None]:
         yield
 
 
-def agreed(accelerator: Accelerator, wanted: bool) -> bool:
+def any_process(accelerator: Accelerator, wanted: bool) -> bool:
     """Whether any process wants something: they stop after the same update, or wait for ever."""
     if accelerator.num_processes == 1:
         return wanted
@@ -127,7 +127,7 @@ def agreed(accelerator: Accelerator, wanted: bool) -> bool:
     return bool(accelerator.reduce(flag, reduction="sum") > 0)
 
 
-def gathered(content: Any, *, keep: bool = True) -> Any:
+def gather_state(content: Any, *, keep: bool = True) -> Any:
     """The same weights or moments with every part in one place, on the CPU where it was sharded.
 
     All processes have to ask at once.
@@ -144,20 +144,20 @@ def gathered(content: Any, *, keep: bool = True) -> Any:
             return one.detach()
         # What is tied stays tied: it is put together once.
         if id(one) not in found:
-            full = whole(one).detach()
+            full = full_tensor(one).detach()
             found[id(one)] = full.cpu() if keep else full.new_empty(0)
         return found[id(one)]
 
     return _each(content, joint)
 
 
-def restored(
+def restore_state(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     weights: Mapping[str, Tensor],
     moments: Mapping[str, Any],
 ) -> None:
-    """Take over what `gathered` gave: every process keeps its own part.
+    """Take over what `gather_state` gave: every process keeps its own part.
 
     The number of processes may be another one than it was.
     """
@@ -180,7 +180,7 @@ def _part(value: Any, like: Tensor) -> Any:
     return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
 
 
-def whole(value: Tensor) -> Tensor:
+def full_tensor(value: Tensor) -> Tensor:
     """The number that all processes hold together, as the norm of a gradient."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 

@@ -27,25 +27,32 @@ from layerlab.training.checkpoints.checkpoint import (
 )
 from layerlab.training.checkpoints.result import CHECKPOINTS, fingerprint, keep_model, write_result
 from layerlab.training.checkpoints.trackers import trackers
-from layerlab.training.flops import work
-from layerlab.training.generate import continuations
-from layerlab.training.lr_schedule import rate_at
-from layerlab.training.manifest import keep, manifest
+from layerlab.training.flops import flops_per_token
+from layerlab.training.generate import generate_samples
+from layerlab.training.lr_schedule import lr_at
+from layerlab.training.manifest import keep_manifest, manifest
 from layerlab.training.monitor.monitor import Monitor
-from layerlab.training.optimizer import allocate, optimizer_of
+from layerlab.training.optimizer import allocate, build_optimizer
 from layerlab.training.qk_control.penalties import QKControl
 from layerlab.training.run_spec import RunSpec
-from layerlab.training.setup import built, corpus_of
-from layerlab.training.sharding import agreed, gathered, quiet, restored, sharded, whole
+from layerlab.training.setup import build_model, load_corpus
+from layerlab.training.sharding import (
+    any_process,
+    full_tensor,
+    gather_state,
+    is_sharded,
+    restore_state,
+    without_sync,
+)
 from layerlab.training.step.emulated_rounding import emulation
-from layerlab.training.step.keyed_dropout import keyed
-from layerlab.training.step.microbatch import CatchOutOfMemory, MicroBatcher, memory_told
-from layerlab.training.step.nonfinite import NonFiniteOrigin, explained, origin
+from layerlab.training.step.keyed_dropout import key_dropout
+from layerlab.training.step.microbatch import CatchOutOfMemory, MicroBatcher, explain_memory
+from layerlab.training.step.nonfinite import NonFiniteOrigin, explain_origin, find_origin
 from layerlab.training.validation import ValidationResult, Validator
 
 
-@memory_told()
-def carry_out(run: RunSpec, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
+@explain_memory()
+def train_run(run: RunSpec, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
     """Train from wherever the folder's run stands to its end, and give the result.
 
     Raises:
@@ -57,7 +64,7 @@ def carry_out(run: RunSpec, folder: Path, watch: Watch | None = None) -> dict[st
     with GracefulStop() as halt:
         while not training.done:
             training.advance()
-            if agreed(training.place.accelerator, halt.wanted) and not training.done:
+            if any_process(training.place.accelerator, halt.wanted) and not training.done:
                 training.checkpoint()
                 halt.leave()
     return training.finish()
@@ -79,17 +86,17 @@ class Trainer:
         """
         self.run, self.folder, self.watch = run, folder, watch
         # By the run itself and nobody else: what a manifest says of a text is what was read.
-        self.corpus = corpus = corpus_of(run)
+        self.corpus = corpus = load_corpus(run)
         self.recipe = run.recipe
         self.train = run.recipe.train
         self.block = run.recipe.data.block or 0
         self.updates = run.recipe.train.updates or 0
         self.place = RunAccelerator(run.recipe)
-        self.model = built(run, self.place.device)
+        self.model = build_model(run, self.place.device)
         self.control = QKControl(self.model, run.recipe.control)
         self.wrapped = self.place.wrapped(self.model)
         self.optimizer = self.place.accelerator.prepare_optimizer(
-            optimizer_of(self.model, self.train)
+            build_optimizer(self.model, self.train)
         )
         every = run.recipe.monitor.every
         self.monitor = Monitor(self.model, every=every, on_alarm=None) if every else None
@@ -98,8 +105,8 @@ class Trainer:
         self.split = MicroBatcher(self.train.batch // self.place.processes, self.train.micro_batch)
         self.reader = Validator(self.held, self.place, run.recipe.evaluate.batch)
         # Where weights are shared out, even a rehearsal waits for all processes.
-        self.rehearsed = self.place.processes == 1 or sharded(self.wrapped)
-        self.flops = work(run.recipe).full * self.train.batch * self.block
+        self.rehearsed = self.place.processes == 1 or is_sharded(self.wrapped)
+        self.flops = flops_per_token(run.recipe).full * self.train.batch * self.block
         self.update, self.seconds, self.resumes = 0, 0.0, 0
         self.losses: float | None = 0.0  # of all updates; an earlier version kept none
         self.score: ValidationResult | None = None
@@ -129,7 +136,7 @@ class Trainer:
         self.trackers = trackers(names, self.folder, self.recipe.decisive())
         if self.place.first:
             content = manifest(self.run, self.corpus, self.order, self.held, self.split.size)
-            if (said := keep(content, self.folder, self.update)) is not None:
+            if (said := keep_manifest(content, self.folder, self.update)) is not None:
                 self.note(said)
         if self.step0 is None:
             self._evaluate()
@@ -159,7 +166,7 @@ class Trainer:
 
     def _step(self) -> tuple[float, float, float]:
         """Gradients of a batch, and the update they make: loss, norm of the gradient, rate."""
-        rate = rate_at(self.update, self.updates, self.train)
+        rate = lr_at(self.update, self.updates, self.train)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         loss = self._gradient()
@@ -196,7 +203,7 @@ class Trainer:
             with CatchOutOfMemory() as short, self._drawn(0):
                 self.place.accelerator.backward(self._loss(rows[: self.split.size], self.model))
             self.optimizer.zero_grad()
-            self.rehearsed = not agreed(self.place.accelerator, short.found)
+            self.rehearsed = not any_process(self.place.accelerator, short.found)
             if not self.rehearsed:
                 self.note(self.split.halved())
 
@@ -224,7 +231,7 @@ class Trainer:
         """What a piece is run under: its own dropout, and emulated rounding."""
         first += self.train.batch * self.place.rank // self.place.processes
         when = (self.train.seed, self.update, first)
-        with emulation(self.model, self.recipe.emulate, *when), keyed(self.model, *when):
+        with emulation(self.model, self.recipe.emulate, *when), key_dropout(self.model, *when):
             yield
 
     def _objective(self, loss: Tensor, last: bool) -> Tensor:
@@ -249,16 +256,16 @@ class Trainer:
         """Processes exchange their gradients once an update."""
         if last or self.place.processes == 1:
             return nullcontext()
-        return quiet(self.wrapped)
+        return without_sync(self.wrapped)
 
     def _clipped(self) -> Tensor:
         """Norm of the gradient before it is clipped."""
         limit = self.train.clip or float("inf")
-        return whole(self.place.accelerator.clip_grad_norm_(self.model.parameters(), limit))
+        return full_tensor(self.place.accelerator.clip_grad_norm_(self.model.parameters(), limit))
 
     def _diverged(self, loss: Tensor) -> UserError:
         """Which layer made the first number that is not finite, on the batch that showed it."""
-        text = explained(self._origin(), float(loss), self.update, self.train)
+        text = explain_origin(self._origin(), float(loss), self.update, self.train)
         self.journal.write("note", self.update, text=text)
         self.finish(diverged=text)
         return Diverged(text)
@@ -272,7 +279,7 @@ class Trainer:
                 loss = self._loss(piece, self.model)
                 return self._objective(loss, first + len(piece) == len(rows))
 
-        tried = (origin(self.model, partial(again, *one)) for one in self.split.pieces(rows))
+        tried = (find_origin(self.model, partial(again, *one)) for one in self.split.pieces(rows))
         return next(filter(None, tried), None)
 
     def _heard(self) -> None:
@@ -290,7 +297,7 @@ class Trainer:
         if self.update == 0:
             self.step0 = score.nats
         self._count("evaluation", **score.means(), runtime=round(time.perf_counter() - start, 4))
-        for prompt, text in continuations(self.model, self.corpus, self.recipe.evaluate):
+        for prompt, text in generate_samples(self.model, self.corpus, self.recipe.evaluate):
             self._tell("sample", prompt=prompt, text=text)
 
     def _count(self, kind: str, **content: Any) -> None:
@@ -311,8 +318,8 @@ class Trainer:
     def checkpoint(self) -> None:
         """Keep all that is needed to go on."""
         self.journal.settle()
-        weights = gathered(self.model.state_dict(keep_vars=True), keep=self.place.first)
-        moments = gathered(self.optimizer.state_dict(), keep=self.place.first)
+        weights = gather_state(self.model.state_dict(keep_vars=True), keep=self.place.first)
+        moments = gather_state(self.optimizer.state_dict(), keep=self.place.first)
         if self.place.first:
             counters = {
                 "update": self.update,
@@ -347,7 +354,7 @@ class Trainer:
         if state is None:
             return remarks, 0
         check_weights(dict(self.model.state_dict()), state)
-        restored(self.model, self.optimizer, state.weights, state.optimizer)
+        restore_state(self.model, self.optimizer, state.weights, state.optimizer)
         restore_random(state.random)
         if self.place.accelerator.scaler is not None:
             self.place.accelerator.scaler.load_state_dict(state.extra["scaler"])
@@ -365,7 +372,7 @@ class Trainer:
         self.control.finish()
         self.journal.settle()
         score = None if diverged else self.score
-        weights = gathered(self.model.state_dict(keep_vars=True), keep=self.place.first)
+        weights = gather_state(self.model.state_dict(keep_vars=True), keep=self.place.first)
         tokens = self.update * self.train.batch * self.block
         result = {
             "run": self.run.name,

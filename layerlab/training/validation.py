@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 from layerlab.corpus.batches import IGNORED, Batch, EvalBlocks, bits_per_byte
 from layerlab.errors import UserError
 from layerlab.training.accelerator import RunAccelerator
-from layerlab.training.sharding import sharded
-from layerlab.training.step.microbatch import CatchOutOfMemory, release
+from layerlab.training.sharding import is_sharded
+from layerlab.training.step.microbatch import CatchOutOfMemory, release_memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def evaluate(
     # Nats, likeliest tokens that are right, and tokens of each block.
     sums = torch.zeros(len(held), 3, dtype=torch.float64)
     # There, too, the others would wait for one that gave up a pass: its error ends it.
-    short = CatchOutOfMemory(bears=part[1] == 1 or not sharded(model))
+    short = CatchOutOfMemory(bears=part[1] == 1 or not is_sharded(model))
     with resting(model), short:
         for number in passes(len(every), part):
             found = _sums(model, every[min(number, len(every) - 1)], precision)
@@ -120,7 +120,7 @@ def passes(count: int, part: tuple[int, int]) -> range:
     return range(rank, -(-count // processes) * processes, processes)
 
 
-def predicted(
+def predict(
     model: Any, rows: Batch, precision: Callable[[], AbstractContextManager[Any]]
 ) -> tuple[Tensor, Tensor]:
     """Logits of all tokens of a batch, in single precision, and the tokens that come."""
@@ -160,7 +160,7 @@ class Validator:
                 if self.size == 1:
                     raise
             self.size = -(-self.size // 2)
-            release()
+            release_memory()
             note(f"out of memory: held-out text is now read in batches of {self.size}")
 
     def _score(self, model: Any) -> ValidationResult:
@@ -176,7 +176,7 @@ class Validator:
 
 def _sums(model: Any, rows: Batch, precision: Callable[[], AbstractContextManager[Any]]) -> Tensor:
     """Nats, likeliest tokens that are right, and tokens of each row; on the CPU."""
-    flat, wanted = predicted(model, rows, precision)
+    flat, wanted = predict(model, rows, precision)
     nats = cross_entropy(flat, wanted, ignore_index=IGNORED, reduction="none")
     kept = wanted != IGNORED
     right = (flat.argmax(-1) == wanted) & kept

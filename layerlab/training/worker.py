@@ -14,8 +14,8 @@ from pathlib import Path
 
 from layerlab.errors import UserError
 from layerlab.records.run_files import RECIPE, read_table
-from layerlab.system.locks import locked
-from layerlab.system.trust import take_grants, trusting
+from layerlab.system.locks import lock_folder
+from layerlab.system.trust import take_grants, trust
 
 TRUST = ("--trust-recipe", "--trust-remote-code")
 WRONG = 2  # the exit code of what a user can mend
@@ -37,26 +37,26 @@ def main(arguments: list[str]) -> int:
         print(f"type: python -m layerlab.training.worker {way}", file=sys.stderr)
         return WRONG
     try:
-        with trusting(TRUST[1] in arguments, TRUST[0] in arguments):
-            _carried(Path(folders[0]))
+        with trust(TRUST[1] in arguments, TRUST[0] in arguments):
+            _carry(Path(folders[0]))
     except UserError as error:
         print(error, file=sys.stderr, flush=True)
         return WRONG
     return 0
 
 
-def _carried(folder: Path) -> None:
+def _carry(folder: Path) -> None:
     settings = read_table(folder / RECIPE).get("run") or {}
     # Before torch is imported: later it is too late for them.
     os.environ.setdefault("OMP_NUM_THREADS", str(settings.get("threads", 1)))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _follow(os.environ.get(PARENT))
     # Of several processes the first holds the folder for all.
-    with locked(folder) if os.environ.get("RANK", "0") == "0" else nullcontext():
-        _trained(folder)
+    with lock_folder(folder) if os.environ.get("RANK", "0") == "0" else nullcontext():
+        _train(folder)
 
 
-def _trained(folder: Path) -> None:
+def _train(folder: Path) -> None:
     from layerlab.records.result import read_result
     from layerlab.training.run_spec import read_run
 
@@ -64,9 +64,9 @@ def _trained(folder: Path) -> None:
     take_grants()
     if (read_result(folder) or {}).get("run") == run.name:
         return
-    from layerlab.training.trainer import carry_out
+    from layerlab.training.trainer import train_run
 
-    carry_out(run, folder)
+    train_run(run, folder)
 
 
 def _follow(parent: str | None) -> None:

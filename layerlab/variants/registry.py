@@ -220,7 +220,7 @@ def _packaged() -> tuple[Found, ...]:
         # In the order of the files, whatever folders they lie in.
         for name in sorted((one.name for one in entries), key=lambda name: name.split(".")[-1]):
             if name != __name__:
-                found.append(_declared(importlib.import_module(name), name))
+                found.append(_declare(importlib.import_module(name), name))
     _check(found)
     return tuple(found)
 
@@ -263,10 +263,10 @@ def _outside(module: ModuleType, home: str, origin: Origin) -> Found:
                 f"{name} of {home} is not a tuple of {name.lower()}; type {name} = {example}"
             )
     sibling(origin.text, module.__name__, home=home)
-    return _declared(module, home, origin)
+    return _declare(module, home, origin)
 
 
-def _declared(module: ModuleType, home: str, origin: Origin | None = None) -> Found:
+def _declare(module: ModuleType, home: str, origin: Origin | None = None) -> Found:
     parts, variants = (tuple(getattr(module, name, ())) for name in ("PARTS", "VARIANTS"))
     return Found(home, module.__name__, parts, variants, origin)
 

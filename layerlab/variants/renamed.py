@@ -28,7 +28,12 @@ _NEW |= {
     for name in names
 }
 # Names inside of modules, by the module's name of today.
-_NAMES = {"validation": {"Domain": "Constraint", "shown": "short_repr"}}
+_NAMES = {
+    "blocks.dropout": {"mixed": "mix_bits"},
+    "blocks.layer": {"made": "make_part"},
+    "blocks.operations.derivative": {"unwatched": "is_unwatched"},
+    "validation": {"Domain": "Constraint", "shown": "short_repr"},
+}
 
 
 def update_imports(source: str) -> str:

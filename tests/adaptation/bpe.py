@@ -6,7 +6,7 @@ from collections.abc import Callable
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.tokenization.load import trained_words
+from layerlab.tokenization.load import train_tokenizer
 
 GENERAL = [
     "the cat and the hat sat on the mat, and the cat saw the rat",
@@ -24,7 +24,7 @@ MARK = "<|im_end|>"
 
 def bytewise() -> PreTrainedTokenizerFast:
     """Over bytes, with a special token and a plain one that were added behind the vocabulary."""
-    words = trained_words(GENERAL, 330)
+    words = train_tokenizer(GENERAL, 330)
     words.backend_tokenizer.add_special_tokens([MARK])
     words.backend_tokenizer.add_tokens(["zebra"])
     return words
@@ -32,7 +32,7 @@ def bytewise() -> PreTrainedTokenizerFast:
 
 def looked_up() -> PreTrainedTokenizerFast:
     """As that of Llama 3: whole words are looked up first, and one of them no merges make."""
-    words = trained_words(GENERAL, 330)
+    words = train_tokenizer(GENERAL, 330)
     content = json.loads(words.backend_tokenizer.to_str())
     content["model"]["ignore_merges"] = True
     content["model"]["vocab"]["Ġsaw"] = len(content["model"]["vocab"])

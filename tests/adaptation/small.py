@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from layerlab.tokenization.load import trained_words
+from layerlab.tokenization.load import train_tokenizer
 
 LAW = ("the court held that the contract was void", "a party may appeal within ten days")
 NATURE = ("a river runs to the sea", "small birds sing in the green wood", "rain fell all night")
@@ -21,7 +21,7 @@ def written(file: Path, lines: tuple[str, ...], documents: int, seed: int) -> Pa
 
 
 def words() -> PreTrainedTokenizerFast:
-    return trained_words([*LAW, *NATURE] * 3, 300)
+    return train_tokenizer([*LAW, *NATURE] * 3, 300)
 
 
 def llama(vocab: int = 300, seed: int = 0, width: int = 16) -> LlamaForCausalLM:

@@ -3,7 +3,7 @@
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.adaptation.sft.conversations import Conversation, Turn
-from layerlab.tokenization.train import byte_pairs
+from layerlab.tokenization.train import train_bpe
 
 MARKS = ("<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 
@@ -38,7 +38,7 @@ def unmarked(template: str) -> str:
 
 def speaker(template: str | None = CHATML, vocab: int = 280) -> PreTrainedTokenizerFast:
     """A tokenizer of bytes and of the templates' marks."""
-    words = byte_pairs(["hello there, what is a contract? 合同是什么"], vocab=vocab)
+    words = train_bpe(["hello there, what is a contract? 合同是什么"], vocab=vocab)
     words.add_special_tokens({"additional_special_tokens": list(MARKS)})
     words.chat_template = template
     return words

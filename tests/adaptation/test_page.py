@@ -4,14 +4,14 @@ import re
 import tomllib
 from pathlib import Path
 
-from layerlab.recipes.adaptation import recipe_of
+from layerlab.recipes.adaptation import make_recipe
 
 PAGE = (Path(__file__).parents[2] / "docs" / "adaptation.md").read_text("utf-8")
 
 
 def test_the_recipe_that_is_shown_can_be_read() -> None:
     (shown,) = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    arms = recipe_of(tomllib.loads(shown)).arms()
+    arms = make_recipe(tomllib.loads(shown)).arms()
     ratios = {name: arm.pretrain.ratio for name, arm in arms.items() if arm.pretrain}
     assert ratios == {"replay": (1, 1), "no replay": (1, 0)}
 

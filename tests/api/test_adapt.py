@@ -14,9 +14,9 @@ import layerlab
 from layerlab import UserError
 from layerlab.adaptation.pipeline.result import AdaptationResult
 from layerlab.adaptation.pipeline.stage import Stage
-from layerlab.adaptation.pipeline.texts import clean_texts, halves, held_texts
+from layerlab.adaptation.pipeline.texts import clean_texts, halves, read_held_out
 from layerlab.api import adapt
-from layerlab.recipes.adaptation import recipe_of
+from layerlab.recipes.adaptation import make_recipe
 from tests.adaptation.lessons import recipe
 from tests.forked import python
 
@@ -121,10 +121,10 @@ def test_nothing_runs_twice_and_an_arm_that_is_added_shares(
 
 
 def test_a_plan_tells_what_is_finished(whole: AdaptationResult, folder: Path) -> None:
-    known = adapt.prepared(recipe(folder, arm=ARMS), folder / "whole")
-    expected = adapt.expected(known)
+    known = adapt.plan_adaptation(recipe(folder, arm=ARMS), folder / "whole")
+    expected = adapt.estimate_adaptation(known)
     assert all(row.finished for row in expected.rows) and expected.left == 0
-    fresh = adapt.expected(adapt.prepared(recipe(folder), folder / "none"))
+    fresh = adapt.estimate_adaptation(adapt.plan_adaptation(recipe(folder), folder / "none"))
     tokens = {row.title: row.tokens for row in fresh.rows}
     assert tokens["base"] == 6 * 4 * 16 and tokens["pretrain, seed 1"] == 512
     assert fresh.left > 0 and not any(row.finished for row in fresh.rows)
@@ -208,8 +208,8 @@ def test_a_model_is_compared_with_the_base_of_its_own_arm(tmp_path: Path) -> Non
         )
         left = {"remarks": [f"{arm} was asked"], "subjects": [record(question, score)]}
         shelf.finish(stages[-1], {"result": left}, 1.0)
-    known = adapt.AdaptationPlan(recipe_of({"base": {"model": "a"}}), tuple(stages), tmp_path)
-    found = adapt._compared(known, {"arms": ["one", "two", "three"], "remarks": ["first"]})
+    known = adapt.AdaptationPlan(make_recipe({"base": {"model": "a"}}), tuple(stages), tmp_path)
+    found = adapt._compare(known, {"arms": ["one", "two", "three"], "remarks": ["first"]})
     first = {row["arms"][0]: row["difference"] for row in reversed(found["differences"])}
     assert first == {"one": 1.0, "two": 0.0}
     assert found["remarks"][:3] == ["first", "one was asked", "two was asked"]
@@ -226,11 +226,11 @@ def test_texts_of_one_name_are_all_learned_and_held_out(tmp_path: Path) -> None:
             "domain": [{"text": str(tmp_path / one / "train.txt")} for one in ("first", "second")]
         },
     }
-    read = recipe_of(content)
+    read = make_recipe(content)
     clean_texts(read, tmp_path / "cleaned", lambda said, share: None)
     with halves(read, tmp_path / "cleaned") as parts:
         assert list(parts) == [("domain", "train"), ("domain", "train 2")]
-    held = held_texts(read, tmp_path / "cleaned", "domain", 1000)
+    held = read_held_out(read, tmp_path / "cleaned", "domain", 1000)
     assert [any(name in text for text in held) for name in ("first", "second")] == [True, True]
 
 

@@ -17,7 +17,7 @@ from tests.evaluation.candidate import candidate, tokenizer
 
 pytest.importorskip("lm_eval")
 
-from layerlab.evaluation.benchmarks.catalog import declared
+from layerlab.evaluation.benchmarks.catalog import find_benchmark
 from layerlab.evaluation.harness import run as sitting
 from tests.evaluation.shelf import row, run, shelf, whole
 
@@ -73,11 +73,11 @@ def test_the_group_of_plain_lm_eval_has_the_same_score(
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
-    from layerlab.system.logs import hushed
+    from layerlab.system.logs import hush
 
     monkeypatch.setenv("LAYERLAB_DATA", str(shelf))
     model: Any = candidate(4096).model
-    with hushed():
+    with hush():
         tasks = TaskManager(include_path=str(sitting.TASKS), include_defaults=False).load(
             ["layerlab_financeiq", "layerlab_boolq"]
         )
@@ -94,7 +94,7 @@ def test_a_second_run_goes_on_after_the_last_finished_task(
     shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered: list[str] = []
-    ask = sitting.answer
+    ask = sitting.run_task
 
     def counted(engine: Any, task: Any, **options: Any) -> Any:
         answered.append(task.task_name)
@@ -102,7 +102,7 @@ def test_a_second_run_goes_on_after_the_last_finished_task(
             raise KeyboardInterrupt
         return ask(engine, task, **options)
 
-    monkeypatch.setattr(sitting, "answer", counted)
+    monkeypatch.setattr(sitting, "run_task", counted)
     with pytest.raises(Interrupted, match="interrupted; what is finished is kept in"):
         run(shelf, out=tmp_path / "out", limit=1)
     assert not (tmp_path / "out" / "results.json").exists()
@@ -235,10 +235,10 @@ def test_other_scorings(shelf: Path, scoring: str) -> None:
 
 def test_explained_examples(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAYERLAB_DATA", str(shelf))
-    fineval = declared("fineval")
+    fineval = find_benchmark("fineval")
     tasks = sitting.load_tasks(sitting.TASKS, Options(cot=True).group(fineval))
     engine = sitting.HarnessModel(candidate(2048), batch=1, scoring="gen")
-    found = sitting.answer(engine, tasks[fineval.leaf(fineval.subjects[0])], limit=1)
+    found = sitting.run_task(engine, tasks[fineval.leaf(fineval.subjects[0])], limit=1)
     assert found.samples[0]["prompt"].count("让我们一步一步思考") == 6
     assert found.samples[0]["prompt"].count("因为") == 5
 

@@ -6,7 +6,7 @@ from transformers import AutoTokenizer
 
 import layerlab
 from layerlab import UserError, builtin
-from layerlab.api.precision import PrecisionRequest, logits, search
+from layerlab.api.precision import PrecisionRequest, find_policy, logits
 from layerlab.loading.inputs import passage
 from layerlab.loading.model import LoadedModel
 from layerlab.numerics.mixed_precision.policy_runs import PolicyRuns
@@ -57,7 +57,7 @@ def test_sequences_of_different_length_count_by_their_tokens(tiny):
 def test_a_model_that_lies_on_disk_is_refused(tiny, monkeypatch):
     monkeypatch.setattr(LoadedModel, "offloaded", property(lambda self: True))
     with pytest.raises(UserError, match="does not fit into memory, and a search runs it whole"):
-        search(
+        find_policy(
             PrecisionRequest(model=tiny("llama"), passage=passage(input_ids=IDS[0])), progress=False
         )
 

@@ -11,7 +11,7 @@ from layerlab import UserError, compare, train
 from layerlab.api.train import Trained, compare_task, judge_task, prepare, train_task
 from layerlab.corpus.corpus import prepare as prepare_corpus
 from layerlab.experiments.analysis.comparison import Comparison
-from layerlab.recipes.training import recipe_of
+from layerlab.recipes.training import make_recipe
 from layerlab.records.run import RunRecord, read_record
 from tests import mounted
 
@@ -191,12 +191,12 @@ def test_an_arm_learns_from_text_and_words_of_its_own_and_is_judged_on_the_text_
     assert not found.failed and found.content["metric"] == "bits_per_byte"
     runs = records(tmp_path / "small" / "runs")
     for run in runs.values():
-        data = recipe_of(run.manifest["recipe"]).data
+        data = make_recipe(run.manifest["recipe"]).data
         assert run.manifest["data"]["digest"] == prepare_corpus(data).digest, run.name
         assert run.value("bits_per_byte") is not None
     assert len({run.manifest["data"]["digest"] for run in runs.values()}) == 2
     held = {run.manifest["data"]["validation_bytes"] for run in runs.values()}
-    assert held == {prepare_corpus(recipe_of(recipe).data).validation_bytes}
+    assert held == {prepare_corpus(make_recipe(recipe).data).validation_bytes}
     vocab = {name: run.manifest["recipe"]["model"]["vocab"] for name, run in runs.items()}
     assert vocab["llama"] == 300 < vocab["own"] < 9000
     assert runs["own"].count("embedding") == vocab["own"] * SMALL["model"]["width"]

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from layerlab.blocks.dropout import Dropout, bits, key_of, mixed, streams, words
+from layerlab.blocks.dropout import Dropout, bits, key_of, mix_bits, streams, words
 
 
 def masks(rows: int = 64, *, site: str = "layers.0.ffn", update: int = 0, first: int = 0):
@@ -76,9 +76,9 @@ def test_bits_are_uniform_whatever_the_shape() -> None:
 
 def test_mixing_is_a_bijection_that_spreads_each_bit() -> None:
     x = torch.arange(1 << 18, dtype=torch.int32)
-    assert len(mixed(x).unique()) == len(x)
+    assert len(mix_bits(x).unique()) == len(x)
     for bit in range(31):
-        flipped = mixed(x) ^ mixed(x ^ (1 << bit))
+        flipped = mix_bits(x) ^ mix_bits(x ^ (1 << bit))
         share = torch.stack([(flipped >> at) & 1 for at in range(32)]).double().mean(1)
         assert float((share - 0.5).abs().max()) < 0.06
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from layerlab.recipes.toml import toml
+from layerlab.recipes.toml import write_toml
 from tests.adaptation.lessons import recipe
 from tests.forked import python
 
@@ -17,7 +17,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("adapt")
     content = recipe(folder, vocabulary=None, embedding=None, tune=None)
     content["name"] = "short"
-    (folder / "short.toml").write_text(toml(content), encoding="utf-8")
+    (folder / "short.toml").write_text(write_toml(content), encoding="utf-8")
     return folder
 
 

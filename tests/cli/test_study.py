@@ -8,7 +8,7 @@ import time
 import pytest
 
 from layerlab import UserError
-from layerlab.cli.study import given
+from layerlab.cli.study import parse_options
 from layerlab.studies.engine.runner import study
 from tests.cli.several import several
 from tests.forked import Forked
@@ -93,10 +93,10 @@ def test_the_list_one_study_and_mistakes(tmp_path):
 
 
 def test_options_are_read_as_numbers_where_they_look_like_one():
-    assert given(["norm=rms", "layers=4", "variance=0.5"]) == {
+    assert parse_options(["norm=rms", "layers=4", "variance=0.5"]) == {
         "norm": "rms",
         "layers": 4,
         "variance": 0.5,
     }
     with pytest.raises(UserError, match="expected NAME=VALUE"):
-        given(["=3"])
+        parse_options(["=3"])

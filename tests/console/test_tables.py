@@ -13,6 +13,7 @@ from rich.text import Text
 from layerlab.console.tables import (
     GAP,
     WORDS,
+    add_title,
     grid,
     grids,
     plain,
@@ -20,7 +21,6 @@ from layerlab.console.tables import (
     say,
     show,
     show_json,
-    titled,
 )
 
 TEXTS = st.text(st.characters(categories=["L", "N"], max_codepoint=0x9FFF), min_size=1, max_size=12)
@@ -71,7 +71,7 @@ def test_a_table_that_fits_stays_one() -> None:
 
 def test_hostile_cells_are_text() -> None:
     content = grid(["[b]h"], [["[red]x\x1b[31m\n"], [Text("[i]y")]])
-    said = "\n".join(told(titled("[b]a\n", content), 40))
+    said = "\n".join(told(add_title("[b]a\n", content), 40))
     assert all(one in said for one in ("[b]a", "[b]h", "[red]x", "[i]y")) and "\x1b" not in said
 
 

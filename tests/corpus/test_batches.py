@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab import UserError, build
-from layerlab.corpus.batches import Batch, BatchOrder, EvalBlocks, bits_per_byte, restarted
+from layerlab.corpus.batches import Batch, BatchOrder, EvalBlocks, bits_per_byte, restart_positions
 from layerlab.corpus.corpus import Corpus, Stream, extent, prepare
 from layerlab.recipes.training_sections import DataSection, Source
-from layerlab.tokenization.load import trained_words
+from layerlab.tokenization.load import train_tokenizer
 
 
 def stream(count: int, weight: float = 1.0, first: int = 1) -> Stream:
@@ -181,7 +181,7 @@ def test_bits_per_byte_do_not_depend_on_the_tokenizer(tmp_path: Path, vocab: int
 
 def test_positions_begin_anew_at_separators() -> None:
     rows = np.array([[5, 6, 0, 7, 0, 0, 8], [0, 5, 6, 7, 8, 9, 4]])
-    assert restarted(rows, 0).tolist() == [[0, 1, 0, 1, 0, 0, 1], [0, 1, 2, 3, 4, 5, 6]]
+    assert restart_positions(rows, 0).tolist() == [[0, 1, 0, 1, 0, 0, 1], [0, 1, 2, 3, 4, 5, 6]]
 
 
 def test_positions_are_given_where_attention_knows_documents(docs: Corpus) -> None:
@@ -202,7 +202,7 @@ def test_attention_really_stops_at_documents(variant: str, attention: str) -> No
     rows = torch.randint(1, 64, (2, 24), generator=torch.Generator().manual_seed(0))
     rows[0, [0, 9, 10]] = 0
     rows[1, 15] = 0
-    positions = torch.from_numpy(restarted(rows.numpy(), 0))
+    positions = torch.from_numpy(restart_positions(rows.numpy(), 0))
     with torch.no_grad():
         packed = model(rows, position_ids=positions, use_cache=False).logits
         mixed = model(rows, use_cache=False).logits
@@ -217,4 +217,4 @@ def test_a_batch_knows_its_rows() -> None:
     tokens = torch.arange(12).view(4, 3)
     batch = Batch(tokens, tokens + 1)
     assert len(batch) == 4 and batch.part(1, 2).targets.tolist() == [[7, 8, 9], [10, 11, 12]]
-    assert trained_words(["a"], 257).eos_token_id == 0
+    assert train_tokenizer(["a"], 257).eos_token_id == 0

@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerFast
 from layerlab import UserError
 from layerlab.corpus.corpus import Corpus, Stream, extent, prepare
 from layerlab.recipes.training_sections import DataSection, Source
-from layerlab.system.locks import locked
-from layerlab.tokenization.load import trained_words
+from layerlab.system.locks import lock_folder
+from layerlab.tokenization.load import train_tokenizer
 
 LINE = "The cat sat on the mat, and ate a käse.\r\n"
 
@@ -117,7 +117,7 @@ def test_two_processes_at_once_do_not_collide(folder: Path, tmp_path: Path) -> N
 def test_who_comes_second_waits(folder: Path, tmp_path: Path, monkeypatch) -> None:
     made = prepare(data(folder), tmp_path)
     (made.folder / "corpus.json").unlink()
-    with locked(made.folder):
+    with lock_folder(made.folder):
         waits: list[float] = []
 
         def waiting(seconds: float) -> None:
@@ -180,7 +180,7 @@ def test_a_vocabulary_over_65535_is_written_wider(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_is_part_of_what_a_corpus_is(folder: Path, tmp_path: Path) -> None:
-    trained_words([LINE], 270).save_pretrained(tmp_path / "words")
+    train_tokenizer([LINE], 270).save_pretrained(tmp_path / "words")
     found = prepare(data(folder, tokenizer=str(tmp_path / "words")), tmp_path)
     assert found.vocab == 270 and found.digest != prepare(data(folder), tmp_path).digest
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from layerlab.corpus.tokenize import byte_ends
-from layerlab.tokenization.load import engine, trained_words
+from layerlab.tokenization.load import engine, train_tokenizer
 
-BYTES = engine(trained_words(["the cat and the hat", "zwei Käse", "今天 今天"] * 5, 300))
+BYTES = engine(train_tokenizer(["the cat and the hat", "zwei Käse", "今天 今天"] * 5, 300))
 
 
 def _normalising() -> Tokenizer:

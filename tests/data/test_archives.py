@@ -14,8 +14,8 @@ import pandas
 import pytest
 
 from layerlab import UserError
-from layerlab.data.archives import ENDINGS, LIMIT, documents, members
-from layerlab.data.sources import opened
+from layerlab.data.archives import ENDINGS, LIMIT, read_documents, read_members
+from layerlab.data.sources import open_source
 from layerlab.recipes.paths import KEPT
 from layerlab.recipes.training_sections import Source
 
@@ -39,14 +39,14 @@ def archive(path: Path, files: dict[str, bytes]) -> Path:
 
 
 def test_text_files_are_documents_in_the_order_of_their_names(tmp_path: Path) -> None:
-    found = documents(archive(tmp_path / "law.tar.gz", FILES))
+    found = read_documents(archive(tmp_path / "law.tar.gz", FILES))
     assert list(found) == ["第一条", "# Two\nlines\n"]
 
 
 def test_the_law_of_the_data_folder_is_a_source(tmp_path: Path, monkeypatch) -> None:
     archive(tmp_path / KEPT["law-zh"], FILES)
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
-    text = opened(Source(text="law-zh"))
+    text = open_source(Source(text="law-zh"))
     assert text.name == "law-zh" and text.notes == ()
     assert [piece.text for piece in text.pieces()] == ["第一条", "# Two\nlines\n"]
 
@@ -55,12 +55,12 @@ def test_where_the_law_is_absent_another_text_is_read_and_that_is_said(
     tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
-    found = opened(Source(text="law-zh"))
+    found = open_source(Source(text="law-zh"))
     assert found.name == "python-docs" and "law-zh is not here" in found.notes[0]
 
 
 def test_all_statutes_are_read(data: Path) -> None:
-    found = [piece.text for piece in opened(Source(text="law-zh")).pieces()]
+    found = [piece.text for piece in open_source(Source(text="law-zh")).pieces()]
     assert len(found) == 359 and sum(map(len, found)) > 3_000_000
 
 
@@ -69,12 +69,12 @@ def test_a_damaged_archive_and_a_file_of_another_encoding_are_named(tmp_path: Pa
     broken = tmp_path / "broken.tar.gz"
     broken.write_bytes(whole.read_bytes()[:-40])
     with pytest.raises(UserError, match=r"cannot read the archive .*broken.*; copy it anew"):
-        list(documents(broken))
+        list(read_documents(broken))
     other = archive(tmp_path / "other.tar.gz", {"x.md": "法".encode("gbk")})
     with pytest.raises(UserError, match=r"x\.md: byte 0 is not UTF-8 text; mend that file"):
-        list(documents(other))
+        list(read_documents(other))
     with pytest.raises(UserError, match=r"cannot read .*; name another file"):
-        list(documents(tmp_path / "none.tar.gz"))
+        list(read_documents(tmp_path / "none.tar.gz"))
 
 
 def packed(path: Path, files: dict[str, bytes]) -> Path:
@@ -94,7 +94,7 @@ def packed(path: Path, files: dict[str, bytes]) -> Path:
 
 
 def read(path: Path) -> dict[str, bytes]:
-    return dict(members(path, lambda name: name.endswith(".csv")))
+    return dict(read_members(path, lambda name: name.endswith(".csv")))
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -191,11 +191,11 @@ def test_where_nobody_said_how_much_it_is_a_measure_of_the_file(
     pandas.DataFrame({"text": ["0" * 99_999] * 99}).to_parquet(tmp_path / "bomb.parquet")
     pandas.DataFrame({"text": [text]}).to_parquet(tmp_path / "text.parquet")
     for name in ("text.txt.gz", "text.parquet"):
-        pieces = opened(Source(text=str(tmp_path / name))).pieces()
+        pieces = open_source(Source(text=str(tmp_path / name))).pieces()
         assert "".join(one.text for one in pieces) == text
     for name in ("bomb.txt.gz", "bomb.parquet"):
         with pytest.raises(UserError, match="unpacks to more than"):
-            list(opened(Source(text=str(tmp_path / name))).pieces())
+            list(open_source(Source(text=str(tmp_path / name))).pieces())
     with pytest.raises(UserError, match="unpacks to more than"):
         read(tmp_path / "bomb.zip")
 
@@ -228,7 +228,7 @@ def test_what_is_passed_over_counts_as_well(
         for piece in (*content, bytes(1024)):
             stream.write(piece)
     with pytest.raises(UserError, match=r"unpacks to more than 4,000,000 bytes; if that is meant"):
-        list(members(file, lambda name: name.endswith(".txt")))
+        list(read_members(file, lambda name: name.endswith(".txt")))
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -236,7 +236,7 @@ def test_a_zip_that_python_unpacks_without_measure_is_refused(method: int, tmp_p
     with zipfile.ZipFile(tmp_path / "x.zip", "w", method) as archive:
         archive.writestr("a.txt", "a")
     with pytest.raises(UserError, match=r"a\.txt. is packed by bzip2 or LZMA, and not by"):
-        list(members(tmp_path / "x.zip", lambda name: True))
+        list(read_members(tmp_path / "x.zip", lambda name: True))
 
 
 def test_the_name_of_an_archive_steers_no_terminal(
@@ -246,5 +246,5 @@ def test_the_name_of_an_archive_steers_no_terminal(
     place.mkdir()
     with tarfile.open(place / "x.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo("../a.txt"))
-    assert list(members(place / "x.tar", lambda name: True)) == []
+    assert list(read_members(place / "x.tar", lambda name: True)) == []
     assert "is left out (its name leads outside)" in caplog.text and "\x1b" not in caplog.text

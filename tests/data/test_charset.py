@@ -2,7 +2,7 @@
 
 import pytest
 
-from layerlab.data.charset import advised, probable
+from layerlab.data.charset import advise_conversion, guess_charset
 
 SIMPLE = "第一条　为了保护民事主体的合法权益，调整民事关系，维护社会和经济秩序，制定本法。"
 FULL = "天文學是一門自然科學，它運用數學、物理和化學等方法來解釋宇宙間的天體。"
@@ -27,11 +27,11 @@ FRENCH = "Le présent code a été approuvé; l'été dernier, à côté, où na
 )
 def test_what_was_written_is_guessed(text: str, written: str, found: str) -> None:
     data = text.encode(written)
-    assert probable(data) == found
-    assert probable(data * 9 + data[:-1]) == found
+    assert guess_charset(data) == found
+    assert guess_charset(data * 9 + data[:-1]) == found
     with pytest.raises(UnicodeDecodeError) as error:
         data.decode()
-    said = advised(error.value, "law.txt")
+    said = advise_conversion(error.value, "law.txt")
     assert said.startswith("it is probably ")
     assert said.endswith(f": type: iconv -f {found} -t utf-8 law.txt > NEW")
 
@@ -40,8 +40,8 @@ def test_a_broken_byte_does_not_make_another_encoding() -> None:
     data = SIMPLE.encode() + b"\xff" + SIMPLE.encode()
     with pytest.raises(UnicodeDecodeError) as error:
         data.decode()
-    assert "it is UTF-8 with broken bytes" in advised(error.value)
-    assert "iconv -c -f utf-8 -t utf-8 FILE" in advised(error.value)
+    assert "it is UTF-8 with broken bytes" in advise_conversion(error.value)
+    assert "iconv -c -f utf-8 -t utf-8 FILE" in advise_conversion(error.value)
 
 
 def test_the_line_of_the_first_byte_decides_and_a_packed_file_is_unpacked() -> None:
@@ -49,5 +49,5 @@ def test_the_line_of_the_first_byte_decides_and_a_packed_file_is_unpacked() -> N
     data = b"\xc4\xa3\n" * 3 + SIMPLE.encode("gb18030")
     with pytest.raises(UnicodeDecodeError) as error:
         data.decode()
-    said = advised(error.value, "law.txt.gz")
+    said = advise_conversion(error.value, "law.txt.gz")
     assert said.endswith("gunzip -c law.txt.gz | iconv -f gb18030 -t utf-8 > NEW")

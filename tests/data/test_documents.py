@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from layerlab import UserError
 from layerlab.data import documents
-from layerlab.data.documents import DocumentStore, spooled
+from layerlab.data.documents import DocumentStore, spool_documents
 from layerlab.data.sources import TextChunk
 
 
@@ -31,14 +31,14 @@ def test_documents_come_back_without_the_empty_ones(tmp_path: Path) -> None:
         TextChunk("b", False),
     ]
     pieces += [TextChunk("", True), TextChunk("c", True), TextChunk("", True)]
-    with spooled(pieces, tmp_path / "a", "text", None) as spool:
+    with spool_documents(pieces, tmp_path / "a", "text", None) as spool:
         assert read(spool) == ["äb", "c"] and spool.size == 4
         assert list(spool.pieces()) == [TextChunk("äb", True), TextChunk("c", True)]
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(2, ["ab"]), (4, ["abc"]), (5, ["abc", "ä"])])
 def test_a_limit_cuts_after_a_whole_character(tmp_path: Path, limit, kept) -> None:
-    with spooled(
+    with spool_documents(
         [TextChunk("abc", True), TextChunk("ääh", True)], tmp_path / "a", "text", limit
     ) as spool:
         assert read(spool) == kept
@@ -46,10 +46,10 @@ def test_a_limit_cuts_after_a_whole_character(tmp_path: Path, limit, kept) -> No
 
 def test_what_is_no_text_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"it.txt holds no text; give one with words"):
-        with spooled([TextChunk("", True)], tmp_path / "a", "it.txt", None):
+        with spool_documents([TextChunk("", True)], tmp_path / "a", "it.txt", None):
             pass
     with pytest.raises(UserError, match=r"holds half of a surrogate pair \('\\ud800'\)"):
-        with spooled([TextChunk("a\ud800", True)], tmp_path / "a", "it.txt", None):
+        with spool_documents([TextChunk("a\ud800", True)], tmp_path / "a", "it.txt", None):
             pass
 
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from layerlab.data.normal_form import MARKS, STEP, normal_form
-from layerlab.evaluation.tasks.answer_extraction import chosen
+from layerlab.evaluation.tasks.answer_extraction import extract_letter
 
 FORMS = st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"])
 MARK = "\u0301\u0316"
@@ -38,4 +38,4 @@ def test_marks_without_end_take_no_time(text: str) -> None:
 @pytest.mark.parametrize("piece", ["A、", "A and ", "不选A、"])
 def test_an_answer_of_options_without_end_takes_no_time(piece: str) -> None:
     """Half a million of them would take a day."""
-    assert chosen(piece * 500_000, "ABCD") == chosen(piece, "ABCD")
+    assert extract_letter(piece * 500_000, "ABCD") == extract_letter(piece, "ABCD")

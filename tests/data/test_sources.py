@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from layerlab import UserError
 from layerlab.data import sources
-from layerlab.data.sources import READ, fingerprint, opened, rows
-from layerlab.data.text_files import lines as split
+from layerlab.data.sources import READ, fingerprint, open_source, rows
+from layerlab.data.text_files import read_lines as split
 from layerlab.recipes.training_sections import Source
 
 
 def documents(given: Source) -> list[str]:
     found: list[str] = []
-    for text, first in opened(given).pieces():
+    for text, first in open_source(given).pieces():
         if first:
             found.append(text)
         else:
@@ -49,13 +49,13 @@ def test_the_documentation_of_python_is_on_every_machine() -> None:
 def test_brown_is_read_where_it_is(data: Path) -> None:
     found = documents(Source(text="brown"))
     assert len(found) == 500 and found[0].startswith("The Fulton County Grand Jury")
-    assert opened(Source(text="brown")).notes == ()
+    assert open_source(Source(text="brown")).notes == ()
 
 
 def test_where_brown_is_absent_another_text_is_read_and_that_is_said(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
-    found = opened(Source(text="brown"))
-    assert found.name == "python-docs" and found.identity == opened(Source()).identity
+    found = open_source(Source(text="brown"))
+    assert found.name == "python-docs" and found.identity == open_source(Source()).identity
     assert "brown is not here" in found.notes[0] and "python-docs is read" in found.notes[0]
 
 
@@ -76,7 +76,7 @@ def test_a_file_is_one_document_whatever_ends_its_lines(tmp_path) -> None:
 def test_a_long_file_comes_in_pieces_and_no_character_is_lost(tmp_path) -> None:
     file, text = tmp_path / "a.md", ("€\r\n" * READ)[: READ + 5] + "end"
     file.write_text(text, newline="")
-    pieces = list(opened(Source(text=str(file))).pieces())
+    pieces = list(open_source(Source(text=str(file))).pieces())
     assert len(pieces) >= 2 and [piece.first for piece in pieces] == [True] + [False] * (
         len(pieces) - 1
     )
@@ -173,10 +173,10 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path) -> None:
 def test_the_identity_of_a_file_follows_its_content(tmp_path, monkeypatch) -> None:
     (tmp_path / "a.txt").write_text("one")
     (tmp_path / "b.txt").write_text("one")
-    a, b = (opened(Source(text=str(tmp_path / name))).identity for name in ("a.txt", "b.txt"))
+    a, b = (open_source(Source(text=str(tmp_path / name))).identity for name in ("a.txt", "b.txt"))
     assert a == b
     (tmp_path / "b.txt").write_text("two")
-    assert opened(Source(text=str(tmp_path / "b.txt"))).identity != a
+    assert open_source(Source(text=str(tmp_path / "b.txt"))).identity != a
     monkeypatch.setattr(sources, "LARGE", 1)
     monkeypatch.setattr(sources, "READ", 1)
     large = fingerprint(tmp_path / "a.txt")
@@ -250,11 +250,11 @@ def test_a_word_that_stands_once_and_is_meant_in_every_row_counts_in_every_row(
     words = pyarrow.DictionaryArray.from_arrays([0] * 64, ["a" * 100_000])
     pyarrow.parquet.write_table(pyarrow.table({"text": words}), tmp_path / "x.parquet")
     with pytest.raises(UserError, match="unpacks to more than 1,000,000 bytes"):
-        list(opened(Source(text=str(tmp_path / "x.parquet"))).pieces())
+        list(open_source(Source(text=str(tmp_path / "x.parquet"))).pieces())
 
 
 def test_a_row_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "LONGEST", 100)
     (tmp_path / "x.jsonl").write_text('{"text": "' + "a" * 100 + '"}\n')
     with pytest.raises(UserError, match=r"line 1 has 113 characters; expected at most 100 in a r"):
-        list(opened(Source(text=str(tmp_path / "x.jsonl"))).pieces())
+        list(open_source(Source(text=str(tmp_path / "x.jsonl"))).pieces())

@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from layerlab.loading.model import LoadedModel
-from layerlab.tokenization.train import byte_pairs
+from layerlab.tokenization.train import train_bpe
 
 LEAF = "layerlab_own_a"
 READER = """
@@ -60,7 +60,7 @@ generation_kwargs: {until: ["\\n"], do_sample: false, max_gen_toks: 8}
 @cache
 def tokenizer() -> PreTrainedTokenizerFast:
     text = "Which number comes after one? Answer: A. two B. three C. four\n"
-    return byte_pairs([text] * 3, vocab=300)
+    return train_bpe([text] * 3, vocab=300)
 
 
 def candidate(context: int = 256, **changes: Any) -> LoadedModel:

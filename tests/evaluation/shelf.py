@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import layerlab
-from layerlab.evaluation.benchmarks.catalog import declared
+from layerlab.evaluation.benchmarks.catalog import find_benchmark
 from layerlab.evaluation.results.result import EvaluationResult
 from tests.evaluation.candidate import candidate, tokenizer
 from tests.evaluation.written import boolq, exam, financeiq, lines
@@ -22,9 +22,9 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for place, label in enumerate(["entailment", "not_entailment"] * 3)
     ]
     lines(folder / "superglue" / "AX-b" / "AX-b.jsonl", *rows)
-    for subject in declared("financeiq").subjects:
+    for subject in find_benchmark("financeiq").subjects:
         financeiq(folder, subject.file, "ABC")
-    for place, subject in enumerate(declared("fineval").subjects):
+    for place, subject in enumerate(find_benchmark("fineval").subjects):
         exam(folder, "fineval", subject.file, "ABCD"[: 2 + place % 3])
     return folder
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import layerlab
 from layerlab import UserError
 from layerlab.cli.app import app
-from layerlab.experiments.analysis.compare import compared
+from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.report.pages.comparison import save_comparison
 from tests.training.drawn import recipe, records, write
@@ -101,7 +101,7 @@ def saved(folder: Path) -> Path:
     found = records(given, LOSSES)
     for one in found:
         write(folder / "drawn" / "runs", one)
-    save_comparison(compared(given, found).content, folder / "drawn")
+    save_comparison(compare_runs(given, found).content, folder / "drawn")
     return folder / "drawn"
 
 

@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 from transformers.trainer_pt_utils import log_metrics, metrics_format
 
 from layerlab import UserError
-from layerlab.experiments.run_clm_metrics import _formatted, block, metrics
+from layerlab.experiments.run_clm_metrics import _format, block, metrics
 
 # What a report printed for its unmodified model. Its 35,267,072 parameters beside the embedding,
 # blocks of 2048 tokens and batches of 16 are what these numbers leave possible.
@@ -120,7 +120,7 @@ def test_transformers_prints_the_same(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_every_value_is_formatted_as_transformers_does(name: str, value: int | float) -> None:
     if name == "train_runtime" and value > 1e9:
         value = value % 10**9
-    assert _formatted(name, value) == metrics_format({name: value})[name]
+    assert _format(name, value) == metrics_format({name: value})[name]
 
 
 def test_extras_say_what_was_really_computed(tmp_path: Path) -> None:

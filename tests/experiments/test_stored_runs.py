@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan
-from layerlab.experiments.stored_runs import belonging, planned_again, records_in
+from layerlab.experiments.stored_runs import plan_again, records_in, runs_of_recipe
 from layerlab.recipes.comparison_sections import CompareSection
-from layerlab.recipes.training import TrainingRecipe, recipe_of
+from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.run import RunRecord
 from layerlab.training.run_spec import RunSpec
 from tests.training.drawn import EXTENT, manifest, recipe, record, records, runs, write
@@ -27,7 +27,7 @@ def section(found: TrainingRecipe) -> CompareSection:
 
 
 def kept(found: TrainingRecipe, there: list[RunRecord]) -> tuple[list[str], list[str]]:
-    mine, left = belonging(section(found), planned_again(found, there), there)
+    mine, left = runs_of_recipe(section(found), plan_again(found, there), there)
     return [one.name for one in mine], left
 
 
@@ -57,7 +57,7 @@ def test_a_plan_comes_out_of_its_runs_as_it_came_out_of_the_text(
     # A text gives whole blocks; the manifest has the tokens of the text.
     first = plan(found, CorpusSize(vocab=300, tokens=(tokens - 1) // 16 * 16, digest="d1"))
     there = [ended(run, train_tokens=tokens) for run in first]
-    assert [run.name for run in planned_again(found, there)] == [run.name for run in first]
+    assert [run.name for run in plan_again(found, there)] == [run.name for run in first]
     assert kept(found, there) == ([run.name for run in first], [])
 
 
@@ -114,7 +114,7 @@ WIDER = {"model.width": 64, "model.inner": 128}
 
 
 def test_where_a_text_lies_is_no_part_of_it() -> None:
-    found = recipe_of(
+    found = make_recipe(
         {
             "model": {"width": 16, "layers": 1, "heads": 2, "context": 16},
             "train": {"updates": 2},
@@ -137,8 +137,8 @@ def test_runs_of_two_texts_are_refused_and_a_plan_that_knows_its_own_leaves_the_
     old, new = (plan(found, replace(EXTENT, digest=name)) for name in ("old", "new"))
     there = [ended(run) for run in (old[0], *new)]
     with pytest.raises(UserError, match=f"{old[0].name} and .* were made on two texts, and both"):
-        planned_again(found, there)
-    mine, (left,) = belonging(section(found), new, there)
+        plan_again(found, there)
+    mine, (left,) = runs_of_recipe(section(found), new, there)
     assert [one.name for one in mine] == [run.name for run in new]
     assert left == (
         f"left out, because their text is another than that of the recipe: {old[0].name}"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import layerlab
 from layerlab import UserError, builtin
 from layerlab.loading.model import subject
-from layerlab.system.trust import trusting
+from layerlab.system.trust import trust
 from tests.hostile.attack import Ended, typed
 from tests.hostile.fuzz import fuzz
 
@@ -164,7 +164,7 @@ def test_layers_that_are_not_used_are_told_where_weights_stay_on_the_disk(
     monkeypatch.setattr("layerlab.loading.model.fits", lambda *_: False)
     with pytest.raises(UserError, match=r"hold \d+ layers, and its config.json has 3, so an"):
         subject(str(place), weights_only=True)
-    with trusting(False, allow_unused=True):
+    with trust(False, allow_unused=True):
         assert subject(str(place), weights_only=True).stored
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import layerlab
 from layerlab import UserError, builtin
-from layerlab.data.archives import ENDINGS, members
+from layerlab.data.archives import ENDINGS, read_members
 from layerlab.data.cleaning.benchmark_questions import questions
-from layerlab.data.sources import opened
+from layerlab.data.sources import open_source
 from layerlab.evaluation.benchmarks.files import File
 from layerlab.evaluation.benchmarks.readers import _FORMS
 from layerlab.numerics.emulation.policy import load_policy
@@ -68,7 +68,7 @@ TEXTS = BYTES | damaged(ROWS) | damaged(gzip.compress(ROWS, mtime=0)) | damaged(
 @fuzz(name=named("a.txt", "a.jsonl", "a.jsonl.gz", "a.parquet", "a.md"), content=TEXTS)
 def test_texts(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
-    refused(lambda: list(opened(Source(text=str(tmp_path / name))).pieces()))
+    refused(lambda: list(open_source(Source(text=str(tmp_path / name))).pieces()))
 
 
 @fuzz(ending=st.sampled_from(ENDINGS), data=st.data())
@@ -77,7 +77,7 @@ def test_archives(ending: str, tmp_path: Path, data: st.DataObject) -> None:
     path.unlink(missing_ok=True)
     whole = packed(path, {"a.csv": ROWS, "b.csv": b"2"}).read_bytes()
     path.write_bytes(data.draw(damaged(whole)))
-    refused(lambda: list(members(path, lambda name: True)))
+    refused(lambda: list(read_members(path, lambda name: True)))
 
 
 @fuzz(data=st.data())

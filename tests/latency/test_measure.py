@@ -15,9 +15,9 @@ from rich.console import Console
 from layerlab import UserError, build
 from layerlab.cli.bench import bench
 from layerlab.latency import measure, memory
-from layerlab.latency.candidates import Candidate, contestant, loaded
-from layerlab.latency.config import LatencyConfig, setting, wished
-from layerlab.latency.measure import passed, timed
+from layerlab.latency.candidates import Candidate, build_candidate, load_candidate
+from layerlab.latency.config import LatencyConfig, latency_config, threads_asked_for
+from layerlab.latency.measure import generate, measure_latency
 from layerlab.latency.memory import cache_bytes, cache_numbers, growth, weight_bytes
 from layerlab.latency.parameter_matching import pair
 from layerlab.latency.table import timetable
@@ -32,14 +32,14 @@ Tiny = Callable[..., Any]
 def model_of(kind: str, tiny: Tiny) -> Any:
     if kind.startswith("hf "):
         return tiny(kind[3:], initializer_range=0.5)
-    return loaded(contestant(f"{kind}:{SIZES}"), SMALL)
+    return load_candidate(build_candidate(f"{kind}:{SIZES}"), SMALL)
 
 
 @pytest.mark.parametrize("kind", ["hf llama", "hf gpt2", *KINDS])
 def test_prompt_and_steps_are_those_of_generate(kind: str, tiny: Tiny) -> None:
     model = model_of(kind, tiny)
     prompt = torch.randint(1, 64, (2, 5), generator=torch.Generator().manual_seed(3))
-    found = passed(model, prompt, 6, lambda: 0.0)
+    found = generate(model, prompt, 6, lambda: 0.0)
     model.generation_config.eos_token_id = None
     mask = torch.ones_like(prompt)
     with torch.no_grad():
@@ -51,9 +51,9 @@ def test_prompt_and_steps_are_those_of_generate(kind: str, tiny: Tiny) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_memory_is_the_formula(kind: str, dtype: str) -> None:
-    chosen = setting(dtype=dtype, device="cpu", context=5, new=4, batch=2)
-    one = contestant(f"{kind}:{SIZES},kv_heads=1" if kind != "gpt2" else f"{kind}:{SIZES}")
-    model = loaded(one, chosen)
+    chosen = latency_config(dtype=dtype, device="cpu", context=5, new=4, batch=2)
+    one = build_candidate(f"{kind}:{SIZES},kv_heads=1" if kind != "gpt2" else f"{kind}:{SIZES}")
+    model = load_candidate(one, chosen)
     size = chosen.dtype.itemsize
     cost = one.account()
     assert cost is not None and model.dtype == chosen.dtype
@@ -63,20 +63,20 @@ def test_memory_is_the_formula(kind: str, dtype: str) -> None:
     assert weight_bytes(model) == size * cost.parameters
     # The state dict holds what is tied or lent once more, at the same address.
     assert weight_bytes(model) == sum(rows.values())
-    found = passed(model, torch.zeros(2, 5, dtype=torch.long), 4, lambda: 0.0)
+    found = generate(model, torch.zeros(2, 5, dtype=torch.long), 4, lambda: 0.0)
     assert cache_bytes(found.cache) == size * cache_numbers(one, 2, chosen.cached)
 
 
 def test_parts_of_a_pass_are_timed_apart(tiny: Tiny) -> None:
     times = iter([1.0, 3.0, 10.0])
-    found = passed(tiny("llama"), torch.zeros(1, 4, dtype=torch.long), 3, lambda: next(times))
+    found = generate(tiny("llama"), torch.zeros(1, 4, dtype=torch.long), 3, lambda: next(times))
     assert (found.prefill, found.decode) == (2.0, 7.0)
 
 
 def test_contestants_take_turns_and_units_are_per_token(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     names: dict[int, str] = {}
-    plain_load, plain_pass = measure.loaded, measure.passed
+    plain_load, plain_pass = measure.load_candidate, measure.generate
 
     def load(one: Candidate, given: LatencyConfig) -> Any:
         model = plain_load(one, given)
@@ -88,11 +88,11 @@ def test_contestants_take_turns_and_units_are_per_token(monkeypatch: pytest.Monk
         order.append(f"{names[id(model)]} {new}")
         return measure.Generation(found.tokens, 0.010, 0.006, found.cache)
 
-    monkeypatch.setattr(measure, "loaded", load)
-    monkeypatch.setattr(measure, "passed", one_pass)
-    named = [contestant(f"{kind}:{SIZES}") for kind in ("pangu-pi", "llama")]
+    monkeypatch.setattr(measure, "load_candidate", load)
+    monkeypatch.setattr(measure, "generate", one_pass)
+    named = [build_candidate(f"{kind}:{SIZES}") for kind in ("pangu-pi", "llama")]
     told: list[str] = []
-    found = timed(named, SMALL, note=told.append)
+    found = measure_latency(named, SMALL, note=told.append)
     # Each is warmed up and weighed, then both repeat, the other first each time.
     played = [one.split()[0] for one in order[4:] if one.endswith("4")]
     assert played[:4] == ["pangu-pi", "llama", "llama", "pangu-pi"]
@@ -105,7 +105,9 @@ def test_contestants_take_turns_and_units_are_per_token(monkeypatch: pytest.Monk
 
 def test_real_times_make_a_table_and_json() -> None:
     rivals = pair("fewer-layers", shape="1b", width=128)
-    found = timed(_both(rivals), LatencyConfig(context=2, new=2, repetitions=1), pair=rivals)
+    found = measure_latency(
+        _both(rivals), LatencyConfig(context=2, new=2, repetitions=1), pair=rivals
+    )
     assert all(value > 0 for one in found.timed for value in one.decode.values)
     kept = json.loads(json.dumps(found.to_json()))
     assert kept["verdict"]["word"] == "not decided"
@@ -139,10 +141,10 @@ def test_threads_are_those_that_the_environment_asks_for(
     given: str, count: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", given)
-    assert wished() == count
-    found = setting(device="cpu")
+    assert threads_asked_for() == count
+    found = latency_config(device="cpu")
     assert found.threads == (count or psutil.cpu_count(logical=False) or 1)
-    assert setting(device="cpu", threads=2).threads == 2
+    assert latency_config(device="cpu", threads=2).threads == 2
 
 
 def test_weights_move_and_stay_what_they_are() -> None:
@@ -164,23 +166,23 @@ def test_the_peak_of_a_pass_is_seen() -> None:
 
 
 def test_names_are_variants_with_sizes_or_models(tmp_path: Path, tiny: Tiny) -> None:
-    assert contestant("llama").design is None  # the built-in model
-    found = contestant("pangu-pi:width=64,heads=2,shortcut.r=16,head=tied").design
+    assert build_candidate("llama").design is None  # the built-in model
+    found = build_candidate("pangu-pi:width=64,heads=2,shortcut.r=16,head=tied").design
     assert found is not None and found.shape.width == 64
     assert found.spec.stack.head == "tied"
-    preset = contestant("pangu-pi-7b").design
+    preset = build_candidate("pangu-pi-7b").design
     assert preset is not None and preset.shape.layers == 29
-    assert contestant("some/model").design is None
+    assert build_candidate("some/model").design is None
     tiny("llama").save_pretrained(tmp_path)
-    model = loaded(contestant(str(tmp_path)), SMALL)
+    model = load_candidate(build_candidate(str(tmp_path)), SMALL)
     assert model.config.vocab_size == 64
     with pytest.raises(UserError, match="knows 64 positions, and a context of 60 with"):
-        loaded(contestant(str(tmp_path)), LatencyConfig(context=60, new=5))
+        load_candidate(build_candidate(str(tmp_path)), LatencyConfig(context=60, new=5))
 
 
 def test_a_size_that_is_misspelt_is_named_before_the_options() -> None:
     with pytest.raises(UserError) as found:
-        contestant("pangu-pi:widht=64")
+        build_candidate("pangu-pi:widht=64")
     said = str(found.value)
     assert "no option or size is called 'widht' here; did you mean 'width'? known: " in said
     known = said.partition("known: ")[2].split(", ")
@@ -195,10 +197,10 @@ def test_what_does_not_fit_is_refused_before_it_is_built(
     rivals = pair(name)
     sums = [account(one.design.spec, one.design.shape).parameters for one in _both(rivals)]
     needed = 2 * (sum(sums) + max(cache_numbers(one, 1, 159) for one in _both(rivals)))
-    chosen = setting(dtype="bfloat16", device="cpu")
+    chosen = latency_config(dtype="bfloat16", device="cpu")
     monkeypatch.setattr(memory, "free_bytes", lambda device: 20e9)
     with pytest.raises(UserError) as found:
-        timed(_both(rivals), chosen, pair=rivals)
+        measure_latency(_both(rivals), chosen, pair=rivals)
     assert f"take {needed / 1e9:.1f} GB in bfloat16" in str(found.value)
     assert "and 16.0 GB may be used here; type a smaller --width" in str(found.value)
     monkeypatch.setattr(memory, "free_bytes", lambda device: needed / 0.8 + 1)
@@ -224,7 +226,7 @@ def _both(rivals: Any) -> list[Any]:
 )
 def test_settings_that_cannot_be_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError) as found:
-        setting(**given)
+        latency_config(**given)
     assert said in str(found.value)
 
 
@@ -264,4 +266,4 @@ def test_a_model_without_a_cache_is_refused(tiny: Tiny) -> None:
             return type("Out", (), {"logits": self.inner(input_ids).logits})
 
     with pytest.raises(UserError, match="keeps no cache of keys and values, without which"):
-        passed(Bare(), torch.zeros(1, 4, dtype=torch.long), 3, lambda: 0.0)
+        generate(Bare(), torch.zeros(1, 4, dtype=torch.long), 3, lambda: 0.0)

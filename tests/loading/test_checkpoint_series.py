@@ -1,4 +1,4 @@
-from layerlab.loading.checkpoint_series import expanded, step
+from layerlab.loading.checkpoint_series import expand_runs, step
 
 
 def test_a_step_is_read_from_the_name_of_a_checkpoint():
@@ -14,10 +14,10 @@ def test_a_run_folder_stands_for_its_checkpoints_in_order(tmp_path):
         (folder / "config.json").touch()
     (tmp_path / "checkpoint-broken").mkdir()
     names = [tmp_path / f"checkpoint-{number}" for number in (30, 200, 1000)]
-    assert expanded([str(tmp_path)]) == [str(name) for name in names]
-    assert expanded([str(name) for name in reversed(names)]) == [str(name) for name in names]
+    assert expand_runs([str(tmp_path)]) == [str(name) for name in names]
+    assert expand_runs([str(name) for name in reversed(names)]) == [str(name) for name in names]
 
 
 def test_other_models_keep_their_order(tmp_path):
-    assert expanded(["llama", "pre-norm", str(tmp_path)]) == ["llama", "pre-norm", str(tmp_path)]
-    assert expanded(["checkpoint-9", "llama"]) == ["checkpoint-9", "llama"]
+    assert expand_runs(["llama", "pre-norm", str(tmp_path)]) == ["llama", "pre-norm", str(tmp_path)]
+    assert expand_runs(["checkpoint-9", "llama"]) == ["checkpoint-9", "llama"]

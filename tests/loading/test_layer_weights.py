@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from layerlab import UserError
 from layerlab.errors import NotApplicable
-from layerlab.loading.layer_weights import layer_tensors, stored_layers
+from layerlab.loading.layer_weights import layer_tensors, read_layers
 from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.structure import anatomy, text_config
 
@@ -45,7 +45,7 @@ def test_layers_on_disk_are_those_in_memory(
     model = tiny(family)
     model.save_pretrained(tmp_path, max_shard_size=shard)
     assert (tmp_path / "model.safetensors.index.json").exists() == (shard == "3KB")
-    stored = list(stored_layers(tmp_path))
+    stored = list(read_layers(tmp_path))
     loaded = from_memory(model)
     assert len(stored) == len(loaded) == 2
     for one, other in zip(stored, loaded, strict=True):
@@ -60,7 +60,7 @@ def test_a_checkpoint_of_the_base_model_is_found_without_its_prefix(
     model.transformer.save_pretrained(tmp_path / "base")
     (tmp_path / "base" / "config.json").write_text((tmp_path / "config.json").read_text())
     assert "h.0.ln_1.weight" in load_file(tmp_path / "base" / "model.safetensors")
-    for one, other in zip(stored_layers(tmp_path / "base"), from_memory(model), strict=True):
+    for one, other in zip(read_layers(tmp_path / "base"), from_memory(model), strict=True):
         assert_same(one, other)
 
 
@@ -78,7 +78,7 @@ def test_only_one_block_is_in_memory(
         return skeletons[0]
 
     monkeypatch.setattr(layer_weights, "skeleton", kept)
-    for weights in stored_layers(tmp_path):
+    for weights in read_layers(tmp_path):
         live = {n for n, p in skeletons[0].named_parameters() if p.device.type != "meta"}
         assert live and all(f".{weights.layer}." in name for name in live)
     assert all(p.device.type == "meta" for p in skeletons[0].parameters())
@@ -99,11 +99,11 @@ def test_a_renamed_checkpoint_is_not_applicable(tiny: Any, tmp_path: Path) -> No
     with pytest.raises(
         NotApplicable, match=r"no self_attn.q_proj.weight in block 0: it is renamed"
     ):
-        next(iter(stored_layers(tmp_path)))
+        next(iter(read_layers(tmp_path)))
     moved = {f"net.{name}": value for name, value in load_file(file).items()}
     save_file(moved, file, metadata={"format": "pt"})
     with pytest.raises(NotApplicable, match=r"no tensors named model\.layers\.0\.\*"):
-        next(iter(stored_layers(tmp_path)))
+        next(iter(read_layers(tmp_path)))
 
 
 def test_a_checkpoint_of_another_shape_is_not_applicable(tiny: Any, tmp_path: Path) -> None:
@@ -112,13 +112,13 @@ def test_a_checkpoint_of_another_shape_is_not_applicable(tiny: Any, tmp_path: Pa
     config = json.loads(file.read_text())
     file.write_text(json.dumps({**config, "head_dim": 8}))
     with pytest.raises(NotApplicable, match="the configuration asks for"):
-        next(iter(stored_layers(tmp_path)))
+        next(iter(read_layers(tmp_path)))
 
 
 def test_pickles_are_refused_with_a_way_out(tiny: Any, tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(UserError, match=r"no model.safetensors .* pickle files are not opened"):
-        next(iter(stored_layers(tmp_path)))
+        next(iter(read_layers(tmp_path)))
 
 
 def test_a_broken_file_is_one_clear_line(tmp_path: Path) -> None:
@@ -144,4 +144,4 @@ def test_an_index_cannot_point_outside_its_folder(tmp_path: Path) -> None:
 def test_a_folder_without_a_configuration_is_one_clear_line(tmp_path: Path) -> None:
     save_file({"h.0.a": torch.ones(1)}, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match=r"no config\.json"):
-        next(iter(stored_layers(tmp_path)))
+        next(iter(read_layers(tmp_path)))

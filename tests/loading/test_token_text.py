@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from layerlab import builtin
-from layerlab.loading.token_text import PART, alone, joined, spelled
+from layerlab.loading.token_text import PART, alone, join_bytes, token_strings
 from layerlab.measures.quantities.features import MEASURES as FEATURES
 from layerlab.measures.runner import readings
 from tests.measures.asked import subject
@@ -63,7 +63,7 @@ def tokens(words, text):
 def test_what_is_shown_joins_to_the_text(kind, text):
     words = WORDS[kind]
     ids = tokens(words, text)
-    shown = spelled(Named(words), ids)
+    shown = token_strings(Named(words), ids)
     assert len(shown) == len(ids)
     assert "".join(shown).replace(PART, "") == text
 
@@ -74,7 +74,7 @@ def test_bytes_cut_anywhere_join_to_the_text(text, cuts):
     content = text.encode()
     edges = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
     parts = [content[low:high] for low, high in pairwise(edges)]
-    shown = joined(parts)
+    shown = join_bytes(parts)
     assert "".join(shown).replace(PART, "") == text
     # A token has a mark where a character that begins in it ends behind it, and there alone.
     assert all(PART not in one for one, part in zip(shown, parts, strict=True) if part.isascii())
@@ -83,14 +83,14 @@ def test_bytes_cut_anywhere_join_to_the_text(text, cuts):
 @settings(max_examples=80, deadline=None)
 @given(parts=st.lists(st.binary(max_size=5), max_size=6))
 def test_bytes_of_no_character_are_told_by_number(parts):
-    shown = joined(parts)
+    shown = join_bytes(parts)
     assert len(shown) == len(parts) and not any("\ufffd" in one for one in shown)
     if not b"".join(parts).decode(errors="ignore"):
         assert "".join(shown) == "".join(f"⟨{byte:02X}⟩" for byte in b"".join(parts))
 
 
 def test_a_character_stands_at_its_last_token():
-    shown = spelled(Named(WORDS["bytes"]), tokens(WORDS["bytes"], "我é"))
+    shown = token_strings(Named(WORDS["bytes"]), tokens(WORDS["bytes"], "我é"))
     assert shown == [PART, PART, "我", PART, "é"]
 
 
@@ -98,7 +98,7 @@ def test_a_part_that_stands_alone_is_its_bytes(tiny):
     words = WORDS["bytes"]
     patient, ids = Named(words), tokens(words, "我 the")
     assert alone(patient, ids)[:3] == ["⟨E6⟩", "⟨88⟩", "⟨91⟩"]
-    cut = spelled(patient, ids[:2])
+    cut = token_strings(patient, ids[:2])
     assert cut == ["⟨E6⟩", "⟨88⟩"]
     assert alone(subject(tiny("gpt2")), ids[:2]) == [str(int(one)) for one in ids[:2]]
 
@@ -115,5 +115,5 @@ def test_frequent_tokens_of_a_picture_are_told_apart(tiny):
 
 def test_a_mixed_text_holds_no_sign_of_replacement():
     for words in WORDS.values():
-        shown = spelled(Named(words), tokens(words, MIXED))
+        shown = token_strings(Named(words), tokens(words, MIXED))
         assert "\ufffd" not in "".join(shown) and "😀" in shown

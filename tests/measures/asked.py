@@ -13,7 +13,7 @@ from layerlab.measures.support.saliency_prompt import Prompt
 from layerlab.measures.support.saliency_score import objective
 from layerlab.observe.architecture.structure import anatomy, first_tensor
 from layerlab.observe.tracing.block_calls import hidden
-from layerlab.observe.tracing.gradients import differentiated
+from layerlab.observe.tracing.gradients import logits_and_gradient
 from layerlab.observe.tracing.trace import observing
 
 TOKENS = torch.tensor([5, 9, 2, 9, 7, 3])
@@ -55,7 +55,7 @@ def gradients(
 
     place = position % len(tokens)
     with observing(model):
-        differentiated(model, anatomy(model), tokens, place, ask, keep, again=again)
+        logits_and_gradient(model, anatomy(model), tokens, place, ask, keep, again=again)
     return streams, found
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from layerlab.loading.model import LoadedModel
-from layerlab.measures.drilldown import TOKENS, channels, details, shown
+from layerlab.measures.drilldown import TOKENS, channels, details, positions_to_show
 from layerlab.observe.tracing.attention_record import AttentionRecord
 
 
@@ -46,6 +46,6 @@ def test_of_a_long_sequence_the_part_around_the_largest_score_is_shown():
     query = torch.full((1, 500, 2), 0.01)
     key = torch.full((1, 500, 2), 0.01)
     query[0, 400], key[0, 300] = 5.0, 5.0
-    rows = shown(AttentionRecord(layer=0, name="a", query=query, key=key), 0)
+    rows = positions_to_show(AttentionRecord(layer=0, name="a", query=query, key=key), 0)
     assert len(rows) <= TOKENS and rows == sorted(set(rows))
     assert {0, 300, 400} <= set(rows)

@@ -9,7 +9,7 @@ from layerlab import UserError
 from layerlab.blocks.spec import Choice
 from layerlab.model.build import build
 from layerlab.model.design import design
-from layerlab.model.option import parsed, with_options
+from layerlab.model.option import parse_options, with_options
 from layerlab.model.preset import presets
 from layerlab.variants.registry import variant
 from tests.model.small import SIZES, small, tokens
@@ -149,18 +149,18 @@ def test_a_numpy_number_is_not_a_whole_number() -> None:
     ],
 )
 def test_an_option_of_the_command_line_is_read_as_meant(entry, value) -> None:
-    assert list(parsed([entry]).values()) == [value]
+    assert list(parse_options([entry]).values()) == [value]
 
 
 def test_an_option_that_is_given_twice_is_refused() -> None:
     with pytest.raises(UserError, match="--option 'n' is given twice; type it once"):
-        parsed(["n=3", " n =5"])
+        parse_options(["n=3", " n =5"])
 
 
 @pytest.mark.parametrize("entry", ["", "n", "n=", "=3"])
 def test_an_option_without_name_or_value_is_refused(entry) -> None:
     with pytest.raises(UserError, match="expected a name and a value: type --option"):
-        parsed([entry])
+        parse_options([entry])
 
 
 def test_a_choice_may_be_given_where_a_name_may() -> None:

@@ -8,7 +8,7 @@ from layerlab import UserError
 from layerlab.blocks.spec import Spec
 from layerlab.model.build import build
 from layerlab.model.design import design, seed_of
-from layerlab.model.option import parsed, with_options
+from layerlab.model.option import parse_options, with_options
 from layerlab.variants.registry import variant, variants
 from tests.model.small import SIZES
 
@@ -95,7 +95,7 @@ def test_an_empty_slot_is_no_misspelling() -> None:
 
 @pytest.mark.parametrize("text", ["n=" + "9" * 400 + "/3", "n=" + "(" * 9999, "n=" + "9" * 5000])
 def test_what_python_would_choke_on_is_a_text(text: str) -> None:
-    assert parsed([text])["n"] == text.removeprefix("n=")
+    assert parse_options([text])["n"] == text.removeprefix("n=")
 
 
 @pytest.mark.parametrize("seed", ["x", None, 1.5, True])

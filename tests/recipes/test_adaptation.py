@@ -12,10 +12,10 @@ from transformers import TrainingArguments
 from layerlab import UserError
 from layerlab.adaptation.pipeline import plan
 from layerlab.adaptation.pipeline.estimate import PER_TOKEN, forecast
-from layerlab.adaptation.pipeline.plan import located, planned
+from layerlab.adaptation.pipeline.plan import find_text, plan_stages
 from layerlab.adaptation.pipeline.stage import StageStore
 from layerlab.data.cleaning import deduplication
-from layerlab.recipes.adaptation import load_adaptation, packaged, recipe_of
+from layerlab.recipes.adaptation import list_packaged, load_adaptation, make_recipe
 from tests.adaptation.lessons import recipe
 
 BASE = {"base": {"model": "pre-norm"}}
@@ -62,25 +62,25 @@ ROWS = {"name": "a", "rows": "a.json"}
 )
 def test_what_is_wrong_is_named(content: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said) as raised:
-        recipe_of(content, "my.toml")
+        make_recipe(content, "my.toml")
     assert str(raised.value).startswith("my.toml: ") and "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", packaged())
+@pytest.mark.parametrize("name", list_packaged())
 def test_recipes_of_the_package_are_recipes(name: str) -> None:
     found = load_adaptation(name)
     assert found.name == name and found.about.endswith(".") and found.inferred.endswith(".")
 
 
 def test_a_setting_is_changed_in_a_table_that_was_not_there() -> None:
-    found = recipe_of({**BASE, **TEXT}).changed({"clean.near": 0.5})
+    found = make_recipe({**BASE, **TEXT}).changed({"clean.near": 0.5})
     assert found.clean is not None and found.clean.near == 0.5
     with pytest.raises(UserError, match=r"no setting 'clean\.neer'; did you mean 'clean\.near'\?"):
         found.changed({"clean.neer": 0.5})
 
 
 def test_a_setting_inside_of_a_recipe_that_is_only_named_is_refused() -> None:
-    named = recipe_of({"base": {"recipe": "smoke"}})
+    named = make_recipe({"base": {"recipe": "smoke"}})
     with pytest.raises(UserError, match=r"base\.recipe is the name 'smoke', no table; write the"):
         named.changed({"base.recipe.train.updates": 3})
     written = named.changed({"base.set": {"train.updates": 3}}).training()
@@ -89,18 +89,18 @@ def test_a_setting_inside_of_a_recipe_that_is_only_named_is_refused() -> None:
 
 def test_the_base_is_one_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="compares several runs; give a recipe that trains one"):
-        recipe_of({"base": {"recipe": "eight-residuals-twin"}}).training()
+        make_recipe({"base": {"recipe": "eight-residuals-twin"}}).training()
 
 
 def test_an_arm_sets_what_its_stages_are_and_nothing_else() -> None:
-    other = recipe_of({**BASE, "arm": [{"name": "a", "set": {"run.threads": 2}}]})
+    other = make_recipe({**BASE, "arm": [{"name": "a", "set": {"run.threads": 2}}]})
     with pytest.raises(UserError, match="the arm 'a' sets run, which is the same for all arms"):
         other.arms()
 
 
 def test_arms_share_the_stages_they_have_in_common(tmp_path: Path) -> None:
     arms = [{"name": "a"}, {"name": "b", "set": {"pretrain.ratio": [1, 0]}}]
-    stages = planned(recipe_of(recipe(tmp_path, arm=arms)))
+    stages = plan_stages(make_recipe(recipe(tmp_path, arm=arms)))
     shared = {stage.kind for stage in stages if stage.arms == ("a", "b")}
     assert shared == {"base", "clean", "vocabulary", "embedding", "evaluate"}
     assert sum(stage.kind == "pretrain" for stage in stages) == 2
@@ -115,7 +115,7 @@ def test_arms_share_the_stages_they_have_in_common(tmp_path: Path) -> None:
 def test_what_follows_goes_on_from_the_first_seed(tmp_path: Path) -> None:
     content = recipe(tmp_path)
     content["pretrain"]["seeds"] = [5, 3]
-    stages = planned(recipe_of(content))
+    stages = plan_stages(make_recipe(content))
     first, second = (stage for stage in stages if stage.kind == "pretrain")
     (tuned,) = (stage for stage in stages if stage.kind == "tune")
     assert (first.seed, second.seed) == (5, 3) and tuned.needs["model"] == first.key
@@ -147,9 +147,9 @@ def test_a_setting_moves_its_stage_and_those_behind_it_alone(
     tmp_path_factory: pytest.TempPathFactory, change: tuple[str, Any, set[str]]
 ) -> None:
     path, value, moved = change
-    plain = recipe_of(recipe(tmp_path_factory.getbasetemp(), evaluate=None))
+    plain = make_recipe(recipe(tmp_path_factory.getbasetemp(), evaluate=None))
     keys = [
-        {one.kind: one.key for one in planned(each)}
+        {one.kind: one.key for one in plan_stages(each)}
         for each in (plain, plain.changed({path: value}))
     ]
     assert {kind for kind in keys[0] if keys[0][kind] != keys[1][kind]} == moved
@@ -157,18 +157,18 @@ def test_a_setting_moves_its_stage_and_those_behind_it_alone(
 
 def test_other_words_in_a_file_move_its_stages(tmp_path: Path) -> None:
     content = recipe(tmp_path)
-    before = {stage.kind: stage.key for stage in planned(recipe_of(content))}
+    before = {stage.kind: stage.key for stage in plan_stages(make_recipe(content))}
     (tmp_path / "rows.json").write_text('[{"instruction": "a", "output": "b"}]')
-    after = {stage.kind: stage.key for stage in planned(recipe_of(content))}
+    after = {stage.kind: stage.key for stage in plan_stages(make_recipe(content))}
     assert before["tune"] != after["tune"] and before["pretrain"] == after["pretrain"]
 
 
 def test_a_file_is_found_in_the_data_folder_too(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "rows.json").write_text("[]")
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
-    assert located("rows.json") == tmp_path / "rows.json"
+    assert find_text("rows.json") == tmp_path / "rows.json"
     with pytest.raises(UserError, match="there is no file or folder 'none', nor is it in the data"):
-        located("none")
+        find_text("none")
 
 
 def test_a_package_that_is_missing_is_named_before_anything_runs(
@@ -178,7 +178,7 @@ def test_a_package_that_is_missing_is_named_before_anything_runs(
     content = recipe(tmp_path)
     content["evaluate"]["suite"] = "law"
     with pytest.raises(UserError, match=r"evaluate\.suite needs lm_eval and jieba, which cannot"):
-        planned(recipe_of(content))
+        plan_stages(make_recipe(content))
 
 
 def test_near_copies_need_their_package_before_anything_runs(
@@ -187,8 +187,8 @@ def test_near_copies_need_their_package_before_anything_runs(
     monkeypatch.setattr(deduplication, "find_spec", lambda name: None)
     content = recipe(tmp_path, clean={"near": 0.8})
     with pytest.raises(UserError, match=r"found by datasketch, which .* or ask for near = 0"):
-        planned(recipe_of(content))
-    assert planned(recipe_of({**content, "clean": {"near": 0}}))
+        plan_stages(make_recipe(content))
+    assert plan_stages(make_recipe({**content, "clean": {"near": 0}}))
 
 
 def test_questions_that_are_not_here_are_missed_before_anything_runs(
@@ -198,14 +198,14 @@ def test_questions_that_are_not_here_are_missed_before_anything_runs(
     content = recipe(tmp_path)
     content["vocabulary"]["jec_qa"] = True
     with pytest.raises(UserError, match="jec-qa is not here: LAYERLAB_DATA names no folder with"):
-        planned(recipe_of(content))
+        plan_stages(make_recipe(content))
 
 
 @pytest.mark.parametrize(("share", "updates"), [(0.0, 0), (0.1, 10), (1.0, 100)])
 def test_a_warmup_is_a_share_of_the_updates(share: float, updates: int, tmp_path: Path) -> None:
     from layerlab.adaptation.pipeline.run_stage import _arguments
 
-    read = recipe_of({**BASE, "tune": {"sources": [ROWS], "warmup": share}})
+    read = make_recipe({**BASE, "tune": {"sources": [ROWS], "warmup": share}})
     assert read.tune is not None
     told = TrainingArguments(output_dir=str(tmp_path), **_arguments(read.tune, read))
     assert told.get_warmup_steps(100) == updates
@@ -215,6 +215,6 @@ def test_a_forecast_counts_the_rows_that_are_taken(tmp_path: Path) -> None:
     rows = [{"instruction": "a" * 60, "output": "b" * 30} for _ in range(10)]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     source = {"name": "a", "rows": str(tmp_path / "rows.json"), "limit": 3}
-    read = recipe_of({**BASE, "tune": {"sources": [source], "epochs": 2}})
-    found = forecast(read, planned(read), StageStore(tmp_path))
+    read = make_recipe({**BASE, "tune": {"sources": [source], "epochs": 2}})
+    found = forecast(read, plan_stages(read), StageStore(tmp_path))
     assert [row.tokens for row in found.rows] == [None, 2 * 3 * 90 // PER_TOKEN]

@@ -11,8 +11,8 @@ from layerlab import UserError
 from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan
 from layerlab.experiments.session import prepare
-from layerlab.recipes.checks import permit
-from layerlab.recipes.training import recipe_of
+from layerlab.recipes.checks import validate
+from layerlab.recipes.training import make_recipe
 
 EXTENT = CorpusSize(vocab=300, tokens=10_000, digest="a")
 SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
@@ -57,16 +57,16 @@ SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
     ],
 )
 def test_what_a_run_cannot_do_is_refused_by_its_plan(changes: dict[str, Any], said: str) -> None:
-    recipe = recipe_of({"train": {"updates": 4, "batch": 4}, "model": SMALL})
+    recipe = make_recipe({"train": {"updates": 4, "batch": 4}, "model": SMALL})
     for good in (
         *({}, {"train.warmup": 3}, {"run.processes": 2, "run.sharding": "fsdp"}),
         *({"run.device": "npu"}, {"run.device": "cuda:1"}, {"emulate.format": "bf16"}),
         {"train.precision": "fp16", "train.attention": "flex_attention", "run.device": "cuda"},
     ):
-        permit(recipe.changed(good))
+        validate(recipe.changed(good))
         plan(recipe.changed(good), EXTENT)
     with pytest.raises(UserError, match=said):
-        permit(recipe.changed(changes))
+        validate(recipe.changed(changes))
     with pytest.raises(UserError, match=said):
         plan(recipe.changed(changes), EXTENT)
 
@@ -89,7 +89,7 @@ def test_an_arm_is_refused_too_and_by_the_length_that_its_tokens_come_to() -> No
     section = {"arms": ["llama", {"variant": "gpt2", "set": {"train.warmup": 2}}], "seeds": [1, 2]}
     train = {"tokens": 64, "batch": 2}
     with pytest.raises(UserError, match=r"train\.warmup is 2, and the run has 2 updates"):
-        plan(recipe_of({"train": train, "model": SMALL, "compare": section}), EXTENT)
+        plan(make_recipe({"train": train, "model": SMALL, "compare": section}), EXTENT)
 
 
 def test_it_needs_no_torch() -> None:

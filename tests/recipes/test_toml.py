@@ -5,7 +5,7 @@ import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerlab.recipes.toml import toml
+from layerlab.recipes.toml import write_toml
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
 SINGLE = st.one_of(
@@ -25,9 +25,9 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(NAMES, VALUES, max_size=5))
 def test_what_is_written_reads_back_the_same(recipe):
-    assert tomllib.loads(toml(recipe)) == recipe
+    assert tomllib.loads(write_toml(recipe)) == recipe
 
 
 def test_none_is_left_out_wherever_it_stands():
     recipe = {"a": None, "b": {"c": None, "d.e": 1}, "f": [{"g": None, "h": 2}], "i": {}}
-    assert toml(recipe) == 'b."d.e" = 1\nf = [{ h = 2 }]'
+    assert write_toml(recipe) == 'b."d.e" = 1\nf = [{ h = 2 }]'

@@ -13,8 +13,8 @@ from pydantic import BaseModel, TypeAdapter
 
 from layerlab import UserError
 from layerlab.recipes.adaptation import AdaptationRecipe as Adaptation
-from layerlab.recipes.error_messages import expected
-from layerlab.recipes.training import TrainingRecipe, load_recipe, packaged, recipe_of
+from layerlab.recipes.error_messages import describe_expected
+from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe, make_recipe
 
 LENGTH = {"train": {"updates": 3}}
 ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
@@ -67,11 +67,11 @@ ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
 )
 def test_what_is_wrong_is_named(content, said):
     with pytest.raises(UserError, match=said) as raised:
-        recipe_of(content, "my.toml")
+        make_recipe(content, "my.toml")
     assert str(raised.value).startswith("my.toml: ") and "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", packaged())
+@pytest.mark.parametrize("name", list_packaged())
 def test_recipes_of_the_package_are_recipes(name):
     found = load_recipe(name)
     assert found.name == name and found.about.endswith((".", "?"))
@@ -121,7 +121,7 @@ def test_a_recipe_takes_from_another_what_it_does_not_say(tmp_path):
     assert (mine.train.tokens, mine.train.updates, mine.train.batch) == (4096, None, 16)
     assert mine.model.options == {"head": "untied", "qk_norm": True}
     assert mine.compare.arms == ("llama", "gpt2") and mine.compare.baseline == "llama"
-    alone = recipe_of({"extends": "smoke", "train": {"rate": 0.5}})
+    alone = make_recipe({"extends": "smoke", "train": {"rate": 0.5}})
     assert (alone.name, alone.train.rate) == ("recipe", 0.5)
     assert alone.train.updates == load_recipe("smoke").train.updates
 
@@ -150,21 +150,21 @@ def test_what_cannot_be_extended_is_named(tmp_path, line, said):
 
 
 def test_how_a_run_is_carried_out_does_not_decide_it():
-    plain = recipe_of(LENGTH)
-    other = recipe_of({**LENGTH, "name": "x", "about": "y", "run": {"threads": 2, "slots": 3}})
+    plain = make_recipe(LENGTH)
+    other = make_recipe({**LENGTH, "name": "x", "about": "y", "run": {"threads": 2, "slots": 3}})
     assert plain.hash() == other.hash()
 
 
 @given(st.sampled_from([("train.rate", 0.5), ("model.width", 64), ("data.vocab", 300)]))
 def test_every_other_setting_decides_it(setting):
-    plain = recipe_of(LENGTH)
+    plain = make_recipe(LENGTH)
     assert plain.changed(dict([setting])).hash() != plain.hash()
 
 
 def test_a_variant_of_ones_own_decides_by_its_content(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("a = 1\n")
-    first = recipe_of({**LENGTH, "model": {"load": [str(file)]}})
+    first = make_recipe({**LENGTH, "model": {"load": [str(file)]}})
     before = first.hash()
     file.write_text("a = 2\n")
     assert first.hash() != before
@@ -186,12 +186,12 @@ def test_a_hash_is_the_same_in_every_process():
 
 
 def test_a_comparison_may_be_set_on_a_recipe_that_has_none():
-    found = recipe_of(LENGTH).changed({"compare.arms": ["llama", "gpt2"], "compare.seeds": [1]})
+    found = make_recipe(LENGTH).changed({"compare.arms": ["llama", "gpt2"], "compare.seeds": [1]})
     assert found.compare is not None and found.compare.seeds == (1,)
 
 
 def test_settings_are_changed_by_their_paths():
-    found = recipe_of(LENGTH).changed(
+    found = make_recipe(LENGTH).changed(
         {"train.tokens": 1000, "model.options.r": 3, "model.options.shortcut.form": "full"}
     )
     assert found.train.updates is None and found.train.tokens == 1000
@@ -219,13 +219,13 @@ def test_settings_are_changed_by_their_paths():
 )
 def test_a_path_that_leads_nowhere_is_told_its_nearest(path, said):
     with pytest.raises(UserError, match=said):
-        recipe_of(LENGTH).changed({path: 1})
+        make_recipe(LENGTH).changed({path: 1})
 
 
 def test_the_example_of_a_list_can_be_typed():
     from layerlab.cli.train import settings
 
-    given = recipe_of({**LENGTH, "compare": {"arms": [ARM]}})
+    given = make_recipe({**LENGTH, "compare": {"arms": [ARM]}})
     with pytest.raises(UserError, match="is set whole") as raised:
         given.changed({"compare.arms.0.name": "c"})
     path, _, value = str(raised.value).partition("write ")[2].partition(" = ")
@@ -250,7 +250,7 @@ def test_the_example_of_a_list_can_be_typed():
 )
 def test_a_setting_that_is_refused_is_named_once(path, value, said):
     with pytest.raises(UserError) as raised:
-        recipe_of(LENGTH).changed({"train.rate": 0.1, path: value})
+        make_recipe(LENGTH).changed({"train.rate": 0.1, path: value})
     assert str(raised.value).startswith(said)
 
 
@@ -275,7 +275,7 @@ def test_settings_may_complete_a_recipe(tmp_path):
 def test_every_setting_has_words_and_an_example_that_it_takes():
     """All of both kinds of recipe, by their own declarations: what is advised is accepted."""
     for kind in (TrainingRecipe, Adaptation):
-        found = {path: expected(kind, path.split(".")) for path in leaves(kind)}
+        found = {path: describe_expected(kind, path.split(".")) for path in leaves(kind)}
         assert [path for path, one in found.items() if one is None] == []
         for path, (words, name, example) in found.items():
             assert "a value" not in words and name == path

@@ -1,6 +1,6 @@
 """What is read from the folders of runs."""
 
-from layerlab.records.run_files import gathered, single
+from layerlab.records.run_files import describe_single, gather_run_files
 from tests.report.race import race, write_runs
 
 
@@ -8,7 +8,7 @@ def test_manifests_readings_and_words_of_every_run_are_gathered(tmp_path):
     content = race(("llama", "history-1"))
     write_runs(content, tmp_path)
     kept = {k: v for k, v in content.items() if k not in ("monitor", "manifests")}
-    found = gathered(kept, tmp_path)
+    found = gather_run_files(kept, tmp_path)
     assert found["manifests"] == content["manifests"]
     assert found["monitor"] == content["monitor"]
     assert len(found["notes"]) == len(found["alarms"]) == len(content["runs"])
@@ -26,7 +26,7 @@ def test_what_the_content_brings_is_kept_and_what_cannot_be_read_is_passed_over(
     (folders[0] / "events.jsonl").write_bytes(b'\xff\n[1]\n{"kind":"note","text":"x"}\n')
     (folders[1] / "events.jsonl").unlink()
     kept = {k: v for k, v in content.items() if k != "manifests"}
-    found = gathered(kept, tmp_path)
+    found = gather_run_files(kept, tmp_path)
     assert list(found["manifests"]) == [content["runs"][1]["run"]]
     assert found["monitor"] == content["monitor"]
     assert [note["text"] for note in found["notes"]] == ["x"]
@@ -37,18 +37,18 @@ def test_a_run_that_names_another_folder_is_not_followed_there(tmp_path):
     outside.mkdir()
     (outside / "manifest.json").write_text('{"arm": "x"}')
     inside = tmp_path / "out"
-    found = gathered({"runs": [{"run": "../../secret"}, {"run": ".."}]}, inside)
+    found = gather_run_files({"runs": [{"run": "../../secret"}, {"run": ".."}]}, inside)
     assert found["manifests"] == {}
 
 
 def test_a_single_run_is_read_whether_it_has_finished_or_not(tmp_path):
     content = race(("llama",), seeds=(1,))
     (folder,) = write_runs(content, tmp_path)
-    whole = single(folder)
+    whole = describe_single(folder)
     assert whole["curves"][0]["train"] == content["curves"][0]["train"]
     assert whole["runs"][0]["finished"]
     assert whole["runs"][0]["nats"] == content["runs"][0]["nats"]
     (folder / "result.json").unlink()
-    running = single(folder)["runs"][0]
+    running = describe_single(folder)["runs"][0]
     assert not running["finished"]
     assert (running["seed"], running["rate"]) == (1, 0.003)

@@ -14,7 +14,7 @@ from layerlab.api import evaluate, train
 from layerlab.recipes.training_sections import TrainSection
 from layerlab.report.i18n.language import label, language
 from layerlab.report.pages import adaptation, comparison, evaluation, vocabulary
-from layerlab.training.step.nonfinite import explained
+from layerlab.training.step.nonfinite import explain_origin
 from tests.cli.several import several
 from tests.report.pages.test_evaluation import scored
 from tests.report.passed import passed
@@ -74,7 +74,7 @@ def strings(content: Any) -> Iterator[str]:
 def raced() -> dict[str, Any]:
     """A comparison that has everything a page can have."""
     content = race(("llama", "history-1", "history-2"), rates=(0.001, 0.003), updates=100)
-    lost = explained(None, float("nan"), 5, TrainSection())
+    lost = explain_origin(None, float("nan"), 5, TrainSection())
     content["runs"][0]["finished"], content["runs"][1]["diverged"] = False, lost
     head = {"arm": "llama", "seed": 1, "update": 9}
     content["alarms"] = [{**head, "text": "the loss is nan", "layer": 1, "value": 131.0}]

@@ -10,9 +10,9 @@ import pytest
 
 from layerlab import UserError
 from layerlab.report.i18n.language import FOLDER, language
-from layerlab.report.i18n.template import PLACEHOLDER, filled, own
+from layerlab.report.i18n.template import PLACEHOLDER, fill, own
 from layerlab.report.pages import claims
-from layerlab.report.pages.study import render, spoken_by, told
+from layerlab.report.pages.study import language_of, render, translate_pictures
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.record import StudyResult
 from layerlab.studies.engine.runner import study
@@ -86,7 +86,7 @@ def test_what_a_study_says_is_known_by_its_template():
     for message, said in messages():
         names = dict.fromkeys(PLACEHOLDER.findall(message))
         parts = {name: f"{number + 2}.5" for number, name in enumerate(names)}
-        found += chinese.said(filled(message, parts)) == filled(said, parts)
+        found += chinese.said(fill(message, parts)) == fill(said, parts)
     assert found > 0.9 * len(messages()) > 80
 
 
@@ -116,8 +116,8 @@ def test_a_list_is_said_part_by_part(english: str, chinese: str):
 
 def test_pictures_keep_their_numbers_and_english_pages_their_words(record: StudyResult):
     pictures = record.to_dict()["pictures"]
-    assert told(pictures, "en") == pictures
-    chinese = told(pictures, "zh")
+    assert translate_pictures(pictures, "en") == pictures
+    chinese = translate_pictures(pictures, "zh")
     assert [one["data"][0]["y"] for one in chinese] == [one["data"][0]["y"] for one in pictures]
     assert chinese[0]["layout"]["xaxis"]["title"]["text"] == "token 的最大范数"
 
@@ -126,9 +126,9 @@ def test_the_page_of_a_finished_study_is_written_again_in_another_language(tmp_p
     out = tmp_path / "out"
     study("rounding-input", out=out, lang="zh", **QUICK)
     stored = (out / "study.json").read_text("utf-8")
-    assert spoken_by(out / "study.html") == "zh" and not CHINESE.search(stored)
+    assert language_of(out / "study.html") == "zh" and not CHINESE.search(stored)
     study("rounding-input", out=out, **QUICK)
-    assert spoken_by(out / "study.html") == "en"
+    assert language_of(out / "study.html") == "en"
     assert (out / "study.json").read_text("utf-8") == stored
 
 
@@ -137,7 +137,7 @@ def test_the_page_of_a_finished_study_that_is_gone_is_written_again(tmp_path: Pa
     study("rounding-input", out=out, **QUICK)
     (out / "study.html").unlink()
     study("rounding-input", out=out, **QUICK)
-    assert spoken_by(out / "study.html") == "en"
+    assert language_of(out / "study.html") == "en"
 
 
 def test_an_unknown_language_is_refused_before_the_work_is_done(tmp_path: Path):

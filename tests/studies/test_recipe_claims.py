@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from layerlab import UserError
-from layerlab.recipes.training import load_recipe, recipe_of
+from layerlab.recipes.training import load_recipe, make_recipe
 from layerlab.records.result import LOSSES
 from layerlab.report.pages.study import render
 from layerlab.report.pages.study_settings import rows
@@ -29,7 +29,7 @@ def small(**changes):
         {"source": "Own", "says": "One update is worse.", "relation": "worse", "arms": ["short"]},
         {"source": "Own", "says": "It is better.", "relation": "better", "arms": ["short"]},
     ]
-    return recipe_of(
+    return make_recipe(
         {
             "name": "tiny",
             "about": "Too few updates.",
@@ -107,7 +107,7 @@ def test_what_a_run_did_not_leave_is_not_known(tmp_path):
 def test_the_full_mode_trains_what_is_missing_and_the_fast_one_then_agrees(tmp_path, monkeypatch):
     recipe = small()
     monkeypatch.setattr(recipe_claims, "load_recipe", lambda name: recipe)
-    one = recipe_claims.studied(recipe)
+    one = recipe_claims.make_study(recipe)
     monkeypatch.setattr("layerlab.studies.engine.runner.studies", lambda: {"tiny": one})
     # What was said before anything had run keeps nobody from running it.
     early = study("tiny", runs=tmp_path / "runs", out=tmp_path / "out", **QUIET)

@@ -27,7 +27,7 @@ def noise(*shape):
 def test_which_norm_is_the_less_stable_is_one_sentence_and_by_how_much_another(ratio, word, size):
     error = noise(3 * layernorm_rmsnorm.TOKENS, 5)
     one = {"rms": error, "layer": ratio * error, "ratio": np.ones(5)}
-    found = layernorm_rmsnorm.real({"pre-norm": one, "llama": one}, 0)
+    found = layernorm_rmsnorm.judge_real({"pre-norm": one, "llama": one}, 0)
     assert found.word == word and "above 1 was asked for in each. In size" in found.said
     assert size in found.said.split("In size")[1]
 
@@ -48,16 +48,16 @@ def test_about_quadratic_is_nearer_to_2_than_to_another_whole_power(value, low, 
 def test_sharp_is_a_digit_more():
     pre = noise(8, 3)
     for factor, word in ((20, "holds"), (5, "smaller than asked"), (0.5, "fails")):
-        found = figure4_norm_placement.judged("x.", "post", {"pre": pre, "post": factor * pre}, 0)
+        found = figure4_norm_placement.judge("x.", "post", {"pre": pre, "post": factor * pre}, 0)
         assert found.word == word and "above 10 was asked for" in found.said
 
 
 def test_the_median_is_far_below_the_mean_by_one_threshold():
     draws = noise(50, 2)
-    assert "above 3 was asked for" in figure1_depth.spread({"normwise": draws}, 0).said
+    assert "above 3 was asked for" in figure1_depth.judge_spread({"normwise": draws}, 0).said
     # Twice: once this was not decided, by a second threshold that nobody was told of.
     draws[:5] *= 11
-    found = figure1_depth.spread({"normwise": draws}, 0)
+    found = figure1_depth.judge_spread({"normwise": draws}, 0)
     assert 1.5 < found.number < 3 and found.word == "smaller than asked"
 
 
@@ -72,20 +72,23 @@ def test_a_word_on_depth_is_said_where_both_errors_say_it():
     alike, heavy = planted(noise(400)), planted(np.where(many, 1e6, noise(400)))
     for other, words in ((heavy, ("holds", "holds")), (alike, ("not decided", "not decided"))):
         errors = {"normwise": heavy, "rho_c": other}
-        found = (figure1_depth.spread(errors, 0).word, figure1_depth.rare(errors, 0).word)
+        found = (
+            figure1_depth.judge_spread(errors, 0).word,
+            figure1_depth.judge_rare(errors, 0).word,
+        )
         assert found == words
     # One draw in place of forty: the mean is that of this draw, and tells nothing of the next.
     single = {name: np.where(many[:, None], alike, one) for name, one in errors.items()}
     single["normwise"] = planted(np.where(np.arange(400) < 1, 1e6, noise(400)))
-    found = figure1_depth.rare(single, 0)
+    found = figure1_depth.judge_rare(single, 0)
     assert found.word == "not decided" and "The mean rests on 1 draws (normwise)" in found.said
     # An exponential by construction, whatever the draw; a power of the depth is none.
-    grown = figure1_depth.growth({"normwise": alike, "rho_c": heavy}, mean, "x.", 0)
+    grown = figure1_depth.judge_growth({"normwise": alike, "rho_c": heavy}, mean, "x.", 0)
     assert grown.word == "holds" and grown.number == pytest.approx(1.1)
     power = noise(400)[:, None] * np.arange(1, 9) ** 2.0
     both = {"normwise": power, "rho_c": power}
-    assert figure1_depth.growth(both, median, "x.", 0).word == "fails"
-    assert figure1_depth.growth({**both, "rho_c": alike}, mean, "x.", 0).word == "not decided"
+    assert figure1_depth.judge_growth(both, median, "x.", 0).word == "fails"
+    assert figure1_depth.judge_growth({**both, "rho_c": alike}, mean, "x.", 0).word == "not decided"
 
 
 def test_how_much_of_a_mean_is_saturated_is_told():

@@ -51,7 +51,7 @@ def test_an_order_holds_against_itself_fails_against_another_and_chance_decides_
 ) -> None:
     same, other = losses(means, noise), losses([9 - one for one in means], noise)
     for rival, word in ((same, "holds"), (other, "fails")):
-        sure = twin_transfer.decided({"twin": same, SOURCE: rival})
+        sure = twin_transfer.decided_pairs({"twin": same, SOURCE: rival})
         found = twin_transfer.Transfer(
             twin=same,
             source=rival,
@@ -59,7 +59,10 @@ def test_an_order_holds_against_itself_fails_against_another_and_chance_decides_
             sure=sure["twin"] & sure[SOURCE],
         )
         wanted = word if noise < 0.1 else "not decided"
-        for verdict in (twin_transfer.order(found, "c"), twin_transfer.signs(found, "c")):
+        for verdict in (
+            twin_transfer.judge_order(found, "c"),
+            twin_transfer.judge_signs(found, "c"),
+        ):
             assert verdict.word == wanted, verdict
             assert verdict.looked and "1.4 M parameters, 0.3 M tokens" in verdict.scale
             assert verdict.unit == "3 seeds of each method"

@@ -18,8 +18,8 @@ from layerlab.system.hardware import (
     matmul_peak,
     peak_memory,
     stopwatch,
-    threaded,
     versions,
+    with_threads,
 )
 
 
@@ -127,7 +127,7 @@ def test_measuring_leaves_threads_and_random_state_alone(cache: Path) -> None:
 
 def test_threads_come_back_after_an_error() -> None:
     before = torch.get_num_threads()
-    with pytest.raises(RuntimeError), threaded(before + 1):
+    with pytest.raises(RuntimeError), with_threads(before + 1):
         assert torch.get_num_threads() == before + 1
         raise RuntimeError
     assert torch.get_num_threads() == before

@@ -10,10 +10,10 @@ import pytest
 from huggingface_hub import constants
 
 from layerlab import UserError
-from layerlab.data.sources import opened
+from layerlab.data.sources import open_source
 from layerlab.recipes.training_sections import Source
-from layerlab.system.hub import hub, unreached
-from layerlab.tokenization.load import loaded_words
+from layerlab.system.hub import explain_no_answer, hub
+from layerlab.tokenization.load import load_tokenizer
 
 NOWHERE = "http://127.0.0.1:9"  # the port of "discard", at which nobody listens
 
@@ -36,13 +36,13 @@ def server() -> Iterator[str]:
 
 
 def test_any_answer_is_one(online: None, server: str) -> None:
-    assert unreached(server) == ""
-    assert unreached(NOWHERE) == f"there is no connection to {NOWHERE}"
+    assert explain_no_answer(server) == ""
+    assert explain_no_answer(NOWHERE) == f"there is no connection to {NOWHERE}"
 
 
 def test_who_asks_for_no_network_is_reminded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert "HF_HUB_OFFLINE is set" in unreached(NOWHERE)
+    assert "HF_HUB_OFFLINE is set" in explain_no_answer(NOWHERE)
 
 
 def test_libraries_look_at_kept_copies_alone_and_only_meanwhile(online: None) -> None:
@@ -58,8 +58,8 @@ def test_without_a_network_nothing_is_tried_again(
 ) -> None:
     start = time.perf_counter()
     with pytest.raises(UserError, match=r"from the Hub: there is no connection to .*; check"):
-        list(opened(Source(text="hf:nobody/nothing")).pieces())
+        list(open_source(Source(text="hf:nobody/nothing")).pieces())
     with pytest.raises(UserError, match="no tokenizer 'nobody/nothing': there is no connection to"):
-        loaded_words("nobody/nothing")
+        load_tokenizer("nobody/nothing")
     assert time.perf_counter() - start < 20  # five attempts at each take 46
     assert not caplog.records and capfd.readouterr() == ("", "")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from layerlab.errors import Interrupted
-from layerlab.system.interruption import HEARD, pausing
+from layerlab.system.interruption import HEARD, hear_interruptions
 from tests.evaluation.written import boolq
 from tests.forked import python
 
@@ -22,7 +22,7 @@ def test_a_signal_ends_it_at_once_in_words(name: str, tmp_path: Path) -> None:
     own = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
     former = signal.signal(number, own)  # a shell in the background may ignore interrupts for us
     try:
-        with pytest.raises(Interrupted) as caught, pausing(tmp_path):
+        with pytest.raises(Interrupted) as caught, hear_interruptions(tmp_path):
             try:
                 signal.raise_signal(number)
             except Exception:  # nobody who catches errors holds it up
@@ -42,7 +42,7 @@ def test_who_listens_already_goes_on_listening(tmp_path: Path) -> None:
     heard: list[int] = []
     former = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     try:
-        with pausing(tmp_path):
+        with hear_interruptions(tmp_path):
             signal.raise_signal(signal.SIGTERM)
         assert heard == [signal.SIGTERM]
     finally:
@@ -53,7 +53,7 @@ def test_outside_the_main_thread_nothing_is_heard(tmp_path: Path) -> None:
     done: list[bool] = []
 
     def run() -> None:
-        with pausing(tmp_path):
+        with hear_interruptions(tmp_path):
             done.append(True)
 
     thread = threading.Thread(target=run)

@@ -8,7 +8,7 @@ import pytest
 
 from layerlab import UserError, builtin
 from layerlab.system.limits import check_tokenizer, check_work, overrun
-from layerlab.tokenization.load import loaded_words
+from layerlab.tokenization.load import load_tokenizer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits a process so")
 
@@ -45,7 +45,7 @@ def test_it_is_refused_in_one_line() -> None:
 
 
 def test_a_tokenizer_that_numbers_without_measure_is_refused() -> None:
-    words = loaded_words(str(builtin.path("llama")))
+    words = load_tokenizer(str(builtin.path("llama")))
     check_tokenizer(words, "llama")
 
     class Odd:

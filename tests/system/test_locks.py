@@ -12,26 +12,26 @@ import pytest
 from layerlab import UserError
 from layerlab.studies.engine.runner import study
 from layerlab.system import locks
-from layerlab.system.locks import locked
+from layerlab.system.locks import lock_folder
 
 # Another process that holds the lock until it is told to stop.
 HOLD = """
 import sys
 from pathlib import Path
-from layerlab.system.locks import locked
-with locked(Path(sys.argv[1])):
+from layerlab.system.locks import lock_folder
+with lock_folder(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
 
 
 def test_a_second_run_is_told_of_the_first_and_writes_nothing(tmp_path):
-    with locked(tmp_path / "out"):
+    with lock_folder(tmp_path / "out"):
         before = sorted(tmp_path.iterdir())
         with pytest.raises(UserError, match="another run is writing to") as error:
             study("rounding-input", draws=8, progress=False, threads=1, out=tmp_path / "out")
         assert "\n" not in str(error.value) and sorted(tmp_path.iterdir()) == before
-        with locked(tmp_path / "other"):  # which is another folder's
+        with lock_folder(tmp_path / "other"):  # which is another folder's
             pass
     assert not list(tmp_path.iterdir())
 
@@ -44,12 +44,12 @@ def test_a_lock_ends_with_its_process_however_that_ends(tmp_path):
         text=True,
     )
     assert process.stdout.readline() == "held\n"
-    with pytest.raises(UserError, match="another run is writing to"), locked(tmp_path / "out"):
+    with pytest.raises(UserError, match="another run is writing to"), lock_folder(tmp_path / "out"):
         pass
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert (tmp_path / ".out.lock").exists(), "left behind by the killed process"
-    with locked(tmp_path / "out"):
+    with lock_folder(tmp_path / "out"):
         pass
     assert not list(tmp_path.iterdir())
 
@@ -64,7 +64,7 @@ def test_a_lock_whose_file_is_gone_is_not_taken_for_one(tmp_path, monkeypatch):
 
     calls, taken = [], locks.fcntl.flock
     monkeypatch.setattr(locks.fcntl, "flock", late)
-    with locked(tmp_path / "out"):
+    with lock_folder(tmp_path / "out"):
         assert len(calls) == 2 and (tmp_path / ".out.lock").exists()
 
 
@@ -73,14 +73,14 @@ def test_a_disk_without_locks_is_used_and_one_that_cannot_be_written_is_named(
 ):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="type another --out, which is writable"):
-        with locked(tmp_path / "file" / "out"):
+        with lock_folder(tmp_path / "file" / "out"):
             pass
 
     def refused(held, how):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     monkeypatch.setattr(locks.fcntl, "flock", refused)
-    with locked(tmp_path / "out"), locked(tmp_path / "out"):
+    with lock_folder(tmp_path / "out"), lock_folder(tmp_path / "out"):
         pass
 
 

@@ -179,7 +179,7 @@ def test_a_worker_takes_no_module_of_the_folder_it_is_started_in(tmp_path: Path)
 
 
 def test_a_run_s_folder_grants_nothing(stranger: Path, tmp_path: Path) -> None:
-    with trust.trusting(False, trust_recipe=True):
+    with trust.trust(False, trust_recipe=True):
         run = prepare(stranger, Path("runs")).runs[0]
     place = tmp_path / "run"
     place.mkdir()
@@ -236,7 +236,7 @@ def test_a_file_that_is_asked_for_runs(
 
 @pytest.mark.full
 def test_a_worker_runs_the_very_file_that_was_asked_for(stranger: Path) -> None:
-    with trust.trusting(False, trust_recipe=True):
+    with trust.trust(False, trust_recipe=True):
         run = prepare(stranger, Path("runs")).runs[0]
     write_run(run, Path("one"))
     before = Path("mark").read_text()

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from layerlab import UserError
 from layerlab.cli import adapt_app
-from layerlab.tokenization.change import parsed
+from layerlab.tokenization.change import parse_size
 from layerlab.tokenization.published_rates import TABLE, questions
 from tests.adaptation.bpe import GENERAL, LAW, bytewise
 from tests.forked import python
@@ -143,7 +143,7 @@ def test_a_folder_of_other_things_is_not_replaced(place) -> None:
 
 
 def test_sizes_are_read() -> None:
-    assert parsed(" +12 ") == (True, 12) and parsed("12") == (False, 12)
+    assert parse_size(" +12 ") == (True, 12) and parse_size("12") == (False, 12)
 
 
 def test_questions_are_read_with_their_options(place, monkeypatch) -> None:

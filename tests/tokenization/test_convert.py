@@ -10,11 +10,11 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
 from layerlab.tokenization import convert
-from layerlab.tokenization.bpe_file import backend
-from layerlab.tokenization.convert import converted, load_tokenizer
+from layerlab.tokenization.bpe_file import read_bpe
+from layerlab.tokenization.convert import convert_sentencepiece, load_or_convert
 from layerlab.tokenization.extend import extend
 from layerlab.tokenization.load import engine
-from layerlab.tokenization.verify import prove
+from layerlab.tokenization.verify import verify
 from tests.adaptation.bpe import GENERAL, LAW, MARK, bytewise
 
 needed = pytest.mark.skipif(
@@ -57,7 +57,7 @@ def trained(tmp_path):
 @pytest.mark.parametrize("dummy", [False, True])
 def test_a_model_cuts_as_its_own_reader_does(dummy: bool, trained) -> None:
     path, reader = trained(add_dummy_prefix=dummy)
-    words = load_tokenizer(str(path.parent))
+    words = load_or_convert(str(path.parent))
     for text in (*GENERAL, *LAW, " the  cat\t ÿ"):
         ids = words.backend_tokenizer.encode(text, add_special_tokens=False).ids
         assert ids == reader.encode(text)
@@ -73,17 +73,17 @@ def test_a_model_that_drops_spaces_drops_them(rule: str, dummy: bool, trained) -
     path, reader = trained(
         normalization_rule_name=rule, remove_extra_whitespaces=True, add_dummy_prefix=dummy
     )
-    words = converted(path)
+    words = convert_sentencepiece(path)
     for text in (*GENERAL, *LAW, "  the  cat\t ÿ ", " the\n cat\n", "ＡＢＣ", "", "  "):
         ids = words.backend_tokenizer.encode(text, add_special_tokens=False).ids
         assert ids == reader.encode(text), text
-    assert prove(words, extend(words, LAW, 20), {"law": LAW, "general": GENERAL}).holds
+    assert verify(words, extend(words, LAW, 20), {"law": LAW, "general": GENERAL}).holds
 
 
 @needed
 def test_pieces_that_end_with_a_space_are_refused(trained) -> None:
     with pytest.raises(UserError, match="has the space behind a word in the word's last piece"):
-        converted(trained(treat_whitespace_as_suffix=True)[0])
+        convert_sentencepiece(trained(treat_whitespace_as_suffix=True)[0])
 
 
 @needed
@@ -99,7 +99,7 @@ def test_scores_and_not_places_give_the_order(trained) -> None:
     proto.pieces.add(piece="eca", score=0.5)
     path.write_bytes(proto.SerializeToString())
     reader = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    words = converted(path)
+    words = convert_sentencepiece(path)
     for text in ("thecat", "the cat thecat", *GENERAL):
         ids = words.backend_tokenizer.encode(text, add_special_tokens=False).ids
         assert ids == reader.encode(text)
@@ -108,27 +108,27 @@ def test_scores_and_not_places_give_the_order(trained) -> None:
 
 @needed
 def test_a_model_is_extended_and_a_unigram_refused(trained) -> None:
-    base = converted(trained()[0])
+    base = convert_sentencepiece(trained()[0])
     new = extend(base, LAW, 60)
-    assert prove(base, new, {"law": LAW, "general": GENERAL}).holds
+    assert verify(base, new, {"law": LAW, "general": GENERAL}).holds
     with pytest.raises(UserError, match="of a Unigram tokenizer: its pieces compete"):
-        extend(converted(trained("unigram")[0]), LAW, 4)
+        extend(convert_sentencepiece(trained("unigram")[0]), LAW, 4)
 
 
 def test_a_list_of_merges_is_read(tmp_path) -> None:
     bytewise().backend_tokenizer.model.save(str(tmp_path))
-    words = load_tokenizer(str(tmp_path))
+    words = load_or_convert(str(tmp_path))
     assert words.eos_token == "<|endoftext|>"
     for text in (*GENERAL, *LAW):
         assert engine(words).encode(text).ids == engine(bytewise()).encode(text).ids
     (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1}')
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
     with pytest.raises(UserError, match="holds no tokenizer that can be loaded"):
-        load_tokenizer(str(tmp_path))
+        load_or_convert(str(tmp_path))
     (tmp_path / "merges.txt").write_text("#version: 0.2\na q\n")
     said = r"cannot read the vocab.json and merges.txt of .* `q` out of vocabulary; copy them anew"
     with pytest.raises(UserError, match=said):
-        load_tokenizer(str(tmp_path))
+        load_or_convert(str(tmp_path))
 
 
 def test_settings_beside_a_list_of_merges_are_not_passed_over(tmp_path) -> None:
@@ -141,19 +141,19 @@ def test_settings_beside_a_list_of_merges_are_not_passed_over(tmp_path) -> None:
         "added_tokens_decoder": {"330": {**end, "single_word": False}},
     }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    words = load_tokenizer(str(tmp_path))
+    words = load_or_convert(str(tmp_path))
     assert (words.eos_token, words(f"12{MARK}")["input_ids"][-1]) == (MARK, 330)
 
 
 def test_other_tokenizers_are_read_as_training_does(tmp_path) -> None:
     bytewise().save_pretrained(tmp_path)
-    assert load_tokenizer(str(tmp_path)).get_vocab() == bytewise().get_vocab()
+    assert load_or_convert(str(tmp_path)).get_vocab() == bytewise().get_vocab()
     with pytest.raises(UserError, match="there is no tokenizer 'nobody/nothing'"):
-        load_tokenizer("nobody/nothing")
+        load_or_convert("nobody/nothing")
     bare = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(_endless()))
     bare.save_pretrained(tmp_path / "bare")
     with pytest.raises(UserError, match="has no token for the end or the beginning of a text"):
-        load_tokenizer(str(tmp_path / "bare"))
+        load_or_convert(str(tmp_path / "bare"))
     # The functions themselves need neither an end nor padding.
     assert len(extend(bare, LAW, 7)) == len(bare) + 7
 
@@ -168,13 +168,13 @@ def test_what_is_missing_or_broken_is_named(tmp_path, monkeypatch) -> None:
     path.write_bytes(b"\xff\xff no model")
     if all(map(convert.present, convert.NEEDED)):
         with pytest.raises(UserError, match="is no model of SentencePiece; expected what its"):
-            load_tokenizer(str(path))
+            load_or_convert(str(path))
         with pytest.raises(UserError, match=r"cannot read .*: No such file .*; name another file"):
-            converted(tmp_path / "nothing.model")
+            convert_sentencepiece(tmp_path / "nothing.model")
     monkeypatch.setattr(convert, "NEEDED", ("sentencepiece_that_is_not", "google.not_there"))
     said = r"and sentencepiece_that_is_not and .* cannot be imported; type: pip install .*\[spm\]"
     with pytest.raises(UserError, match=said):
-        load_tokenizer(str(tmp_path))
+        load_or_convert(str(tmp_path))
 
 
 @needed
@@ -185,13 +185,13 @@ def test_a_real_model_of_100_000_pieces_cuts_as_its_own_reader_does(data) -> Non
     with gzip.open(data / "brown" / "brown.txt.gz", "rt", encoding="utf-8") as file:
         texts = [next(file) for _ in range(200)]
     texts += (data / "zh-general" / "cn_wiki_sample.txt").read_text("utf-8").split("\n")[:60]
-    words = load_tokenizer(str(folder))
+    words = load_or_convert(str(folder))
     reader = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
     cut = engine(words).encode_batch_fast(texts, add_special_tokens=False)
     assert [one.ids for one in cut] == [reader.encode(text) for text in texts]
-    assert backend(words).vocab["<s>"] == 1
+    assert read_bpe(words).vocab["<s>"] == 1
 
 
 def test_the_real_list_of_merges_of_gpt2_is_read(data) -> None:
-    words = load_tokenizer(str(data / "tokenizers" / "gpt2"))
+    words = load_or_convert(str(data / "tokenizers" / "gpt2"))
     assert len(words) == 50_257 and words("hello world")["input_ids"] == [31373, 995]

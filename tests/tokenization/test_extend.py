@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from layerlab import UserError
-from layerlab.tokenization.bpe_file import backend
+from layerlab.tokenization.bpe_file import read_bpe
 from layerlab.tokenization.extend import extend, unreachable
 from layerlab.tokenization.word_counts import word_counts
 from tests.adaptation.bpe import GENERAL, KINDS, LAW, MARK, bytewise, fallback, fast
@@ -127,7 +127,7 @@ def slow(words: PreTrainedTokenizerFast, texts: list[str], number: int) -> list[
 
     Of pairs that are equally frequent the one comes first whose parts were there first.
     """
-    found = backend(words)
+    found = read_bpe(words)
     machine = found.bare()
     counted = {
         tuple(machine.encode(word).tokens): count
@@ -226,7 +226,7 @@ def test_a_token_out_of_reach_gives_way_to_the_next() -> None:
 
 
 def test_digits_and_scripts_are_kept_apart_where_whole_texts_reach_the_merges() -> None:
-    words = word_counts(backend(fallback()), ["第12条 the law，law 第3条"])
+    words = word_counts(read_bpe(fallback()), ["第12条 the law，law 第3条"])
     assert words == {"▁第": 1, "12": 1, "条": 2, "▁the": 1, "▁law": 1, "，": 1, "law": 1} | {
         "▁第": 2,
         "3": 1,

@@ -11,13 +11,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError, builtin
-from layerlab.tokenization.load import engine, entries, loaded_words, separator, trained_words
+from layerlab.tokenization.load import engine, entries, load_tokenizer, separator, train_tokenizer
 
 TEXTS = ["the cat and the hat", "ein Käse, zwei Käse", "\n\n  x = 1\n"] * 5
 
 
 def words() -> PreTrainedTokenizerFast:
-    return trained_words(TEXTS, 280)
+    return train_tokenizer(TEXTS, 280)
 
 
 def test_training_gives_the_same_in_every_process() -> None:
@@ -50,11 +50,11 @@ def test_entries_and_separator() -> None:
 def test_folders_and_files_are_loaded(tmp_path) -> None:
     words().save_pretrained(tmp_path / "folder")
     for place in (tmp_path / "folder", tmp_path / "folder" / "tokenizer.json"):
-        found = loaded_words(str(place))
+        found = load_tokenizer(str(place))
         assert entries(found) == 280 and separator(found, str(place)) == 0
         assert engine(found).encode("the hat").ids == engine(words()).encode("the hat").ids
-    assert entries(loaded_words(str(builtin.path("llama")))) == 512
-    assert entries(loaded_words("llama")) == 512
+    assert entries(load_tokenizer(str(builtin.path("llama")))) == 512
+    assert entries(load_tokenizer("llama")) == 512
 
 
 def test_nothing_is_cut_off_or_filled_up_that_a_file_asks_for() -> None:
@@ -67,15 +67,15 @@ def test_nothing_is_cut_off_or_filled_up_that_a_file_asks_for() -> None:
 
 def test_what_cannot_be_used_is_named(tmp_path) -> None:
     with pytest.raises(UserError, match=r"there is no tokenizer 'nobody/nothing'.*a name of the"):
-        loaded_words("nobody/nothing")
+        load_tokenizer("nobody/nothing")
     with pytest.raises(UserError, match=r"holds no tokenizer that can be loaded.*tokenizer.json"):
-        loaded_words(str(tmp_path))
+        load_tokenizer(str(tmp_path))
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(UserError, match=r"cannot read the tokenizer .*; expected a tokenizer.json"):
-        loaded_words(str(tmp_path / "tokenizer.json"))
+        load_tokenizer(str(tmp_path / "tokenizer.json"))
     bare = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
     bare.pre_tokenizer = pre_tokenizers.Whitespace()
     bare.save(str(tmp_path / "bare.json"))
     said = 'has no token for the end or the beginning of a text.*tokenizer = "train"'
     with pytest.raises(UserError, match=said):
-        loaded_words(str(tmp_path / "bare.json"))
+        load_tokenizer(str(tmp_path / "bare.json"))

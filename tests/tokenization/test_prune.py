@@ -10,11 +10,11 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
-from layerlab.tokenization.bpe_file import backend, is_byte
+from layerlab.tokenization.bpe_file import is_byte, read_bpe
 from layerlab.tokenization.extend import unreachable
 from layerlab.tokenization.load import engine
-from layerlab.tokenization.prune import made_of, prune
-from layerlab.tokenization.verify import prove
+from layerlab.tokenization.prune import parts_of, prune
+from layerlab.tokenization.verify import verify
 from tests.adaptation.bpe import GENERAL, KINDS, LAW, MARK, bytewise, fallback
 
 TEXTS = [*GENERAL, *LAW]
@@ -47,7 +47,7 @@ def test_entries_are_as_many_as_asked_for_and_all_within_reach(kind: str, room: 
     assert {token: pruned.kept[number] for token, number in new.items()} == {
         token: old[token] for token in new
     }
-    found = backend(pruned.words)
+    found = read_bpe(pruned.words)
     looked_up = ["Ġsaw"] if kind == "looked up" else []
     free = [token for token in new if token not in {*found.fixed, *looked_up}]
     assert unreachable(pruned.words.backend_tokenizer, free) == []
@@ -66,22 +66,22 @@ def test_the_most_frequent_stay(kind: str) -> None:
     share = sum(counts[number] for number in pruned.kept) / counts.total()
     assert pruned.coverage == pytest.approx(share)
     assert 0 < pruned.coverage < prune(base, TEXTS, LEAST[kind] + 43).coverage <= 1
-    whole, kept = backend(base), set(pruned.words.get_vocab())
+    whole, kept = read_bpe(base), set(pruned.words.get_vocab())
     ranks = {pair: rank for rank, pair in enumerate(whole.merges)}
     best = max(set(base.get_vocab()) - kept, key=lambda token: counts[whole.vocab[token]])
-    free = [token for token in kept if made_of(token, whole, ranks) <= kept and len(token) > 1]
-    assert len(made_of(best, whole, ranks) - kept) > 1 or counts[whole.vocab[best]] <= max(
+    free = [token for token in kept if parts_of(token, whole, ranks) <= kept and len(token) > 1]
+    assert len(parts_of(best, whole, ranks) - kept) > 1 or counts[whole.vocab[best]] <= max(
         counts[whole.vocab[token]] for token in free
     )
 
 
 def test_a_token_is_made_of_what_its_merges_say() -> None:
-    found = backend(bytewise())
+    found = read_bpe(bytewise())
     ranks = {pair: rank for rank, pair in enumerate(found.merges)}
     for left, right in found.merges:
-        used = made_of(left + right, found, ranks)
-        assert {left, right, left + right} | made_of(left, found, ranks) <= used
-    assert made_of("qqqq", found, ranks) == set()
+        used = parts_of(left + right, found, ranks)
+        assert {left, right, left + right} | parts_of(left, found, ranks) <= used
+    assert parts_of("qqqq", found, ranks) == set()
 
 
 def test_ids_around_a_text_follow() -> None:
@@ -113,7 +113,7 @@ def test_ids_around_a_text_follow() -> None:
 
 def test_the_proof_of_a_smaller_one_holds() -> None:
     for kind, pruned in SMALL.items():
-        proof = prove(BASE[kind], pruned.words, {"texts": TEXTS}, coverage=pruned.coverage)
+        proof = verify(BASE[kind], pruned.words, {"texts": TEXTS}, coverage=pruned.coverage)
         assert proof.holds and proof.added == 0 and proof.coverage == pruned.coverage
         assert proof.removed == len(BASE[kind]) - len(pruned.kept)
         assert proof.tallies[0].longer > 0

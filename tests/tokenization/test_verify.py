@@ -6,11 +6,11 @@ import pytest
 from tokenizers import normalizers
 
 from layerlab import UserError
-from layerlab.tokenization.bpe_file import backend, rebuilt
+from layerlab.tokenization.bpe_file import read_bpe, rebuild
 from layerlab.tokenization.compression import compression
 from layerlab.tokenization.extend import extend
-from layerlab.tokenization.random_text import drawn
-from layerlab.tokenization.verify import prove
+from layerlab.tokenization.random_text import render_check
+from layerlab.tokenization.verify import verify
 from tests.adaptation.bpe import GENERAL, KINDS, LAW, bytewise
 
 SETS = {"law": LAW, "general": GENERAL}
@@ -21,7 +21,7 @@ def told(proof, width: int = 80) -> str:
 
     console = Console(width=width, markup=False, highlight=False)
     with console.capture() as capture:
-        console.print(drawn(proof, width))
+        console.print(render_check(proof, width))
     return capture.get()
 
 
@@ -29,7 +29,7 @@ def told(proof, width: int = 80) -> str:
 def test_a_continued_vocabulary_is_proved(kind: str) -> None:
     base = KINDS[kind]()
     new = extend(base, LAW, 20)
-    proof = prove(base, new, SETS, terms=["有期徒刑", "the defendant"])
+    proof = verify(base, new, SETS, terms=["有期徒刑", "the defendant"])
     assert proof.holds and proof.unreachable == () and (proof.added, proof.removed) == (20, 0)
     law, general = proof.tallies
     assert (law.back, law.broken, law.longer, law.coarser) == (12, 0, 0, 12)
@@ -51,24 +51,24 @@ def test_sizes_are_counted_on_text() -> None:
 def test_an_added_token_that_does_not_come_back_is_found() -> None:
     """The decoder takes a character that stands for a byte for that byte."""
     base = bytewise()
-    new = rebuilt(base, backend(base).engine(backend(base).vocab, backend(base).merges))
+    new = rebuild(base, read_bpe(base).engine(read_bpe(base).vocab, read_bpe(base).merges))
     new.add_tokens(["××"])
-    proof = prove(base, new, SETS)
+    proof = verify(base, new, SETS)
     assert not proof.holds and proof.tallies[0].broken == 4 and proof.tallies[1].broken == 0
     assert told(proof).startswith("NOT proved")
 
 
 def test_a_token_without_merges_and_a_cut_that_moved_are_found() -> None:
     base = bytewise()
-    found = backend(base)
+    found = read_bpe(base)
     number = max(found.vocab.values()) + 1
-    lost = rebuilt(base, found.engine({**found.vocab, "Ġcourt": number}, found.merges))
-    proof = prove(base, lost, SETS)
+    lost = rebuild(base, found.engine({**found.vocab, "Ġcourt": number}, found.merges))
+    proof = verify(base, lost, SETS)
     assert proof.unreachable == ("Ġcourt",) and proof.unused == 1 and not proof.holds
     # A merge before all others: "ca" + "t" where the base has "c" + "at".
-    first = rebuilt(base, found.engine({**found.vocab, "ca": number}, [("c", "a"), *found.merges]))
+    first = rebuild(base, found.engine({**found.vocab, "ca": number}, [("c", "a"), *found.merges]))
     assert "ca" not in found.vocab
-    first = prove(base, first, SETS)
+    first = verify(base, first, SETS)
     assert not first.holds
     assert any(one.coarser < one.new.texts for one in first.tallies)
 
@@ -76,13 +76,13 @@ def test_a_token_without_merges_and_a_cut_that_moved_are_found() -> None:
 def test_tokens_are_shown_without_what_steers_a_terminal() -> None:
     base = bytewise()
     new = extend(base, ["[/b]\x1b[31m\x1b[31m[/b] [/b]"] * 3, 4)
-    said = told(prove(base, new, {"a [bold]\x1b[31m name": LAW}))
+    said = told(verify(base, new, {"a [bold]\x1b[31m name": LAW}))
     assert "\x1b" not in said and "[bold]" in said
 
 
 def test_no_number_is_cut_on_a_narrow_terminal() -> None:
     base = bytewise()
-    proof = prove(base, extend(base, LAW, 20), {"the law of all lands.jsonl": LAW})
+    proof = verify(base, extend(base, LAW, 20), {"the law of all lands.jsonl": LAW})
     (one,) = proof.tallies
     for width in (40, 60, 80):
         said = told(proof, width)
@@ -93,8 +93,8 @@ def test_no_number_is_cut_on_a_narrow_terminal() -> None:
 
 def test_a_set_without_text_is_named() -> None:
     with pytest.raises(UserError, match=r"nothing.txt holds no text to compare tokenizers on"):
-        prove(bytewise(), bytewise(), {"nothing.txt": [""]})
+        verify(bytewise(), bytewise(), {"nothing.txt": [""]})
     blind = bytewise()
     blind.backend_tokenizer.normalizer = normalizers.Strip()
     with pytest.raises(UserError, match=r"blank.txt holds no text to compare tokenizers on"):
-        prove(blind, blind, {"blank.txt": ["  "]})
+        verify(blind, blind, {"blank.txt": ["  "]})

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from layerlab.experiments.executors.local import wait
+from layerlab.experiments.executors.local import wait_for
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol")
 # No cgroups, no accounting, no plugin that a container forbids.
@@ -66,9 +66,9 @@ def cluster(folder: Path) -> Iterator[Path]:
         for command in (["munged", *munge], ["slurmctld", "-D"], ["slurmd", "-D"]):
             stack.enter_context(_started(command, folder, settings))
             if command[0] == "munged":
-                assert wait((folder / "munge.sock").exists, 10.0), _said(folder)
+                assert wait_for((folder / "munge.sock").exists, 10.0), _said(folder)
         idle = ["sinfo", "--noheader", "--format=%T"]
-        assert wait(lambda: "idle" in _asked(idle, settings), 30.0), _said(folder)
+        assert wait_for(lambda: "idle" in _asked(idle, settings), 30.0), _said(folder)
         yield file
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan
-from layerlab.recipes.training import TrainingRecipe, recipe_of
+from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.run import RunRecord
 from layerlab.training.run_spec import RunSpec
 
@@ -18,7 +18,7 @@ MODEL = {"width": 16, "layers": 2, "heads": 2, "kv_heads": 2, "inner": 32, "cont
 
 def recipe(*arms: Any, train: Mapping[str, Any] | None = None, **compare: Any) -> TrainingRecipe:
     """A comparison of tiny arms."""
-    return recipe_of(
+    return make_recipe(
         {
             "name": "drawn",
             "model": MODEL,

@@ -13,7 +13,7 @@ import torch
 
 from layerlab.corpus.corpus import extent, prepare
 from layerlab.experiments.plan.plan import plan
-from layerlab.recipes.training import TrainingRecipe, recipe_of
+from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.result import read_result
 from layerlab.training import trainer
 from layerlab.training.run_spec import RunSpec
@@ -41,7 +41,7 @@ def recipe(folder: Path, **settings: Any) -> TrainingRecipe:
         "evaluate": {"every": 4, "blocks": 4},
         "run": {"checkpoint": 3, "model": False},
     }
-    return recipe_of(plain).changed(settings)
+    return make_recipe(plain).changed(settings)
 
 
 def run_of(recipe: TrainingRecipe) -> RunSpec:
@@ -67,7 +67,7 @@ def go(
     trainer.Trainer = Seen  # type: ignore[misc]
     if prepared is not None:
         prepared()
-    trainer.carry_out(run, folder)
+    trainer.train_run(run, folder)
 
 
 class Fatal:

@@ -7,7 +7,7 @@ import pytest
 
 from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan
-from layerlab.recipes.training import TrainingRecipe, recipe_of
+from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.training import flops
 from layerlab.training.run_spec import RunSpec
 
@@ -17,7 +17,7 @@ SIZES = {"width": 32, "layers": 2, "heads": 2, "context": 16}
 
 def recipe(model: dict[str, Any] | None = None, **sections: Any) -> TrainingRecipe:
     given: dict[str, Any] = {"model": {**SIZES, **(model or {})}, "train": {"updates": 20}}
-    return recipe_of({**given, **sections})
+    return make_recipe({**given, **sections})
 
 
 def runs(**sections: Any) -> list[RunSpec]:

@@ -14,19 +14,19 @@ from layerlab.experiments.estimate import equal_time as equal
 from layerlab.experiments.estimate import step_time
 from layerlab.experiments.estimate.equal_time import equal_time, updates_for_time
 from layerlab.experiments.estimate.estimate import estimate
-from layerlab.experiments.estimate.step_time import StepTime, paced
+from layerlab.experiments.estimate.step_time import StepTime, measure_step_time
 from layerlab.experiments.plan.plan import arms, plan
 from layerlab.model.cost.cost import account
 from layerlab.training import flops as cost
-from layerlab.training.flops import Work, utilisation, work
-from layerlab.training.run_spec import RunSpec, designed
+from layerlab.training.flops import Work, flops_per_token, utilisation
+from layerlab.training.run_spec import RunSpec, design_model
 from layerlab.variants.registry import variants
 from tests.training.planned import EXTENT, SIZES, recipe, runs, unmeasured  # noqa: F401  its fixture
 
 
 def test_both_conventions_are_those_of_the_literature() -> None:
     sizes = {"width": 256, "layers": 6, "heads": 4, "inner": 688, "vocab": 8192, "context": 256}
-    found = work(recipe({**sizes, "options": {"head": "tied"}}))
+    found = flops_per_token(recipe({**sizes, "options": {"head": "tied"}}))
     # By hand: 6 FLOPs for each weight of a product, 12 L d T for the whole square of attention.
     products = 6 * (6 * (4 * 256 * 256 + 3 * 256 * 688) + 256 * 8192)
     assert found.full == products + 12 * 6 * 256 * 256
@@ -36,7 +36,7 @@ def test_both_conventions_are_those_of_the_literature() -> None:
 
 @pytest.mark.parametrize("name", variants())
 def test_only_the_square_of_attention_grows_with_length(name: str) -> None:
-    found = designed(recipe({"variant": name, "vocab": 300}))
+    found = design_model(recipe({"variant": name, "vocab": 300}))
     one, two, three = (
         account(found.spec, replace(found.shape, context=16 * times)).forward for times in (1, 2, 3)
     )
@@ -45,15 +45,15 @@ def test_only_the_square_of_attention_grows_with_length(name: str) -> None:
 
 @given(st.integers(1, 64))
 def test_a_causal_mask_saves_less_than_half_of_everything(block: int) -> None:
-    found = work(recipe({"context": 64, "vocab": 300}, data={"block": block}))
+    found = flops_per_token(recipe({"context": 64, "vocab": 300}, data={"block": block}))
     assert found.full / 2 < found.causal <= found.full
     assert (found.causal == found.full) == (block == 1)
 
 
 def test_blocks_shorter_than_the_context_cost_less() -> None:
     long, short = recipe({"context": 64}), recipe({"context": 64}, data={"block": 16})
-    assert work(short) == work(recipe({"context": 16}))
-    assert work(short).full < work(long).full
+    assert flops_per_token(short) == flops_per_token(recipe({"context": 16}))
+    assert flops_per_token(short).full < flops_per_token(long).full
 
 
 @given(
@@ -74,8 +74,8 @@ def test_emulated_rounding_takes_the_time_it_takes() -> None:
     sizes = {"width": 48, "context": 32}
     plain = plan(recipe(sizes), EXTENT)[0]
     rounded = plan(recipe(sizes, emulate={"format": "bf16"}), EXTENT)[0]
-    flops = work(plain.recipe).full
-    paces = [paced(run, flops, 1e11) for run in (plain, rounded)]
+    flops = flops_per_token(plain.recipe).full
+    paces = [measure_step_time(run, flops, 1e11) for run in (plain, rounded)]
     times = [pace.update or 0.0 for pace in paces]
     # Evaluations are not rounded.
     assert 0.2 < (paces[1].forward or 0.0) / (paces[0].forward or 0.0) < 5
@@ -86,7 +86,7 @@ def test_emulated_rounding_takes_the_time_it_takes() -> None:
 
 def test_a_measured_pace_is_that_of_the_real_loop() -> None:
     run = plan(recipe({"width": 64, "context": 64}), EXTENT)[0]
-    pace = paced(run, work(run.recipe).full, 1e11)
+    pace = measure_step_time(run, flops_per_token(run.recipe).full, 1e11)
     assert pace.measured and pace.update is not None
     assert _seconds_by_hand(run) / 3 < pace.update < 3 * _seconds_by_hand(run)
 
@@ -95,10 +95,10 @@ def _seconds_by_hand(run: RunSpec) -> float:
     """Processor time of an update: forward, backward, step."""
     from layerlab.model.build import build
     from layerlab.system.hardware import stopwatch
-    from layerlab.training.optimizer import optimizer_of
+    from layerlab.training.optimizer import build_optimizer
 
     model = build("llama", **{**SIZES, "width": 64, "context": 64}, vocab=300).train()
-    optimizer = optimizer_of(model, run.recipe.train)
+    optimizer = build_optimizer(model, run.recipe.train)
     tokens = torch.randint(0, 300, (16, 64), generator=torch.Generator().manual_seed(1))
     clock, taken = stopwatch("cpu", 1), []
     for _ in range(4):
@@ -113,12 +113,14 @@ def _seconds_by_hand(run: RunSpec) -> float:
 def test_memory_is_measured_and_the_formula_comes_near() -> None:
     sizes = {"width": 64, "layers": 3, "context": 64, "vocab": 300}
     run = plan(recipe(sizes), EXTENT)[0]
-    flops = work(run.recipe).full
-    measured = paced(run, flops, 1e11).activations
-    assumed = paced(run, flops, 1e11, measure=False).activations
+    flops = flops_per_token(run.recipe).full
+    measured = measure_step_time(run, flops, 1e11).activations
+    assumed = measure_step_time(run, flops, 1e11, measure=False).activations
     assert 0.5 < assumed / measured < 2
     small = plan(recipe(sizes, train={"updates": 20, "micro_batch": 4}), EXTENT)[0]
-    assert paced(small, flops, 1e11).activations == pytest.approx(measured / 4, rel=0.05)
+    assert measure_step_time(small, flops, 1e11).activations == pytest.approx(
+        measured / 4, rel=0.05
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,10 +141,10 @@ def test_a_pass_has_the_rows_that_the_loop_gives_it(
 
 def test_what_is_too_long_is_measured_on_less() -> None:
     run = plan(recipe({"width": 64, "context": 256}), EXTENT)[0]
-    flops = work(run.recipe).full
-    whole = paced(run, flops, 1e11)
+    flops = flops_per_token(run.recipe).full
+    whole = measure_step_time(run, flops, 1e11)
     # As if the machine were so slow that a pass had time for a third of a block.
-    part = paced(run, flops, 80 * flops / (step_time.PASS * step_time.ASSUMED))
+    part = measure_step_time(run, flops, 80 * flops / (step_time.PASS * step_time.ASSUMED))
     assert part.update is not None and whole.update is not None
     assert 0.3 < part.update / whole.update < 8
     assert part.activations == pytest.approx(whole.activations, rel=0.2)
@@ -151,7 +153,7 @@ def test_what_is_too_long_is_measured_on_less() -> None:
 def test_measuring_leaves_random_state_and_threads_alone() -> None:
     run = plan(recipe({"variant": "llama"}), EXTENT)[0]
     before, threads = torch.random.get_rng_state(), torch.get_num_threads()
-    paced(run, work(run.recipe).full, 1e11)
+    measure_step_time(run, flops_per_token(run.recipe).full, 1e11)
     assert torch.equal(before, torch.random.get_rng_state())
     assert torch.get_num_threads() == threads
 
@@ -164,7 +166,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float]) -> list[Run
         asked.append(run)
         return StepTime(update=left.pop(0), activations=0, measured=True)
 
-    monkeypatch.setattr(step_time, "paced", fake)
+    monkeypatch.setattr(step_time, "measure_step_time", fake)
     return asked
 
 
@@ -211,4 +213,4 @@ def test_equal_time_needs_the_device_and_a_cache(monkeypatch: pytest.MonkeyPatch
 
 def test_mfu_of_what_the_peak_allows_is_one() -> None:
     assert utilisation(2e12, 2.0, 1e12) == 1.0
-    assert isinstance(work(recipe()), Work)
+    assert isinstance(flops_per_token(recipe()), Work)

@@ -9,15 +9,15 @@ import torch
 from layerlab.model.build import build
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.recipes.training_sections import EvaluateSection
-from layerlab.tokenization.train import byte_pairs
-from layerlab.training.generate import continuations
+from layerlab.tokenization.train import train_bpe
+from layerlab.training.generate import generate_samples
 
 CONTEXT = 24
 
 
 @pytest.fixture(scope="module")
 def corpus() -> Any:
-    words = byte_pairs(["the cat sat on the mat and the dog sat on the cat " * 4], vocab=300)
+    words = train_bpe(["the cat sat on the mat and the dog sat on the cat " * 4], vocab=300)
     return SimpleNamespace(tokenizer=words, separator=words.eos_token_id)
 
 
@@ -52,7 +52,7 @@ def by_hand(model: LabForCausalLM, corpus: Any, prompt: str, length: int) -> str
 
 def test_the_likeliest_tokens_follow(model: LabForCausalLM, corpus: Any) -> None:
     prompts = ("the cat", "on the mat and")
-    found = continuations(model, corpus, asked(*prompts))
+    found = generate_samples(model, corpus, asked(*prompts))
     assert found == [(prompt, by_hand(model, corpus, prompt, 8)) for prompt in prompts]
     assert all(text for _, text in found)
 
@@ -64,7 +64,7 @@ def test_random_state_and_mode_stay(
 ) -> None:
     model.train(learning)
     before = torch.random.get_rng_state()
-    continuations(model, corpus, asked("the"), seed=seed)
+    generate_samples(model, corpus, asked("the"), seed=seed)
     assert torch.equal(before, torch.random.get_rng_state())
     assert all(one.training == learning for one in model.modules())
     model.train()
@@ -74,7 +74,7 @@ def test_a_seed_draws_the_same_and_another_draws_something_else(
     model: LabForCausalLM, corpus: Any
 ) -> None:
     def drawn(seed: int) -> str:
-        return continuations(model, corpus, asked("the cat", length=12), seed=seed)[0][1]
+        return generate_samples(model, corpus, asked("the cat", length=12), seed=seed)[0][1]
 
     torch.manual_seed(1)
     first = drawn(7)
@@ -89,7 +89,8 @@ def test_draws_follow_the_models_probabilities(corpus: Any) -> None:
     with torch.no_grad():
         wanted = model(torch.tensor([given])).logits[0, -1].double().softmax(-1)
     drawn = [
-        continuations(model, corpus, asked("the", length=1), seed=seed)[0][1] for seed in range(40)
+        generate_samples(model, corpus, asked("the", length=1), seed=seed)[0][1]
+        for seed in range(40)
     ]
     # At its start a model finds all 300 tokens about equally likely; few draws coincide.
     assert wanted.max() < 0.05
@@ -101,7 +102,7 @@ def test_a_long_prompt_keeps_its_end(model: LabForCausalLM, corpus: Any) -> None
     long = "the dog sat on the cat and the cat sat on the dog and the dog sat on the mat again"
     kept = words.decode(words(long)["input_ids"][-(CONTEXT - 8) :])
     assert len(words(long)["input_ids"]) > CONTEXT
-    found = continuations(model, corpus, asked(long, kept))
+    found = generate_samples(model, corpus, asked(long, kept))
     assert found[0][1] == found[1][1]
 
 
@@ -110,19 +111,19 @@ def test_a_length_beyond_the_context_is_cut(
     model: LabForCausalLM, corpus: Any, length: int
 ) -> None:
     room = CONTEXT - len(corpus.tokenizer("the cat")["input_ids"])
-    ((_, text),) = continuations(model, corpus, asked("the cat", length=length))
+    ((_, text),) = generate_samples(model, corpus, asked("the cat", length=length))
     assert text == by_hand(model, corpus, "the cat", room)
 
 
 def test_an_empty_prompt_begins_a_document(model: LabForCausalLM, corpus: Any) -> None:
-    ((prompt, text),) = continuations(model, corpus, asked(""))
+    ((prompt, text),) = generate_samples(model, corpus, asked(""))
     assert prompt == ""
     end = corpus.tokenizer.decode([corpus.separator])
     assert text == by_hand(model, corpus, end, 8)
 
 
 def test_no_prompt_asks_nothing_of_the_model(corpus: Any) -> None:
-    assert continuations(None, corpus, asked()) == []
+    assert generate_samples(None, corpus, asked()) == []
 
 
 def test_layers_that_are_compiled_are_not_compiled_for_each_length(
@@ -134,9 +135,9 @@ def test_layers_that_are_compiled_are_not_compiled_for_each_length(
     monkeypatch.setattr(
         torch.compiler, "set_stance", lambda stance: (stances.append(stance), real(stance))[1]
     )
-    plain = continuations(model, corpus, asked("the cat", length=4))
+    plain = generate_samples(model, corpus, asked("the cat", length=4))
     assert not stances
     # Type checks of the tests would break its graph: this raises where anything is compiled.
     model.model.layers[0].compile(fullgraph=True)
-    assert continuations(model, corpus, asked("the cat", length=4)) == plain
+    assert generate_samples(model, corpus, asked("the cat", length=4)) == plain
     assert stances == ["force_eager"]

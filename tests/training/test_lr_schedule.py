@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from transformers import get_scheduler
 
 from layerlab.recipes.training_sections import TrainSection, warmup_of
-from layerlab.training.lr_schedule import rate_at
+from layerlab.training.lr_schedule import lr_at
 
 UPDATES = 40
 
 
 def rates(**settings):
     train = TrainSection(updates=UPDATES, rate=2.0, **settings)
-    return [rate_at(update, UPDATES, train) for update in range(UPDATES)]
+    return [lr_at(update, UPDATES, train) for update in range(UPDATES)]
 
 
 @pytest.mark.parametrize("name", ["cosine", "linear", "constant"])

@@ -8,14 +8,14 @@ from torch import nn
 
 from layerlab import build, list_variants
 from layerlab.recipes.training_sections import TrainSection
-from layerlab.training.optimizer import allocate, optimizer_of
+from layerlab.training.optimizer import allocate, build_optimizer
 
 TRAIN = TrainSection(updates=1, decay=0.25)
 
 
 def split(model):
     names = {id(one): name for name, one in model.named_parameters()}
-    groups = optimizer_of(model, TRAIN).param_groups
+    groups = build_optimizer(model, TRAIN).param_groups
     return {group["weight_decay"]: {names[id(one)] for one in group["params"]} for group in groups}
 
 
@@ -42,7 +42,7 @@ def test_it_is_adamw():
     twin.load_state_dict(model.state_dict())
     train = TRAIN.model_copy(update={"decay": 0.0, "rate": 0.1})
     pair = [
-        optimizer_of(model, train),
+        build_optimizer(model, train),
         torch.optim.AdamW(twin.parameters(), lr=0.1, betas=(0.9, 0.95), weight_decay=0.0),
     ]
     x = torch.randn(4, 3)
@@ -58,7 +58,7 @@ def test_moments_made_beforehand_are_those_of_the_first_step():
     states = []
     for early in (True, False):
         twin = copy.deepcopy(model)
-        optimizer = optimizer_of(twin, TRAIN)
+        optimizer = build_optimizer(twin, TRAIN)
         if early:
             allocate(optimizer)
             assert all(len(optimizer.state[one]) == 3 for one in twin.parameters())
@@ -77,7 +77,7 @@ def test_moments_made_beforehand_are_those_of_the_first_step():
 
 def test_moments_that_are_there_stay():
     model = nn.Linear(3, 3)
-    optimizer = optimizer_of(model, TRAIN)
+    optimizer = build_optimizer(model, TRAIN)
     model(torch.ones(2, 3)).sum().backward()
     optimizer.step()
     before = optimizer.state[model.weight]["exp_avg"]

@@ -167,7 +167,7 @@ def stopped_after(run: RunSpec, folder: Path, update: int) -> None:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Halted) as ended:
         patch.setattr(Asking, "moment", update)
         patch.setattr(trainer, "Trainer", Asking)
-        trainer.carry_out(run, folder)
+        trainer.train_run(run, folder)
     assert ended.value.code == 143
 
 
@@ -189,7 +189,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_the_module(
     """Nothing is broken by hand: the rate alone drives the weights out of float32."""
     run = killed.run_of(killed.recipe(place, **{"train.rate": 1e30, "train.clip": 0.0}))
     with pytest.raises(UserError, match=r"at update \d+; the .* is not finite|was not finite") as e:
-        trainer.carry_out(run, tmp_path)
+        trainer.train_run(run, tmp_path)
     text = str(e.value)
     assert text.endswith("lower train.rate (now 1e+30)") and "\n" not in text
     assert "model." in text or "lm_head" in text
@@ -220,11 +220,11 @@ def on_a_small_device(run: RunSpec, folder: Path, rows: int) -> tuple[dict[str, 
         return model
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "built", built)
-        return trainer.carry_out(run, folder), made[0]
+        patch.setattr(trainer, "build_model", built)
+        return trainer.train_run(run, folder), made[0]
 
 
-BUILT = trainer.built
+BUILT = trainer.build_model
 
 
 def test_out_of_memory_takes_smaller_pieces_and_learns_the_same(

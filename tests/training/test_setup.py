@@ -6,7 +6,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.model.build import build
-from layerlab.training.setup import attend
+from layerlab.training.setup import set_attention
 
 
 @pytest.mark.skipif(
@@ -18,6 +18,6 @@ def test_an_attention_that_is_not_installed_is_refused() -> None:
         r"train.attention is 'flash_attention_2', which cannot be had here: .*; write attention ="
     )
     with pytest.raises(UserError, match=said):
-        attend(model, "flash_attention_2")
-    attend(model, "eager")
+        set_attention(model, "flash_attention_2")
+    set_attention(model, "eager")
     assert model.config._attn_implementation == "eager"

@@ -12,16 +12,16 @@ from safetensors.torch import load_file
 
 from layerlab import UserError
 from layerlab.corpus.corpus import extent, prepare
-from layerlab.experiments.executors.local import alone
+from layerlab.experiments.executors.local import run_one
 from layerlab.experiments.executors.process import ranks
 from layerlab.experiments.executors.slots import Slot
 from layerlab.experiments.plan.plan import plan
-from layerlab.recipes.training import recipe_of
+from layerlab.recipes.training import make_recipe
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.events import read
 from layerlab.records.result import read_result
 from layerlab.training.run_spec import RunSpec, read_run, write_run
-from layerlab.training.sharding import check, gathered, plugin, sharded
+from layerlab.training.sharding import check, gather_state, is_sharded, plugin
 from tests.forked import Forked
 from tests.training.test_worker import SMALL, WORDS
 
@@ -32,7 +32,7 @@ PROGRAM = """
 import os, sys
 from pathlib import Path
 import torch
-from layerlab.training.sharding import sharded
+from layerlab.training.sharding import is_sharded
 from layerlab.training.trainer import Trainer
 from layerlab.console.progress import Silent
 from layerlab.training.run_spec import read_run
@@ -45,7 +45,7 @@ def begun(folder):
 
 for folder in sorted(Path(sys.argv[1]).glob("*-*")):
     training = begun(folder)
-    assert sharded(training.model) == ("parts" in folder.name)
+    assert is_sharded(training.model) == ("parts" in folder.name)
     while not training.done:
         training.advance()
         if training.update == 3 and "stopped" in folder.name:
@@ -69,7 +69,7 @@ def made(text: Path, **settings: Any) -> RunSpec:
         "evaluate": {"blocks": 5, "batch": 1, "prompts": ["the cat"], "length": 4},
         "run": {"checkpoint": 100},
     }
-    recipe = recipe_of(content).changed(settings)
+    recipe = make_recipe(content).changed(settings)
     (found,) = plan(recipe, extent(prepare(recipe.data), 16))
     return found
 
@@ -103,7 +103,7 @@ def two(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run in one process."""
     folder = tmp_path_factory.mktemp("one")
-    alone(made(text), folder)
+    run_one(made(text), folder)
     return folder
 
 
@@ -149,7 +149,7 @@ def test_the_model_of_a_sharded_run_is_whole(two: Path) -> None:
 
     model = AutoModelForCausalLM.from_pretrained(two / "parts-whole" / "model")
     samples = [event for event in read(two / "parts-whole") if event["kind"] == "sample"]
-    assert not sharded(model) and samples[-1]["text"]
+    assert not is_sharded(model) and samples[-1]["text"]
     manifest = json.loads((two / "parts-whole" / "manifest.json").read_text())
     assert manifest["machine"]["processes"] == 2 and manifest["machine"]["sharding"] == "fsdp"
     assert read_run(two / "parts-whole").recipe.run.sharding == "fsdp"
@@ -157,7 +157,7 @@ def test_the_model_of_a_sharded_run_is_whole(two: Path) -> None:
 
 def test_what_is_in_one_place_is_gathered_as_it_is() -> None:
     content = {"state": {0: {"step": torch.ones(())}}, "groups": [{"lr": 0.1, "params": [0]}]}
-    assert gathered(content) == content
+    assert gather_state(content) == content
 
 
 def asked(**settings: Any) -> RunSection:

@@ -12,11 +12,11 @@ from layerlab import UserError
 from layerlab.console.progress import Silent
 from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan
-from layerlab.recipes.training import recipe_of
+from layerlab.recipes.training import make_recipe
 from layerlab.records.events import read
 from layerlab.training.run_spec import RunSpec
-from layerlab.training.setup import corpus_of
-from layerlab.training.trainer import Trainer, carry_out
+from layerlab.training.setup import load_corpus
+from layerlab.training.trainer import Trainer, train_run
 from layerlab.training.validation import evaluate
 from tests.forked import python
 
@@ -60,7 +60,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def run_of(**settings: Any) -> RunSpec:
     from layerlab.corpus.corpus import extent, prepare
 
-    recipe = recipe_of(SMALL).changed(settings)
+    recipe = make_recipe(SMALL).changed(settings)
     corpus = prepare(recipe.data)
     return plan(recipe, extent(corpus, 16))[0]
 
@@ -73,13 +73,13 @@ def begun(folder: Path, **settings: Any) -> Trainer:
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(tmp_path: Path) -> None:
-    first, second = (carry_out(run_of(), tmp_path / name)["weights"] for name in "ab")
+    first, second = (train_run(run_of(), tmp_path / name)["weights"] for name in "ab")
     assert first == second
-    assert carry_out(run_of(**{"train.seed": 1}), tmp_path / "c")["weights"] != first
+    assert train_run(run_of(**{"train.seed": 1}), tmp_path / "c")["weights"] != first
 
 
 def test_the_journal_tells_every_update_and_every_evaluation(tmp_path: Path) -> None:
-    result = carry_out(run_of(), tmp_path)
+    result = train_run(run_of(), tmp_path)
     events = list(read(tmp_path))
     assert [one["update"] for one in events if one["kind"] == "train"] == [1, 2, 3, 4, 5, 6]
     scores = [one for one in events if one["kind"] == "evaluation"]
@@ -97,7 +97,7 @@ def test_what_is_counted_over_all_updates_outlives_an_interruption(tmp_path: Pat
         whole.advance()
         counts.append(whole.control.clipped)
     # The mean loss is that of all six updates, too, though two are written down.
-    every = carry_out(run_of(**{**settings, "run.points": 6}), tmp_path / "every")
+    every = train_run(run_of(**{**settings, "run.points": 6}), tmp_path / "every")
     losses = [one["loss"] for one in read(tmp_path / "every") if one["kind"] == "train"]
     assert len(losses) == 6 and every["train_loss"] == sum(losses) / 6
     told = [one["clipped"] for one in read(tmp_path / "a") if one["kind"] == "train"]
@@ -206,7 +206,7 @@ def test_a_text_that_has_changed_since_the_plan_is_refused() -> None:
     run = run_of()
     other = RunSpec(arm=run.arm, recipe=run.recipe, digest="0" * 32)
     with pytest.raises(UserError, match="is no longer what it was planned on"):
-        corpus_of(other)
+        load_corpus(other)
     assert CorpusSize(vocab=1, tokens=1, digest="a").digest != run.digest
 
 

@@ -35,7 +35,7 @@ class Room:
 
 
 def built_with(room: Room) -> Callable[..., Any]:
-    plain = trainer.built
+    plain = trainer.build_model
 
     def built(*arguments: Any) -> Any:
         model = plain(*arguments)
@@ -58,9 +58,9 @@ def test_memory_that_runs_out_halves_the_batch_once_and_leaves_the_score(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_of(tmp_path)
-    whole = trainer.carry_out(run, tmp_path / "whole")
-    monkeypatch.setattr(trainer, "built", built_with(Room(1)))
-    small = trainer.carry_out(run, tmp_path / "small")
+    whole = trainer.train_run(run, tmp_path / "whole")
+    monkeypatch.setattr(trainer, "build_model", built_with(Room(1)))
+    small = trainer.train_run(run, tmp_path / "small")
     told = [text for text in killed.notes(tmp_path / "small") if "out of memory" in text]
     assert [text.rsplit(" ", 1)[1] for text in told] == ["2", "1"]
     assert course(tmp_path / "small") == pytest.approx(course(tmp_path / "whole"), rel=1e-6)
@@ -71,7 +71,7 @@ def test_memory_that_runs_out_halves_the_batch_once_and_leaves_the_score(
 def test_a_resumed_run_keeps_to_the_smaller_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer, "built", built_with(Room(2)))
+    monkeypatch.setattr(trainer, "build_model", built_with(Room(2)))
     run = run_of(tmp_path)
     training = trainer.Trainer(run, tmp_path / "run", Silent())
     training.start()
@@ -84,11 +84,11 @@ def test_a_resumed_run_keeps_to_the_smaller_batch(
 def test_a_block_that_does_not_fit_alone_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer, "built", built_with(Room(0)))
+    monkeypatch.setattr(trainer, "build_model", built_with(Room(0)))
     with pytest.raises(
         UserError, match="does not fit into memory 1 blocks at a time; write a"
     ) as e:
-        trainer.carry_out(run_of(tmp_path), tmp_path / "run")
+        trainer.train_run(run_of(tmp_path), tmp_path / "run")
     assert "\n" not in str(e.value)
 
 

@@ -11,13 +11,13 @@ import pytest
 from layerlab import UserError
 from layerlab.corpus.corpus import extent, prepare
 from layerlab.experiments.executors import local
-from layerlab.experiments.executors.local import alone, carry_out, wait
+from layerlab.experiments.executors.local import run_all, run_one, wait_for
 from layerlab.experiments.plan.plan import plan
-from layerlab.model.cost.match import matched
-from layerlab.recipes.training import recipe_of
+from layerlab.model.cost.match import match_sizes
+from layerlab.recipes.training import make_recipe
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.result import read_result
-from layerlab.system.locks import locked
+from layerlab.system.locks import lock_folder
 from layerlab.training.run_spec import RunSpec, read_run, write_run
 from layerlab.training.worker import main
 from tests.experiments.executors.test_local import POSIX, Heard, gone, runs
@@ -40,7 +40,7 @@ def small(tmp_path: Path) -> RunSpec:
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{number} {WORDS}" for number in range(400)))
     source = {"sources": [{"text": str(text)}], "vocab": 300}
-    recipe = recipe_of({**SMALL, "data": source})
+    recipe = make_recipe({**SMALL, "data": source})
     (found,) = plan(recipe, extent(prepare(recipe.data), 16))
     return found
 
@@ -49,7 +49,7 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     (one,) = runs("first")
     write_run(one, tmp_path / "one")
     assert read_run(tmp_path / "one") == one
-    both = RunSpec(arm="a", recipe=one.recipe, digest="text", match=matched("llama", "gpt2"))
+    both = RunSpec(arm="a", recipe=one.recipe, digest="text", match=match_sizes("llama", "gpt2"))
     write_run(both, tmp_path / "two")
     assert read_run(tmp_path / "two") == both
 
@@ -82,17 +82,17 @@ def test_a_folder_of_something_else_is_told_in_one_line(
 def test_a_worker_carries_out_a_run_once(small: RunSpec, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / small.name
     heard = Heard()
-    (outcome,) = carry_out([small], folder.parent, RunSection(), heard)
+    (outcome,) = run_all([small], folder.parent, RunSection(), heard)
     assert outcome.ending == "finished" and outcome.said == (), outcome
     assert read_result(folder) == outcome.result and outcome.result["updates"] == 6
     assert heard.updates[-1] == (small.name, 6) and heard.ends == {small.name: "finished"}
     # Done again it is done at once: here, where torch sees another number of threads.
     before = (folder / "result.json").stat().st_mtime_ns
     assert main([str(folder)]) == 0
-    assert alone(small, folder) == outcome.result
+    assert run_one(small, folder) == outcome.result
     assert (folder / "result.json").stat().st_mtime_ns == before
     # And alone, in this process, it comes to the same weights.
-    other = alone(small, tmp_path / "here" / small.name, heard)
+    other = run_one(small, tmp_path / "here" / small.name, heard)
     assert other["weights"] == outcome.result["weights"]
 
 
@@ -101,10 +101,10 @@ def test_a_folder_that_another_worker_holds_is_left_alone(
 ) -> None:
     folder = tmp_path / "runs" / small.name
     write_run(small, folder)
-    with locked(folder):
+    with lock_folder(folder):
         assert main([str(folder)]) == 2
         with pytest.raises(UserError, match="another run is writing to"):
-            alone(small, folder)
+            run_one(small, folder)
     assert "another run is writing to" in capsys.readouterr().err
     assert read_result(folder) is None
 
@@ -114,9 +114,9 @@ def test_a_run_that_fails_alone_says_why(
 ) -> None:
     """Over two processes, which are not this one; who says it stands in for a worker."""
     both = RunSpec(arm="a", recipe=small.recipe.changed({"run.processes": 2}), digest=small.digest)
-    monkeypatch.setattr(local, "carry_out", partial(carry_out, command=standin("wrong")))
+    monkeypatch.setattr(local, "run_all", partial(run_all, command=standin("wrong")))
     with pytest.raises(UserError, match="all that it said is in") as error:
-        alone(both, tmp_path / "runs" / both.name)
+        run_one(both, tmp_path / "runs" / both.name)
     assert "failed: the text is gone; put it back" in str(error.value)
 
 
@@ -137,13 +137,13 @@ def test_a_run_that_is_told_to_stop_goes_on_bit_for_bit(small: RunSpec, tmp_path
     write_run(long, folder)
     events = folder / "events.jsonl"
     own = Forked("-m", "layerlab.training.worker", folder)
-    assert wait(lambda: events.exists() and "train" in events.read_text(), 120.0)
+    assert wait_for(lambda: events.exists() and "train" in events.read_text(), 120.0)
     own.process.terminate()
     assert own.wait(60.0).returncode == 143
     update = json.loads(events.read_text().splitlines()[-1])["update"]
     assert list((folder / "checkpoints").glob("step-*")) and 0 < update < 120
-    resumed = alone(long, folder)
-    whole = alone(long, tmp_path / "whole" / long.name)
+    resumed = run_one(long, folder)
+    whole = run_one(long, tmp_path / "whole" / long.name)
     assert resumed["resumes"] == 1 and whole["resumes"] == 0
     assert resumed["weights"] == whole["weights"]
 
@@ -161,7 +161,7 @@ def test_a_worker_stops_when_its_parent_is_gone(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", code, *standin("slow"), str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
-        assert wait((folder / "events.jsonl").exists, 120.0)
+        assert wait_for((folder / "events.jsonl").exists, 120.0)
         parent.kill()
         assert parent.stdout is not None
         parent.stdout.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 import layerlab
-from layerlab.variants.renamed import _NEW, update_imports
+from layerlab.variants.renamed import _NAMES, _NEW, update_imports
 from tests.model.small import SIZES, tokens
 
 # As `layerlab variants --new` of 0.1 wrote its imports.
@@ -51,6 +51,8 @@ VARIANTS = (
 def test_every_new_name_is_a_module() -> None:
     for name in _NEW.values():
         importlib.import_module(f"layerlab.{name}")
+    for module, names in _NAMES.items():
+        assert set(names.values()) <= set(dir(importlib.import_module(f"layerlab.{module}")))
 
 
 def test_a_file_keeps_its_lines_and_what_is_no_import() -> None:

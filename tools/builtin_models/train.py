@@ -35,7 +35,7 @@ from transformers import PreTrainedTokenizerFast
 from layerlab.builtin import NAMES
 from layerlab.errors import UserError
 from layerlab.studies.support.builtin_architectures import Arm, Recipe, build, optimizer_of
-from layerlab.tokenization.train import byte_pairs
+from layerlab.tokenization.train import train_bpe
 from tools.builtin_models.card import Result, card
 
 
@@ -125,7 +125,7 @@ def train(
         The arms, their tokenizer, the validation tokens and the validation text.
     """
     cut = round(len(text) * (1 - recipe.validation))
-    tokenizer = byte_pairs([text[:cut]], vocab=recipe.vocab, context=recipe.context)
+    tokenizer = train_bpe([text[:cut]], vocab=recipe.vocab, context=recipe.context)
     training, held_out = encode(tokenizer, text[:cut]), encode(tokenizer, text[cut:])
     if len(training) <= recipe.context:
         raise UserError(

@@ -9,9 +9,9 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.adaptation.embeddings.init import STARTS, InitConfig
-from layerlab.adaptation.embeddings.resize import Resized, Resizing, kept_of
+from layerlab.adaptation.embeddings.resize import Resized, Resizing, find_kept_rows
 from layerlab.adaptation.trainer.bits_per_byte import Bits, bits_per_byte
-from layerlab.data.documents import spooled
+from layerlab.data.documents import spool_documents
 from layerlab.data.sources import Text
 
 # Bytes of each text that are read, once for every way.
@@ -94,7 +94,7 @@ def embed(
         UserError: what `resize` and `bits_per_byte` raise.
     """
     chosen = choice or Choice()
-    resizing = Resizing(model, base, new, kept_of(base, new))
+    resizing = Resizing(model, base, new, find_kept_rows(base, new))
 
     def read(words: PreTrainedTokenizerFast) -> dict[str, Bits]:
         return {
@@ -113,14 +113,14 @@ def embed(
     return Embedded(resized=resized, before=before, ways=tuple(ways))
 
 
-def sampled(text: Text, limit: int = LIMIT) -> list[str]:
+def read_sample(text: Text, limit: int = LIMIT) -> list[str]:
     """The documents at the beginning of a text, up to so many bytes; the last may be cut.
 
     Raises:
         UserError: there is no text, or it is none that can be written as UTF-8.
     """
     with TemporaryDirectory() as folder:
-        with spooled(text.pieces(), Path(folder) / "text", text.name, limit) as spool:
+        with spool_documents(text.pieces(), Path(folder) / "text", text.name, limit) as spool:
             return ["".join(document) for document in spool.documents()]
 
 

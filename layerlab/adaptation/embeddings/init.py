@@ -93,9 +93,9 @@ class RowInit:
             old: rows of all older tokens, without padding.
         """
         if kind == "mean":
-            return _averaged(old, self.parts)
+            return _average(old, self.parts)
         if kind == "first":
-            return _averaged(old, [part[:1] for part in self.parts])
+            return _average(old, [part[:1] for part in self.parts])
         return self._around(old) if kind == "mean-resizing" else self._drawn(old)
 
     def _around(self, old: Rows) -> Rows:
@@ -142,7 +142,7 @@ def _lent(module: Any) -> Iterator[None]:
             setattr(module, name, parameter)
 
 
-def _averaged(old: Rows, parts: Sequence[Sequence[int]]) -> Rows:
+def _average(old: Rows, parts: Sequence[Sequence[int]]) -> Rows:
     bias = None if old.bias is None else _means(old.bias[:, None], parts)[:, 0]
     return Rows(_means(old.weight, parts), bias)
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.adaptation.embeddings.init import InitConfig, RowInit, Rows, seeded
-from layerlab.adaptation.embeddings.special_tokens import renumbered
+from layerlab.adaptation.embeddings.special_tokens import renumber
 from layerlab.errors import UserError
 from layerlab.tokenization.load import entries
-from layerlab.tokenization.token_mapping import named, spelled
+from layerlab.tokenization.token_mapping import spell_tokens, token_strings
 from layerlab.validation import short_repr
 
 # Vocabularies are padded to a multiple of a power of two, of no more than this.
@@ -134,7 +134,7 @@ class Resizing:
                 f"the base tokenizer has {self.tokens_before} entries and the model "
                 f"{self.rows_before} rows; expected the tokenizer that the model was trained with"
             )
-        self.kept = _checked(base, new, kept)
+        self.kept = _check(base, new, kept)
         self._padding = self.embedding.padding_idx
         self._moved: tuple[str, ...] | None = None
         self._base, self._new = base, new
@@ -158,9 +158,9 @@ class Resizing:
     @cached_property
     def parts(self) -> list[list[int]]:
         """The old rows of the tokens that write each new one."""
-        known = named(self._new)
+        known = token_strings(self._new)
         real = [number for number in self.fresh if number in known]
-        found = dict(zip(real, spelled(self._base, self._new, real), strict=True))
+        found = dict(zip(real, spell_tokens(self._base, self._new, real), strict=True))
         return [found.get(number, []) for number in self.fresh]
 
     @torch.no_grad()
@@ -213,7 +213,7 @@ class Resizing:
     def _settled(self) -> tuple[str, ...]:
         """Special ids follow their tokens, once."""
         if self._moved is None:
-            self._moved = () if self.kept is None else renumbered(self.model, self._numbers())
+            self._moved = () if self.kept is None else renumber(self.model, self._numbers())
         return self._moved
 
     def _numbers(self) -> dict[int, int]:
@@ -249,12 +249,14 @@ class Resizing:
         )
 
 
-def kept_of(base: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast) -> tuple[int, ...] | None:
+def find_kept_rows(
+    base: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast
+) -> tuple[int, ...] | None:
     """What `resize` has to be told of two tokenizers; None where the new one only adds.
 
     The old ids of the new tokenizer's first tokens, as far as the base has them.
     """
-    old, now = base.get_vocab(), named(new)
+    old, now = base.get_vocab(), token_strings(new)
     if all(now.get(number) == token for token, number in old.items()):
         return None
     found = []
@@ -291,10 +293,10 @@ def _parameter(values: Tensor, like: Any) -> nn.Parameter:
     return nn.Parameter(values, requires_grad=like.requires_grad)
 
 
-def _checked(
+def _check(
     base: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, kept: Sequence[int] | None
 ) -> tuple[int, ...] | None:
-    old, now = base.get_vocab(), named(new)
+    old, now = base.get_vocab(), token_strings(new)
     if kept is None:
         moved = [token for token, number in old.items() if now.get(number) != token]
         if moved:
@@ -305,7 +307,7 @@ def _checked(
                 "the base's ids, or give kept, the old ids in their new order"
             )
         return None
-    strings = named(base)
+    strings = token_strings(base)
     for place, number in enumerate(kept):
         if number not in strings or now.get(place) != strings[number]:
             raise UserError(

@@ -7,7 +7,7 @@ from typing import Any
 LISTS = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids")
 
 
-def renumbered(model: Any, numbers: Mapping[int, int]) -> tuple[str, ...]:
+def renumber(model: Any, numbers: Mapping[int, int]) -> tuple[str, ...]:
     """Give the ids in a model's settings their new numbers.
 
     An id whose token is gone becomes None, or leaves its list.
@@ -33,7 +33,7 @@ def renumbered(model: Any, numbers: Mapping[int, int]) -> tuple[str, ...]:
         for name, value in list(vars(settings).items()):
             if not _is_id(name) or value is None:
                 continue
-            now = _moved(value, numbers.get)
+            now = _move(value, numbers.get)
             if now != value:
                 setattr(settings, name, now)
                 told.append(f"{name} of the {home}: {value} is now {now}")
@@ -44,7 +44,7 @@ def _is_id(name: str) -> bool:
     return not name.startswith("_") and (name.endswith("_token_id") or name in LISTS)
 
 
-def _moved(value: Any, number: Callable[[int], int | None]) -> Any:
+def _move(value: Any, number: Callable[[int], int | None]) -> Any:
     """The same with new numbers; a list that loses all is None."""
     if isinstance(value, bool) or not isinstance(value, int | list | tuple):
         return value
@@ -54,5 +54,5 @@ def _moved(value: Any, number: Callable[[int], int | None]) -> Any:
         # A sequence of which one token is gone can no longer come up.
         rows = [[number(one) for one in row] for row in value]
         return [row for row in rows if None not in row] or None
-    kept = [now for one in value if (now := _moved(one, number)) is not None]
+    kept = [now for one in value if (now := _move(one, number)) is not None]
     return kept or None

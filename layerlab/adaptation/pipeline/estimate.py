@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from layerlab.adaptation.pipeline.plan import located
+from layerlab.adaptation.pipeline.plan import find_text
 from layerlab.adaptation.pipeline.stage import Stage, StageStore
 from layerlab.adaptation.pipeline.texts import rows_of
 from layerlab.builtin import NAMES, path
@@ -15,7 +15,7 @@ from layerlab.recipes.adaptation_sections import RowsSection
 from layerlab.system.hardware import matmul_peak
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.trust import build_configured, load_pretrained
-from layerlab.training.run_spec import account_of, designed
+from layerlab.training.run_spec import count_costs, design_model
 
 # Bytes of text that a token is assumed to stand for, where nothing has been encoded.
 PER_TOKEN = 3
@@ -133,7 +133,7 @@ def _tokens(recipe: AdaptationRecipe, stage: Stage) -> int | None:
     if stage.kind == "base" and (training := recipe.training()) is not None:
         if training.train.tokens is not None:
             return training.train.tokens
-        block = training.data.block or designed(training).shape.context
+        block = training.data.block or design_model(training).shape.context
         updates = training.train.updates
         return updates * training.train.batch * block if updates is not None else None
     if stage.kind == "pretrain" and recipe.pretrain is not None:
@@ -150,7 +150,7 @@ def _bytes(section: RowsSection) -> int:
     if section.limit is not None:
         turns = (turn for row in rows_of(section) for turn in row.turns)
         return sum(len(turn.text.encode()) for turn in turns)
-    place = located(section.rows)
+    place = find_text(section.rows)
     inside = [one for one in place.rglob("*") if one.is_file()] if place.is_dir() else [place]
     return sum(one.stat().st_size for one in inside)
 
@@ -163,11 +163,11 @@ def _parameters(recipe: AdaptationRecipe, stages: Sequence[Stage], shelf: StageS
     training = recipe.training()
     if training is not None:
         sized = training.changed({"model.vocab": training.model.vocab or training.data.vocab})
-        return account_of(sized).parameters
-    return _configured(str(recipe.base.model))
+        return count_costs(sized).parameters
+    return _configure(str(recipe.base.model))
 
 
-def _configured(name: str) -> int | None:
+def _configure(name: str) -> int | None:
     """What a configuration comes to, without its weights; None where there is none at hand."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM

@@ -8,7 +8,7 @@ from typing import Any
 
 from layerlab.adaptation.pipeline.stage import KINDS, Stage
 from layerlab.data.cleaning.deduplication import check_near
-from layerlab.data.sources import data_folder, fingerprint, opened
+from layerlab.data.sources import data_folder, fingerprint, open_source
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import EvaluateSection, PretrainSection, RowsSection
@@ -54,7 +54,7 @@ class PlanBuilder:
         return stage
 
 
-def planned(recipe: AdaptationRecipe) -> tuple[Stage, ...]:
+def plan_stages(recipe: AdaptationRecipe) -> tuple[Stage, ...]:
     """All stages of all arms, those in common once, in an order in which they can be carried out.
 
     Raises:
@@ -69,7 +69,7 @@ def planned(recipe: AdaptationRecipe) -> tuple[Stage, ...]:
     return tuple(sorted(found.values(), key=lambda stage: KINDS.index(stage.kind)))
 
 
-def located(name: str) -> Path:
+def find_text(name: str) -> Path:
     """A file or folder as it is given, or by its place in the data folder.
 
     Raises:
@@ -97,18 +97,18 @@ def _stages(name: str, recipe: AdaptationRecipe) -> list[Stage]:
     if recipe.data.domain or recipe.data.general:
         arm.add("clean", _text(recipe), gives=("text",))
     if recipe.clean is not None and recipe.clean.benchmarks:
-        arm.add("contamination", _searched(recipe), "text")
-    _asked(arm, "base")
+        arm.add("contamination", _search(recipe), "text")
+    _ask(arm, "base")
     if recipe.vocabulary is not None:
         _vocabulary(arm)
-        _asked(arm, "vocabulary")
+        _ask(arm, "vocabulary")
     if recipe.pretrain is not None:
         _pretraining(arm, recipe.pretrain)
-        _asked(arm, "pretrain")
+        _ask(arm, "pretrain")
     if recipe.tune is not None:
         settings = {**_plain(recipe.tune), "rows": _rows(recipe.tune.sources)}
         arm.add("tune", settings, "model", gives=("model",))
-        _asked(arm, "tune")
+        _ask(arm, "tune")
     return arm.stages
 
 
@@ -140,7 +140,7 @@ def _weights(recipe: AdaptationRecipe) -> dict[str, Any]:
     return {"weights": found} if set(found) - {1.0} else {}
 
 
-def _asked(arm: PlanBuilder, after: str) -> None:
+def _ask(arm: PlanBuilder, after: str) -> None:
     section = arm.recipe.evaluate
     if section is None or after not in section.after:
         return
@@ -162,7 +162,7 @@ def _base(recipe: AdaptationRecipe) -> dict[str, Any]:
     training = recipe.training()
     if training is None:
         return {"model": recipe.base.model, "files": _files(str(recipe.base.model))}
-    texts = [opened(source).identity for source in training.data.sources]
+    texts = [open_source(source).identity for source in training.data.sources]
     return {"recipe": training.hash(), "texts": texts}
 
 
@@ -177,11 +177,13 @@ def _text(recipe: AdaptationRecipe) -> dict[str, Any]:
     if recipe.clean is not None and recipe.clean.near:
         check_near()
     rules = _plain(recipe.clean, without="benchmarks") if recipe.clean else None
-    texts = [[kind, source.limit, opened(source).identity] for kind, _, source in sources(recipe)]
+    texts = [
+        [kind, source.limit, open_source(source).identity] for kind, _, source in sources(recipe)
+    ]
     return {"rules": rules, "texts": texts, "validation": recipe.data.validation}
 
 
-def _searched(recipe: AdaptationRecipe) -> dict[str, Any]:
+def _search(recipe: AdaptationRecipe) -> dict[str, Any]:
     assert recipe.clean is not None
     rows = _rows(recipe.tune.sources) if recipe.tune else []
     return {
@@ -194,14 +196,14 @@ def _searched(recipe: AdaptationRecipe) -> dict[str, Any]:
 def _there(name: str) -> list[str]:
     """What is in a file or folder; nothing where there is none, which the stage tells."""
     try:
-        return _content(located(name))
+        return _content(find_text(name))
     except UserError:
         return []
 
 
 def _rows(given: tuple[RowsSection, ...]) -> list[list[Any]]:
     """What is in the files of rows."""
-    return [[one.name, one.limit, _content(located(one.rows))] for one in given]
+    return [[one.name, one.limit, _content(find_text(one.rows))] for one in given]
 
 
 def _content(place: Path) -> list[str]:

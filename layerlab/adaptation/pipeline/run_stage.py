@@ -12,8 +12,8 @@ from layerlab.adaptation.pipeline.texts import (
     clean_texts,
     contamination_of,
     halves,
-    held_texts,
     materials,
+    read_held_out,
     rows_of,
     texts_of,
 )
@@ -30,8 +30,8 @@ from layerlab.recipes.adaptation_sections import EmbeddingSection, StepSection
 from layerlab.records.events import read
 from layerlab.system.files import write_folder
 from layerlab.system.logs import quiet_libraries
-from layerlab.tokenization.change import PROOF, Texts, remade
-from layerlab.tokenization.convert import load_tokenizer
+from layerlab.tokenization.change import PROOF, Texts, remake
+from layerlab.tokenization.convert import load_or_convert
 
 # Of held-out text that each way to begin new rows is tried on, in bytes.
 TRIED = 50_000
@@ -71,7 +71,7 @@ class StageContext:
 
     def words(self, need: str = "model") -> Any:
         """The tokenizer of a stage before."""
-        return load_tokenizer(self.shelf.words(self.stage.needs[need]))
+        return load_or_convert(self.shelf.words(self.stage.needs[need]))
 
 
 def clean(place: StageContext) -> Json:
@@ -100,7 +100,7 @@ def vocabulary(place: StageContext) -> Json:
             proved[f"{name} ({kind})"] = texts_of(spool)
             proved[f"{name} ({kind}, held out)"] = texts_of(held)
         texts = Texts(learned=learned, proved=proved, jec_qa=section.jec_qa)
-        made = remade(place.words("words"), section.size, texts, lambda said: place.tell(said, 0.5))
+        made = remake(place.words("words"), section.size, texts, lambda said: place.tell(said, 0.5))
     told = made.proof.to_json()
 
     def fill(empty: Path) -> None:
@@ -116,7 +116,7 @@ def embedding(place: StageContext) -> Json:
     """Give the model the new tokenizer."""
     recipe, found = place.recipe, place.model()
     section = recipe.embedding or EmbeddingSection()
-    texts = {kind: held_texts(recipe, place.text, kind, TRIED) for kind in ("domain", "general")}
+    texts = {kind: read_held_out(recipe, place.text, kind, TRIED) for kind in ("domain", "general")}
     done = embed(
         found.model,
         place.words(),
@@ -125,7 +125,7 @@ def embedding(place: StageContext) -> Json:
         Choice(input=section.input, head=section.head, seed=section.seed),
         lambda said: place.tell(said, 0.5),
     )
-    _saved(place, found.model, new)
+    _save(place, found.model, new)
     return {"model": MODEL, "words": MODEL, "result": done.to_json()}
 
 
@@ -201,7 +201,7 @@ STEPS: dict[str, Callable[[StageContext], Json]] = {
 }
 
 
-def _saved(place: StageContext, model: Any, words: Any) -> None:
+def _save(place: StageContext, model: Any, words: Any) -> None:
     def fill(empty: Path) -> None:
         model.save_pretrained(empty)
         words.save_pretrained(empty)

@@ -6,7 +6,7 @@ from typing import Any
 from layerlab.adaptation.pipeline.stage import Stage, StageStore
 from layerlab.adaptation.pretraining.replay import DOMAIN, GENERAL
 from layerlab.data.sources import data_folder
-from layerlab.experiments.statistics.differences import Level, against
+from layerlab.experiments.statistics.differences import Level, difference_to
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.version import VERSION
 
@@ -119,7 +119,7 @@ class Tally:
             before = {seed: first for seed, (first, _) in ends.items()}
             after = {seed: last for seed, (_, last) in ends.items()}
             means = {"before": _mean(before.values()), "after": _mean(after.values())}
-            found = _interval(against(after, before, LEVEL))
+            found = _interval(difference_to(after, before, LEVEL))
             if len(after) == 1:  # then it is over held-out text
                 one = single[arm, kind]
                 found |= {"low": one["low"], "high": one["high"], "p": None}
@@ -127,7 +127,7 @@ class Tally:
             yield {"arm": arm, "kind": kind, "against": "before", **means, **found}
             other = runs.get((self.arms[0], kind))
             if arm != self.arms[0] and other is not None:
-                gap = against(after, {seed: last for seed, (_, last) in other.items()}, LEVEL)
+                gap = difference_to(after, {seed: last for seed, (_, last) in other.items()}, LEVEL)
                 yield {"arm": arm, "kind": kind, "against": self.arms[0], **_interval(gap)}
 
     def _scores(self) -> Iterator[Json]:

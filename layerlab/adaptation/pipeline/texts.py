@@ -9,7 +9,7 @@ from sys import maxsize
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from layerlab.adaptation.pipeline.plan import located, sources
+from layerlab.adaptation.pipeline.plan import find_text, sources
 from layerlab.adaptation.sft.conversations import Conversation, conversations
 from layerlab.corpus.corpus import Progress
 from layerlab.data.cleaning.benchmark_questions import questions
@@ -17,8 +17,8 @@ from layerlab.data.cleaning.clean import TEXT, Rules, clean
 from layerlab.data.cleaning.contamination import contamination
 from layerlab.data.cleaning.quality_filters import Quality
 from layerlab.data.cleaning.repetition_filters import Limits
-from layerlab.data.documents import DocumentStore, spooled
-from layerlab.data.sources import opened
+from layerlab.data.documents import DocumentStore, spool_documents
+from layerlab.data.sources import open_source
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import CleanSection, RowsSection
@@ -87,8 +87,8 @@ def halves(
     with TemporaryDirectory() as scratch, ExitStack() as stack:
         for kind, number, source in sources(recipe):
             file = folder / f"{kind}-{number}" / TEXT
-            pieces = opened(Source(text=str(file))).pieces()
-            spool = spooled(pieces, Path(scratch) / f"{kind}-{number}", source.text, None)
+            pieces = open_source(Source(text=str(file))).pieces()
+            spool = spool_documents(pieces, Path(scratch) / f"{kind}-{number}", source.text, None)
             cut = stack.enter_context(spool).split(recipe.data.validation, source.text)
             found[kind, _free(_named(source.text), kind, found)] = cut
         yield found
@@ -99,13 +99,13 @@ def texts_of(spool: DocumentStore) -> Iterator[str]:
     return (piece.text for piece in spool.pieces())
 
 
-def held_texts(recipe: AdaptationRecipe, folder: Path, kind: str, limit: int) -> list[str]:
+def read_held_out(recipe: AdaptationRecipe, folder: Path, kind: str, limit: int) -> list[str]:
     """Held-out documents of a kind, up to so many bytes from each text; at least a part of one."""
     found: list[str] = []
     with halves(recipe, folder) as parts:
         for (own, _), (_, held) in parts.items():
             if own == kind:
-                found += _limited(held, limit)
+                found += _limit(held, limit)
     return found
 
 
@@ -115,7 +115,7 @@ def rows_of(section: RowsSection) -> list[Conversation]:
     Raises:
         UserError: there are none, or one is bad.
     """
-    given = conversations(str(located(section.rows)), ignore=section.ignore)
+    given = conversations(str(find_text(section.rows)), ignore=section.ignore)
     return list(islice(given, section.limit))
 
 
@@ -125,30 +125,30 @@ def contamination_of(recipe: AdaptationRecipe, folder: Path) -> Json:
     there, left_out = [], []
     for name in recipe.clean.benchmarks:
         try:
-            there.append(located(name))
+            there.append(find_text(name))
         except UserError as error:
             left_out.append({"what": f"the search for {name}", "why": str(error)})
     if not there:
         return {"benchmarks": {}, "matches": [], "left_out": left_out}
     with halves(recipe, folder) as parts:
         before = recipe.training()
-        given = (opened(one).pieces() for one in before.data.sources) if before else ()
+        given = (open_source(one).pieces() for one in before.data.sources) if before else ()
         learned = chain(
             chain.from_iterable(given),
             chain.from_iterable(texts.pieces() for texts, _ in parts.values()),
         )
-        said = chain.from_iterable(map(_spoken, recipe.tune.sources)) if recipe.tune else ()
+        said = chain.from_iterable(map(_translate, recipe.tune.sources)) if recipe.tune else ()
         asked = (one for place in there for one in questions(place))
         found = contamination(chain(learned, said), asked).to_json()
     matches = list(found["matches"])
     return {**found, "matches": matches[:LISTED], "touched": len(matches), "left_out": left_out}
 
 
-def _spoken(section: RowsSection) -> Iterable[str]:
+def _translate(section: RowsSection) -> Iterable[str]:
     return ("\n".join(turn.text for turn in row.turns) for row in rows_of(section))
 
 
-def _limited(held: DocumentStore, limit: int) -> Iterator[str]:
+def _limit(held: DocumentStore, limit: int) -> Iterator[str]:
     done = 0
     for document in held.documents():
         text = "".join(document)

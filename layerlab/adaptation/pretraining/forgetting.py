@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from layerlab.corpus.batches import IGNORED, EvalBlocks, bits_per_byte
-from layerlab.training.validation import passes, predicted, resting
+from layerlab.training.validation import passes, predict, resting
 
 # Fewer documents than these say little about others: then blocks are what an interval is over.
 FEWEST = 8
@@ -120,7 +120,7 @@ class BitsPerByteEvaluator:
         sizes = [int((rows.targets != IGNORED).sum()) for rows in every]
         found = torch.zeros(sum(sizes), dtype=torch.float64)
         for number in passes(len(every), part):
-            logits, wanted = predicted(model, every[min(number, len(every) - 1)], precision)
+            logits, wanted = predict(model, every[min(number, len(every) - 1)], precision)
             nats = cross_entropy(logits, wanted, ignore_index=IGNORED, reduction="none")
             if number < len(every):
                 first = sum(sizes[:number])

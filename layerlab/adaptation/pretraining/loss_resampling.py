@@ -9,12 +9,12 @@ from torch.nn.functional import cross_entropy
 
 from layerlab.adaptation.pretraining.callbacks import ProcessGroup
 from layerlab.corpus.batches import BatchOrder
-from layerlab.training.validation import passes, predicted, resting
+from layerlab.training.validation import passes, predict, resting
 
 ALONE = ProcessGroup()
 
 
-def drawn(losses: np.ndarray, count: int, seed: int) -> np.ndarray:
+def draw_hard_batches(losses: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Numbers of the batches that are read again, in their order.
 
     p_i = exp(l_i) / sum_j exp(l_j); `count` of them are drawn one after another without
@@ -28,7 +28,7 @@ def drawn(losses: np.ndarray, count: int, seed: int) -> np.ndarray:
         losses: of each batch, in nats per token, of the model of the round before.
 
     Example:
-        >>> drawn(np.array([0.0, 1000.0, 0.0, 1000.0]), 2, seed=1).tolist()
+        >>> draw_hard_batches(np.array([0.0, 1000.0, 0.0, 1000.0]), 2, seed=1).tolist()
         [1, 3]
     """
     key = blake2b(f"{seed}/resampling".encode(), digest_size=16).digest()
@@ -69,7 +69,7 @@ def batch_losses(
             rows = order.batch(min(number, batches - 1), size)
             for first in range(0, size, micro or size):
                 some = rows[first : first + (micro or size)]
-                nats = cross_entropy(*predicted(model, some, place.precision), reduction="sum")
+                nats = cross_entropy(*predict(model, some, place.precision), reduction="sum")
                 if number < batches:
                     found[number] += float(nats) / (size * order.block)
     return place.reduce(found).cpu().numpy()

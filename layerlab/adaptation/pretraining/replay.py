@@ -77,7 +77,7 @@ class MixedCorpus:
     held: dict[str, Corpus]
 
 
-def mixed(
+def mix_texts(
     words: PreTrainedTokenizerFast, reading: ReplayData, progress: Progress | None = None
 ) -> MixedCorpus:
     """Tokens of both kinds of text, made once and found again.
@@ -168,7 +168,7 @@ class Blocks(Dataset[dict[str, Tensor]]):
         return np.bincount(sources, minlength=len(self.order.blocks)).tolist()
 
 
-def stacked(rows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+def stack_rows(rows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Rows of equal length as one batch."""
     return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 

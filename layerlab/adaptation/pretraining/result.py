@@ -8,7 +8,7 @@ from typing import Any
 from layerlab.adaptation.pretraining.callbacks import Share
 from layerlab.adaptation.pretraining.forgetting import Change
 from layerlab.adaptation.pretraining.replay import GENERAL
-from layerlab.adaptation.trainer.arguments import pace
+from layerlab.adaptation.trainer.arguments import step_counts
 from layerlab.errors import UserError
 from layerlab.validation import short_repr
 
@@ -51,7 +51,7 @@ class Course:
 
     def arguments(self, block: int) -> dict[str, Any]:
         """What Trainer is told of it, where the caller says nothing else."""
-        return {**pace(self.updates(block)), "per_device_train_batch_size": self.batch}
+        return {**step_counts(self.updates(block)), "per_device_train_batch_size": self.batch}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,20 +12,32 @@ from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments
 
 from layerlab.adaptation.pretraining.callbacks import Curves, ProcessGroup, Watched, shares
 from layerlab.adaptation.pretraining.forgetting import BitsPerByteEvaluator
-from layerlab.adaptation.pretraining.loss_resampling import batch_losses, drawn
-from layerlab.adaptation.pretraining.replay import Blocks, MixedCorpus, ReplayData, mixed, stacked
+from layerlab.adaptation.pretraining.loss_resampling import batch_losses, draw_hard_batches
+from layerlab.adaptation.pretraining.replay import (
+    Blocks,
+    MixedCorpus,
+    ReplayData,
+    mix_texts,
+    stack_rows,
+)
 from layerlab.adaptation.pretraining.result import Course, Pretrained
 from layerlab.adaptation.trainer.arguments import (
     block_of,
     check_entries,
-    share_out,
+    split_batch,
     trainer_arguments,
 )
-from layerlab.adaptation.trainer.resume import MODEL, agree, keep, resume, trainer_of
+from layerlab.adaptation.trainer.resume import (
+    MODEL,
+    build_trainer,
+    check_same_plan,
+    remember_plan,
+    resume,
+)
 from layerlab.corpus.batches import BatchOrder, EvalBlocks
 from layerlab.corpus.corpus import Progress
 from layerlab.system.files import write_file
-from layerlab.system.locks import locked
+from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
 
 
@@ -79,14 +91,14 @@ def pretrain(
     with ExitStack() as stack:
         stack.enter_context(quiet_libraries())
         settings = trainer_arguments(out, course.arguments(block), arguments, seed=course.seed)
-        share_out(settings, course.batch, "blocks")
+        split_batch(settings, course.batch, "blocks")
         first = settings.process_index == 0
         if first:
-            stack.enter_context(locked(out))
-        text = mixed(words, reading, progress if first else None)
+            stack.enter_context(lock_folder(out))
+        text = mix_texts(words, reading, progress if first else None)
         if first:
-            agree(out, _plan(text, course, reading, block), arguments)
-        return _trained(Run(model, words, text, course, block, settings), out, progress)
+            check_same_plan(out, _plan(text, course, reading, block), arguments)
+        return _train(Run(model, words, text, course, block, settings), out, progress)
 
 
 @dataclass(frozen=True)
@@ -117,14 +129,16 @@ class Run:
         return loss
 
 
-def _trained(run: Run, out: Path, progress: Progress | None) -> Pretrained:
+def _train(run: Run, out: Path, progress: Progress | None) -> Pretrained:
     order = BatchOrder(run.text.corpus, run.block, run.course.seed)
     updates = run.course.updates(run.block)
     blocks = Blocks(order, updates * run.course.batch)
-    trainer = trainer_of(run.model, run.settings, rows=blocks, collator=stacked, loss=run.loss)
+    trainer = build_trainer(
+        run.model, run.settings, rows=blocks, collator=stack_rows, loss=run.loss
+    )
     place = _place(trainer)
     if run.course.resample is not None:
-        chosen = _chosen(run, order, updates, out, place)
+        chosen = _choose(run, order, updates, out, place)
         trainer.train_dataset = blocks = Blocks(order, run.course.batch, chosen)
         run.settings.max_steps = updates = len(chosen)
     watched = Watched(
@@ -141,8 +155,8 @@ def _trained(run: Run, out: Path, progress: Progress | None) -> Pretrained:
     curves = Curves(watched, out, place, progress)
     trainer.add_callback(curves)
     resume(trainer, out, "continued pretraining")
-    found = _found(run, curves, watched, updates, out)
-    _saved(run, trainer, found, out, place)
+    found = _find(run, curves, watched, updates, out)
+    _save(run, trainer, found, out, place)
     return found
 
 
@@ -159,7 +173,7 @@ def _place(trainer: Trainer) -> ProcessGroup:
     )
 
 
-def _found(run: Run, curves: Curves, watched: Watched, updates: int, out: Path) -> Pretrained:
+def _find(run: Run, curves: Curves, watched: Watched, updates: int, out: Path) -> Pretrained:
     read = shares(watched.blocks, watched.kinds, updates * run.course.batch)
     notes = list(run.text.corpus.notes)
     notes += [f"{one.source} was read {one.passes:.2f} times" for one in read if one.passes > 1]
@@ -175,7 +189,7 @@ def _found(run: Run, curves: Curves, watched: Watched, updates: int, out: Path) 
     )
 
 
-def _saved(run: Run, trainer: Trainer, found: Pretrained, out: Path, place: ProcessGroup) -> None:
+def _save(run: Run, trainer: Trainer, found: Pretrained, out: Path, place: ProcessGroup) -> None:
     """The model under its name once it is whole; all processes take part where it is sharded."""
     partial = out / f".{MODEL}.partial"
     trainer.save_model(str(partial))
@@ -187,14 +201,14 @@ def _saved(run: Run, trainer: Trainer, found: Pretrained, out: Path, place: Proc
                     one.rename(folder / one.name)
             run.words.save_pretrained(folder)
 
-        keep(out, fill, found.to_json())
+        remember_plan(out, fill, found.to_json())
         for left in partial.iterdir():
             left.unlink()
         partial.rmdir()
     trainer.accelerator.wait_for_everyone()
 
 
-def _chosen(run: Run, order: BatchOrder, updates: int, out: Path, place: ProcessGroup) -> Any:
+def _choose(run: Run, order: BatchOrder, updates: int, out: Path, place: ProcessGroup) -> Any:
     """The batches that are trained on; once drawn, they stay."""
     kept = out / "batches.json"
     if kept.is_file():
@@ -208,7 +222,7 @@ def _chosen(run: Run, order: BatchOrder, updates: int, out: Path, place: Process
         place=place,
     )
     count = max(1, round((run.course.resample or 1.0) * updates))
-    chosen = drawn(losses, count, run.course.seed).tolist()
+    chosen = draw_hard_batches(losses, count, run.course.seed).tolist()
     if place.first:
         content = {"batches": chosen, "losses": losses.tolist()}
         write_file(kept, json.dumps(content) + "\n")

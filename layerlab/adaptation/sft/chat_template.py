@@ -44,7 +44,7 @@ class Rendered:
     spans: tuple[tuple[int, int], ...]
 
 
-def templated(words: PreTrainedTokenizerFast) -> str | None:
+def add_plain_template(words: PreTrainedTokenizerFast) -> str | None:
     """Give a tokenizer without a chat template the plain one, which is saved with it.
 
     Returns:

@@ -92,10 +92,10 @@ def conversation(row: Mapping[str, Any], place: str = "a row") -> Conversation:
     found = {"messages": _of_messages, "sharegpt": _of_sharegpt, "alpaca": _of_alpaca}[form](
         row, place
     )
-    return checked(Conversation(tuple(found), place))
+    return check_conversation(Conversation(tuple(found), place))
 
 
-def checked(given: Conversation) -> Conversation:
+def check_conversation(given: Conversation) -> Conversation:
     """The same conversation, if there is something to learn from it.
 
     Raises:
@@ -141,13 +141,13 @@ def _form(row: Mapping[str, Any], place: str) -> str:
 
 
 def _of_messages(row: Mapping[str, Any], place: str) -> Iterator[Turn]:
-    for number, one in enumerate(_listed(row["messages"], "messages", place), 1):
+    for number, one in enumerate(_list(row["messages"], "messages", place), 1):
         yield _turn(one, ("role", "content"), f"{place}: turn {number}")
 
 
 def _of_sharegpt(row: Mapping[str, Any], place: str) -> Iterator[Turn]:
     yield from _system(row, place)
-    for number, one in enumerate(_listed(row["conversations"], "conversations", place), 1):
+    for number, one in enumerate(_list(row["conversations"], "conversations", place), 1):
         turn = _turn(one, ("from", "value"), f"{place}: turn {number}")
         yield Turn(CALLED.get(turn.role, turn.role), turn.text)
 
@@ -206,7 +206,7 @@ def _turn(given: Any, names: tuple[str, str], place: str) -> Turn:
     return Turn(_text(given[names[0]], names[0], place), _text(given[names[1]], names[1], place))
 
 
-def _listed(given: Any, name: str, place: str) -> list[Any]:
+def _list(given: Any, name: str, place: str) -> list[Any]:
     if not isinstance(given, list) or not given:
         raise UserError(f"{place}: {name} is {short_repr(given)}; expected a list of turns")
     return given

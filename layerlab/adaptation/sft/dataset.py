@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from layerlab.adaptation.sft.conversations import Conversation
 from layerlab.adaptation.sft.encode import Encoder, Example
 from layerlab.adaptation.sft.lora import Lora
-from layerlab.adaptation.sft.mixing import Source, blocks, source
+from layerlab.adaptation.sft.mixing import Source, blocks, draw_source
 from layerlab.adaptation.sft.packing import Collator
 from layerlab.errors import UserError
 from layerlab.system.logs import quiet_libraries
@@ -118,7 +118,7 @@ class Rows(Dataset[list[Example]]):
         return [sources[place].examples[one] for place, one in self.prepared.rows[number]]
 
 
-def prepared(
+def prepare_dataset(
     words: PreTrainedTokenizerFast,
     given: Mapping[str, Sequence[Conversation]],
     lesson: Lesson,
@@ -134,7 +134,7 @@ def prepared(
     with quiet_libraries():
         encoder = Encoder(words)
         options: dict[str, Any] = {"block": block, "held": lesson.held, "seed": lesson.seed}
-        sources = [source(name, rows, encoder, **options) for name, rows in given.items()]
+        sources = [draw_source(name, rows, encoder, **options) for name, rows in given.items()]
     whole = sum(sum(one.lengths) for one in sources)
     rows = list(
         blocks(

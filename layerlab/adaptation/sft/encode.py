@@ -107,7 +107,7 @@ class Encoder:
 
     def _encoded(self, rendered: Rendered, marks: str) -> tuple[list[int], np.ndarray]:
         """Tokens, and the number of the span that each is in, or -1."""
-        whole, plain = _shown(rendered, marks)
+        whole, plain = _show(rendered, marks)
         cuts = {0, len(whole.text), *(edge for span in (*whole.spans, *plain) for edge in span)}
         ids, sides = list[int](), list[int]()
         for start, end in pairwise(sorted(cuts)):
@@ -136,7 +136,7 @@ def _places(text: str, marks: Sequence[str]) -> list[slice]:
     return found[::-1]
 
 
-def _shown(rendered: Rendered, marks: str) -> tuple[Rendered, list[tuple[int, int]]]:
+def _show(rendered: Rendered, marks: str) -> tuple[Rendered, list[tuple[int, int]]]:
     """Take the unused characters out again: the text, and what stood between them."""
     if not marks:
         return rendered, []

@@ -66,7 +66,7 @@ def answers(
             for rows in _together(asked, batch, whole):
                 longest = len(rows[-1].ids)
                 most = min(new, context - longest) if context else new
-                for one, ids in zip(rows, _written(model, words, rows, ends, most), strict=True):
+                for one, ids in zip(rows, _write(model, words, rows, ends, most), strict=True):
                     found[one.number] = str(words.decode(ids, skip_special_tokens=True)).strip()
     finally:
         model.config.use_cache = cached
@@ -89,7 +89,7 @@ def _together(asked: Sequence[Asked], batch: int, whole: float) -> Iterator[list
         yield rows
 
 
-def _written(
+def _write(
     model: Any, words: PreTrainedTokenizerFast, rows: Sequence[Asked], ends: set[Any], new: int
 ) -> Iterator[list[int]]:
     longest = len(rows[-1].ids)

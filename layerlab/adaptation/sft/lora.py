@@ -31,7 +31,7 @@ class Lora:
     merged: bool = False
 
 
-def adapted(model: Any, lora: Lora) -> Any:
+def add_adapters(model: Any, lora: Lora) -> Any:
     """The model with adapters; its own weights stand still.
 
     Raises:
@@ -62,7 +62,7 @@ def adapted(model: Any, lora: Lora) -> Any:
         return peft.get_peft_model(model, settings)
 
 
-def merged(model: Any) -> Any:
+def merge_adapters(model: Any) -> Any:
     """The model that the adapters were put on, with what they have learned added to its weights."""
     with _calm():
         return model.merge_and_unload()

@@ -58,7 +58,7 @@ class Source:
         return [len(one.ids) for one in self.examples]
 
 
-def source(
+def draw_source(
     name: str,
     rows: Sequence[Conversation],
     encoder: Encoder,

@@ -9,23 +9,23 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainingArguments
 
-from layerlab.adaptation.sft.chat_template import templated
+from layerlab.adaptation.sft.chat_template import add_plain_template
 from layerlab.adaptation.sft.conversations import Conversation
-from layerlab.adaptation.sft.dataset import Lesson, Rows, SFTDataset, prepared
-from layerlab.adaptation.sft.lora import adapted, merged
+from layerlab.adaptation.sft.dataset import Lesson, Rows, SFTDataset, prepare_dataset
+from layerlab.adaptation.sft.lora import add_adapters, merge_adapters
 from layerlab.adaptation.sft.mixing import SourceStats
 from layerlab.adaptation.sft.packing_check import check_separation
 from layerlab.adaptation.trainer.arguments import (
     block_of,
     check_entries,
-    pace,
-    share_out,
+    split_batch,
+    step_counts,
     trainer_arguments,
 )
-from layerlab.adaptation.trainer.resume import agree, keep, resume, trainer_of
+from layerlab.adaptation.trainer.resume import build_trainer, check_same_plan, remember_plan, resume
 from layerlab.corpus.corpus import Progress
 from layerlab.model.loss import causal_loss
-from layerlab.system.locks import locked
+from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
 
 HELD = "held"
@@ -126,7 +126,7 @@ def tune(
     """
     lesson = lesson or Lesson()
     check_entries(model, words)
-    note = templated(words)
+    note = add_plain_template(words)
     notes = (note,) if note else ()
     block = lesson.block or block_of(model)
     if lesson.pack:
@@ -134,18 +134,18 @@ def tune(
     with ExitStack() as stack:
         stack.enter_context(quiet_libraries())
         settings = _arguments(lesson, out, arguments)
-        found = prepared(words, rows, lesson, block)
-        for name, value in pace(found.updates).items():
+        found = prepare_dataset(words, rows, lesson, block)
+        for name, value in step_counts(found.updates).items():
             setattr(settings, name, arguments.get(name, value))
         if settings.process_index == 0:
-            stack.enter_context(locked(out))
-            agree(out, _plan(found, block), arguments)
+            stack.enter_context(lock_folder(out))
+            check_same_plan(out, _plan(found, block), arguments)
         lora = lesson.lora
-        learner = adapted(model, lora) if lora else model
-        curve, trainer = _trained(learner, found, settings, out, progress)
+        learner = add_adapters(model, lora) if lora else model
+        curve, trainer = _train(learner, found, settings, out, progress)
         learner.eval()
         done = Tuned(
-            model=merged(learner) if lora and lora.merged else learner,
+            model=merge_adapters(learner) if lora and lora.merged else learner,
             updates=found.updates,
             sources={one.name: one.tally for one in found.sources},
             curve=curve,
@@ -153,7 +153,7 @@ def tune(
             notes=notes,
         )
         if settings.process_index == 0:
-            _saved(done, words)
+            _save(done, words)
         trainer.accelerator.wait_for_everyone()
         return done
 
@@ -196,22 +196,24 @@ def mean_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> A
     )
 
 
-def _trained(
+def _train(
     model: Any, found: SFTDataset, settings: TrainingArguments, out: Path, progress: Progress | None
 ) -> tuple[list[tuple[int, dict[str, float]]], Trainer]:
-    trainer = trainer_of(model, settings, rows=Rows(found), collator=found.collator, loss=mean_loss)
+    trainer = build_trainer(
+        model, settings, rows=Rows(found), collator=found.collator, loss=mean_loss
+    )
     trainer.add_callback(AnswerLossCallback(found, trainer, progress))
     resume(trainer, out, "instruction tuning")
     history: list[Any] = trainer.state.log_history
     return [(one["step"], one[HELD]) for one in history if HELD in one], trainer
 
 
-def _saved(done: Tuned, words: PreTrainedTokenizerFast) -> None:
+def _save(done: Tuned, words: PreTrainedTokenizerFast) -> None:
     def fill(folder: Path) -> None:
         done.model.save_pretrained(folder)
         words.save_pretrained(folder)
 
-    keep(done.folder, fill, done.to_json())
+    remember_plan(done.folder, fill, done.to_json())
 
 
 def _arguments(lesson: Lesson, out: Path, given: Mapping[str, Any]) -> TrainingArguments:
@@ -221,7 +223,7 @@ def _arguments(lesson: Lesson, out: Path, given: Mapping[str, Any]) -> TrainingA
         "per_device_train_batch_size": 4,
     }
     found = trainer_arguments(out, own, given, seed=lesson.seed)
-    share_out(found, lesson.batch, "rows")
+    split_batch(found, lesson.batch, "rows")
     return found
 
 

@@ -76,7 +76,7 @@ def trainer_arguments(
     return found
 
 
-def share_out(settings: TrainingArguments, batch: int, what: str) -> None:
+def split_batch(settings: TrainingArguments, batch: int, what: str) -> None:
     """Split an update over processes and passes, as evenly as the batch of a device allows.
 
     Args:
@@ -98,7 +98,7 @@ def share_out(settings: TrainingArguments, batch: int, what: str) -> None:
     settings.gradient_accumulation_steps = own // micro
 
 
-def pace(updates: int) -> dict[str, int]:
+def step_counts(updates: int) -> dict[str, int]:
     """How long Trainer runs, and how often it writes, where the caller says nothing else."""
     line = max(1, updates // 100)
     return {"max_steps": updates, "logging_steps": line, "save_steps": 10 * line}

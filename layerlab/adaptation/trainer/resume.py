@@ -14,13 +14,13 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from layerlab.errors import UserError
 from layerlab.records.parse import read_json
 from layerlab.system.files import write_file, write_folder
-from layerlab.training.sharding import whole
+from layerlab.training.sharding import full_tensor
 from layerlab.validation import short_repr
 
 PLAN, RESULT, MODEL = "plan.json", "result.json", "model"
 
 
-def agree(out: Path, plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+def check_same_plan(out: Path, plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     """Keep what a run is begun with, or compare it with what it was begun with.
 
     Args:
@@ -44,7 +44,7 @@ def agree(out: Path, plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> N
         )
 
 
-def newest(out: Path) -> str | None:
+def newest_checkpoint(out: Path) -> str | None:
     """The newest checkpoint that was written to its end: its state is written last."""
     found = []
     for folder in out.glob("checkpoint-*"):
@@ -56,7 +56,7 @@ def newest(out: Path) -> str | None:
     return max(found)[1] if found else None
 
 
-def trainer_of(
+def build_trainer(
     model: Any,
     settings: TrainingArguments,
     *,
@@ -96,9 +96,9 @@ class FiniteGradientCallback(TrainerCallback):
             UserError: it is not finite.
         """
         gradients = [one.grad for one in model.parameters() if one.grad is not None]
-        if args.fp16 or bool(torch.isfinite(whole(get_total_norm(gradients)))):
+        if args.fp16 or bool(torch.isfinite(full_tensor(get_total_norm(gradients)))):
             return
-        kept = newest(self.out)
+        kept = newest_checkpoint(self.out)
         precision = ", or leave bf16 out" if args.bf16 else ""
         raise UserError(
             f"{self.stage}: the loss or its gradient is not finite at update "
@@ -119,10 +119,10 @@ def resume(trainer: Trainer, out: Path, stage: str) -> None:
     """
     trainer.add_callback(FiniteGradientCallback(stage, out))
     with _uncached(trainer.model):
-        trainer.train(resume_from_checkpoint=newest(out))
+        trainer.train(resume_from_checkpoint=newest_checkpoint(out))
 
 
-def keep(out: Path, fill: Callable[[Path], None], result: Mapping[str, Any]) -> None:
+def remember_plan(out: Path, fill: Callable[[Path], None], result: Mapping[str, Any]) -> None:
     """Write the model, whole or not at all, and then what came of the run."""
     write_folder(out / MODEL, fill, "model", like=lambda _: True)
     write_file(out / RESULT, json.dumps(result, indent=1, ensure_ascii=False) + "\n")

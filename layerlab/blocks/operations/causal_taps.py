@@ -29,7 +29,7 @@ def tapped(x: Stream, weight: Tensor, ages: Tensor | None, *, added: bool) -> St
     if worthwhile(x):
         y: Stream = _Tapped.apply(x, weight, ages, added)
         return y
-    return weighed(_reached(x, weight), weight, ages, added=added)
+    return weighed(_reach(x, weight), weight, ages, added=added)
 
 
 def weighed(past: Tensor, weight: Tensor, ages: Tensor | None, *, added: bool) -> Tensor:
@@ -79,7 +79,7 @@ class _Tapped(torch.autograd.Function):
         if redone(gradient):
 
             def plain(x: Tensor, weight: Tensor) -> Tensor:
-                return weighed(_reached(x, weight), weight, ages, added=ctx.added)
+                return weighed(_reach(x, weight), weight, ages, added=ctx.added)
 
             return *again(plain, (x, weight), (gradient,)), None, None
         taps, there = _taps(weight), _there(x, ages, weight.shape[1])
@@ -140,7 +140,7 @@ def _present(x: Tensor, tap: Tensor, target: Tensor, *, added: bool) -> None:
         torch.mul(x, tap, out=target)
 
 
-def _reached(x: Tensor, weight: Tensor) -> Tensor:
+def _reach(x: Tensor, weight: Tensor) -> Tensor:
     """The tokens with as many zeros before them as weights look back."""
     return functional.pad(x, (0, 0, weight.shape[1] - 1, 0))
 

@@ -7,7 +7,7 @@ Over a few rows the chain stays in the cache, and only its input is kept for the
 import torch
 from torch import Tensor
 
-from layerlab.blocks.operations.derivative import unwatched
+from layerlab.blocks.operations.derivative import is_unwatched
 
 LARGE = 2**18  # numbers; below that all of it stays in the cache anyway
 PIECE = 2**18  # numbers; in smaller pieces the calls cost more than the memory
@@ -26,7 +26,7 @@ def large(x: Tensor) -> bool:
 
     Source: Own.
     """
-    return x.device.type == "cpu" and x.numel() >= LARGE and unwatched()
+    return x.device.type == "cpu" and x.numel() >= LARGE and is_unwatched()
 
 
 def rows(width: int) -> int:

@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 from torch.nn.modules.module import _has_any_global_hook
 
 
-def unwatched() -> bool:
+def is_unwatched() -> bool:
     """Whether operations run one by one, and none but autograd's backward pass looks on.
 
     A compiler fuses the plain formula by itself; transforms of functions and forward derivatives

@@ -121,7 +121,7 @@ class _Add(torch.autograd.Function):
         if written is None and mean is None:
             return None, None, None
         weights, y = ctx.saved_tensors
-        through = _joined(written, mean, weights)
+        through = _join(written, mean, weights)
         if redone(through):
             others = again(_outer, (weights, y), (through,))
             return through, *others
@@ -133,7 +133,7 @@ def _outer(weights: Tensor, y: Tensor) -> Tensor:
     return weights.unsqueeze(-1) * y.unsqueeze(-2)
 
 
-def _joined(written: Tensor | None, mean: Tensor | None, weights: Tensor) -> Tensor:
+def _join(written: Tensor | None, mean: Tensor | None, weights: Tensor) -> Tensor:
     """The gradient of the streams, of those of the two that came back."""
     if mean is None:
         assert written is not None  # else there is no gradient

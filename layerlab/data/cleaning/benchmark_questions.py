@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from layerlab.data.archives import is_archive, members
-from layerlab.data.charset import advised
+from layerlab.data.archives import is_archive, read_members
+from layerlab.data.charset import advise_conversion
 from layerlab.data.cleaning.contamination import Question
 from layerlab.errors import UserError
 from layerlab.records.parse import check_text, json_of
@@ -76,7 +76,7 @@ def _files(place: Path) -> Iterator[tuple[str, bytes]]:
         if not path.is_file():
             continue
         if is_archive(path):
-            yield from members(path, lambda name: name.endswith(KINDS))
+            yield from read_members(path, lambda name: name.endswith(KINDS))
         elif path.name.endswith(KINDS):
             try:
                 yield path.name, path.read_bytes()
@@ -91,7 +91,9 @@ def _rows(name: str, data: bytes) -> Iterator[Mapping[str, Any]]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(f"{name}: byte {error.start} is not UTF-8 text; {advised(error)}") from None
+        raise UserError(
+            f"{name}: byte {error.start} is not UTF-8 text; {advise_conversion(error)}"
+        ) from None
     if name.endswith(LINES):
         yield from ({"text": line.rstrip("\n")} for line in io.StringIO(text))
         return

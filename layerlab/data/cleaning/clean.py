@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from layerlab.console.tables import grid, printable, titled
+from layerlab.console.tables import add_title, grid, printable
 from layerlab.data.cleaning.deduplication import Exact, NearDuplicates
 from layerlab.data.cleaning.quality_filters import Quality
 from layerlab.data.cleaning.repetition_filters import Limits
 from layerlab.data.normal_form import normal_form
-from layerlab.data.sources import TextChunk, opened, to_source
+from layerlab.data.sources import TextChunk, open_source, to_source
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import Source
 from layerlab.system.files import write_folder
@@ -120,7 +120,7 @@ class Cleaned:
         said = f"{self.changed:,} rewritten by {self.rules.form}" if self.changed else ""
         rows.append(("left", f"{self.kept:,}", f"{self.kept_bytes:,}", said))
         headings = ("", "documents", "bytes", "for example")
-        return titled(f"{self.name}, cleaned", grid(headings, rows, ("", "for example")))
+        return add_title(f"{self.name}, cleaned", grid(headings, rows, ("", "for example")))
 
 
 class Cleaner:
@@ -213,11 +213,11 @@ def clean(source: Source | str | Path, out: Path, rules: Rules = Rules()) -> Cle
         UserError: the source cannot be read, nothing is left of it, or the folder holds files.
     """
     given = source if isinstance(source, Source) else to_source(str(source))
-    text, cleaner = opened(given), Cleaner(rules)
+    text, cleaner = open_source(given), Cleaner(rules)
 
     def fill(folder: Path) -> None:
         with (folder / TEXT).open("w", encoding="utf-8") as file:
-            for one in cleaner.clean(_begun(text.pieces(), given.limit)):
+            for one in cleaner.clean(_begin(text.pieces(), given.limit)):
                 file.write(json.dumps({"text": one}, ensure_ascii=False) + "\n")
         if not cleaner.kept:
             reasons = ", ".join(f"{one.documents} {why}" for why, one in cleaner.removed.items())
@@ -234,7 +234,7 @@ def clean(source: Source | str | Path, out: Path, rules: Rules = Rules()) -> Cle
     return cleaner.found(text.name, text.notes, out / TEXT)
 
 
-def _begun(pieces: Iterable[TextChunk], limit: int | None) -> Iterator[TextChunk]:
+def _begin(pieces: Iterable[TextChunk], limit: int | None) -> Iterator[TextChunk]:
     """Up to so many bytes; the last document may be cut."""
     left = limit
     for text, first in pieces:

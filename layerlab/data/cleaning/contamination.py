@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from layerlab.console.tables import grid, titled
-from layerlab.data.cleaning.ngrams import joined, keys, units, windows
+from layerlab.console.tables import add_title, grid
+from layerlab.data.cleaning.ngrams import join_units, keys, units, windows
 from layerlab.data.sources import TextChunk
 from layerlab.errors import UserError
 
@@ -111,7 +111,7 @@ class Contamination:
             for counted in [(one.questions, one.short, one.touched, one.held)]
         ]
         title = f"{self.documents:,} documents against {len(self.benchmarks)} benchmarks"
-        return titled(title, grid(headings, rows, headings[:1]))
+        return add_title(title, grid(headings, rows, headings[:1]))
 
 
 class Index:
@@ -188,7 +188,7 @@ class Index:
                 id=name,
                 covered=float(covered.mean()),
                 document=int(documents[hits].min()),
-                run=joined(parts[hits[0] : hits[0] + length]),
+                run=join_units(parts[hits[0] : hits[0] + length]),
             )
 
     def counts(self, matches: Iterable[Match]) -> dict[str, Count]:

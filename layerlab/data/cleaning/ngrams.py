@@ -40,7 +40,7 @@ def dense(parts: list[str]) -> bool:
     return 2 * sum(bool(_SINGLE.match(part)) for part in parts) > len(parts)
 
 
-def joined(parts: list[str]) -> str:
+def join_units(parts: list[str]) -> str:
     """Units as a reader writes them."""
     return re.sub(rf"(?<=[{DENSE}]) (?=[{DENSE}])", "", " ".join(parts))
 

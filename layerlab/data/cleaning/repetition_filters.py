@@ -125,11 +125,11 @@ def nearby(found: np.ndarray, sizes: np.ndarray, size: int) -> float:
     total = 0.0
     for first in range(0, len(found), WINDOW):
         part = slice(first, first + WINDOW)
-        total += repeated(found[part], sizes[part], size) * float(sizes[part].sum())
+        total += repeated_share(found[part], sizes[part], size) * float(sizes[part].sum())
     return total / float(sizes.sum()) if len(found) else 0.0
 
 
-def repeated(found: np.ndarray, sizes: np.ndarray, size: int) -> float:
+def repeated_share(found: np.ndarray, sizes: np.ndarray, size: int) -> float:
     """Share of the characters in runs of `size` units that stand earlier too, each counted once.
 
     0 repeats no run; towards 1, everything after the beginning has been said before.

@@ -269,14 +269,14 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
 )
 
 
-def declared(name: str) -> Benchmark:
+def find_benchmark(name: str) -> Benchmark:
     """A benchmark by its name.
 
     Raises:
         UserError: there is none of that name.
 
     Example:
-        >>> declared("ceval").title, len(declared("ceval").subjects)
+        >>> find_benchmark("ceval").title, len(find_benchmark("ceval").subjects)
         ('C-Eval', 52)
     """
     if name in BENCHMARKS:

@@ -10,10 +10,10 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from layerlab.data.archives import is_archive, members
+from layerlab.data.archives import is_archive, read_members
 from layerlab.data.sources import data_folder
 from layerlab.errors import UserError
-from layerlab.evaluation.benchmarks.hub_files import held
+from layerlab.evaluation.benchmarks.hub_files import download_benchmark
 from layerlab.evaluation.benchmarks.spec import Benchmark, Subtask
 
 
@@ -24,7 +24,7 @@ class File(NamedTuple):
     content: bytes
 
 
-def fetched(
+def read_files(
     benchmark: Benchmark, subject: Subtask, split: str, folder: Path | None = None
 ) -> list[File]:
     """The files of a split of a subject.
@@ -41,21 +41,21 @@ def fetched(
         )
     home = _home(benchmark, folder)
     wanted = [pattern.format(file=subject.file) for pattern in benchmark.files[split]]
-    return [_found(home, path) or _from_afar(benchmark, home, path) for path in wanted]
+    return [_find(home, path) or _from_afar(benchmark, home, path) for path in wanted]
 
 
-def here(benchmark: Benchmark, folder: Path | None = None) -> bool:
+def is_here(benchmark: Benchmark, folder: Path | None = None) -> bool:
     """Whether the scored split of the first subject of a benchmark is in the data folder."""
     files = benchmark.files[benchmark.split]
     home, first = _home(benchmark, folder), benchmark.subjects[0]
-    return all(_found(home, pattern.format(file=first.file)) for pattern in files)
+    return all(_find(home, pattern.format(file=first.file)) for pattern in files)
 
 
 def _home(benchmark: Benchmark, folder: Path | None) -> Path:
     return (folder or data_folder()) / benchmark.folder
 
 
-def _found(home: Path, wanted: str) -> File | None:
+def _find(home: Path, wanted: str) -> File | None:
     direct = home / wanted
     if direct.is_file():
         return File(str(direct), _read(direct))
@@ -91,7 +91,7 @@ def _members(path: Path, ending: str) -> Mapping[str, bytes]:
 # Every subject has a file of its own in the same archive.
 @lru_cache(maxsize=4)
 def _unpack(path: Path, ending: str, changed_ns: int, size_bytes: int) -> Mapping[str, bytes]:
-    return dict(members(path, lambda name: name.endswith(ending)))
+    return dict(read_members(path, lambda name: name.endswith(ending)))
 
 
 def _from_afar(benchmark: Benchmark, home: Path, wanted: str) -> File:
@@ -99,7 +99,7 @@ def _from_afar(benchmark: Benchmark, home: Path, wanted: str) -> File:
     tried = ""
     if benchmark.hub_files:
         try:
-            found = _found(held(benchmark), wanted)
+            found = _find(download_benchmark(benchmark), wanted)
         except UserError as error:
             found, tried = None, f" ({str(error).partition(';')[0]})"
         if found:

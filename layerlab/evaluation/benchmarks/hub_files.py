@@ -12,18 +12,18 @@ from layerlab.evaluation.benchmarks.spec import Benchmark
 from layerlab.system.hub import hub
 
 
-def held(benchmark: Benchmark) -> Path:
+def download_benchmark(benchmark: Benchmark) -> Path:
     """The folder of the files that the Hub has, or a copy of it that is kept here.
 
     Raises:
         UserError: neither is to be had.
     """
-    return _downloaded(str(benchmark.hub), benchmark.hub_files)
+    return _download(str(benchmark.hub), benchmark.hub_files)
 
 
 # Only what was found is kept, so that a network that comes back is used.
 @cache
-def _downloaded(name: str, patterns: tuple[str, ...]) -> Path:
+def _download(name: str, patterns: tuple[str, ...]) -> Path:
     from huggingface_hub import snapshot_download
 
     with hub() as why:

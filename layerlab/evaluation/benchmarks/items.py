@@ -11,7 +11,7 @@ from pathlib import Path
 
 from layerlab.data.normal_form import normal_form
 from layerlab.errors import UserError
-from layerlab.evaluation.benchmarks.readers import Row, rows
+from layerlab.evaluation.benchmarks.readers import Row, read_rows
 from layerlab.evaluation.benchmarks.spec import Benchmark, Subtask
 from layerlab.validation import short_repr
 
@@ -56,7 +56,7 @@ class Item:
         return "".join(LETTERS[place] for place in self.right)
 
 
-def questions(
+def read_items(
     benchmark: Benchmark, subject: Subtask, split: str, folder: Path | None = None
 ) -> list[Item]:
     """The questions of a split that have an answer, in the order of the file.
@@ -67,7 +67,7 @@ def questions(
     Raises:
         UserError: the split is not there, not in the benchmark's format, or has no answers.
     """
-    read, given = _READERS[benchmark.name], rows(benchmark, subject, split, folder)
+    read, given = _READERS[benchmark.name], read_rows(benchmark, subject, split, folder)
     found = [read(row) for row in given]
     if benchmark.first and split == benchmark.split:
         found = found[: benchmark.first]
@@ -90,7 +90,7 @@ def oddities(
     left out.
     """
     read = _READERS[benchmark.name]
-    found = [read(row) for row in rows(benchmark, subject, split, folder)]
+    found = [read(row) for row in read_rows(benchmark, subject, split, folder)]
     twins = [
         f"{one.line}: the option {short_repr(twin)} stands there twice; it is scored as published"
         for one in found
@@ -199,7 +199,7 @@ def _of_boolq(row: Row) -> Item:
         text=row.text("question"),
         passage=row.text("passage"),
         options=("No", "Yes"),
-        right=_labelled(row, {"false": 0, "true": 1}),
+        right=_label(row, {"false": 0, "true": 1}),
     )
 
 
@@ -209,7 +209,7 @@ def _of_ax_b(row: Row) -> Item:
         text=row.text("sentence2"),
         passage=row.text("sentence1"),
         options=("True", "False"),
-        right=_labelled(row, {"entailment": 0, "not_entailment": 1}),
+        right=_label(row, {"entailment": 0, "not_entailment": 1}),
     )
 
 
@@ -218,7 +218,7 @@ def _of_piqa(row: Row) -> Item:
         place=row.place,
         text=row.text("goal"),
         options=(row.text("sol1"), row.text("sol2")),
-        right=_labelled(row, {"0": 0, "1": 1}),
+        right=_label(row, {"0": 0, "1": 1}),
     )
 
 
@@ -228,7 +228,7 @@ def _of_csl(row: Row) -> Item:
         text="，".join(row.texts("keyword")),
         passage=row.text("abst"),
         options=("否", "是"),
-        right=_labelled(row, {"0": 0, "1": 1}),
+        right=_label(row, {"0": 0, "1": 1}),
     )
 
 
@@ -237,7 +237,7 @@ def _of_eprstmt(row: Row) -> Item:
         place=row.place,
         text=row.text("sentence"),
         options=("消极", "积极"),
-        right=_labelled(row, {"negative": 0, "positive": 1}),
+        right=_label(row, {"negative": 0, "positive": 1}),
     )
 
 
@@ -249,7 +249,7 @@ def _of_summary(row: Row) -> Item:
     )
 
 
-def _labelled(row: Row, known: Mapping[str, int]) -> tuple[int, ...]:
+def _label(row: Row, known: Mapping[str, int]) -> tuple[int, ...]:
     """The place of the option that a label names; none where the split has no labels."""
     label = row.text("label").strip() if "label" in row.cells else ""
     if not label:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from layerlab.data.charset import advised
+from layerlab.data.charset import advise_conversion
 from layerlab.errors import UserError
-from layerlab.evaluation.benchmarks.files import File, fetched
+from layerlab.evaluation.benchmarks.files import File, read_files
 from layerlab.evaluation.benchmarks.spec import Benchmark, Form, Subtask
 from layerlab.records.parse import check_text, json_of
 from layerlab.validation import short_repr
@@ -64,7 +64,7 @@ class Row(NamedTuple):
         )
 
 
-def rows(
+def read_rows(
     benchmark: Benchmark, subject: Subtask, split: str, folder: Path | None = None
 ) -> list[Row]:
     """The rows of a split of a subject, in the order of its file.
@@ -75,7 +75,7 @@ def rows(
     Raises:
         UserError: a file is not there, or not written as the benchmark writes it.
     """
-    files = fetched(benchmark, subject, split, folder)
+    files = read_files(benchmark, subject, split, folder)
     found = list(_FORMS[benchmark.form](*files))
     if not found:
         raise UserError(f"{files[0].name} holds no rows; copy it anew")
@@ -128,10 +128,10 @@ def of_lines(file: File) -> Iterator[Row]:
         >>> [row.cells for row in of_lines(File("x.jsonl", b'{"Label": 1.50, "no": null}'))]
         [{'label': '1.50', 'no': ''}]
     """
-    for number, line in enumerate(decoded(file).split("\n"), 1):
+    for number, line in enumerate(decode_text(file).split("\n"), 1):
         if line.strip():
             place = f"{file.name}, line {number}"
-            yield _object(place, _parsed(place, line, "that line"))
+            yield _object(place, _parse(place, line, "that line"))
 
 
 def of_list(file: File) -> Iterator[Row]:
@@ -139,7 +139,7 @@ def of_list(file: File) -> Iterator[Row]:
 
     Source: Own.
     """
-    found = _parsed(file.name, decoded(file), "that file")
+    found = _parse(file.name, decode_text(file), "that file")
     if not isinstance(found, list):
         raise UserError(f"{file.name} is {short_repr(found)}; expected a list of objects")
     for number, one in enumerate(found, 1):
@@ -168,7 +168,7 @@ def of_parallel_lines(file: File, beside: File) -> Iterator[Row]:
         yield Row(f"{file.name}, line {number}", dict(zip(("text", "summary"), pair, strict=True)))
 
 
-def decoded(file: File) -> str:
+def decode_text(file: File) -> str:
     """The text of a file, without a byte order mark; lines end in a line feed.
 
     Source: Own.
@@ -180,13 +180,15 @@ def decoded(file: File) -> str:
         text = file.content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = file.content[: error.start].count(b"\n") + 1
-        raise UserError(f"{file.name}, line {line} is not UTF-8 text; {advised(error)}") from None
+        raise UserError(
+            f"{file.name}, line {line} is not UTF-8 text; {advise_conversion(error)}"
+        ) from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _records(file: File) -> Iterator[tuple[str, list[str]]]:
     """The cells of each record, and where it begins: one may go on over several lines."""
-    reader = csv.reader(io.StringIO(decoded(file), newline=""), strict=True)
+    reader = csv.reader(io.StringIO(decode_text(file), newline=""), strict=True)
     begins = 1
     try:
         for cells in reader:
@@ -205,7 +207,7 @@ def _row(names: Sequence[str], place: str, cells: Sequence[str]) -> Row:
     return Row(place, dict(zip(names, cells, strict=True)))
 
 
-def _parsed(place: str, text: str, mend: str) -> Any:
+def _parse(place: str, text: str, mend: str) -> Any:
     try:  # numbers as they are written: 1.50 is no 1.5
         return check_text(json_of(text, parse_int=str, parse_float=str, parse_constant=str))
     except ValueError as error:
@@ -231,7 +233,7 @@ def _cell(value: Any) -> Cell:
 
 
 def _plain(file: File) -> list[str]:
-    lines = decoded(file).split("\n")
+    lines = decode_text(file).split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
 

@@ -38,12 +38,14 @@ class Subtask:
     file: str
 
 
-def called(name: str, english: str) -> str:
+def full_name(name: str, english: str) -> str:
     """The name of a subject and what it is in English, once where they say the same.
 
     Example:
-        >>> called("college_physics", "College Physics"), called("2-1", "Document Proofreading")
-        ('College Physics', '2-1 Document Proofreading')
+        >>> full_name("college_physics", "College Physics")
+        'College Physics'
+        >>> full_name("2-1", "Document Proofreading")
+        '2-1 Document Proofreading'
     """
     plain = ["".join(filter(str.isalnum, one.casefold())) for one in (name, english)]
     return english if plain[0] == plain[1] else f"{name} {english}".strip()
@@ -108,8 +110,8 @@ class Benchmark:
         """The name of its group in lm-eval.
 
         Example:
-            >>> from layerlab.evaluation.benchmarks.catalog import declared
-            >>> declared("ax-b").task
+            >>> from layerlab.evaluation.benchmarks.catalog import find_benchmark
+            >>> find_benchmark("ax-b").task
             'layerlab_ax_b'
         """
         return f"layerlab_{self.name.replace('-', '_')}"
@@ -118,8 +120,8 @@ class Benchmark:
         """The name of a subject's task in lm-eval.
 
         Example:
-            >>> from layerlab.evaluation.benchmarks.catalog import declared
-            >>> lawbench = declared("lawbench")
+            >>> from layerlab.evaluation.benchmarks.catalog import find_benchmark
+            >>> lawbench = find_benchmark("lawbench")
             >>> lawbench.leaf(lawbench.subjects[0])
             'layerlab_lawbench_1_1'
         """

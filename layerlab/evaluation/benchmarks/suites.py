@@ -21,14 +21,14 @@ SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
-def chosen(names: str) -> tuple[Benchmark, ...]:
+def select_benchmarks(names: str) -> tuple[Benchmark, ...]:
     """Benchmarks of suites, groups and single names with commas between, each once.
 
     Raises:
         UserError: there is none of such a name.
 
     Example:
-        >>> [one.name for one in chosen("finance,ceval")]
+        >>> [one.name for one in select_benchmarks("finance,ceval")]
         ['financeiq', 'fineval', 'ceval']
     """
     found: dict[str, Benchmark] = {}

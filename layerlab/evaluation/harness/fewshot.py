@@ -45,7 +45,7 @@ class Shots:
         return f"{self.mean:.1f} of {self.asked} ({', '.join(words)})"
 
 
-def counted(asked: int, used: Sequence[int], unfit: int = 0) -> Shots:
+def sum_up(asked: int, used: Sequence[int], unfit: int = 0) -> Shots:
     """Sum up the prompts of a task.
 
     Args:
@@ -54,7 +54,7 @@ def counted(asked: int, used: Sequence[int], unfit: int = 0) -> Shots:
         unfit: questions that do not fit even without examples.
 
     Example:
-        >>> counted(5, [5, 3])
+        >>> sum_up(5, [5, 3])
         Shots(asked=5, mean=4.0, least=3, shortened=1, unfit=0)
     """
     return Shots(
@@ -66,7 +66,9 @@ def counted(asked: int, used: Sequence[int], unfit: int = 0) -> Shots:
     )
 
 
-def fewer(shots: int, prompt: Callable[[int], Any], fits: Callable[[Any], bool]) -> tuple[Any, int]:
+def without_examples(
+    shots: int, prompt: Callable[[int], Any], fits: Callable[[Any], bool]
+) -> tuple[Any, int]:
     """Find the prompt with the most examples, at most `shots`, that fits.
 
     Args:
@@ -78,7 +80,8 @@ def fewer(shots: int, prompt: Callable[[int], Any], fits: Callable[[Any], bool])
         The prompt and its number of examples; where not even the bare question fits, that question.
 
     Example:
-        >>> fewer(5, lambda number: "shot " * number + "question", lambda text: len(text) < 20)
+        >>> prompt = lambda number: "shot " * number + "question"
+        >>> without_examples(5, prompt, lambda text: len(text) < 20)
         ('shot shot question', 2)
     """
     for number in range(shots, 0, -1):
@@ -89,7 +92,7 @@ def fewer(shots: int, prompt: Callable[[int], Any], fits: Callable[[Any], bool])
 
 
 @contextmanager
-def fitted(task: Any, fits: Callable[[str, tuple[Any, ...]], bool]) -> Iterator[list[int]]:
+def fit_examples(task: Any, fits: Callable[[str, tuple[Any, ...]], bool]) -> Iterator[list[int]]:
     """A task of the engine whose prompts lose whole examples until they fit.
 
     Args:
@@ -116,7 +119,7 @@ def fitted(task: Any, fits: Callable[[str, tuple[Any, ...]], bool]) -> Iterator[
             requests = made if isinstance(made, list) else [made]
             return all(fits(one.request_type, one.args) for one in requests)
 
-        text, number = fewer(num_fewshot, built, all_fit)
+        text, number = without_examples(num_fewshot, built, all_fit)
         draws.end()
         used.append(number)
         return text

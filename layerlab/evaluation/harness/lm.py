@@ -22,14 +22,14 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from layerlab.errors import UserError
-from layerlab.evaluation.harness.fewshot import Shots, counted, fitted
-from layerlab.evaluation.harness.model_checks import room, words
+from layerlab.evaluation.harness.fewshot import Shots, fit_examples, sum_up
+from layerlab.evaluation.harness.model_checks import max_length, prepare_tokenizer
 from layerlab.evaluation.harness.prefix_cache import Forward
-from layerlab.evaluation.harness.soundness import watched
+from layerlab.evaluation.harness.soundness import record_unsound_logits
 from layerlab.loading.model import LoadedModel
 from layerlab.records.parse import check_text
 from layerlab.system.limits import check_work
-from layerlab.system.logs import hushed
+from layerlab.system.logs import hush
 from layerlab.validation import short_repr
 
 # Logits that a batch may hold.
@@ -79,13 +79,13 @@ class HarnessModel(HFLM):
     def __init__(
         self, subject: LoadedModel, *, batch: int, scoring: str, share: bool = True
     ) -> None:
-        with hushed():
+        with hush():
             super().__init__(
                 pretrained=subject.model,
-                tokenizer=words(subject),
+                tokenizer=prepare_tokenizer(subject),
                 backend="causal",
                 batch_size=batch,
-                max_length=room(subject),
+                max_length=max_length(subject),
             )
         self.scoring = scoring
         self.forward = Forward(subject.model, share=share)
@@ -197,7 +197,7 @@ class HarnessModel(HFLM):
         return found
 
     def _model_generate(self, context: Any, *args: Any, **options: Any) -> Any:
-        with watched(self.model) as broken:
+        with record_unsound_logits(self.model) as broken:
             found = super()._model_generate(context, *args, **options)
         for rows in broken:  # what follows logits that are no numbers is no answer
             self._broken |= bool(rows.any())
@@ -217,7 +217,7 @@ def load_tasks(folder: Path, name: str, changes: Mapping[str, Any] | None = None
     Raises:
         UserError: there is none of that name, or its questions cannot be read.
     """
-    with hushed():
+    with hush():
         manager = TaskManager(
             include_path=str(folder), include_defaults=False, metadata=dict(changes or {})
         )
@@ -228,7 +228,7 @@ def load_tasks(folder: Path, name: str, changes: Mapping[str, Any] | None = None
         return dict(manager.load([name])["tasks"])
 
 
-def described(task: Any, limit: int | None = None) -> str:
+def describe_task(task: Any, limit: int | None = None) -> str:
     """What a task asks and how, as one text: two tasks with the same are the same."""
     config = {**task.dump_config(), "metadata": dict(task.config.metadata or {})}
     config["metadata"].pop("config_source", None)
@@ -239,7 +239,7 @@ def described(task: Any, limit: int | None = None) -> str:
     return json.dumps(content, sort_keys=True, ensure_ascii=False, default=_named)
 
 
-def answer(
+def run_task(
     engine: HarnessModel,
     task: Any,
     *,
@@ -261,7 +261,7 @@ def answer(
     """
     asked = _examples(task, shots)
     limited = _limited(task, engine.max_length)
-    with hushed(), _set(task, asked, seed, limited), fitted(task, engine.fits) as used:
+    with hush(), _set(task, asked, seed, limited), fit_examples(task, engine.fits) as used:
         found = evaluate(
             engine,
             {"tasks": {task.task_name: task}, "groups": {}},
@@ -275,7 +275,7 @@ def answer(
         if one["doc_id"] in engine.unfit | engine.unsound:
             one.update({_worth(one): 0.0}, abstained=1.0)
     withheld = [float(one.get("abstained", 0.0)) for one in samples]
-    guesses = [_guessed(one) for one in samples]
+    guesses = [_guess(one) for one in samples]
     chosen = task.get_config("output_type") == "multiple_choice"
     scores = {f"{one['doc_id']}:{one['doc_hash'][:12]}": _score(one, task) for one in samples}
     metrics = _numbers(found["results"][task.task_name])
@@ -285,7 +285,7 @@ def answer(
         abstained=fmean(withheld),
         metrics=metrics,
         chance=fmean(guesses) if chosen else None,
-        shots=counted(asked, used, len(engine.unfit)),
+        shots=sum_up(asked, used, len(engine.unfit)),
         limited=limited,
         unsound=len(engine.unsound),
         samples=[_brief(one) for one in samples],
@@ -308,7 +308,7 @@ def _examples(task: Any, shots: int | None) -> int:
     return shots
 
 
-def _guessed(sample: Mapping[str, Any]) -> float:
+def _guess(sample: Mapping[str, Any]) -> float:
     """The chance that an option taken at random is right; of some questions several are."""
     right = sample["doc"].get("gold")
     return (len(right) if isinstance(right, list) else 1) / len(sample["arguments"])

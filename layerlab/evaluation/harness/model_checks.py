@@ -12,7 +12,7 @@ UNBOUNDED = 2048
 ENDLESS = 1 << 40  # what tokenizers write for no limit is more than this
 
 
-def words(subject: LoadedModel) -> PreTrainedTokenizerBase:
+def prepare_tokenizer(subject: LoadedModel) -> PreTrainedTokenizerBase:
     """A copy of the tokenizer that has an end of text and can fill rows up.
 
     Raises:
@@ -40,7 +40,7 @@ def words(subject: LoadedModel) -> PreTrainedTokenizerBase:
     return found
 
 
-def room(subject: LoadedModel) -> int:
+def max_length(subject: LoadedModel) -> int:
     """Tokens that a model reads at once."""
     if subject.context is not None:
         return subject.context

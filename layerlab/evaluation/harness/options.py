@@ -69,8 +69,9 @@ class Options:
         """The name of its tasks in lm-eval, asked in this way.
 
         Example:
-            >>> from layerlab.evaluation.benchmarks.catalog import declared
-            >>> Options(cot=True).group(declared("ceval")), Options().group(declared("ceval"))
+            >>> from layerlab.evaluation.benchmarks.catalog import find_benchmark
+            >>> ceval = find_benchmark("ceval")
+            >>> Options(cot=True).group(ceval), Options().group(ceval)
             ('layerlab_ceval_cot', 'layerlab_ceval')
         """
         if self.explained(benchmark):

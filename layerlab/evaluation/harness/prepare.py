@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.evaluation.benchmarks.files import fetched
+from layerlab.evaluation.benchmarks.files import read_files
 from layerlab.evaluation.benchmarks.spec import Benchmark
 from layerlab.evaluation.harness.options import Options
 
@@ -56,7 +56,7 @@ def available(benchmarks: Sequence[Benchmark]) -> tuple[list[Benchmark], list[di
     there, left_out = [], []
     for benchmark in benchmarks:
         try:
-            fetched(benchmark, benchmark.subjects[0], benchmark.split)
+            read_files(benchmark, benchmark.subjects[0], benchmark.split)
             there.append(benchmark)
         except UserError as error:
             left_out.append(_left(benchmark, error))
@@ -77,7 +77,7 @@ def _refuse(left_out: Sequence[Mapping[str, str]]) -> None:
     raise UserError(f"nothing can be asked: {left_out[0]['reason']}{more}{listed}")
 
 
-def tasks_of(
+def list_tasks(
     sitting: Any, options: Options, benchmarks: Sequence[Benchmark], left_out: list[dict[str, str]]
 ) -> list[Any]:
     """The tasks of all benchmarks, in order; a benchmark that cannot be read is left out.

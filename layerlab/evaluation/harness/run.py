@@ -10,7 +10,7 @@ from typing import Any
 
 from layerlab.console.evaluation import Watch
 from layerlab.errors import UserError
-from layerlab.evaluation.benchmarks.spec import Benchmark, called
+from layerlab.evaluation.benchmarks.spec import Benchmark, full_name
 from layerlab.evaluation.benchmarks.spec import Subtask as Part
 from layerlab.evaluation.harness.cache import SAMPLES, ResultCache, key, scorer
 from layerlab.evaluation.harness.lm import (
@@ -18,20 +18,20 @@ from layerlab.evaluation.harness.lm import (
     ENGINE,
     HarnessModel,
     TaskResult,
-    answer,
-    described,
+    describe_task,
     load_tasks,
+    run_task,
 )
 from layerlab.evaluation.harness.low_precision import PrecisionSetting
 from layerlab.evaluation.harness.options import Options
 from layerlab.evaluation.lawbench.aggregate import corpus_mean
-from layerlab.evaluation.metrics.estimates import Mean, measured, spanned
+from layerlab.evaluation.metrics.estimates import Mean, mark_accuracy, with_interval
 from layerlab.evaluation.tasks.configs import FOLDER as TASKS
 from layerlab.loading.model import LoadedModel
 from layerlab.training.step.microbatch import is_out_of_memory
 from layerlab.version import VERSION
 
-__all__ = ["ENGINE", "TASKS", "EvaluationRun", "LeafTask", "load_tasks", "together"]
+__all__ = ["ENGINE", "TASKS", "EvaluationRun", "LeafTask", "load_tasks", "run_benchmarks"]
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class EvaluationRun:
         options, start = self.options, time.monotonic()
         engine.step = self.watch.asked
         with self._roomy(leaf), self.arithmetic.running(self.subject):
-            found = answer(
+            found = run_task(
                 engine,
                 leaf.task,
                 shots=options.examples(leaf.benchmark),
@@ -157,7 +157,7 @@ class EvaluationRun:
             "model": model,
             "context": str(self.subject.context),
             "arithmetic": self.arithmetic.key,
-            "task": described(leaf.task, options.limit),
+            "task": describe_task(leaf.task, options.limit),
             "scoring": scoring,
             "options": f"{options.shots} {options.limit} {options.seed} {options.chat}",
             "cot": str(options.explained(leaf.benchmark)),
@@ -166,27 +166,27 @@ class EvaluationRun:
         return f"{leaf.benchmark.leaf(leaf.subject).removeprefix('layerlab_')}-{key(**parts)}"
 
 
-def together(found: TaskResult) -> Mean:
+def run_benchmarks(found: TaskResult) -> Mean:
     """The score of a task: the mean of its questions', or one of their edits taken together.
 
     Source: fei23 for corrections, whose samples have counts of edits as their score.
     """
     counts = [one["score"] for one in found.samples if ALONE in one]
-    return corpus_mean(counts) if counts else measured(list(found.scores.values()))
+    return corpus_mean(counts) if counts else mark_accuracy(list(found.scores.values()))
 
 
 def _record(leaf: LeafTask, found: TaskResult, seconds: float) -> dict[str, Any]:
-    whole = together(found)
+    whole = run_benchmarks(found)
     return {
         "task": leaf.task.task_name,
         "benchmark": leaf.benchmark.name,
         "subject": leaf.subject.name,
         "english": leaf.subject.english,
-        "called": called(leaf.subject.name, leaf.subject.english),
+        "called": full_name(leaf.subject.name, leaf.subject.english),
         "category": leaf.subject.category,
         "score": whole.value,
         "error": whole.error,
-        **spanned(whole),
+        **with_interval(whole),
         "n": whole.n,
         "abstained": found.abstained,
         "chance": found.chance,

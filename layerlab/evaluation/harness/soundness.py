@@ -6,7 +6,7 @@ from typing import Any
 
 
 @contextmanager
-def watched(model: Any) -> Iterator[list[Any]]:
+def record_unsound_logits(model: Any) -> Iterator[list[Any]]:
     """Notes which rows of a batch had a next token's logit that is NaN or infinite upwards.
 
     A logit of minus infinity only forbids its token.

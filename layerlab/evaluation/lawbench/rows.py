@@ -6,7 +6,7 @@ from pathlib import Path
 
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import LAWBENCH
-from layerlab.evaluation.benchmarks.readers import Row, rows
+from layerlab.evaluation.benchmarks.readers import Row, read_rows
 from layerlab.evaluation.lawbench.references import Unreadable
 from layerlab.evaluation.lawbench.tasks import TASKS, Task
 from layerlab.validation import short_repr
@@ -49,7 +49,7 @@ def scored_rows(number: str, *, shots: int = 0, folder: Path | None = None) -> R
             "type --shots 0 or --shots 1"
         )
     task, kept, left_out = TASKS[number], [], {}
-    for row in rows(LAWBENCH, LAWBENCH[number], SPLITS[shots], folder):
+    for row in read_rows(LAWBENCH, LAWBENCH[number], SPLITS[shots], folder):
         if why := task.left_out(row.text("answer")):
             left_out[row.place] = why
         else:

@@ -26,7 +26,7 @@ def text(output: str, gold: str, *, words: Words) -> Mark:
     return Mark(rouge(output if output.strip() else EMPTY, gold, words=words), not output.strip())
 
 
-def characters(output: str, gold: str) -> Mark:
+def score_characters(output: str, gold: str) -> Mark:
     """F1 over characters; an empty output is an abstention.
 
     Source: fei23.
@@ -34,7 +34,7 @@ def characters(output: str, gold: str) -> Mark:
     return Mark(character_f1(output, gold), not output.strip())
 
 
-def choice(output: str, gold: str, *, options: Sequence[str]) -> Mark:
+def score_choice(output: str, gold: str, *, options: Sequence[str]) -> Mark:
     """Right if the gold option is the only one that occurs.
 
     Source: fei23.
@@ -42,7 +42,7 @@ def choice(output: str, gold: str, *, options: Sequence[str]) -> Mark:
     return only_label(output, options, gold)
 
 
-def label_set(output: str, gold: frozenset[str], *, options: Sequence[str]) -> Mark:
+def score_label_set(output: str, gold: frozenset[str], *, options: Sequence[str]) -> Mark:
     """F1 of the labels that occur.
 
     Source: fei23.
@@ -51,7 +51,7 @@ def label_set(output: str, gold: frozenset[str], *, options: Sequence[str]) -> M
     return Mark(set_f1(found, gold), not found)
 
 
-def entities(output: str, gold: Mapping[str, str], *, types: Sequence[str]) -> Mark:
+def score_entities(output: str, gold: Mapping[str, str], *, types: Sequence[str]) -> Mark:
     """Soft F1 of the entities by their types.
 
     Source: fei23.
@@ -83,7 +83,7 @@ def entities_in(output: str, types: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def triggers(output: str, gold: Sequence[str]) -> Mark:
+def score_triggers(output: str, gold: Sequence[str]) -> Mark:
     """Soft F1 of words in their order, between semicolons.
 
     Source: fei23.
@@ -91,7 +91,7 @@ def triggers(output: str, gold: Sequence[str]) -> Mark:
     return Mark(soft_f1_in_order(output.split(";"), gold), not output.strip())
 
 
-def articles(output: str, gold: frozenset[int]) -> Mark:
+def score_articles(output: str, gold: frozenset[int]) -> Mark:
     """F1 of the numbers of articles.
 
     Source: fei23.
@@ -118,7 +118,7 @@ def articles_in(output: str) -> set[int]:
     return found
 
 
-def corrected(output: str, gold: str, *, source: str) -> Mark:
+def score_correction(output: str, gold: str, *, source: str) -> Mark:
     """F0.5 of the corrections of one sentence, approximate.
 
     Source: fei23.

@@ -69,25 +69,25 @@ _UNMARKED = {"赔偿": "its label is not among the sixteen"}
 _ENDLESS = {"死刑": "a death sentence has no months", "无期": "a life sentence has no months"}
 
 
-def _chosen(start: str, options: str) -> dict[str, Any]:
+def _choose(start: str, options: str) -> dict[str, Any]:
     return {
         "kind": "single choice",
         "metric": "accuracy",
         "read": partial(references.letter, start, options),
-        "judge": partial(judge.choice, options=options),
+        "judge": partial(judge.score_choice, options=options),
     }
 
 
-def _labelled(name: str, start: str, end: str, between: str) -> dict[str, Any]:
+def _label(name: str, start: str, end: str, between: str) -> dict[str, Any]:
     return {
         "kind": "label set",
         "metric": "F1 of label sets",
         "read": partial(references.labels, start, end, between),
-        "judge": partial(judge.label_set, options=LABELS[name]),
+        "judge": partial(judge.score_label_set, options=LABELS[name]),
     }
 
 
-def _told(start: str = "") -> dict[str, Any]:
+def _describe(start: str = "") -> dict[str, Any]:
     return {
         "kind": "generation",
         "metric": _ROUGE,
@@ -110,13 +110,13 @@ def _term(number: str) -> Task:
 
 
 _ALL = (
-    Task(number="1-1", **_told("答案:")),
-    Task(number="1-2", **_chosen("正确答案：", "ABCD")),
+    Task(number="1-1", **_describe("答案:")),
+    Task(number="1-2", **_choose("正确答案：", "ABCD")),
     Task(
         number="2-1",
         kind="generation",
         metric="F0.5 of character edits, approximate",
-        judge=judge.corrected,
+        judge=judge.score_correction,
         of_question=True,
         note="approximate: edits of difflib; the task's score is one F of all edits, as the source "
         "takes it, and not the mean of its sentences",
@@ -126,24 +126,24 @@ _ALL = (
         kind="single choice",
         metric="accuracy",
         read=partial(references.label, "争议焦点类别：", "。", LABELS["dispute"]),
-        judge=partial(judge.choice, options=LABELS["dispute"]),
+        judge=partial(judge.score_choice, options=LABELS["dispute"]),
         kept_out=_UNMARKED,
         note="the source's description says F1, its code computes accuracy",
     ),
-    Task(number="2-3", **_labelled("marriage", "类别:", "。", "、")),
+    Task(number="2-3", **_label("marriage", "类别:", "。", "、")),
     Task(
         number="2-4",
         kind="single choice",
         metric="accuracy",
         read=partial(references.label, "", "", LABELS["topic"]),
-        judge=partial(judge.choice, options=LABELS["topic"]),
+        judge=partial(judge.score_choice, options=LABELS["topic"]),
     ),
     Task(
         number="2-5",
         kind="extraction",
         metric="F1 of characters",
         read=partial(references.after, "回答:"),
-        judge=judge.characters,
+        judge=judge.score_characters,
         note=_ABSTAINS,
     ),
     Task(
@@ -152,18 +152,18 @@ _ALL = (
         metric="soft F1 of entities",
         read=references.entities,
         may_be_blank=True,
-        judge=partial(judge.entities, types=LABELS["entity"]),
+        judge=partial(judge.score_entities, types=LABELS["entity"]),
         note="an entity ends at a space or a line, so answers on one line lose points",
     ),
-    Task(number="2-7", **_told()),
-    Task(number="2-8", **_chosen("[正确答案]", "ABCDE")),
-    Task(number="2-9", **_labelled("event", "", "", ";")),
+    Task(number="2-7", **_describe()),
+    Task(number="2-8", **_choose("[正确答案]", "ABCDE")),
+    Task(number="2-9", **_label("event", "", "", ";")),
     Task(
         number="2-10",
         kind="extraction",
         metric="soft F1 in order",
         read=references.parts,
-        judge=judge.triggers,
+        judge=judge.score_triggers,
         note=_ABSTAINS,
     ),
     Task(
@@ -171,17 +171,17 @@ _ALL = (
         kind="label set",
         metric="F1 of article numbers",
         read=references.articles,
-        judge=judge.articles,
+        judge=judge.score_articles,
     ),
-    Task(number="3-2", **_told()),
+    Task(number="3-2", **_describe()),
     Task(
         number="3-3",
-        **_labelled("charge", "罪名:", "", ";"),
+        **_label("charge", "罪名:", "", ";"),
         note="a charge that stands inside another one is found with it, and costs precision",
     ),
     _term("3-4"),
     _term("3-5"),
-    Task(number="3-6", **_chosen("正确答案:", "ABCD")),
+    Task(number="3-6", **_choose("正确答案:", "ABCD")),
     Task(
         number="3-7",
         kind="regression",
@@ -189,6 +189,6 @@ _ALL = (
         read=references.amount,
         judge=number_match,
     ),
-    Task(number="3-8", **_told()),
+    Task(number="3-8", **_describe()),
 )
 TASKS: Mapping[str, Task] = {task.number: task for task in _ALL}

@@ -71,10 +71,10 @@ def with_digits(text: str) -> str:
         >>> with_digits("第二百六十四条，三年六个月，两人")
         '第264条，3年6个月，两人'
     """
-    return _NUMERAL.sub(_replaced, text.replace("廿", "二十"))
+    return _NUMERAL.sub(_replace, text.replace("廿", "二十"))
 
 
-def _replaced(found: re.Match[str]) -> str:
+def _replace(found: re.Match[str]) -> str:
     written = found[0]
     after = found.string[found.end() : found.end() + 1]
     if len(written) == 1 and written in _LONE and (not after or after not in _COUNTED):

@@ -65,11 +65,11 @@ def mean(scores: Sequence[int | float]) -> Mean:
     return Mean(fmean(scores) if scores else math.nan, error, n)
 
 
-def measured(scores: Sequence[int | float]) -> Mean:
+def mark_accuracy(scores: Sequence[int | float]) -> Mean:
     """The same, and whether it is a share of right answers, which has an interval of its own.
 
     Example:
-        >>> [round(end, 2) for end in measured([0.0, 0.0]).ends]
+        >>> [round(end, 2) for end in mark_accuracy([0.0, 0.0]).ends]
         [0.0, 0.66]
     """
     found = mean(scores)
@@ -102,13 +102,13 @@ def wilson(share: float, n: float) -> Ends | None:
     return min(share, max(0.0, low)), max(share, min(1.0, high))
 
 
-def spanned(found: Mean) -> dict[str, float | None]:
+def with_interval(found: Mean) -> dict[str, float | None]:
     """The 95 % interval of a mean and what it is made of, as results keep them."""
     low, high = found.ends or (None, None)
     return {"low": low, "high": high, "effective_n": found.size}
 
 
-def paired(ours: Sequence[int | float], theirs: Sequence[int | float]) -> Mean:
+def paired_mean(ours: Sequence[int | float], theirs: Sequence[int | float]) -> Mean:
     """Mean difference over the same questions; what makes a question hard for both cancels.
 
     Args:
@@ -116,13 +116,13 @@ def paired(ours: Sequence[int | float], theirs: Sequence[int | float]) -> Mean:
         theirs: that of the other run, in the same order.
 
     Example:
-        >>> paired([1.0, 1.0, 0.0], [0.0, 0.0, -1.0])
+        >>> paired_mean([1.0, 1.0, 0.0], [0.0, 0.0, -1.0])
         Mean(value=1.0, error=0.0, n=3)
     """
     return mean([one - other for one, other in zip(ours, theirs, strict=True)])
 
 
-def combined(parts: Sequence[Mean], weights: Sequence[int | float] | None = None) -> Mean:
+def combine_means(parts: Sequence[Mean], weights: Sequence[int | float] | None = None) -> Mean:
     """Weighted mean of independent means, its error and its interval propagated from theirs.
 
         value = sum w m / sum w      error = sqrt(sum (w e)^2) / sum w
@@ -137,7 +137,7 @@ def combined(parts: Sequence[Mean], weights: Sequence[int | float] | None = None
         weights: all the same where they are left out.
 
     Example:
-        >>> combined([Mean(0.5, 0.3, 10), Mean(0.7, 0.4, 10)])
+        >>> combine_means([Mean(0.5, 0.3, 10), Mean(0.7, 0.4, 10)])
         Mean(value=0.6, error=0.25, n=20)
     """
     shares = list(weights) if weights is not None else [1] * len(parts)
@@ -164,7 +164,7 @@ def _size(parts: Sequence[Mean], shares: Sequence[float], value: float) -> float
     return min(1 / alike, value * (1 - value) / spread) if spread else 1 / alike
 
 
-def matched(
+def match_scores(
     ours: Mapping[Any, float], theirs: Mapping[Any, float]
 ) -> tuple[list[float], list[float]]:
     """Scores of the questions that both runs answered, in one order."""

@@ -50,7 +50,7 @@ def _tokenizer() -> Any:
     return jieba.Tokenizer()
 
 
-def _segmented(text: str) -> list[str]:
+def _segment(text: str) -> list[str]:
     return [word for word in _tokenizer().cut(text) if word.strip()]
 
 
@@ -69,7 +69,7 @@ def _latin(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
-JIEBA = Words("jieba words", _segmented)
+JIEBA = Words("jieba words", _segment)
 # As LawBench's scores are published: rouge-chinese counts the blank lines of an output.
 JIEBA_LINES = Words("jieba words and blank lines", _in_sentences)
 CHARACTERS = Words("characters", _characters)

@@ -8,14 +8,14 @@ from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.benchmarks.spec import Benchmark
 from layerlab.evaluation.harness.fewshot import Shots
 from layerlab.evaluation.lawbench.tasks import TASKS
-from layerlab.evaluation.metrics.estimates import Mean, spanned
+from layerlab.evaluation.metrics.estimates import Mean, with_interval
 from layerlab.evaluation.results.averages import (
     GROUPS,
     Average,
     group_means,
-    headed,
+    means_by_heading,
     official,
-    weighted,
+    weighted_mean,
 )
 
 Record = Mapping[str, Any]
@@ -28,7 +28,7 @@ def benchmark_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
     """The official average of every benchmark, by model, in the order in which they were asked."""
     return [
         row
-        for (arm, name), found in _grouped(records, "arm", "benchmark").items()
+        for (arm, name), found in _group(records, "arm", "benchmark").items()
         for row in _of_benchmark(arm, BENCHMARKS[name], found)
     ]
 
@@ -48,7 +48,7 @@ def _of_benchmark(
         **about,
         **_value(official(benchmark.name, parts)),
         "chance": _chance(benchmark, records),
-        "abstained": _pooled(records, "abstained"),
+        "abstained": _pool(records, "abstained"),
         "shots": _shots(records),
         "limited": next((one["limited"] for one in records if one["limited"]), None),
         "unsound": sum(one.get("unsound") or 0 for one in records),
@@ -80,11 +80,11 @@ def unsound_remarks(benchmarks: Iterable[Record]) -> list[str]:
 def group_rows(benchmarks: Iterable[Record]) -> list[dict[str, Any]]:
     """Means of the source's groups and of all general benchmarks, by model."""
     found: list[dict[str, Any]] = []
-    for (arm,), rows in _grouped([one for one in benchmarks if whole(one)], "arm").items():
+    for (arm,), rows in _group([one for one in benchmarks if whole(one)], "arm").items():
         parts = {str(row["benchmark"]): _mean(row) for row in rows}
         means = group_means(parts)
         special = {name: one.group for name, one in BENCHMARKS.items() if one.group not in GROUPS}
-        means |= headed(parts, special)
+        means |= means_by_heading(parts, special)
         found += [
             {"arm": arm, "group": name, **_value(average), "lost": _lost(_inside(rows, name))}
             for name, average in means.items()
@@ -96,7 +96,7 @@ def group_rows(benchmarks: Iterable[Record]) -> list[dict[str, Any]]:
 def section_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Means of the parts of a benchmark that its authors name: levels, kinds, categories."""
     found: list[dict[str, Any]] = []
-    for (arm, name), rows in _grouped(records, "arm", "benchmark").items():
+    for (arm, name), rows in _group(records, "arm", "benchmark").items():
         benchmark, parts = BENCHMARKS[name], _parts(rows)
         for kind, headings in _headings(benchmark).items():
             averages = _headed(benchmark, parts, headings)
@@ -136,15 +136,17 @@ def _headings(benchmark: Benchmark) -> dict[str, dict[str, str]]:
 def _headed(benchmark: Benchmark, parts: Parts, headings: Mapping[str, str]) -> dict[str, Average]:
     """Under headings, by the benchmark's own rule."""
     if benchmark.average != "weighted":
-        return headed(parts, headings)
+        return means_by_heading(parts, headings)
     shares = {name: float(part.n) for name, part in parts.items()}
     return {
-        heading: weighted(parts, shares, [name for name, its in headings.items() if its == heading])
+        heading: weighted_mean(
+            parts, shares, [name for name, its in headings.items() if its == heading]
+        )
         for heading in dict.fromkeys(headings.values())
     }
 
 
-def _grouped(records: Iterable[Record], *names: str) -> dict[tuple[str, ...], list[Record]]:
+def _group(records: Iterable[Record], *names: str) -> dict[tuple[str, ...], list[Record]]:
     found: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         found.setdefault(tuple(str(record[name]) for name in names), []).append(record)
@@ -181,7 +183,7 @@ def _value(average: Average) -> dict[str, Any]:
     return {
         "score": None if math.isnan(mean.value) else mean.value,
         "error": mean.error,
-        **spanned(mean),
+        **with_interval(mean),
         "n": mean.n,
         "formula": average.formula,
         "missing": list(average.missing),
@@ -196,7 +198,7 @@ def _chance(benchmark: Benchmark, records: Sequence[Record]) -> float | None:
     return official(benchmark.name, chances).mean.value
 
 
-def _pooled(records: Sequence[Record], name: str) -> float | None:
+def _pool(records: Sequence[Record], name: str) -> float | None:
     """Of all questions of the tasks that tell it."""
     told = [one for one in records if one[name] is not None]
     total = sum(one["n"] for one in told)

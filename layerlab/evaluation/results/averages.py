@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, declared
+from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
 from layerlab.evaluation.benchmarks.spec import Benchmark
-from layerlab.evaluation.metrics.estimates import Mean, combined
+from layerlab.evaluation.metrics.estimates import Mean, combine_means
 
 # Questions of the four parts of FinEval's scored split, as the source weighs them.
 FINEVAL: Mapping[str, int] = MappingProxyType(
@@ -75,14 +75,14 @@ def official(
         >>> round(found.mean.value, 3), len(found.missing), found.official
         (0.3, 18, False)
     """
-    one = declared(benchmark)
+    one = find_benchmark(benchmark)
     wanted = [subject.name for subject in one.subjects if subject.name not in without]
     if one.average == "weighted":
         shares = {name: parts[name].n for name in wanted if name in parts}
-        return weighted(parts, shares, wanted, "subjects, weighted by their questions")
+        return weighted_mean(parts, shares, wanted, "subjects, weighted by their questions")
     what = "tasks" if one.average == "lawbench" else "subjects"
     found = macro(parts, wanted, what)
-    return _told(found, one, without)
+    return _describe(found, one, without)
 
 
 def macro(parts: Mapping[str, Mean], wanted: Sequence[str], what: str = "parts") -> Average:
@@ -94,10 +94,10 @@ def macro(parts: Mapping[str, Mean], wanted: Sequence[str], what: str = "parts")
         >>> macro({"a": Mean(0.2, None, 5), "b": Mean(0.4, None, 9)}, ["a", "b", "c"]).formula
         'mean of 2 of 3 parts; not run: c'
     """
-    return weighted(parts, dict.fromkeys(wanted, 1), wanted, what)
+    return weighted_mean(parts, dict.fromkeys(wanted, 1), wanted, what)
 
 
-def weighted(
+def weighted_mean(
     parts: Mapping[str, Mean],
     weights: Mapping[str, int | float],
     wanted: Sequence[str],
@@ -114,7 +114,7 @@ def weighted(
     """
     there = [name for name in wanted if name in parts]
     missing = tuple(name for name in wanted if name not in parts)
-    mean = combined([parts[name] for name in there], [float(weights[name]) for name in there])
+    mean = combine_means([parts[name] for name in there], [float(weights[name]) for name in there])
     share = f"{len(there)} of {len(wanted)}" if missing else str(len(there))
     if len(wanted) == 1:  # its own average
         what = re.sub(r"s\b", "", what, count=1)
@@ -122,7 +122,7 @@ def weighted(
     return Average(mean, f"mean of {share} {what}{lacking}", len(there), missing)
 
 
-def headed(parts: Mapping[str, Mean], headings: Mapping[str, str]) -> dict[str, Average]:
+def means_by_heading(parts: Mapping[str, Mean], headings: Mapping[str, str]) -> dict[str, Average]:
     """Plain means under headings, as LawBench's levels and kinds of task.
 
     Source: Own.
@@ -147,12 +147,12 @@ def group_means(parts: Mapping[str, Mean]) -> dict[str, Average]:
     """
     groups = {name: one.group for name, one in BENCHMARKS.items() if one.group in GROUPS}
     return {
-        **headed(parts, groups),
+        **means_by_heading(parts, groups),
         "general": macro(parts, list(groups), "benchmarks"),
     }
 
 
-def _told(found: Average, one: Benchmark, without: Sequence[str]) -> Average:
+def _describe(found: Average, one: Benchmark, without: Sequence[str]) -> Average:
     formula = found.formula
     if one.average == "lawbench" and found.official and not without:
         formula = f"(2 M + 10 U + 8 A) / 20 = {formula}"

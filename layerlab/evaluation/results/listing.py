@@ -7,7 +7,7 @@ from rich.console import RenderableType
 
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
-from layerlab.evaluation.benchmarks.files import here
+from layerlab.evaluation.benchmarks.files import is_here
 from layerlab.evaluation.benchmarks.spec import Benchmark
 from layerlab.evaluation.results.table import Column, Row, grid
 
@@ -15,7 +15,7 @@ from layerlab.evaluation.results.table import Column, Row, grid
 WHOLE = 80
 
 
-def listed(folder: Path | None = None) -> list[dict[str, Any]]:
+def list_benchmarks(folder: Path | None = None) -> list[dict[str, Any]]:
     """Every benchmark in a row.
 
     Args:
@@ -30,7 +30,7 @@ def listed(folder: Path | None = None) -> list[dict[str, Any]]:
             "split": one.split,
             "examples": one.shots,
             "scorings": list(one.scorings),
-            **_found(one, folder),
+            **_find(one, folder),
             "licence": one.licence,
             "source": one.source,
             "hub": one.hub,
@@ -40,10 +40,10 @@ def listed(folder: Path | None = None) -> list[dict[str, Any]]:
     ]
 
 
-def _found(one: Benchmark, folder: Path | None) -> dict[str, Any]:
+def _find(one: Benchmark, folder: Path | None) -> dict[str, Any]:
     """Whether it is here; one that cannot be read hides no other."""
     try:
-        return {"here": here(one, folder), "fault": None}
+        return {"here": is_here(one, folder), "fault": None}
     except UserError as error:
         return {"here": False, "fault": str(error)}
 
@@ -62,7 +62,7 @@ _COLUMNS: tuple[Column, ...] = (
 )
 
 
-def drawn_list(rows: list[dict[str, Any]], width: int = WHOLE) -> RenderableType:
+def render_listing(rows: list[dict[str, Any]], width: int = WHOLE) -> RenderableType:
     """The rows for a terminal, in several tables where it is narrow."""
     words = tuple(name for name, _ in _COLUMNS if name != "subjects")
     return grid(rows, _COLUMNS, words, None if width >= WHOLE else width)

@@ -10,15 +10,17 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
-from layerlab.evaluation.metrics.estimates import Mean, matched, paired
-from layerlab.evaluation.results.averages import GROUPS, headed, official
+from layerlab.evaluation.metrics.estimates import Mean, match_scores, paired_mean
+from layerlab.evaluation.results.averages import GROUPS, means_by_heading, official
 from layerlab.validation import short_repr
 
 Record = Mapping[str, Any]
 DOMAIN, GENERAL, FORGETTING = "domain mean", "general mean", "forgetting"
 
 
-def compared(ours: Sequence[Record], theirs: Sequence[Record], name: str) -> list[dict[str, Any]]:
+def paired_differences(
+    ours: Sequence[Record], theirs: Sequence[Record], name: str
+) -> list[dict[str, Any]]:
     """Differences of every benchmark, then of the means, by the same averages as the scores.
 
         forgetting = general mean of theirs - general mean of ours
@@ -44,7 +46,7 @@ def compared(ours: Sequence[Record], theirs: Sequence[Record], name: str) -> lis
         )
     for title, groups in ((DOMAIN, ("finance", "law")), (GENERAL, GROUPS)):
         inside = {one: title for one in differences if BENCHMARKS[one].group in groups}
-        for average in headed(differences, inside).values():
+        for average in means_by_heading(differences, inside).values():
             rows.append(_row(ours, name, title, average.mean, average.formula))
             if title == GENERAL:
                 lost = Mean(0.0 - average.mean.value, average.mean.error, average.mean.n)
@@ -73,7 +75,7 @@ def differing(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
             if bool(one.get(name)) != bool(its.get(name)):
                 only = f"{words} only here" if one.get(name) else f"{words} only there"
                 found[f"{title}: {only}"] = None
-        if not matched(one["scores"], its["scores"])[0]:
+        if not match_scores(one["scores"], its["scores"])[0]:
             apart[title] += 1
     bare = [f"{title}: no question in common in {n} of its parts" for title, n in apart.items()]
     return [*found, *bare]
@@ -93,7 +95,7 @@ def costs(
             plain = arm
             continue
         ours, theirs = _of(records, arm["arm"]), _of(records, plain["arm"])
-        rows = compared(ours, theirs, str(plain["arm"]))
+        rows = paired_differences(ours, theirs, str(plain["arm"]))
         found += [row for row in rows if row["title"] != "forgetting"]
     return found
 
@@ -113,7 +115,7 @@ def differences(
             )
         other = name if name in there else there[0]
         ours, theirs = _of(records, name), _of(earlier["subjects"], other)
-        found += compared(ours, theirs, f"{other}, earlier")
+        found += paired_differences(ours, theirs, f"{other}, earlier")
         said |= dict.fromkeys(f"asked differently: {one}" for one in differing(ours, theirs))
     return found, list(said)
 
@@ -127,9 +129,9 @@ def _paired(ours: Sequence[Record], theirs: Sequence[Record]) -> dict[str, dict[
     other = {one["task"]: one for one in theirs}
     found: dict[str, dict[str, Mean]] = {}
     for one in ours:
-        same = matched(one["scores"], other.get(one["task"], {}).get("scores", {}))
+        same = match_scores(one["scores"], other.get(one["task"], {}).get("scores", {}))
         if same[0]:
-            found.setdefault(one["benchmark"], {})[one["subject"]] = paired(*same)
+            found.setdefault(one["benchmark"], {})[one["subject"]] = paired_mean(*same)
     return found
 
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from layerlab.evaluation.metrics.estimates import Mean
-from layerlab.evaluation.results.averages import FINEVAL, LAWBENCH, Average, macro, weighted
+from layerlab.evaluation.results.averages import FINEVAL, LAWBENCH, Average, macro, weighted_mean
 
 LABEL = "published"
 KEY = "pangu23"
@@ -57,7 +57,7 @@ class Published:
         weights = {"weighted": FINEVAL, "lawbench": LAWBENCH}.get(self.rule)
         if weights is None:
             return macro(means, self.parts)
-        return weighted(means, weights, self.parts)
+        return weighted_mean(means, weights, self.parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,13 +103,13 @@ def slips() -> tuple[Slip, ...]:
     return tuple(Slip(**one) for one in _file()["slip"])
 
 
-def published(benchmark: str) -> tuple[Published, ...]:
+def find_tables(benchmark: str) -> tuple[Published, ...]:
     """The tables that print a benchmark: its own one, or those with a column of it.
 
     Source: pangu23, section 5.
 
     Example:
-        >>> [table.number for table in published("ceval")], published("none")
+        >>> [table.number for table in find_tables("ceval")], find_tables("none")
         ([5, 6], ())
     """
     return tuple(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from layerlab.evaluation.results.published import KEY, LABEL, Published, published, tables
+from layerlab.evaluation.results.published import KEY, LABEL, Published, find_tables, tables
 
 Row = Mapping[str, Any]
 OURS, AVERAGE = "measured here", "average"
@@ -24,7 +24,7 @@ def published_rows(
         sections: their scores by category or level.
     """
     asked = dict.fromkeys(str(row["benchmark"]) for row in benchmarks)
-    numbers = {table.number for name in asked for table in published(name)}
+    numbers = {table.number for name in asked for table in find_tables(name)}
     found: list[dict[str, Any]] = []
     for number in sorted(numbers):
         table = tables()[number]

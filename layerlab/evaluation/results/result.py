@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console, RenderableType
 
 from layerlab.errors import UserError
-from layerlab.evaluation.results.table import drawn
+from layerlab.evaluation.results.table import render_table
 from layerlab.records.parse import explain, read_json, seal, unseal
 from layerlab.system.files import write_file
 from layerlab.validation import short_repr
@@ -113,7 +113,7 @@ class EvaluationResult:
             width: of the terminal in characters.
             subjects: show every subject as well.
         """
-        return drawn(self.content, width, subjects=subjects)
+        return render_table(self.content, width, subjects=subjects)
 
     def told(self, width: int = 100, *, subjects: bool = False) -> str:
         """The same as plain text."""

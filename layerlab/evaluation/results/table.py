@@ -8,7 +8,7 @@ from rich.text import Text
 
 from layerlab.console import tables
 from layerlab.console.tables import plain
-from layerlab.evaluation.benchmarks.spec import called
+from layerlab.evaluation.benchmarks.spec import full_name
 from layerlab.evaluation.metrics.estimates import Mean
 from layerlab.evaluation.results.aggregate import left_out_line
 
@@ -18,7 +18,7 @@ WIDE = 100  # from here on a table also says how its averages are taken
 LISTED = 6  # of names in a line
 
 
-def drawn(content: Row, width: int, *, subjects: bool = False) -> Group:
+def render_table(content: Row, width: int, *, subjects: bool = False) -> Group:
     """Everything that a result holds, arm by arm, then what has to be known beside."""
     return Group(*_parts(content, width, subjects))
 
@@ -33,11 +33,11 @@ def percent(value: float | None, error: float | None = None) -> str:
     return "-" if value is None else Mean(value, error, 0).told()
 
 
-def scored(row: Row) -> str:
+def format_score(row: Row) -> str:
     """A score with its standard error; none where no question had logits that are numbers.
 
     Example:
-        >>> scored({"score": 0.0, "error": 0.0, "n": 2, "lost": True})
+        >>> format_score({"score": 0.0, "error": 0.0, "n": 2, "lost": True})
         'not finite'
     """
     if row.get("lost"):
@@ -98,7 +98,7 @@ def _parts(content: Row, width: int, subjects: bool) -> Iterator[RenderableType]
             yield grid(shown, _SECTIONS, ("benchmark", "by", "section"), width)
             yield Text()
     yield from _precision(content, width)
-    yield from _compared(content, width)
+    yield from _compare(content, width)
     yield from _published(content, width)
     yield from _below(content)
 
@@ -114,7 +114,7 @@ def _about(arm: Row) -> str:
 
 _BENCHMARKS: tuple[Column, ...] = (
     ("benchmark", lambda row: str(row["title"])),
-    ("score", scored),
+    ("score", format_score),
     ("95 % interval", span),
     ("chance", lambda row: percent(row.get("chance"))),
     ("n", lambda row: f"{row['n']:,}"),
@@ -124,22 +124,22 @@ _BENCHMARKS: tuple[Column, ...] = (
 _HOW: Column = ("how", lambda row: _how(row))
 _GROUPS: tuple[Column, ...] = (
     ("mean of", lambda row: str(row["group"])),
-    ("score", scored),
+    ("score", format_score),
     ("95 % interval", span),
     ("n", lambda row: f"{row['n']:,}"),
-    ("how", lambda row: _shortened(str(row["formula"]))),
+    ("how", lambda row: _shorten(str(row["formula"]))),
 )
 _SECTIONS: tuple[Column, ...] = (
     ("benchmark", lambda row: str(row["benchmark"])),
     ("by", lambda row: str(row["by"])),
     ("section", lambda row: str(row["section"])),
-    ("score", scored),
+    ("score", format_score),
     ("95 % interval", span),
     ("n", lambda row: f"{row['n']:,}"),
 )
 _SUBJECTS: tuple[Column, ...] = (
-    ("subject", lambda row: called(str(row["subject"]), str(row["english"]))),
-    ("score", scored),
+    ("subject", lambda row: full_name(str(row["subject"]), str(row["english"]))),
+    ("score", format_score),
     ("95 % interval", span),
     ("n", lambda row: f"{row['n']:,}"),
     ("no answer", lambda row: percent(row["abstained"])),
@@ -162,7 +162,7 @@ def _benchmarks(rows: Sequence[Row], width: int) -> RenderableType:
 
 def _how(row: Row) -> str:
     """The average, the scoring, and what else is known of a score."""
-    found = [_shortened(str(row["formula"]))]
+    found = [_shorten(str(row["formula"]))]
     if "scoring" in row:
         found.append(f"{row['metric']} by {row['scoring']}" + ", explained" * bool(row["cot"]))
     if row.get("limited"):
@@ -171,7 +171,7 @@ def _how(row: Row) -> str:
     return "; ".join(found)
 
 
-def _shortened(formula: str) -> str:
+def _shorten(formula: str) -> str:
     """A formula that names only the first of many that are missing."""
     head, sign, names = formula.partition("; not run: ")
     listed = names.split(", ")
@@ -209,7 +209,7 @@ def _perplexity(row: Row) -> str:
     )
 
 
-def _compared(content: Row, width: int) -> Iterator[RenderableType]:
+def _compare(content: Row, width: int) -> Iterator[RenderableType]:
     if rows := content.get("compared", ()):
         yield plain("Differences to another run, over the same questions", "bold")
         yield grid(rows, _DIFFERENCES, ("model", "against", "what"), width)

@@ -45,7 +45,7 @@ _DENIED = (
 )
 
 
-def chosen(output: str, letters: str, *, reasoned: bool = False) -> str | None:
+def extract_letter(output: str, letters: str, *, reasoned: bool = False) -> str | None:
     """The letter of the option that an output chooses.
 
     In this order: the letter that the output begins with; the one that it calls the answer; the
@@ -62,10 +62,9 @@ def chosen(output: str, letters: str, *, reasoned: bool = False) -> str | None:
         A letter, or None where the output abstains or names several.
 
     Example:
-        >>> chosen("Ｂ", "ABCD"), chosen("答案是：C。", "ABCD"), chosen("A和B都对", "ABCD")
-        ('B', 'C', None)
-        >>> chosen("不选A，选B", "ABCD"), chosen("A person would choose", "ABCD")
-        ('B', None)
+        >>> outputs = ("Ｂ", "答案是：C。", "A和B都对", "不选A，选B", "A person would choose")
+        >>> [extract_letter(output, "ABCD") for output in outputs]
+        ['B', 'C', None, 'B', None]
     """
     plain = normal_form("NFKC", output).strip().replace("’", "'")
     plain = re.sub(_SEVERAL.format(letters=letters), r"\1、", plain)

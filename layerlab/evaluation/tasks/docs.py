@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.evaluation.benchmarks.catalog import declared
-from layerlab.evaluation.benchmarks.items import Item, questions
+from layerlab.evaluation.benchmarks.catalog import find_benchmark
+from layerlab.evaluation.benchmarks.items import Item, read_items
 from layerlab.evaluation.benchmarks.spec import Benchmark, Subtask
-from layerlab.evaluation.tasks.prompts import Manner, posed
+from layerlab.evaluation.tasks.prompts import Manner, build_prompt
 
 # What each column holds.
 COLUMNS: Mapping[str, str] = {
@@ -43,9 +43,9 @@ def documents(
         UserError: the split cannot be read, or an example has no explanation to show.
     """
     manner = manner or Manner()
-    found = questions(benchmark, subject, split, folder)
+    found = read_items(benchmark, subject, split, folder)
     if manner.cot and split == benchmark.shots_split:
-        _explained(found, benchmark)
+        _explain(found, benchmark)
     return [_document(one, benchmark, subject, manner) for one in found]
 
 
@@ -63,7 +63,7 @@ def splits(
         UserError: there is no such benchmark, a split cannot be read, or the benchmark has no
             explanations and is asked to show them.
     """
-    one = declared(benchmark)
+    one = find_benchmark(benchmark)
     if manner.cot and not one.explained:
         raise UserError(
             f"the examples of {one.title} come without explanations; leave --cot out, "
@@ -76,7 +76,7 @@ def splits(
 
 
 def _document(one: Item, benchmark: Benchmark, subject: Subtask, manner: Manner) -> dict[str, Any]:
-    prompt = posed(one, benchmark, subject, manner)
+    prompt = build_prompt(one, benchmark, subject, manner)
     return {
         "header": prompt.header,
         "prompt": prompt.text,
@@ -90,7 +90,7 @@ def _document(one: Item, benchmark: Benchmark, subject: Subtask, manner: Manner)
     }
 
 
-def _explained(found: list[Item], benchmark: Benchmark) -> None:
+def _explain(found: list[Item], benchmark: Benchmark) -> None:
     for one in found:
         if not one.explanation.strip():
             raise UserError(

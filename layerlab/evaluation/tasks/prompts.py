@@ -46,15 +46,16 @@ class Manner:
     cot: bool = False
 
 
-def posed(
+def build_prompt(
     question: Item, benchmark: Benchmark, subject: Subtask, manner: Manner | None = None
 ) -> Prompt:
     r"""Put a question into words.
 
     Example:
-        >>> from layerlab.evaluation.benchmarks.catalog import declared
+        >>> from layerlab.evaluation.benchmarks.catalog import find_benchmark
         >>> one = Item(place="x", text="几？", options=tuple("1234"), right=(1,))
-        >>> prompt = posed(one, declared("financeiq"), declared("financeiq").subjects[0])
+        >>> benchmark = find_benchmark("financeiq")
+        >>> prompt = build_prompt(one, benchmark, benchmark.subjects[0])
         >>> prompt.text
         '题目：几？\nA. 1\nB. 2\nC. 3\nD. 4\n答案是：'
         >>> prompt.choices, prompt.target
@@ -68,7 +69,7 @@ def _of_ceval(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     steps = f"{question.explanation}\n所以答案是" if manner.cot else ""
     return Prompt(
         header=f"以下是中国关于{subject.chinese}考试的单项选择题，请选出其中的正确答案。\n\n",
-        text=f"{question.text}\n{_listed(question)}\n{start}",
+        text=f"{question.text}\n{_list(question)}\n{start}",
         choices=tuple(LETTERS[: len(question.options)]),
         target=f"{steps}{question.letters}" + "。" * manner.cot,
     )
@@ -77,7 +78,7 @@ def _of_ceval(question: Item, subject: Subtask, manner: Manner) -> Prompt:
 def _of_cmmlu(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     return Prompt(
         header=f"以下是关于{subject.chinese}的单项选择题，请直接给出正确答案的选项。\n\n",
-        text=f"题目：{question.text}\n{_listed(question)}\n答案是：",
+        text=f"题目：{question.text}\n{_list(question)}\n答案是：",
         choices=tuple(LETTERS[: len(question.options)]),
         target=question.letters,
     )
@@ -87,7 +88,7 @@ def _of_mmlu(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     name = subject.name.replace("_", " ")
     return Prompt(
         header=f"The following are multiple choice questions (with answers) about {name}.\n\n",
-        text=f"{question.text}\n{_listed(question)}\nAnswer:",
+        text=f"{question.text}\n{_list(question)}\nAnswer:",
         choices=tuple(f" {letter}" for letter in LETTERS[: len(question.options)]),
         target=f" {question.letters}",
     )
@@ -119,7 +120,7 @@ def _of_boolq(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     asked = f"{question.passage}\nQuestion: {question.text}?\n"
     if manner.scoring == "mean_nll":
         return _whole(tuple(f"{asked}{option}" for option in question.options), question)
-    return _spaced(f"{asked}Answer:", question)
+    return _space(f"{asked}Answer:", question)
 
 
 def _of_ax_b(question: Item, subject: Subtask, manner: Manner) -> Prompt:
@@ -127,7 +128,7 @@ def _of_ax_b(question: Item, subject: Subtask, manner: Manner) -> Prompt:
         labels = ("entailment", "not_entailment")
         texts = tuple(f"{question.passage}?{label}, {question.text}" for label in labels)
         return _whole(texts, question)
-    return _spaced(
+    return _space(
         f"{question.passage}\nQuestion: {question.text} True or False?\nAnswer:", question
     )
 
@@ -136,7 +137,7 @@ def _of_piqa(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     if manner.scoring == "mean_nll":
         start = f"The following makes sense: \nQ: {question.text}\nA: "
         return _whole(tuple(f"{start}{option}\n" for option in question.options), question)
-    return _spaced(f"Question: {question.text}\nAnswer:", question)
+    return _space(f"Question: {question.text}\nAnswer:", question)
 
 
 def _of_csl(question: Item, subject: Subtask, manner: Manner) -> Prompt:
@@ -150,7 +151,7 @@ def _of_csl(question: Item, subject: Subtask, manner: Manner) -> Prompt:
             "研究方法和最终结论等。\n关键词是一篇学术论文的核心词汇，一般由一系列名词组成。"
             "关键词在全文中应有较高出现频率，且能起到帮助文献检索的作用。\n"
             f"{abstract}\n关键词：{question.text}\n请问上述关键词是否匹配摘要且符合要求？\n"
-            f"{_listed(question)}\n请从”A“，”B“中进行选择。\n答："
+            f"{_list(question)}\n请从”A“，”B“中进行选择。\n答："
         ),
         choices=tuple(LETTERS[: len(question.options)]),
         target=question.letters,
@@ -176,13 +177,13 @@ def _of_lcsts(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     )
 
 
-def _listed(question: Item) -> str:
+def _list(question: Item) -> str:
     return "\n".join(
         f"{letter}. {option}" for letter, option in zip(LETTERS, question.options, strict=False)
     )
 
 
-def _spaced(text: str, question: Item) -> Prompt:
+def _space(text: str, question: Item) -> Prompt:
     choices = tuple(f" {option}" for option in question.options)
     return Prompt(text=text, choices=choices, target=choices[question.right[0]])
 

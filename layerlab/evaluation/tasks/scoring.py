@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from layerlab.data.normal_form import normal_form
-from layerlab.evaluation.tasks.answer_extraction import chosen
+from layerlab.evaluation.tasks.answer_extraction import extract_letter
 
 
 def likeliest(likelihoods: Sequence[float]) -> int:
@@ -50,7 +50,7 @@ def by_letter(output: str, letters: str, right: str, *, reasoned: bool = False) 
         >>> by_letter("我不知道", "ABCD", "B")
         {'score': 0.0, 'abstained': 1.0}
     """
-    letter = chosen(output, letters, reasoned=reasoned)
+    letter = extract_letter(output, letters, reasoned=reasoned)
     return {"score": float(letter == right), "abstained": float(letter is None)}
 
 

@@ -134,11 +134,11 @@ class ArmResults:
             rate: {seed: run for seed, run in runs.items() if seed in seeds}
             for rate, runs in self.sweep.items()
         }
-        tried = _tried(asked, self.metric, half)
+        tried = _try(asked, self.metric, half)
         return best(tried).rate if tried else None
 
 
-def side_of(name: str, records: Sequence[RunRecord], metric: str) -> ArmResults:
+def collect_arm(name: str, records: Sequence[RunRecord], metric: str) -> ArmResults:
     """Collect an arm's runs.
 
     A rate at which a run diverged counts as infinitely bad.
@@ -146,12 +146,12 @@ def side_of(name: str, records: Sequence[RunRecord], metric: str) -> ArmResults:
     sweep: dict[float, dict[int, RunRecord]] = {}
     for record in records:
         sweep.setdefault(record.rate, {})[record.seed] = record
-    tried = _tried(sweep, metric)
+    tried = _try(sweep, metric)
     chosen = best(tried) if tried else None
     return ArmResults(name=name, sweep=sweep, tried=tried, chosen=chosen, metric=metric)
 
 
-def _tried(sweep: Mapping[float, Runs], metric: str, half: int | None = None) -> dict[float, float]:
+def _try(sweep: Mapping[float, Runs], metric: str, half: int | None = None) -> dict[float, float]:
     """Mean loss of each rate, on all blocks or on one half of them."""
     done = {
         rate: {seed: run for seed, run in runs.items() if run.finished}

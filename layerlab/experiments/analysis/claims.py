@@ -91,7 +91,7 @@ class Judged:
     holm: float
 
 
-def claimed(
+def judge_claims(
     section: CompareSection,
     rivals: Mapping[str, str],
     stages: Sequence[Stage],
@@ -185,7 +185,7 @@ def _row(judged: Judged, level: Level, unit: str) -> dict[str, Any]:
         "margin": claim.margin if claim.relation in _WITHIN else None,
         "arms": list(named),
         "verdict": judged.word,
-        "said": _said(judged, level, unit),
+        "said": _describe(judged, level, unit),
         "number": _decisive(judged).evidence.found.mean,
         "p": judged.p,
         "holm": judged.holm,
@@ -193,7 +193,7 @@ def _row(judged: Judged, level: Level, unit: str) -> dict[str, Any]:
     }
 
 
-def _said(judged: Judged, level: Level, unit: str) -> str:
+def _describe(judged: Judged, level: Level, unit: str) -> str:
     """The verdict in a sentence, with the number that decides it."""
     count, told = len(judged.pairs), _decisive(judged)
     head = str(judged.word) + (" at this budget" if judged.word == "not decided" else "")
@@ -234,7 +234,7 @@ def _pair_said(judged: Judged, pair: Pair, level: Level, unit: str) -> str:
     if found.mean is None or found.n == 0:
         lacking = " with a monitor" if judged.claim.measure in UNITS else ""
         return f"no seed has finished for {pair.arm} and {pair.rival} both{lacking}"
-    within = f", with a margin of {judged.claim.margin:g}" if _margined(judged) else ""
+    within = f", with a margin of {judged.claim.margin:g}" if _is_margined(judged) else ""
     if found.identical:
         return f"{names}: a difference of exactly 0 at {_seeds(found.n)}{within}"
     size = f"{names}: {number(found.mean, sign=True)} {unit}{within}"
@@ -244,7 +244,7 @@ def _pair_said(judged: Judged, pair: Pair, level: Level, unit: str) -> str:
     return f"{size} ({_evidence(judged, pair, level)})"
 
 
-def _margined(judged: Judged) -> bool:
+def _is_margined(judged: Judged) -> bool:
     return judged.claim.relation in _WITHIN
 
 

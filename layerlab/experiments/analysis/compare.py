@@ -7,16 +7,16 @@ from typing import Any
 from layerlab.console.units import amount
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.arm_results import ArmResults
-from layerlab.experiments.analysis.claims import claimed, tests
+from layerlab.experiments.analysis.claims import judge_claims, tests
 from layerlab.experiments.analysis.comparison import SCHEMA, Comparison, plain
 from layerlab.experiments.analysis.curves import curves, paired_curves
 from layerlab.experiments.analysis.gradient_profile import gradients
-from layerlab.experiments.analysis.interim import LOSS, Stage, staged
-from layerlab.experiments.analysis.timing import timed
+from layerlab.experiments.analysis.interim import LOSS, Stage, collect_arms
+from layerlab.experiments.analysis.timing import without_untimed
 from layerlab.experiments.analysis.verdict import Case, judge, number
 from layerlab.experiments.analysis.warnings import loose, remarks
-from layerlab.experiments.plan.equal_terms import Varied, notes, refuse
-from layerlab.experiments.plan.factors import departures, several_slots, together, trained
+from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms, notes
+from layerlab.experiments.plan.factors import begun_models, departures, together, warn_of_many_slots
 from layerlab.experiments.plan.plan import arms
 from layerlab.experiments.statistics.additive_model import presence
 from layerlab.experiments.statistics.differences import Difference, Level
@@ -33,7 +33,7 @@ _COUNTS = {"parameters": "parameters", "flops": "forward_flops"}
 UNITS = {"nats": "nats", "bits_per_byte": "bits per byte"}
 
 
-def compared(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> Comparison:
+def compare_runs(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> Comparison:
     """Compare the runs of a recipe, those that are not finished named as such.
 
     Args:
@@ -51,15 +51,15 @@ def compared(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> Compa
         )
     rivals = {str(arm.name): str(arm.against) for arm in arms(section, recipe)}
     names = list(rivals)
-    records, left = _planned(section, names, _read(found))
-    records, speeds = timed(section, records)
-    contrasts = refuse([one.manifest for one in records], Varied.of(section))
+    records, left = _plan(section, names, _read(found))
+    records, speeds = without_untimed(section, records)
+    contrasts = check_equal_terms([one.manifest for one in records], Varied.of(section))
     _refuse_twice(records)
     metric = "bits_per_byte" if any(one.path in _WORDS for one in contrasts) else "nats"
-    stages, family = weighed(section, rivals, records, metric)
+    stages, family = look_at_runs(section, rivals, records, metric)
     stage = stages[-1]
     planned, section, sides = section, stage.section, stage.sides
-    differs = departures(trained(records), rivals)
+    differs = departures(begun_models(records), rivals)
     rows = _rows(stages, family, rivals, [one.path for one in contrasts], differs)
     content = {
         "schema": SCHEMA,
@@ -77,7 +77,7 @@ def compared(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> Compa
         "match": section.match,
         "rows": rows,
         "tests": len(family),
-        "claims": claimed(section, rivals, stages, family, UNITS[metric]),
+        "claims": judge_claims(section, rivals, stages, family, UNITS[metric]),
         "runs": [_run(one, sides) for one in records],
         "gradients": gradients(section, sides),
         "curves": [curves(one, _is_chosen(one, sides)) for one in records],
@@ -85,12 +85,12 @@ def compared(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> Compa
         "paired": paired_curves(stage, rivals, "rank" if section.match == "time" else "tokens"),
         "remarks": [
             *remarks(section, sides, contrasts, _worse(rows)),
-            *_stopped(planned, section if family.looked else None),
+            *_stop(planned, section if family.looked else None),
             *_unequal(stage),
             *_one_text(stage, rivals),
             *_alone(rivals),
             *notes([one.manifest for one in records]),
-            *several_slots(rows),
+            *warn_of_many_slots(rows),
             *_loose(section, rows),
             *speeds,
             *left,
@@ -104,7 +104,7 @@ def _read(found: Sequence[Path | RunRecord]) -> list[RunRecord]:
     return [one for one in read if one is not None]
 
 
-def _planned(
+def _plan(
     section: CompareSection, names: Sequence[str], records: Sequence[RunRecord]
 ) -> tuple[list[RunRecord], list[str]]:
     """The runs that the plan knows, and a remark for each that it does not."""
@@ -137,7 +137,7 @@ def _refuse_twice(records: Sequence[RunRecord]) -> None:
         seen[key] = record.name
 
 
-def weighed(
+def look_at_runs(
     section: CompareSection, rivals: Mapping[str, str], records: Sequence[RunRecord], metric: str
 ) -> tuple[list[Stage], Family]:
     """The runs up to each look that was taken, and what came of every test at any.
@@ -160,7 +160,7 @@ def weighed(
     def at(asked: CompareSection) -> Stage:
         return Stage(
             section=asked,
-            sides=staged(records, list(rivals), metric, asked.seeds),
+            sides=collect_arms(records, list(rivals), metric, asked.seeds),
             shared=shared,
             level=level,
         )
@@ -191,7 +191,7 @@ def _rows(
         row = {**_figures(section, side, base), "differs": differs[name]}
         if name == rival:
             none = Difference(kind="paired", n=len(side.values))
-            rows.append({**row, **_tested(none), **_baseline(side)})
+            rows.append({**row, **_test(none), **_baseline(side)})
             continue
         test = PairTest(name, rival)
         judged = stages[family[test].look]
@@ -213,7 +213,7 @@ def _rows(
             unit=UNITS[side.metric],
         )
         verdict = judge(case)
-        tested = _tested(case.difference, family[test].corrected)
+        tested = _test(case.difference, family[test].corrected)
         rows.append({**row, **tested, "verdict": verdict.word, "said": verdict.said})
     return rows
 
@@ -261,7 +261,7 @@ def _missing(section: CompareSection, side: ArmResults) -> list[int]:
     return side.missing(section.seeds, section.rates if section.search == "grid" else ())
 
 
-def _stopped(section: CompareSection, look: CompareSection | None) -> list[str]:
+def _stop(section: CompareSection, look: CompareSection | None) -> list[str]:
     """A remark on looks: after how many seeds this was judged, and that it may be final."""
     if not section.looks:
         return []
@@ -307,7 +307,7 @@ def _figures(section: CompareSection, side: ArmResults, base: ArmResults) -> dic
     }
 
 
-def _tested(found: Difference, corrected: float | None = None) -> dict[str, Any]:
+def _test(found: Difference, corrected: float | None = None) -> dict[str, Any]:
     return {
         "n": found.n,
         "difference": found.mean,

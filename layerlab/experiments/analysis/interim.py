@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
-from layerlab.experiments.analysis.arm_results import ArmResults, side_of
-from layerlab.experiments.analysis.monitor_metrics import heard
+from layerlab.experiments.analysis.arm_results import ArmResults, collect_arm
+from layerlab.experiments.analysis.monitor_metrics import last_readings
 from layerlab.experiments.statistics.additive_model import Additive
-from layerlab.experiments.statistics.differences import Difference, Level, Range, against
+from layerlab.experiments.statistics.differences import Difference, Level, Range, difference_to
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, PairTest
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.records.run import RunRecord
@@ -52,7 +52,7 @@ class Stage:
         def difference(arm: str, rival: str) -> Difference:
             ours, theirs = (model.values.get(name, {}) for name in (arm, rival))
             if self.section.variance == "own" or not ours.keys() & theirs.keys():
-                return against(ours, theirs, self.level)
+                return difference_to(ours, theirs, self.level)
             return model.difference(arm, rival, self.level)
 
         return difference
@@ -76,12 +76,14 @@ class Stage:
     def _difference(self, arm: str, rival: str, measure: str) -> Difference:
         ours, theirs = self.sides[arm], self.sides[rival]
         if measure != LOSS:
-            return against(heard(measure, ours.runs), heard(measure, theirs.runs), self.level)
+            return difference_to(
+                last_readings(measure, ours.runs), last_readings(measure, theirs.runs), self.level
+            )
         found = self.judging(self.model)(arm, rival)
         return replace(found, text=text_error(ours, theirs))
 
 
-def staged(
+def collect_arms(
     records: Sequence[RunRecord],
     names: Sequence[str],
     metric: str,
@@ -89,7 +91,9 @@ def staged(
 ) -> dict[str, ArmResults]:
     """The sides of a comparison, of these seeds."""
     kept = [one for one in records if one.seed in seeds]
-    return {name: side_of(name, [one for one in kept if one.arm == name], metric) for name in names}
+    return {
+        name: collect_arm(name, [one for one in kept if one.arm == name], metric) for name in names
+    }
 
 
 def text_error(ours: ArmResults, theirs: ArmResults) -> Range | None:

@@ -12,7 +12,7 @@ _COUNTS: Mapping[str, Callable[[RunRecord], float | None]] = {
 }
 
 
-def heard(measure: str, runs: Mapping[int, RunRecord]) -> dict[int, float]:
+def last_readings(measure: str, runs: Mapping[int, RunRecord]) -> dict[int, float]:
     """The number of each run that has ended, by seed; nothing of runs that were not watched.
 
     Args:

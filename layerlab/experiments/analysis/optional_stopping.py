@@ -16,7 +16,7 @@ Content = Mapping[str, Any]
 _BLIND = ("baseline", "no verdict")
 
 
-def looked(content: Content, file: Path) -> dict[str, Any]:
+def disclose_added_seeds(content: Content, file: Path) -> dict[str, Any]:
     """A comparison with the seeds of its first look, and a remark on those that came later.
 
     Runs that went on after an interruption came later too, but their seeds were planned before.

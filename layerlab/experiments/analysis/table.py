@@ -55,7 +55,7 @@ def table(content: Mapping[str, Any], width: int) -> Group:
 
     No column is left out: what finds no room beside the verdicts has a table below them.
     """
-    shown = _chosen(content, width)
+    shown = _choose(content, width)
     drawn: list[RenderableType] = [_main(content, _columns(shown), width)]
     for title, names in (("Beside", (*_DECISIVE, *_BESIDE)), ("Cost", _COST)):
         left = [column for column in _columns(names) if column[0] not in shown]
@@ -80,7 +80,7 @@ def _columns(names: Collection[str]) -> list[Column]:
     return [(name, cell) for name, cell in _COLUMNS.items() if name in names]
 
 
-def _chosen(content: Mapping[str, Any], width: int) -> list[str]:
+def _choose(content: Mapping[str, Any], width: int) -> list[str]:
     """The columns that find room between the arm and its verdict.
 
     What decides may fold the words of others for it; what costs stands together or not at all.

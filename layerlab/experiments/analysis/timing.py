@@ -9,13 +9,13 @@ from layerlab.records.run import RunRecord
 SPEEDS = ("seconds", "tokens_per_second")
 
 
-def timed(
+def without_untimed(
     section: CompareSection, records: Sequence[RunRecord]
 ) -> tuple[list[RunRecord], list[str]]:
     """The records without the speeds of those that are not timed, and a remark where there are any.
 
     Example:
-        >>> timed(CompareSection(arms=("llama",)), [])
+        >>> without_untimed(CompareSection(arms=("llama",)), [])
         ([], [])
     """
     named = set(section.timed)

@@ -139,7 +139,7 @@ def _sentence(case: Case, word: Word) -> str:
 
 def _divergence(case: Case, word: Word) -> str:
     told = [
-        f"{name} diverged at {_listed(losses)} ({'; '.join(dict.fromkeys(losses.values()))})"
+        f"{name} diverged at {_list(losses)} ({'; '.join(dict.fromkeys(losses.values()))})"
         for name, losses in ((case.arm, case.diverged), (case.baseline, case.base_diverged))
         if losses
     ]
@@ -281,6 +281,6 @@ def _seeds(n: int) -> str:
     return f"{n} seed" if n == 1 else f"{n} seeds"
 
 
-def _listed(losses: Losses) -> str:
+def _list(losses: Losses) -> str:
     named = ", ".join(map(str, sorted(losses)))
     return f"seed {named}" if len(losses) == 1 else f"seeds {named}"

@@ -1,7 +1,7 @@
 """What runs leave on the disk: while they are under way, when they are finished, and their page."""
 
 from layerlab.recipes.training import TrainingRecipe
-from layerlab.training.run_spec import account_of, designed
+from layerlab.training.run_spec import count_costs, design_model
 
 # Bytes of a parameter in a file: float32 weights, and AdamW's two moments.
 WEIGHT, MOMENTS = 4, 8
@@ -13,7 +13,7 @@ TEXT = 4  # bytes of a token in a sample
 TABLES = 2  # times the journals: a page and the tables beside it hold their numbers again
 
 
-def checkpoints(recipe: TrainingRecipe) -> int:
+def checkpoint_bytes(recipe: TrainingRecipe) -> int:
     """The most that a resolved recipe's run takes for its checkpoints while it is under way.
 
     A new one is whole before the oldest goes; a finished run keeps none.
@@ -23,23 +23,23 @@ def checkpoints(recipe: TrainingRecipe) -> int:
     updates = recipe.train.updates or 0
     every = recipe.run.checkpoint or max(1, updates // 10)
     held = min(recipe.run.keep + 1, max(0, updates - 1) // every)
-    return held * (WEIGHT + MOMENTS) * account_of(recipe).parameters
+    return held * (WEIGHT + MOMENTS) * count_costs(recipe).parameters
 
 
-def kept(recipe: TrainingRecipe) -> int:
+def kept_bytes(recipe: TrainingRecipe) -> int:
     """What a finished run keeps: its journal and papers, and its model where `run.model` is true.
 
     Unit: bytes.
     """
-    return PAPERS + journal(recipe) + (_model(recipe) if recipe.run.model else 0)
+    return PAPERS + journal_bytes(recipe) + (_model(recipe) if recipe.run.model else 0)
 
 
-def journal(recipe: TrainingRecipe) -> int:
+def journal_bytes(recipe: TrainingRecipe) -> int:
     """Of a resolved recipe's run: losses, evaluations, samples, and what a monitor has read.
 
     Unit: bytes.
     """
-    updates, shape = recipe.train.updates or 0, designed(recipe).shape
+    updates, shape = recipe.train.updates or 0, design_model(recipe).shape
     losses = updates // max(1, updates // recipe.run.points)
     evaluations = 1 + -(-updates // (recipe.evaluate.every or max(1, updates)))
     sample = LINE // 2 + TEXT * recipe.evaluate.length
@@ -53,11 +53,11 @@ def journal(recipe: TrainingRecipe) -> int:
 
 
 def _model(recipe: TrainingRecipe) -> int:
-    shape = designed(recipe).shape
-    return WEIGHT * account_of(recipe).parameters + CODE + TOKEN * shape.vocab
+    shape = design_model(recipe).shape
+    return WEIGHT * count_costs(recipe).parameters + CODE + TOKEN * shape.vocab
 
 
-def page(journals: int) -> int:
+def page_bytes(journals: int) -> int:
     """A report with what lies beside it, of runs with so many bytes of journals.
 
     Unit: bytes.

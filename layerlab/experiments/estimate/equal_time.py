@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.experiments.estimate.step_time import settled
-from layerlab.recipes.checks import permit
+from layerlab.experiments.estimate.step_time import cached_step_times
+from layerlab.recipes.checks import validate
 from layerlab.recipes.comparison_sections import Arm
-from layerlab.training.flops import peak_of, work
+from layerlab.training.flops import flops_per_token, peak_of
 from layerlab.training.run_spec import RunSpec
 
 
@@ -61,8 +61,8 @@ def equal_time(
             'plan where the runs will be, or write match = "flops"'
         )
     measured = {arm: of[arm] for arm in free}
-    flops = {arm: work(run.recipe).full for arm, run in measured.items()}
-    seconds = settled(measured, flops, peak)
+    flops = {arm: flops_per_token(run.recipe).full for arm, run in measured.items()}
+    seconds = cached_step_times(measured, flops, peak)
     updates = updates_for_time(seconds, first, of[first].recipe.train.updates or 0)
     found = [
         replace(run, recipe=run.recipe.changed(_lasting(run, updates[run.arm])))
@@ -71,7 +71,7 @@ def equal_time(
         for run in runs
     ]
     for run in found:
-        permit(run.recipe)
+        validate(run.recipe)
     return found
 
 

@@ -8,20 +8,20 @@ from typing import Any
 from layerlab.experiments.estimate.disk_space import (
     MOMENTS,
     WEIGHT,
-    checkpoints,
-    journal,
-    kept,
-    page,
+    checkpoint_bytes,
+    journal_bytes,
+    kept_bytes,
+    page_bytes,
 )
-from layerlab.experiments.estimate.startup import room, starting
-from layerlab.experiments.estimate.step_time import StepTime, paced
-from layerlab.experiments.executors.slots import at_once
+from layerlab.experiments.estimate.startup import free_memory, startup_seconds
+from layerlab.experiments.estimate.step_time import StepTime, measure_step_time
+from layerlab.experiments.executors.slots import fit_at_once
 from layerlab.model.cost.cost import account
 from layerlab.model.cost.match import Match
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.recipes.training_sections import RunSection
-from layerlab.training.flops import Work, peak_of, utilisation, work
-from layerlab.training.run_spec import RunSpec, designed
+from layerlab.training.flops import Work, flops_per_token, peak_of, utilisation
+from layerlab.training.run_spec import RunSpec, design_model
 
 GRADIENT = 4  # bytes of a parameter's, which lives in memory alone
 
@@ -127,10 +127,10 @@ class Estimate:
     def table(self, width: int = 120) -> Any:
         """A row per arm, and what all runs take together, for a terminal of this width."""
         from layerlab.experiments.estimate.table import (
-            quote,  # drawing is asked for on a terminal alone
+            estimate_table,  # drawing is asked for on a terminal alone
         )
 
-        return quote(self, width)
+        return estimate_table(self, width)
 
 
 def estimate(
@@ -159,12 +159,12 @@ def estimate(
     for run in runs:
         arms.setdefault(run.arm, []).append(run)
     paces = {
-        arm: paced(of[0], work(of[0].recipe).full, peak, measure=measure)
+        arm: measure_step_time(of[0], flops_per_token(of[0].recipe).full, peak, measure=measure)
         for arm, of in arms.items()
     }
     sides = {arm: _side(of, paces[arm], peak) for arm, of in arms.items()}
     own = processes and not lockstep
-    start = starting(first.run.device, measure=measure) if own and peak else 0.0
+    start = startup_seconds(first.run.device, measure=measure) if own and peak else 0.0
     seconds = {
         arm: side.seconds
         and side.seconds + start + _reading(arms[arm][0].recipe, paces[arm], validation_tokens)
@@ -180,7 +180,7 @@ def estimate(
         disk=_on_disk(runs, crowd),
         peak=peak,
         start=start,
-        room=room(first.run.device) if peak and not cluster else None,
+        room=free_memory(first.run.device) if peak and not cluster else None,
         compiled=any(run.recipe.train.compile for run in runs),
         lockstep=lockstep,
         cluster=cluster,
@@ -194,7 +194,7 @@ def _crowd(
     if lockstep:
         return [sides[run.arm] for run in runs if run.seed == runs[0].seed]
     largest = max(sides.values(), key=lambda side: side.memory)
-    return [largest] * at_once(settings, len(runs))
+    return [largest] * fit_at_once(settings, len(runs))
 
 
 def _in_one(crowd: Sequence[ArmEstimate]) -> int:
@@ -204,15 +204,15 @@ def _in_one(crowd: Sequence[ArmEstimate]) -> int:
 
 
 def _on_disk(runs: Sequence[RunSpec], crowd: Sequence[ArmEstimate]) -> int:
-    finished = sum(kept(run.recipe) for run in runs)
+    finished = sum(kept_bytes(run.recipe) for run in runs)
     under_way = sum(side.checkpoints for side in crowd)
-    return finished + under_way + page(sum(journal(run.recipe) for run in runs))
+    return finished + under_way + page_bytes(sum(journal_bytes(run.recipe) for run in runs))
 
 
 def _side(runs: Sequence[RunSpec], pace: StepTime, peak: float | None) -> ArmEstimate:
     recipe = runs[0].recipe
-    found = designed(recipe)
-    cost, each = account(found.spec, found.shape), work(recipe)
+    found = design_model(recipe)
+    cost, each = account(found.spec, found.shape), flops_per_token(recipe)
     updates = recipe.train.updates or 0
     tokens = recipe.train.batch * (recipe.data.block or found.shape.context)
     return ArmEstimate(
@@ -233,8 +233,8 @@ def _side(runs: Sequence[RunSpec], pace: StepTime, peak: float | None) -> ArmEst
         mfu=pace.update and peak and utilisation(each.full * tokens, pace.update, peak),
         memory=(WEIGHT + GRADIENT + MOMENTS) * cost.parameters + pace.activations,
         activations=pace.activations,
-        checkpoints=checkpoints(recipe),
-        disk=kept(recipe),
+        checkpoints=checkpoint_bytes(recipe),
+        disk=kept_bytes(recipe),
     )
 
 

@@ -25,7 +25,7 @@ print(time.process_time() + sum(os.times()[2:4]))
 """
 
 
-def starting(device: str, *, measure: bool = True) -> float:
+def startup_seconds(device: str, *, measure: bool = True) -> float:
     """Seconds until the process of a run can begin with its work.
 
     It is measured once for each machine and each set of versions. On a CPU it is processor time,
@@ -40,7 +40,7 @@ def starting(device: str, *, measure: bool = True) -> float:
     try:
         return float(json.loads(file.read_text("utf-8")))
     except (OSError, ValueError, TypeError):
-        found = _measured(device) if measure else None
+        found = _measure(device) if measure else None
     if found is None:
         return ASSUMED
     try:
@@ -50,7 +50,7 @@ def starting(device: str, *, measure: bool = True) -> float:
     return found
 
 
-def room(device: str) -> int | None:
+def free_memory(device: str) -> int | None:
     """Bytes of memory that are free for runs; None where the device does not tell."""
     place = torch.device(device)
     if place.type == "cpu":
@@ -60,7 +60,7 @@ def room(device: str) -> int | None:
     return None
 
 
-def _measured(device: str) -> float | None:
+def _measure(device: str) -> float | None:
     """None where no process can be started like this."""
     begun = time.perf_counter()
     said: Any = subprocess.run(

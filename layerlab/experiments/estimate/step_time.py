@@ -21,12 +21,12 @@ from layerlab.system.hardware import (
     cache_folder,
     machine,
     stopwatch,
-    threaded,
     versions,
+    with_threads,
 )
-from layerlab.training.optimizer import optimizer_of
-from layerlab.training.run_spec import RunSpec, designed
-from layerlab.training.setup import attend
+from layerlab.training.optimizer import build_optimizer
+from layerlab.training.run_spec import RunSpec, design_model
+from layerlab.training.setup import set_attention
 from layerlab.training.step.emulated_rounding import emulation
 from layerlab.training.step.microbatch import MicroBatcher
 
@@ -57,7 +57,9 @@ class StepTime:
     forward: float | None = None
 
 
-def paced(run: RunSpec, flops: int, peak: float | None, *, measure: bool = True) -> StepTime:
+def measure_step_time(
+    run: RunSpec, flops: int, peak: float | None, *, measure: bool = True
+) -> StepTime:
     """The pace of a run, measured in at most three seconds or so; else by formula.
 
     Models that are compiled are measured as they are before, which takes no minute of compiling.
@@ -73,11 +75,13 @@ def paced(run: RunSpec, flops: int, peak: float | None, *, measure: bool = True)
         share = tokens * flops / (ASSUMED * peak) / run.recipe.run.processes
         return StepTime(update=share, activations=_assumed_activations(run), measured=False)
     devices: list[int] | None = [] if run.recipe.run.device == "cpu" else None
-    with threaded(run.recipe.run.threads), torch.random.fork_rng(devices=devices):
+    with with_threads(run.recipe.run.threads), torch.random.fork_rng(devices=devices):
         return _Trial(run, flops, peak).pace()
 
 
-def settled(runs: Mapping[str, RunSpec], flops: Mapping[str, int], peak: float) -> dict[str, float]:
+def cached_step_times(
+    runs: Mapping[str, RunSpec], flops: Mapping[str, int], peak: float
+) -> dict[str, float]:
     """Seconds of an update of each arm, as they were first measured on this machine.
 
     They no longer change: a plan that divides time by them is then the same each time, and what it
@@ -107,7 +111,7 @@ def settled(runs: Mapping[str, RunSpec], flops: Mapping[str, int], peak: float) 
 
 def _turns(runs: Mapping[str, RunSpec], flops: Mapping[str, int], peak: float) -> dict[str, float]:
     turns = [
-        {arm: paced(run, flops[arm], peak).update or 0.0 for arm, run in runs.items()}
+        {arm: measure_step_time(run, flops[arm], peak).update or 0.0 for arm, run in runs.items()}
         for _ in range(SITTINGS)
     ]
     return {arm: min(turn[arm] for turn in turns) for arm in runs}
@@ -130,7 +134,7 @@ def _timeless(run: RunSpec) -> list[Any]:
 def _fits(run: RunSpec) -> bool:
     """Whether the model can be had here in a moment."""
     recipe = run.recipe
-    found = designed(recipe)
+    found = design_model(recipe)
     size = account(found.spec, found.shape).parameters
     if recipe.run.device == "cpu":
         free = psutil.virtual_memory().available
@@ -142,7 +146,7 @@ def _fits(run: RunSpec) -> bool:
 
 def _assumed_activations(run: RunSpec) -> int:
     """Bytes: what a Llama block keeps of each token, and the logits with their gradient."""
-    shape, recipe = designed(run.recipe).shape, run.recipe
+    shape, recipe = design_model(run.recipe).shape, run.recipe
     size = 4 if recipe.train.precision == "fp32" else 2
     layer = (10 * shape.width + 4 * shape.inner) * size
     tokens = _rows(run) * (recipe.data.block or shape.context)
@@ -160,7 +164,7 @@ class _Trial:
 
     def __init__(self, run: RunSpec, flops: int, peak: float) -> None:
         recipe = run.recipe
-        found = designed(recipe)
+        found = design_model(recipe)
         self.run, self.recipe = run, recipe
         self.device = torch.device(recipe.run.device)
         self.block = recipe.data.block or found.shape.context
@@ -172,10 +176,10 @@ class _Trial:
         self.flops = flops
         self.spec, self.shape = found.spec, found.shape
         model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed)
-        attend(model, recipe.train.attention)
+        set_attention(model, recipe.train.attention)
         self.model = model.train()
         self.model.to(self.device)
-        self.optimizer = optimizer_of(self.model, recipe.train)
+        self.optimizer = build_optimizer(self.model, recipe.train)
         self.clock: Callable[[], float] = stopwatch(self.device, recipe.run.threads)
         own = torch.Generator().manual_seed(0)
         drawn = torch.randint(0, found.shape.vocab, (self.rows, self.length), generator=own)

@@ -13,7 +13,7 @@ NARROW = 110  # columns of a terminal; below it, what the last lines say in sum 
 BESIDE = {"embedding + head", "FLOP per run", "memory", "disk"}
 
 
-def quote(estimate: Any, width: int) -> Group:
+def estimate_table(estimate: Any, width: int) -> Group:
     """A row per arm, and what all runs take together."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     columns = _columns(estimate.sides)
@@ -96,12 +96,12 @@ def _together(estimate: Any) -> str:
 
 def _savings(sides: Sequence[Any]) -> str:
     """Of all arms alike, or of the first ones by their names."""
-    told = {side.arm: _saved(side.token_flops) for side in sides}
+    told = {side.arm: _save(side.token_flops) for side in sides}
     if len({*told.values()}) == 1:
         return told[sides[0].arm]
     return ", ".join(f"{share} ({arm})" for arm, share in list(told.items())[:4])
 
 
-def _saved(flops: Any) -> str:
+def _save(flops: Any) -> str:
     share = 1 - flops.causal / flops.full
     return f"{share:.0%}".replace("%", " %") if share >= 0.005 else "less than 1 %"

@@ -14,13 +14,13 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from layerlab.console.progress import Silent, Watch
 from layerlab.errors import UserError
 from layerlab.experiments.executors.process import WORKER, RunProcess
-from layerlab.experiments.executors.run_locks import held
+from layerlab.experiments.executors.run_locks import lock_runs
 from layerlab.experiments.executors.slots import Slot, slots
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.heartbeat import LOG, Heartbeat
 from layerlab.records.result import read_result
 from layerlab.system.graceful_stop import GracefulStop
-from layerlab.system.locks import locked
+from layerlab.system.locks import lock_folder
 from layerlab.training.run_spec import RunSpec, write_run
 from layerlab.training.worker import WRONG
 
@@ -61,7 +61,7 @@ class RunOutcome:
         return f"failed{why}: {self.said[-1] if self.said else 'it has said nothing'}"
 
 
-def alone(run: RunSpec, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
+def run_one(run: RunSpec, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
     """Carry out one run, in this process where that is all it needs, and give its result.
 
     A run that diverges has a result too, which says so.
@@ -70,12 +70,12 @@ def alone(run: RunSpec, folder: Path, watch: Watch | None = None) -> dict[str, A
         UserError: it fails, or another process is carrying it out.
         Halted: a signal asked to stop; a checkpoint was left.
     """
-    result, settings = finished(run, folder), run.recipe.run
+    result, settings = finished_result(run, folder), run.recipe.run
     if result is not None:
         return result
     if is_here(settings):
         return _here(run, folder, watch or Silent())
-    (outcome,) = carry_out([run], folder.parent, settings, watch)
+    (outcome,) = run_all([run], folder.parent, settings, watch)
     if outcome.result is None:
         raise UserError(f"{run.name} {outcome.text}; all that it said is in {folder / LOG}")
     return outcome.result
@@ -99,9 +99,9 @@ def _here(run: RunSpec, folder: Path, watch: Watch) -> dict[str, Any]:
     before = torch.get_num_threads()
     torch.set_num_threads(run.recipe.run.threads)
     try:
-        with held([folder]), locked(folder):
+        with lock_runs([folder]), lock_folder(folder):
             write_run(run, folder)
-            return trainer.carry_out(run, folder, watch)
+            return trainer.train_run(run, folder, watch)
     except trainer.Diverged:
         if (lost := read_result(folder)) is None:
             raise
@@ -110,7 +110,7 @@ def _here(run: RunSpec, folder: Path, watch: Watch) -> dict[str, Any]:
         torch.set_num_threads(before)
 
 
-def carry_out(
+def run_all(
     runs: Sequence[RunSpec],
     out: Path,
     settings: RunSection,
@@ -133,11 +133,11 @@ def carry_out(
         Halted: a signal asked to stop; every run was given time for a checkpoint.
     """
     watch = watch or Silent()
-    ended = {run.name: skipped for run in runs if (skipped := _skipped(run, out))}
+    ended = {run.name: skipped for run in runs if (skipped := _skip(run, out))}
     for outcome in ended.values():
         watch.ended(outcome.run.name, outcome.text)
     left = [run for run in runs if run.name not in ended]
-    with held(out / run.name for run in left):
+    with lock_runs(out / run.name for run in left):
         for run in left:
             write_run(run, out / run.name)
         if left:
@@ -159,15 +159,15 @@ def _crew(
     return _Executor(rows, cluster.start)
 
 
-def _skipped(run: RunSpec, out: Path) -> RunOutcome | None:
+def _skip(run: RunSpec, out: Path) -> RunOutcome | None:
     folder = out / run.name
-    result = finished(run, folder)
+    result = finished_result(run, folder)
     if result is None:
         return None
     return RunOutcome(run=run, folder=folder, ending="skipped", result=result)
 
 
-def finished(run: RunSpec, folder: Path) -> dict[str, Any] | None:
+def finished_result(run: RunSpec, folder: Path) -> dict[str, Any] | None:
     """The result of a run, where its folder holds it whole."""
     result = read_result(folder)
     return result if result and result.get("run") == run.name else None
@@ -267,7 +267,7 @@ class _Pool:
     def _again(self, one: _Active) -> list[tuple[RunSpec, int]]:
         """A run that ended too soon is put back in the queue; any other has its outcome."""
         self.active.remove(one)
-        code, result = one.work.code(), finished(one.run, one.folder)
+        code, result = one.work.code(), finished_result(one.run, one.folder)
         if result is None and code != WRONG and one.attempt < self.settings.attempts:
             self.watch.note(f"{one.run.name}: {_why(one)}; it goes on from its last checkpoint")
             return [(one.run, one.attempt + 1)]
@@ -294,15 +294,15 @@ class _Pool:
             return
         for one in self.active:
             one.work.stop()
-        wait(lambda: all(one.work.code() is not None for one in self.active), GRACE)
+        wait_for(lambda: all(one.work.code() is not None for one in self.active), GRACE)
         for one in self.active:
             one.work.kill()
-            result = finished(one.run, one.folder)
+            result = finished_result(one.run, one.folder)
             self._end(one, "stopped" if result is None else "finished", result)
         self.active.clear()
 
 
-def wait(done: Callable[[], bool], seconds: float) -> bool:
+def wait_for(done: Callable[[], bool], seconds: float) -> bool:
     """Wait until something is so, at most as long; whether it is."""
     until = time.monotonic() + seconds
     while not done():

@@ -11,17 +11,17 @@ from pathlib import Path
 
 from layerlab.console.progress import Watch
 from layerlab.errors import UserError
-from layerlab.experiments.executors.local import finished
-from layerlab.experiments.executors.run_locks import held
+from layerlab.experiments.executors.local import finished_result
+from layerlab.experiments.executors.run_locks import lock_runs
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.system.graceful_stop import GracefulStop
-from layerlab.system.locks import locked
+from layerlab.system.locks import lock_folder
 from layerlab.training.run_spec import RunSpec, write_run
-from layerlab.training.step.microbatch import memory_told
+from layerlab.training.step.microbatch import explain_memory
 from layerlab.training.trainer import Diverged, Trainer
 
 
-def allow(sides: Mapping[str, TrainingRecipe]) -> None:
+def check_lockstep(sides: Mapping[str, TrainingRecipe]) -> None:
     """Refuse arms that one process cannot take batch by batch in turn, before anything is read.
 
     Args:
@@ -55,11 +55,11 @@ def allow(sides: Mapping[str, TrainingRecipe]) -> None:
             )
 
 
-def in_lockstep(runs: Sequence[RunSpec], out: Path, watch: Watch) -> None:
+def run_in_lockstep(runs: Sequence[RunSpec], out: Path, watch: Watch) -> None:
     """Carry out the runs that are not finished, one seed after the other.
 
     Args:
-        runs: of sides that `allow` lets pass.
+        runs: of sides that `check_lockstep` lets pass.
         out: in which each run has a folder of its name.
 
     Raises:
@@ -68,12 +68,12 @@ def in_lockstep(runs: Sequence[RunSpec], out: Path, watch: Watch) -> None:
     """
     for _, group in groupby(runs, key=lambda run: run.seed):
         with ExitStack() as stack:
-            waiting = [run for run in group if finished(run, out / run.name) is None]
-            stack.enter_context(held(out / run.name for run in waiting))
+            waiting = [run for run in group if finished_result(run, out / run.name) is None]
+            stack.enter_context(lock_runs(out / run.name for run in waiting))
             for run in waiting:
-                stack.enter_context(locked(out / run.name))
+                stack.enter_context(lock_folder(out / run.name))
                 write_run(run, out / run.name)
-            stack.enter_context(memory_told())
+            stack.enter_context(explain_memory())
             _together([Trainer(run, out / run.name, watch) for run in waiting])
 
 

@@ -5,11 +5,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from layerlab.records.heartbeat import LOG
-from layerlab.system.locks import locked
+from layerlab.system.locks import lock_folder
 
 
 @contextmanager
-def held(folders: Iterable[Path]) -> Iterator[None]:
+def lock_runs(folders: Iterable[Path]) -> Iterator[None]:
     """Hold folders of runs, and their logs, before anything is written to one.
 
     A worker asks for its folder by itself, but what it says then goes to the log, which is that of
@@ -20,8 +20,8 @@ def held(folders: Iterable[Path]) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for folder in folders:
-            stack.enter_context(locked(folder / LOG))
+            stack.enter_context(lock_folder(folder / LOG))
             # Let go at once: it is the worker's own while it goes on.
-            with locked(folder):
+            with lock_folder(folder):
                 pass
         yield

@@ -57,16 +57,16 @@ def slots(settings: RunSection) -> list[tuple[Slot, ...]]:
     if settings.device != "cpu":  # one device by its number, or of which there is one
         free = Slot(threads=settings.threads)
         return [(free,) * settings.processes] * (settings.slots or 1)
-    return _shared(settings, cores())
+    return _share(settings, cores())
 
 
-def at_once(settings: RunSection, runs: int) -> int:
+def fit_at_once(settings: RunSection, runs: int) -> int:
     """How many of so many runs go on at one time, here or on a cluster.
 
     A GPU that is not here is counted as one, so that what is for another machine can be planned.
 
     Example:
-        >>> at_once(RunSection(slots=3), 24), at_once(RunSection(slots=3), 1)
+        >>> fit_at_once(RunSection(slots=3), 24), fit_at_once(RunSection(slots=3), 1)
         (3, 1)
     """
     if settings.runner == "slurm":
@@ -76,7 +76,7 @@ def at_once(settings: RunSection, runs: int) -> int:
     return min(runs, len(slots(settings)))
 
 
-def _shared(settings: RunSection, found: Sequence[tuple[int, ...]]) -> list[tuple[Slot, ...]]:
+def _share(settings: RunSection, found: Sequence[tuple[int, ...]]) -> list[tuple[Slot, ...]]:
     each = settings.threads
     count = settings.slots or max(1, len(found) // (each * settings.processes))
     if count * settings.processes * each > len(found):
@@ -120,7 +120,7 @@ def cores() -> list[tuple[int, ...]]:
         return [(number,) for number in range(count)]
     usable = os.sched_getaffinity(0)
     found = sorted({tuple(sorted(_siblings(number) & usable)) for number in usable})
-    return found[: _allowed(len(found))]
+    return found[: _allow(len(found))]
 
 
 def _siblings(number: int) -> set[int]:
@@ -134,7 +134,7 @@ def _siblings(number: int) -> set[int]:
     return numbers | {number}
 
 
-def _allowed(count: int) -> int:
+def _allow(count: int) -> int:
     """At most as many cores as the container is given time for."""
     try:
         quota, period = Path(_QUOTA).read_text(encoding="ascii").split()

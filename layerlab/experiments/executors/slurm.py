@@ -141,7 +141,7 @@ class Cluster:
             with redirect_stderr(StringIO()):
                 return list(self._executor.submit_array(tasks))
         except Exception as error:
-            raise _refused(error) from error
+            raise _refuse(error) from error
 
 
 class Job:
@@ -215,7 +215,7 @@ class Queue:
             self._states = {line[0]: line[1] for line in lines if len(line) == 2}
 
 
-def _refused(error: Exception) -> UserError:
+def _refuse(error: Exception) -> UserError:
     """Slurm's own words, as of a partition that is not there, are on the last line."""
     said = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
     remedy = "mend [run.slurm] of the recipe"

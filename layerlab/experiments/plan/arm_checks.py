@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.experiments.plan.equal_terms import Varied, matches, refuse, settings
+from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms, matches, settings
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.system.hardware import LIBRARIES
 from layerlab.training.run_spec import RunSpec
@@ -28,7 +28,7 @@ PATHS = (
 )
 
 
-def agree(section: CompareSection, runs: Sequence[RunSpec]) -> None:
+def check_comparable(section: CompareSection, runs: Sequence[RunSpec]) -> None:
     """Refuse a plan whose runs could not be compared once they have run.
 
     Raises:
@@ -40,7 +40,7 @@ def agree(section: CompareSection, runs: Sequence[RunSpec]) -> None:
     for pattern in section.differ:
         if not any(matches(path, [pattern]) for path in known):
             raise UserError(_unknown(pattern, sorted(known)))
-    refuse(manifests, Varied.of(section))
+    check_equal_terms(manifests, Varied.of(section))
 
 
 def _foreseen(run: RunSpec) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.recipes.comparison_sections import CompareSection
-from layerlab.records.settings import flattened
+from layerlab.records.settings import flatten
 from layerlab.validation import short_repr
 
 Manifest = Mapping[str, Any]
@@ -89,10 +89,10 @@ class SettingDifference:
 
     def __str__(self) -> str:
         (one, other), (left, right) = self.runs, self.values
-        return f"{self.path} is {_said(left)} in {one} and {_said(right)} in {other}"
+        return f"{self.path} is {_describe(left)} in {one} and {_describe(right)} in {other}"
 
 
-def refuse(manifests: Sequence[Manifest], varied: Varied) -> list[SettingDifference]:
+def check_equal_terms(manifests: Sequence[Manifest], varied: Varied) -> list[SettingDifference]:
     """Refuse runs that differ in anything that was not declared.
 
     Returns:
@@ -105,15 +105,15 @@ def refuse(manifests: Sequence[Manifest], varied: Varied) -> list[SettingDiffere
     found = [
         *_contrasts(manifests, flat),
         *_orders(manifests, flat),
-        *(one for manifest in manifests for one in _mixed(manifest)),
+        *(one for manifest in manifests for one in _mix(manifest)),
     ]
-    differ = [one for one in found if not _allowed(one, varied)]
+    differ = [one for one in found if not _is_allowed(one, varied)]
     equal_tokens = _equal_tokens(manifests)
     roots = [
         one
         for one in differ
         if not matches(one.path, varied.differ)
-        and not _implied(one.path, varied.differ, equal_tokens)
+        and not _is_implied(one.path, varied.differ, equal_tokens)
     ]
     if roots:
         raise UserError(_refusal(_first(roots, equal_tokens)))
@@ -138,7 +138,7 @@ def notes(manifests: Sequence[Manifest]) -> list[str]:
 
 def settings(manifest: Manifest) -> dict[str, Any]:
     """Settings by the paths that a recipe gives them, and the rest by its own."""
-    found = dict(flattened(manifest))
+    found = dict(flatten(manifest))
     return {path.removeprefix("recipe."): value for path, value in found.items()}
 
 
@@ -190,7 +190,7 @@ def _orders(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[Set
             )
 
 
-def _mixed(manifest: Manifest) -> Iterator[SettingDifference]:
+def _mix(manifest: Manifest) -> Iterator[SettingDifference]:
     """What a run was continued with that it was not begun with."""
     first, *later = manifest.get("sittings") or [{}]
     run, begun = str(manifest.get("run")), settings(first)
@@ -203,7 +203,7 @@ def _mixed(manifest: Manifest) -> Iterator[SettingDifference]:
                 yield SettingDifference(path=path, runs=runs, values=values, within=True)
 
 
-def _allowed(contrast: SettingDifference, varied: Varied) -> bool:
+def _is_allowed(contrast: SettingDifference, varied: Varied) -> bool:
     always = [*_BESIDE, *_SEED]
     always += _RATE if varied.rates else ()
     always += _TIME if varied.time and not contrast.within else ()
@@ -211,14 +211,16 @@ def _allowed(contrast: SettingDifference, varied: Varied) -> bool:
     return matches(contrast.path, always)
 
 
-def _implied(path: str, declared: Sequence[str], equal_tokens: bool) -> bool:
+def _is_implied(path: str, declared: Sequence[str], equal_tokens: bool) -> bool:
     """Whether a difference follows from one that has been declared."""
     if equal_tokens and path in _LENGTH and matches("train.batch", declared):
         return True
-    return any(path in follows and _covered(cause, declared) for cause, follows in _FOLLOWS.items())
+    return any(
+        path in follows and _is_covered(cause, declared) for cause, follows in _FOLLOWS.items()
+    )
 
 
-def _covered(cause: str, declared: Sequence[str]) -> bool:
+def _is_covered(cause: str, declared: Sequence[str]) -> bool:
     """Whether a setting is declared; of a table such as `data.sources` a part suffices."""
     return matches(cause, declared) or any(one.startswith(f"{cause}.") for one in declared)
 
@@ -238,7 +240,7 @@ def _first(found: Sequence[SettingDifference], equal_tokens: bool) -> list[Setti
     causes = [
         one
         for one in single
-        if not _implied(one.path, [path for path in paths if path != one.path], equal_tokens)
+        if not _is_implied(one.path, [path for path in paths if path != one.path], equal_tokens)
     ]
     return sorted(causes or single, key=lambda one: (_rank(one.path), one.path))
 
@@ -263,5 +265,5 @@ def _refusal(roots: Sequence[SettingDifference]) -> str:
     )
 
 
-def _said(value: Any) -> str:
+def _describe(value: Any) -> str:
     return "not set" if value is None else short_repr(value)

@@ -8,7 +8,7 @@ from layerlab.errors import UserError
 from layerlab.training.run_spec import RunSpec
 
 
-def same_held(runs: Iterable[RunSpec], corpora: Mapping[str, Corpus]) -> None:
+def check_same_eval_text(runs: Iterable[RunSpec], corpora: Mapping[str, Corpus]) -> None:
     """Refuse arms that would be judged on different parts of the held-out text.
 
     All of it is the same text under every tokenizer. So many blocks of it are not: a block is a
@@ -23,8 +23,8 @@ def same_held(runs: Iterable[RunSpec], corpora: Mapping[str, Corpus]) -> None:
     leads = {run.arm: run for run in runs}
     if len({(corpora[arm].digest, run.recipe.data.block) for arm, run in leads.items()}) == 1:
         return
-    part = {arm: _held(run, corpora[arm], run.recipe.evaluate.blocks) for arm, run in leads.items()}
-    whole = {arm: len(_held(run, corpora[arm])) for arm, run in leads.items()}
+    part = {arm: _hold(run, corpora[arm], run.recipe.evaluate.blocks) for arm, run in leads.items()}
+    whole = {arm: len(_hold(run, corpora[arm])) for arm, run in leads.items()}
     cut = [arm for arm in leads if len(part[arm]) < whole[arm]]
     if cut and len({held.digest for held in part.values()}) > 1:
         limit, most = leads[cut[0]].recipe.evaluate.blocks, max(whole.values())
@@ -35,5 +35,5 @@ def same_held(runs: Iterable[RunSpec], corpora: Mapping[str, Corpus]) -> None:
         )
 
 
-def _held(run: RunSpec, corpus: Corpus, limit: int | None = None) -> EvalBlocks:
+def _hold(run: RunSpec, corpus: Corpus, limit: int | None = None) -> EvalBlocks:
     return EvalBlocks(corpus, run.recipe.data.block or 1, limit)

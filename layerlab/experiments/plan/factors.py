@@ -15,9 +15,9 @@ from layerlab.errors import UserError
 from layerlab.experiments.plan.plan import arms
 from layerlab.model.design import Design
 from layerlab.model.option import options_of
-from layerlab.recipes.training import TrainingRecipe, recipe_of
+from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.run import RunRecord
-from layerlab.training.run_spec import RunSpec, account_of, designed
+from layerlab.training.run_spec import RunSpec, count_costs, design_model
 
 # Norms of the stack: as those of the blocks they are no choice of their own.
 _EDGES = ("embedding_norm", "final_norm")
@@ -59,21 +59,21 @@ class Model:
     @classmethod
     def planned(cls, recipe: TrainingRecipe) -> "Model":
         """The model of a resolved recipe, counted by formula."""
-        cost = account_of(recipe)
-        return cls(design=designed(recipe), parameters=cost.parameters, flops=cost.forward)
+        cost = count_costs(recipe)
+        return cls(design=design_model(recipe), parameters=cost.parameters, flops=cost.forward)
 
     @classmethod
     def trained(cls, record: RunRecord) -> "Model | None":
         """The model of a run as its manifest has it; None where it names what is not there now."""
         try:
-            design = designed(recipe_of(record.manifest["recipe"]))
+            design = design_model(make_recipe(record.manifest["recipe"]))
         except UserError:
             return None
         parameters, flops = record.count("parameters"), record.count("forward_flops")
         return cls(design=design, parameters=parameters, flops=flops)
 
 
-def planned(recipe: TrainingRecipe, runs: Sequence[RunSpec]) -> list[Json]:
+def planned_factors(recipe: TrainingRecipe, runs: Sequence[RunSpec]) -> list[Json]:
     """In what each arm of a plan will differ from its baseline; empty where nothing is compared."""
     if recipe.compare is None:
         return []
@@ -87,7 +87,7 @@ def planned(recipe: TrainingRecipe, runs: Sequence[RunSpec]) -> list[Json]:
     ]
 
 
-def trained(records: Iterable[RunRecord]) -> dict[str, Model | None]:
+def begun_models(records: Iterable[RunRecord]) -> dict[str, Model | None]:
     """The model of each arm that has begun."""
     first: dict[str, RunRecord] = {}
     for record in records:
@@ -126,7 +126,7 @@ def factors(own: Design, base: Design) -> list[Factor]:
     ]
 
 
-def several_slots(rows: Sequence[Row]) -> Iterator[str]:
+def warn_of_many_slots(rows: Sequence[Row]) -> Iterator[str]:
     """A sentence on the arms that change more than one slot at once.
 
     Args:
@@ -190,7 +190,7 @@ def _slot(own: Spec, base: Spec, slot: Slot) -> Iterator[Factor]:
         given, wanted = one.given(), other.given()
     else:
         # What is set to its default is no difference.
-        given, wanted = _filled(own, slot), _filled(base, slot)
+        given, wanted = _fill(own, slot), _fill(base, slot)
     for name in sorted(given.keys() | wanted.keys()):
         if given.get(name) != wanted.get(name):
             yield Factor(place=slot, option=name, arm=given.get(name), against=wanted.get(name))
@@ -203,7 +203,7 @@ def _slot(own: Spec, base: Spec, slot: Slot) -> Iterator[Factor]:
         )
 
 
-def _filled(spec: Spec, slot: Slot) -> dict[str, Any]:
+def _fill(spec: Spec, slot: Slot) -> dict[str, Any]:
     defaults = {name: option.default for name, option in options_of(spec, slot).items()}
     return {**defaults, **getattr(spec.block, slot).given()}
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from layerlab.experiments.plan.lr_search import search
+from layerlab.experiments.plan.lr_search import next_rate
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.records.result import read_result
 from layerlab.training.run_spec import RunSpec
 
 
-def swept(
+def search_rates(
     section: CompareSection,
     runs: Sequence[RunSpec],
     out: Path,
@@ -32,7 +32,7 @@ def swept(
         UserError: the search has no range, or optuna is not installed.
     """
     arms = {run.arm: {one.seed: one for one in runs if one.arm == run.arm} for run in runs}
-    searches = {arm: search(section, number) for number, arm in enumerate(arms)}
+    searches = {arm: next_rate(section, number) for number, arm in enumerate(arms)}
     tried: dict[str, dict[float, float]] = {arm: {} for arm in arms}
     made: list[RunSpec] = []
     while True:

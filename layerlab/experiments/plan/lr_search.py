@@ -51,10 +51,10 @@ class Optuna:
         """
         if len(results) >= self.trials:
             return None
-        for rate in (self.low, _rounded(math.sqrt(self.low * self.high)), self.high):
+        for rate in (self.low, _round(math.sqrt(self.low * self.high)), self.high):
             if rate not in results:
                 return rate
-        rate = min(max(_rounded(self._asked(results)), self.low), self.high)
+        rate = min(max(_round(self._asked(results)), self.low), self.high)
         return rate if rate not in results else _between(results)
 
     def _asked(self, results: Tried) -> float:
@@ -96,7 +96,7 @@ class Best:
     edge: Edge | None
 
 
-def search(section: CompareSection, seed: int = 0) -> Search:
+def next_rate(section: CompareSection, seed: int = 0) -> Search:
     """The search that a compare section asks for.
 
     Raises:
@@ -170,12 +170,12 @@ def _between(results: Tried) -> float | None:
     ordered = sorted(results)
     place = ordered.index(best(results).rate)
     near = ordered[max(0, place - 1) : place + 2]
-    gaps = [(high / low, _rounded(math.sqrt(low * high))) for low, high in pairwise(near)]
+    gaps = [(high / low, _round(math.sqrt(low * high))) for low, high in pairwise(near)]
     fresh = [gap for gap in gaps if gap[1] not in results]
     return max(fresh)[1] if fresh else None
 
 
-def _rounded(rate: float) -> float:
+def _round(rate: float) -> float:
     """A rate of four digits: it names a folder."""
     return float(f"{rate:.4g}")
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from layerlab.corpus.extent import CorpusSize
 from layerlab.errors import UserError
 from layerlab.model.cost.match import Match, match
-from layerlab.recipes.checks import permit
+from layerlab.recipes.checks import validate
 from layerlab.recipes.comparison_sections import Arm, CompareSection
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.recipes.training_sections import DataSection, Source
-from layerlab.training.run_spec import SIZES, RunSpec, account_of, designed
+from layerlab.training.run_spec import SIZES, RunSpec, count_costs, design_model
 
 
-def resolved(recipe: TrainingRecipe, extent: CorpusSize) -> TrainingRecipe:
+def resolve_recipe(recipe: TrainingRecipe, extent: CorpusSize) -> TrainingRecipe:
     """The recipe of one run with its sizes, its block and its updates written out.
 
     Raises:
@@ -26,7 +26,7 @@ def resolved(recipe: TrainingRecipe, extent: CorpusSize) -> TrainingRecipe:
             "leave it out, or write a larger one"
         )
     recipe = recipe.changed({"model.vocab": given or extent.vocab})
-    shape = designed(recipe).shape
+    shape = design_model(recipe).shape
     sizes = {f"model.{name}": getattr(shape, name) for name in SIZES}
     block = recipe.data.block or shape.context
     if block > shape.context:
@@ -36,7 +36,7 @@ def resolved(recipe: TrainingRecipe, extent: CorpusSize) -> TrainingRecipe:
         )
     updates = _updates(recipe, block, extent)
     return recipe.changed(
-        {"model.preset": None, "model.variant": designed(recipe).variant.name}
+        {"model.preset": None, "model.variant": design_model(recipe).variant.name}
         | sizes
         | {"data.block": block, "train.updates": updates}
         | {"evaluate.every": recipe.evaluate.every or max(1, updates // 10)}
@@ -109,7 +109,7 @@ def sides(recipe: TrainingRecipe) -> dict[str, TrainingRecipe]:
         return {recipe.model.variant: recipe}
     single = recipe.changed({"compare": None})
     return {
-        str(arm.name): _judged_alike(str(arm.name), _side(arm, single), single)
+        str(arm.name): _judge_alike(str(arm.name), _side(arm, single), single)
         for arm in arms(recipe.compare, single)
     }
 
@@ -130,20 +130,20 @@ def plan(
     """
     runs = _runs(recipe, {arm: extent for arm in sides(recipe)} | dict(own or {}))
     for run in runs:
-        permit(run.recipe)
+        validate(run.recipe)
     return runs
 
 
 def _runs(recipe: TrainingRecipe, extents: Mapping[str, CorpusSize]) -> list[RunSpec]:
     if recipe.compare is None:
         ((arm, extent),) = extents.items()
-        return [RunSpec(arm=arm, recipe=resolved(recipe, extent), digest=extent.digest)]
+        return [RunSpec(arm=arm, recipe=resolve_recipe(recipe, extent), digest=extent.digest)]
     comparison = recipe.compare
     if len(set(comparison.seeds)) < len(comparison.seeds):
         raise UserError(f"compare.seeds {list(comparison.seeds)} repeat one; each counts once")
     if len(set(comparison.rates)) < len(comparison.rates):
         raise UserError(f"compare.rates {list(comparison.rates)} repeat one; write each once")
-    matched = dict(_matched(recipe, comparison, extents))
+    matched = dict(_match(recipe, comparison, extents))
     return [
         RunSpec(
             arm=name,
@@ -157,19 +157,19 @@ def _runs(recipe: TrainingRecipe, extents: Mapping[str, CorpusSize]) -> list[Run
     ]
 
 
-def _matched(
+def _match(
     recipe: TrainingRecipe, comparison: CompareSection, extents: Mapping[str, CorpusSize]
 ) -> Iterator[tuple[str, tuple[TrainingRecipe, Match | None]]]:
     """Each arm's recipe, matched to the baseline's size."""
-    found = {name: resolved(side, extents[name]) for name, side in sides(recipe).items()}
+    found = {name: resolve_recipe(side, extents[name]) for name, side in sides(recipe).items()}
     rivals = {str(arm.name): str(arm.against) for arm in arms(comparison, recipe)}
     for name, side in found.items():
         if comparison.match not in {"parameters", "flops"} or rivals[name] == name:
             yield name, (side, None)
             continue
         rival = found[rivals[name]]
-        own = designed(side)
-        near = match(own.spec, own.shape, account_of(rival), by=comparison.by, on=comparison.match)
+        own = design_model(side)
+        near = match(own.spec, own.shape, count_costs(rival), by=comparison.by, on=comparison.match)
         sizes = {f"model.{size}": getattr(near.shape, size) for size in SIZES}
         yield name, (side.changed(sizes), near)
 
@@ -179,7 +179,7 @@ def _side(arm: Arm, single: TrainingRecipe) -> TrainingRecipe:
     return single.changed({"model.variant": arm.variant, "model.options": dict(options), **arm.set})
 
 
-def _judged_alike(name: str, side: TrainingRecipe, single: TrainingRecipe) -> TrainingRecipe:
+def _judge_alike(name: str, side: TrainingRecipe, single: TrainingRecipe) -> TrainingRecipe:
     """An arm's recipe with the held-out text that all arms have."""
     own, common = side.data, single.data
     for setting in ("validation", "held"):

@@ -13,8 +13,13 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from layerlab.experiments.statistics.differences import Difference, Level, paired, satterthwaite
-from layerlab.experiments.statistics.moderated_variance import LENT, MOST, Prior, moderated, prior
+from layerlab.experiments.statistics.differences import (
+    Difference,
+    Level,
+    paired_difference,
+    satterthwaite,
+)
+from layerlab.experiments.statistics.moderated_variance import LENT, MOST, Prior, moderate, prior
 
 Values = Mapping[str, Mapping[int, float]]
 # Arms that are needed for one to learn from the others.
@@ -53,7 +58,7 @@ class Additive:
             self.shared[first] = max(part, self.shared.get(first, 0.0))
         seeds = sorted({seed for found in self.values.values() for seed in found})
         pattern = tuple(tuple(seed in self.values[arm] for seed in seeds) for arm in self.arms)
-        self._design = _fitted(pattern)
+        self._design = _fit(pattern)
         self._row = np.repeat(np.arange(len(self.arms)), [sum(row) for row in pattern])
         cells = [self.values[arm][s] for arm in self.arms for s in seeds if s in self.values[arm]]
         self._cells = np.array(cells)
@@ -107,7 +112,7 @@ class Additive:
         """
         ours, theirs = self.values.get(arm, {}), self.values.get(rival, {})
         both = ours.keys() & theirs.keys()
-        own = paired([ours[one] for one in both], [theirs[one] for one in both], level)
+        own = paired_difference([ours[one] for one in both], [theirs[one] for one in both], level)
         if len(both) < 2 or own.identical or not self.usable:
             return own
         places = self.arms.index(self._first[arm]), self.arms.index(self._first[rival])
@@ -144,7 +149,7 @@ class Additive:
             # An arm of a single seed has nothing of its own.
             if own + lent.freedom < 1e-9:
                 lent = self.common
-            found.append((moderated(variance, own, lent), own + lent.freedom))
+            found.append((moderate(variance, own, lent), own + lent.freedom))
         return found
 
     def unequal(self) -> float | None:
@@ -179,7 +184,7 @@ def presence(pairs: Collection[tuple[str, str]]) -> dict[str, float]:
 
 
 @lru_cache(maxsize=256)
-def _fitted(pattern: tuple[tuple[bool, ...], ...]) -> _Design:
+def _fit(pattern: tuple[tuple[bool, ...], ...]) -> _Design:
     """Least squares of arm + seed for the cells that a table has."""
     arms, seeds = len(pattern), len(pattern[0]) if pattern else 0
     places = [(a, s) for a in range(arms) for s in range(seeds) if pattern[a][s]]

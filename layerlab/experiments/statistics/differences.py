@@ -170,7 +170,7 @@ class Difference:
         return [] if self.text is None else [(self.text[0] ** 2, self.text[1])]
 
 
-def against(
+def difference_to(
     arm: Mapping[int, float], baseline: Mapping[int, float], level: Level | None = None
 ) -> Difference:
     """The difference of two arms whose values are given by seed.
@@ -180,17 +180,17 @@ def against(
     shared = sorted(arm.keys() & baseline.keys())
     if shared or not arm or not baseline:
         pairs = [arm[seed] for seed in shared], [baseline[seed] for seed in shared]
-        return paired(*pairs, level)
+        return paired_difference(*pairs, level)
     return welch(list(arm.values()), list(baseline.values()), level)
 
 
-def paired(
+def paired_difference(
     arm: Sequence[float], baseline: Sequence[float], level: Level | None = None
 ) -> Difference:
     """The paired t-test, its interval, and what it could have found.
 
     Example:
-        >>> found = paired([1.0, 2.1, 3.0], [1.1, 2.2, 3.2])
+        >>> found = paired_difference([1.0, 2.1, 3.0], [1.1, 2.2, 3.2])
         >>> round(found.mean, 3), round(found.p, 3), found.n
         (-0.133, 0.057, 3)
     """

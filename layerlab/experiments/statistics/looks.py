@@ -29,14 +29,14 @@ def stretches(section: CompareSection, runs: Sequence[RunSpec]) -> list[list[Run
     ]
 
 
-def decided(content: Mapping[str, Any]) -> bool:
+def is_decided(content: Mapping[str, Any]) -> bool:
     """Whether every arm and every claim has its word."""
     words = [row["verdict"] for row in content["rows"]]
     claims = [claim["verdict"] for claim in content["claims"]]
     return not any(word in _OPEN for word in words) and "not decided" not in claims
 
 
-def expected(section: CompareSection, arms: int) -> dict[float, float]:
+def expected_runs(section: CompareSection, arms: int) -> dict[float, float]:
     """Runs until every arm has its word, by the effect that all of them have; simulated.
 
     Args:
@@ -49,11 +49,11 @@ def expected(section: CompareSection, arms: int) -> dict[float, float]:
     }
 
 
-def foreseen(section: CompareSection, arms: int) -> list[str]:
+def describe_looks(section: CompareSection, arms: int) -> list[str]:
     """What a plan with looks says of the number of its runs; nothing where there are none."""
     if not section.looks:
         return []
-    runs = expected(section, arms)
+    runs = expected_runs(section, arms)
     told = [
         f"{count:.0f} where {'no arm differs' if not effect else f'all differ by {effect:g} sd'}"
         for effect, count in runs.items()

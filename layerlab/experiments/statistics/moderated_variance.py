@@ -62,7 +62,7 @@ def prior(variances: ArrayLike, freedoms: ArrayLike) -> Prior:
     return Prior(math.exp(middle), freedom)
 
 
-def moderated(variance: float, freedom: float, common: Prior) -> float:
+def moderate(variance: float, freedom: float, common: Prior) -> float:
     """An arm's variance, drawn towards the common one.
 
     (d_0 s_0^2 + d s^2) / (d_0 + d)

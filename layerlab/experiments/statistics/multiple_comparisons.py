@@ -149,7 +149,7 @@ class Family:
                 self._found[test] = Finding(raw=raw, corrected=whole, side=side, look=look)
 
 
-def spent(alpha: float, part: float) -> float:
+def spent_alpha(alpha: float, part: float) -> float:
     """Alpha that is spent when so much of the information is there.
 
     2 - 2 Phi(z_(alpha/2) / sqrt(part)): next to nothing at first, all of it at the end.
@@ -157,7 +157,7 @@ def spent(alpha: float, part: float) -> float:
     Source: Lan and DeMets 1983, the function that resembles O'Brien and Fleming's bounds.
 
     Example:
-        >>> [round(spent(0.05, part), 5) for part in (0.25, 0.5, 1.0)]
+        >>> [round(spent_alpha(0.05, part), 5) for part in (0.25, 0.5, 1.0)]
         [9e-05, 0.00557, 0.05]
     """
     from scipy.special import ndtr, ndtri
@@ -175,7 +175,7 @@ def shares(looks: Sequence[int], alpha: float) -> list[float]:
     if len(looks) == 1:
         return [1.0]
     most = max(looks)
-    spendings = [spent(alpha, look / most) for look in looks]
+    spendings = [spent_alpha(alpha, look / most) for look in looks]
     return [
         (now - before) / alpha for before, now in zip([0.0, *spendings], spendings, strict=False)
     ]

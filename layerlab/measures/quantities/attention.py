@@ -68,7 +68,7 @@ def focus(attended: AttentionRecord, *, dtype: torch.dtype = torch.float32) -> F
     parts = []
     for heads in groups(attended, dtype):
         _, part = cut(attended, heads=heads)
-        parts.append(_pooled(part, list(_rows(part, dtype))))
+        parts.append(_pool(part, list(_rows(part, dtype))))
     return Focus(
         **{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Focus)}
     )
@@ -126,7 +126,7 @@ def _spread(scores: Tensor, allowed: Tensor, counts: Tensor) -> Tensor:
     return finite.sub_(mean[..., None]).masked_fill_(~allowed, 0.0).norm(dim=-1)
 
 
-def _pooled(part: AttentionRecord, blocks: list[_Rows]) -> Focus:
+def _pool(part: AttentionRecord, blocks: list[_Rows]) -> Focus:
     """Means and extremes over the rows of all blocks."""
     sums = blocks[0].received.new_zeros(part.heads, part.keys)
     for block in blocks:

@@ -15,7 +15,7 @@ import torch
 
 from layerlab.errors import UserError
 from layerlab.measures.measure import Measure, MeasureContext, Row
-from layerlab.measures.support.centring import NAN, centred, precise
+from layerlab.measures.support.centring import NAN, centre, precise
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden, Scalar
 
@@ -38,7 +38,7 @@ def diversity(h: Hidden) -> Scalar:
         0.0
     """
     _check_tokens(h)
-    return _frobenius(centred(h))
+    return _frobenius(centre(h))
 
 
 def relative_residual(h: Hidden) -> Scalar:
@@ -59,7 +59,7 @@ def relative_residual(h: Hidden) -> Scalar:
         0.75
     """
     _check_tokens(h)
-    return _frobenius(centred(h)) / _frobenius(precise(h))
+    return _frobenius(centre(h)) / _frobenius(precise(h))
 
 
 def composite_residual(h: Hidden) -> Scalar:
@@ -78,7 +78,7 @@ def composite_residual(h: Hidden) -> Scalar:
         UserError: fewer than two tokens.
     """
     _check_tokens(h)
-    return _composite(centred(h)) / _composite(precise(h))
+    return _composite(centre(h)) / _composite(precise(h))
 
 
 def cosine(h: Hidden) -> Scalar:

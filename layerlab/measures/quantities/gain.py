@@ -24,8 +24,8 @@ from layerlab.measures.support.lanczos import Ritz, profile, settle
 from layerlab.measures.support.sublayer_forms import (
     attention_fit,
     feedforward_fit,
+    is_routed,
     rounding,
-    routed,
 )
 from layerlab.observe.architecture.head_weights import HeadWeights
 from layerlab.observe.tracing.attention_record import AttentionRecord
@@ -170,7 +170,7 @@ def _ffn_constants(layer: Layer, sublayer: Sublayer) -> Constants:
         raise NotApplicable("its block was not found")
     fit = feedforward_fit(layer.block, sublayer)
     if fit is None:
-        raise NotApplicable(MIXED if routed(layer.block) else GATED)
+        raise NotApplicable(MIXED if is_routed(layer.block) else GATED)
     if not isfinite(fit.activation.lipschitz):
         raise NotApplicable(f"{fit.activation.name} is not globally Lipschitz")
     norms = float(spectral_bound(fit.inward)) * float(spectral_bound(fit.outward))

@@ -65,7 +65,7 @@ def divergence(seen: Hidden, exact: Hidden) -> Errors:
     return terms.sum(-1).clamp(min=0)
 
 
-def _foretold(
+def _predict(
     whole: ModelContext, again: Reruns, name: str, reasons: dict[str, str]
 ) -> dict[str, list[float]]:
     """What is predicted and what is bounded, NaN with a reason where nothing can be said."""
@@ -128,8 +128,8 @@ def _rows(whole: ModelContext, names: Sequence[str]) -> dict[str, Any]:
             for mode in modes(name):
                 whole.step(f"{name}, {mode}")
                 seen[mode] = again.emulated(name, mode)
-            told = _foretold(whole, again, name, reasons)
-            told["apriori"] = _filled(before[name], len(again.true))
+            told = _predict(whole, again, name, reasons)
+            told["apriori"] = _fill(before[name], len(again.true))
             where = {"sequence": number, "format": name}
             found["rounding"] += _stream(again, seen, told, where)
             for mode, streams in seen.items():
@@ -140,7 +140,7 @@ def _rows(whole: ModelContext, names: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _filled(values: Sequence[float], length: int) -> list[float]:
+def _fill(values: Sequence[float], length: int) -> list[float]:
     return [*values, *[nan] * length][:length]
 
 

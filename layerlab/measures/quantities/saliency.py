@@ -15,11 +15,11 @@ from torch import Tensor
 
 from layerlab.errors import NotApplicable
 from layerlab.loading.model import LoadedModel
-from layerlab.loading.token_text import alone, spelled
+from layerlab.loading.token_text import alone, token_strings
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.quantities.dimension import effective_dimension
-from layerlab.measures.support.centring import centred, gram_eigenvalues
-from layerlab.measures.support.heatmap import binned, packed, room
+from layerlab.measures.support.centring import centre, gram_eigenvalues
+from layerlab.measures.support.heatmap import bin_channels, pack_bytes, room
 from layerlab.measures.support.saliency_prompt import PROBE, Prompt, check, earlier, prompt
 from layerlab.measures.support.saliency_score import (
     absolute,
@@ -28,7 +28,7 @@ from layerlab.measures.support.saliency_score import (
     objective,
     product,
 )
-from layerlab.observe.tracing.gradients import differentiated
+from layerlab.observe.tracing.gradients import logits_and_gradient
 from layerlab.validation import Constraint, short_repr
 
 BINS = 64
@@ -121,20 +121,20 @@ def saliency(
 
     def ask(logits: Tensor) -> Tensor:
         if not chosen:
-            chosen.append(_predicted(subject, logits, asked.foil))
+            chosen.append(_predict(subject, logits, asked.foil))
         return objective(logits, chosen[0], asked.foil, probability=probability)
 
     def keep(layer: int, stream: Tensor, gradient: Tensor) -> None:
-        found[layer] = _reduced(stream, gradient, min(bins, stream.shape[1]), sample)
+        found[layer] = _reduce(stream, gradient, min(bins, stream.shape[1]), sample)
 
-    logits = differentiated(
+    logits = logits_and_gradient(
         subject.model, stack, asked.tokens, asked.position, ask, keep, again=again
     )
     layers = dict(sorted(found.items()))
     return Saliency(prompt=asked, target=chosen[0], logits=logits.cpu(), layers=layers)
 
 
-def _predicted(subject: LoadedModel, logits: Tensor, foil: int | None) -> int:
+def _predict(subject: LoadedModel, logits: Tensor, foil: int | None) -> int:
     found = int(logits.argmax())
     if found == foil:
         (word,) = alone(subject, torch.tensor([found]))
@@ -145,7 +145,7 @@ def _predicted(subject: LoadedModel, logits: Tensor, foil: int | None) -> int:
     return found
 
 
-def _reduced(stream: Tensor, gradient: Tensor, bins: int, sample: int) -> Reading:
+def _reduce(stream: Tensor, gradient: Tensor, bins: int, sample: int) -> Reading:
     dtype = torch.promote_types(gradient.dtype, torch.float32)
     wide, features = gradient.to(dtype), stream.to(dtype)
     scores = {
@@ -155,11 +155,11 @@ def _reduced(stream: Tensor, gradient: Tensor, bins: int, sample: int) -> Readin
         "cosine": alikeness(stream),
     }
     step = -(-len(stream) // sample)
-    eigenvalues = gram_eigenvalues(centred(stream[::step]))
+    eigenvalues = gram_eigenvalues(centre(stream[::step]))
     return Reading(
         width=stream.shape[1],
         scores={name: score.double().cpu() for name, score in scores.items()},
-        image=binned(wide, bins).cpu(),
+        image=bin_channels(wide, bins).cpu(),
         dimension=float(effective_dimension(eigenvalues, SHARE)),
     )
 
@@ -184,8 +184,8 @@ def read(whole: ModelContext, run: MeasureContext) -> Iterator[Row]:
         bins=options["bins"],
         sample=options["tokens"],
     )
-    positions = _kept(found, options["tokens"])
-    every = spelled(subject, asked.tokens)
+    positions = _keep(found, options["tokens"])
+    every = token_strings(subject, asked.tokens)
     words = [every[position] for position in positions]
     run.picture.update(_picture(subject, found, positions, words, options["of"]))
     run.notes.update(_remarks(asked, len(positions)))
@@ -203,7 +203,7 @@ def read(whole: ModelContext, run: MeasureContext) -> Iterator[Row]:
             }
 
 
-def _kept(found: Saliency, most: int) -> list[int]:
+def _keep(found: Saliency, most: int) -> list[int]:
     """All positions of a short prompt, else those with the largest share of a layer's saliency."""
     length = len(found.prompt.tokens)
     if length <= most:
@@ -235,7 +235,7 @@ def _picture(
     layers, bins = room(list(found.layers), len(positions), bins)
     images = [found.layers[layer].image[positions] for layer in layers]
     # Where there is no room for every bin, neighbours are joined.
-    images = [binned(image, bins) for image in images]
+    images = [bin_channels(image, bins) for image in images]
     peaks = [float(image.max()) for image in images]
     pairs = zip(images, peaks, strict=True)
     asked, logits = found.prompt, found.logits
@@ -261,7 +261,7 @@ def _picture(
         "bins": bins,
         "layers": layers,
         "peaks": peaks,
-        "maps": [packed(image, peak) for image, peak in pairs],
+        "maps": [pack_bytes(image, peak) for image, peak in pairs],
     }
 
 

@@ -22,7 +22,7 @@ def precise(h: Hidden) -> Hidden:
     return h.detach().to(home, torch.float64)
 
 
-def centred(h: Hidden) -> Hidden:
+def centre(h: Hidden) -> Hidden:
     """Features minus their mean over tokens, in float64.
 
     JX = (I - e e^T) X   with   e = (1, ..., 1) / sqrt(n)
@@ -92,7 +92,7 @@ class Pool:
         Source: Own.
         """
         if self.moments is None:
-            return gram_eigenvalues(centred(torch.cat(self.features)))
+            return gram_eigenvalues(centre(torch.cat(self.features)))
         self._fold()
         return _spectrum(self.moments, max(self.tokens, len(self.moments)))
 
@@ -110,7 +110,7 @@ class Pool:
             return
         h = precise(torch.cat(self.features))
         self.features = []
-        deviation = centred(h)
+        deviation = centre(h)
         moments, mean, count = deviation.T @ deviation, h.mean(0), len(h)
         if self.moments is None or self.mean is None:
             self.moments, self.mean, self.count = moments, mean, count

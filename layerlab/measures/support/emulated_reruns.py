@@ -30,10 +30,10 @@ def formats(run: MeasureContext) -> list[str]:
     Raises:
         UserError: a name that is no format.
     """
-    return listed(run.options["formats"])
+    return parse_formats(run.options["formats"])
 
 
-def listed(given: str | Iterable[str]) -> list[str]:
+def parse_formats(given: str | Iterable[str]) -> list[str]:
     """Formats with commas, each looked up and kept once, as it was spelled first.
 
     Source: Own.

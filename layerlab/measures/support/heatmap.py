@@ -18,14 +18,14 @@ LEVELS = 255
 Binned = Float[Tensor, "token bin"]
 
 
-def binned(gradient: Hidden, bins: int) -> Binned:
+def bin_channels(gradient: Hidden, bins: int) -> Binned:
     """Mean saliency of neighbouring channels, in bins whose sizes differ by 1 at most.
 
     Source: Own.
     Unit: that of the saliency.
 
     Example:
-        >>> binned(torch.tensor([[1.0, -3.0, 2.0, 0.0]]), 2).tolist()
+        >>> bin_channels(torch.tensor([[1.0, -3.0, 2.0, 0.0]]), 2).tolist()
         [[2.0, 1.0]]
     """
     width = gradient.shape[1]
@@ -52,13 +52,13 @@ def room(layers: Sequence[int], tokens: int, bins: int) -> tuple[list[int], int]
     return [layers[round(number * last / (count - 1))] for number in range(count)], bins
 
 
-def packed(image: Tensor, peak: float) -> str:
+def pack_bytes(image: Tensor, peak: float) -> str:
     """Square roots as shares of that of the largest value: bytes by row, deflated, in base64.
 
     Source: Own.
 
     Example:
-        >>> zlib.decompress(base64.b64decode(packed(torch.tensor([[4.0, 1.0]]), 4.0))).hex()
+        >>> zlib.decompress(base64.b64decode(pack_bytes(torch.tensor([[4.0, 1.0]]), 4.0))).hex()
         'ff80'
     """
     shares = (image / peak).clamp(0, 1).sqrt() if peak > 0 else torch.zeros_like(image)

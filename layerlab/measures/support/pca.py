@@ -66,7 +66,7 @@ def components(pool: Pool) -> Components:
         found = torch.from_numpy(values).flip(0) / freedom
         floor = max(pool.tokens, width) * torch.finfo(torch.float64).eps * found[0]
         kept = found > floor
-        directions[:count] = _signed(torch.from_numpy(vectors).T.flip(0)) * kept[:, None]
+        directions[:count] = _sign(torch.from_numpy(vectors).T.flip(0)) * kept[:, None]
         variances[:count] = found * kept
     return Components(
         mean=mean, directions=directions, variances=variances, total=total, tokens=pool.tokens
@@ -107,7 +107,7 @@ def apartness(points: Points, marks: Marks) -> Scalar:
     return between / deviation.square().sum()
 
 
-def _signed(vectors: Directions) -> Directions:
+def _sign(vectors: Directions) -> Directions:
     """Each direction turned so that its largest entry, the first of equals, is positive."""
     largest = vectors.abs().argmax(1, keepdim=True)
     return vectors * torch.where(vectors.gather(1, largest) < 0, -1.0, 1.0)

@@ -10,7 +10,7 @@ from torch import Tensor
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.inputs import TextInput, sequences
 from layerlab.loading.model import LoadedModel
-from layerlab.loading.token_text import PART, alone, spelled
+from layerlab.loading.token_text import PART, alone, token_strings
 from layerlab.shapes import Tokens
 from layerlab.validation import short_repr
 
@@ -173,7 +173,7 @@ def _word(
 
 
 def _whole(subject: LoadedModel, word: tuple[int, ...]) -> str:
-    return "".join(spelled(subject, torch.tensor(word))).replace(PART, "")
+    return "".join(token_strings(subject, torch.tensor(word))).replace(PART, "")
 
 
 def _first(subject: LoadedModel, kind: str, whole: str, word: tuple[int, ...]) -> str:

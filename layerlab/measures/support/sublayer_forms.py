@@ -125,7 +125,7 @@ def feedforward_fit(block: nn.Module, sublayer: Sublayer) -> FeedForward | None:
     entered, left = sublayer.entered[::step].float(), sublayer.left[::step].float()
     slack = rounding(sublayer.left.dtype, 2 * entered.shape[1])
     for inward, outward in permutations(_linears(block), 2):
-        if not _chained(entered, inward, outward, left):
+        if not _is_chained(entered, inward, outward, left):
             continue
         found = [
             activation
@@ -138,7 +138,7 @@ def feedforward_fit(block: nn.Module, sublayer: Sublayer) -> FeedForward | None:
     return None
 
 
-def routed(block: nn.Module) -> bool:
+def is_routed(block: nn.Module) -> bool:
     """Whether the feed-forward layer of a block chooses between experts for each token.
 
     Source: Own.
@@ -147,7 +147,7 @@ def routed(block: nn.Module) -> bool:
     return any(_ROUTED.search(path) and not _ATTENTION.search(path) for path in paths)
 
 
-def _chained(entered: Hidden, inward: Linear, outward: Linear, left: Hidden) -> bool:
+def _is_chained(entered: Hidden, inward: Linear, outward: Linear, left: Hidden) -> bool:
     sizes = (entered.shape[1], *inward.weight.shape, *outward.weight.shape, left.shape[1])
     return sizes[0::2] == sizes[1::2]
 

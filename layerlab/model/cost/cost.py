@@ -63,14 +63,14 @@ def account(spec: Spec, shape: Shape) -> Account:
     inside = [one for one in layers if one is not None]
     if around is None or len(inside) < len(layers):
         from layerlab.model.cost.measured_cost import (
-            counted,  # brings transformers, which formulas do without
+            count_operations,  # brings transformers, which formulas do without
         )
 
-        return Account(**counted(spec, shape), counted=True)
-    return _summed(spec, shape, around, inside)
+        return Account(**count_operations(spec, shape), counted=True)
+    return _sum(spec, shape, around, inside)
 
 
-def _summed(spec: Spec, shape: Shape, around: Cost, layers: list[Cost]) -> Account:
+def _sum(spec: Spec, shape: Shape, around: Cost, layers: list[Cost]) -> Account:
     inside, head = sum(layers, Cost()), linear_cost(shape.width, shape.vocab)
     rows = shape.vocab + (shape.context if spec.stack.position == "learned" else 0)
     return Account(

@@ -11,7 +11,7 @@ from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import Spec
 from layerlab.errors import UserError
 from layerlab.model.cost.cost import Account, account
-from layerlab.model.design import SIZES, Design, design, named
+from layerlab.model.design import SIZES, Design, design, find_model
 
 WAYS = ("ffn", "depth", "width", "none")
 MEASURES = ("parameters", "flops")
@@ -75,7 +75,7 @@ class Match:
         )
 
 
-def matched(
+def match_sizes(
     name: str,
     against: str | None = None,
     *,
@@ -100,7 +100,7 @@ def matched(
         UserError: an unknown name or size, or no size makes them equal.
 
     Example:
-        >>> found = matched("llama", "gpt2", by="ffn")
+        >>> found = match_sizes("llama", "gpt2", by="ffn")
         >>> abs(found.percent) < 0.1
         True
         >>> from layerlab.model.build import build
@@ -122,7 +122,7 @@ def rival(own: Design, against: str | None, sizes: Mapping[str, Any]) -> Design:
         UserError: nothing has this name.
     """
     against = own.variant.baseline if against is None else against
-    chosen, _ = named(against)
+    chosen, _ = find_model(against)
     return design(against, sizes=own.asked if chosen is None else sizes)
 
 
@@ -150,13 +150,13 @@ def match(
     if by == "none":
         found = _count(account(spec, shape), on)
         return Match(shape=shape, by=by, on=on, found=found, wanted=wanted)
-    best = _nearest(lambda step: _count(account(spec, _resized(shape, by, step)), on), wanted, by)
-    near = _resized(shape, by, best)
+    best = _nearest(lambda step: _count(account(spec, _resize(shape, by, step)), on), wanted, by)
+    near = _resize(shape, by, best)
     found = _count(account(spec, near), on)
     return Match(shape=near, by=by, on=on, found=found, wanted=wanted)
 
 
-def _resized(shape: Shape, by: str, step: int) -> Shape:
+def _resize(shape: Shape, by: str, step: int) -> Shape:
     if by == "ffn":
         return replace(shape, inner=step)
     if by == "depth":

@@ -17,7 +17,7 @@ from layerlab.blocks.spec import Spec
 from layerlab.model.build import assemble
 
 
-def counted(spec: Spec, shape: Shape) -> dict[str, int]:
+def count_operations(spec: Spec, shape: Shape) -> dict[str, int]:
     """The fields of an `Account`, counted; operations outside matrix products stay unknown, as 0.
 
     Source: Own.
@@ -30,7 +30,7 @@ def counted(spec: Spec, shape: Shape) -> dict[str, int]:
     # A whole mask: transformers would look into the positions to make one, and there are none.
     mask = torch.zeros(1, 1, shape.context, shape.context, device="meta")
     with (
-        _watched(model, carried, cached),
+        _watch(model, carried, cached),
         torch.no_grad(),
         FlopCounterMode(display=False) as counter,
     ):
@@ -58,7 +58,7 @@ def _inside(model: Any) -> Iterator[Tensor]:
 
 
 @contextmanager
-def _watched(model: Any, carried: list[int], cached: list[int]) -> Iterator[None]:
+def _watch(model: Any, carried: list[int], cached: list[int]) -> Iterator[None]:
     """Note how many numbers each layer hands on, and how many its convolutions would keep."""
 
     def note(layer: nn.Module, given: Any, out: Any) -> None:

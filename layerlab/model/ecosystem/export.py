@@ -94,7 +94,7 @@ def exported(config):
 '''
 
 
-def exported(config: Any) -> dict[str, bytes]:
+def code_files(config: Any) -> dict[str, bytes]:
     """The files that a configuration's model needs beside it, by name.
 
     Source: Own.

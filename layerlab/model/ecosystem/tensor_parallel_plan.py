@@ -5,7 +5,7 @@ from layerlab.blocks.spec import Spec
 from layerlab.variants.registry import part
 
 
-def chosen(spec: Spec) -> list[tuple[type[Part], dict[str, object]]]:
+def choose_parts(spec: Spec) -> list[tuple[type[Part], dict[str, object]]]:
     """The part of each slot with all its options.
 
     Source: Own.
@@ -30,7 +30,7 @@ def tensor_plan(spec: Spec) -> dict[str, str]:
     places: dict[Slot, tuple[str, ...]] = {"attention": ("attention",), "ffn": ("ffn",)}
     return {
         f"layers.*.{place}.{name}": how
-        for kind, options in chosen(spec)
+        for kind, options in choose_parts(spec)
         for place in places.get(kind.slot, ())
         for name, how in kind.sharding(**options).items()
     }

@@ -72,7 +72,7 @@ def _end(head: str) -> list[str]:
 
 
 def _on_rail(norm: Choice, place: str) -> list[str]:
-    return [] if norm == _NONE else [f"{_RAIL}norm {_said('norm', norm)}, {place}"]
+    return [] if norm == _NONE else [f"{_RAIL}norm {_describe('norm', norm)}, {place}"]
 
 
 def _branch(spec: Spec, site: Site, role: Role) -> _Branch | None:
@@ -81,19 +81,19 @@ def _branch(spec: Spec, site: Site, role: Role) -> _Branch | None:
     choice: Choice = getattr(block, role)
     if not _there(slot, choice, site):
         return None
-    norm = "" if block.norm == _NONE else f"norm {_said('norm', block.norm)}"
+    norm = "" if block.norm == _NONE else f"norm {_describe('norm', block.norm)}"
     lead = f" {norm} ─" if norm and block.placement in ("pre", "both") else ""
     after = f"─ {norm} " if norm and block.placement in ("both", "after") else ""
     rotary = ", rotary positions" if role == "attention" and spec.stack.position == "rotary" else ""
-    beside = [f" {role}: {_said(slot, choice)}{rotary} {after}"]
+    beside = [f" {role}: {_describe(slot, choice)}{rotary} {after}"]
     if _there("shortcut", block.shortcut, site):
-        beside.append(f" shortcut: {_said('shortcut', block.shortcut)} ")
+        beside.append(f" shortcut: {_describe('shortcut', block.shortcut)} ")
     return _Branch(lead, beside)
 
 
 def _back(residual: Choice, width: int) -> str:
     mark = {"plain": "⊕", "none": "◀"}.get(residual.name, "⊞")
-    said = "none, nothing is skipped" if residual == _NONE else _said("residual", residual)
+    said = "none, nothing is skipped" if residual == _NONE else _describe("residual", residual)
     return f"  {mark}{'─' * (width + 4)}╯ residual: {said}"
 
 
@@ -102,7 +102,7 @@ def _there(slot: Slot, choice: Choice, site: Site) -> bool:
     return kind.present(site, **kind.given(choice.given()))
 
 
-def _said(slot: Slot, choice: Choice) -> str:
+def _describe(slot: Slot, choice: Choice) -> str:
     """A part with the options that differ from its defaults."""
     kind = part(slot, choice.name)
     differs = {

@@ -54,7 +54,7 @@ class Request:
         if self.named:
             return page(self.cards[0], *self.matches)
         lines = [
-            Text(f"{_shown(one.name)} matched by {found.by}, {found}")
+            Text(f"{_show(one.name)} matched by {found.by}, {found}")
             for one, found in zip(self.cards, self.matches, strict=False)
         ]
         return Group(table(self.cards, self.refused, width), *lines)
@@ -107,7 +107,7 @@ def _everything(
     sizes: Mapping[str, Any], preset: str | None, options: Mapping[str, Any] | None
 ) -> Request:
     cards, refused = [], {}
-    for name in _ordered():
+    for name in _order():
         try:
             cards.append(card(design(name, preset=preset, sizes=sizes, options=options)))
         except UserError as error:
@@ -128,11 +128,11 @@ def table(found: Sequence[Card], refused: Mapping[str, str], width: int) -> Grou
         grid.add_row(Text(f"{place.rpartition('.')[2]}:", style="dim"))
         for one in group:
             name = f"{' ' if wide else ''}{one.name}{'*' if one.account.counted else ''}"
-            grid.add_row(Text(_shown(name)), *_row(one, wide))
+            grid.add_row(Text(_show(name)), *_row(one, wide))
     notes = [Text(_LEGEND, style="dim")]
     if any(one.account.counted for one in found):
         notes.append(Text(_COUNTED, style="dim"))
-    notes += [Text(f"{name} is not here: {_shown(why)}", "yellow") for name, why in refused.items()]
+    notes += [Text(f"{name} is not here: {_show(why)}", "yellow") for name, why in refused.items()]
     notes.append(Text("One of them: layerlab variants NAME", style="dim"))
     return Group(Text(_sizes(found)), Text(), grid, Text(), *notes)
 
@@ -140,10 +140,10 @@ def table(found: Sequence[Card], refused: Mapping[str, str], width: int) -> Grou
 def page(one: Card, matched: Match | None = None) -> Group:
     """All that is known of one variant."""
     parts: list[RenderableType] = [
-        Text.assemble((_shown(one.name), "bold"), f"  {_shown(one.home)}"),
-        Text(_shown(one.about)),
+        Text.assemble((_show(one.name), "bold"), f"  {_show(one.home)}"),
+        Text(_show(one.about)),
         Text(),
-        _facts(_told(one)),
+        _facts(_describe(one)),
         Text(),
         Text(one.picture, no_wrap=True),
         Text(),
@@ -184,7 +184,7 @@ def percent(share: float) -> str:
     return f"{share:+.{digits}f}" if share else "0"
 
 
-def _ordered() -> list[str]:
+def _order() -> list[str]:
     """The reference first, then file by file; within a file as it is declared."""
     return sorted(variants(), key=lambda name: home(name) != _FIRST)
 
@@ -197,7 +197,7 @@ def _row(one: Card, wide: bool) -> Iterator[str]:
     if wide:
         yield figure(own.parameters)
         yield "?" if own.counted else figure(own.pointwise)
-        yield _shown(one.baseline)
+        yield _show(one.baseline)
 
 
 def _sizes(found: Sequence[Card]) -> str:
@@ -212,7 +212,7 @@ def _sizes(found: Sequence[Card]) -> str:
     )
 
 
-def _told(one: Card) -> Iterator[tuple[str, str]]:
+def _describe(one: Card) -> Iterator[tuple[str, str]]:
     yield "equation", one.equation
     yield "source", one.source
     if one.unsaid:
@@ -232,7 +232,7 @@ def _facts(rows: Iterable[tuple[str, str]]) -> Table:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
     for name, text in rows:
-        grid.add_row(name, Text(_shown(text)))
+        grid.add_row(name, Text(_show(text)))
     return grid
 
 
@@ -248,7 +248,7 @@ def _options(one: Card) -> Table:
             setting.domain,
             setting.about + open_,
         )
-        grid.add_row(*(Text(_shown(text)) for text in texts))
+        grid.add_row(*(Text(_show(text)) for text in texts))
     return grid
 
 
@@ -256,7 +256,7 @@ def _sums(one: Card) -> Table:
     grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     grid.add_column("")
     for name in (one.name, one.baseline, "difference %"):
-        grid.add_column(Text(_shown(name)), justify="right")
+        grid.add_column(Text(_show(name)), justify="right")
     for name, count in _entries(one.account).items():
         other = _entries(one.against)[name]
         share = (
@@ -285,6 +285,6 @@ def _value(value: Any) -> str:
     return ",".join(map(_value, value)) if isinstance(value, tuple) else str(value)
 
 
-def _shown(text: str) -> str:
+def _show(text: str) -> str:
     """A file from outside may say anything; what no reader could see is left out."""
     return "".join(one for one in text if one.isprintable() or one == "\n")

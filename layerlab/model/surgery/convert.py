@@ -97,7 +97,7 @@ def _own(model: PreTrainedModel) -> Reading:
         variant=config.variant,
         spec=config.parsed(),
         shape=config.shape(),
-        settings={**_shared(config), "rope_parameters": config.rope_parameters},
+        settings={**_share(config), "rope_parameters": config.rope_parameters},
         state=model.state_dict(),
     )
 
@@ -134,8 +134,8 @@ def _llama(model: PreTrainedModel) -> Reading:
         vocab=config.vocab_size,
         context=config.max_position_embeddings,
     )
-    settings = {**_shared(config), "rope_parameters": rope}
-    state = dict(_renamed(model.state_dict(), LLAMA))
+    settings = {**_share(config), "rope_parameters": rope}
+    state = dict(_rename(model.state_dict(), LLAMA))
     name = "qk-norm" if config.model_type == "qwen3" else "llama"
     return Reading(variant=name, spec=spec, shape=shape, settings=settings, state=state)
 
@@ -170,8 +170,8 @@ def _gpt(model: PreTrainedModel) -> Reading:
         vocab=config.vocab_size,
         context=config.n_positions,
     )
-    state = dict(_straight(_renamed(model.state_dict(), GPT)))
-    return Reading(variant=name, spec=spec, shape=shape, settings=_shared(config), state=state)
+    state = dict(_straight(_rename(model.state_dict(), GPT)))
+    return Reading(variant=name, spec=spec, shape=shape, settings=_share(config), state=state)
 
 
 GPT1_ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "silu"}
@@ -186,7 +186,7 @@ FAMILIES: Mapping[str, Callable[[PreTrainedModel], Reading]] = {
 }
 
 
-def _shared(config: Any) -> dict[str, Any]:
+def _share(config: Any) -> dict[str, Any]:
     names = ("bos_token_id", "eos_token_id", "pad_token_id", "initializer_range")
     return {name: getattr(config, name, None) for name in names}
 
@@ -221,7 +221,7 @@ def _head(config: Any) -> str:
     return "tied" if config.tie_word_embeddings else "untied"
 
 
-def _renamed(state: State, names: Mapping[str, str]) -> Iterator[tuple[str, Tensor]]:
+def _rename(state: State, names: Mapping[str, str]) -> Iterator[tuple[str, Tensor]]:
     for name, tensor in state.items():
         for theirs, ours in names.items():
             name = name.replace(theirs, ours)

@@ -15,7 +15,7 @@ from layerlab.model.build import configuration
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.option import with_options
 from layerlab.model.surgery.convert import Reading, read
-from layerlab.model.surgery.transplant import carried_over, grafted
+from layerlab.model.surgery.transplant import describe_carried, graft
 from layerlab.variants.registry import variant
 
 PROBE = 16
@@ -68,7 +68,7 @@ class Step0:
         return "\n".join([*lines, f"saved in {place}"])
 
 
-def rebuilt(
+def rebuild(
     model: PreTrainedModel,
     name: Any,
     options: Mapping[str, Any],
@@ -96,7 +96,7 @@ def rebuilt(
     found = read(model)
     spec = found.spec
     if name is not None:
-        spec = grafted(spec, variant(name), kind=found.variant)
+        spec = graft(spec, variant(name), kind=found.variant)
     spec = with_options(spec, options)
     config = configuration(name or found.variant, spec, found.shape, seed=seed)
     for key, value in found.settings.items():
@@ -104,7 +104,7 @@ def rebuilt(
             setattr(config, key, value)
     config._attn_implementation = model.config._attn_implementation
     kept = {one.untyped_storage().data_ptr() for one in model.state_dict().values()}
-    new = _filled(config, found, set() if shared else kept)
+    new = _fill(config, found, set() if shared else kept)
     new.generation_config = deepcopy(model.generation_config)
     return new
 
@@ -124,13 +124,13 @@ def step0(original: PreTrainedModel, new: LabForCausalLM) -> Step0:
     return Step0(
         difference=(before - after).abs().max().item(),
         scale=before.abs().max().item(),
-        added=_added(new, found.state),
+        added=_add(new, found.state),
         dropped=tuple(sorted(set(found.state) - set(new.state_dict()))),
-        remark=carried_over(config.variant, found.variant),
+        remark=describe_carried(config.variant, found.variant),
     )
 
 
-def _added(new: LabForCausalLM, state: Mapping[str, Tensor]) -> int:
+def _add(new: LabForCausalLM, state: Mapping[str, Tensor]) -> int:
     """Parameters beyond those of the original; a second copy of one that it ties is one more."""
     met: set[int] = set()
     added = 0
@@ -154,7 +154,7 @@ def _evaluating(model: PreTrainedModel) -> Iterator[None]:
             module.training = training
 
 
-def _filled(config: Any, found: Reading, foreign: set[int]) -> LabForCausalLM:
+def _fill(config: Any, found: Reading, foreign: set[int]) -> LabForCausalLM:
     """The model with the weights that were read; those whose memory is foreign are copied."""
     first = next(iter(found.state.values()))
     with torch.device("meta"):

@@ -11,7 +11,7 @@ from layerlab.variants.registry import part, variant, variants
 REFERENCES = ("llama", "gpt2", "gpt1")  # whole models, not changes of one
 
 
-def grafted(spec: Spec, idea: Variant, *, kind: str) -> Spec:
+def graft(spec: Spec, idea: Variant, *, kind: str) -> Spec:
     """The spec of a model with all that a variant fills otherwise than what both descend from.
 
     A part that stands in for another takes over what both can be told: biases, activation, the
@@ -38,9 +38,9 @@ def grafted(spec: Spec, idea: Variant, *, kind: str) -> Spec:
         old, new = getattr(base.block, slot), getattr(idea.spec.block, slot)
         if old != new:
             spec = spec.with_block(**{slot: _standing_in(slot, getattr(spec.block, slot), new)})
-    for name, value in _changed(BlockSpec, base.block, idea.spec.block):
+    for name, value in _change(BlockSpec, base.block, idea.spec.block):
         spec = spec.with_block(**{name: value})
-    for name, value in _changed(StackSpec, base.stack, idea.spec.stack):
+    for name, value in _change(StackSpec, base.stack, idea.spec.stack):
         spec = spec.with_stack(**{name: value})
     if spec == before:
         raise UserError(
@@ -50,7 +50,7 @@ def grafted(spec: Spec, idea: Variant, *, kind: str) -> Spec:
     return spec
 
 
-def carried_over(idea: str, kind: str) -> str:
+def describe_carried(idea: str, kind: str) -> str:
     """In words, what is carried over of a variant that is not one of the model's kind; else "".
 
     Source: Own.
@@ -62,8 +62,8 @@ def carried_over(idea: str, kind: str) -> str:
     places: list[str] = [
         slot for slot in SLOTS if getattr(base.spec.block, slot) != getattr(found.spec.block, slot)
     ]
-    places += [name for name, _ in _changed(BlockSpec, base.spec.block, found.spec.block)]
-    places += [name for name, _ in _changed(StackSpec, base.spec.stack, found.spec.stack)]
+    places += [name for name, _ in _change(BlockSpec, base.spec.block, found.spec.block)]
+    places += [name for name, _ in _change(StackSpec, base.spec.stack, found.spec.stack)]
     return (
         f"only what {idea} changes of {base.name} is carried over ({', '.join(places)}); "
         f"all else stays as in {kind}"
@@ -93,7 +93,7 @@ def _whole(idea: Variant, kind: str) -> bool:
     return idea.name in _line(kind) or (reference and kind not in _line(idea.name))
 
 
-def _changed(kind: type[Any], old: Any, new: Any) -> list[tuple[str, Any]]:
+def _change(kind: type[Any], old: Any, new: Any) -> list[tuple[str, Any]]:
     names = [one.name for one in fields(kind) if one.name not in SLOTS]
     return [
         (name, getattr(new, name)) for name in names if getattr(old, name) != getattr(new, name)

@@ -12,7 +12,7 @@ from layerlab.errors import UserError
 Round = Callable[[Tensor], Tensor]
 
 
-def grouped(left: Tensor, right: Tensor, ends: Tensor | None) -> Tensor:
+def multiply_groups(left: Tensor, right: Tensor, ends: Tensor | None) -> Tensor:
     """Products by group, as mixtures of experts compute them.
 
     PyTorch's own operation knows no float64.
@@ -38,7 +38,7 @@ def grouped(left: Tensor, right: Tensor, ends: Tensor | None) -> Tensor:
     return torch.cat([*columns, rest], dim=-1)
 
 
-def accumulated(
+def accumulate(
     name: str, factors: Sequence[Any], options: Mapping[str, Any], terms: int, round: Round
 ) -> Tensor:
     """A matrix product with its running sum rounded after every so many terms.

@@ -59,7 +59,7 @@ class Kept:
         return name.rpartition(".")[0] in self.modules | self.tied
 
 
-def kept(model: nn.Module, policy: Policy) -> Kept:
+def find_kept(model: nn.Module, policy: Policy) -> Kept:
     """Look up what a policy keeps.
 
     Source: Own.
@@ -133,7 +133,7 @@ def apply_precision(
         (torch.float32, torch.bfloat16)
     """
     if policy is None:
-        policy = carried_policy(model)
+        policy = saved_policy(model)
     policy = policy if isinstance(policy, Policy) else load_policy(policy)
     low = REAL.get(policy.format)
     if low is None:
@@ -142,9 +142,9 @@ def apply_precision(
             f" others can be emulated: with layerlab.emulate(model, {policy.format!r},"
             " policy=policy): ..."
         )
-    found = kept(model, policy)
+    found = find_kept(model, policy)
     _check(model, found)
-    for owner, name, _, value in stored(model):
+    for owner, name, _, value in low_precision_weights(model):
         full = f"{owner}.{name}"
         single = found.parameter(full) or stays_single(model, full, low)
         value.data = value.data.to(torch.float32 if single else low)
@@ -155,7 +155,7 @@ def apply_precision(
     return model
 
 
-def carried_policy(model: nn.Module) -> Policy:
+def saved_policy(model: nn.Module) -> Policy:
     """The policy that a model was saved with.
 
     Source: Own.
@@ -178,7 +178,7 @@ def cast(model: nn.Module, policy: Policy, low: torch.dtype) -> Iterator[Kept]:
 
     Source: Own.
     """
-    found = kept(model, policy)
+    found = find_kept(model, policy)
     _check(model, found)
     before = Snapshot(model)
     config: Any = getattr(model, "config", None)
@@ -337,7 +337,7 @@ def _within(name: str, entries: list[str]) -> bool:
     return any(fnmatchcase(path, entry) for path in around for entry in entries)
 
 
-def stored(model: nn.Module) -> Iterator[tuple[str, str, dict[str, Any], Tensor]]:
+def low_precision_weights(model: nn.Module) -> Iterator[tuple[str, str, dict[str, Any], Tensor]]:
     """Owner, name, table and value of what a model loaded in a low dtype has in that dtype.
 
     Those are the floating parameters and persistent buffers. Other buffers are made in float32

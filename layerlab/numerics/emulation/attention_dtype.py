@@ -40,7 +40,7 @@ def answer(model: nn.Module) -> None:
     config: Any = getattr(model, "config", None)
     own = implementations(config)
     for name in filter(None, own.values()):
-        AttentionInterface.register(PREFIX + name, partial(_settled, name))
+        AttentionInterface.register(PREFIX + name, partial(_settle, name))
         if name in ALL_MASK_ATTENTION_FUNCTIONS:
             AttentionMaskInterface.register(PREFIX + name, ALL_MASK_ATTENTION_FUNCTIONS[name])
     if own:
@@ -62,7 +62,7 @@ def implementations(config: Any) -> dict[str, str | None]:
     }
 
 
-def _settled(
+def _settle(
     name: str,
     module: nn.Module,
     query: Tensor,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from layerlab.numerics.emulation.arithmetic import AnyFormat, exact, regime
 from layerlab.numerics.emulation.emulate import Emulation
-from layerlab.numerics.emulation.emulated_tensor import held
+from layerlab.numerics.emulation.emulated_tensor import unwrap
 from layerlab.numerics.emulation.op_site import NUMBER, OpSite
 
 Call = Callable[[], Any]
@@ -136,12 +136,12 @@ def outputs(run: Emulation, call: Call, modules: Sequence[nn.Module]) -> list[Te
             handle.remove()
     logits = getattr(logits, "logits", logits)
     logits = logits[0] if isinstance(logits, (tuple, list)) else logits
-    return [found[index] for index in sorted(found)] + [held(logits)]
+    return [found[index] for index in sorted(found)] + [unwrap(logits)]
 
 
 def _copy(value: Tensor) -> Tensor:
     """A later operation in place must not change what was seen."""
-    return held(value).detach().clone()
+    return unwrap(value).detach().clone()
 
 
 def error(seen: Tensor, true: Tensor) -> float:
@@ -227,10 +227,10 @@ def attribution(
     whole = trial("all places", None)
     places = Placement(model, run.roundings)
     kinds, floors = places.grouped(places.kind), places.grouped(places.floor)
-    components = _ranked(
+    components = _rank(
         Part(name=name, places=group, error=trial(name, group)) for name, group in kinds.items()
     )
-    layers = _ranked(
+    layers = _rank(
         Part(
             name=places.floor_name(number),
             layer=number,
@@ -247,7 +247,7 @@ def attribution(
     )
 
 
-def _ranked(parts: Iterable[Part]) -> tuple[Part, ...]:
+def _rank(parts: Iterable[Part]) -> tuple[Part, ...]:
     return tuple(sorted(parts, key=lambda part: (-part.error.logits, part.name)))
 
 

@@ -105,7 +105,7 @@ def autocasting(model: nn.Module, dtype: torch.dtype, device: str | None) -> Ite
             handle.remove()
 
 
-def lowered(arguments: Any) -> Any:
+def lower(arguments: Any) -> Any:
     """Arguments as autocast hands them to an operation of the low dtype; as they are without it.
 
     Source: Own.

@@ -11,8 +11,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from layerlab.errors import UserError
-from layerlab.numerics.emulation.accumulation import accumulated, grouped
-from layerlab.numerics.emulation.apply_policy import cast, kept, stays_single, stored
+from layerlab.numerics.emulation.accumulation import accumulate, multiply_groups
+from layerlab.numerics.emulation.apply_policy import (
+    cast,
+    find_kept,
+    low_precision_weights,
+    stays_single,
+)
 from layerlab.numerics.emulation.arithmetic import AnyFormat, EmulatedArithmetic, exact, regime
 from layerlab.numerics.emulation.autocast import autocasting
 from layerlab.numerics.emulation.emulated_tensor import (
@@ -66,7 +71,7 @@ class Emulation(EmulationMode):
         self._rounds: dict[AnyFormat, Rounder] = {}
         self._stored: dict[int, Tensor] = {}
         self._policy: Policy | None = policy
-        self._kept = kept(model, policy) if policy is not None else None
+        self._kept = find_kept(model, policy) if policy is not None else None
         self.select(where)
 
     def select(self, where: Any) -> None:
@@ -128,11 +133,11 @@ class Emulation(EmulationMode):
         factors = self.inner(self._factors(args))
         if name == "_grouped_mm":
             offsets = kwargs.get("offs", (*factors, None)[2])
-            return grouped(factors[0], factors[1], offsets)
+            return multiply_groups(factors[0], factors[1], offsets)
         steps, format = self.regime.accumulate, self._result(args)
         if steps is None or format is None or not self.chosen(self._place):
             return func(*factors, **self.inner(kwargs))
-        return accumulated(name, factors, self.inner(kwargs), steps, self._round(format))
+        return accumulate(name, factors, self.inner(kwargs), steps, self._round(format))
 
     def note(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         """Remember what patterns can be held against when the block ends."""
@@ -249,7 +254,7 @@ class Emulation(EmulationMode):
         before = Snapshot(self.model)
         carried: dict[int, tuple[str, EmulatedTensor]] = {}
         try:
-            for owner, name, table, value in stored(self.model):
+            for owner, name, table, value in low_precision_weights(self.model):
                 if id(value) not in carried:
                     carrier = self._carrier(value, OpSite(owner, name))
                     carrier.requires_grad_(backward and value.requires_grad)

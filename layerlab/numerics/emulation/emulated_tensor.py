@@ -67,10 +67,10 @@ class EmulatedTensor(Tensor):
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """Outside its mode a carrier counts as the values that it holds."""
-        return func(*tree_map(held, tuple(args)), **tree_map(held, kwargs or {}))
+        return func(*tree_map(unwrap, tuple(args)), **tree_map(unwrap, kwargs or {}))
 
 
-def held(value: Any) -> Any:
+def unwrap(value: Any) -> Any:
     """The values of a carrier; anything else as it is.
 
     Source: Own.
@@ -167,7 +167,7 @@ class EmulationMode(TorchDispatchMode, ABC):
         Args:
             func: the operation.
             inputs: its arguments, flat.
-            outputs: its floating results; their `held` may be replaced.
+            outputs: its floating results; their `unwrap` may be replaced.
         """
 
     def note(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
@@ -198,7 +198,7 @@ class EmulationMode(TorchDispatchMode, ABC):
                 f"{func} is a kernel of its own: what it rounds inside cannot be emulated; load the"
                 " model without it (attn_implementation='eager', no custom kernels)"
             )
-        if written(func):
+        if writes_in_place(func):
             return self._write(func, flat, args, kwargs)
         dtypes, accepted = self._nominal(func, flat, args, kwargs)
         outputs: list[EmulatedTensor] = []
@@ -299,7 +299,7 @@ def _concerns(flat: Iterable[Any]) -> bool:
     return any(isinstance(value, Tensor) and value.dtype.is_floating_point for value in flat)
 
 
-def written(func: Any) -> bool:
+def writes_in_place(func: Any) -> bool:
     """Whether an operation writes into one of its arguments.
 
     Source: Own.
@@ -317,14 +317,14 @@ def _kind(value: Any) -> Any:
 def _ask(func: Any, flat: list[Any], args: Any, kwargs: Any) -> tuple[Dtypes, bool]:
     if func._opname == GROUPED:
         dtypes = {value.dtype for value in flat if floating(value)}
-        return (_promoted(flat),), len(dtypes) == 1
+        return (_promote(flat),), len(dtypes) == 1
     try:
         result = func(*_shadows(args), **_shadows(kwargs))
     except NotImplementedError:
         # Shapes that depend on values: such operations select, so the dtype is that of the input.
-        return (_promoted(flat),), True
+        return (_promote(flat),), True
     except RuntimeError:
-        return (_promoted(flat),), False
+        return (_promote(flat),), False
     return tuple(value.dtype for value in _flat([result]) if floating(value)), True
 
 
@@ -341,7 +341,7 @@ def _shadows(arguments: Any) -> Any:
     return tree_map(shadow, arguments)
 
 
-def _promoted(flat: list[Any]) -> torch.dtype:
+def _promote(flat: list[Any]) -> torch.dtype:
     dtypes = [value.dtype for value in flat if floating(value)]
     first, *others = dtypes
     for dtype in others:

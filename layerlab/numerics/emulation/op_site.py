@@ -177,7 +177,7 @@ def attends(module: nn.Module) -> bool:
     """
     if any(isinstance(part, nn.Softmax) for part in module.children()):
         return True
-    return _says("forward", _found(module, "forward"), module, set())
+    return _says("forward", _find(module, "forward"), module, set())
 
 
 def _says(name: str, value: Any, module: nn.Module, seen: set[Any]) -> bool:
@@ -190,15 +190,15 @@ def _says(name: str, value: Any, module: nn.Module, seen: set[Any]) -> bool:
     if function is None or function in seen or function.__module__.partition(".")[0] == "torch":
         return False
     seen.add(function)
-    around = _enclosed(function)
+    around = _enclose(function)
     for word in {*_names(function.__code__), *around}:
         meant = around.get(word, function.__globals__.get(word))
-        if _says(word, _found(module, word) if meant is None else meant, module, seen):
+        if _says(word, _find(module, word) if meant is None else meant, module, seen):
             return True
     return False
 
 
-def _enclosed(function: FunctionType) -> dict[str, Any]:
+def _enclose(function: FunctionType) -> dict[str, Any]:
     """What a function has from the one around it, as a decorated one has what it decorates."""
     found = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -215,7 +215,7 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _found(module: nn.Module, name: str) -> Any:
+def _find(module: nn.Module, name: str) -> Any:
     """An attribute of a module, without running what a property would."""
     return inspect.getattr_static(module, name, None)
 

@@ -29,7 +29,7 @@ class Snapshot:
             (value, value.detach().clone())
             for *_, (_, buffers) in self._kept
             for value in buffers.values()
-            if value is not None and _written(value)
+            if value is not None and _is_written(value)
         ]
 
     def restore(self) -> None:
@@ -48,7 +48,7 @@ class Snapshot:
                     value.copy_(before)
 
 
-def _written(value: Tensor) -> bool:
+def _is_written(value: Tensor) -> bool:
     """Whether a buffer's values are worth a copy."""
     if value.is_meta:
         return False

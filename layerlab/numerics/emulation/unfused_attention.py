@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from layerlab.numerics.emulation.autocast import lowered
+from layerlab.numerics.emulation.autocast import lower
 
 
 class Unfused(TorchFunctionMode):
@@ -21,7 +21,7 @@ class Unfused(TorchFunctionMode):
         if func is not functional.scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
         # To autocast it is one operation of the low dtype; inside, dtypes are the kernel's.
-        args, kwargs = lowered((args, kwargs or {}))
+        args, kwargs = lower((args, kwargs or {}))
         with torch._C._DisableAutocast():
             return self.attend(*args, **kwargs)
 

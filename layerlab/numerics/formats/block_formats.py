@@ -5,7 +5,7 @@ from torch import Tensor
 
 from layerlab.numerics.formats.formats import FLOATS, Block
 from layerlab.numerics.formats.grid import Mode
-from layerlab.numerics.formats.integer_formats import blocked, unblocked
+from layerlab.numerics.formats.integer_formats import join_blocks, split_blocks
 from layerlab.numerics.formats.scalar import Rounding
 
 # The exponents that a scale of eight bits without a significand has.
@@ -31,12 +31,12 @@ def to_blocks(
         return x.clone()
     # In float64, where the numbers of float32 times any scale are exact.
     wide = torch.atleast_1d(x.double())
-    blocks = blocked(wide, format.size)
+    blocks = split_blocks(wide, format.size)
     peaks = torch.where(blocks.isfinite(), blocks.abs(), 0).amax(-1, keepdim=True)
     scale = _power(peaks, format) if format.scale == "power of two" else _two_level(peaks, format)
     # A scale of zero, which only NVFP4 has, makes its block zero whatever is divided by.
     elements = Rounding(format.element, mode, generator)(blocks / torch.where(scale == 0, 1, scale))
-    return unblocked(elements * scale, wide).view(x.shape).to(x.dtype)
+    return join_blocks(elements * scale, wide).view(x.shape).to(x.dtype)
 
 
 def _power(peaks: Tensor, format: Block) -> Tensor:

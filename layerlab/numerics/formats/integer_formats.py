@@ -22,7 +22,7 @@ def to_integers(
     """
     if x.numel() == 0:
         return x.clone()
-    grouped, restore = _grouped(x, format)
+    grouped, restore = _group(x, format)
     finite = torch.where(grouped.isfinite(), grouped, 0)
     low, high = finite.amin(-1, keepdim=True), finite.amax(-1, keepdim=True)
     if format.symmetric:
@@ -64,7 +64,7 @@ def _whole(x: Tensor, mode: str, generator: torch.Generator | None) -> Tensor:
     return torch.where(drawn < x - below, below + 1, below)
 
 
-def _grouped(x: Tensor, format: Integer) -> tuple[Tensor, Any]:
+def _group(x: Tensor, format: Integer) -> tuple[Tensor, Any]:
     """The values that share a scale along the last axis, and the way back."""
     if format.per == "tensor" or x.dim() == 0:
         return x.reshape(-1), lambda y: y.view(x.shape)
@@ -76,11 +76,11 @@ def _grouped(x: Tensor, format: Integer) -> tuple[Tensor, Any]:
     moved = x.movedim(format.axis, -1)
     if format.per == "channel":
         return moved, lambda y: y.movedim(-1, format.axis)
-    blocks = blocked(moved, format.group or 1)
-    return blocks, lambda y: unblocked(y, moved).movedim(-1, format.axis)
+    blocks = split_blocks(moved, format.group or 1)
+    return blocks, lambda y: join_blocks(y, moved).movedim(-1, format.axis)
 
 
-def blocked(x: Tensor, size: int) -> Tensor:
+def split_blocks(x: Tensor, size: int) -> Tensor:
     """The last axis in blocks, on an axis of their own; the last one is filled up with zeros.
 
     Source: Own.
@@ -90,7 +90,7 @@ def blocked(x: Tensor, size: int) -> Tensor:
     return filled.unflatten(-1, (-1, size))
 
 
-def unblocked(blocks: Tensor, like: Tensor) -> Tensor:
+def join_blocks(blocks: Tensor, like: Tensor) -> Tensor:
     """Back to one axis, without what was filled up.
 
     Source: Own.

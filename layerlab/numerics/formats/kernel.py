@@ -79,7 +79,7 @@ def kernel() -> Kernel:
         return Kernel(None, "turned off by LAYERLAB_KERNEL=0")
     with _lock:
         if not _found:
-            _found.append(_obtained())
+            _found.append(_obtain())
         return _found[0]
 
 
@@ -129,16 +129,16 @@ def compiler() -> str | None:
     return next((found for name in names if (found := shutil.which(name))), None)
 
 
-def _obtained() -> Kernel:
+def _obtain() -> Kernel:
     try:
         folder = _cache()
-        return _kept(folder) or _built(folder)
+        return _keep(folder) or _build(folder)
     except (OSError, RuntimeError, AttributeError, subprocess.SubprocessError) as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
         return Kernel(None, said[-1])
 
 
-def _kept(folder: Path) -> Kernel | None:
+def _keep(folder: Path) -> Kernel | None:
     """What an earlier process left; None where it is damaged, or does not load or work."""
     for path in sorted(folder.glob("rounding-*.so")):
         if not _ours(path):
@@ -149,7 +149,7 @@ def _kept(folder: Path) -> Kernel | None:
                 path.unlink()
             continue
         with suppress(OSError, RuntimeError, AttributeError):
-            return Kernel(path, None, _loaded(path))
+            return Kernel(path, None, _load(path))
     return None
 
 
@@ -158,12 +158,12 @@ def _name(path: Path) -> str:
     return f"rounding-{hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()}.so"
 
 
-def _built(cache: Path) -> Kernel:
+def _build(cache: Path) -> Kernel:
     """Compile in a folder of one's own, then move the result to where it is kept, if possible."""
     with _workshop(cache) as folder:
         fresh = folder / "rounding.so"
         _compile(fresh)
-        library = _loaded(fresh)
+        library = _load(fresh)
         if folder.parent != cache:
             return Kernel(None, None, library)
         kept = fresh.replace(cache / _name(fresh))
@@ -201,7 +201,7 @@ def _compile(target: Path) -> None:
     raise RuntimeError(f"{program} could not compile the kernel: {said[0]}")
 
 
-def _loaded(path: Path) -> Any:
+def _load(path: Path) -> Any:
     library = ctypes.CDLL(str(path))
     for entry in ENTRIES.values():
         call = getattr(library, entry)

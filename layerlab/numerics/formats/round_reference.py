@@ -68,7 +68,7 @@ def _nearby(bits: Tensor, grid: Grid, mode: Mode, drawn: Tensor | None) -> tuple
         drop = drop.clamp(max=grid.cap)
     mask: Any = -1 << drop if uniform else torch.bitwise_left_shift(-1, drop)
     always = grid.normal > 0 and (uniform or not grid.wide)  # something is dropped everywhere
-    kept = _added(significand, drop, ~mask, sign, mode, drawn, always) + significand
+    kept = _add(significand, drop, ~mask, sign, mode, drawn, always) + significand
     kept &= mask
     found = kept + above
     if not uniform and mode in {"nearest", "away", "zero"}:
@@ -88,7 +88,7 @@ def _nearby(bits: Tensor, grid: Grid, mode: Mode, drawn: Tensor | None) -> tuple
 
 def _even(size: Tensor, grid: Grid) -> bool:
     """Whether it is known that a format without subnormals meets none of the carrier's."""
-    if not grid.wide or grid.normal >= grid.stored or not _asked(size):
+    if not grid.wide or grid.normal >= grid.stored or not _is_asked(size):
         return False
     try:
         # Zero, less one and without sign, is the largest of all.
@@ -98,7 +98,7 @@ def _even(size: Tensor, grid: Grid) -> bool:
         return False
 
 
-def _asked(size: Tensor) -> bool:
+def _is_asked(size: Tensor) -> bool:
     """Whether values may be looked at; on a GPU asking would cost more than it saves."""
     return size.is_cpu and size.numel() > 0 and not torch.compiler.is_compiling()
 
@@ -124,7 +124,7 @@ def _parts(size: Tensor, grid: Grid, stochastic: bool) -> tuple[Tensor, Tensor, 
 
 def _calm(size: Tensor, grid: Grid) -> bool:
     """Whether it is known that nothing overflows."""
-    if not _asked(size):
+    if not _is_asked(size):
         return False
     try:
         return bool(size.amax() <= grid.most)
@@ -132,7 +132,7 @@ def _calm(size: Tensor, grid: Grid) -> bool:
         return False
 
 
-def _added(
+def _add(
     significand: Tensor,
     drop: Any,
     ones: Any,

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from layerlab.errors import UserError
-from layerlab.numerics.emulation.apply_policy import kept
+from layerlab.numerics.emulation.apply_policy import find_kept
 from layerlab.numerics.emulation.arithmetic import exact
 from layerlab.numerics.emulation.attention_dtype import EXCHANGE
 from layerlab.numerics.emulation.emulate import Emulation
-from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, held
+from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, unwrap
 from layerlab.numerics.emulation.policy import ATTENTION, Policy
 from layerlab.numerics.mixed_precision.advice import FAILS, HOLDS, OPEN, AdviceCheck
 from layerlab.numerics.mixed_precision.policy_runs import WIDE, PolicyRuns
@@ -41,12 +41,12 @@ def attentions(model: nn.Module) -> list[str]:
     Source: Own.
     """
     try:
-        return sorted(kept(model, Policy(format="bf16", keep=(ALL,))).attentions)
+        return sorted(find_kept(model, Policy(format="bf16", keep=(ALL,))).attentions)
     except UserError:
         return []
 
 
-def counsels(search: PolicyRuns, budget: float) -> tuple[AdviceCheck, AdviceCheck]:
+def literature_advice(search: PolicyRuns, budget: float) -> tuple[AdviceCheck, AdviceCheck]:
     """Both pieces of advice, each judged by whether it alone keeps within a budget.
 
     Nothing is decided where the budget lies within two standard errors of what is left.
@@ -74,7 +74,7 @@ def _higher(search: PolicyRuns, budget: float) -> AdviceCheck:
     lower = search.left(search.logits(Lowered(search.model, search.regime)))
     shares = [left] if real is None else [left, real]
     errors = [search.deviations.get(frozenset((ALL,)), 0.0), search.real_deviation((ALL,))]
-    verdicts = {judged(*one, budget) for one in zip(shares, errors, strict=False)}
+    verdicts = {judge_share(*one, budget) for one in zip(shares, errors, strict=False)}
     verdict = verdicts.pop() if len(verdicts) == 1 else OPEN
     seen = "" if real is None else f" ({_about(real, errors[1])} in a real run)"
     reason = (
@@ -85,7 +85,7 @@ def _higher(search: PolicyRuns, budget: float) -> AdviceCheck:
     return AdviceCheck(advice=HIGHER, source=SOURCE, verdict=verdict, reason=reason, left=left)
 
 
-def judged(left: float, error: float, budget: float) -> str:
+def judge_share(left: float, error: float, budget: float) -> str:
     """Whether a share is within a budget, where that is more than two standard errors away.
 
     Source: Own.
@@ -104,7 +104,7 @@ def _control(search: PolicyRuns, budget: float) -> AdviceCheck:
     search.step("scores from exact queries and keys")
     logits = exact_scores(search)
     left, error = search.left(logits), search.deviation(logits)
-    verdict = judged(left, error, budget)
+    verdict = judge_share(left, error, budget)
     reason = (
         f"with the queries and keys of exact arithmetic {_about(left, error)} is left on"
         f" {search.tokens} tokens"
@@ -169,18 +169,18 @@ class _Replayer:
 
     def __call__(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         first, second = next(self.calls)
-        return _carried(first, query), _carried(second, key)
+        return _carry(first, query), _carry(second, key)
 
 
 def _single(value: Tensor) -> Tensor:
     """In float32, whose unit roundoff is far below that of any format that is searched in."""
     with _disable_current_modes():
-        return held(value).detach().to(WIDE, copy=True)
+        return unwrap(value).detach().to(WIDE, copy=True)
 
 
-def _carried(value: Tensor, instead: Tensor) -> Tensor:
+def _carry(value: Tensor, instead: Tensor) -> Tensor:
     with _disable_current_modes():
-        return EmulatedTensor(value.to(held(instead).dtype), WIDE)
+        return EmulatedTensor(value.to(unwrap(instead).dtype), WIDE)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ REACH = 127
 PIECES = 16
 
 
-def asked(format: str, budget: float | None = None) -> str:
+def check_request(format: str, budget: float | None = None) -> str:
     """The name of a format, once it and a budget are such that something can be searched for.
 
     Source: Own.
@@ -105,7 +105,7 @@ class PolicyRuns:
     """
 
     def __init__(self, model: nn.Module, run: Run, format: str, step: Step) -> None:
-        self.model, self.run, self.format, self.step = model, run, asked(format), step
+        self.model, self.run, self.format, self.step = model, run, check_request(format), step
         self.regime = regime(format)
         self.refused: dict[str, str] = {}
         self.runs = 0

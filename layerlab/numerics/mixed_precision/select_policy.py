@@ -8,15 +8,15 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from layerlab.numerics.emulation.apply_policy import kept
+from layerlab.numerics.emulation.apply_policy import find_kept
 from layerlab.numerics.emulation.arithmetic import regime
 from layerlab.numerics.emulation.op_site import NUMBER
 from layerlab.numerics.emulation.policy import ATTENTION, RESIDUAL, Policy
 from layerlab.numerics.emulation.unfused_attention import Unfused
 from layerlab.numerics.formats.formats import bits, find
 from layerlab.numerics.mixed_precision.advice import Advice, Candidate, Cost
-from layerlab.numerics.mixed_precision.literature_advice import attentions, counsels
-from layerlab.numerics.mixed_precision.policy_runs import WIDE, PolicyRuns, Run, Step, asked
+from layerlab.numerics.mixed_precision.literature_advice import attentions, literature_advice
+from layerlab.numerics.mixed_precision.policy_runs import WIDE, PolicyRuns, Run, Step, check_request
 
 # How many are tried beside what is chosen before the best of them is.
 SHORTLIST = 4
@@ -56,12 +56,12 @@ def advise(
     Raises:
         UserError: a budget that is no share, or a format that keeps nothing from being rounded.
     """
-    format = asked(format, budget)
+    format = check_request(format, budget)
     search = PolicyRuns(model, run, format, step)
     tried = [search.alone(name) for name in candidates(model)]
     found = sorted((choice for choice in tried if choice), key=lambda choice: choice.alone)
     bill = PolicyCost(model, run, format)
-    chosen = _chosen(search, found, budget, bill)
+    chosen = _choose(search, found, budget, bill)
     left, real = search.share(chosen), search.real_share(chosen)
     spent = bill.of(chosen)
     measured: dict[str, str | int | float] = {
@@ -74,14 +74,14 @@ def advise(
     return Advice(
         policy=Policy(format=format, keep=tuple(chosen), measured=measured),
         budget=budget,
-        choices=tuple(_told(search, choice, chosen) for choice in found),
+        choices=tuple(_describe(search, choice, chosen) for choice in found),
         error=search.whole,
         left=left,
         autocast=search.autocast(),
         real=real,
         real_error=None if real is None else search.real(()),
         cost=spent,
-        counsels=counsels(search, budget),
+        counsels=literature_advice(search, budget),
         refused=search.refused,
         runs=search.runs,
         tokens=search.tokens,
@@ -107,7 +107,7 @@ def candidates(model: nn.Module) -> list[str]:
     return [*found, *dict.fromkeys(attending)]
 
 
-def _told(search: PolicyRuns, choice: Candidate, chosen: Sequence[str]) -> Candidate:
+def _describe(search: PolicyRuns, choice: Candidate, chosen: Sequence[str]) -> Candidate:
     """A choice with what was left once it was kept beside the more useful ones."""
     if choice.keep not in chosen:
         return choice
@@ -115,15 +115,15 @@ def _told(search: PolicyRuns, choice: Candidate, chosen: Sequence[str]) -> Candi
     return replace(choice, left=search.tried(choice.keep, upto))
 
 
-def _chosen(
+def _choose(
     search: PolicyRuns, found: Sequence[Candidate], budget: float, bill: "PolicyCost"
 ) -> list[str]:
     """What to keep; if that is most of the model, a second order is tried, the cheaper taken."""
-    first = _pruned(search, _greedy(search, found, budget, bill, NEAR), budget, bill)
+    first = _prune(search, _greedy(search, found, budget, bill, NEAR), budget, bill)
     spent = bill.of(first)
     if not spent.most or not search.within(first, budget):
         return first
-    second = _pruned(search, _greedy(search, found, budget, bill, 0.0), budget, bill)
+    second = _prune(search, _greedy(search, found, budget, bill, 0.0), budget, bill)
     saves = bill.price(second) < bill.price(first)
     return second if saves and search.within(second, budget) else first
 
@@ -168,14 +168,14 @@ def _best(
     )
 
 
-def _pruned(search: PolicyRuns, chosen: list[str], budget: float, bill: "PolicyCost") -> list[str]:
+def _prune(search: PolicyRuns, chosen: list[str], budget: float, bill: "PolicyCost") -> list[str]:
     """Without what the budget can do without; a budget that is not reached needs all."""
     if not search.within(chosen, budget):
         return chosen
     for name in sorted(chosen, key=lambda name: -bill.price([name])):
         rest = [other for other in chosen if other != name]
         if search.tried(name, rest) is not None and search.within(rest, budget):
-            return _pruned(search, rest, budget, bill)
+            return _prune(search, rest, budget, bill)
     return chosen
 
 
@@ -204,7 +204,7 @@ class PolicyCost:
 
     def of(self, keep: Sequence[str]) -> Cost:
         """Operations in products and bytes of parameters that are in float32."""
-        found = kept(self.model, Policy(format=self.format, keep=tuple(keep)))
+        found = find_kept(self.model, Policy(format=self.format, keep=tuple(keep)))
         wide = found.modules | found.tied
         single = sum(self.counts.get(name, 0) for name in wide if not _inside(name, wide))
         for name in found.attentions - found.modules:

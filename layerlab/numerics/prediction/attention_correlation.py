@@ -75,7 +75,7 @@ class Correlation:
             if call.value(1) in (-1, call.value(0).dim() - 1) and call.spread(0) is not None:
                 return self._softmax(call, record)
         if call.name == "bmm" and isinstance(record, Weights):
-            return _mixed(call, record)
+            return _mix(call, record)
         return None
 
     def follow(self, call: OpCall, given: Sequence[Any], output: EmulatedTensor) -> None:
@@ -122,7 +122,7 @@ class Correlation:
         return tied
 
 
-def _mixed(call: OpCall, record: Weights) -> Tensor:
+def _mix(call: OpCall, record: Weights) -> Tensor:
     """Values mixed by weights: sum_j var(s_j) p_j^2 (v_j - mean)^2, and what was rounded since."""
     weights, values, own = call.value(0), call.value(1), call.spread(0)
     assert own is not None

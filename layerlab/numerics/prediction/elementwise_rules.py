@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from layerlab.numerics.prediction.error_state import Algebra, ErrorState, Function, added
+from layerlab.numerics.prediction.error_state import Algebra, ErrorState, Function, add_variances
 from layerlab.numerics.prediction.op_call import OpCall, lacking
 
 ROOT = math.sqrt(2 / math.pi)
@@ -94,10 +94,10 @@ def _elementwise(
         reach = spread if entry.outer else through
         return whole if reach is None else whole + reach
 
-    return added(through, algebra.slack(entry.units, size) if entry.units else None)
+    return add_variances(through, algebra.slack(entry.units, size) if entry.units else None)
 
 
-def clamped(call: OpCall, algebra: Algebra) -> ErrorState:
+def clamp(call: OpCall, algebra: Algebra) -> ErrorState:
     """Values cut off at limits; also ReLU with a limit.
 
     Source: Own.
@@ -107,7 +107,7 @@ def clamped(call: OpCall, algebra: Algebra) -> ErrorState:
     return _elementwise(call, algebra, entry, x, y, lambda z: call.again(z.clone(), *call.args[1:]))
 
 
-def sided(call: OpCall, algebra: Algebra) -> ErrorState:
+def two_slopes(call: OpCall, algebra: Algebra) -> ErrorState:
     """Functions of two slopes: leaky ReLU, ELU, threshold.
 
     Source: Own.
@@ -138,7 +138,7 @@ def power(call: OpCall, algebra: Algebra) -> ErrorState:
     if isinstance(exponent, Tensor) and exponent.dim() == 0 and call.spread(1) is None:
         exponent = float(exponent)
     if isinstance(exponent, Tensor) or not isinstance(x, Tensor):
-        return _raised(call, algebra)
+        return _raise(call, algebra)
     y, n = call.results[0], float(exponent)
     through: ErrorState = None
     if spread is not None and algebra.power == 1 and n >= 0 and n.is_integer():
@@ -150,7 +150,7 @@ def power(call: OpCall, algebra: Algebra) -> ErrorState:
         entry = Function(slope=lambda x, y: n * x ** (n - 1))
         through = algebra.through(x, y, spread, _positive(n), entry)
     units = {2.0: 1, 0.5: 1, -1.0: 1, 3.0: 2}.get(n, 8)
-    return added(through, algebra.slack(units, lambda: _within(y, through)))
+    return add_variances(through, algebra.slack(units, lambda: _within(y, through)))
 
 
 def _positive(n: float) -> Callable[[Tensor], Tensor]:
@@ -162,7 +162,7 @@ def _within(y: Tensor, through: ErrorState) -> Tensor:
     return y.abs() if through is None else y.abs() + through
 
 
-def _raised(call: OpCall, algebra: Algebra) -> ErrorState:
+def _raise(call: OpCall, algebra: Algebra) -> ErrorState:
     """c^x of a positive number c, which is monotone; x^y of tensors by both slopes."""
     base, exponent = call.value(0), call.value(1)
     y = call.results[0]
@@ -175,4 +175,4 @@ def _raised(call: OpCall, algebra: Algebra) -> ErrorState:
         through = algebra.through(
             exponent, y, spread, lambda z: torch.as_tensor(base, dtype=y.dtype) ** z, entry
         )
-    return added(through, algebra.slack(8, lambda: _within(y, through)))
+    return add_variances(through, algebra.slack(8, lambda: _within(y, through)))

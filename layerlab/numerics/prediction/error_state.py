@@ -96,7 +96,7 @@ class Algebra(ABC):
             return None
         low, high = self.ends(x, s)
         sides = _directions(mode)
-        lost = _spared(low, format, sides[0]).isinf() & _spared(high, format, sides[1]).isinf()
+        lost = _spare(low, format, sides[0]).isinf() & _spare(high, format, sides[1]).isinf()
         return lost & (low.sign() == high.sign()) & x.isfinite()
 
     @abstractmethod
@@ -154,7 +154,7 @@ class Variance(Algebra):
     def stored(
         self, x: Tensor, kept: Tensor, s: ErrorState, format: AnyFormat, mode: str
     ) -> ErrorState:
-        return added(s, (kept - x).square())
+        return add_variances(s, (kept - x).square())
 
     def spread(self, s: ErrorState, like: Tensor) -> Tensor:
         return torch.zeros_like(like) if s is None else s.clamp_min(0).sqrt()
@@ -206,8 +206,8 @@ class Bound(Algebra):
             return s
         low, high = _directions(mode)
         below, above = self.ends(x, s)
-        most = _spared(above, format, high) - x
-        least = x - _spared(below, format, low)
+        most = _spare(above, format, high) - x
+        least = x - _spare(below, format, low)
         within = torch.maximum(most.abs(), least.abs())
         before = torch.zeros_like(x) if s is None else s
         # What is a mask wherever it lies within its bound is left as it is.
@@ -226,7 +226,7 @@ class Bound(Algebra):
             return self.rounded(x, s, format, mode)
         peak = (x.abs() if s is None else x.abs() + s).amax()
         off = peak * (_share(format) * ROOM) + 2.0**-120
-        return added(s, torch.full_like(x, 1.0) * off)
+        return add_variances(s, torch.full_like(x, 1.0) * off)
 
     def spread(self, s: ErrorState, like: Tensor) -> Tensor:
         return torch.zeros_like(like) if s is None else s
@@ -268,7 +268,7 @@ def spacing(x: Tensor, format: Format) -> Tensor:
     return gap if format.lowest is not None else torch.where(x == 0, 0.0, gap)
 
 
-def added(*parts: ErrorState) -> ErrorState:
+def add_variances(*parts: ErrorState) -> ErrorState:
     """The sum of spreads, where None is nothing.
 
     Source: Own.
@@ -299,5 +299,5 @@ def _mask(format: Format) -> float:
     return math.inf if format.name in SPANNING else MASK
 
 
-def _spared(x: Tensor, format: Format, mode: str) -> Tensor:
+def _spare(x: Tensor, format: Format, mode: str) -> Tensor:
     return torch.where(x.abs() < _mask(format), rounder(format, mode)(x), x)

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from layerlab.numerics.formats.formats import Format
-from layerlab.numerics.prediction.error_state import Algebra, ErrorState, added
+from layerlab.numerics.prediction.error_state import Algebra, ErrorState, add_variances
 from layerlab.numerics.prediction.op_call import OpCall, flat, lacking
 
 
-def moved(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
+def move(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
     """Values that are moved, chosen or added up: their spreads are, too.
 
     Source: Own.
@@ -39,7 +39,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
 }
 
 
-def made(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
+def create(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
     """New numbers, which nothing is uncertain about.
 
     Source: Own.
@@ -47,7 +47,7 @@ def made(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
     return [None] * len(call.results)
 
 
-def summed(call: OpCall, algebra: Algebra) -> ErrorState:
+def sum_terms(call: OpCall, algebra: Algebra) -> ErrorState:
     """A sum of terms.
 
     Source: Own.
@@ -56,12 +56,12 @@ def summed(call: OpCall, algebra: Algebra) -> ErrorState:
     terms = call.value(0).numel() / max(call.results[0].numel(), 1)
     if call.name == "cumsum":
         terms = call.value(0).shape[call.value(1)] if call.value(0).dim() else 1
-    return added(
+    return add_variances(
         through, algebra.slack(terms, lambda: call.again(call.value(0).abs(), *call.args[1:]))
     )
 
 
-def averaged(call: OpCall, algebra: Algebra) -> ErrorState:
+def average(call: OpCall, algebra: Algebra) -> ErrorState:
     """A mean is a sum of n-th parts.
 
     Source: Own.
@@ -71,7 +71,7 @@ def averaged(call: OpCall, algebra: Algebra) -> ErrorState:
     if spread is not None:
         spread = call.again(spread, *call.args[1:]) / algebra.factor(terms) * terms
     absolute = algebra.slack(terms + 1, lambda: call.again(call.value(0).abs(), *call.args[1:]))
-    return added(spread, absolute)
+    return add_variances(spread, absolute)
 
 
 def summand(call: OpCall, algebra: Algebra) -> ErrorState:
@@ -89,12 +89,12 @@ def summand(call: OpCall, algebra: Algebra) -> ErrorState:
         scale = 1 + alpha if call.name.startswith("add") else 1 - alpha
         through: ErrorState = left * algebra.factor(scale)
     else:
-        through = added(_times(left, first), _times(right, second))
+        through = add_variances(_times(left, first), _times(right, second))
     if through is not None:
         through = torch.broadcast_to(through, call.results[0].shape)
         # Whatever is added to an infinite mask, it stays.
         through = torch.where(call.results[0].isinf() & through.isfinite(), 0.0, through)
-    return added(through, algebra.slack(1, lambda: reach(call.results[0], through)))
+    return add_variances(through, algebra.slack(1, lambda: reach(call.results[0], through)))
 
 
 def _times(spread: ErrorState, factor: float) -> ErrorState:
@@ -145,7 +145,7 @@ def product(call: OpCall, algebra: Algebra) -> ErrorState:
         parts.append(of(big if e is None else big + e, f, c if e is None else None))
     if c is not None and not parts:
         parts.append(of(_nothing(x), _nothing(y), c))
-    through = added(*parts)
+    through = add_variances(*parts)
     terms = _terms(call, left) + (addend is not None)
 
     def size() -> Tensor:
@@ -154,7 +154,7 @@ def product(call: OpCall, algebra: Algebra) -> ErrorState:
         total = of(_magnitude(x), _magnitude(y), whole)
         return total if through is None else total + through
 
-    return added(through, algebra.slack(terms, size))
+    return add_variances(through, algebra.slack(terms, size))
 
 
 # Where addend and factors stand, if not first and second without addend.
@@ -202,10 +202,10 @@ def quotient(call: OpCall, algebra: Algebra) -> ErrorState:
     through: ErrorState = None
     if e is not None or f is not None:
         below = algebra.divisor(torch.as_tensor(y, dtype=result.dtype), f) ** algebra.power
-        above = added(e, None if f is None else algebra.size(result) * f)
+        above = add_variances(e, None if f is None else algebra.size(result) * f)
         assert above is not None
         through = torch.where(above == 0, 0.0, above / below).nan_to_num(math.inf, math.inf)
-    return added(through, algebra.slack(1, lambda: reach(result, through)))
+    return add_variances(through, algebra.slack(1, lambda: reach(result, through)))
 
 
 def reciprocal(call: OpCall, algebra: Algebra) -> ErrorState:
@@ -219,7 +219,7 @@ def reciprocal(call: OpCall, algebra: Algebra) -> ErrorState:
         below = algebra.divisor(call.value(0), f) ** algebra.power
         through = torch.where(f == 0, 0.0, algebra.size(result) * f / below)
         through = through.nan_to_num(math.inf, math.inf)
-    return added(through, algebra.slack(1, lambda: reach(result, through)))
+    return add_variances(through, algebra.slack(1, lambda: reach(result, through)))
 
 
 def larger(call: OpCall, algebra: Algebra) -> ErrorState:
@@ -254,7 +254,7 @@ def highest(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
         chosen = spread.gather(dim, index)
         return chosen if keep else chosen.squeeze(dim)
     dims, keep = _dims(call, x)
-    kept = result if keep or not dims else _unsqueezed(result, dims)
+    kept = result if keep or not dims else _unsqueeze(result, dims)
     there = (x == kept).to(x.dtype)
     return ((spread * there).sum(dims, keepdim=keep) / there.sum(dims, keepdim=keep)).reshape(
         result.shape
@@ -273,7 +273,7 @@ def _dims(call: OpCall, x: Tensor) -> tuple[list[int], bool]:
     return dims or list(range(x.dim())), bool(call.option(2, False))
 
 
-def _unsqueezed(result: Tensor, dims: Sequence[int]) -> Tensor:
+def _unsqueeze(result: Tensor, dims: Sequence[int]) -> Tensor:
     rank = result.dim() + len(dims)
     for dim in sorted(d % rank for d in dims):
         result = result.unsqueeze(dim)
@@ -287,9 +287,7 @@ def _widest(call: OpCall, spread: Tensor, result: Tensor) -> Tensor:
     return spread.amax(dims, keepdim=keep).reshape(result.shape)
 
 
-def rounded_sums(
-    call: OpCall, algebra: Algebra, terms: int, format: Format, mode: str
-) -> ErrorState:
+def accumulate(call: OpCall, algebra: Algebra, terms: int, format: Format, mode: str) -> ErrorState:
     """A matrix product whose running sum is rounded after every so many terms.
 
     With one term each product is rounded, too, before it is added.
@@ -315,10 +313,10 @@ def rounded_sums(
             own = algebra.rounded(value, own, format, mode)
         total = value if total is None else total + value
         whole = total
-        spread = added(spread, own, algebra.slack(1, lambda t=whole: t.abs()))  # type: ignore[misc]
+        spread = add_variances(spread, own, algebra.slack(1, lambda t=whole: t.abs()))  # type: ignore[misc]
         spread = algebra.rounded(total, spread, format, mode)
     if addend is not None:
         result = call.results[0]
-        spread = added(spread, call.spread(addend))
-        spread = added(spread, algebra.slack(1, lambda: reach(result, spread)))
+        spread = add_variances(spread, call.spread(addend))
+        spread = add_variances(spread, algebra.slack(1, lambda: reach(result, spread)))
     return spread

@@ -66,7 +66,7 @@ class Sample(Emulation):
         return move
 
 
-def sampled(
+def sample_errors(
     model: nn.Module,
     call: Callable[[], Any],
     regime: EmulatedArithmetic,
@@ -86,16 +86,16 @@ def sampled(
     Returns:
         The values in float64 of the modules' outputs and then the logits, and their spreads.
     """
-    true = _taken(Emulation(model, exact(regime.low)), call, modules)
+    true = _take(Emulation(model, exact(regime.low)), call, modules)
     squares = [torch.zeros_like(value) for value in true]
     for draw in range(draws):
         run = Sample(model, replace(regime, seed=regime.seed + draw), where)
-        for square, value, seen in zip(squares, true, _taken(run, call, modules), strict=True):
+        for square, value, seen in zip(squares, true, _take(run, call, modules), strict=True):
             square += (seen - value).square()
     return true, [(square / draws).sqrt() for square in squares]
 
 
-def _taken(run: Emulation, call: Callable[[], Any], modules: Sequence[nn.Module]) -> list[Tensor]:
+def _take(run: Emulation, call: Callable[[], Any], modules: Sequence[nn.Module]) -> list[Tensor]:
     """What the modules gave and the logits, without what the first of them was given."""
     found = outputs(run, call, modules)
     return found[1:] if modules else found

@@ -112,17 +112,17 @@ def lacking(name: Any) -> UserError:
     )
 
 
-def nested(value: Any, pick: Callable[[Any], Any]) -> Any:
+def map_nested(value: Any, pick: Callable[[Any], Any]) -> Any:
     """A structure of lists and tuples with its leaves replaced.
 
     Source: Own.
     """
     if isinstance(value, (list, tuple)):
-        return type(value)(nested(item, pick) for item in value)
+        return type(value)(map_nested(item, pick) for item in value)
     return pick(value)
 
 
-def known(value: Any) -> Any:
+def state_of(value: Any) -> Any:
     """The spread of a carrier; None for exact values, and what is no value as it is.
 
     Source: Own.

@@ -17,19 +17,19 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from layerlab.errors import UserError
-from layerlab.numerics.emulation.accumulation import grouped
+from layerlab.numerics.emulation.accumulation import multiply_groups
 from layerlab.numerics.emulation.arithmetic import EmulatedArithmetic
 from layerlab.numerics.emulation.emulate import Emulation, reference
-from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, written
+from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, floating, writes_in_place
 from layerlab.numerics.emulation.op_site import EXACT, PRODUCTS, VIEWS
 from layerlab.numerics.emulation.unfused_attention import Unfused
 from layerlab.numerics.formats.formats import AnyFormat, Format
 from layerlab.numerics.prediction.attention_correlation import Correlation
 from layerlab.numerics.prediction.convex_bound import Hull
 from layerlab.numerics.prediction.error_state import ROOM, Kind, algebra
-from layerlab.numerics.prediction.linear_rules import rounded_sums
-from layerlab.numerics.prediction.monte_carlo import sampled
-from layerlab.numerics.prediction.op_call import OpCall, known, lacking, nested, zeros
+from layerlab.numerics.prediction.linear_rules import accumulate
+from layerlab.numerics.prediction.monte_carlo import sample_errors
+from layerlab.numerics.prediction.op_call import OpCall, lacking, map_nested, state_of, zeros
 from layerlab.numerics.prediction.rules import CHOICES, rule
 
 Readings = tuple[list[Tensor], list[Tensor]]
@@ -82,16 +82,16 @@ class Prediction(Emulation):
             _ground(args[0])
         if func._opname in CHOICES and self.algebra.power == 1:
             self._decide(func, args)
-        spreads = nested(tuple(args), known)
+        spreads = map_nested(tuple(args), state_of)
         inner, options = self.inner(tuple(args)), self.inner(kwargs)
-        if written(func) and floating(inner[0]):
+        if writes_in_place(func) and floating(inner[0]):
             # Rules ask for what was there before.
             before = (inner[0].clone(), *inner[1:])
         else:
             before = inner
         self._passed = args
         twins = len(args) > 1 and args[0] is args[1]
-        run = _grouped if func._opname == "_grouped_mm" else func
+        run = _group if func._opname == "_grouped_mm" else func
         self._call = func._opname, run, before, spreads, options, twins
         return run(*inner, **options)
 
@@ -122,10 +122,10 @@ class Prediction(Emulation):
                     # As masks do in half precision: what is infinite for sure is infinite here.
                     output.held = torch.where(gone, output.held * torch.inf, output.held)
                     spread = None if spread is None else torch.where(gone, 0.0, spread)
-            output.spread = _laid(spread, output.held)
+            output.spread = _lay(spread, output.held)
         if self.algebra.power == 2 and len(outputs) == 1:
             self._correlation.follow(call, self._passed, outputs[0])
-        if written(func):
+        if writes_in_place(func):
             _keep(func, inputs, outputs[0])
 
     def _rounding(self, func: Any, given: Sequence[Any], output: EmulatedTensor) -> Format | None:
@@ -174,8 +174,8 @@ class Prediction(Emulation):
         value = self.inner(factor)
         carrier = EmulatedTensor(value, factor.dtype)
         mode = self.regime.rounding
-        spread = self.algebra.stored(value, kept, known(factor), format, mode)
-        carrier.spread = _laid(spread, value)
+        spread = self.algebra.stored(value, kept, state_of(factor), format, mode)
+        carrier.spread = _lay(spread, value)
         return carrier
 
     def _summed(self, call: OpCall, given: Sequence[Any]) -> Any:
@@ -185,10 +185,10 @@ class Prediction(Emulation):
             return None
         if call.name not in ("mm", "bmm", "addmm", "baddbmm") or not isinstance(format, Format):
             raise lacking(f"{call.name} with accumulate=")
-        return rounded_sums(call, self.algebra, steps, format, self.regime.rounding)
+        return accumulate(call, self.algebra, steps, format, self.regime.rounding)
 
     def _decide(self, func: Any, args: Sequence[Any]) -> None:
-        if CHOICES[func._opname](self.inner(tuple(args)), nested(tuple(args), known)):
+        if CHOICES[func._opname](self.inner(tuple(args)), map_nested(tuple(args), state_of)):
             return
         self.undecided.add(str(self._place))
 
@@ -229,9 +229,9 @@ def _bare(value: Any) -> Any:
     return EmulatedTensor(value.held, value.dtype) if isinstance(value, EmulatedTensor) else value
 
 
-def _grouped(left: Tensor, right: Tensor, *rest: Any, offs: Any = None, **options: Any) -> Tensor:
+def _group(left: Tensor, right: Tensor, *rest: Any, offs: Any = None, **options: Any) -> Tensor:
     """PyTorch's own operation knows no float64."""
-    return grouped(left, right, rest[0] if rest else offs)
+    return multiply_groups(left, right, rest[0] if rest else offs)
 
 
 def _ground(value: Any) -> None:
@@ -240,7 +240,7 @@ def _ground(value: Any) -> None:
         value.spread = zeros(value.held)
 
 
-def _laid(spread: Tensor | None, like: Tensor) -> Tensor | None:
+def _lay(spread: Tensor | None, like: Tensor) -> Tensor | None:
     if spread is None or (spread.shape == like.shape and spread.stride() == like.stride()):
         return spread
     laid = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
@@ -291,7 +291,7 @@ def spreads(
         UserError: an operation without a rule, a module that `call` does not run, or no such kind.
     """
     if kind == "sampled":
-        return sampled(model, call, regime, modules, where)
+        return sample_errors(model, call, regime, modules, where)
     if kind not in get_args(Kind):
         raise UserError(
             f"kind={kind!r} is none of 'variance', 'sampled', 'bound'; type one of them"

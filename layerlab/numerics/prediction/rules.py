@@ -8,22 +8,22 @@ from torch import Tensor
 
 from layerlab.numerics.prediction.elementwise_rules import (
     FUNCTIONS,
-    clamped,
+    clamp,
     function,
     power,
-    sided,
+    two_slopes,
 )
 from layerlab.numerics.prediction.linear_rules import (
-    averaged,
+    average,
+    create,
     highest,
     larger,
-    made,
-    moved,
+    move,
     product,
     quotient,
     reciprocal,
+    sum_terms,
     summand,
-    summed,
 )
 from layerlab.numerics.prediction.op_call import OpCall, Rule, lacking
 from layerlab.numerics.prediction.softmax_norm_rules import (
@@ -47,21 +47,21 @@ MAKING = """arange bernoulli empty empty_like empty_strided eye full full_like l
 new_empty_strided new_full new_ones new_zeros ones ones_like rand rand_like randn randn_like
 scalar_tensor zeros zeros_like one_hot histc""".split()
 TABLE: dict[str, Rule] = {
-    **dict.fromkeys(MOVING, moved),
-    **dict.fromkeys(MAKING, made),
+    **dict.fromkeys(MOVING, move),
+    **dict.fromkeys(MAKING, create),
     **dict.fromkeys(("mm", "bmm", "mv", "dot", "mul", "addmm", "baddbmm", "addmv"), product),
     **dict.fromkeys(("addcmul", "convolution", "linear", "_grouped_mm"), product),
     **dict.fromkeys(("add", "sub", "rsub"), summand),
-    **dict.fromkeys(("sum", "cumsum"), summed),
-    "mean": averaged,
+    **dict.fromkeys(("sum", "cumsum"), sum_terms),
+    "mean": average,
     "div": quotient,
     "reciprocal": reciprocal,
     "maximum": larger,
     "minimum": larger,
     **dict.fromkeys(("amax", "amin", "max", "min", "topk", "sort"), highest),
     **dict.fromkeys(FUNCTIONS, function),
-    **dict.fromkeys(("clamp", "clamp_min", "clamp_max", "hardtanh"), clamped),
-    **dict.fromkeys(("leaky_relu", "elu"), sided),
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max", "hardtanh"), clamp),
+    **dict.fromkeys(("leaky_relu", "elu"), two_slopes),
     "pow": power,
     "_softmax": softmax,
     "_safe_softmax": softmax,
@@ -90,7 +90,7 @@ def rule(func: Any) -> Rule:
     return found
 
 
-def _compared(values: Any, spreads: Any) -> bool:
+def _is_compared(values: Any, spreads: Any) -> bool:
     """Whether no two compared values come nearer to each other than their bounds."""
     apart = torch.as_tensor(values[0], dtype=torch.float64) - values[1]
     reach = _bound(spreads[0]) + _bound(spreads[1])
@@ -102,7 +102,7 @@ def _bound(spread: Any) -> Any:
     return spread if floating else 0.0
 
 
-def _ranked(values: Any, spreads: Any) -> bool:
+def _is_ranked(values: Any, spreads: Any) -> bool:
     """Whether the k best stay the k best, in this order."""
     if not isinstance(_bound(spreads[0]), Tensor):
         return True
@@ -117,16 +117,16 @@ def _ranked(values: Any, spreads: Any) -> bool:
     return not bool(((gaps <= joint) & (joint > 0)).any())
 
 
-def _settled(values: Any, spreads: Any) -> bool:
+def _is_settled(values: Any, spreads: Any) -> bool:
     spread = _bound(spreads[0])
     return not isinstance(spread, Tensor) or not bool((spread > 0).any())
 
 
 # Operations whose result jumps: whether what they decide is beyond doubt.
 CHOICES: Mapping[str, Callable[[Any, Any], bool]] = {
-    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), _compared),
-    **dict.fromkeys(("topk", "sort", "argsort", "argmax", "argmin"), _ranked),
-    **dict.fromkeys(("_local_scalar_dense", "nonzero", "bincount", "histc"), _settled),
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), _is_compared),
+    **dict.fromkeys(("topk", "sort", "argsort", "argmax", "argmin"), _is_ranked),
+    **dict.fromkeys(("_local_scalar_dense", "nonzero", "bincount", "histc"), _is_settled),
 }
 
 __all__ = ["CHOICES", "TABLE", "OpCall", "rule"]

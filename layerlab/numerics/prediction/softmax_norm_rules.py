@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab.numerics.prediction.error_state import Algebra, ErrorState, added
+from layerlab.numerics.prediction.error_state import Algebra, ErrorState, add_variances
 from layerlab.numerics.prediction.linear_rules import reach
 from layerlab.numerics.prediction.op_call import OpCall
 
@@ -38,7 +38,8 @@ def softmax(call: OpCall, algebra: Algebra) -> ErrorState:
     terms = algebra.slack(s.shape[dim] + 16, lambda: reach(p, through))
     # A rounded difference to the highest score, in the exponents of numerator and sum.
     differences = algebra.slack(2, lambda: (p * (apart + mean)).nan_to_num(math.inf, math.inf))
-    return torch.minimum(added(through, terms, differences), torch.maximum(p, 1 - p) * 1.001)  # type: ignore[arg-type]
+    summed = add_variances(through, terms, differences)
+    return torch.minimum(summed, torch.maximum(p, 1 - p) * 1.001)  # type: ignore[arg-type]
 
 
 def _simplex(s: Tensor, p: Tensor, spread: Tensor, dim: int) -> Tensor:
@@ -79,7 +80,7 @@ def log_softmax(call: OpCall, algebra: Algebra) -> ErrorState:
             + (0 if through is None else through)
         ),
     )
-    return added(through, inside, size)
+    return add_variances(through, inside, size)
 
 
 def logsumexp(call: OpCall, algebra: Algebra) -> ErrorState:
@@ -97,7 +98,7 @@ def logsumexp(call: OpCall, algebra: Algebra) -> ErrorState:
         through = _shift(s, spread, dim, keep)
     inside = algebra.slack(s.numel() / max(y.numel(), 1) + 16, lambda: torch.ones_like(y))
     outer = algebra.slack(8, lambda: y.abs() + s.abs().amax(dim, keepdim=keep))
-    return added(through, inside, outer)
+    return add_variances(through, inside, outer)
 
 
 def _shift(s: Tensor, spread: Tensor, dim: Any, keep: bool) -> Tensor:
@@ -118,7 +119,7 @@ def layer_norm(call: OpCall, algebra: Algebra) -> list[ErrorState]:
     x, shape = call.value(0), call.value(1)
     dims = list(range(-len(shape), 0))
     epsilon = float(call.option(4, 1e-5))
-    mean, centred = _centred(x, dims)
+    mean, centred = _centre(x, dims)
     sigma = (centred.square().mean(dims, keepdim=True) + epsilon).sqrt()
     n, spread = centred / sigma, call.spread(0)
     through: ErrorState = None
@@ -129,9 +130,12 @@ def layer_norm(call: OpCall, algebra: Algebra) -> list[ErrorState]:
         through = (spread * (1 - 2 * (1 + n.square()) / d) + whole).clamp_min(0) / sigma.square()
     elif spread is not None:
         apart = spread + spread.mean(dims, keepdim=True)
-        through = _divided(apart, n, sigma, epsilon, dims)
+        through = _divide(apart, n, sigma, epsilon, dims)
     flat = algebra.slack(2 * math.prod(shape) + 16, lambda: _moments(x, mean, n, sigma, dims))
-    return [_affine(call, algebra, added(through, flat), n), *_statistics(call, algebra, sigma)]
+    return [
+        _affine(call, algebra, add_variances(through, flat), n),
+        *_statistics(call, algebra, sigma),
+    ]
 
 
 def rms_norm(call: OpCall, algebra: Algebra) -> list[ErrorState]:
@@ -151,17 +155,20 @@ def rms_norm(call: OpCall, algebra: Algebra) -> list[ErrorState]:
         whole = n.square() * (spread * n.square()).sum(dims, keepdim=True) / d**2
         through = (spread * (1 - 2 * n.square() / d) + whole).clamp_min(0) / sigma.square()
     elif spread is not None:
-        through = _divided(spread, n, sigma, epsilon, dims)
+        through = _divide(spread, n, sigma, epsilon, dims)
     flat = algebra.slack(math.prod(shape) + 16, lambda: n.abs())
-    return [_affine(call, algebra, added(through, flat), n), *_statistics(call, algebra, sigma)]
+    return [
+        _affine(call, algebra, add_variances(through, flat), n),
+        *_statistics(call, algebra, sigma),
+    ]
 
 
-def _centred(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
+def _centre(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
     mean = x.mean(dims, keepdim=True)
     return mean, x - mean
 
 
-def _divided(apart: Tensor, n: Tensor, sigma: Tensor, epsilon: float, dims: list[int]) -> Tensor:
+def _divide(apart: Tensor, n: Tensor, sigma: Tensor, epsilon: float, dims: list[int]) -> Tensor:
     moved = apart.square().mean(dims, keepdim=True).sqrt()
     lowest = (sigma - moved).clamp_min(math.sqrt(epsilon))
     return ((apart + n.abs() * moved) / lowest).nan_to_num(math.inf, math.inf)
@@ -178,14 +185,16 @@ def _affine(call: OpCall, algebra: Algebra, through: ErrorState, n: Tensor) -> E
     gain = call.option(2, None)
     bias = call.spread(3) if call.name == "native_layer_norm" else None
     if gain is None:
-        return added(through, bias)
+        return add_variances(through, bias)
     parts = [None if through is None else through * algebra.size(gain), bias]
     own = call.spread(2)
     if own is not None:
         size = algebra.size(n)
         parts.append(own * (size if through is None else size + through))
-    steps = algebra.slack(3, lambda: reach(call.results[0], added(*parts)) + (n * gain).abs())
-    return added(*parts, steps)
+    steps = algebra.slack(
+        3, lambda: reach(call.results[0], add_variances(*parts)) + (n * gain).abs()
+    )
+    return add_variances(*parts, steps)
 
 
 def _statistics(call: OpCall, algebra: Algebra, sigma: Tensor) -> list[ErrorState]:
@@ -212,7 +221,7 @@ def vector_norm(call: OpCall, algebra: Algebra) -> ErrorState:
         slope = torch.where(long > 0, slope, 1.0).nan_to_num(nan=0.0)
         through = (slope.square() * spread).sum(whole, keepdim=keep).reshape(y.shape)
     terms = x.numel() / max(y.numel(), 1) + 16
-    return added(through, algebra.slack(terms, lambda: reach(y, through)))
+    return add_variances(through, algebra.slack(terms, lambda: reach(y, through)))
 
 
 def variance(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
@@ -227,7 +236,7 @@ def variance(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
     correction = call.kwargs.get("correction", 1)
     rest = count - (1 if correction is None else correction)
     keep = bool(call.kwargs.get("keepdim", False))
-    centred = _centred(x, whole)[1]
+    centred = _centre(x, whole)[1]
     y = call.results[0]
     through: ErrorState = None
     if spread is not None and algebra.power == 2:
@@ -240,7 +249,7 @@ def variance(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
         2 * count + 16,
         lambda: y.abs() + (x.square().sum(whole, keepdim=keep) / rest * y.abs()).sqrt(),
     )
-    found = added(through, spoiled)
+    found = add_variances(through, spoiled)
     if len(call.results) == 1:
         return found
     # `var_mean`: the second result is the mean.
@@ -248,4 +257,4 @@ def variance(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
     if spread is not None:
         through = spread.sum(whole, keepdim=keep) / algebra.factor(count)
     size = algebra.slack(count + 1, lambda: x.abs().mean(whole, keepdim=keep))
-    return [found, added(through, size)]
+    return [found, add_variances(through, size)]

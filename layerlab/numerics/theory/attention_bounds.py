@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from layerlab.numerics.theory.error_bounds import affine, excluded
+from layerlab.numerics.theory.error_bounds import affine, sums_of_others
 from layerlab.numerics.theory.modules import Attention, OneHead, Sequence
 from layerlab.numerics.theory.roundoff_model import Arithmetic
 
@@ -106,7 +106,7 @@ def softmax(
     if arithmetic.first_order:
         moved = chance * ((1 - 2 * chance) * came + _mean(chance, came))
     else:
-        moved = torch.maximum(_raised(chance, came), _lowered(chance, came))
+        moved = torch.maximum(_raise(chance, came), _lower(chance, came))
     moved = moved + own * arithmetic.reach(chance, moved)
     return moved.masked_fill(~seen, 0.0)
 
@@ -115,22 +115,22 @@ def _mean(chance: Scores, what: Scores) -> Float[Tensor, "*place token 1"]:
     return (chance * what).sum(-1, keepdim=True)
 
 
-def _raised(chance: Scores, error: Scores) -> Scores:
+def _raise(chance: Scores, error: Scores) -> Scores:
     """How much p_j gains when its score rises by its error and all others fall by theirs.
 
     A chance too small for the format may not be so once it is raised: hence the floor.
     """
-    fall, rest = -torch.expm1(-error), excluded(chance)
-    others = excluded(chance * fall)
+    fall, rest = -torch.expm1(-error), sums_of_others(chance)
+    others = sums_of_others(chance * fall)
     gain = rest * fall + torch.exp(-error) * others
     floor = chance.clamp_min(torch.finfo(chance.dtype).tiny)
     return gain * floor / (floor + torch.exp(-error) * (rest - others).clamp_min(0))
 
 
-def _lowered(chance: Scores, error: Scores) -> Scores:
+def _lower(chance: Scores, error: Scores) -> Scores:
     """How much p_j loses when its score falls by its error and all others rise by theirs."""
-    most, rest = error.clamp_max(MOST), excluded(chance)
-    others = excluded(chance * torch.expm1(most))
+    most, rest = error.clamp_max(MOST), sums_of_others(chance)
+    others = sums_of_others(chance * torch.expm1(most))
     loss = others - rest * torch.expm1(-most)
     loss = loss / (chance * torch.exp(-most) + rest + others)
     return chance * torch.where(error.amax(-1, keepdim=True) < MOST, loss, 1.0)

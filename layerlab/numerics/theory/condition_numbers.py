@@ -340,10 +340,10 @@ def form_norms(parts: Attention) -> Float[Tensor, " head"]:
     Source: Own.
     """
     heads = map(parts.head, range(parts.heads))
-    return torch.stack([factored(head.key, head.query)[0] for head in heads])
+    return torch.stack([product_singular_values(head.key, head.query)[0] for head in heads])
 
 
-def factored(
+def product_singular_values(
     left: Float[Tensor, "inner width"], right: Float[Tensor, "inner width"]
 ) -> Float[Tensor, " rank"]:
     """Singular values of left^T right that can differ from 0, largest first.

@@ -193,8 +193,10 @@ def printed_factor(parts: Block) -> float:
     width = attention.query.shape[-1]
     worst = 0.0
     for head in map(attention.head, range(attention.heads)):
-        values = condition_numbers.factored(head.key, head.query)
-        absolute = float(condition_numbers.factored(head.key.abs(), head.query.abs())[0])
+        values = condition_numbers.product_singular_values(head.key, head.query)
+        absolute = float(
+            condition_numbers.product_singular_values(head.key.abs(), head.query.abs())[0]
+        )
         smallest = float(values[-1]) if len(values) == width else 0.0
         ratio = float(values[0]) / smallest if smallest else torch.inf
         worst = max(worst, 1 + 4 * width**0.5 * absolute * ratio)

@@ -123,7 +123,7 @@ def norm(
     if parts.kind == "layer":
         error = centring(x, arithmetic, error)
     found = parts.direction(x).abs()
-    came = torch.zeros_like(x) if error is None else _scaled(x, parts, error, arithmetic)
+    came = torch.zeros_like(x) if error is None else _scale(x, parts, error, arithmetic)
     inside = arithmetic.growth(norm=width / 2 + 3 + parts.extra, constant=0 if parts.eps else 1)
     wrong = came + inside * arithmetic.reach(found, came)
     if parts.gain is not None:
@@ -136,7 +136,7 @@ def norm(
     return wrong + arithmetic.growth(store=1) * arithmetic.reach(found, wrong)
 
 
-def _scaled(x: Features, parts: Norm, error: Features, arithmetic: Arithmetic) -> Features:
+def _scale(x: Features, parts: Norm, error: Features, arithmetic: Arithmetic) -> Features:
     """|c'/r(c') - c/r(c)| for c' within `error` of the centred features c."""
     radius = parts.radius(parts.centred(x))
     part = error / torch.where(radius > 0, radius, 1.0)
@@ -159,8 +159,8 @@ def _extremes(along: Features, part: Features) -> tuple[Features, Features]:
     root, least = width**0.5, torch.minimum(part, along)
     rest = (width - along.square()).clamp_min(0)
     more = part * (2 * along + part)
-    smaller = excluded(least * (2 * along - least)).minimum(rest)
-    larger = excluded(more)
+    smaller = sums_of_others(least * (2 * along - least)).minimum(rest)
+    larger = sums_of_others(more)
     top, bottom = along + part, along - part
     length = (top.square() + (rest - smaller)).sqrt()
     rise = _over(more * rest + along.square() * smaller, length * (top * root + along * length))
@@ -171,7 +171,7 @@ def _extremes(along: Features, part: Features) -> tuple[Features, Features]:
     return rise, torch.where(bottom > 0, fall, turned)
 
 
-def excluded(x: Features) -> Features:
+def sums_of_others(x: Features) -> Features:
     """sum_{j != i} x_j for every i, without the cancellation of taking x_i away from the sum.
 
     Source: Own.

@@ -150,7 +150,7 @@ class Attention:
     def rotated(self, x: OneHead) -> OneHead:
         if self.cosine is None or self.sine is None:
             return x
-        return x * self.cosine + turned(x) * self.sine
+        return x * self.cosine + rotate_half(x) * self.sine
 
     def queries(self, x: Sequence, index: int) -> Tensor:
         head = self.head(index)
@@ -193,7 +193,7 @@ class Block:
         return middle + self.feedforward.value(self.feedforward_norm.value(middle))
 
 
-def turned(x: Features) -> Features:
+def rotate_half(x: Features) -> Features:
     """The halves of the features swapped, the second one negated.
 
     Source: su21, equation 34.

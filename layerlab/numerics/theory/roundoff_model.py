@@ -132,7 +132,7 @@ def mixed(low: float, high: float) -> Arithmetic:
     return Arithmetic(**units)
 
 
-def printed(first: Tensor, full: Tensor) -> Tensor:
+def printable(first: Tensor, full: Tensor) -> Tensor:
     """The simpler of two forms where it may be printed: the first-order one only below 0.1.
 
     Source: Own.

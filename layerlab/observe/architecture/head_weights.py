@@ -303,10 +303,10 @@ def _rotary(
     for attribute in (f"{kind}_attention_scaling", "attention_scaling"):
         if isinstance(getattr(module, attribute, None), int | float):
             return float(getattr(module, attribute))
-    return _configured(config, parameters or {}, kind)
+    return _configure(config, parameters or {}, kind)
 
 
-def _configured(config: Any, parameters: Mapping[str, Any], kind: str | None) -> float:
+def _configure(config: Any, parameters: Mapping[str, Any], kind: str | None) -> float:
     nested = kind is not None and isinstance(parameters.get(kind), Mapping)
     chosen = parameters[kind] if nested and kind is not None else parameters
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS

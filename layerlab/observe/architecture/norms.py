@@ -71,12 +71,12 @@ def norm(module: nn.Module, *shape: int) -> Norm | None:
         return None
     # Norms compute in float32 at best, whatever their weights are in.
     roundoff = 8 * max(torch.finfo(_dtype(module)).eps, torch.finfo(torch.float32).eps)
-    gain = (answer - shift) / _normalised(wave, "rms")
+    gain = (answer - shift) / _normalise(wave, "rms")
     scale = gain.abs() + shift.abs()
     for kind in ("layer", "rms"):
         pairs = ((wave + level, lifted), (2 * wave.flip(-1) - level, other))
         if all(
-            _near(gain * _normalised(x, kind) + shift, y, 3 * roundoff * scale) for x, y in pairs
+            _near(gain * _normalise(x, kind) + shift, y, 3 * roundoff * scale) for x, y in pairs
         ):
             return Norm(
                 kind=kind,
@@ -98,7 +98,7 @@ def front_norm(block: nn.Module, attention: nn.Module) -> nn.Module | None:
         children = dict(parent.named_children())
         for name in FRONTS:
             said = parent is block and placement in ("pre", "both")
-            if name in children and (said or _called_before(parent, name, child)):
+            if name in children and (said or _is_called_before(parent, name, child)):
                 return children[name]
     return None
 
@@ -111,7 +111,7 @@ def _ancestors(block: nn.Module, attention: nn.Module) -> Iterator[tuple[nn.Modu
         yield block.get_submodule(".".join(steps[:depth])), steps[depth]
 
 
-def _called_before(parent: nn.Module, norm_name: str, attention_name: str) -> bool:
+def _is_called_before(parent: nn.Module, norm_name: str, attention_name: str) -> bool:
     """Whether the source of `forward` calls the norm first: GPT-1's ln_1 follows attention."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(type(parent).forward)))
@@ -134,7 +134,7 @@ def _wave(shape: tuple[int, ...]) -> Tensor:
     return wave
 
 
-def _normalised(x: Tensor, kind: str) -> Tensor:
+def _normalise(x: Tensor, kind: str) -> Tensor:
     x = x - x.mean(-1, keepdim=True) if kind == "layer" else x
     return x / x.square().mean(-1, keepdim=True).sqrt()
 

@@ -153,7 +153,7 @@ def _separate(block: nn.Module, attention: nn.Module, width: int) -> Layout:
             refused["output"] = "a gate stands between the heads and it"
         elif len(query.weight) != heads * width:
             refused["query"] = f"{len(query.weight)} rows of query weights for {heads} heads"
-    return _finished(attention, Layout(
+    return _finish(attention, Layout(
         query=query, key=key, value=value, output=output, head_width=width, refused=refused
     ))  # fmt: skip
 
@@ -169,7 +169,7 @@ def _output(block: nn.Module, attention: nn.Module) -> nn.Module | None:
     return None
 
 
-def _finished(attention: nn.Module, found: Layout) -> Layout:
+def _finish(attention: nn.Module, found: Layout) -> Layout:
     """Refuse the value and the output where another module stands between."""
     refused = dict(found.refused)
     for name, child in attention.named_children():
@@ -205,13 +205,13 @@ def _blocks(heads: int, kv_heads: int, width: int, attention: nn.Module) -> tupl
     return torch.arange(sum(sizes)).split(sizes)
 
 
-def _interleaved(heads: int, kv_heads: int, width: int, attention: nn.Module) -> tuple[Tensor, ...]:
+def _interleave(heads: int, kv_heads: int, width: int, attention: nn.Module) -> tuple[Tensor, ...]:
     """Per head [query | key | value]."""
     rows = torch.arange(heads * 3 * width).view(heads, 3, width)
     return tuple(rows[:, part].flatten() for part in range(3))
 
 
-def _grouped(heads: int, kv_heads: int, width: int, attention: nn.Module) -> tuple[Tensor, ...]:
+def _group(heads: int, kv_heads: int, width: int, attention: nn.Module) -> tuple[Tensor, ...]:
     """Per key-value head [its queries | key | value]."""
     group = heads // kv_heads
     rows = torch.arange(kv_heads * (group + 2) * width).view(kv_heads, group + 2, width)
@@ -225,15 +225,15 @@ def _quarters(heads: int, kv_heads: int, width: int, attention: nn.Module) -> tu
 
 
 def _bigcode(heads: int, kv_heads: int, width: int, attention: nn.Module) -> tuple[Tensor, ...]:
-    form = _blocks if getattr(attention, "multi_query", False) else _interleaved
+    form = _blocks if getattr(attention, "multi_query", False) else _interleave
     return form(heads, kv_heads, width, attention)
 
 
 def _falcon(heads: int, kv_heads: int, width: int, attention: nn.Module) -> tuple[Tensor, ...]:
     """Three layouts: grouped (40B, 180B), one shared key and value (7B), interleaved (RW)."""
     if getattr(attention, "new_decoder_architecture", False):
-        return _grouped(heads, kv_heads, width, attention)
-    form = _blocks if getattr(attention, "multi_query", False) else _interleaved
+        return _group(heads, kv_heads, width, attention)
+    form = _blocks if getattr(attention, "multi_query", False) else _interleave
     return form(heads, kv_heads, width, attention)
 
 
@@ -242,10 +242,10 @@ LAYOUTS: Mapping[str, Cut] = {
     "GPT2Attention": _blocks,
     "openai.Attention": _blocks,
     "GPTBigCodeAttention": _bigcode,
-    "GPTNeoXAttention": _interleaved,
-    "GPTNeoXJapaneseAttention": _interleaved,
-    "BloomAttention": _interleaved,
-    "PersimmonAttention": _interleaved,
+    "GPTNeoXAttention": _interleave,
+    "GPTNeoXJapaneseAttention": _interleave,
+    "BloomAttention": _interleave,
+    "PersimmonAttention": _interleave,
     "FalconAttention": _falcon,
     "FalconFlashAttention2": _falcon,
     "MptAttention": _blocks,
@@ -275,6 +275,6 @@ def _fused(
             f"{kind.__name__} has {len(whole.weight)} fused rows, not {sum(map(len, rows))}"
         )
     query, key, value = (whole.take(part) for part in rows)
-    return _finished(attention, Layout(
+    return _finish(attention, Layout(
         query=query, key=key, value=value, output=output, head_width=width
     ))  # fmt: skip

@@ -55,7 +55,7 @@ class AttentionCall:
             key=_row(self.key, row),
             value=_row(self.value, row),
             softcap=self.softcap,
-            bias=_joined(_row(self.mask, row), _row(self.bias, row), self.keys),
+            bias=_join(_row(self.mask, row), _row(self.bias, row), self.keys),
             causal=self.causal,
             window=self.window,
             sinks=self.sinks,
@@ -99,7 +99,7 @@ def _row(tensor: Tensor | None, row: int) -> Tensor | None:
     return None if tensor is None else tensor[row % tensor.shape[0]]
 
 
-def _joined(mask: Tensor | None, bias: Tensor | None, keys: int) -> Tensor | None:
+def _join(mask: Tensor | None, bias: Tensor | None, keys: int) -> Tensor | None:
     """Mask and position bias as one; a boolean mask stays boolean where it is alone."""
     mask = None if mask is None else mask[..., :keys]
     if bias is None or mask is None:

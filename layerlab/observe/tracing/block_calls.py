@@ -52,7 +52,7 @@ class BlockCall:
         return self.entered.shape[-2]
 
 
-def called(
+def hidden_call(
     name: str, module: nn.Module, args: Any, options: Any, output: Any, tokens: int
 ) -> Call | None:
     """A child's call, where it gave features of every token.

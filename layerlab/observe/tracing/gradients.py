@@ -33,7 +33,7 @@ class _Changed(Exception):
     """A stream was written over, so a block could not be computed again from it."""
 
 
-def differentiated(
+def logits_and_gradient(
     model: PreTrainedModel,
     anatomy: ModelStructure,
     tokens: Tokens,
@@ -59,11 +59,11 @@ def differentiated(
     Raises:
         NotApplicable: no logits, no stream between blocks, or no backward pass.
     """
-    run = partial(_passed, model, anatomy, tokens, position, objective, keep)
+    run = partial(_pass, model, anatomy, tokens, position, objective, keep)
     try:
         if again and model.supports_gradient_checkpointing:
             try:
-                with _recomputed(anatomy.blocks):
+                with _recompute(anatomy.blocks):
                     return run(copied=False)
             except (CheckpointError, _Changed):
                 pass
@@ -74,7 +74,7 @@ def differentiated(
 
 
 @contextmanager
-def _recomputed(blocks: Sequence[nn.Module]) -> Iterator[None]:
+def _recompute(blocks: Sequence[nn.Module]) -> Iterator[None]:
     """Blocks that keep their input alone; then as before."""
     before = [vars(block).get("forward") for block in blocks]
     try:
@@ -127,7 +127,7 @@ class _Streams:
         self.keep(layer, kept[0], gradient[0].detach())
 
 
-def _passed(
+def _pass(
     model: PreTrainedModel,
     anatomy: ModelStructure,
     tokens: Tensor,

@@ -19,7 +19,7 @@ from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, first_tensor
 from layerlab.observe.tracing.attention_probe import HEARD, AttentionCall, implementation, probe
 from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.block_calls import BlockCall, called, hidden, sublayers
+from layerlab.observe.tracing.block_calls import BlockCall, hidden, hidden_call, sublayers
 from layerlab.observe.tracing.records import Layer
 
 
@@ -178,12 +178,12 @@ class _Watcher:
         self, name: str, module: nn.Module, args: Any, options: Any, output: Any
     ) -> None:
         if not self.quiet and self.visit is not None:
-            call = called(name, module, args, options, output, self.visit.positions)
+            call = hidden_call(name, module, args, options, output, self.visit.positions)
             self.visit.calls += [] if call is None else [call]
 
     def hear_inner(self, module: nn.Module, args: Any, options: Any, output: Any) -> None:
         if not self.quiet and self.visit is not None:
-            call = called("", module, args, options, output, self.visit.positions)
+            call = hidden_call("", module, args, options, output, self.visit.positions)
             self.visit.inner |= {} if call is None else {module: call}
 
     def hear_attention(self, heard: AttentionCall) -> None:
@@ -274,7 +274,7 @@ class _Watcher:
 
     def rerun(self, block: nn.Module, visit: BlockCall, stream: Tensor) -> Tensor:
         """The block's output for another stream at the same positions and masks."""
-        args, options = _replaced(visit.args, visit.options, visit.entered, stream[None])
+        args, options = _replace(visit.args, visit.options, visit.entered, stream[None])
         return first_tensor(block.forward(*args, **options))[0]
 
     def account(self) -> None:
@@ -292,7 +292,7 @@ def _with_gradient(layer: Layer, gradient: Tensor) -> Layer:
     return Layer(**{**vars(layer), "gradient": gradient})
 
 
-def _replaced(
+def _replace(
     args: tuple[Any, ...], options: dict[str, Any], old: Tensor, new: Tensor
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     def swap(value: Any) -> Any:

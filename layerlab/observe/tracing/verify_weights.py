@@ -29,7 +29,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def checked(
+def verify_weights(
     weights: HeadWeights,
     attended: AttentionRecord,
     entered: Hidden,
@@ -78,14 +78,14 @@ def faults(
         reason = f"attention read {attended.tokens} tokens, but its input has {len(entered)}"
         return {part: reason for part in FIELDS if getattr(weights, part, None) is not None}
     z = entered[rows].cpu().double()
-    if not _normed(weights, z, _precision(entered.dtype) / 2):
+    if not _is_normed(weights, z, _precision(entered.dtype) / 2):
         found["gain"] = "attention's input did not come from the norm that was found in front of it"
     if weights.query is not None and weights.key is not None:
         seen = _seen_scores if attended.query is None else _seen_factors
         found |= seen(weights, attended, z, rows, start)
     if weights.value is not None and attended.value is not None:
         value, error = _heads(weights.value, weights.value_bias, z, weights.clip, entered.dtype)
-        value, error = (_shared(x, len(attended.value)) for x in (value, error))
+        value, error = (_share(x, len(attended.value)) for x in (value, error))
         if not _within(attended.value[:, rows], value, error):
             found["value"] = "W_v z + b_v is not the value that attention used"
     found |= _seen_rows(weights, attended, rows)
@@ -100,7 +100,7 @@ def _precision(dtype: torch.dtype) -> float:
     return max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
 
 
-def _normed(weights: HeadWeights, z: Tensor, roundoff: float) -> bool:
+def _is_normed(weights: HeadWeights, z: Tensor, roundoff: float) -> bool:
     """Whether z = gain * x / rms(x) + shift is possible: rms((z - shift) / gain) is at most 1."""
     if weights.gain is None:
         return True
@@ -153,7 +153,7 @@ def _seen_factors(
     ratio = 1.0 if normed else attended.scaling / weights.scaling
     for part, seen, scale in (("query", attended.query, ratio), ("key", attended.key, 1.0)):
         expected, error = _part(weights, part, z, dtype)
-        expected, error = (_shared(x, len(seen)) for x in (expected, error))
+        expected, error = (_share(x, len(seen)) for x in (expected, error))
         seen = seen[:, rows].to(z) * scale / factor
         if seen.shape != expected.shape:
             return {part: f"{tuple(expected.shape)} heads, rows, width, not {tuple(seen.shape)}"}
@@ -162,10 +162,10 @@ def _seen_factors(
         parts[part] = seen, expected, error
     if normed and abs(attended.scaling / weights.scaling - 1) > 1e-6:
         return {"query": f"scores are scaled by {attended.scaling:g}, not {weights.scaling:g}"}
-    return _compared(weights, parts, start, normed)
+    return _compare(weights, parts, start, normed)
 
 
-def _shared(heads: Tensor, seen: int) -> Tensor:
+def _share(heads: Tensor, seen: int) -> Tensor:
     """Key-value heads repeated as often as the trace saw them: Falcon repeats them itself."""
     return heads.repeat_interleave(seen // len(heads), 0) if seen % len(heads) == 0 else heads
 
@@ -209,7 +209,7 @@ def _per_head(gain: Tensor, heads: Tensor) -> Tensor:
     return gain if gain.shape[0] == heads.shape[-1] else gain.view(heads.shape[0], 1, -1)
 
 
-def _compared(
+def _compare(
     weights: HeadWeights,
     parts: Mapping[str, tuple[Tensor, Tensor, Tensor]],
     start: int | None,
@@ -236,7 +236,7 @@ def _seen_scores(
     assert attended.scores is not None and weights.query is not None and weights.key is not None
     dtype = attended.scores.dtype
     (query, query_error), (key, key_error) = (_part(weights, p, z, dtype) for p in ("query", "key"))
-    key, key_error = (_shared(x, len(query)) for x in (key, key_error))
+    key, key_error = (_share(x, len(query)) for x in (key, key_error))
     if len(query) != attended.heads:
         return {"query": f"the trace shows {attended.heads} heads, the weights {len(query)}"}
     factor = weights.scaling * (weights.rotary or 1.0) ** 2
@@ -261,12 +261,12 @@ def _seen_rows(weights: HeadWeights, attended: AttentionRecord, rows: list[int])
         expected = row + 1 if weights.window is None else min(row + 1, weights.window)
         if allowed != expected:
             return {"scores": f"row {row} uses {allowed} keys where {expected} were expected"}
-        if _added(attended, row):
+        if _is_added(attended, row):
             return {"scores": "a bias is added to the scores"}
     return {}
 
 
-def _added(attended: AttentionRecord, row: int) -> bool:
+def _is_added(attended: AttentionRecord, row: int) -> bool:
     bias = attended.bias
     if bias is None or bias.dtype == torch.bool:
         return False
@@ -282,7 +282,7 @@ def _gives(
     if value is None:
         z = entered.cpu().double()
         value = _heads(weights.value, weights.value_bias, z, weights.clip, entered.dtype)[0]
-    value = _shared(value.cpu().double(), attended.heads)
+    value = _share(value.cpu().double(), attended.heads)
     if len(weights.output) != attended.heads or value.shape[-1] != weights.output.shape[-1]:
         return False
     for row in rows:

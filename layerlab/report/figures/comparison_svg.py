@@ -165,7 +165,7 @@ def _bands(content: Json, metric: str) -> Iterator[tuple[str, Band]]:
     # A run that is under way would end the band of its arm where it stands.
     ended = {str(one.get("arm")) for one in curves if str(one.get("run")) in done}
     curves = [one for one in curves if str(one["arm"]) not in ended or str(one["run"]) in done]
-    drawn = curve.drawn(curves, "evaluation", (metric,))["runs"]
+    drawn = curve.curve_columns(curves, "evaluation", (metric,))["runs"]
     for name in dict.fromkeys([*(content.get("arms") or ()), *(one["arm"] for one in curves)]):
         own = [
             {u: v for u, v in zip(one["update"], one[metric], strict=True) if v is not None}
@@ -244,10 +244,10 @@ def _number(line: Json, tone: str) -> str:
         return "baseline"
     if line["difference"] is None:
         return "no result"
-    said = forest_plot.signed(line["difference"], line["width"])
+    said = forest_plot.format_signed(line["difference"], line["width"])
     if line["from"] is None:
         return said
-    ends = (forest_plot.signed(line[key], line["width"]) for key in ("low", "high"))
+    ends = (forest_plot.format_signed(line[key], line["width"]) for key in ("low", "high"))
     return f"{said}  [{', '.join(ends)}]"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from layerlab.report.figures.export import COLOURS, PAGE, Figure, axis, layout, plain
-from layerlab.report.views.feature_cloud import STEPS, spaced
+from layerlab.report.views.feature_cloud import STEPS, choose_layers
 
 # Of a slider only some layers become files: those at these shares of the depth.
 LAYERS = 3
@@ -45,8 +45,8 @@ def attention(detail: Json) -> Figure:
     """The attention map that a finding opens: a row for each query, a column for each key."""
     tokens, own = detail["tokens"], detail["own"]
     width = len(tokens)
-    rows = _unpacked(detail["map"], width)
-    trace = _shaded(
+    rows = _unpack(detail["map"], width)
+    trace = _shade(
         [
             [rows[query][key] / 255 if key <= own[query] else None for key in range(width)]
             for query in range(len(own))
@@ -70,15 +70,15 @@ def pages(measure: str, label: str, picture: Json) -> dict[str, Figure]:
         return {}
     return {
         f"{measure}-{label}-layer-{layers[at]}": draw(picture, at)
-        for at in spaced(len(layers), LAYERS)
+        for at in choose_layers(len(layers), LAYERS)
     }
 
 
 def _saliency(picture: Json, at: int) -> Figure:
     """A map token x channel; colours follow the root of the share of the largest."""
     bins, peak = picture["bins"], picture["peaks"][at] or 0.0
-    rows = _unpacked(picture["maps"][at], bins)
-    trace = _shaded([[row[bin] / 255 for row in rows] for bin in range(bins)], "|gradient|")
+    rows = _unpack(picture["maps"][at], bins)
+    trace = _shade([[row[bin] / 255 for row in rows] for bin in range(bins)], "|gradient|")
     marks = (0, 0.1, 0.25, 0.5, 1)
     trace["colorbar"] |= {
         "tickvals": [mark**0.5 for mark in marks],
@@ -102,7 +102,7 @@ def _cloud(picture: Json, at: int) -> Figure:
     named = [f"direction {number + 1}{share}" for number, share in enumerate(shares)]
     data = []
     for word, points in enumerate(picture["points"][at]):
-        kept = _thinned(points, MOST_POINTS // (2 * len(picture["words"])), scale)
+        kept = _thin(points, MOST_POINTS // (2 * len(picture["words"])), scale)
         trace: Json = {
             "type": "scatter",
             "mode": "markers",
@@ -130,7 +130,7 @@ def _cloud(picture: Json, at: int) -> Figure:
     return Figure(data=data, layout=own, width=PAGE, height=430)
 
 
-def _thinned(points: Sequence[Sequence[int | None]], most: int, scale: float) -> list[list[Any]]:
+def _thin(points: Sequence[Sequence[int | None]], most: int, scale: float) -> list[list[Any]]:
     count = len(points[0])
     kept = range(0, count, -(-count // most) or 1) if count else range(0)
     return [
@@ -139,7 +139,7 @@ def _thinned(points: Sequence[Sequence[int | None]], most: int, scale: float) ->
     ]
 
 
-def _shaded(grid: list[list[float | None]], title: str) -> dict[str, Any]:
+def _shade(grid: list[list[float | None]], title: str) -> dict[str, Any]:
     return {
         "type": "heatmap",
         "z": grid,
@@ -150,7 +150,7 @@ def _shaded(grid: list[list[float | None]], title: str) -> dict[str, Any]:
     }
 
 
-def _unpacked(packed: str, width: int) -> list[bytes]:
+def _unpack(packed: str, width: int) -> list[bytes]:
     """Rows of bytes, deflated, in base64."""
     flat = zlib.decompress(base64.b64decode(packed))
     return [flat[start : start + width] for start in range(0, len(flat), width)]

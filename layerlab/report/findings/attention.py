@@ -31,7 +31,7 @@ def _score(readings: Readings) -> Iterator[RuleHit]:
         severity="info" if softcap else "error" if top.value >= SCORE_DIVERGED else "warning",
         sentence=f"{top.place}: largest score {figure(top.value)}, above {figure(SCORE)}"
         f"{_spread(top)}{top.more}",
-        advice=_capped(float(softcap)) if softcap else _headroom(top.value),
+        advice=_cap(float(softcap)) if softcap else _headroom(top.value),
         value=top.value,
         threshold=SCORE,
         place=top.place,
@@ -44,7 +44,7 @@ def _spread(top: Peak) -> str:
     return "" if spread is None or pd.isna(spread) else f" (range of a row {figure(spread)})"
 
 
-def _capped(softcap: float) -> str:
+def _cap(softcap: float) -> str:
     return (
         f"This model caps its scores at {figure(softcap)} before the softmax, so nothing "
         "overflows; scores this far beyond the cap no longer differ after it."

@@ -20,7 +20,7 @@ FEW = re.compile(r"(fp|float)[468](?!\d)|t[1-7](?!\d)")
 TWICE = 2.0  # Own: the predictor's promise
 
 
-def _changed(readings: Readings) -> Iterator[RuleHit]:
+def _change(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("logits", "changed", "kl", "loss_change")
     rows = rows[rows["mode"] == "as-run"] if len(rows) else rows
     if rows.empty:
@@ -196,7 +196,7 @@ def _predictor(readings: Readings) -> Iterator[RuleHit]:
 
 RULES = (
     Rule(name="unfinite", measure="rounding", source="Own", judge=_overflow),
-    Rule(name="answers", measure="logits", source="Own limit", judge=_changed),
+    Rule(name="answers", measure="logits", source="Own limit", judge=_change),
     Rule(name="cause", measure="attribution", source="Own limit", judge=_cause),
     Rule(name="islands", measure="logits", source="Own limit", judge=_islands),
     Rule(name="amplifier", measure="rounding", source="Own limit", judge=_step),

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
-from layerlab.report.i18n.template import filled
+from layerlab.report.i18n.template import fill
 
 _SENTENCE = re.compile(r"(?<=[^\W\d_]{2}\.) (?=\S)")
 # What stands between clauses.
@@ -144,7 +144,7 @@ class Clauses:
             return known
         note = text.strip()[1:-1]
         said = self.said(note)
-        return text if said == note else filled(self.label(_BRACKETED), {"value": "", "note": said})
+        return text if said == note else fill(self.label(_BRACKETED), {"value": "", "note": said})
 
     def _numbered(self, text: str) -> str | None:
         """A name before a number."""

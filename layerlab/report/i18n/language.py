@@ -14,7 +14,7 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.report.i18n.clause import Clauses, prose, tidy
-from layerlab.report.i18n.template import PLACEHOLDER, Template, filled, own
+from layerlab.report.i18n.template import PLACEHOLDER, Template, fill, own
 
 ENGLISH = "en"
 DOMAIN = "layerlab"
@@ -97,7 +97,7 @@ class Language:
                     parts = {name: self.said(part) for name, part in found.items()}
                     # It was meant for something else if what is left is prose.
                     if template.own > _WEAK or not any(map(prose, parts.values())):
-                        return tidy(filled(template.said, parts))
+                        return tidy(fill(template.said, parts))
         return None
 
     def names(self, text: str) -> str:

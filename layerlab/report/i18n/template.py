@@ -85,11 +85,11 @@ def pattern(message: str, *, numbers: bool = False) -> re.Pattern[str]:
     return re.compile("".join(written), re.DOTALL)
 
 
-def filled(message: str, parts: dict[str, str]) -> str:
+def fill(message: str, parts: dict[str, str]) -> str:
     """A template with its placeholders filled; a placeholder that nothing is given for stays.
 
     Example:
-        >>> filled("第 {layer} 层", {"layer": "3"})
+        >>> fill("第 {layer} 层", {"layer": "3"})
         '第 3 层'
     """
     return PLACEHOLDER.sub(lambda found: parts.get(found[1], found[0]), message)

@@ -21,7 +21,7 @@ from layerlab.report.pages import adaptation_tables
 from layerlab.report.pages.shell import embedded, environment, plotly, policy, read_static
 from layerlab.report.views import text
 from layerlab.report.views.curves import short
-from layerlab.report.views.forest_plot import signed
+from layerlab.report.views.forest_plot import format_signed
 from layerlab.report.views.tables import plain
 from layerlab.system import files
 
@@ -53,7 +53,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
         UserError: a part of the content is of another kind than an adaptation's, or there is no
             page in this language.
     """
-    whole, known = _checked(content), language(lang)
+    whole, known = _check(content), language(lang)
     scripts = [read_static("study.js"), plotly()]
     pictures = [one for kind in KINDS if (one := _picture(whole["pretrain"], kind, known))]
     return (
@@ -62,13 +62,13 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
         .render(
             content=whole,
             facts=list(_facts(whole)),
-            said=list(_said(whole)),
+            said=list(_describe(whole)),
             open=sum(not one.get("finished") for one in whole["stages"]),
             sections=adaptation_tables.sections(whole, len(pictures)),
             samples=_samples(whole),
             stages=[adaptation_tables.stages(whole)],
             pictures=pictures,
-            recipe=toml.toml(whole["recipe"]),
+            recipe=toml.write_toml(whole["recipe"]),
             most=ROWS,
             policy=policy(scripts),
             style=Markup(read_static(*_STYLES)),
@@ -94,13 +94,13 @@ def save_curriculum(content: Mapping[str, Any], folder: Path, lang: str = ENGLIS
     Raises:
         UserError: the content cannot be read, or the folder cannot be written.
     """
-    whole = _checked(content)
+    whole = _check(content)
     written = render(whole, lang)
     for name in _KEPT:
         table = pd.DataFrame(whole[name]).to_csv(index=False)
         files.write_file(folder / TABLES / f"{name}.csv", table)
     for kind in KINDS:
-        drawing = comparison_svg.curve_picture(_raced(whole, kind))
+        drawing = comparison_svg.curve_picture(_race(whole, kind))
         if drawing:
             files.write_file(folder / PICTURES / f"{kind}.svg", drawing)
     data = json.dumps(plain(content), allow_nan=False, ensure_ascii=False, indent=1)
@@ -108,7 +108,7 @@ def save_curriculum(content: Mapping[str, Any], folder: Path, lang: str = ENGLIS
     return files.write_file(folder / PAGE, written)
 
 
-def _checked(content: Mapping[str, Any]) -> Json:
+def _check(content: Mapping[str, Any]) -> Json:
     """The content as plain JSON values with every part present.
 
     Raises:
@@ -137,16 +137,16 @@ def _facts(whole: Json) -> Iterable[tuple[str, Any]]:
     yield label("Minutes of all stages"), round(sum(seconds) / 60, 1)
 
 
-def _said(whole: Json) -> Iterable[str]:
+def _describe(whole: Json) -> Iterable[str]:
     """What was learned and forgotten, in sentences."""
     for one in whole["changes"]:
         rival = one.get("against")
         more = "" if rival == "before" else f", against {rival}"
         if one.get("low") is not None:
-            low, high = signed(one["low"]), signed(one["high"])
+            low, high = format_signed(one["low"]), format_signed(one["high"])
             over = f"{one.get('n')} {one.get('over')}"
             more += f" (95 % interval {low} to {high}, over {over})"
-        arm, size = one.get("arm"), signed(one.get("value"))
+        arm, size = one.get("arm"), format_signed(one.get("value"))
         if one.get("kind") == "general":
             yield f"{arm}: {size} bits per byte on general text, which is what it forgot{more}"
         else:
@@ -206,7 +206,7 @@ def _picture(runs: Sequence[Mapping[str, Any]], kind: str, known: Language) -> J
     return {"name": kind, "title": title, "data": traces, "layout": layout}
 
 
-def _raced(whole: Json, kind: str) -> Json:
+def _race(whole: Json, kind: str) -> Json:
     """The curves of a kind as a comparison has them."""
     runs = [run for run in whole["pretrain"] if (run.get("curves") or {}).get(kind)]
     names = [f"{run.get('arm')}-s{run.get('seed')}" for run in runs]

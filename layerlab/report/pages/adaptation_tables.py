@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from layerlab.report.i18n.language import Label, label
-from layerlab.report.views.forest_plot import signed
+from layerlab.report.views.forest_plot import format_signed
 
 # Kinds of texts and tests, behind their names; stages; and why documents are left out.
 NAMED = (
@@ -39,7 +39,7 @@ def sections(whole: Mapping[str, Any], pictures: int) -> list[Json]:
         (
             "read",
             label("Data"),
-            [_texts(whole), _read(whole), _tuned(whole), *_searches(whole)],
+            [_texts(whole), _read(whole), _tune(whole), *_searches(whole)],
             [],
         ),
     ]
@@ -141,7 +141,7 @@ def _differences(whole: Mapping[str, Any]) -> list[Json]:
         rows[same].append(
             [
                 Label(f"{one.get('title')}: {place(one)}"),
-                signed(_percent(one.get("difference"))),
+                format_signed(_percent(one.get("difference"))),
                 _percent(one.get("error")),
                 one.get("n"),
             ]
@@ -169,9 +169,9 @@ def _changes(whole: Mapping[str, Any]) -> Json:
             Label(one.get("against") or ""),
             one.get("before"),
             one.get("after"),
-            signed(one.get("value")),
-            signed(one.get("low")),
-            signed(one.get("high")),
+            format_signed(one.get("value")),
+            format_signed(one.get("low")),
+            format_signed(one.get("high")),
             Label(f"{one.get('n')} {one.get('over')}"),
         ]
         for one in whole["changes"]
@@ -277,7 +277,7 @@ def _read(whole: Mapping[str, Any]) -> Json:
     return table("read", label("Read in continued pretraining"), head, rows)
 
 
-def _tuned(whole: Mapping[str, Any]) -> Json:
+def _tune(whole: Mapping[str, Any]) -> Json:
     rows = [
         [
             f"{', '.join(map(str, run.get('arms') or ()))}: {name}",

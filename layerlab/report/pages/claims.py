@@ -33,7 +33,7 @@ def render(
         .render(
             studies=studies,
             made=made,
-            counts=counted(studies),
+            counts=count_words(studies),
             tones=TONES,
             policy=policy([]),
             style=Markup(read_static("page.css")),
@@ -41,7 +41,7 @@ def render(
     )
 
 
-def counted(studies: Sequence[Mapping[str, Any]]) -> dict[bool, Counter[str]]:
+def count_words(studies: Sequence[Mapping[str, Any]]) -> dict[bool, Counter[str]]:
     """How often each word was said: of claims of the sources, and, where True, of our own."""
     counts: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
     for study in studies:

@@ -88,7 +88,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
         UserError: a part of the content is of another kind than a comparison's, or there is no page
             in this language.
     """
-    return _rendered(_checked(content), lang, single=False)
+    return _render(_check(content), lang, single=False)
 
 
 def render_run(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
@@ -98,7 +98,7 @@ def render_run(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
         UserError: a part of the content is of another kind than a comparison's, or there is no page
             in this language.
     """
-    return _rendered(_checked(content), lang, single=True)
+    return _render(_check(content), lang, single=True)
 
 
 def save_comparison(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -> Path:
@@ -117,8 +117,8 @@ def save_comparison(content: Mapping[str, Any], folder: Path, lang: str = ENGLIS
     Raises:
         UserError: the content cannot be read, or the folder cannot be written.
     """
-    whole = _checked(run_files.gathered(content, folder))
-    written = _rendered(whole, lang, single=False)
+    whole = _check(run_files.gather_run_files(content, folder))
+    written = _render(whole, lang, single=False)
     _write_tables(whole, folder, _HEADS)
     for name, drawing in comparison_svg.pictures(whole).items():
         if drawing:
@@ -144,9 +144,9 @@ def save_run(folder: Path, lang: str = ENGLISH) -> Path:
     Raises:
         UserError: no run has begun there, or the folder cannot be written.
     """
-    whole = _checked(run_files.single(folder))
+    whole = _check(run_files.describe_single(folder))
     _write_tables(whole, folder, [*_CURVES, *(["monitor"] if whole["monitor"] else [])])
-    return files.write_file(folder / PAGE, _rendered(whole, lang, single=True))
+    return files.write_file(folder / PAGE, _render(whole, lang, single=True))
 
 
 def view(content: Mapping[str, Any]) -> Json:
@@ -167,14 +167,16 @@ def view(content: Mapping[str, Any]) -> Json:
         "unit": UNITS.get(metric, text.prose(metric, NAME)),
         "runs": runs,
         "several": any(not run["judged"] for run in runs),
-        "curves": {kind: curve.drawn(curves, kind, values) for kind, values in _CURVES.items()},
+        "curves": {
+            kind: curve.curve_columns(curves, kind, values) for kind, values in _CURVES.items()
+        },
         "widths": curve.shares(_confidence(content), counts),
         "paired": _paired(content["paired"], names),
-        "monitor": monitor_timeline.lapse(content["monitor"], judged, names),
+        "monitor": monitor_timeline.monitor_timeline(content["monitor"], judged, names),
     }
 
 
-def _rendered(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
+def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
     shown = view(whole)
     scripts = [join_scripts(_SCRIPTS), plotly()]
     section = _of(whole["recipe"], "compare")
@@ -192,13 +194,13 @@ def _rendered(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
             declared=declared,
             differed=[one for one in whole["remarks"] if str(one).startswith(_DIFFER)],
             section=section,
-            recipe=toml.toml(whole["recipe"]),
+            recipe=toml.write_toml(whole["recipe"]),
             rates=len({run["rate"] for run in shown["runs"]}) > 1,
             view=shown,
             most=ROWS,
-            signed=forest_plot.signed,
+            signed=forest_plot.format_signed,
             quantity=quantity,
-            monitored=lambda name: monitored(str(name), lang),
+            monitored=lambda name: quantity_name(str(name), lang),
             policy=policy(scripts),
             style=Markup(read_static(*_STYLES)),
             data=Markup(embedded({**shown, **_words(scripts[0], shown, lang)})),
@@ -211,15 +213,15 @@ def _words(script: str, shown: Json, lang: str) -> Json:
     """What the scripts say in another language, and what the monitor's quantities are called."""
     if lang == ENGLISH:
         return {}
-    columns = {name: monitored(name, lang) for name in shown["monitor"]["measures"]}
+    columns = {name: quantity_name(name, lang) for name in shown["monitor"]["measures"]}
     return {**words(script, [shown["unit"]], lang), "columns": columns}
 
 
-def monitored(name: str, lang: str) -> str:
+def quantity_name(name: str, lang: str) -> str:
     """What a monitor reads: in English its name, else what it is, with that behind.
 
     Example:
-        >>> monitored("stream_norm", "en"), monitored("stream_norm", "zh")
+        >>> quantity_name("stream_norm", "en"), quantity_name("stream_norm", "zh")
         ('stream_norm', '残差流的范数 (stream_norm)')
     """
     known = language(lang)
@@ -244,7 +246,7 @@ def quantity(value: Any, unit: str = "") -> str:
     return f"{number:.3g} {unit}".rstrip()
 
 
-def _checked(content: Mapping[str, Any]) -> Json:
+def _check(content: Mapping[str, Any]) -> Json:
     """The content as plain JSON values with every part present.
 
     Raises:

@@ -13,7 +13,7 @@ from layerlab.recipes import toml
 from layerlab.report.i18n.language import ENGLISH, Label, label
 from layerlab.report.pages.adaptation_tables import table
 from layerlab.report.pages.shell import environment, policy, read_static
-from layerlab.report.views.forest_plot import signed
+from layerlab.report.views.forest_plot import format_signed
 from layerlab.system import files
 
 _STYLES = ("page.css", "comparison.css")
@@ -51,7 +51,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
             forests=list(_forests(content["benchmarks"])),
             sections=list(_sections(content)),
             models=_models(content),
-            options=toml.toml(content["options"]),
+            options=toml.write_toml(content["options"]),
             most=ROWS,
             policy=policy([]),
             style=Markup(read_static(*_STYLES)),
@@ -76,23 +76,23 @@ def save_scores(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -
     return files.write_file(folder / PAGE, render(content, lang))
 
 
-def told(score: Any, error: Any) -> str | None:
+def format_share(score: Any, error: Any) -> str | None:
     """A share of one in percent beside its standard error.
 
     Example:
-        >>> told(0.25, 0.0202), told(0.25, None), told(0.0, 0.0), told(None, None)
-        ('25.00 ± 2.02', '25.00', '0.00', None)
+        >>> format_share(0.25, 0.0202), format_share(0.25, None), format_share(0.0, 0.0)
+        ('25.00 ± 2.02', '25.00', '0.00')
     """
     if score is None:
         return None
     return f"{100 * score:.2f}" + ("" if not error else f" ± {100 * error:.2f}")
 
 
-def scored(row: Row) -> str | None:
+def format_score(row: Row) -> str | None:
     """A score beside its standard error; none where no question had logits that are numbers."""
     if row.get("lost"):
         return label("not finite")
-    return told(row["score"], row["error"])
+    return format_share(row["score"], row["error"])
 
 
 def span(row: Row) -> str | None:
@@ -134,7 +134,7 @@ def _line(row: Row) -> Json:
     return {
         "arm": row["arm"],
         "n": row["n"],
-        "score": scored(row),
+        "score": format_score(row),
         "span": span(row),
         "at": None if row.get("lost") else _place(score),
         "low": None if high is None else low,
@@ -169,11 +169,11 @@ def _benchmarks(content: Row) -> Json:
     rows = [
         [
             f"{row['title']}: {row['arm']}",
-            scored(row),
+            format_score(row),
             span(row),
-            told(row.get("chance"), None),
+            format_share(row.get("chance"), None),
             row["n"],
-            told(row.get("abstained"), None),
+            format_share(row.get("abstained"), None),
             Label((row.get("shots") or {}).get("told") or "") or None,
         ]
         for row in content["benchmarks"]
@@ -186,7 +186,7 @@ def _benchmarks(content: Row) -> Json:
 
 def _groups(content: Row) -> Json:
     rows = [
-        [f"{row['group']}: {row['arm']}", scored(row), span(row), row["n"]]
+        [f"{row['group']}: {row['arm']}", format_score(row), span(row), row["n"]]
         for row in content["groups"]
     ]
     head = ("", SCORE, INTERVAL, QUESTIONS)
@@ -204,7 +204,7 @@ def _parts(content: Row) -> Json:
     rows = [
         [
             Label(f"{row['benchmark']}, {row['by']} {row['section']}: {row['arm']}"),
-            scored(row),
+            format_score(row),
             span(row),
             row["n"],
         ]
@@ -228,10 +228,10 @@ def _subjects(content: Row) -> Iterable[Json]:
         cells = [
             [
                 f"{row['called']}: {row['arm']}",
-                scored(row),
+                format_score(row),
                 span(row),
                 row["n"],
-                told(row["abstained"], None),
+                format_share(row["abstained"], None),
             ]
             for row in rows
         ]
@@ -261,7 +261,7 @@ def _differences(name: str, rows: Iterable[Row] | None) -> Json:
         [
             (Label if row["title"] in MEANS else str)(f"{row['title']}: {row['arm']}"),
             Label(row["against"]),
-            signed(100 * row["difference"]),
+            format_signed(100 * row["difference"]),
             100 * row["error"] if row["error"] else None,
             row["n"],
         ]

@@ -37,18 +37,18 @@ def render(report: Mapping[str, Any], lang: str = ENGLISH) -> str:
     return page.render(
         report=report,
         view=view,
-        findings=ranked(report["findings"], view),
+        findings=rank_findings(report["findings"], view),
         counts=severities(report["findings"]),
         lengths=model_cards.lengths(report),
         cards=model_cards.cards([model["card"] for model in report["models"]]),
         policy=policy(scripts),
         style=Markup(read_static("page.css")),
-        data=Markup(embedded({**view, **spoken(scripts[0], view, lang)})),
+        data=Markup(embedded({**view, **script_words(scripts[0], view, lang)})),
         scripts=[Markup(script) for script in scripts],
     )
 
 
-def ranked(findings: list[dict[str, Any]], view: Mapping[str, Any]) -> list[dict[str, Any]]:
+def rank_findings(findings: list[dict[str, Any]], view: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The findings, worst first, with where each belongs on the page."""
     names = [model["name"] for model in view["models"]]
     measures = {measure["name"]: measure["title"] for measure in view["measures"]}
@@ -69,7 +69,7 @@ def severities(findings: list[dict[str, Any]]) -> dict[str, int]:
     return {rank: sum(f["severity"] == rank for f in findings) for rank in _RANK}
 
 
-def spoken(script: str, view: Mapping[str, Any], lang: str) -> dict[str, Any]:
+def script_words(script: str, view: Mapping[str, Any], lang: str) -> dict[str, Any]:
     """The words that a script says, and those of its data, in a language; none in English."""
     if lang == ENGLISH:
         return {}

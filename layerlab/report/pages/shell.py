@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 from layerlab.report.i18n.language import ENGLISH, Language, language
-from layerlab.report.i18n.template import filled
+from layerlab.report.i18n.template import fill
 from layerlab.report.views import model_cards, text
 
 _REPORT = Path(__file__).parents[1]
@@ -116,8 +116,8 @@ def environment(lang: str = ENGLISH) -> Environment:
         "column": known.column,
         "axis": known.axis,
         "prose": lambda value: text.prose(str(value)),
-        "quoted": lambda value: text.quoted(str(value)),
-        "marked": model_cards.marked,
+        "quoted": lambda value: text.quote_text(str(value)),
+        "marked": model_cards.mark_code,
         "name": short_name,
         "number": number,
         "moment": lambda value: moment(value, known),
@@ -175,4 +175,4 @@ def moment(value: str, known: Language | None = None) -> str:
         return f"{when.day} {when:%B %Y, %H:%M}{zone}"
     parts = {"day": when.day, "month": when.month, "year": when.year, "time": f"{when:%H:%M}{zone}"}
     message = known.label("{day}/{month}/{year}, {time}")
-    return filled(message, {name: str(part) for name, part in parts.items()})
+    return fill(message, {name: str(part) for name, part in parts.items()})

@@ -40,13 +40,13 @@ def render(study: Mapping[str, Any], lang: str = ENGLISH) -> str:
             most=ROWS,
             policy=policy(scripts),
             style=Markup(read_static("page.css")),
-            data=Markup(embedded(told(study["pictures"], lang))),
+            data=Markup(embedded(translate_pictures(study["pictures"], lang))),
             scripts=[Markup(script) for script in scripts],
         )
     )
 
 
-def spoken_by(file: Path) -> str | None:
+def language_of(file: Path) -> str | None:
     """The language of a page; None where there is none."""
     try:
         with file.open("rb") as source:
@@ -56,7 +56,7 @@ def spoken_by(file: Path) -> str | None:
     return None if found is None else found[1].decode()
 
 
-def told(pictures: Sequence[Mapping[str, Any]], lang: str) -> list[dict[str, Any]]:
+def translate_pictures(pictures: Sequence[Mapping[str, Any]], lang: str) -> list[dict[str, Any]]:
     """Pictures with what stands in them said in a language: axes, legends and categories."""
     say = language(lang).said
     return [

@@ -40,10 +40,10 @@ def _own_figures(folder: Path, content: Mapping[str, Any]) -> bool:
     if not folder.is_dir():
         return not folder.exists()
     from layerlab.report.figures.inspection import figures
-    from layerlab.report.results.schema import checked
+    from layerlab.report.results.schema import check_schema
 
     try:
-        known = figures({**checked(content), "frames": content["frames"]})
+        known = figures({**check_schema(content), "frames": content["frames"]})
     except (UserError, ValueError, TypeError, AttributeError, LookupError):
         return False
     return all(

@@ -23,8 +23,15 @@ from layerlab.report.findings.rule import Finding
 from layerlab.report.i18n.language import ENGLISH
 from layerlab.report.results import folder as place
 from layerlab.report.results import saliency_summary, terminal_summary
-from layerlab.report.results.schema import SCHEMA, checked
-from layerlab.report.views.tables import decoded, empty, encoded, plain, tidy, write_tables
+from layerlab.report.results.schema import SCHEMA, check_schema
+from layerlab.report.views.tables import (
+    decode_table,
+    empty,
+    encode_table,
+    plain,
+    tidy,
+    write_tables,
+)
 from layerlab.system import files
 
 # A notebook keeps every page it shows in its own file; plotly.js alone is 4.6 MB.
@@ -49,12 +56,12 @@ class Report:
                 entry.to_dict() if isinstance(entry, Finding) else entry
                 for entry in given["findings"]
             ]
-        self._content = {"schema": SCHEMA, **plain(checked(plain(given)))}
+        self._content = {"schema": SCHEMA, **plain(check_schema(plain(given)))}
         tables = stored if frames is None else frames
         if not isinstance(tables, Mapping):
             raise UserError("this is not a layerlab report: 'frames' is damaged")
         self._frames = {
-            str(name): tidy(table) if isinstance(table, pd.DataFrame) else decoded(name, table)
+            str(name): tidy(table) if isinstance(table, pd.DataFrame) else decode_table(name, table)
             for name, table in tables.items()
         }
         for measure in self._content["measures"]:
@@ -108,7 +115,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The content of `report.json`: strict JSON values only."""
-        tables = {name: encoded(frame) for name, frame in self._frames.items()}
+        tables = {name: encode_table(frame) for name, frame in self._frames.items()}
         return {**copy.deepcopy(self._content), "frames": tables}
 
     def to_json(self) -> str:
@@ -160,7 +167,9 @@ class Report:
 
     def summary(self) -> Group:
         """Lines for a terminal: the models, what was found, and where the files are."""
-        asked = saliency_summary.answers(self._content, self._frames.get(saliency_summary.NAME))
+        asked = saliency_summary.saliency_answers(
+            self._content, self._frames.get(saliency_summary.NAME)
+        )
         return terminal_summary.summary(self._content, self.findings, self._folder, asked)
 
     def _draw(self, folder: Path, kind: str) -> None:

@@ -23,7 +23,7 @@ LEGEND = (
 )
 
 
-def answers(content: Mapping[str, Any], rows: pd.DataFrame | None) -> list[RenderableType]:
+def saliency_answers(content: Mapping[str, Any], rows: pd.DataFrame | None) -> list[RenderableType]:
     """What was asked and answered, and the tokens with the largest scores, of each model.
 
     Args:
@@ -53,14 +53,14 @@ def answers(content: Mapping[str, Any], rows: pd.DataFrame | None) -> list[Rende
 
 def _question(picture: Mapping[str, Any]) -> str:
     foil = picture["foil"]
-    other = f", less that of {_said(foil)}" if foil else ""
+    other = f", less that of {_describe(foil)}" if foil else ""
     return (
-        f"{text.prose(str(picture['of']), 40)} of {_said(picture['target'])}{other}, after "
+        f"{text.prose(str(picture['of']), 40)} of {_describe(picture['target'])}{other}, after "
         f"{picture['position'] + 1} tokens"
     )
 
 
-def _said(word: Mapping[str, Any]) -> str:
+def _describe(word: Mapping[str, Any]) -> str:
     return f"{_token(word)} (probability {figure(word['probability'])}, rank {word['rank']})"
 
 

@@ -48,21 +48,19 @@ _MEASURE: dict[str, Any] = {
 }
 
 
-def checked(content: Mapping[str, Any]) -> dict[str, Any]:
+def check_schema(content: Mapping[str, Any]) -> dict[str, Any]:
     """The content with every part present and of its kind.
 
     Raises:
         UserError: a part is of another kind, or a model, a measure or a finding cannot be read.
     """
-    whole = _filled(content, _PARTS, "")
-    whole["text"] = _filled(whole["text"], _TEXT, " of its text")
-    whole["models"] = [_filled(card, _CARD, " of a model") for card in _named(whole, "models")]
+    whole = _fill(content, _PARTS, "")
+    whole["text"] = _fill(whole["text"], _TEXT, " of its text")
+    whole["models"] = [_fill(card, _CARD, " of a model") for card in _named(whole, "models")]
     labels = [card["name"] for card in whole["models"]]
     if twice := [name for name in dict.fromkeys(labels) if labels.count(name) > 1]:
         raise UserError(f"two models of the report are called {twice[0]!r}; give each its own name")
-    whole["measures"] = [
-        _filled(one, _MEASURE, " of a measure") for one in _named(whole, "measures")
-    ]
+    whole["measures"] = [_fill(one, _MEASURE, " of a measure") for one in _named(whole, "measures")]
     try:
         whole["findings"] = [Finding.from_dict(entry).to_dict() for entry in whole["findings"]]
     except (AttributeError, TypeError, ValueError) as error:
@@ -70,7 +68,7 @@ def checked(content: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
-def _filled(given: Mapping[str, Any], defaults: Mapping[str, Any], owner: str) -> dict[str, Any]:
+def _fill(given: Mapping[str, Any], defaults: Mapping[str, Any], owner: str) -> dict[str, Any]:
     for name, default in defaults.items():
         if default is not None and not isinstance(given.get(name, default), type(default)):
             raise UserError(f"this is not a layerlab report: {name!r}{owner} is damaged")

@@ -67,7 +67,7 @@ def _files(folder: Path | None) -> Iterator[list[Part]]:
 def _shape(model: Mapping[str, Any]) -> str:
     parts = [
         model.get("class"),
-        _counted(model.get("parameters")),
+        _count(model.get("parameters")),
         f"{model['layers']} layers" if model.get("layers") else None,
         f"{model['heads']} heads" if model.get("heads") else None,
         f"width {model['width']}" if model.get("width") else None,
@@ -81,7 +81,7 @@ def _numeric(entry: Any) -> bool:
     return isinstance(entry, (int, float))
 
 
-def _counted(parameters: Any) -> str | None:
+def _count(parameters: Any) -> str | None:
     if not _numeric(parameters):
         return None
     for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):

@@ -23,7 +23,7 @@ PROPORTIONAL = 1e-6
 Json = dict[str, Any]
 
 
-def drawn(curves: Sequence[Mapping[str, Any]], kind: str, values: Sequence[str]) -> Json:
+def curve_columns(curves: Sequence[Mapping[str, Any]], kind: str, values: Sequence[str]) -> Json:
     """Each run's curve as columns, by the place of the run among `curves`.
 
     A thinned curve holds the means of its bins, each at the last update of its bin.

@@ -30,12 +30,12 @@ def equality(manifests: Mapping[str, Any], declared: Sequence[str]) -> Json:
             continue
         values: dict[str, list[str]] = {}
         for arm, one in flat:
-            values.setdefault(written(one.get(path)), []).append(arm)
+            values.setdefault(format_value(one.get(path)), []).append(arm)
         if len(values) == 1:
             equal[path] = next(iter(values))
         else:
-            known_cause = allowed(path.removeprefix("recipe."), declared)
-            differing.append({"path": path, "values": _shared(values), "declared": known_cause})
+            known_cause = is_allowed(path.removeprefix("recipe."), declared)
+            differing.append({"path": path, "values": _share(values), "declared": known_cause})
     return {"equal": equal, "differing": differing, "runs": len(flat)}
 
 
@@ -53,24 +53,24 @@ def leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{name}", value
 
 
-def written(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value on one line, as JSON writes it, text without its quotes."""
     if isinstance(value, str):
         return value
     return "–" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def allowed(path: str, declared: Sequence[str]) -> bool:
+def is_allowed(path: str, declared: Sequence[str]) -> bool:
     """Whether a setting is among those declared: by its path, its table, or a pattern.
 
     Example:
-        >>> allowed("machine.threads", ["machine.*"]), allowed("train.rate", ["train.batch"])
+        >>> is_allowed("machine.threads", ["machine.*"]), is_allowed("train.rate", ["train.batch"])
         (True, False)
     """
     return any(fnmatchcase(path, one) or path.startswith(f"{one}.") for one in declared)
 
 
-def _shared(values: Mapping[str, Sequence[str]]) -> list[Json]:
+def _share(values: Mapping[str, Sequence[str]]) -> list[Json]:
     """Each value with the arms that have it; of many values, the first few and how many more."""
     found = [
         {"value": value, "arms": list(dict.fromkeys(arms))}

@@ -27,8 +27,7 @@ def pictures(report: Mapping[str, Any], name: str, budget: int = BYTES) -> list[
         and stored[model["name"]].get("kind") == KIND
     ]
     return [
-        {"model": index, **_thinned(cloud(picture), budget // len(found))}
-        for index, picture in found
+        {"model": index, **_thin(cloud(picture), budget // len(found))} for index, picture in found
     ]
 
 
@@ -53,11 +52,11 @@ def cloud(picture: Mapping[str, Any]) -> Json:
     }
 
 
-def spaced(count: int, most: int) -> list[int]:
+def choose_layers(count: int, most: int) -> list[int]:
     """At most so many of a number of layers, evenly spaced, the first and the last among them.
 
     Example:
-        >>> spaced(9, 3), spaced(2, 3)
+        >>> choose_layers(9, 3), choose_layers(2, 3)
         ([0, 4, 8], [0, 1])
     """
     if count <= most:
@@ -65,11 +64,11 @@ def spaced(count: int, most: int) -> list[int]:
     return [round(index * (count - 1) / (most - 1)) for index in range(most)]
 
 
-def _thinned(view: Json, budget: int) -> Json:
+def _thin(view: Json, budget: int) -> Json:
     costs = [len(json.dumps(layer, separators=(",", ":"))) for layer in view["points"]]
     room = budget - len(json.dumps(view["places"], separators=(",", ":")))
     fitting = max(FEWEST, room // max([*costs, 1]))
-    kept = spaced(len(costs), fitting)
+    kept = choose_layers(len(costs), fitting)
     return {
         **view,
         **{

@@ -32,7 +32,7 @@ def forest(rows: Sequence[Mapping[str, Any]], baseline: str, order: Sequence[str
     return {
         "lines": lines,
         "zero": _percent(0.0, reach),
-        "ticks": [{"at": _percent(v, reach), "text": signed(v)} for v in _ticks(reach)],
+        "ticks": [{"at": _percent(v, reach), "text": format_signed(v)} for v in _ticks(reach)],
         "clipped": any(line["clipped"] for line in lines),
     }
 
@@ -42,15 +42,17 @@ def tone(verdict: Any) -> str:
     return next((word for word in TONES if str(verdict or "").startswith(word)), "unsure")
 
 
-def signed(value: Any, width: Any = None) -> str:
+def format_signed(value: Any, width: Any = None) -> str:
     """A difference with its sign, a dash where there is none.
 
     Args:
         width: of its interval, which says how many digits mean anything.
 
     Example:
-        >>> signed(0.01234), signed(-0.5), signed(0.0), signed(None), signed(-0.0304, 0.01)
-        ('+0.01234', '−0.5', '0', '–', '−0.0304')
+        >>> [format_signed(number) for number in (0.01234, -0.5, 0.0, None)]
+        ['+0.01234', '−0.5', '0', '–']
+        >>> format_signed(-0.0304, 0.01)
+        '−0.0304'
     """
     number, about = short(value, 12), short(width)
     if number is None:

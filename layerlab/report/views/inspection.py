@@ -225,11 +225,11 @@ def _detail(stored: Mapping[str, Any]) -> Json:
     part = len(queries) == len(tokens)
     view["positions"] = [int(q) for q in queries] if part else list(range(len(tokens)))
     view["own"] = [len(row) - 1 for row in rows]
-    view["map"] = _packed(rows, len(tokens))
+    view["map"] = _pack(rows, len(tokens))
     return view
 
 
-def _packed(rows: Sequence[Sequence[int]], width: int) -> str:
+def _pack(rows: Sequence[Sequence[int]], width: int) -> str:
     """Rows of bytes, filled up with zeros to a rectangle, deflated, in base64."""
     table = np.zeros((len(rows), width), dtype=np.uint8)
     for index, row in enumerate(rows):

@@ -54,11 +54,11 @@ def runs(counts: Sequence[int]) -> str:
     return ", ".join(f"{len(list(same)):,} × {count:,}" for count, same in groupby(counts))
 
 
-def marked(value: Any) -> Markup:
+def mark_code(value: Any) -> Markup:
     """Text from outside, escaped, in which what stands between backticks is set as code.
 
     Example:
-        >>> marked("`a<b` holds")
+        >>> mark_code("`a<b` holds")
         Markup('<code>a&lt;b</code> holds')
     """
     parts = text.prose(str(value)).split("`")

@@ -18,7 +18,9 @@ _KEYS = ["arm", "measure", "update", "layer"]
 Json = dict[str, Any]
 
 
-def lapse(rows: Sequence[Mapping[str, Any]], runs: Sequence[str], arms: Sequence[str]) -> Json:
+def monitor_timeline(
+    rows: Sequence[Mapping[str, Any]], runs: Sequence[str], arms: Sequence[str]
+) -> Json:
     """The readings of these runs, merged over seeds: the mean over heads, and the largest.
 
     Returns:
@@ -29,7 +31,7 @@ def lapse(rows: Sequence[Mapping[str, Any]], runs: Sequence[str], arms: Sequence
     if table.empty:
         return {"measures": [], "arms": [], "heads": False}
     measures = [str(name) for name in table["measure"].unique()][:MOST_MEASURES]
-    table = _thinned(table[table["measure"].isin(measures)])
+    table = _thin(table[table["measure"].isin(measures)])
     grouped = table.groupby(_KEYS, sort=True)["value"]
     merged = pd.DataFrame({"mean": grouped.mean(), "largest": grouped.max()}).reset_index()
     return {
@@ -52,7 +54,7 @@ def _table(rows: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> pd.DataFra
     return whole.assign(**numbers).dropna(subset=list(numbers))
 
 
-def _thinned(table: pd.DataFrame) -> pd.DataFrame:
+def _thin(table: pd.DataFrame) -> pd.DataFrame:
     """Fewer updates where there are many: the last readings of each bin."""
     cells = len(table.groupby(["arm", "measure", "layer"]))
     updates = table["update"].drop_duplicates().sort_values().to_numpy()

@@ -52,7 +52,7 @@ def empty(per: Iterable[str], columns: Iterable[str]) -> pd.DataFrame:
     return pd.DataFrame({name: pd.Series([], dtype=dtype) for name, dtype in names.items()})
 
 
-def encoded(frame: pd.DataFrame) -> dict[str, Any]:
+def encode_table(frame: pd.DataFrame) -> dict[str, Any]:
     """A tidy table as plain JSON values, column by column."""
     return {
         "columns": list(frame.columns),
@@ -61,8 +61,8 @@ def encoded(frame: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def decoded(name: str, entry: Mapping[str, Any]) -> pd.DataFrame:
-    """The table that `encoded` wrote.
+def decode_table(name: str, entry: Mapping[str, Any]) -> pd.DataFrame:
+    """The table that `encode_table` wrote.
 
     Raises:
         UserError: it is not such a table.
@@ -119,11 +119,11 @@ def _column(column: pd.Series) -> pd.Series:
     if not present and len(values):
         return values.astype("float64")
     if present and all(isinstance(e, (bool, int, float, np.number, np.bool_)) for e in present):
-        return _mixed(values, present)
+        return _mix(values, present)
     return pd.Series([None if pd.isna(e) else _text(str(e)) for e in values.tolist()], dtype="str")
 
 
-def _mixed(values: pd.Series, present: list[Any]) -> pd.Series:
+def _mix(values: pd.Series, present: list[Any]) -> pd.Series:
     """Numbers that came as objects, perhaps with None among them."""
     if len(present) == len(values) and all(isinstance(e, (bool, np.bool_)) for e in present):
         return values.astype("bool")

@@ -35,18 +35,18 @@ def prose(text: str, limit: int = 600) -> str:
     return _cut(shown, limit)
 
 
-def quoted(text: str, limit: int = 600) -> str:
+def quote_text(text: str, limit: int = 600) -> str:
     r"""What a model wrote, every space of it: in quotes, with escapes as in JSON.
 
     Example:
-        >>> quoted("  the\n"), quoted("")
+        >>> quote_text("  the\n"), quote_text("")
         ('"  the\\n"', '""')
     """
-    shown = "".join(c if c.isprintable() and c not in '"\\' else _escaped(c) for c in text[:limit])
+    shown = "".join(c if c.isprintable() and c not in '"\\' else _escape(c) for c in text[:limit])
     return f'"{shown}"' if len(text) <= limit else f'"{shown}"…'
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
 
 

@@ -12,7 +12,7 @@ from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Stric
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
-from layerlab.studies.engine.statistics import Interval, line, resampled
+from layerlab.studies.engine.statistics import Interval, bootstrap, line
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above
 from layerlab.validation import Constraint
@@ -47,9 +47,9 @@ def run(work: StudyContext) -> Outcome:
     # Both in the order in which they are computed: blocks passed since the errors began.
     forward, back = found["forward"][:, :, NORMWISE], found["backward"][:, ::-1, NORMWISE]
     return Outcome(
-        verdicts=(judged(forward, back, work.seed),),
+        verdicts=(judge(forward, back, work.seed),),
         frames=frames,
-        pictures=tuple(drawn(forward, back)),
+        pictures=tuple(plot(forward, back)),
         remarks=(
             "Gradients are those of a random linear function of the result, by the input of each "
             "block; every operation of the way back is rounded, and it meets the rounded streams.",
@@ -57,22 +57,22 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def judged(forward: np.ndarray, back: np.ndarray, seed: int) -> Verdict:
+def judge(forward: np.ndarray, back: np.ndarray, seed: int) -> Verdict:
     """Growth per block of both, and the error of the first gradient against that of the result."""
     blocks = np.arange(1, forward.shape[1] + 1)
 
     def growth(draws: np.ndarray) -> float:
         return float(np.exp(line(blocks, np.log(np.median(draws, axis=0))).slope))
 
-    there = resampled(forward, growth, seed)
-    here = resampled(back, growth, seed)
+    there = bootstrap(forward, growth, seed)
+    here = bootstrap(back, growth, seed)
     both = np.stack([back[:, -1], forward[:, -1]], 1)
 
     def ratio(pair: np.ndarray) -> float:
         gradient, stream = np.median(pair, axis=0)
         return float(gradient / stream)
 
-    end: Interval = resampled(both, ratio, seed)
+    end: Interval = bootstrap(both, ratio, seed)
     return Verdict(
         claim=STUDY.claim,
         word=above(end, 1),
@@ -85,7 +85,7 @@ def judged(forward: np.ndarray, back: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def drawn(forward: np.ndarray, back: np.ndarray) -> list[Picture]:
+def plot(forward: np.ndarray, back: np.ndarray) -> list[Picture]:
     """Median and 5 to 95 % of both ways over the blocks passed."""
     lines = []
     for kind, (way, draws) in enumerate({"forward": forward, "backward": back}.items()):

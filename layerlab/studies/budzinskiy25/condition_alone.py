@@ -15,7 +15,7 @@ from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
-from layerlab.studies.engine.statistics import Interval, resampled, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, each
 from layerlab.validation import Constraint
@@ -92,13 +92,13 @@ def run(work: StudyContext) -> Outcome:
         for place, condition in enumerate(CONDITIONS)
     ]
     return Outcome(
-        verdicts=(judged(errors, work.seed),),
+        verdicts=(judge(errors, work.seed),),
         frames={"conditions": table(rows)},
-        pictures=tuple(drawn(errors)),
+        pictures=tuple(plot(errors)),
     )
 
 
-def judged(errors: dict[str, np.ndarray], seed: int) -> Verdict:
+def judge(errors: dict[str, np.ndarray], seed: int) -> Verdict:
     """The largest effect of the condition number over norms, depths and digits."""
     effects: dict[tuple[str, int, int], Interval] = {}
     for fixed, found in errors.items():
@@ -106,7 +106,7 @@ def judged(errors: dict[str, np.ndarray], seed: int) -> Verdict:
             for digit in range(len(DIGITS)):
                 pair = found[:, [0, -1], depth, digit]
                 key = (fixed, DEPTHS[depth], DIGITS[digit])
-                effects[key] = resampled(pair, _ratio, seed, comparisons=COMPARED)
+                effects[key] = bootstrap(pair, _ratio, seed, comparisons=COMPARED)
     largest = max(effects, key=lambda key: effects[key].value)
     least = min(effects, key=lambda key: effects[key].value)
     return Verdict(
@@ -132,7 +132,7 @@ def _named(key: tuple[str, int, int], effects: dict[tuple[str, int, int], Interv
     return f"{effects[key]} (fixed {fixed} norm, {layers}, {digits} digits)"
 
 
-def drawn(errors: dict[str, np.ndarray]) -> list[Picture]:
+def plot(errors: dict[str, np.ndarray]) -> list[Picture]:
     """Median error over the condition number, a picture per fixed norm."""
     found = []
     for fixed, draws in errors.items():

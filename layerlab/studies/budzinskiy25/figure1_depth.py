@@ -21,14 +21,14 @@ from layerlab.studies.engine.statistics import (
     Interval,
     Line,
     bins,
+    bootstrap,
     line,
     mean,
     median,
-    resampled,
     resting,
 )
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import above, agreed
+from layerlab.studies.engine.verdict import above, combine
 from layerlab.validation import Constraint
 
 # The last are so many that no error comes near the size of the result, whatever the draw.
@@ -77,10 +77,12 @@ def run(work: StudyContext) -> Outcome:
     fine = {name: errors[:, :, FINE, place] for name, place in READINGS.items()}
     return Outcome(
         verdicts=(
-            growth(fine, mean, STUDY.claim, work.seed),
-            growth(fine, median, "The median error grows nearly exponentially as well.", work.seed),
-            spread(fine, work.seed),
-            rare(fine, work.seed),
+            judge_growth(fine, mean, STUDY.claim, work.seed),
+            judge_growth(
+                fine, median, "The median error grows nearly exponentially as well.", work.seed
+            ),
+            judge_spread(fine, work.seed),
+            judge_rare(fine, work.seed),
         ),
         frames={"layers": table, "draws": last(errors[:, :, KEPT:], DIGITS[KEPT:])},
         pictures=(*lines(table), heap(errors)),
@@ -88,7 +90,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def growth(
+def judge_growth(
     errors: Errors, reduce: Callable[[np.ndarray], np.ndarray], claim: str, seed: int
 ) -> Verdict:
     """Whether an error is closer to an exponential of the depth than to a power of it."""
@@ -96,16 +98,16 @@ def growth(
     def advantage(draws: np.ndarray) -> float:
         return fits(reduce(draws))[0].explained - fits(reduce(draws))[1].explained
 
-    found = {name: resampled(draws, advantage, seed) for name, draws in errors.items()}
-    factor = resampled(
+    found = {name: bootstrap(draws, advantage, seed) for name, draws in errors.items()}
+    factor = bootstrap(
         errors["normwise"], lambda draws: float(np.exp(fits(reduce(draws))[0].slope)), seed
     )
-    told = "; ".join(_grown(name, reduce(draws), found[name]) for name, draws in errors.items())
+    told = "; ".join(_grow(name, reduce(draws), found[name]) for name, draws in errors.items())
     rests = rested(errors) if reduce is mean else ""
     count, depth = errors["normwise"].shape
     return Verdict(
         claim=claim,
-        word="not decided" if rests else agreed(above(one, 0) for one in found.values()),
+        word="not decided" if rests else combine(above(one, 0) for one in found.values()),
         number=factor.value,
         said=f"x {factor} per layer over {depth} layers (normwise, {DIGITS[FINE]} digits, "
         f"{reduce.__name__} of {count} draws). {told}; above 0 was asked for{rests}",
@@ -113,7 +115,7 @@ def growth(
     )
 
 
-def _grown(name: str, errors: np.ndarray, advantage: Interval) -> str:
+def _grow(name: str, errors: np.ndarray, advantage: Interval) -> str:
     """By how much in each half of the depth, and which curve explains it."""
     early, late = halves(errors)
     exponential, power = fits(errors)
@@ -137,39 +139,43 @@ def halves(errors: np.ndarray) -> tuple[float, float]:
     return float(np.exp(parts[0][0].slope)), float(np.exp(parts[1][0].slope))
 
 
-def spread(errors: Errors, seed: int) -> Verdict:
+def judge_spread(errors: Errors, seed: int) -> Verdict:
     """How far the median stays below the mean."""
 
     def ratio(draws: np.ndarray) -> float:
         return float(draws.mean() / np.median(draws))
 
-    found = {name: resampled(draws[:, -1], ratio, seed) for name, draws in errors.items()}
+    found = {name: bootstrap(draws[:, -1], ratio, seed) for name, draws in errors.items()}
     return Verdict(
         claim="The median error is far below the mean: large errors are rare.",
-        word=agreed(above(one, FAR, 1) for one in found.values()),
+        word=combine(above(one, FAR, 1) for one in found.values()),
         number=found["normwise"].value,
-        said=f"mean / median after the last layer is {_told(found)}, and above {FAR:g} was asked "
-        f"for ({DIGITS[FINE]} digits)",
+        said=(
+            f"mean / median after the last layer is {_describe(found)}, and above {FAR:g} was "
+            f"asked for ({DIGITS[FINE]} digits)"
+        ),
     )
 
 
-def rare(errors: Errors, seed: int) -> Verdict:
+def judge_rare(errors: Errors, seed: int) -> Verdict:
     """Which share of the draws lies orders of magnitude below the mean."""
 
     def share(draws: np.ndarray) -> float:
         return float((draws < draws.mean() / 10**ORDERS).mean())
 
-    found = {name: resampled(draws[:, -1], share, seed) for name, draws in errors.items()}
+    found = {name: bootstrap(draws[:, -1], share, seed) for name, draws in errors.items()}
     rests = rested(errors)
     final = errors["normwise"][:, -1]
     below, one_order = (float((final < final.mean() / size).mean()) for size in (1, 10))
     return Verdict(
         claim="Most errors of the last layer are several orders of magnitude below their mean.",
-        word="not decided" if rests else agreed(above(one, 0.5) for one in found.values()),
+        word="not decided" if rests else combine(above(one, 0.5) for one in found.values()),
         number=found["normwise"].value,
-        said=f"a share of {_told(found)} of the draws lies at least two orders of magnitude below "
-        f"the mean, where more than half was asked for ({DIGITS[FINE]} digits); normwise "
-        f"{below:.0%} lie below it and {one_order:.0%} at least one order{rests}",
+        said=(
+            f"a share of {_describe(found)} of the draws lies at least two orders of magnitude "
+            f"below the mean, where more than half was asked for ({DIGITS[FINE]} digits); normwise "
+            f"{below:.0%} lie below it and {one_order:.0%} at least one order{rests}"
+        ),
         looked=True,
     )
 
@@ -183,7 +189,7 @@ def rested(errors: Errors) -> str:
     return f". The mean rests on {told}, and on at least {FEW:g} it has to before it decides"
 
 
-def _told(found: Mapping[str, Interval]) -> str:
+def _describe(found: Mapping[str, Interval]) -> str:
     return ", ".join(f"{one} ({name})" for name, one in found.items())
 
 

@@ -12,7 +12,7 @@ from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
-from layerlab.studies.engine.statistics import Interval, line, resampled, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, line, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, each
 from layerlab.validation import Constraint
@@ -27,7 +27,7 @@ EXPECTED = {10: 1.0, 20: 2.0}
 NEAR = 0.5
 
 
-def scaled(weights: Weights, norm: float) -> Weights:
+def scale(weights: Weights, norm: float) -> Weights:
     """The same weights with the given spectral norm of W_k^T W_q."""
     product = weights.key.mT @ weights.query
     factor = (norm / torch.linalg.matrix_norm(product, 2)).sqrt()[:, None, None]
@@ -42,7 +42,7 @@ def one(draw: Draw, spectral: float, norm: str, digits: int) -> dict[str, Tensor
         [digits],
         max(DEPTHS),
         norm,  # type: ignore[arg-type]
-        changed=lambda weights: scaled(weights, spectral),
+        changed=lambda weights: scale(weights, spectral),
     )
     return {"errors": found[:, [depth - 1 for depth in DEPTHS], 0]}
 
@@ -63,9 +63,9 @@ def run(work: StudyContext) -> Outcome:
     ]
     found = table(rows)
     return Outcome(
-        verdicts=(grows(errors, work.seed), degrees(errors, work.seed)),
+        verdicts=(judge_grows(errors, work.seed), judge_degrees(errors, work.seed)),
         frames={"norms": found},
-        pictures=tuple(drawn(errors)),
+        pictures=tuple(plot(errors)),
         remarks=(
             f"'About' is a power within {NEAR:g} of the one that is named: nearer to it than to "
             "any other whole power. Below a norm of 1 the error does not depend on it, and above "
@@ -79,7 +79,7 @@ def slope(errors: np.ndarray, depth: int, within: tuple[int, int], seed: int) ->
     places = [place for place, norm in enumerate(NORMS) if within[0] <= norm <= within[1]]
     norms = np.log([NORMS[place] for place in places])
     chosen = errors[:, places, DEPTHS.index(depth), NORMWISE]
-    return resampled(
+    return bootstrap(
         chosen,
         lambda draws: line(norms, np.log(draws.mean(0))).slope,
         seed,
@@ -87,7 +87,7 @@ def slope(errors: np.ndarray, depth: int, within: tuple[int, int], seed: int) ->
     )
 
 
-def grows(errors: np.ndarray, seed: int) -> Verdict:
+def judge_grows(errors: np.ndarray, seed: int) -> Verdict:
     """Whether the error grows with the norm at every depth."""
     found = {depth: slope(errors, depth, RANGES[0], seed) for depth in DEPTHS}
     said = ", ".join(f"{power} at {depth} layers" for depth, power in found.items())
@@ -102,7 +102,7 @@ def grows(errors: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def degrees(errors: np.ndarray, seed: int) -> Verdict:
+def judge_degrees(errors: np.ndarray, seed: int) -> Verdict:
     """Whether the power is about 1 at ten layers and about 2 at twenty.
 
     The power itself grows with the norm, so two ranges enclose it: the claim holds if both agree
@@ -132,7 +132,7 @@ def degrees(errors: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def drawn(errors: np.ndarray) -> list[Picture]:
+def plot(errors: np.ndarray) -> list[Picture]:
     """Mean and median error over the norm, a line per depth."""
     found = []
     for name, reduce in (("mean", np.mean), ("median", np.median)):

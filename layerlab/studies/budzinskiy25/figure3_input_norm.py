@@ -10,7 +10,14 @@ from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Stric
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
-from layerlab.studies.engine.statistics import Interval, grouped, line, resampled, summary, table
+from layerlab.studies.engine.statistics import (
+    Interval,
+    bootstrap,
+    line,
+    mean_of_groups,
+    summary,
+    table,
+)
 from layerlab.studies.engine.study import Outcome, Study, Verdict, Word
 from layerlab.studies.engine.verdict import within
 from layerlab.validation import Constraint
@@ -58,7 +65,7 @@ def run(work: StudyContext) -> Outcome:
         Curve(name="mean of the draws", x=NORMS, y=mean.tolist(), kind=0),
     ]
     return Outcome(
-        verdicts=judged(units[:, :, MAX], work.seed),
+        verdicts=judge(units[:, :, MAX], work.seed),
         frames={"norms": table(rows)},
         pictures=(
             curves(
@@ -84,11 +91,11 @@ def power(errors: np.ndarray) -> float:
     return line(np.log([NORMS[place] for place in places]), np.log(errors[places])).slope
 
 
-def judged(units: np.ndarray, seed: int) -> tuple[Verdict, ...]:
+def judge(units: np.ndarray, seed: int) -> tuple[Verdict, ...]:
     """The worst draw, and the mean."""
     groups = min(GROUPS, len(units))
-    worst = grouped(units, lambda draws: power(draws.max(0)), groups)
-    mean = resampled(units, lambda draws: power(draws.mean(0)), seed)
+    worst = mean_of_groups(units, lambda draws: power(draws.max(0)), groups)
+    mean = bootstrap(units, lambda draws: power(draws.mean(0)), seed)
     listed = ", ".join(f"{value:.3g}" for value in units[:, NORMS.index(STEEP[0]) :].max(0))
     steep = f"norms from {STEEP[0]:g} to {STEEP[1]:g}"
     return (

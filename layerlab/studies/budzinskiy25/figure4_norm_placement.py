@@ -12,7 +12,7 @@ from layerlab.studies.budzinskiy25.support.random_transformers import (
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
-from layerlab.studies.engine.statistics import Interval, resampled
+from layerlab.studies.engine.statistics import Interval, bootstrap
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above
 from layerlab.validation import Constraint
@@ -56,14 +56,14 @@ def run(work: StudyContext) -> Outcome:
     final = {name: found[:, :, 0, NORMWISE] for name, found in errors.items()}
     return Outcome(
         verdicts=(
-            judged(STUDY.claim, "branch", final, work.seed),
-            judged(
+            judge(STUDY.claim, "branch", final, work.seed),
+            judge(
                 "Errors accumulate sharply with the norm behind the sum, N(x + A(x)), too.",
                 "sum",
                 final,
                 work.seed,
             ),
-            judged(
+            judge(
                 "Errors accumulate sharply in post-norm as such, with both norms behind their "
                 "sums, too.",
                 "post",
@@ -72,7 +72,7 @@ def run(work: StudyContext) -> Outcome:
             ),
         ),
         frames={"layers": joined},
-        pictures=tuple(drawn(final)),
+        pictures=tuple(plot(final)),
         remarks=(
             "The source says 'the norm after self-attention', which can be read in two ways; the "
             "feed-forward is x + M(N(x)) in all but the last, so that one thing differs.",
@@ -82,14 +82,14 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def judged(claim: str, placement: str, errors: dict[str, np.ndarray], seed: int) -> Verdict:
+def judge(claim: str, placement: str, errors: dict[str, np.ndarray], seed: int) -> Verdict:
     """How far one placement lies above pre-norm after the last layer."""
     pair = np.stack([errors[placement][:, -1], errors["pre"][:, -1]], 1)
 
     def ratio(draws: np.ndarray) -> float:
         return float(draws[:, 0].mean() / draws[:, 1].mean())
 
-    found: Interval = resampled(pair, ratio, seed)
+    found: Interval = bootstrap(pair, ratio, seed)
     means, medians = pair.mean(0), np.median(pair, axis=0)
     return Verdict(
         claim=claim,
@@ -104,7 +104,7 @@ def judged(claim: str, placement: str, errors: dict[str, np.ndarray], seed: int)
     )
 
 
-def drawn(errors: dict[str, np.ndarray]) -> list[Picture]:
+def plot(errors: dict[str, np.ndarray]) -> list[Picture]:
     """Mean and median error by layer, a line per placement."""
     found = []
     for name, reduce in (("mean", np.mean), ("median", np.median)):

@@ -13,7 +13,7 @@ from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Draws, Exact
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
-from layerlab.studies.engine.statistics import Interval, line, resampled, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, line, summary, table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
 from layerlab.studies.engine.verdict import above, each
 from layerlab.validation import Constraint
@@ -109,7 +109,7 @@ def run(work: StudyContext) -> Outcome:
     y = "relative error, normwise"
     picture = curves("spread", title, lines, x="deviation from a constant", y=y, log="xy")
     return Outcome(
-        verdicts=(constant(synthetic, work.seed), real(models, work.seed)),
+        verdicts=(judge_constant(synthetic, work.seed), judge_real(models, work.seed)),
         frames={"inputs": table(rows)},
         pictures=(picture,),
         remarks=(
@@ -132,10 +132,10 @@ def in_model(model: str, digits: int) -> dict[str, np.ndarray]:
     return {**found, "ratio": (rows.norm(dim=-1) / centred.norm(dim=-1)).flatten().numpy()}
 
 
-def constant(errors_of: dict[str, np.ndarray], seed: int) -> Verdict:
+def judge_constant(errors_of: dict[str, np.ndarray], seed: int) -> Verdict:
     """How much larger the error of layer norm is near a constant."""
     pair = np.stack([errors_of[norm][:, -1, NORMWISE] for norm in ("layer", "rms")], 1)
-    found = resampled(pair, _ratio, seed)
+    found = bootstrap(pair, _ratio, seed)
     medians = np.median(errors_of["layer"][:, 1:, NORMWISE], axis=0)
     power = line(np.log(SPREADS[1:]), np.log(medians)).slope
     return Verdict(
@@ -150,14 +150,14 @@ def constant(errors_of: dict[str, np.ndarray], seed: int) -> Verdict:
     )
 
 
-def real(models: dict[str, dict[str, np.ndarray]], seed: int) -> Verdict:
+def judge_real(models: dict[str, dict[str, np.ndarray]], seed: int) -> Verdict:
     """The same on what the norms of trained models read: first which is worse, then by how much."""
     found: dict[str, Interval] = {}
     for name, read in models.items():
         pair = np.stack([read["layer"][:, NORMWISE], read["rms"][:, NORMWISE]], 1)
         # What the norms of a model read of one token hangs together: it is drawn with all of them.
         tokens = pair.reshape(-1, TOKENS, 2).swapaxes(0, 1)
-        found[name] = resampled(
+        found[name] = bootstrap(
             tokens, lambda drawn: _ratio(drawn.reshape(-1, 2)), seed, comparisons=len(models)
         )
     said = ", ".join(

@@ -18,16 +18,16 @@ from layerlab.studies.budzinskiy25.support.amplification import (
     UNIFORM,
     WORST,
     Module,
-    measured,
+    measure,
 )
-from layerlab.studies.budzinskiy25.support.theory_block import known
+from layerlab.studies.budzinskiy25.support.theory_block import theory_of
 from layerlab.studies.engine.pictures import Gap, gaps, histogram
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
-from layerlab.studies.engine.statistics import Interval, bins, maximum, resampled, summary, table
+from layerlab.studies.engine.statistics import Interval, bins, bootstrap, maximum, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, below, each
-from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient, watched
+from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
 
 if TYPE_CHECKING:
     from layerlab.measures.support.rounding_theory import Theory
@@ -62,11 +62,11 @@ def one(draw: Draw, model: str) -> dict[str, Tensor]:
     def read(layer: Any) -> None:
         if layer.layer != layers[layer.sequence]:
             return
-        for module in modules(known(layer, subject)):
-            row = measured(module, draw.generator)
+        for module in modules(theory_of(layer, subject)):
+            row = measure(module, draw.generator)
             found[layer.sequence, ROWS.index(module.name)] = row
 
-    watched(subject, ids, read)
+    for_each_layer(subject, ids, read)
     return {"conditions": found}
 
 
@@ -78,7 +78,7 @@ def modules(seen: "Theory") -> Iterator[Module]:
     )
     for norm, x in entered:
         if norm is not None and x is not None:
-            yield from normed(norm, x[-1])
+            yield from norm_modules(norm, x[-1])
             break
     if seen.feedforward is not None and seen.feedforward_input is not None:
         f, x = seen.feedforward, seen.feedforward_input[-1]
@@ -86,7 +86,7 @@ def modules(seen: "Theory") -> Iterator[Module]:
         form = condition_numbers.mlp(x, f)
         yield Module(name=name, f=f.value, x=x, form=form, uniform=NONE)
     if seen.attention is not None and seen.attention_input is not None:
-        yield from attended(seen.attention, seen.attention_input)
+        yield from attention_modules(seen.attention, seen.attention_input)
     if seen.attended is not None:
         x, added = seen.entered[-1], seen.attended[-1]
         yield Module(
@@ -98,7 +98,7 @@ def modules(seen: "Theory") -> Iterator[Module]:
         )
 
 
-def normed(norm: Norm, x: Tensor) -> Iterator[Module]:
+def norm_modules(norm: Norm, x: Tensor) -> Iterator[Module]:
     """A norm as it is, and a layer norm also as the source has it."""
     form = condition_numbers.norm(x, norm)
     if norm.kind == "rms":
@@ -114,7 +114,7 @@ def normed(norm: Norm, x: Tensor) -> Iterator[Module]:
     yield Module(name=name, f=norm.value, x=x, form=form, uniform=NONE)
 
 
-def attended(parts: Attention, x: Tensor) -> Iterator[Module]:
+def attention_modules(parts: Attention, x: Tensor) -> Iterator[Module]:
     """Scores and softmax of the first head, all of attention, and rotary positions."""
     row = parts.scores(x, 0)[-1]
     yield Module(
@@ -189,14 +189,14 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            never(every),
-            norms(every, work.seed),
-            attained(every, work.seed),
-            loose(every, work.seed),
-            usual(every, work.seed),
+            judge_never(every),
+            judge_norms(every, work.seed),
+            judge_attained(every, work.seed),
+            judge_loose(every, work.seed),
+            judge_usual(every, work.seed),
         ),
         frames={"conditions": table(rows)},
-        pictures=drawn(every, work.seed),
+        pictures=plot(every, work.seed),
         remarks=(
             f"Each draw is a passage of {TOKENS} tokens and one block of each built-in model, at "
             "the last token; scores and softmax are those of the first head.",
@@ -228,7 +228,7 @@ def medians(
         if np.isfinite(found[:, place, row]).any()
     }
     return {
-        key: resampled(values, _median, seed, comparisons=len(there))
+        key: bootstrap(values, _median, seed, comparisons=len(there))
         for key, values in there.items()
     }
 
@@ -237,7 +237,7 @@ def _median(values: np.ndarray) -> float:
     return float(np.median(values))
 
 
-def never(every: np.ndarray) -> Verdict:
+def judge_never(every: np.ndarray) -> Verdict:
     """Whether any perturbation is enlarged by more than the condition number."""
     largest = maximum(share(every, WORST, FORM))
     return Verdict(
@@ -251,11 +251,11 @@ def never(every: np.ndarray) -> Verdict:
     )
 
 
-def norms(every: np.ndarray, seed: int) -> Verdict:
+def judge_norms(every: np.ndarray, seed: int) -> Verdict:
     """RMS norm has a condition of 2 at most, layer norm has none such."""
     rms = maximum(every[:, :, ROWS.index("RMS norm"), EXACT])
     layer = every[:, :, ROWS.index("layer norm"), EXACT]
-    usual = resampled(np.nanmax(layer, axis=1), _median, seed)
+    usual = bootstrap(np.nanmax(layer, axis=1), _median, seed)
     return Verdict(
         claim="RMS norm at most doubles relative errors; layer norm has no such limit.",
         word="holds" if rms.value <= 2 * ABOVE and usual.low > 2 else "fails",
@@ -266,7 +266,7 @@ def norms(every: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def attained(every: np.ndarray, seed: int) -> Verdict:
+def judge_attained(every: np.ndarray, seed: int) -> Verdict:
     """Whether the closed forms are conditions, or only bounds on them."""
     found = medians(every, WORST, FORM, seed)
     least = min(found, key=lambda key: found[key].value)
@@ -283,11 +283,11 @@ def attained(every: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def loose(every: np.ndarray, seed: int) -> Verdict:
+def judge_loose(every: np.ndarray, seed: int) -> Verdict:
     """What the uniform form of attention is worth behind a norm."""
     row = ROWS.index("attention")
     found = {
-        model: resampled(one, _median, seed, comparisons=len(builtin.NAMES))
+        model: bootstrap(one, _median, seed, comparisons=len(builtin.NAMES))
         for model, one in zip(
             builtin.NAMES, (every[..., row, UNIFORM] / every[..., row, WORST]).T, strict=True
         )
@@ -302,7 +302,7 @@ def loose(every: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def usual(every: np.ndarray, seed: int) -> Verdict:
+def judge_usual(every: np.ndarray, seed: int) -> Verdict:
     """What random perturbations do."""
     found = medians(every, TYPICAL, FORM, seed)
     best, least = (choose(found, key=lambda key: found[key].value) for choose in (max, min))
@@ -318,7 +318,7 @@ def usual(every: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def drawn(every: np.ndarray, seed: int) -> tuple[Picture, ...]:
+def plot(every: np.ndarray, seed: int) -> tuple[Picture, ...]:
     """How tight the forms are, and how large."""
     found = medians(every, WORST, FORM, seed)
     shown = sorted(found, key=lambda key: (ROWS.index(key[1]), key[0]))

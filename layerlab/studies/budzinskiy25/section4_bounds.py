@@ -17,14 +17,14 @@ from layerlab.studies.budzinskiy25.support.rounded_modules import (
     perceptron,
 )
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
-from layerlab.studies.budzinskiy25.support.theory_block import known
+from layerlab.studies.budzinskiy25.support.theory_block import theory_of
 from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
-from layerlab.studies.engine.statistics import LOOKED, Interval, maximum, resampled, summary, table
+from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, maximum, summary, table
 from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above
-from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient, watched
+from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
 
 TOKENS = 10
 FORMATS = {"bf16": 8, "fp16": 11, "fp32": 24}
@@ -62,9 +62,9 @@ SMALL = 1e-9
 
 def one(draw: Draw, model: str) -> dict[str, Tensor]:
     """One batch: for each passage one block, all its modules, rounded and at the worst."""
-    modules = list(drawn_modules(draw, model))
+    modules = list(modules_of_blocks(draw, model))
     with torch.no_grad():
-        observed = torch.stack([rounded(module) for module in modules], 1)
+        observed = torch.stack([largest_shares(module) for module in modules], 1)
         sizes = torch.stack([size(module) for module in modules], 1)
     return {
         "observed": observed,
@@ -73,7 +73,7 @@ def one(draw: Draw, model: str) -> dict[str, Tensor]:
     }
 
 
-def drawn_modules(draw: Draw, model: str) -> list[Rounded]:
+def modules_of_blocks(draw: Draw, model: str) -> list[Rounded]:
     """The modules of `ROWS` on what drawn blocks of a model read and weigh."""
     subject = patient(model)
     assert not isinstance(subject.stack, str), subject.stack
@@ -84,7 +84,7 @@ def drawn_modules(draw: Draw, model: str) -> list[Rounded]:
     def read(layer: Any) -> None:
         if layer.layer != blocks[layer.sequence] + 1:
             return
-        seen = known(layer, subject)
+        seen = theory_of(layer, subject)
         attention, feedforward = seen.attention, seen.feedforward
         assert attention is not None and feedforward is not None, seen.refused
         assert seen.middle is not None and seen.attention_input is not None, seen.refused
@@ -95,7 +95,7 @@ def drawn_modules(draw: Draw, model: str) -> list[Rounded]:
         inner = feedforward.inward if feedforward.gate is None else feedforward.gate
         matrices.append((head.query, head.key, head.value, inner, feedforward.outward))
 
-    watched(subject, ids, read)
+    for_each_layer(subject, ids, read)
     parts = [torch.stack([one.double() for one in part]) for part in zip(*matrices, strict=True)]
     weights = Weights(query=parts[0], key=parts[1], value=parts[2], inner=parts[3], outer=parts[4])
     x, y = torch.stack(streams), torch.stack(inputs)
@@ -106,7 +106,7 @@ def drawn_modules(draw: Draw, model: str) -> list[Rounded]:
     return [*norms(x), perceptron(y, weights), *attentions(y, weights, min(FORMATS.values()))]
 
 
-def rounded(module: Rounded) -> Tensor:
+def largest_shares(module: Rounded) -> Tensor:
     """The largest |error| over its bound in each format, draw x format."""
     exact = module.run(Exact())
     found = []
@@ -183,15 +183,15 @@ def run(work: StudyContext) -> Outcome:
     )
     return Outcome(
         verdicts=(
-            never(observed, worsts, hostile_),
-            unshifted(worsts, hostile_),
-            ranged(worsts, hostile_),
-            lowered(hostile_),
-            near(observed, work.seed),
-            speaking(sizes),
+            judge_never(observed, worsts, hostile_),
+            judge_unshifted(worsts, hostile_),
+            judge_ranged(worsts, hostile_),
+            judge_lowered(hostile_),
+            judge_near(observed, work.seed),
+            judge_speaking(sizes),
         ),
         frames={"bounds": table(rows), "constructed": limits},
-        pictures=(drawn(observed, worsts, work.seed),),
+        pictures=(plot(observed, worsts, work.seed),),
         remarks=(
             f"Each draw is a passage of {TOKENS} tokens and one block of each built-in model. The "
             "modules are the source's: no eps, gain, shift, bias or rotary positions, ReLU, one "
@@ -216,7 +216,7 @@ def _places(rows: list[str]) -> list[int]:
     return [ROWS.index(row) for row in rows]
 
 
-def never(observed: np.ndarray, worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
+def judge_never(observed: np.ndarray, worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
     """Whether any rounding passes a corrected bound."""
     kept = _places(CORRECT)
     seen, most = maximum(observed[:, :, kept]), maximum(worsts[:, :, kept])
@@ -237,7 +237,7 @@ def _exceeded(row: str, worsts: np.ndarray, hostile_: dict[str, float]) -> tuple
     return maximum(worsts[:, :, ROWS.index(row)]), hostile_[row]
 
 
-def unshifted(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
+def judge_unshifted(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
     """(t + 2) u of the unshifted softmax on the one that code computes."""
     found, made = _exceeded("Lemma 4.19, unshifted", worsts, hostile_)
     return Verdict(
@@ -251,7 +251,7 @@ def unshifted(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
     )
 
 
-def ranged(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
+def judge_ranged(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
     """Lemma 4.21 as derived for the unshifted softmax."""
     found, made = _exceeded("Lemma 4.21, without range", worsts, hostile_)
     return Verdict(
@@ -264,7 +264,7 @@ def ranged(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
     )
 
 
-def lowered(hostile_: dict[str, float]) -> Verdict:
+def judge_lowered(hostile_: dict[str, float]) -> Verdict:
     """Which constants are attained."""
     least = min(hostile_[row] for row in ATTAINED)
     said = ", ".join(f"{hostile_[row]:.4f} ({NAMES[row]})" for row in CORRECT)
@@ -281,10 +281,10 @@ def lowered(hostile_: dict[str, float]) -> Verdict:
     )
 
 
-def near(observed: np.ndarray, seed: int) -> Verdict:
+def judge_near(observed: np.ndarray, seed: int) -> Verdict:
     """How much of a bound is used by rounding as it happens."""
     found = {
-        row: resampled(observed[:, :, index, 0].max(1), lambda draws: float(np.median(draws)), seed)
+        row: bootstrap(observed[:, :, index, 0].max(1), lambda draws: float(np.median(draws)), seed)
         for index, row in enumerate(ROWS)
         if row in CORRECT
     }
@@ -301,7 +301,7 @@ def near(observed: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def speaking(sizes: np.ndarray) -> Verdict:
+def judge_speaking(sizes: np.ndarray) -> Verdict:
     """Where a bound on the relative error is 1 or more: it says nothing there."""
     words, empty = [], 0.0
     for format, digits in FORMATS.items():
@@ -322,11 +322,11 @@ def speaking(sizes: np.ndarray) -> Verdict:
     )
 
 
-def drawn(observed: np.ndarray, worsts: np.ndarray, seed: int) -> Picture:
+def plot(observed: np.ndarray, worsts: np.ndarray, seed: int) -> Picture:
     """What is used of each bound."""
 
     def median(values: np.ndarray) -> Interval:
-        return resampled(values, lambda draws: float(np.median(draws)), seed)
+        return bootstrap(values, lambda draws: float(np.median(draws)), seed)
 
     shown = []
     for index, row in enumerate(ROWS):

@@ -13,7 +13,7 @@ from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Stric
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
-from layerlab.studies.engine.statistics import line, resampled, summary, table
+from layerlab.studies.engine.statistics import bootstrap, line, summary, table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
 from layerlab.studies.engine.verdict import below
 from layerlab.validation import Constraint
@@ -27,7 +27,7 @@ REPEATS = 16
 STANDARD_ERRORS = 3.0
 
 
-def summed(draw: Draw, mode: str, digits: int) -> dict[str, Tensor]:
+def errors_of_sums(draw: Draw, mode: str, digits: int) -> dict[str, Tensor]:
     """One batch: signed relative errors of sums of products of positive numbers."""
     strict = Strict(digits, mode, draw.generator, carrier=torch.float64)
     x, y = (strict.take(draw.uniform(1, max(LENGTHS))) for _ in range(2))
@@ -42,7 +42,7 @@ def summed(draw: Draw, mode: str, digits: int) -> dict[str, Tensor]:
     return {"errors": torch.stack(found, 1)}
 
 
-def repeated(draw: Draw, mode: str, digits: int, norm: str) -> dict[str, Tensor]:
+def repeat(draw: Draw, mode: str, digits: int, norm: str) -> dict[str, Tensor]:
     """One batch: the error of one block, and that of its mean over repeats on the same numbers."""
     strict = Strict(digits, mode, draw.generator, carrier=torch.float64)
     x, exact = strict.take(ENSEMBLE.start(draw)), Exact()
@@ -59,9 +59,9 @@ def repeated(draw: Draw, mode: str, digits: int, norm: str) -> dict[str, Tensor]
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     digits, norm = work.options["digits"], work.options["norm"]
-    sums = work.gather(summed, [{"mode": m, "digits": digits} for m in MODES], batch=256)
+    sums = work.gather(errors_of_sums, [{"mode": m, "digits": digits} for m in MODES], batch=256)
     blocks = work.gather(
-        repeated, [{"mode": m, "digits": digits, "norm": norm} for m in MODES], batch=32
+        repeat, [{"mode": m, "digits": digits, "norm": norm} for m in MODES], batch=32
     )
     signed = {mode: part["errors"] for mode, part in zip(MODES, sums, strict=True)}
     rows: list[dict[str, Any]] = [
@@ -82,9 +82,9 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            shorter(signed, digits, work.seed),
-            unbiased(signed),
-            averaged(kept, work.seed),
+            judge_shorter(signed, digits, work.seed),
+            judge_unbiased(signed),
+            judge_averaged(kept, work.seed),
         ),
         frames={"sums": table(rows), "blocks": table(block_rows)},
         pictures=(drawn(signed, digits),),
@@ -107,14 +107,14 @@ def bounds(terms: int, digits: int) -> dict[str, float]:
     }
 
 
-def shorter(signed: dict[str, np.ndarray], digits: int, seed: int) -> Verdict:
+def judge_shorter(signed: dict[str, np.ndarray], digits: int, seed: int) -> Verdict:
     """How the error grows with the number of terms, and whether the bound holds and is tighter."""
     lengths = np.log(LENGTHS)
 
     def power(draws: np.ndarray) -> float:
         return line(lengths, np.log(np.abs(draws).mean(0))).slope
 
-    found = {mode: resampled(draws, power, seed) for mode, draws in signed.items()}
+    found = {mode: bootstrap(draws, power, seed) for mode, draws in signed.items()}
     final = {mode: np.abs(draws[:, -1]) for mode, draws in signed.items()}
     limit = bounds(LENGTHS[-1], digits)
     inside = float((final["stochastic"] <= limit["stochastic"]).mean())
@@ -136,7 +136,7 @@ def shorter(signed: dict[str, np.ndarray], digits: int, seed: int) -> Verdict:
     )
 
 
-def unbiased(signed: dict[str, np.ndarray]) -> Verdict:
+def judge_unbiased(signed: dict[str, np.ndarray]) -> Verdict:
     """The mean signed error of the longest sum, in its standard errors."""
     scores = {
         mode: float(draws[:, -1].mean() / (draws[:, -1].std(ddof=1) / len(draws) ** 0.5))
@@ -158,7 +158,7 @@ def unbiased(signed: dict[str, np.ndarray]) -> Verdict:
     )
 
 
-def averaged(blocks: dict[str, dict[str, np.ndarray]], seed: int) -> Verdict:
+def judge_averaged(blocks: dict[str, dict[str, np.ndarray]], seed: int) -> Verdict:
     """Whether one block is more accurate under stochastic rounding, where sums are short."""
     pair = np.stack([blocks[mode]["single"] for mode in ("stochastic", "nearest")], 1)
 
@@ -166,7 +166,7 @@ def averaged(blocks: dict[str, dict[str, np.ndarray]], seed: int) -> Verdict:
         stochastic, nearest = np.median(draws, axis=0)
         return float(stochastic / nearest)
 
-    found = resampled(pair, ratio, seed)
+    found = bootstrap(pair, ratio, seed)
     left = float(
         np.median(blocks["stochastic"]["mean"]) / np.median(blocks["stochastic"]["single"])
     )

@@ -12,14 +12,14 @@ from layerlab.studies.budzinskiy25.support import reference_transformer
 from layerlab.studies.budzinskiy25.support.random_transformers import MAX, Ensemble
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
-from layerlab.studies.budzinskiy25.support.theory_block import known
+from layerlab.studies.budzinskiy25.support.theory_block import theory_of
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
-from layerlab.studies.engine.statistics import Interval, maximum, resampled, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, maximum, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import below, each
-from layerlab.studies.support.passages import PASSAGES, excerpts, patient, watched
+from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, patient
 
 SIZE = 12
 LAYERS = 6
@@ -35,7 +35,7 @@ VACUOUS = 1.0
 CLOSE = 1e3
 
 
-def blocked(weights: Weights, draw: int) -> Block:
+def theory_of_block(weights: Weights, draw: int) -> Block:
     """One draw of the source's block, as the theory has it."""
     norm = Norm(kind="rms")
     return Block(
@@ -69,7 +69,7 @@ def one(draw: Draw, digits: int) -> dict[str, Tensor]:
     found[..., OBSERVED] = errors
     unit = 2.0**-digits
     for number in range(draw.count):
-        blocks = [blocked(weights, number) for weights in layers]
+        blocks = [theory_of_block(weights, number) for weights in layers]
         first = start[number]
         for layer, bound in enumerate(depth_bounds.recursion(first, blocks, uniform(unit))):
             found[number, layer, RECURSION] = bound
@@ -78,7 +78,7 @@ def one(draw: Draw, digits: int) -> dict[str, Tensor]:
     return {"bounds": found}
 
 
-def trained(draw: Draw) -> dict[str, Tensor]:
+def errors_of_trained(draw: Draw) -> dict[str, Tensor]:
     """One batch: the theorem in bf16 behind each block of a trained model, draw x layer."""
     from layerlab.numerics.theory import depth_bounds
 
@@ -90,14 +90,14 @@ def trained(draw: Draw) -> dict[str, Tensor]:
     def read(layer: Any) -> None:
         if layer.block is None:
             return
-        seen, place = known(layer, subject), layer.layer - 1
+        seen, place = theory_of(layer, subject), layer.layer - 1
         assert seen.block is not None, seen.refused
         before = found[layer.sequence, place - 1].item() if place else 0.0
         step = depth_bounds.layer(seen.entered, seen.block, mixed(HALF, SINGLE))
         found[layer.sequence, place] = step.after(before)
         factors[layer.sequence, place] = depth_bounds.printed_factor(seen.block)
 
-    watched(subject, excerpts(draw, MODEL, TOKENS), read)
+    for_each_layer(subject, excerpts(draw, MODEL, TOKENS), read)
     return {"errors": found, "factors": factors}
 
 
@@ -105,7 +105,7 @@ def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     parts = work.gather(one, [{"digits": digits} for digits in DIGITS.values()], batch=16)
     found = {name: part["bounds"] for name, part in zip(DIGITS, parts, strict=True)}
-    model = work.gather(trained, batch=16)[0]
+    model = work.gather(errors_of_trained, batch=16)[0]
     rows = [
         summary(every[:, layer, column], {"digits": name, "layer": layer + 1, "quantity": quantity})
         for name, every in found.items()
@@ -121,13 +121,13 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            never(found),
-            size(found, RECURSION, TELLS, work.seed),
-            size(found, PRINTED, "So does it as it is printed.", work.seed),
-            speaking(model, work.seed),
+            judge_never(found),
+            judge_size(found, RECURSION, TELLS, work.seed),
+            judge_size(found, PRINTED, "So does it as it is printed.", work.seed),
+            judge_speaking(model, work.seed),
         ),
         frames={"bounds": table(rows)},
-        pictures=(drawn(found, "t = 24"),),
+        pictures=(plot(found, "t = 24"),),
         remarks=(
             f"Random stacks of {LAYERS} of the source's blocks with RMS norms, d = n = D = {SIZE}, "
             "weights N(0, 0.04), every operation rounded. Errors are relative, of the worst entry, "
@@ -143,7 +143,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def never(found: dict[str, np.ndarray]) -> Verdict:
+def judge_never(found: dict[str, np.ndarray]) -> Verdict:
     """Whether an error passes the theorem."""
     most = {
         name: maximum(every[..., OBSERVED] / every[..., RECURSION]) for name, every in found.items()
@@ -164,12 +164,12 @@ def never(found: dict[str, np.ndarray]) -> Verdict:
 TELLS = "The bound of Theorem 4.30 tells the size of the error within a thousand."
 
 
-def size(found: dict[str, np.ndarray], column: int, claim: str, seed: int) -> Verdict:
+def judge_size(found: dict[str, np.ndarray], column: int, claim: str, seed: int) -> Verdict:
     """How far above the error the bound is after the last layer."""
 
     def above(every: np.ndarray) -> Interval:
         logs = np.log10(every[:, -1, column] / every[:, -1, OBSERVED])
-        return resampled(logs, lambda one: float(np.median(one)), seed, comparisons=len(found))
+        return bootstrap(logs, lambda one: float(np.median(one)), seed, comparisons=len(found))
 
     powers = {name: above(every) for name, every in found.items()}
     empty = {name: float((every[:, -1, column] >= VACUOUS).mean()) for name, every in found.items()}
@@ -188,10 +188,10 @@ def size(found: dict[str, np.ndarray], column: int, claim: str, seed: int) -> Ve
     )
 
 
-def speaking(model: dict[str, np.ndarray], seed: int) -> Verdict:
+def judge_speaking(model: dict[str, np.ndarray], seed: int) -> Verdict:
     """Whether the theorem says anything of a trained model."""
-    first = resampled(model["errors"][:, 0], lambda one: float(np.median(one)), seed)
-    last = resampled(np.log10(model["errors"][:, -1]), lambda one: float(np.median(one)), seed)
+    first = bootstrap(model["errors"][:, 0], lambda one: float(np.median(one)), seed)
+    last = bootstrap(np.log10(model["errors"][:, -1]), lambda one: float(np.median(one)), seed)
     empty = float((model["errors"] >= VACUOUS).mean())
     endless = float(np.isinf(model["factors"]).mean())
     return Verdict(
@@ -208,7 +208,7 @@ def speaking(model: dict[str, np.ndarray], seed: int) -> Verdict:
     )
 
 
-def drawn(found: dict[str, np.ndarray], name: str) -> Picture:
+def plot(found: dict[str, np.ndarray], name: str) -> Picture:
     """Error and bounds by layer."""
     every = found[name]
     lines = []

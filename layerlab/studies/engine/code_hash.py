@@ -25,7 +25,7 @@ def fingerprint(module: str) -> str:
         file = waiting.pop()
         if file not in seen:
             seen.add(file)
-            waiting += _imported(file)
+            waiting += _import(file)
     found = hashlib.blake2b(digest_size=16)
     for file in sorted(seen):
         found.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
@@ -33,7 +33,7 @@ def fingerprint(module: str) -> str:
 
 
 @cache
-def _imported(file: Path) -> tuple[Path, ...]:
+def _import(file: Path) -> tuple[Path, ...]:
     tree = ast.parse(file.read_bytes())
     names: list[str] = []
     for node in ast.walk(tree):

@@ -10,7 +10,7 @@ from layerlab.system import files
 LONGEST = 200
 
 
-def told(error: Exception, folder: Path) -> str:
+def report_crash(error: Exception, folder: Path) -> str:
     """Leave the traceback in a folder, and say in one line what happened and where it lies."""
     named = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     said = prose(" ".join(named.split()), LONGEST)

@@ -36,6 +36,6 @@ def rates(chances: Sequence[float | None]) -> list[float | None]:
     return [None if one is None else next(found) for one in chances]
 
 
-def told(rate: float | None) -> str:
+def format_rate(rate: float | None) -> str:
     """For a table: two digits, or a dash where there is none."""
     return "-" if rate is None else f"{rate:.2g}"

@@ -95,7 +95,7 @@ def histogram(
                 "mode": "lines",
                 "line": {"shape": "hvh", "color": colour, "width": 1.6},
                 "fill": "tozeroy",
-                "fillcolor": faded(colour),
+                "fillcolor": fade(colour),
                 "name": label,
                 "x": list(middles),
                 "y": list(counts),
@@ -129,7 +129,7 @@ def plane(
                 "type": "scatter",
                 "mode": "markers",
                 "name": cloud.name,
-                "marker": {"size": 5, "color": faded(colour, 0.6)},
+                "marker": {"size": 5, "color": fade(colour, 0.6)},
                 "x": list(cloud.x),
                 "y": list(cloud.y),
             }
@@ -173,8 +173,8 @@ def crosses(
                 "marker": {"size": 8, "color": colour},
                 "x": [one.middle for one in across],
                 "y": [one.middle for one in up],
-                "error_x": _error(across, faded(colour, 0.5)),
-                "error_y": _error(up, faded(colour, 0.5)),
+                "error_x": _error(across, fade(colour, 0.5)),
+                "error_y": _error(up, fade(colour, 0.5)),
             }
         )
     zero = {"zeroline": True, "zerolinecolor": COLOURS[-1]}
@@ -187,7 +187,7 @@ def crosses(
     return Picture(name=name, title=title, data=data, layout=_layout(axes))
 
 
-def faded(colour: str, alpha: float = 0.16) -> str:
+def fade(colour: str, alpha: float = 0.16) -> str:
     """A colour that lets others through."""
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
     return f"rgba({red},{green},{blue},{alpha})"
@@ -212,7 +212,7 @@ def _traces(curve: Curve) -> list[dict[str, Any]]:
         shared = {**edge, "x": list(curve.x), "showlegend": False, "legendgroup": curve.name}
         found += [
             {**shared, "y": list(curve.low)},
-            {**shared, "y": list(curve.high), "fill": "tonexty", "fillcolor": faded(colour)},
+            {**shared, "y": list(curve.high), "fill": "tonexty", "fillcolor": fade(colour)},
         ]
     few = len(curve.x) <= 12
     return [

@@ -14,9 +14,9 @@ from rich.text import Text
 from layerlab.errors import UserError
 from layerlab.report.figures.export import Figure, check_drawing, draw
 from layerlab.report.i18n.language import ENGLISH
-from layerlab.report.pages.study import render, spoken_by
+from layerlab.report.pages.study import language_of, render
 from layerlab.report.results import folder as disk
-from layerlab.report.views.tables import decoded, encoded, plain, tidy
+from layerlab.report.views.tables import decode_table, encode_table, plain, tidy
 from layerlab.report.views.text import prose
 from layerlab.system.files import write_file
 
@@ -48,7 +48,7 @@ class StudyResult:
         stored = given.pop("frames", {})
         self._content: dict[str, Any] = {"schema": SCHEMA, **plain(given)}
         self._frames = (
-            {name: decoded(name, entry) for name, entry in stored.items()}
+            {name: decode_table(name, entry) for name, entry in stored.items()}
             if frames is None
             else {name: tidy(frame) for name, frame in frames.items()}
         )
@@ -101,7 +101,7 @@ class StudyResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The content of `study.json`: strict JSON values only."""
-        tables = {name: encoded(frame) for name, frame in self._frames.items()}
+        tables = {name: encode_table(frame) for name, frame in self._frames.items()}
         return {**copy.deepcopy(self._content), "frames": tables}
 
     def to_json(self) -> str:
@@ -144,7 +144,7 @@ class StudyResult:
         Raises:
             UserError: there is no page in this language, or it cannot be written.
         """
-        if self.folder is not None and spoken_by(page := self.folder / disk.STUDY_PAGE) != lang:
+        if self.folder is not None and language_of(page := self.folder / disk.STUDY_PAGE) != lang:
             write_file(page, render(self.to_dict(), lang))
 
     def lines(self) -> list[list[tuple[str, str]]]:
@@ -155,7 +155,7 @@ class StudyResult:
             word = str(verdict["word"])
             found += [
                 [(f"{word:<{wide}}", COLOURS.get(word, "")), (prose(verdict["claim"]), "")],
-                *([(" " * wide + prose(line), "dim")] for line in _told(verdict)),
+                *([(" " * wide + prose(line), "dim")] for line in _describe(verdict)),
             ]
         found += [[(prose(remark), "dim")] for remark in self._content["remarks"]]
         if self.folder is not None:
@@ -184,7 +184,7 @@ def load_record(folder: Path) -> StudyResult | None:
     return record
 
 
-def _told(verdict: Mapping[str, Any]) -> Iterator[str]:
+def _describe(verdict: Mapping[str, Any]) -> Iterator[str]:
     """The sentence of a verdict with its place, and on what it was judged."""
     place = verdict.get("source")
     yield f"{verdict['said']} ({place})" if place else str(verdict["said"])

@@ -21,10 +21,10 @@ from layerlab.studies.engine.code_hash import fingerprint
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.record import StudyResult, load_record
 from layerlab.studies.engine.sampling import RUNS, StudyContext, cores, digest
-from layerlab.studies.engine.scale import placed
+from layerlab.studies.engine.scale import with_scale
 from layerlab.studies.engine.study import Outcome, Study, nothing
 from layerlab.studies.engine.time_log import Clock
-from layerlab.system.locks import locked
+from layerlab.system.locks import lock_folder
 from layerlab.validation import Constraint, short_repr
 from layerlab.version import VERSION
 
@@ -152,14 +152,14 @@ def study(
         ['norm', 'statistic', 'mean']
     """
     language(lang)  # an unknown one is refused before the work is done
-    found = known(name)
+    found = find_study(name)
     usual = {"draws": found.draws, **(found.fast if fast else {})}
     few = usual.pop("draws")
     plan = StudyRequest(
         study=found,
-        draws=few if draws is None else _drawn(found, draws),
-        seed=_checked("seed", seed),
-        threads=_checked("threads", cores() if threads is None else threads),
+        draws=few if draws is None else _draw(found, draws),
+        seed=_check("seed", seed),
+        threads=_check("threads", cores() if threads is None else threads),
         options=found.settled({**usual, **options}),
         out=None if out is None else _folder("out", out),
         runs=_folder("runs", runs),
@@ -167,10 +167,10 @@ def study(
         restart=restart,
         lang=lang,
     )
-    return carried_out(plan, progress=progress)
+    return run_study(plan, progress=progress)
 
 
-def known(name: str) -> Study:
+def find_study(name: str) -> Study:
     """The study of this name.
 
     Raises:
@@ -184,7 +184,7 @@ def known(name: str) -> Study:
     raise UserError(f"no study is called {short_repr(name)}; {hint}known: {', '.join(every)}")
 
 
-def carried_out(plan: StudyRequest, *, progress: bool = True) -> StudyResult:
+def run_study(plan: StudyRequest, *, progress: bool = True) -> StudyResult:
     """Do what is left of a plan, and write it.
 
     Raises:
@@ -193,15 +193,15 @@ def carried_out(plan: StudyRequest, *, progress: bool = True) -> StudyResult:
     if plan.out is not None:
         check_folder(plan.out, "study")
     # What stands there needs no lock, and another run may have written it before this one got it.
-    earlier = _finished(plan)
+    earlier = _finish(plan)
     if earlier is not None:
         earlier.translate(plan.lang)
         return earlier
-    with nullcontext() if plan.out is None else locked(plan.out):
-        return _finished(plan) or _computed(plan, progress)
+    with nullcontext() if plan.out is None else lock_folder(plan.out):
+        return _finish(plan) or _compute(plan, progress)
 
 
-def _finished(plan: StudyRequest) -> StudyResult | None:
+def _finish(plan: StudyRequest) -> StudyResult | None:
     """What an earlier run wrote with the same settings and code."""
     if plan.out is None or plan.restart:
         return None
@@ -209,7 +209,7 @@ def _finished(plan: StudyRequest) -> StudyResult | None:
     return earlier if earlier is not None and earlier.to_dict().get("key") == plan.key else None
 
 
-def _computed(plan: StudyRequest, progress: bool) -> StudyResult:
+def _compute(plan: StudyRequest, progress: bool) -> StudyResult:
     if plan.restart and plan.store is not None:
         shutil.rmtree(plan.store, ignore_errors=True)
     work = StudyContext(
@@ -260,7 +260,7 @@ def _record(plan: StudyRequest, work: StudyContext, outcome: Outcome) -> StudyRe
         "remarks": list(outcome.remarks),
         **work.judged,
     }
-    content["verdicts"] = [placed(vars(one), content, plan.study) for one in outcome.verdicts]
+    content["verdicts"] = [with_scale(vars(one), content, plan.study) for one in outcome.verdicts]
     return StudyResult(content, outcome.frames)
 
 
@@ -273,16 +273,16 @@ def _folder(name: str, given: Any) -> Path:
     return Path(given)
 
 
-def _drawn(found: Study, draws: Any) -> int:
+def _draw(found: Study, draws: Any) -> int:
     if found.fixed and draws != found.draws:
         raise UserError(
             f"study {found.name} has {found.draws} {found.unit}, and draws is {short_repr(draws)}; "
             "leave draws out"
         )
-    return draws if found.fixed else _checked("draws", draws)
+    return draws if found.fixed else _check("draws", draws)
 
 
-def _checked(name: str, value: Any) -> int:
+def _check(name: str, value: Any) -> int:
     if value not in DOMAINS[name]:
         raise UserError(
             f"{name} is {short_repr(value)}; expected {DOMAINS[name]}: type for example {name}=100"

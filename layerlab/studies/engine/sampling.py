@@ -108,14 +108,14 @@ class StudyContext:
         def one(job: tuple[int, int]) -> Arrays:
             return self._batch(part, cases[job[0]], job[1], sizes[job[1]])
 
-        for job, arrays in _computed(one, jobs, self.threads):
+        for job, arrays in _compute(one, jobs, self.threads):
             found[job] = arrays
             self.done += 1
             self.clock.keep()
             if self.watcher is not None:
                 self.watcher.step(None, f"batch {len(found)} of {len(jobs)}")
         return [
-            _joined([found[case, number] for number in range(len(sizes))])
+            _join([found[case, number] for number in range(len(sizes))])
             for case in range(len(cases))
         ]
 
@@ -156,7 +156,7 @@ def cores() -> int:
     return int(given) if given.isdigit() and int(given) else psutil.cpu_count(logical=False) or 1
 
 
-def _computed(
+def _compute(
     one: Callable[[tuple[int, int]], Arrays], jobs: Sequence[tuple[int, int]], threads: int
 ) -> Iterator[tuple[tuple[int, int], Arrays]]:
     """Results as they come; an interruption waits for the batches under way, and no more."""
@@ -172,7 +172,7 @@ def _computed(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _joined(parts: Sequence[Arrays]) -> Arrays:
+def _join(parts: Sequence[Arrays]) -> Arrays:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 

@@ -25,7 +25,7 @@ def models(parameters: Sequence[int], tokens: Sequence[int]) -> str:
     return f"{size} parameters, {length} tokens"
 
 
-def compared_at(content: Mapping[str, Any], arms: Sequence[str]) -> str:
+def comparison_scale(content: Mapping[str, Any], arms: Sequence[str]) -> str:
     """The scale of some arms of a comparison; nothing where none of their runs is finished.
 
     Args:
@@ -44,7 +44,9 @@ def random_networks(layers: int | str, width: int | str) -> str:
     return f"random networks of up to {layers} layers, width {width}"
 
 
-def placed(verdict: Mapping[str, Any], content: Mapping[str, Any], study: Study) -> dict[str, Any]:
+def with_scale(
+    verdict: Mapping[str, Any], content: Mapping[str, Any], study: Study
+) -> dict[str, Any]:
     """A verdict with its unit and its scale: what it leaves out is that of its study.
 
     Args:
@@ -62,11 +64,11 @@ def placed(verdict: Mapping[str, Any], content: Mapping[str, Any], study: Study)
     }
 
 
-def trained(scale: str) -> str:
+def trained_scale(scale: str) -> str:
     """Parameters and tokens, where a verdict is on trained models alone; else nothing.
 
     Example:
-        >>> trained("built-in models: 0.45 M parameters, 7.4 M tokens")
+        >>> trained_scale("built-in models: 0.45 M parameters, 7.4 M tokens")
         '0.45 M parameters, 7.4 M tokens'
     """
     found = _TRAINED.fullmatch(scale)

@@ -69,7 +69,7 @@ def median(values: Table) -> Table:
     return np.median(values, axis=0)
 
 
-def resampled(
+def bootstrap(
     values: Table,
     number: Callable[[Table], float],
     seed: int = 0,
@@ -96,7 +96,7 @@ def maximum(values: Table) -> Interval:
     return Interval(most, most, most)
 
 
-def grouped(values: Table, number: Callable[[Table], float], groups: int) -> Interval:
+def mean_of_groups(values: Table, number: Callable[[Table], float], groups: int) -> Interval:
     """The mean of a number over disjoint groups of draws, with Student's interval.
 
     For what hangs on the largest draws, of which resampling knows no larger ones: the number is

@@ -14,7 +14,7 @@ from rich.text import Text
 from layerlab.console.tables import grid
 from layerlab.errors import Interrupted, UserError
 from layerlab.report.i18n.language import ENGLISH, language
-from layerlab.report.pages.claims import counted, render
+from layerlab.report.pages.claims import count_words, render
 from layerlab.report.views.text import prose
 from layerlab.studies.engine import crash_report
 from layerlab.studies.engine.discovery import studies
@@ -64,7 +64,7 @@ class Suite:
             [_line(part) for part in self.parts],
             words=("study", "verdict"),
         )
-        counts = counted([_content(part) for part in self.parts])
+        counts = count_words([_content(part) for part in self.parts])
         told = "".join(
             f"claims of {whose}: {', '.join(f'{word}: {counts[own][word]}' for word in COLOURS)}\n"
             for own, whose in ((False, "the sources"), (True, "our own"))
@@ -98,7 +98,7 @@ def every(
     language(lang)  # an unknown one is refused before the work is done
     folder, settings = Path(out), {**settings, "progress": progress, "lang": lang}
     parts = [_part(name, out=folder / name, **settings) for name in studies()]
-    page = render([_content(part) for part in parts], lang, made=_made(parts, settings))
+    page = render([_content(part) for part in parts], lang, made=_make(parts, settings))
     files.write_file(folder / PAGE, page)
     return Suite(parts=parts, page=(folder / PAGE).resolve())
 
@@ -111,7 +111,7 @@ def _part(name: str, **settings: Any) -> Part:
     except Interrupted:
         raise
     except Exception as error:  # an unattended night goes on
-        return Part(name=name, error=crash_report.told(error, settings["out"]))
+        return Part(name=name, error=crash_report.report_crash(error, settings["out"]))
 
 
 def _content(part: Part) -> Mapping[str, Any]:
@@ -122,18 +122,18 @@ def _content(part: Part) -> Mapping[str, Any]:
         "source": declared.source,
         "verdicts": part.verdicts,
         "error": part.error,
-        **_drawn(part.record),
+        **_draw(part.record),
     }
 
 
-def _drawn(record: StudyResult | None) -> dict[str, Any]:
+def _draw(record: StudyResult | None) -> dict[str, Any]:
     if record is None:
         return {}
     content = record.to_dict()
     return {"draws": record.settings["draws"], **{n: content[n] for n in ("unit", "created")}}
 
 
-def _made(parts: Sequence[Part], settings: Mapping[str, Any]) -> dict[str, Any]:
+def _make(parts: Sequence[Part], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Mode, time, machine and command of the page; what was finished before had its own threads."""
     fast, threads = bool(settings.get("fast")), settings.get("threads")
     words = ["layerlab", "study", "--all", *["--fast"] * fast]

@@ -49,7 +49,7 @@ def each(words: Iterable[Word]) -> Word:
     return next((word for word in order if word in found), "holds")
 
 
-def agreed(words: Iterable[Word]) -> Word:
+def combine(words: Iterable[Word]) -> Word:
     """Of several readings of one claim, or repeats of one study: what all of them say."""
     found = set(words)
     return found.pop() if len(found) == 1 else "not decided"

@@ -11,10 +11,10 @@ from layerlab import builtin
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
-from layerlab.studies.engine.statistics import Interval, maximum, resampled, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, maximum, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import below
-from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient, watched
+from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
 
 if TYPE_CHECKING:
     from layerlab.observe.architecture.head_weights import HeadWeights
@@ -40,9 +40,9 @@ def heads(draw: Draw, limit: float, kind: str) -> dict[str, Tensor]:
     from layerlab.measures.quantities.querykey import prenorm_bound, printed_bound, score_bound
     from layerlab.measures.quantities.spectrum import spectrum
 
-    stream, weights = (made if kind == RANDOM else aimed)(draw, limit)
+    stream, weights = (random_heads if kind == RANDOM else aimed_heads)(draw, limit)
     found = {
-        name: spectrum(attended(stream, weights, causal=causal), dtype=torch.float64).norm
+        name: spectrum(attend(stream, weights, causal=causal), dtype=torch.float64).norm
         for name, causal in (("causal", True), ("unmasked", False))
     }
     largest = score_bound(weights, differences=True)
@@ -54,13 +54,13 @@ def heads(draw: Draw, limit: float, kind: str) -> dict[str, Tensor]:
     }
 
 
-def made(draw: Draw, limit: float) -> "tuple[Tensor, HeadWeights]":
+def random_heads(draw: Draw, limit: float) -> "tuple[Tensor, HeadWeights]":
     """What a layer norm gives of random features, and heads with random weights."""
     stream = torch.nn.functional.layer_norm(draw.normal(TOKENS, WIDTH), (WIDTH,))
-    return stream, scaled(draw.normal(HEAD, WIDTH), draw.normal(HEAD, WIDTH), limit)
+    return stream, scale_weights(draw.normal(HEAD, WIDTH), draw.normal(HEAD, WIDTH), limit)
 
 
-def aimed(draw: Draw, limit: float) -> "tuple[Tensor, HeadWeights]":
+def aimed_heads(draw: Draw, limit: float) -> "tuple[Tensor, HeadWeights]":
     """Heads that give the first token all the weight they can: z_i = sqrt(d / 2) (s_i a + b).
 
     Queries read b, which all tokens have, and keys read a, which the first token has with another
@@ -73,10 +73,10 @@ def aimed(draw: Draw, limit: float) -> "tuple[Tensor, HeadWeights]":
     key, query = basis[:, None, :, 0], basis[:, None, :, 1]
     stream = (WIDTH / 2) ** 0.5 * (sign[:, None] * key + query)
     rest = key.new_zeros(draw.count, HEAD - 1, WIDTH)
-    return stream, scaled(torch.cat([query, rest], 1), torch.cat([key, rest], 1), limit)
+    return stream, scale_weights(torch.cat([query, rest], 1), torch.cat([key, rest], 1), limit)
 
 
-def scaled(query: Tensor, key: Tensor, limit: float) -> "HeadWeights":
+def scale_weights(query: Tensor, key: Tensor, limit: float) -> "HeadWeights":
     """Weights of heads behind a layer norm without gain and shift, with the given M."""
     from layerlab.observe.architecture.head_weights import HeadWeights
 
@@ -93,7 +93,7 @@ def scaled(query: Tensor, key: Tensor, limit: float) -> "HeadWeights":
     )
 
 
-def attended(stream: Tensor, weights: "HeadWeights", *, causal: bool) -> "AttentionRecord":
+def attend(stream: Tensor, weights: "HeadWeights", *, causal: bool) -> "AttentionRecord":
     """The attention of a head per draw on its own features."""
     from layerlab.observe.tracing.attention_record import AttentionRecord
 
@@ -120,7 +120,7 @@ def norms(draw: Draw, name: str) -> dict[str, Tensor]:
             found["norm"].append(known.norm)
             found["column"].append(known.column_bound)
 
-    watched(patient(name), excerpts(draw, name, TOKENS), read)
+    for_each_layer(patient(name), excerpts(draw, name, TOKENS), read)
     return {key: torch.stack(rows).view(draw.count, -1) for key, rows in found.items()}
 
 
@@ -164,15 +164,15 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            masked(single[RANDOM], work.seed),
-            scale(single[AIMED], work.seed),
-            corrected(single, work.seed),
-            tells(bounds),
-            separates(bounds),
-            near_one(models, work.seed),
+            judge_masked(single[RANDOM], work.seed),
+            judge_scale(single[AIMED], work.seed),
+            judge_corrected(single, work.seed),
+            judge_tells(bounds),
+            judge_separates(bounds),
+            judge_near_one(models, work.seed),
         ),
         frames={"norms": table(rows)},
-        pictures=(drawn(single[RANDOM]),),
+        pictures=(plot(single[RANDOM]),),
         remarks=(
             f"Random heads: width {WIDTH}, head width {HEAD}, {TOKENS} tokens behind a layer norm "
             "with gain 1, weights scaled to the given M; the scores are divided by sqrt(d_h), as "
@@ -200,11 +200,11 @@ def _median(values: np.ndarray) -> float:
     return float(np.median(values))
 
 
-def masked(found: Mapping[float, Arrays], seed: int) -> Verdict:
+def judge_masked(found: Mapping[float, Arrays], seed: int) -> Verdict:
     """The bound as printed, for the causal attention of a GPT."""
     limit, ratios = _worst(found, "causal", "printed")
     above = sum(int((largest(one, "causal", "printed") > ROUNDING).sum()) for one in found.values())
-    ratio = resampled(ratios, _median, seed)
+    ratio = bootstrap(ratios, _median, seed)
     return Verdict(
         claim=STUDY.claim,
         word="fails" if above else "holds",
@@ -215,10 +215,10 @@ def masked(found: Mapping[float, Arrays], seed: int) -> Verdict:
     )
 
 
-def scale(found: Mapping[float, Arrays], seed: int) -> Verdict:
+def judge_scale(found: Mapping[float, Arrays], seed: int) -> Verdict:
     """The bound as printed without a mask, where its argument is right but for the scale."""
     limit, ratios = _worst(found, "unmasked", "printed")
-    ratio = resampled(ratios, _median, seed)
+    ratio = bootstrap(ratios, _median, seed)
     right = max(largest(one, "unmasked", "unmasked bound").max() for one in found.values())
     return Verdict(
         claim="Without a mask the printed bound holds for multi-head attention, though it divides "
@@ -230,14 +230,14 @@ def scale(found: Mapping[float, Arrays], seed: int) -> Verdict:
     )
 
 
-def corrected(found: Mapping[str, Mapping[float, Arrays]], seed: int) -> Verdict:
+def judge_corrected(found: Mapping[str, Mapping[float, Arrays]], seed: int) -> Verdict:
     """The sum over rows of i keys."""
     ratios = {
         kind: np.stack([largest(one, "causal", "corrected") for one in by_limit.values()], 1)
         for kind, by_limit in found.items()
     }
     top = maximum(np.concatenate(list(ratios.values()), 1))
-    share = resampled(ratios[RANDOM], _median, seed)
+    share = bootstrap(ratios[RANDOM], _median, seed)
     return Verdict(
         claim="Under a causal mask the norm stays below sqrt(sum_i 1 / (1 + (i-1) e^(-2M))).",
         word="fails" if top.value > ROUNDING else "holds",
@@ -248,7 +248,7 @@ def corrected(found: Mapping[str, Mapping[float, Arrays]], seed: int) -> Verdict
     )
 
 
-def tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
+def judge_tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
     """What is left of the bound at the weights of trained models."""
     root = TOKENS**0.5
     shares = {
@@ -258,7 +258,7 @@ def tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
     every = np.concatenate([found["prenorm_bound"] for found in bounds.values()])
     printed = np.concatenate([found["prenorm_printed"] for found in bounds.values()])
     middle = np.median(np.concatenate([found["score_bound"] for found in bounds.values()]))
-    vacuous = resampled(every, lambda one: float((one > VACUOUS * root).mean()))
+    vacuous = bootstrap(every, lambda one: float((one > VACUOUS * root).mean()))
     said = ", ".join(f"{share:.0%} in {name}" for name, share in shares.items())
     return Verdict(
         scale=BUILT_IN,
@@ -272,7 +272,7 @@ def tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
     )
 
 
-def separates(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
+def judge_separates(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
     """Post-norm attention reads a layer norm too, from its second layer on."""
     pre, post = (bounds[name]["prenorm_bound"] for name in PAIR)
     ratio = Interval(
@@ -296,10 +296,10 @@ def separates(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
     )
 
 
-def near_one(models: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_near_one(models: Mapping[str, Arrays], seed: int) -> Verdict:
     """Whether the largest column sum of a pre-norm model is near 1."""
-    columns = {n: resampled(found["column"] ** 2, _median, seed) for n, found in models.items()}
-    measured = {n: resampled(found["norm"], _median, seed) for n, found in models.items()}
+    columns = {n: bootstrap(found["column"] ** 2, _median, seed) for n, found in models.items()}
+    measured = {n: bootstrap(found["norm"], _median, seed) for n, found in models.items()}
     pre, post = (columns[name] for name in PAIR)
     return Verdict(
         scale=BUILT_IN,
@@ -315,7 +315,7 @@ def near_one(models: Mapping[str, Arrays], seed: int) -> Verdict:
     )
 
 
-def drawn(found: Mapping[float, Arrays]) -> Picture:
+def plot(found: Mapping[float, Arrays]) -> Picture:
     """Norms of random heads and the bounds, by M."""
     names = {
         "causal": "norm, causal mask",

@@ -15,7 +15,7 @@ from layerlab.measures.quantities.diversity import relative_residual
 from layerlab.studies.engine.pictures import Curve, curves, heat
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
-from layerlab.studies.engine.statistics import Interval, resampled, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, below, each
 from layerlab.studies.support import passages
@@ -51,7 +51,7 @@ def anatomy(draw: Draw, name: str) -> dict[str, Tensor]:
             found["norms"].append(_norms(layer))
             found["residuals"].append(_residuals(layer))
 
-    passages.watched(passages.patient(name), passages.excerpts(draw, name, TOKENS), read)
+    passages.for_each_layer(passages.patient(name), passages.excerpts(draw, name, TOKENS), read)
     return {
         key: torch.stack(rows).view(draw.count, -1, *rows[0].shape) for key, rows in found.items()
     }
@@ -152,11 +152,11 @@ def run(work: StudyContext) -> Outcome:
     parts = dict(zip(MODELS, gathered, strict=True))
     return Outcome(
         verdicts=(
-            summed(parts),
-            elsewhere(parts, work.seed),
-            closer(parts, work.seed),
-            further(parts, work.seed),
-            carried(parts, work.seed),
+            judge_summed(parts),
+            judge_elsewhere(parts, work.seed),
+            judge_closer(parts, work.seed),
+            judge_further(parts, work.seed),
+            judge_carried(parts, work.seed),
         ),
         frames={"heads": table(rows(parts)), "sublayers": table(rows_of(parts))},
         pictures=(
@@ -186,12 +186,12 @@ def _mean(values: np.ndarray) -> float:
     return float(values.mean())
 
 
-def told(found: Mapping[str, Interval]) -> str:
+def describe(found: Mapping[str, Interval]) -> str:
     """Model by model."""
     return ", ".join(f"{one} in {name}" for name, one in found.items())
 
 
-def summed(parts: Mapping[str, Arrays]) -> Verdict:
+def judge_summed(parts: Mapping[str, Arrays]) -> Verdict:
     """Whether heads side by side, projected together, are the sum of heads projected alone."""
     found = {name: float(column(part, "error").max()) for name, part in parts.items()}
     largest = max(found.values())
@@ -205,18 +205,20 @@ def summed(parts: Mapping[str, Arrays]) -> Verdict:
     )
 
 
-def elsewhere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_elsewhere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """Heads of a layer, two by two."""
     found = {
-        name: resampled(column(part, "apart"), _mean, seed, comparisons=len(parts))
+        name: bootstrap(column(part, "apart"), _mean, seed, comparisons=len(parts))
         for name, part in parts.items()
     }
     return Verdict(
         claim="Heads of a layer attend to different parts of the input.",
         word=each(above(one, APART, 0) for one in found.values()),
         number=found[MODELS[0]].value,
-        said=f"{told(found)} of a head's attention lies on other keys than in another head of its "
-        f"layer, on average; above {APART:g} was asked for",
+        said=(
+            f"{describe(found)} of a head's attention lies on other keys than in another head of "
+            f"its layer, on average; above {APART:g} was asked for"
+        ),
         source="spectral25, section 1.2.2",
     )
 
@@ -227,41 +229,45 @@ def quotients(part: Arrays, read: str, given: str) -> np.ndarray:
     return np.asarray(values[..., ENTERED.index(given)] / values[..., ENTERED.index(read)])
 
 
-def closer(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_closer(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """What attention does to the part that differs between tokens."""
     found = {
-        name: resampled(1 / quotients(part, *ENTERED[:2]), _mean, seed, comparisons=len(parts))
+        name: bootstrap(1 / quotients(part, *ENTERED[:2]), _mean, seed, comparisons=len(parts))
         for name, part in parts.items()
     }
     return Verdict(
         claim="Attention brings tokens closer to each other.",
         word=each(above(one, EFFECT, 1) for one in found.values()),
         number=found[MODELS[0]].value,
-        said="the share of the features that differs between tokens in what attention reads is "
-        f"{told(found)} times that in what it gives, mean over layers; above {EFFECT:g} was asked "
-        "for",
+        said=(
+            "the share of the features that differs between tokens in what attention reads is "
+            f"{describe(found)} times that in what it gives, mean over layers; above {EFFECT:g} "
+            "was asked for"
+        ),
         source="spectral25, section 1.3",
     )
 
 
-def further(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_further(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """What the MLP does to it."""
     found = {
-        name: resampled(quotients(part, *ENTERED[2:]), _mean, seed, comparisons=len(parts))
+        name: bootstrap(quotients(part, *ENTERED[2:]), _mean, seed, comparisons=len(parts))
         for name, part in parts.items()
     }
     return Verdict(
         claim="The MLP works against it: it moves tokens apart.",
         word=each(above(one, EFFECT, 1) for one in found.values()),
         number=found[MODELS[0]].value,
-        said="the share of the features that differs between tokens in what the MLP gives is "
-        f"{told(found)} times that in what it reads, mean over layers; above {EFFECT:g} was asked "
-        "for",
+        said=(
+            "the share of the features that differs between tokens in what the MLP gives is "
+            f"{describe(found)} times that in what it reads, mean over layers; above {EFFECT:g} "
+            "was asked for"
+        ),
         source="spectral25, section 1.3",
     )
 
 
-def carried(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_carried(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """What sublayers add against what the shortcut brings, in the layer where they add most."""
     found = {}
     for name, part in parts.items():
@@ -269,13 +275,13 @@ def carried(parts: Mapping[str, Arrays], seed: int) -> Verdict:
         added = lengths[..., 1:].max(-1) / lengths[..., 0]
         # The first block has an embedding before it, and no stream that others have written.
         layer = 1 + int(added[:, 1:].mean(0).argmax())
-        found[name] = resampled(added[:, layer], _mean, seed, comparisons=len(parts))
+        found[name] = bootstrap(added[:, layer], _mean, seed, comparisons=len(parts))
     return Verdict(
         claim="Behind the first block a sublayer adds less than the shortcut carries.",
         word=each(below(one, 1) for one in found.values()),
         number=found[MODELS[0]].value,
         said="what a sublayer adds is as long as the stream that enters its block, times "
-        f"{told(found)}, in the layer where it adds most; below 1 was asked for",
+        f"{describe(found)}, in the layer where it adds most; below 1 was asked for",
         source="Own, after spectral25, section 1.1, first figure",
     )
 
@@ -306,7 +312,7 @@ def rows_of(parts: Mapping[str, Arrays]) -> list[dict[str, Any]]:
 
 def matrices(name: str) -> Picture:
     """Attention of all heads of one layer on the first sentence of the built-in text."""
-    from layerlab.loading.token_text import spelled
+    from layerlab.loading.token_text import token_strings
     from layerlab.report.figures.export import plain
 
     ids = passages.tokens_of(name)[:SHOWN]
@@ -316,10 +322,10 @@ def matrices(name: str) -> Picture:
         if layer.attention is not None:
             found.append(layer.attention.weights(dtype=torch.float64))
 
-    passages.watched(passages.patient(name), ids[None], read)
+    passages.for_each_layer(passages.patient(name), ids[None], read)
     layer = max(range(len(found)), key=lambda at: float(apart(found[at]).mean()))
     # Equal words of a text are not one word.
-    text = spelled(passages.patient(name), ids)
+    text = token_strings(passages.patient(name), ids)
     words = [f"{place} {plain(word)}" for place, word in enumerate(text)]
     panels = [
         {
@@ -351,7 +357,7 @@ def by_head(part: Arrays, quantity: str, title: str) -> Picture:
 def lengths(parts: Mapping[str, Arrays]) -> Picture:
     """Of the stream, and of what joins it."""
     labels = ("stream before the block", "attention adds", "MLP adds")
-    return _drawn(
+    return _plot(
         parts,
         "norms",
         labels,
@@ -363,10 +369,10 @@ def lengths(parts: Mapping[str, Arrays]) -> Picture:
 def residuals(parts: Mapping[str, Arrays]) -> Picture:
     """What differs between tokens, before and behind each sublayer."""
     title = "Share of the features that differs between tokens (mean over passages)"
-    return _drawn(parts, "residuals", ENTERED, title, y="||JX|| / ||X||")
+    return _plot(parts, "residuals", ENTERED, title, y="||JX|| / ||X||")
 
 
-def _drawn(
+def _plot(
     parts: Mapping[str, Arrays], key: str, labels: Sequence[str], title: str, *, y: str
 ) -> Picture:
     lines = [

@@ -13,7 +13,7 @@ from layerlab.studies.engine.once import once
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, short
-from layerlab.studies.engine.statistics import resampled, summary, table
+from layerlab.studies.engine.statistics import bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, each, within
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
@@ -91,7 +91,7 @@ def run(work: StudyContext) -> Outcome:
         )
         raise UserError(f"study gpt-curves: {told}; expected two models of one depth: {HUB}")
     if not set(work.options.values()) <= set(builtin.NAMES):
-        work.judged = {"scale": named(work.options)}
+        work.judged = {"scale": name_models(work.options)}
     rows = [
         summary(
             found[quantity][:, layer],
@@ -103,13 +103,13 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            placement(parts, work.seed),
-            padding(parts, work.seed),
-            length(parts, work.seed),
-            larger(parts, work.seed),
+            judge_placement(parts, work.seed),
+            judge_padding(parts, work.seed),
+            judge_length(parts, work.seed),
+            judge_larger(parts, work.seed),
         ),
         frames={"norms": table(rows)},
-        pictures=tuple(drawn(parts, texts) for texts in LENGTHS),
+        pictures=tuple(plot(parts, texts) for texts in LENGTHS),
         remarks=(
             pair(work.options),
             "Short texts have 1 to 5 tokens, long ones 12 to 18, as in the source. Every layer's "
@@ -124,7 +124,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def named(options: Mapping[str, Any]) -> str:
+def name_models(options: Mapping[str, Any]) -> str:
     """Models that a user gave, with their parameters; what they were trained on they do not say."""
     sizes = {name: eager(options[role]).num_parameters() for name, role in NAMED.items()}
     return " and ".join(f"{options[NAMED[name]]} of {short(size)}" for name, size in sizes.items())
@@ -153,17 +153,17 @@ def _gaps(parts: Parts, texts: str, quantity: str = "own") -> np.ndarray:
     return np.asarray(post - pre)
 
 
-def placement(parts: Parts, seed: int) -> Verdict:
+def judge_placement(parts: Parts, seed: int) -> Verdict:
     """Whether post-norm lies above pre-norm from the second layer on."""
     gaps = {texts: _gaps(parts, texts)[:, 1:] for texts in LENGTHS}
     count = sum(gap.shape[1] for gap in gaps.values())
     layers = {
-        (texts, layer + 2): resampled(one, _mean, seed, comparisons=count)
+        (texts, layer + 2): bootstrap(one, _mean, seed, comparisons=count)
         for texts, gap in gaps.items()
         for layer, one in enumerate(gap.T)
     }
     told = " and ".join(
-        f"{resampled(gap.mean(1), _mean, seed)} for {texts} texts" for texts, gap in gaps.items()
+        f"{bootstrap(gap.mean(1), _mean, seed)} for {texts} texts" for texts, gap in gaps.items()
     )
     texts, layer = least = min(layers, key=lambda key: layers[key].high)
     return Verdict(
@@ -177,10 +177,10 @@ def placement(parts: Parts, seed: int) -> Verdict:
     )
 
 
-def padding(parts: Parts, seed: int) -> Verdict:
+def judge_padding(parts: Parts, seed: int) -> Verdict:
     """The padded matrix against the text's own."""
     excess = {
-        case: resampled(
+        case: bootstrap(
             (found["padded"] - found["own"]).mean(1), _mean, seed, comparisons=len(parts)
         )
         for case, found in parts.items()
@@ -208,18 +208,18 @@ def growth(found: Mapping[str, Arrays]) -> np.ndarray:
     return np.array([[*own, *uniform] for own, uniform in zip(texts, flat, strict=True)])
 
 
-def _explained(table_of: np.ndarray) -> float:
+def _explain(table_of: np.ndarray) -> float:
     long, short, flat_long, flat_short = table_of.mean(0)
     return float(np.log(flat_long / flat_short) / np.log(long / short))
 
 
-def length(parts: Parts, seed: int) -> Verdict:
+def judge_length(parts: Parts, seed: int) -> Verdict:
     """How much of the growth with length uniform attention shows, which knows no text."""
     told, shares, ratios = [], [], []
     for name in NAMED:
         both = growth({texts: parts[name, texts] for texts in LENGTHS})
-        share = resampled(both, _explained, seed)
-        ratio = resampled(
+        share = bootstrap(both, _explain, seed)
+        ratio = bootstrap(
             both, lambda one: float(one[:, 0].mean() / one[:, 1].mean()), seed, comparisons=2
         )
         shares.append(share)
@@ -236,12 +236,12 @@ def length(parts: Parts, seed: int) -> Verdict:
     )
 
 
-def larger(parts: Parts, seed: int) -> Verdict:
+def judge_larger(parts: Parts, seed: int) -> Verdict:
     """Placement against length, in the same unit."""
     place = np.abs(_gaps(parts, "long").mean(1).mean())
     pre = {texts: parts["pre-norm", texts]["own"].mean(1) for texts in LENGTHS}
     both = np.stack([_gaps(parts, "long").mean(1), pre["long"] - pre["short"]], 1)
-    found = resampled(both, lambda one: float(abs(one[:, 0].mean()) - one[:, 1].mean()), seed)
+    found = bootstrap(both, lambda one: float(abs(one[:, 0].mean()) - one[:, 1].mean()), seed)
     return Verdict(
         claim="The placement of the norm moves the curves more than the length of the texts does.",
         word=above(found, 0),
@@ -252,14 +252,14 @@ def larger(parts: Parts, seed: int) -> Verdict:
     )
 
 
-def drawn(parts: Parts, texts: str) -> Picture:
+def plot(parts: Parts, texts: str) -> Picture:
     """Norms by layer, own tokens and padded, of both models."""
     lines = []
     for kind, name in enumerate(NAMED):
         found = parts[name, texts]
         layers = list(range(1, found["own"].shape[1] + 1))
         for quantity, style in (("own", "solid"), ("padded", "dash")):
-            ends = [resampled(column, _mean) for column in found[quantity].T]
+            ends = [bootstrap(column, _mean) for column in found[quantity].T]
             lines.append(
                 Curve(
                     name=f"{name}, {'own tokens' if quantity == 'own' else 'padded'}",

@@ -12,7 +12,7 @@ from layerlab import builtin
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
-from layerlab.studies.engine.statistics import Interval, line, resampled, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, line, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, each
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
@@ -53,8 +53,8 @@ def stack(draw: Draw, kind: str, causal: bool) -> dict[str, Tensor]:
     for dose in DOSES:
         stream, logs = start, torch.zeros(draw.count, dtype=torch.float64)
         for matrices in layers:
-            mixed = attended(stream, matrices, kind=kind, causal=causal)
-            left, constant = fed(mixed, matrices, dose)
+            mixed = attend(stream, matrices, kind=kind, causal=causal)
+            left, constant = feed(mixed, matrices, dose)
             stream = mixed + left if kind == BESIDE else left
             logs = logs + constant.log() / len(layers)
         found.append(torch.stack([relative_residual(one) for one in stream]))
@@ -77,7 +77,7 @@ def _size(stream: Tensor) -> Tensor:
     return stream.square().mean((1, 2), keepdim=True).sqrt()
 
 
-def attended(stream: Tensor, matrices: Mapping[str, Tensor], *, kind: str, causal: bool) -> Tensor:
+def attend(stream: Tensor, matrices: Mapping[str, Tensor], *, kind: str, causal: bool) -> Tensor:
     """Attention without a skip; scores are held at one size, whatever that of the stream."""
     length = _size(stream) if kind == PLAIN else stream.square().mean(-1, keepdim=True).sqrt()
     read = stream / length
@@ -88,7 +88,7 @@ def attended(stream: Tensor, matrices: Mapping[str, Tensor], *, kind: str, causa
     return torch.softmax(scores, -1) @ read @ matrices["value"]
 
 
-def fed(mixed: Tensor, matrices: Mapping[str, Tensor], dose: float) -> tuple[Tensor, Tensor]:
+def feed(mixed: Tensor, matrices: Mapping[str, Tensor], dose: float) -> tuple[Tensor, Tensor]:
     """f(y) = c tanh(dose y W_1) W_2 at the size of y, whatever the dose; and its constant.
 
     y is taken at size 1, and c is one number for each draw that gives f(y) the size of y, so that
@@ -103,13 +103,13 @@ def fed(mixed: Tensor, matrices: Mapping[str, Tensor], dose: float) -> tuple[Ten
     return size * factor * left, dose * bound * factor[:, 0, 0]
 
 
-def scaled(draw: Draw, name: str) -> dict[str, Tensor]:
+def residual_by_dose(draw: Draw, name: str) -> dict[str, Tensor]:
     """One batch: the relative residual behind the last block, by dose, passage by passage."""
     ids = excerpts(draw, name, PASSAGE)
-    return {"residual": torch.stack([_dosed(name, ids, dose) for dose in TRAINED_DOSES], 1)}
+    return {"residual": torch.stack([_dose(name, ids, dose) for dose in TRAINED_DOSES], 1)}
 
 
-def _dosed(name: str, ids: Tensor, dose: float) -> Tensor:
+def _dose(name: str, ids: Tensor, dose: float) -> Tensor:
     from layerlab.measures.quantities.diversity import relative_residual
     from layerlab.observe.architecture.structure import first_tensor
 
@@ -138,7 +138,7 @@ def run(work: StudyContext) -> Outcome:
     cases = [(kind, causal) for kind in LABELS for causal in (False, True)]
     gathered = work.gather(stack, [{"kind": kind, "causal": causal} for kind, causal in cases])
     parts = dict(zip(cases, gathered, strict=True))
-    passages = work.gather(scaled, [{"name": name} for name in builtin.NAMES], batch=32)
+    passages = work.gather(residual_by_dose, [{"name": name} for name in builtin.NAMES], batch=32)
     models = {n: one["residual"] for n, one in zip(builtin.NAMES, passages, strict=True)}
     rows = [
         summary(found["residual"][:, place], {"stack": _label(case), "dose": dose})
@@ -152,24 +152,24 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            slows(parts, [(PLAIN, False)], STUDY.claim, work.seed),
-            slows(parts, [(PLAIN, True)], "The same holds under a causal mask.", work.seed),
-            slows(
+            judge_slows(parts, [(PLAIN, False)], STUDY.claim, work.seed),
+            judge_slows(parts, [(PLAIN, True)], "The same holds under a causal mask.", work.seed),
+            judge_slows(
                 parts,
                 [(NORMED, False), (NORMED, True)],
                 "The same holds where a norm stands before attention.",
                 work.seed,
             ),
-            slows(
+            judge_slows(
                 parts,
                 [(BESIDE, False), (BESIDE, True)],
                 "The same holds where the feed-forward has a skip of its own.",
                 work.seed,
             ),
-            trained(models, work.seed),
+            judge_trained(models, work.seed),
         ),
         frames={"residual": table(rows)},
-        pictures=(drawn_stacks(parts), drawn_models(models)),
+        pictures=(plot_stacks(parts), plot_models(models)),
         remarks=(
             f"Random stacks: {DEPTHS[True]} layers with a causal mask and {DEPTHS[False]} without "
             f"one, of attention and a feed-forward with tanh, {TOKENS} tokens of width {WIDTH}, "
@@ -205,14 +205,14 @@ def response(residuals: np.ndarray, constants: np.ndarray) -> np.ndarray:
 
 def _slope(residuals: np.ndarray, constants: np.ndarray, seed: int, comparisons: int) -> Interval:
     gained = response(residuals, constants)
-    return resampled(gained, lambda draws: float(np.median(draws)), seed, comparisons=comparisons)
+    return bootstrap(gained, lambda draws: float(np.median(draws)), seed, comparisons=comparisons)
 
 
-def _told(slope: Interval) -> str:
+def _describe(slope: Interval) -> str:
     return "0 up to rounding" if max(slope.high, -slope.low) < ROUNDING else f"{slope}"
 
 
-def slows(
+def judge_slows(
     parts: Mapping[tuple[str, bool], Arrays],
     cases: list[tuple[str, bool]],
     claim: str,
@@ -240,12 +240,12 @@ def _ends(slope: Interval, parts: Mapping[tuple[str, bool], Arrays], case: tuple
     least, most = np.median(parts[case]["lipschitz"][:, [0, -1]], 0)
     mask = "with a causal mask" if case[1] else "without a mask"
     return (
-        f"{_told(slope)}, {mask}, where it goes from {first:.2g} to {last:.2g} over constants of "
-        f"{least:.2g} to {most:.2g}"
+        f"{_describe(slope)}, {mask}, where it goes from {first:.2g} to {last:.2g} over constants "
+        f"of {least:.2g} to {most:.2g}"
     )
 
 
-def trained(models: Mapping[str, np.ndarray], seed: int) -> Verdict:
+def judge_trained(models: Mapping[str, np.ndarray], seed: int) -> Verdict:
     """The same dose for every feed-forward of a trained model, below its own size and above."""
     usual = TRAINED_DOSES.index(1.0)
     weaker, stronger = (
@@ -276,7 +276,7 @@ def trained(models: Mapping[str, np.ndarray], seed: int) -> Verdict:
     )
 
 
-def drawn_stacks(parts: Mapping[tuple[str, bool], Arrays]) -> Picture:
+def plot_stacks(parts: Mapping[tuple[str, bool], Arrays]) -> Picture:
     """Random stacks over the constant; what is below the picture's foot is drawn there."""
     lines = [
         _curve(
@@ -294,7 +294,7 @@ def drawn_stacks(parts: Mapping[tuple[str, bool], Arrays]) -> Picture:
     return curves("stacks", title, lines, x=x, y="relative residual", log="xy")
 
 
-def drawn_models(models: Mapping[str, np.ndarray]) -> Picture:
+def plot_models(models: Mapping[str, np.ndarray]) -> Picture:
     """Trained models over the dose."""
     lines = [
         _curve(name, list(TRAINED_DOSES), found, kind=kind, style="solid")

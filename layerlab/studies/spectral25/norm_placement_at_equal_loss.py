@@ -32,18 +32,23 @@ SHOWN = (
 
 def run(work: StudyContext) -> Outcome:
     """Train, read, judge and draw."""
-    found, notes = train_to_loss.gathered(work)
+    found, notes = train_to_loss.gather_trials(work)
     swept = "; ".join(
         f"{arm} {', '.join(f'{rate:g}: {nats:.3f}' for rate, nats in losses.items())}"
         for arm, losses in found.sweep.items()
     )
-    verdicts = (louder(found), sooner(found), *(apart(found, arm) for arm in ARMS))
+    verdicts = (
+        judge_louder(found),
+        judge_sooner(found),
+        *(judge_apart(found, arm) for arm in ARMS),
+    )
     return Outcome(
         verdicts=tuple(
-            settled(found, verdict) for verdict in (*verdicts, further(found), expressive(found))
+            judge_settled(found, verdict)
+            for verdict in (*verdicts, judge_further(found), judge_expressive(found))
         ),
         frames={"layers": table(rows(found)), "runs": table(ends(found))},
-        pictures=(*(drawn(found, column) for column in range(len(SHOWN))), descent(found)),
+        pictures=(*(plot(found, column) for column in range(len(SHOWN))), descent(found)),
         remarks=(
             "Every model is trained here: on Python's documentation, in batches of 8 passages of "
             "128 tokens, the same ones in the same order for both arms of a seed; the rate rises "
@@ -75,7 +80,7 @@ def missed(found: Contest) -> int:
     return sum(not one["reached"] for runs in found.runs.values() for one in runs)
 
 
-def settled(found: Contest, verdict: Verdict) -> Verdict:
+def judge_settled(found: Contest, verdict: Verdict) -> Verdict:
     """A verdict on one loss needs runs that came to it."""
     if not missed(found):
         return verdict
@@ -99,7 +104,7 @@ def updates(found: Contest, arm: str) -> np.ndarray:
     return np.array([float(one["curve"][-1][0]) for one in found.runs[arm]])
 
 
-def reached(found: Contest) -> str:
+def describe_losses(found: Contest) -> str:
     """The loss of both arms where they were read."""
     told = [
         f"{arm} {np.mean([one['curve'][-1][1] for one in runs]):.3f}"
@@ -108,7 +113,7 @@ def reached(found: Contest) -> str:
     return f"at {found.target:.2f} nats ({', '.join(told)})"
 
 
-def louder(found: Contest) -> Verdict:
+def judge_louder(found: Contest) -> Verdict:
     """Norms of attention at one loss."""
     post, pre = (norms(found, arm).mean(1) for arm in (POST, PRE))
     ratio = small_models.ratio(post, pre)
@@ -117,13 +122,16 @@ def louder(found: Contest) -> Verdict:
         claim=STUDY.claim,
         word=above(ratio, NORM),
         number=ratio.value,
-        said=f"{reached(found)} the norm of post-norm is {ratio} times that of pre-norm, mean over "
-        f"layers and heads, and in the last layer {last[0]:.3g} against {last[1]:.3g}; above "
-        f"{NORM:g} was asked for, the least distance in the source's figures",
+        said=(
+            f"{describe_losses(found)} the norm of post-norm is {ratio} times that of pre-norm, "
+            f"mean over layers and heads, and in the last layer {last[0]:.3g} against "
+            f"{last[1]:.3g}; above {NORM:g} was asked for, the least distance in the source's "
+            "figures"
+        ),
     )
 
 
-def sooner(found: Contest) -> Verdict:
+def judge_sooner(found: Contest) -> Verdict:
     """How long each arm needs."""
     ratio = small_models.ratio(updates(found, POST), updates(found, PRE))
     told = ", ".join(f"{arm} {updates(found, arm).mean():.0f}" for arm in ARMS)
@@ -139,7 +147,7 @@ def sooner(found: Contest) -> Verdict:
     )
 
 
-def apart(found: Contest, arm: str) -> Verdict:
+def judge_apart(found: Contest, arm: str) -> Verdict:
     """Whether tokens become alike in spite of the shortcut."""
     residual = layers(found, arm, RESIDUAL)
     left = small_models.ratio(residual[:, -1], residual[:, 0])
@@ -153,7 +161,7 @@ def apart(found: Contest, arm: str) -> Verdict:
     )
 
 
-def further(found: Contest) -> Verdict:
+def judge_further(found: Contest) -> Verdict:
     """Which arm keeps tokens further apart."""
     pre, post = (layers(found, arm, RESIDUAL)[:, -1] for arm in (PRE, POST))
     ratio = small_models.ratio(pre, post)
@@ -167,7 +175,7 @@ def further(found: Contest) -> Verdict:
     )
 
 
-def expressive(found: Contest) -> Verdict:
+def judge_expressive(found: Contest) -> Verdict:
     """Whether the bound on attention costs directions."""
     pre, post = (layers(found, arm, DIMENSION)[:, 1:].mean(1) for arm in (PRE, POST))
     ratio = small_models.ratio(pre, post)
@@ -221,7 +229,7 @@ def ends(found: Contest) -> list[dict[str, object]]:
     ]
 
 
-def drawn(found: Contest, column: int) -> Picture:
+def plot(found: Contest, column: int) -> Picture:
     """One quantity by layer, and the range of the seeds."""
     lines = []
     for kind, arm in enumerate(ARMS):

@@ -10,7 +10,7 @@ from torch import Tensor
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
-from layerlab.studies.engine.statistics import Interval, maximum, resampled, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, maximum, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, each
 
@@ -48,12 +48,12 @@ def _one(placement: str, seed: int, ids: Tensor) -> dict[str, Tensor]:
             attentions = model(ids, output_attentions=True, use_cache=False).attentions
         matrices = torch.stack([layer.double() for layer in attentions])
         found[f"{scores} norm"] = torch.linalg.matrix_norm(matrices, 2).mean((1, 2))
-        products = multiplied(matrices[:, 0, 0])
+        products = norm_of_product(matrices[:, 0, 0])
         found |= {f"{scores} {name}": number for name, number in products.items()}
     return found
 
 
-def multiplied(matrices: Tensor) -> dict[str, Tensor]:
+def norm_of_product(matrices: Tensor) -> dict[str, Tensor]:
     """The norm of the product of all layers' matrices, and the product of their norms."""
     product = torch.eye(matrices.shape[-1], dtype=matrices.dtype)
     for matrix in matrices:
@@ -107,13 +107,13 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            bounded(parts, work.seed),
-            lacks(parts, work.seed),
-            shape(parts, work.seed),
-            products(parts),
+            judge_bounded(parts, work.seed),
+            judge_lacks(parts, work.seed),
+            judge_shape(parts, work.seed),
+            judge_products(parts),
         ),
         frames={"norms": table(rows)},
-        pictures=(drawn(parts, uniform_norm(TOKENS, TOKENS)),),
+        pictures=(plot(parts, uniform_norm(TOKENS, TOKENS)),),
         remarks=(
             "GPT-2-large is on the Hub: type layerlab inspect openai-community/gpt2-large "
             "--measures spectrum for its own curve. What is judged here is what the source makes "
@@ -140,25 +140,25 @@ def drift(found: np.ndarray) -> np.ndarray:
 
 def _drifts(parts: Curves, placement: str, seed: int) -> dict[str, Interval]:
     return {
-        scores: resampled(
+        scores: bootstrap(
             drift(parts[placement, scores]["norm"]), _mean, seed, comparisons=len(SHARPNESS)
         )
         for scores in SHARPNESS
     }
 
 
-def _told(found: Mapping[str, Interval], parts: Curves, placement: str) -> str:
+def _describe(found: Mapping[str, Interval], parts: Curves, placement: str) -> str:
     plateau = {scores: _mean(parts[placement, scores]["norm"][:, PLATEAU]) for scores in found}
     return " and ".join(
         f"{gap} ({scores} scores, plateau {plateau[scores]:.3g})" for scores, gap in found.items()
     )
 
 
-def bounded(parts: Curves, seed: int) -> Verdict:
+def judge_bounded(parts: Curves, seed: int) -> Verdict:
     """Pre-norm over 36 layers, beside what does not have it: who keeps from has to be needed."""
     found = _drifts(parts, "pre-norm", seed)
     kept = {
-        scores: resampled(
+        scores: bootstrap(
             # The draws of a number are the same weights in both.
             drift(parts["post-norm", scores]["norm"]) - drift(parts["pre-norm", scores]["norm"]),
             _mean,
@@ -173,14 +173,14 @@ def bounded(parts: Curves, seed: int) -> Verdict:
         word=each(above(gap, EFFECT) for gap in kept.values()),
         number=kept["sharp"].value,
         said=f"the mean norm of layers 20 to 32 less that of layers 2 to 10 is "
-        f"{_told(found, parts, 'pre-norm')} in random pre-norm stacks; in post-norm stacks of "
+        f"{_describe(found, parts, 'pre-norm')} in random pre-norm stacks; in post-norm stacks of "
         f"the same start it is larger by {said}, and above {EFFECT:g}, the least that the source "
         "reads from its figures, was asked for: what does not grow without pre-norm is not kept "
         f"from it by pre-norm (mean of {len(parts['pre-norm', 'sharp']['norm'])} draws)",
     )
 
 
-def lacks(parts: Curves, seed: int) -> Verdict:
+def judge_lacks(parts: Curves, seed: int) -> Verdict:
     """Post-norm over as many."""
     found = _drifts(parts, "post-norm", seed)
     first, second = parts["post-norm", "sharp"]["norm"][:, :2].mean(0)
@@ -188,22 +188,24 @@ def lacks(parts: Curves, seed: int) -> Verdict:
         claim="Post-norm lacks this: the norm of its attention rises with depth.",
         word=each(above(gap, EFFECT) for gap in found.values()),
         number=found["sharp"].value,
-        said=f"the same difference is {_told(found, parts, 'post-norm')} in post-norm stacks with "
-        f"the same start, and above {EFFECT:g} was asked for; sqrt(n) would be "
-        f"{TOKENS**0.5:.3g}. With sharp scores they jump from {first:.3g} in layer 1, which "
-        f"reads no norm, to {second:.3g} in layer 2",
+        said=(
+            f"the same difference is {_describe(found, parts, 'post-norm')} in post-norm stacks "
+            f"with the same start, and above {EFFECT:g} was asked for; sqrt(n) would be "
+            f"{TOKENS**0.5:.3g}. With sharp scores they jump from {first:.3g} in layer 1, which "
+            f"reads no norm, to {second:.3g} in layer 2"
+        ),
         source="spectral25, sections 2.2 and 2.3",
     )
 
 
-def shape(parts: Curves, seed: int) -> Verdict:
+def judge_shape(parts: Curves, seed: int) -> Verdict:
     """Whether the figure's rise and fall are there without training."""
     told, steps = [], []
     for scores in SHARPNESS:
         found = parts["pre-norm", scores]["norm"]
         plateau = found[:, PLATEAU].mean(1)
         rise, fall = (
-            resampled(plateau - away, _mean, seed, comparisons=2 * len(SHARPNESS))
+            bootstrap(plateau - away, _mean, seed, comparisons=2 * len(SHARPNESS))
             for away in (found[:, 0], found[:, FALL].mean(1))
         )
         steps += [rise, fall]
@@ -220,7 +222,7 @@ def shape(parts: Curves, seed: int) -> Verdict:
     )
 
 
-def products(parts: Curves) -> Verdict:
+def judge_products(parts: Curves) -> Verdict:
     """What is multiplied over all layers, against the product of the norms."""
     found = {place: maximum(parts[place, "sharp"]["product"]) for place in VARIANTS}
     told = ", ".join(f"{norm} in {place}" for place, norm in found.items())
@@ -238,12 +240,12 @@ def products(parts: Curves) -> Verdict:
     )
 
 
-def drawn(parts: Curves, uniform: float) -> Picture:
+def plot(parts: Curves, uniform: float) -> Picture:
     """Norms by depth."""
     layers = list(range(1, DEPTH + 1))
     lines = []
     for (place, scores), found in parts.items():
-        ends = [resampled(column, _mean) for column in found["norm"].T]
+        ends = [bootstrap(column, _mean) for column in found["norm"].T]
         lines.append(
             Curve(
                 name=f"{place}, {scores} scores",

@@ -18,10 +18,10 @@ from layerlab.studies.engine.once import once
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
-from layerlab.studies.engine.statistics import Interval, resampled, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import below, each
-from layerlab.studies.support.passages import excerpts, overlap, patient, tokens_of, watched
+from layerlab.studies.support.passages import excerpts, for_each_layer, overlap, patient, tokens_of
 
 if TYPE_CHECKING:
     from layerlab.numerics.theory.modules import Attention, FeedForward, Norm
@@ -50,7 +50,7 @@ class Piece:
 def attending(piece: Piece, x: Tensor) -> Linear:
     """What the attention sublayer does to any features while its weights and norm stay as at x."""
     read = piece.norm.value(x)
-    scale = _held(piece.norm, x)
+    scale = _hold(piece.norm, x)
     matrices = [piece.attention.weights(read, head) for head in range(piece.attention.heads)]
     joined = piece.attention.joined()
     assert joined is not None
@@ -68,7 +68,7 @@ def feeding(piece: Piece, x: Tensor) -> Linear:
     parts, norm = piece.feedforward, piece.second
     if parts is None or norm is None:
         return torch.zeros_like
-    read, scale = norm.value(x), _held(norm, x)
+    read, scale = norm.value(x), _hold(norm, x)
     inward = functional.linear(read, parts.inward)
     # A gate multiplies what comes in; without one the activation does, as f(u) / u.
     gate = torch.where(inward == 0, 0.0, parts.hidden(read) / inward)
@@ -79,7 +79,7 @@ def feeding(piece: Piece, x: Tensor) -> Linear:
     return apply
 
 
-def _held(norm: "Norm", x: Tensor) -> Tensor:
+def _hold(norm: "Norm", x: Tensor) -> Tensor:
     """The factor that an RMS norm multiplies the features of each token by."""
     assert norm.kind == "rms" and norm.shift is None, "a held norm is linear without a mean"
     gain = torch.ones(x.shape[-1]).to(x) if norm.gain is None else norm.gain
@@ -103,7 +103,7 @@ def paths(start: Tensor, pieces: Sequence[Piece]) -> Tensor:
 
 
 @once
-def trained() -> tuple[Piece, ...]:
+def trained_layers() -> tuple[Piece, ...]:
     """The layers of the built-in llama in float64, each checked against what the model computes."""
     from dataclasses import replace
 
@@ -133,7 +133,7 @@ def trained() -> tuple[Piece, ...]:
             )
         )
 
-    watched(subject, tokens_of(MODEL)[None, :TOKENS], read)
+    for_each_layer(subject, tokens_of(MODEL)[None, :TOKENS], read)
     return tuple(found)
 
 
@@ -173,7 +173,7 @@ def random(draw: Draw, causal: bool) -> tuple[Piece, ...]:
 def one(draw: Draw, case: str) -> dict[str, Tensor]:
     """One batch: shares, sizes and residuals of the paths of each length."""
     if case == MODEL:
-        found = [paths(embedded(ids), trained()) for ids in excerpts(draw, MODEL, TOKENS)]
+        found = [paths(embedded(ids), trained_layers()) for ids in excerpts(draw, MODEL, TOKENS)]
     else:
         found = []
         for _ in range(draw.count):
@@ -193,9 +193,9 @@ def share(parts: Tensor) -> Tensor:
 
 def apart(parts: Tensor) -> Tensor:
     """The same of what differs between tokens: every part minus its mean over tokens."""
-    from layerlab.measures.support.centring import centred
+    from layerlab.measures.support.centring import centre
 
-    return share(torch.stack([centred(part) for part in parts]))
+    return share(torch.stack([centre(part) for part in parts]))
 
 
 def residual(parts: Tensor) -> Tensor:
@@ -218,15 +218,15 @@ def run(work: StudyContext) -> Outcome:
     found = {case: steps(one["residual"], work.seed) for case, one in parts.items()}
     return Outcome(
         verdicts=(
-            short({case: found["share"] for case, found in parts.items()}, work.seed),
-            ranked(found),
-            nearer(found, len(parts[MODEL]["share"])),
-            differing(parts, work.seed),
+            judge_short({case: found["share"] for case, found in parts.items()}, work.seed),
+            judge_ranked(found),
+            judge_nearer(found, len(parts[MODEL]["share"])),
+            judge_differing(parts, work.seed),
         ),
-        frames={"paths": table(rows), "steps": table(list(_stepped(found)))},
+        frames={"paths": table(rows), "steps": table(list(_step(found)))},
         pictures=(
-            drawn("share", "Share of the output by path length", parts, "share of the output"),
-            drawn("residual", "Rank of what paths carry", parts, "relative residual"),
+            plot("share", "Share of the output by path length", parts, "share of the output"),
+            plot("residual", "Rank of what paths carry", parts, "relative residual"),
         ),
         remarks=(
             "A path's length is the number of attention sublayers that it passes. Attention "
@@ -256,15 +256,15 @@ def _mean(values: np.ndarray) -> float:
     return float(values.mean())
 
 
-def short(shares: dict[str, np.ndarray], seed: int) -> Verdict:
+def judge_short(shares: dict[str, np.ndarray], seed: int) -> Verdict:
     """Short against the half of the layers that a path passes if all 2^L paths count alike."""
     found = {
-        case: resampled(length(one), _mean, seed, comparisons=len(shares))
+        case: bootstrap(length(one), _mean, seed, comparisons=len(shares))
         for case, one in shares.items()
     }
     middle = DEPTH / 2
     said = ", ".join(f"{mean} in {LABELS[case]}" for case, mean in found.items())
-    least = resampled(shares[MODEL][:, :2].sum(1), _mean, seed)
+    least = bootstrap(shares[MODEL][:, :2].sum(1), _mean, seed)
     return Verdict(
         claim=STUDY.claim,
         word=each(below(one, middle) for one in found.values()),
@@ -280,18 +280,18 @@ def steps(residuals: np.ndarray, seed: int) -> list[Interval]:
     """By what the residual is multiplied from each length to the next, median over draws."""
     quotients = residuals[:, 1:] / residuals[:, :-1]
     return [
-        resampled(one, lambda draws: float(np.median(draws)), seed, comparisons=DEPTH * len(CASES))
+        bootstrap(one, lambda draws: float(np.median(draws)), seed, comparisons=DEPTH * len(CASES))
         for one in quotients.T
     ]
 
 
-def _stepped(found: Mapping[str, Sequence[Interval]]) -> Iterator[dict[str, Any]]:
+def _step(found: Mapping[str, Sequence[Interval]]) -> Iterator[dict[str, Any]]:
     for case, every in found.items():
         for place, step in enumerate(every):
             yield {"stack": case, "from": place, "to": place + 1, **vars(step)}
 
 
-def ranked(found: Mapping[str, Sequence[Interval]]) -> Verdict:
+def judge_ranked(found: Mapping[str, Sequence[Interval]]) -> Verdict:
     """Whether every sublayer more takes what is carried nearer to rank 1."""
     every = [step for one in found.values() for step in one]
     told = ", ".join(
@@ -315,7 +315,7 @@ def ranked(found: Mapping[str, Sequence[Interval]]) -> Verdict:
     )
 
 
-def nearer(found: Mapping[str, Sequence[Interval]], draws: int) -> Verdict:
+def judge_nearer(found: Mapping[str, Sequence[Interval]], draws: int) -> Verdict:
     """The same as far as it goes."""
     every = [step for one in found.values() for step in one[:FALLING]]
     last = max(every, key=lambda step: step.high)
@@ -331,10 +331,10 @@ def nearer(found: Mapping[str, Sequence[Interval]], draws: int) -> Verdict:
     )
 
 
-def differing(parts: dict[str, Any], seed: int) -> Verdict:
+def judge_differing(parts: dict[str, Any], seed: int) -> Verdict:
     """Whether what keeps tokens apart comes by shorter paths than what they have in common."""
     found = {
-        case: resampled(
+        case: bootstrap(
             length(one["apart"]) - length(one["share"]), _mean, seed, comparisons=len(parts)
         )
         for case, one in parts.items()
@@ -352,7 +352,7 @@ def differing(parts: dict[str, Any], seed: int) -> Verdict:
     )
 
 
-def drawn(quantity: str, title: str, parts: dict[str, Any], y: str) -> Picture:
+def plot(quantity: str, title: str, parts: dict[str, Any], y: str) -> Picture:
     """One line per stack over the length of paths."""
     places = list(range(DEPTH + 1))
     lines = [

@@ -14,7 +14,7 @@ from torch import Tensor
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
-from layerlab.studies.engine.statistics import Interval, resampled, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above
 
@@ -60,7 +60,7 @@ def bare(draw: Draw, causal: bool) -> dict[str, Tensor]:
     return {"residual": torch.stack(rows, 1)}
 
 
-def built(draw: Draw, name: str, position: str) -> dict[str, Tensor]:
+def collapse_of(draw: Draw, name: str, position: str) -> dict[str, Tensor]:
     """One batch: the relative residual of the stream of a variant's random stack, layer by layer.
 
     Without a mask every token sees every other, as the theorem has it.
@@ -71,7 +71,7 @@ def built(draw: Draw, name: str, position: str) -> dict[str, Tensor]:
     masks = {"causal": None, "open": open_mask}
     rows: dict[str, list[Tensor]] = {mask: [] for mask in masks}
     for _ in range(draw.count):
-        seed, ids = _drawn(draw)
+        seed, ids = _draw(draw)
         model = build(
             name,
             width=WIDTH,
@@ -82,7 +82,7 @@ def built(draw: Draw, name: str, position: str) -> dict[str, Tensor]:
             seed=seed,
             position=position,
         )
-        model = widened(model.requires_grad_(False).double())
+        model = widen(model.requires_grad_(False).double())
         model.set_attn_implementation("eager")
         for name_of, mask in masks.items():
             rows[name_of].append(_residuals(model, ids, mask))
@@ -107,13 +107,13 @@ def _residuals(model: Any, ids: Tensor, mask: Tensor | None) -> Tensor:
     return torch.stack(found)
 
 
-def _drawn(draw: Draw) -> tuple[int, Tensor]:
+def _draw(draw: Draw) -> tuple[int, Tensor]:
     """A seed for the weights, and token ids."""
     seed = int(torch.randint(2**31, (), generator=draw.generator))
     return seed, torch.randint(VOCAB, (TOKENS,), generator=draw.generator)
 
 
-def widened(model: Any) -> Any:
+def widen(model: Any) -> Any:
     """The model with every matrix of its blocks scaled to entries of variance 1 / inputs.
 
     Models start with entries of 0.02, with which a narrow stack does next to nothing.
@@ -129,7 +129,7 @@ def run(work: StudyContext) -> Outcome:
     masks = {False: "no mask", True: "causal mask"}
     lone = dict(zip(masks, work.gather(bare, [{"causal": one} for one in masks]), strict=True))
     cases = [*((name, "learned") for name in VARIANTS), ("attention-only", "rotary")]
-    parts = work.gather(built, [{"name": n, "position": p} for n, p in cases], batch=16)
+    parts = work.gather(collapse_of, [{"name": n, "position": p} for n, p in cases], batch=16)
     bares = {causal: found["residual"] for causal, found in lone.items()}
     stacks = {
         (name if position == "learned" else ROTARY, causal): found["causal" if causal else "open"]
@@ -148,14 +148,14 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            doubly(bares[False], work.seed),
-            halved(bares[True], work.seed),
-            rotary(stacks[ROTARY, False], stacks["attention-only", False], work.seed),
-            skips(stacks, work.seed),
-            feedforward(stacks, work.seed),
+            judge_doubly(bares[False], work.seed),
+            judge_halved(bares[True], work.seed),
+            judge_rotary(stacks[ROTARY, False], stacks["attention-only", False], work.seed),
+            judge_skips(stacks, work.seed),
+            judge_feedforward(stacks, work.seed),
         ),
         frames={"residual": table(rows)},
-        pictures=(drawn_bare(bares), drawn_stacks(stacks)),
+        pictures=(plot_bare(bares), plot_stacks(stacks)),
         remarks=(
             f"Bare stack: {TOKENS} tokens of width {BARE_WIDTH}, one head, no norm, float64, the "
             "setting of the theorem behind the claim (dong21, Theorem 2.2).",
@@ -190,9 +190,9 @@ def _median(values: np.ndarray) -> float:
     return float(np.median(known)) if len(known) else math.nan
 
 
-def doubly(residuals: np.ndarray, seed: int) -> Verdict:
+def judge_doubly(residuals: np.ndarray, seed: int) -> Verdict:
     """The claim as it stands: attention that sees every token."""
-    found = resampled(order(residuals), _median, seed)
+    found = bootstrap(order(residuals), _median, seed)
     shown = ", ".join(f"{one:.2g}" for one in np.median(residuals, 0)[3:7])
     return Verdict(
         claim=STUDY.claim,
@@ -204,11 +204,11 @@ def doubly(residuals: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def halved(residuals: np.ndarray, seed: int) -> Verdict:
+def judge_halved(residuals: np.ndarray, seed: int) -> Verdict:
     """The same under the mask that every GPT has."""
     last = 6
     ratios = (residuals[:, -1] / residuals[:, -1 - last]) ** (1 / last)
-    found, power = resampled(ratios, _median, seed), resampled(order(residuals), _median, seed)
+    found, power = bootstrap(ratios, _median, seed), bootstrap(order(residuals), _median, seed)
     return Verdict(
         claim="In a GPT, whose attention is causal, the collapse is doubly exponential, too.",
         word=above(power, ORDER),
@@ -221,10 +221,10 @@ def halved(residuals: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def rotary(found: np.ndarray, learned: np.ndarray, seed: int) -> Verdict:
+def judge_rotary(found: np.ndarray, learned: np.ndarray, seed: int) -> Verdict:
     """Positions inside attention keep its rows apart when all tokens are equal."""
     powers = {
-        name: resampled(order(one, FLOOR_MODEL), _median, seed)
+        name: bootstrap(order(one, FLOOR_MODEL), _median, seed)
         for name, one in (("rotary", found), ("learned", learned))
     }
     power = powers["rotary"]
@@ -241,10 +241,10 @@ def rotary(found: np.ndarray, learned: np.ndarray, seed: int) -> Verdict:
 
 
 def _last(found: np.ndarray, seed: int) -> Interval:
-    return resampled(found[:, -1], _median, seed)
+    return bootstrap(found[:, -1], _median, seed)
 
 
-def skips(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) -> Verdict:
+def judge_skips(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) -> Verdict:
     """Attention with its skip beside attention alone."""
     kept = {causal: _last(stacks["attention-skip", causal], seed) for causal in (False, True)}
     alone = {causal: _last(stacks["attention-only", causal], seed) for causal in (False, True)}
@@ -262,11 +262,11 @@ def skips(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) -> Verdict:
     )
 
 
-def feedforward(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) -> Verdict:
+def judge_feedforward(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) -> Verdict:
     """Feed-forward without skips beside attention alone."""
     found = {c: _last(stacks["attention-mlp", c], seed) for c in (False, True)}
     alone = {c: _last(stacks["attention-only", c], seed) for c in (False, True)}
-    slower = resampled(
+    slower = bootstrap(
         np.stack([_decay(stacks[name, False]) for name in ("attention-mlp", "attention-only")], 1),
         lambda pair: float(np.median(pair[:, 0]) - np.median(pair[:, 1])),
         seed,
@@ -290,7 +290,7 @@ def _decay(residuals: np.ndarray) -> np.ndarray:
     return np.asarray(np.log10(residuals[:, 2]))
 
 
-def drawn_bare(found: Mapping[bool, np.ndarray]) -> Picture:
+def plot_bare(found: Mapping[bool, np.ndarray]) -> Picture:
     """Bare attention, with mask and without."""
     lines = [
         _curve("causal mask" if causal else "no mask", residuals, int(causal), "solid", FLOOR)
@@ -300,7 +300,7 @@ def drawn_bare(found: Mapping[bool, np.ndarray]) -> Picture:
     return curves("bare", title, lines, x="layer", y="relative residual")
 
 
-def drawn_stacks(stacks: Mapping[tuple[str, bool], np.ndarray]) -> Picture:
+def plot_stacks(stacks: Mapping[tuple[str, bool], np.ndarray]) -> Picture:
     """The variants of the package."""
     lines = [
         _curve(

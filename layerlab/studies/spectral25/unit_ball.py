@@ -11,16 +11,16 @@ from torch import Tensor
 from layerlab.studies.engine.pictures import Curve, curves, plane
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
-from layerlab.studies.engine.statistics import Interval, resampled, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, below, each, within
 from layerlab.studies.support.passages import (
     PASSAGES,
     excerpts,
+    for_each_layer,
     overlap,
     patient,
     tokens_of,
-    watched,
 )
 
 # GPT-1's attention hands over its scores, and neither queries nor keys.
@@ -66,7 +66,7 @@ def angles(draw: Draw, name: str) -> dict[str, Tensor]:
             entered = layer.sublayers["attention"].entered.double()
             found[-1]["radius"] = entered.norm(dim=1).mean().expand(len(rows))
 
-    watched(patient(name), excerpts(draw, name, TOKENS), read)
+    for_each_layer(patient(name), excerpts(draw, name, TOKENS), read)
     return {key: torch.stack([row[key] for row in found]).view(draw.count, -1) for key in found[0]}
 
 
@@ -77,7 +77,7 @@ def _head(attended: Any, head: int) -> dict[str, Tensor]:
     allowed = attended.allowed()[0]
     scores = attended.logits(slice(head, head + 1), dtype=torch.float64)[0]
     return {
-        "aligned": matched(query, key, allowed),
+        "aligned": share_matched(query, key, allowed),
         "between": between(query, key, allowed),
         "queries": cosine(query),
         "keys": cosine(key),
@@ -90,7 +90,7 @@ def _cosines(query: Tensor, key: Tensor) -> Tensor:
     return units[0] @ units[1].mT
 
 
-def matched(query: Tensor, key: Tensor, allowed: Tensor) -> Tensor:
+def share_matched(query: Tensor, key: Tensor, allowed: Tensor) -> Tensor:
     """How often the key with the largest score of a row is the one with the smallest angle."""
     rows = allowed.sum(1) >= KEYS
     best = [
@@ -133,7 +133,7 @@ def axes(mapped: Tensor) -> Tensor:
     return torch.linalg.svdvals(mapped)
 
 
-def chosen(name: str) -> Chosen:
+def choose_head(name: str) -> Chosen:
     """The head whose map has the largest norm, on the beginning of the built-in text."""
     every = maps(name)
     head = int(torch.linalg.matrix_norm(every, 2).argmax())
@@ -151,7 +151,7 @@ def chosen(name: str) -> Chosen:
         found["key"] = layer.attention.key[layer.attention.kv_head(own)].double()
         found["layer"] = torch.tensor(layer.layer)
 
-    watched(patient(name), tokens_of(name)[None, : 2 * TOKENS], read)
+    for_each_layer(patient(name), tokens_of(name)[None, : 2 * TOKENS], read)
     layer = int(found.pop("layer"))
     own = head % (len(every) // len(patient(name).stack.attentions))  # type: ignore[union-attr]
     return Chosen(name=f"{name}, layer {layer}, head {own}", values=values, **found)
@@ -162,7 +162,7 @@ def run(work: StudyContext) -> Outcome:
     gathered = work.gather(angles, [{"name": name} for name in MODELS], batch=16)
     parts = dict(zip(MODELS, gathered, strict=True))
     semi = {name: axes(maps(name)).numpy() for name in MODELS}
-    one = chosen(MODELS[0])
+    one = choose_head(MODELS[0])
     rows = [
         summary(values.ravel(), {"model": name, "quantity": quantity})
         for name, found in parts.items()
@@ -174,14 +174,14 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            aligned(parts, work.seed),
-            cones(parts, work.seed),
-            ball(semi, work.seed),
-            ordered(parts, work.seed),
-            sphere(parts, work.seed),
+            judge_aligned(parts, work.seed),
+            judge_cones(parts, work.seed),
+            judge_ball(semi, work.seed),
+            judge_ordered(parts, work.seed),
+            judge_sphere(parts, work.seed),
         ),
         frames={"heads": table(rows)},
-        pictures=(drawn_ball(one), drawn_angles(one), drawn_axes(semi)),
+        pictures=(plot_ball(one), plot_angles(one), plot_axes(semi)),
         remarks=(
             f"Pictures: the head whose value-output map has the largest norm ({one.name}), on the "
             f"first {2 * TOKENS} tokens of the built-in text.",
@@ -207,11 +207,11 @@ def together(
 ) -> dict[str, Interval]:
     """A number of each model, with intervals that hold together."""
     return {
-        name: resampled(one, number, seed, comparisons=len(values)) for name, one in values.items()
+        name: bootstrap(one, number, seed, comparisons=len(values)) for name, one in values.items()
     }
 
 
-def aligned(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_aligned(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """Whether direction decides, or length has a say."""
     found = together({name: one["aligned"] for name, one in parts.items()}, _mean, seed)
     said = ", ".join(f"{share} of rows in {name}" for name, share in found.items())
@@ -227,7 +227,7 @@ def aligned(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     )
 
 
-def cones(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_cones(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """Queries among themselves, keys among themselves, and the two."""
     told = []
     gaps = together(
@@ -240,9 +240,9 @@ def cones(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     )
     for name, found in parts.items():
         told.append(
-            f"{resampled(found['queries'], _mean, seed)} among queries, "
-            f"{resampled(found['keys'], _mean, seed)} among keys and "
-            f"{resampled(found['between'], _mean, seed)} between them in {name}"
+            f"{bootstrap(found['queries'], _mean, seed)} among queries, "
+            f"{bootstrap(found['keys'], _mean, seed)} among keys and "
+            f"{bootstrap(found['between'], _mean, seed)} between them in {name}"
         )
     apart = ", ".join(f"{gap} in {name}" for name, gap in gaps.items())
     return Verdict(
@@ -261,7 +261,7 @@ def ratios(values: np.ndarray) -> np.ndarray:
     return np.asarray([one[0] / one[kept][-1] for one, kept in zip(values, there, strict=True)])
 
 
-def ball(semi: Mapping[str, np.ndarray], seed: int) -> Verdict:
+def judge_ball(semi: Mapping[str, np.ndarray], seed: int) -> Verdict:
     """Semi-axes of the image of the unit ball."""
     found = together({name: ratios(values) for name, values in semi.items()}, _median, seed)
     said = ", ".join(f"{ratio} in {name}" for name, ratio in found.items())
@@ -279,7 +279,7 @@ def ball(semi: Mapping[str, np.ndarray], seed: int) -> Verdict:
     )
 
 
-def ordered(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_ordered(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """The size of scores behind a norm."""
     found = together({name: one["score"].max(1) for name, one in parts.items()}, _median, seed)
     said = ", ".join(f"{score} in {name}" for name, score in found.items())
@@ -294,7 +294,7 @@ def ordered(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     )
 
 
-def sphere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_sphere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """The length of what attention reads."""
     found = together({name: one["radius"] for name, one in parts.items()}, _mean, seed)
     said = ", ".join(f"{radius} in {name}" for name, radius in found.items())
@@ -309,7 +309,7 @@ def sphere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     )
 
 
-def drawn_ball(one: Chosen) -> Picture:
+def plot_ball(one: Chosen) -> Picture:
     """The ellipse of the two leading directions, with the tokens that were mapped."""
     turn = np.linspace(0, 2 * np.pi, 181)
     first, second = (float(value) for value in one.values[:2])
@@ -338,7 +338,7 @@ def drawn_ball(one: Chosen) -> Picture:
     )
 
 
-def drawn_angles(one: Chosen) -> Picture:
+def plot_angles(one: Chosen) -> Picture:
     """Queries and keys in the plane of their two leading directions."""
     both = torch.cat([one.query, one.key])
     right = torch.linalg.svd(both, full_matrices=False).Vh[:2]
@@ -359,7 +359,7 @@ def drawn_angles(one: Chosen) -> Picture:
     )
 
 
-def drawn_axes(semi: Mapping[str, np.ndarray]) -> Picture:
+def plot_axes(semi: Mapping[str, np.ndarray]) -> Picture:
     """Semi-axes of the images, over heads."""
     lines = []
     for kind, (name, values) in enumerate(semi.items()):

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from layerlab.measures.quantities.diversity import relative_residual
-from layerlab.measures.support.centring import centred
-from layerlab.studies.support.passages import watched
+from layerlab.measures.support.centring import centre
+from layerlab.studies.support.passages import for_each_layer
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
@@ -31,12 +31,12 @@ def depths(subject: "LoadedModel", ids: Tensor) -> Tensor:
     def read(layer: Any) -> None:
         streams.setdefault(layer.layer, []).append(layer.stream[OUTLIERS:].clone())
 
-    watched(subject, ids, read)
+    for_each_layer(subject, ids, read)
     found = []
     for layer in sorted(streams):
         parts = streams[layer]
         residual = torch.stack([relative_residual(part) for part in parts]).mean()
-        values = gram_eigenvalues(centred(torch.cat(parts)))
+        values = gram_eigenvalues(centre(torch.cat(parts)))
         found.append(
             torch.stack([residual, effective_dimension(values, SHARE) / parts[0].shape[1]])
         )

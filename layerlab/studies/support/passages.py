@@ -56,7 +56,7 @@ def excerpts(draw: Draw, name: str, length: int, each: int = 1) -> Tensor:
     return torch.stack([whole[start : start + length] for start in starts.tolist()])
 
 
-def watched(subject: "LoadedModel", ids: Tensor, read: Callable[["Layer"], None]) -> None:
+def for_each_layer(subject: "LoadedModel", ids: Tensor, read: Callable[["Layer"], None]) -> None:
     """Hand every layer of every passage to `read`, passage by passage.
 
     Raises:

@@ -81,9 +81,9 @@ Read = Callable[[Twin], dict[str, Any]]
 
 def recipe(arm: str, seed: int, *, layers: int, width: int, updates: int) -> Any:
     """What one model is trained by; the plain one beside it says how many parameters it has."""
-    from layerlab.recipes.training import recipe_of
+    from layerlab.recipes.training import make_recipe
 
-    return recipe_of(
+    return make_recipe(
         {
             "name": "twin",
             "model": {
@@ -112,24 +112,24 @@ def parameters(variant: str = PLAIN, *, layers: int, width: int) -> int:
     # Late: a list of studies needs nothing that trains.
     from layerlab.model.cost.cost import account
     from layerlab.model.design import design
-    from layerlab.tokenization.load import loaded_words
+    from layerlab.tokenization.load import load_tokenizer
 
     sizes = {"layers": layers, "width": width, "heads": 4, "context": CONTEXT}
     found = design(
         variant,
-        sizes={**sizes, "vocab": len(loaded_words(WORDS))},
+        sizes={**sizes, "vocab": len(load_tokenizer(WORDS))},
         options={"head": "untied"},
     )
     return account(found.spec, found.shape).parameters
 
 
-def taught(arm: str, seed: int, **sizes: int) -> Twin:
+def train_one(arm: str, seed: int, **sizes: int) -> Twin:
     """Train one model of a variant; all of a seed start and go on with the same numbers."""
     # Late: a list of studies needs nothing that trains.
     from layerlab.console.progress import Silent
     from layerlab.experiments.session import prepare
     from layerlab.loading.model import subject
-    from layerlab.tokenization.load import loaded_words
+    from layerlab.tokenization.load import load_tokenizer
     from layerlab.training.trainer import Trainer
 
     with _ALONE, TemporaryDirectory() as folder:
@@ -141,14 +141,16 @@ def taught(arm: str, seed: int, **sizes: int) -> Twin:
             training.advance()
         nats = float(training.finish()["nats"])
         (blocks,) = training.held.batches(HELD)
-    found = subject(training.model.eval(), tokenizer=loaded_words(WORDS))
+    found = subject(training.model.eval(), tokenizer=load_tokenizer(WORDS))
     return Twin(found, nats, blocks.inputs.clone())
 
 
-def gathered(work: StudyContext, arms: Sequence[str]) -> tuple[Parts, tuple[str, ...]]:
+def gather_arms(work: StudyContext, arms: Sequence[str]) -> tuple[Parts, tuple[str, ...]]:
     """Loss and layers of every arm, seed by seed, and what a reader has to know of them."""
     seeds = seeds_of(work)
-    found, notes = kept(work, [(arm, seed) for arm in arms for seed in seeds], depth, kind="depth")
+    found, notes = kept_readings(
+        work, [(arm, seed) for arm in arms for seed in seeds], depth, kind="depth"
+    )
     parts = {
         arm: {
             name: np.array([found[arm, seed][name] for seed in seeds])
@@ -159,7 +161,7 @@ def gathered(work: StudyContext, arms: Sequence[str]) -> tuple[Parts, tuple[str,
     return parts, (ABOUT, PAIRED, *notes)
 
 
-def kept(
+def kept_readings(
     work: StudyContext, jobs: Sequence[Job], read: Read, *, kind: str, asked: str = ""
 ) -> tuple[dict[Job, dict[str, Any]], list[str]]:
     """What is read of every model, and what came otherwise than by training it now.
@@ -173,11 +175,11 @@ def kept(
         asked: what they depend on besides the model; the fast mode takes what lies there.
     """
     # Late: a list of studies needs nothing that trains.
-    from layerlab.data.sources import opened
+    from layerlab.data.sources import open_source
     from layerlab.recipes.training_sections import Source
 
     # The documentation is that of the Python that runs.
-    text = f"{opened(Source(text=TEXT)).identity} {asked}".strip()
+    text = f"{open_source(Source(text=TEXT)).identity} {asked}".strip()
     sizes = {name: work.options[name] for name in SIZES}
     files = {job: place(work.runs, kind, *job, **sizes) for job in jobs}
     small = work.fast and not all(file.is_file() for file in files.values())
@@ -185,9 +187,9 @@ def kept(
         work.watcher.start(work.study, len(jobs))
     found, before, hours = {}, 0, list[float | None]()
     for number, job in enumerate(jobs):
-        stored = None if small else _stored(files[job], None if work.fast else text)
+        stored = None if small else _store(files[job], None if work.fast else text)
         begun = time.perf_counter()
-        found[job] = stored or read(taught(*job, **(FAST if small else sizes)))
+        found[job] = stored or read(train_one(*job, **(FAST if small else sizes)))
         hours.append(_hours(stored, begun))
         if stored is None and not small:
             more = {"sizes": sizes, "text": text, "hours": hours[-1]}
@@ -252,7 +254,7 @@ def depth(twin: Twin) -> dict[str, Any]:
     return {"nats": twin.nats, "layers": depths(twin.subject, twin.held).tolist()}
 
 
-def _stored(file: Path, text: str | None) -> dict[str, Any] | None:
+def _store(file: Path, text: str | None) -> dict[str, Any] | None:
     """What an earlier training left, if it was on this text; any will do where none is named."""
     if not file.is_file():
         return None
@@ -271,10 +273,10 @@ def over_seeds(ours: np.ndarray, theirs: np.ndarray, comparisons: int = 1) -> In
     Args:
         comparisons: that are to be right together.
     """
-    from layerlab.experiments.statistics.differences import Level, paired
+    from layerlab.experiments.statistics.differences import Level, paired_difference
 
     level = Level(confidence=1 - 0.05 / comparisons)
-    found = paired(ours.tolist(), theirs.tolist(), level)
+    found = paired_difference(ours.tolist(), theirs.tolist(), level)
     assert found.mean is not None
     # Seeds that agree to the last bit leave no spread.
     low, high = (found.mean if end is None else end for end in (found.low, found.high))
@@ -303,7 +305,7 @@ def rows(parts: Parts) -> Iterator[dict[str, Any]]:
                 }
 
 
-def drawn(parts: Parts, column: int) -> Picture:
+def plot(parts: Parts, column: int) -> Picture:
     """One quantity by layer, and the range of the seeds."""
     lines = []
     for kind, (arm, part) in enumerate(parts.items()):

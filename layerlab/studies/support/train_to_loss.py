@@ -15,7 +15,7 @@ from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import models
 from layerlab.studies.support import small_models
 from layerlab.studies.support.feature_statistics import depths
-from layerlab.studies.support.passages import watched
+from layerlab.studies.support.passages import for_each_layer
 from layerlab.system.files import write_file
 
 # They differ in nothing else: both have a norm before the head.
@@ -69,11 +69,11 @@ class Contest:
 
 def recipe(trial: Trial, *, layers: int, width: int, updates: int) -> Any:
     """What a model is trained by; the rate stays, so that a run may stop anywhere."""
-    from layerlab.recipes.training import recipe_of
+    from layerlab.recipes.training import make_recipe
 
     every = max(1, updates // EVALUATIONS)
     span = updates if trial.target is None else LONGER * updates
-    return recipe_of(
+    return make_recipe(
         {
             "name": KIND,
             "model": {
@@ -100,7 +100,7 @@ def recipe(trial: Trial, *, layers: int, width: int, updates: int) -> Any:
     )
 
 
-def taught(trial: Trial, **sizes: int) -> Found:
+def train_one(trial: Trial, **sizes: int) -> Found:
     """Train one model to its target or its end, and read it there.
 
     Gives the updates and losses of all evaluations, whether the target was reached, and by layer
@@ -110,7 +110,7 @@ def taught(trial: Trial, **sizes: int) -> Found:
     from layerlab.console.progress import Silent
     from layerlab.experiments.session import prepare
     from layerlab.loading.model import subject
-    from layerlab.tokenization.load import loaded_words
+    from layerlab.tokenization.load import load_tokenizer
     from layerlab.training.trainer import Trainer
 
     with _ALONE, TemporaryDirectory() as folder:
@@ -131,7 +131,7 @@ def taught(trial: Trial, **sizes: int) -> Found:
         held = blocks.inputs.clone()
     found: Found = {"curve": curve, "reached": reached}
     if trial.target is not None:
-        patient = subject(training.model.eval(), tokenizer=loaded_words(small_models.WORDS))
+        patient = subject(training.model.eval(), tokenizer=load_tokenizer(small_models.WORDS))
         found |= {"layers": depths(patient, held).tolist(), "norms": norms(patient, held)}
     return found
 
@@ -146,7 +146,7 @@ def norms(patient: Any, ids: torch.Tensor) -> list[float]:
         if layer.attention is not None:
             found.setdefault(layer.layer, []).append(spectrum(layer.attention).norm.mean())
 
-    watched(patient, ids, read)
+    for_each_layer(patient, ids, read)
     return [float(torch.stack(found[layer]).mean()) for layer in sorted(found)]
 
 
@@ -157,7 +157,7 @@ def place(runs: Path, trial: Trial, **sizes: int) -> Path:
     return runs / small_models.RUNS / f"{KIND}-{trial.arm}-s{trial.seed}-{until}-{key}.json"
 
 
-def gathered(work: StudyContext) -> tuple[Contest, tuple[str, ...]]:
+def gather_trials(work: StudyContext) -> tuple[Contest, tuple[str, ...]]:
     """All trials, and what a reader has to know of them.
 
     Readings that lie among the runs are taken from there. Others are trained for and left there;
@@ -169,12 +169,12 @@ def gathered(work: StudyContext) -> tuple[Contest, tuple[str, ...]]:
         work.watcher.start(work.study, len(ARMS) * (len(RATES) + len(seeds)))
     notes: list[str] = []
     if not work.fast:
-        found = contest(partial(_fetched, work, _identity(), sizes), seeds)
+        found = contest(partial(_fetch, work, _identity(), sizes), seeds)
     else:
         try:
-            found = contest(partial(_stored, work, sizes), seeds)
+            found = contest(partial(_store, work, sizes), seeds)
         except FileNotFoundError:
-            found = contest(lambda trial: taught(trial, **small_models.FAST), seeds)
+            found = contest(lambda trial: train_one(trial, **small_models.FAST), seeds)
             told = ", ".join(f"{name} {size}" for name, size in small_models.FAST.items())
             notes.append(f"No runs were at hand: {told} stand in for them.")
     used = small_models.FAST if notes else sizes
@@ -222,28 +222,28 @@ def goal(curves: Sequence[Sequence[tuple[int, float]]]) -> float:
     return -(-round(100 * max(least), 6) // 1) / 100
 
 
-def _fetched(work: StudyContext, text: str, sizes: Mapping[str, int], trial: Trial) -> Found:
+def _fetch(work: StudyContext, text: str, sizes: Mapping[str, int], trial: Trial) -> Found:
     """As an earlier training left it, if it was on this text; else trained now and left there."""
     file = place(work.runs, trial, **sizes)
     found: Found = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     if found.get("text") == text:
-        return _counted(work, trial, found, kept=1)
-    found = taught(trial, **sizes)
+        return _count(work, trial, found, kept=1)
+    found = train_one(trial, **sizes)
     write_file(file, json.dumps({**found, "sizes": sizes, "text": text}))
-    return _counted(work, trial, found, kept=0)
+    return _count(work, trial, found, kept=0)
 
 
-def _stored(work: StudyContext, sizes: Mapping[str, int], trial: Trial) -> Found:
+def _store(work: StudyContext, sizes: Mapping[str, int], trial: Trial) -> Found:
     """What an earlier training left, on whatever text.
 
     Raises:
         FileNotFoundError: none did.
     """
     found: Found = json.loads(place(work.runs, trial, **sizes).read_text("utf-8"))
-    return _counted(work, trial, found, kept=1)
+    return _count(work, trial, found, kept=1)
 
 
-def _counted(work: StudyContext, trial: Trial, found: Found, kept: int) -> Found:
+def _count(work: StudyContext, trial: Trial, found: Found, kept: int) -> Found:
     work.done, work.kept = work.done + 1, work.kept + kept
     if work.watcher is not None:
         work.watcher.step(None, f"{trial.arm}, seed {trial.seed}, rate {trial.rate:g}")
@@ -252,7 +252,7 @@ def _counted(work: StudyContext, trial: Trial, found: Found, kept: int) -> Found
 
 def _identity() -> str:
     """Of the text: the documentation is that of the Python that runs."""
-    from layerlab.data.sources import opened
+    from layerlab.data.sources import open_source
     from layerlab.recipes.training_sections import Source
 
-    return opened(Source(text=small_models.TEXT)).identity
+    return open_source(Source(text=small_models.TEXT)).identity

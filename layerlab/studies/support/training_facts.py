@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerlab.experiments.stored_runs import called
+from layerlab.experiments.stored_runs import file_name
 
 # Of a manifest: what a reader of a study asks first, by the name that the page says.
 RECIPE = {
@@ -31,9 +31,10 @@ def runs_in(folders: Sequence[Path]) -> dict[str, Any]:
     return {
         "runs": len(folders),
         "hours": round(sum(one.get("seconds") or 0 for one in results) / 3600, 2),
-        **{name: _told(_at(one, "machine", name) for one in manifests) for name in MACHINE},
+        **{name: _describe(_at(one, "machine", name) for one in manifests) for name in MACHINE},
         "versions": ", ".join(
-            f"{name} {_told(_at(one, 'versions', name) for one in manifests)}" for name in LIBRARIES
+            f"{name} {_describe(_at(one, 'versions', name) for one in manifests)}"
+            for name in LIBRARIES
         ),
     }
 
@@ -43,19 +44,19 @@ def settings_of(folders: Sequence[Path]) -> dict[str, str]:
     results = [_read(folder / "result.json") for folder in folders]
     manifests = [_read(folder / "manifest.json") for folder in folders]
     return {
-        "text": _told(
+        "text": _describe(
             ", ".join(
-                called(source["text"]) for source in _at(one, "recipe", "data", "sources") or ()
+                file_name(source["text"]) for source in _at(one, "recipe", "data", "sources") or ()
             )
             for one in manifests
         ),
-        **{name: _told(_at(one, *path) for one in manifests) for name, path in RECIPE.items()},
-        "updates": _told(one.get("updates") for one in results),
-        "tokens": _told(one.get("tokens") for one in results),
+        **{name: _describe(_at(one, *path) for one in manifests) for name, path in RECIPE.items()},
+        "updates": _describe(one.get("updates") for one in results),
+        "tokens": _describe(one.get("tokens") for one in results),
     }
 
 
-def _told(values: Iterable[Any]) -> str:
+def _describe(values: Iterable[Any]) -> str:
     """Different values: with commas where there are few, else the least and the largest number."""
     found = list(dict.fromkeys(value for value in values if value is not None))
     numbers = sorted(value for value in found if isinstance(value, int | float))

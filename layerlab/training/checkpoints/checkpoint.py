@@ -73,7 +73,7 @@ def save(folder: Path, state: CheckpointState, keep: int) -> Path:
     # Where the run was stopped right after this very checkpoint, it is never out of its place.
     if not _same(target, state):
         write_folder(target, lambda partial: _fill(partial, state), "checkpoint", is_checkpoint)
-        _forced(folder)
+        _force(folder)
     _prune(folder, state.counters["update"], keep)
     return target
 
@@ -178,7 +178,7 @@ def _fill(folder: Path, state: CheckpointState) -> None:
     text = json.dumps({**body, "self": _seal(body)}, indent=1)
     (folder / _STATE).write_text(text, encoding="utf-8")
     for path in (*folder.iterdir(), folder):
-        _forced(path)
+        _force(path)
 
 
 def _untied(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -282,7 +282,7 @@ def _hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _forced(path: Path) -> None:
+def _force(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk itself."""
     # Windows, and some disks of clusters, cannot be asked for a folder.
     with suppress(OSError) if path.is_dir() else nullcontext():

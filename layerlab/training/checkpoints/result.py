@@ -30,7 +30,7 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
         UserError: it cannot be written; it names what the run then goes on from.
     """
     whole = seal(folder, result)
-    with _remedied(folder):
+    with _remedy(folder):
         write_file(folder / FILE, _text(whole))
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     return whole
@@ -56,12 +56,12 @@ def keep_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, T
         model.save_pretrained(empty, state_dict=dict(weights))
         tokenizer.save_pretrained(empty)
 
-    with _remedied(folder), quiet_libraries():
+    with _remedy(folder), quiet_libraries():
         write_folder(folder / MODEL, fill, "model", like=lambda _: True)
 
 
 @contextmanager
-def _remedied(folder: Path) -> Iterator[None]:
+def _remedy(folder: Path) -> Iterator[None]:
     """Another place would be another run, trained anew: here it is room that is wanted."""
     try:
         yield

@@ -123,15 +123,15 @@ class Recording:
         window = getattr(heard.part.module, "sliding_window", None)
         return replace(
             heard,
-            query=_taken(heard.query, row, span),
-            key=_taken(heard.key, row, keys),
-            value=_taken(heard.value, row, keys) if self._check else None,
-            mask=_taken(heard.mask, row, span, keys) if named else None,
-            bias=_taken(heard.bias, row, span, keys),
+            query=_take(heard.query, row, span),
+            key=_take(heard.key, row, keys),
+            value=_take(heard.value, row, keys) if self._check else None,
+            mask=_take(heard.mask, row, span, keys) if named else None,
+            bias=_take(heard.bias, row, span, keys),
             causal=heard.causal or (heard.mask is not None and not named),
             window=window if isinstance(window, int) and not named else heard.window,
-            scores=_taken(scores, row, span, keys),
-            output=_shown(heard.output, row, span) if self._check else None,
+            scores=_take(scores, row, span, keys),
+            output=_show(heard.output, row, span) if self._check else None,
         )
 
     @contextmanager
@@ -169,9 +169,7 @@ def _unfolded(scores: Tensor | None, batch: int) -> Tensor | None:
     return scores[0].unflatten(0, (batch, -1))
 
 
-def _taken(
-    tensor: Tensor | None, row: int, rows: slice, keys: slice | None = None
-) -> Tensor | None:
+def _take(tensor: Tensor | None, row: int, rows: slice, keys: slice | None = None) -> Tensor | None:
     """One sequence of batch x head x token x anything; axes of length 1 are shared."""
     if tensor is None:
         return None
@@ -180,7 +178,7 @@ def _taken(
     return _copy(one if keys is None else one[..., keys])[None]
 
 
-def _shown(output: Tensor | None, row: int, rows: slice) -> Tensor | None:
+def _show(output: Tensor | None, row: int, rows: slice) -> Tensor | None:
     return _copy(output[row, rows])[None] if output is not None and output.dim() == 4 else None
 
 

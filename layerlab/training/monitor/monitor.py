@@ -83,7 +83,7 @@ class Monitor:
             UserError: it is no such model, or a setting is not one.
         """
         _check(every, sequences, tokens, on_alarm)
-        self.model, self._faces = unwrapped(model)
+        self.model, self._faces = unwrap_model(model)
         try:
             self._stack = anatomy(self.model)
         except NotApplicable as reason:
@@ -261,7 +261,7 @@ class Monitor:
             raise TrainingAlert(alarms[0])
 
 
-def unwrapped(model: nn.Module) -> tuple[PreTrainedModel, list[nn.Module]]:
+def unwrap_model(model: nn.Module) -> tuple[PreTrainedModel, list[nn.Module]]:
     """The model inside of DDP, torch.compile or PEFT, and all that a loop might call.
 
     Raises:

@@ -97,7 +97,7 @@ class Reading:
             for measure, values in _heads(triangular(call.attended(0))).items():
                 found.setdefault(measure, []).append(values)
         for measure, each in found.items():
-            for head, value in enumerate(_pooled(measure, torch.stack(each)).tolist()):
+            for head, value in enumerate(_pool(measure, torch.stack(each)).tolist()):
                 self.rows.append((part.number, head, measure, value))
 
     def _weights(self, part: AttentionPart) -> None:
@@ -130,7 +130,7 @@ class Reading:
                 "growth": torch.where(start == 0, nan, length / start),
             }
             for measure, values in columns.items():
-                self.rows.append((layer, None, measure, float(_pooled(measure, values))))
+                self.rows.append((layer, None, measure, float(_pool(measure, values))))
 
     def _gradients(self, whole: float | None) -> None:
         sizes = gradient_norms(self.model, self.stack)
@@ -188,7 +188,7 @@ def _square(gradient: Tensor) -> Tensor:
     return _whole(torch.linalg.vector_norm(values, dtype=torch.float32)).square()
 
 
-def _pooled(measure: str, values: Tensor) -> Tensor:
+def _pool(measure: str, values: Tensor) -> Tensor:
     """Over the sequences, which come first."""
     return values.amax(0) if measure in WORST else values.mean(0)
 

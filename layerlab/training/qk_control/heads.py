@@ -95,9 +95,9 @@ def heads_of(model: Any) -> list[QKHead]:
     try:
         found = anatomy(model)
     except NotApplicable as error:
-        raise UserError(_refused(name, str(error))) from None
+        raise UserError(_refuse(name, str(error))) from None
     if not found.attentions:
-        raise UserError(_refused(name, "it has no attention"))
+        raise UserError(_refuse(name, "it has no attention"))
     config = text_config(model)
     return [
         _head(name, part, found.blocks[part.block], config, number)
@@ -105,7 +105,7 @@ def heads_of(model: Any) -> list[QKHead]:
     ]
 
 
-def _refused(name: str, reason: str) -> str:
+def _refuse(name: str, reason: str) -> str:
     return (
         f"the control section needs the query and key weights of each head, and {name} shows none: "
         f"{reason}; leave the section out"
@@ -118,11 +118,11 @@ def _head(name: str, part: AttentionPart, block: nn.Module, config: Any, layer: 
         for module in part.module.modules()
         if (weight := module._parameters.get("weight")) is not None and weight.dim() == 2
     ]
-    with _numbered(holders):
+    with _number(holders):
         read = project(block, part.module, name=part.name, layer=layer, config=config)
     if read.query is None or read.key is None:
         reasons = [read.refused[one] for one in ("query", "key") if one in read.refused]
-        raise UserError(_refused(name, reasons[0] if reasons else "they were not found"))
+        raise UserError(_refuse(name, reasons[0] if reasons else "they were not found"))
     return QKHead(
         part=part,
         query=_rows(read.query, holders),
@@ -133,7 +133,7 @@ def _head(name: str, part: AttentionPart, block: nn.Module, config: Any, layer: 
 
 
 @contextmanager
-def _numbered(holders: Sequence[nn.Module]) -> Iterator[None]:
+def _number(holders: Sequence[nn.Module]) -> Iterator[None]:
     """Every matrix holds the numbers of its entries, counted through all of them."""
     before = [module._parameters["weight"] for module in holders]
     start = 0

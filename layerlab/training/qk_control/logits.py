@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from layerlab.errors import UserError
-from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, held
+from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, unwrap
 from layerlab.observe.architecture.structure import interface_of
 from layerlab.observe.tracing.attention_probe import implementation
 from layerlab.training.qk_control.heads import QKHead
@@ -151,7 +151,7 @@ def _note(
 ) -> None:
     if isinstance(query, EmulatedTensor):
         with _disable_current_modes():
-            _note(largest, held(query), held(key), held(mask), factor, causal, limit)
+            _note(largest, unwrap(query), unwrap(key), unwrap(mask), factor, causal, limit)
     elif torch.compiler.is_compiling():
         # A graph has no branches: all scores are formed.
         group = query.shape[1] // key.shape[1]

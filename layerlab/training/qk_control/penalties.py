@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from layerlab.errors import UserError
 from layerlab.measures.quantities.querykey import KeyWeights, QueryWeights
-from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, held, plain
+from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, plain, unwrap
 from layerlab.recipes.training_sections import ControlSection
 from layerlab.shapes import HeadVector
 from layerlab.training.qk_control.heads import QKHead, heads_of
@@ -170,7 +170,7 @@ def _vectors(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """Left and right singular vectors of the first and the last singular value."""
     if isinstance(query, EmulatedTensor):
         with _disable_current_modes():
-            return _vectors(held(query), held(key))
+            return _vectors(unwrap(query), unwrap(key))
     first, upper = torch.linalg.qr(query.mT)
     second, lower = torch.linalg.qr(key.mT)
     group = len(query) // len(key)

@@ -15,7 +15,7 @@ OPEN = ("eager", "sdpa")
 
 
 @contextmanager
-def keyed(model: nn.Module, seed: int, update: int, first_row: int) -> Iterator[None]:
+def key_dropout(model: nn.Module, seed: int, update: int, first_row: int) -> Iterator[None]:
     """Masks of dropout depend on seed, update, sequence and site alone, until the block ends.
 
     Forward and backward pass both belong inside: a layer that is run again for its gradient has to
@@ -37,7 +37,7 @@ def keyed(model: nn.Module, seed: int, update: int, first_row: int) -> Iterator[
         >>> sizes = {"width": 16, "layers": 1, "heads": 2, "vocab": 32, "context": 8}
         >>> model = layerlab.build("llama", dropout=0.2, **sizes).train()
         >>> ids = torch.arange(8)[None]
-        >>> with keyed(model, 0, 3, 0):
+        >>> with key_dropout(model, 0, 3, 0):
         ...     bool((model(ids).logits == model(ids).logits).all())
         True
     """

@@ -52,7 +52,7 @@ class CatchOutOfMemory:
 
 
 @contextmanager
-def memory_told() -> Iterator[None]:
+def explain_memory() -> Iterator[None]:
     """Memory that runs out where nothing can be taken in pieces, as one line of what to do.
 
     Raises:
@@ -108,14 +108,14 @@ class MicroBatcher:
                 "model.width or model.layers"
             )
         self.size = -(-self.size // 2)
-        release()
+        release_memory()
         return (
             f"out of memory: each batch of {self.rows} sequences is now taken in pieces of "
             f"{self.size}, whose gradients are added up; tokens per update stay the same"
         )
 
 
-def release() -> None:
+def release_memory() -> None:
     """Give memory back that a failed pass has left behind."""
     gc.collect()
     for name in _DEVICES:

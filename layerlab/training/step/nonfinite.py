@@ -35,7 +35,7 @@ class NonFiniteOrigin:
         return f"the first module whose {what} is not finite is {self.name}"
 
 
-def origin(model: nn.Module, again: Callable[[], Tensor]) -> NonFiniteOrigin | None:
+def find_origin(model: nn.Module, again: Callable[[], Tensor]) -> NonFiniteOrigin | None:
     """Which module made the first number that is not finite.
 
     Of the forward pass it is the first module to give back such a number. If there is none, the
@@ -64,7 +64,9 @@ def origin(model: nn.Module, again: Callable[[], Tensor]) -> NonFiniteOrigin | N
     return None if owner is None else NonFiniteOrigin(owner, "backward")
 
 
-def explained(found: NonFiniteOrigin | None, loss: float, update: int, train: TrainSection) -> str:
+def explain_origin(
+    found: NonFiniteOrigin | None, loss: float, update: int, train: TrainSection
+) -> str:
     """What the user is told, in one line."""
     where = str(found) if found else "when the batch was run again, everything was finite"
     what = (

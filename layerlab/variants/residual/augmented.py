@@ -31,10 +31,10 @@ def joined(
     if large(x) and all(one.dtype == x.dtype for one in given) and x.dtype.itemsize >= 4:
         out: Stream = _Joined.apply(*given)
         return out
-    return _joined(*given)
+    return _join(*given)
 
 
-def _joined(x: Tensor, y: Tensor, weight: Tensor, *term: Tensor) -> Tensor:
+def _join(x: Tensor, y: Tensor, weight: Tensor, *term: Tensor) -> Tensor:
     kept = x + functional.linear(*term) if term else x
     return weight[0] * y + weight[1] * kept
 
@@ -59,7 +59,7 @@ class _Joined(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, y, weight, *term = ctx.saved_tensors
         if redone(gradient):
-            return again(_joined, ctx.saved_tensors, (gradient,))
+            return again(_join, ctx.saved_tensors, (gradient,))
         a, b = weight.tolist()
         gradient = gradient.contiguous()
         down, across = torch.empty_like(gradient), torch.empty_like(gradient)

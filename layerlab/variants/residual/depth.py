@@ -53,7 +53,7 @@ class DenseFormer(Residual):
     def __init__(self, width: int, site: Site, *, dilation: int = 1, period: int = 1) -> None:
         super().__init__(width, site)
         self.layer = site.layer
-        self.terms = _terms(_finished(site), dilation, period)
+        self.terms = _terms(_finish(site), dilation, period)
         self.kept = _needed(site, dilation, period)
         if self.terms:
             self.alpha = nn.Parameter(torch.zeros(len(self.terms)))
@@ -86,14 +86,14 @@ class DenseFormer(Residual):
     @classmethod
     def cost(cls, width: int, site: Site, **options: Any) -> Cost:
         dilation, period = options.get("dilation", 1), options.get("period", 1)
-        terms = len(_terms(_finished(site), dilation, period))
+        terms = len(_terms(_finish(site), dilation, period))
         earlier = [Site(shape=site.shape, layer=one, role="attention") for one in _upto(site)]
         kept = sum(_needed(one, dilation, period) for one in earlier)
         adds = 0 if site.role == "stack" else width
         return Cost(scalars=terms, pointwise=adds + 2 * width * terms, carry=width * kept)
 
 
-def _finished(site: Site) -> int:
+def _finish(site: Site) -> int:
     """How many blocks gave their output where this part reads; 0 inside of one."""
     if site.role == "stack":
         return site.shape.layers

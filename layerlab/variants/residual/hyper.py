@@ -38,7 +38,7 @@ class NormedRows(torch.autograd.Function):
         mean = x.mean(-1, keepdim=True)
         variance = torch.addcmul(size.square() / x.shape[-1], mean, mean, value=-1)
         scale = torch.rsqrt(variance.clamp_(min=0) + epsilon)
-        normed = functional.linear(x, _centred(weight * gain)) * scale
+        normed = functional.linear(x, _centre(weight * gain)) * scale
         # Summed as a fresh tensor: the order within a product hangs on where a parameter lies.
         shift = (weight * bias).sum(-1)
         return normed + shift, x.view_as(x), mean, scale, normed
@@ -63,7 +63,7 @@ class NormedRows(torch.autograd.Function):
             return *again(plain, (x, gain, bias, weight), (gradient, through)), None
         shrink = (gradient * normed).sum(-1, keepdim=True) * scale.square() / -x.shape[-1]
         scaled = gradient * scale
-        centred = torch.cat([_centred(weight * gain), torch.ones_like(weight[:1])])
+        centred = torch.cat([_centre(weight * gain), torch.ones_like(weight[:1])])
         pushed = torch.cat([scaled, -shrink * mean], dim=-1)
         rows, total = scaled.flatten(0, -2).t(), gradient.flatten(0, -2).sum(0)
         moved = rows @ x.flatten(0, -2) - rows @ mean.flatten(0, -2)
@@ -76,7 +76,7 @@ def _normed_rows(x: Tensor, gain: Tensor, bias: Tensor, weight: Tensor, epsilon:
     return functional.linear(functional.layer_norm(x, gain.shape, gain, bias, epsilon), weight)
 
 
-def _centred(rows: Tensor) -> Tensor:
+def _centre(rows: Tensor) -> Tensor:
     return rows - rows.mean(-1, keepdim=True)
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost, linear_cost
 from layerlab.blocks.init import Constant, Draw, starts, zeros
-from layerlab.blocks.operations.derivative import again, redone, unwatched
+from layerlab.blocks.operations.derivative import again, is_unwatched, redone
 from layerlab.blocks.operations.stream import STREAMS, ParallelStreams, exact, sublayer
 from layerlab.blocks.operations.stream_mixing import plus
 from layerlab.blocks.part import Option
@@ -59,7 +59,7 @@ def normed_product(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
     Source: xie25, section 4.3.1, which also norms after the product.
     """
-    if unwatched():
+    if is_unwatched():
         product, through, _ = NormedProduct.apply(x, weight)
         return product, through
     return _normed_product(x, weight)
@@ -82,14 +82,14 @@ def doubly_stochastic(logits: Matrices, iterations: int, guard: float) -> Matric
     Source: xie25, equation 9, transposed.
     """
     last = logits.movedim((-2, -1), (0, 1)).contiguous()  # places last: sums become long vectors
-    if unwatched():
+    if is_unwatched():
         matrix = _Balanced.apply(last, iterations, guard)[0]
     else:
-        matrix = _balanced(last, iterations, guard)
+        matrix = _balance(last, iterations, guard)
     return matrix.movedim((0, 1), (-2, -1))
 
 
-def _balanced(logits: Tensor, iterations: int, guard: float) -> Tensor:
+def _balance(logits: Tensor, iterations: int, guard: float) -> Tensor:
     matrix = logits.softmax(1) + guard
     for step in range(1, 2 * iterations):
         total = matrix.sum(0 if step % 2 else 1, keepdim=True)
@@ -126,7 +126,7 @@ class _Balanced(torch.autograd.Function):
         logits, matrix, columns, rows = ctx.saved_tensors
         if redone(gradient):
             return (
-                *again(lambda x: _balanced(x, ctx.iterations, ctx.guard), (logits,), (gradient,)),
+                *again(lambda x: _balance(x, ctx.iterations, ctx.guard), (logits,), (gradient,)),
                 None,
                 None,
             )

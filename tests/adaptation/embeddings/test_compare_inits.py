@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from layerlab import UserError
 from layerlab.adaptation.embeddings import compare_inits
-from layerlab.adaptation.embeddings.compare_inits import Choice, embed, sampled
+from layerlab.adaptation.embeddings.compare_inits import Choice, embed, read_sample
 from layerlab.adaptation.embeddings.init import STARTS, InitConfig
-from layerlab.adaptation.embeddings.resize import kept_of, resize
+from layerlab.adaptation.embeddings.resize import find_kept_rows, resize
 from layerlab.adaptation.trainer.bits_per_byte import bits_per_byte
 from layerlab.cli.adapt_embeddings import embed as command
 from layerlab.data.sources import Text, TextChunk
@@ -46,7 +46,7 @@ def test_a_tied_head_has_four_ways_and_a_pruned_tokenizer_one(tiny: Tiny) -> Non
     found = embed(tiny("gpt2", vocab_size=OLD), BASE, NEW, TEXTS)
     assert [way.input for way in found.ways] == ["mean-resizing", "first", "random", "mean"]
     letters = chosen([0, *range(1, 257)])
-    assert kept_of(BASE, letters) == tuple(range(257))
+    assert find_kept_rows(BASE, letters) == tuple(range(257))
     found = embed(tiny("llama", vocab_size=OLD), BASE, letters, TEXTS)
     assert len(found.ways) == 1 and found.resized.dropped == OLD - 257
 
@@ -60,11 +60,11 @@ def test_a_sample_is_the_beginning_of_a_text_and_no_more_is_read() -> None:
             yield TextChunk(text, first)
 
     text = Text(name="law", identity="", pieces=pieces)
-    assert sampled(text, limit=10) == ["ab", "被告"] and read == ["ab", "被", "告人"]
-    assert sampled(text) == ["ab", "被告人never"]
+    assert read_sample(text, limit=10) == ["ab", "被告"] and read == ["ab", "被", "告人"]
+    assert read_sample(text) == ["ab", "被告人never"]
     broken = Text(name="law", identity="", pieces=lambda: iter([TextChunk("\ud800", True)]))
     with pytest.raises(UserError, match="law holds half of a surrogate pair"):
-        sampled(broken)
+        read_sample(broken)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_a_text_that_is_read_in_place_of_another_is_called_so(
     folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LAYERLAB_DATA", str(folders))
-    monkeypatch.setattr(compare_inits, "sampled", partial(sampled, limit=5_000))
+    monkeypatch.setattr(compare_inits, "read_sample", partial(read_sample, limit=5_000))
     called(folders, text=["law-zh"], tokenizer=str(folders / "model"))
     said = capsys.readouterr()
     assert "bits per byte, python-docs" in said.out and "law-zh is not here" in said.err

@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM, PhiConfig, PhiForCausalLM, PreTra
 
 from layerlab import UserError, build
 from layerlab.adaptation.embeddings.init import STARTS, InitConfig
-from layerlab.adaptation.embeddings.resize import Resized, kept_of, resize
+from layerlab.adaptation.embeddings.resize import Resized, find_kept_rows, resize
 from layerlab.system.logs import quiet_libraries
 from layerlab.tokenization.extend import extend
-from layerlab.tokenization.token_mapping import BYTE, named, spelled
+from layerlab.tokenization.token_mapping import BYTE, spell_tokens, token_strings
 from layerlab.tokenization.train import END
 
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -111,14 +111,14 @@ def test_a_new_token_is_written_by_its_string() -> None:
     """Decoded and encoded anew, the halves of a character and a space inside would go wrong."""
     id_of = BASE.get_vocab()
     wanted = [["abc", "de"], ["Ġ", "ab"], ["Ã", "Ĺ"], ["Ã", "Ĺ", "Ã", "Ĺ"]]
-    assert spelled(BASE, NEW, FRESH) == [[id_of[one] for one in part] for part in wanted]
+    assert spell_tokens(BASE, NEW, FRESH) == [[id_of[one] for one in part] for part in wanted]
 
 
 def test_an_added_token_is_written_as_text() -> None:
     new = words(MERGES)
     new.add_tokens([AddedToken("<|角色|>", special=True)])
     ids = BASE("<|角色|>", add_special_tokens=False)["input_ids"]
-    assert spelled(BASE, new, [OLD]) == [ids]
+    assert spell_tokens(BASE, new, [OLD]) == [ids]
     assert len(ids) > 6
 
 
@@ -132,7 +132,7 @@ def test_bytes_that_are_no_character_are_written_as_bytes() -> None:
     new = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.BPE(vocab=more, merges=[], **bpe)), unk_token="<unk>"
     )
-    assert spelled(base, new, [258, 259]) == [[257, 0xE5, 0xBE], [257, 0xC4, 0xAA]]
+    assert spell_tokens(base, new, [258, 259]) == [[257, 0xE5, 0xBE], [257, 0xC4, 0xAA]]
 
 
 def test_mean_and_first_are_those_of_the_parts() -> None:
@@ -142,7 +142,7 @@ def test_mean_and_first_are_those_of_the_parts() -> None:
         for one in (model.model.embed_tokens.weight, model.lm_head.weight, model.lm_head.bias)
     )
     resize(model, BASE, NEW, InitConfig(input="mean", head="first"))
-    for row, part in zip(FRESH, spelled(BASE, NEW, FRESH), strict=True):
+    for row, part in zip(FRESH, spell_tokens(BASE, NEW, FRESH), strict=True):
         mean = torch.stack([embedding[number].double() for number in part]).mean(0)
         # A sum of up to four numbers and one division, each rounded in float32.
         bound = 5 * 2**-24 * embedding[part].abs().sum(0).double()
@@ -252,12 +252,12 @@ def test_any_pruning_is_a_choice_of_columns(kept: list[int]) -> None:
     head = model.lm_head.weight.detach().clone()
     resize(model, BASE, chosen(kept), kept=kept)
     assert torch.equal(model.lm_head.weight, head[kept])
-    assert kept_of(BASE, chosen(kept)) == (None if kept == list(range(OLD)) else tuple(kept))
+    assert find_kept_rows(BASE, chosen(kept)) == (None if kept == list(range(OLD)) else tuple(kept))
 
 
 def test_what_is_kept_is_found_from_the_strings() -> None:
-    assert kept_of(BASE, NEW) is None
-    assert kept_of(BASE, chosen([5, 9, 2])) == (5, 9, 2)
+    assert find_kept_rows(BASE, NEW) is None
+    assert find_kept_rows(BASE, chosen([5, 9, 2])) == (5, 9, 2)
 
 
 def test_the_result_is_told_and_written(tiny: Tiny) -> None:
@@ -371,9 +371,9 @@ def test_the_parts_of_an_extended_vocabulary_spell_its_tokens(kind: str) -> None
     base = BASE if kind == "bytes" else fallback()
     texts = ["abcde abab ×× 张×× 张张 abcde", "de ab 被告人 被告人张××"] * 4
     new = extend(base, texts, 12)
-    old, now = named(base), named(new)
+    old, now = token_strings(base), token_strings(new)
     ids = range(len(old), len(now))
     assert len(ids) == 12
-    for number, part in zip(ids, spelled(base, new, ids), strict=True):
+    for number, part in zip(ids, spell_tokens(base, new, ids), strict=True):
         assert raw("".join(old[one] for one in part)) == raw(now[number])
         assert len(part) > 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
 from layerlab.adaptation.pretraining.forgetting import BitsPerByteEvaluator, UnitLosses, change
-from layerlab.adaptation.pretraining.replay import ReplayData, mixed
+from layerlab.adaptation.pretraining.replay import ReplayData, mix_texts
 from layerlab.corpus.batches import EvalBlocks
 from layerlab.corpus.corpus import Corpus
 from layerlab.training.validation import evaluate
@@ -25,7 +25,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     folder = tmp_path_factory.mktemp("held")
     files = [written(folder / "a.jsonl", LAW, 80, 1), written(folder / "b.jsonl", NATURE, 50, 2)]
     reading = ReplayData(domain=files, validation=0.3, cache=folder)
-    return mixed(words(), reading).held["domain"]
+    return mix_texts(words(), reading).held["domain"]
 
 
 def test_a_gauge_reads_what_an_evaluation_reads(held: Corpus) -> None:
@@ -69,7 +69,7 @@ def test_few_documents_are_counted_by_blocks(tmp_path: Path) -> None:
     file = tmp_path / "one.txt"
     file.write_text(" ".join(NATURE * 20))
     reading = ReplayData(domain=file, validation=0.3, cache=tmp_path)
-    corpus = mixed(words(), reading).held["domain"]
+    corpus = mix_texts(words(), reading).held["domain"]
     gauge = BitsPerByteEvaluator(EvalBlocks(corpus, 8))
     assert gauge.per == "block" and len(gauge.read(llama()).nats) == len(EvalBlocks(corpus, 8))
     limited = BitsPerByteEvaluator(EvalBlocks(corpus, 8, limit=2)).read(llama())

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
 from layerlab.adaptation.pretraining.callbacks import ProcessGroup
-from layerlab.adaptation.pretraining.loss_resampling import batch_losses, drawn
-from layerlab.adaptation.pretraining.replay import ReplayData, mixed
+from layerlab.adaptation.pretraining.loss_resampling import batch_losses, draw_hard_batches
+from layerlab.adaptation.pretraining.replay import ReplayData, mix_texts
 from layerlab.corpus.batches import BatchOrder
 from tests.adaptation.small import LAW, llama, words, written
 
@@ -29,7 +29,7 @@ def test_the_draw_has_the_law_of_one_after_another_without_replacement() -> None
             chance *= weights[one] / left
             left -= weights[one]
         wanted[tuple(sorted(pair))] += chance
-    found = Counter(tuple(drawn(losses, count, seed).tolist()) for seed in range(runs))
+    found = Counter(tuple(draw_hard_batches(losses, count, seed).tolist()) for seed in range(runs))
     for pair, chance in wanted.items():
         assert abs(found[pair] / runs - chance) < 5 * sqrt(chance * (1 - chance) / runs), pair
 
@@ -41,15 +41,15 @@ def test_the_draw_has_the_law_of_one_after_another_without_replacement() -> None
     st.integers(-1000, 10**6),
 )
 def test_it_is_sorted_unique_deterministic_and_blind_to_a_shift(losses, count, seed, shift) -> None:
-    found = drawn(np.array(losses), count, seed).tolist()
+    found = draw_hard_batches(np.array(losses), count, seed).tolist()
     assert len(found) == min(count, len(losses)) == len(set(found))
-    assert found == sorted(found) == drawn(np.array(losses), count, seed).tolist()
-    assert found == drawn(np.array(losses) + shift, count, seed).tolist()
+    assert found == sorted(found) == draw_hard_batches(np.array(losses), count, seed).tolist()
+    assert found == draw_hard_batches(np.array(losses) + shift, count, seed).tolist()
 
 
 def test_losses_are_those_of_the_frozen_model(tmp_path: Path) -> None:
     file = written(tmp_path / "law.jsonl", LAW, 40, 1)
-    corpus = mixed(words(), ReplayData(domain=file, cache=tmp_path)).corpus
+    corpus = mix_texts(words(), ReplayData(domain=file, cache=tmp_path)).corpus
     order, model = BatchOrder(corpus, 8, seed=1), llama()
     found = batch_losses(model, order, 5, 4, micro=3)
     for number, loss in enumerate(found):

@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab import UserError
-from layerlab.adaptation.pretraining.replay import Blocks, MixedCorpus, ReplayData, mixed, stacked
+from layerlab.adaptation.pretraining.replay import (
+    Blocks,
+    MixedCorpus,
+    ReplayData,
+    mix_texts,
+    stack_rows,
+)
 from layerlab.corpus.batches import BatchOrder
 from layerlab.corpus.corpus import Corpus, Stream
 from layerlab.recipes.training_sections import Source
@@ -33,7 +39,7 @@ def mix(texts: tuple[Path, Path], cache: Path, **options: object) -> MixedCorpus
     reading = ReplayData(
         domain=domain, general=general, validation=VALIDATION, cache=cache, **options
     )
-    return mixed(words(), reading)
+    return mix_texts(words(), reading)
 
 
 def stream(lengths: list[int], name: str, weight: float) -> Stream:
@@ -68,7 +74,7 @@ def test_no_prefix_strays_from_the_ratio_by_a_block(first, second, ratio, block)
     for count in range(1, len(blocks) + 1):
         read = blocks.read(count)
         assert sum(read) == count and abs(read[0] - share * count) < 1
-    rows = stacked(blocks.__getitems__(range(64)))
+    rows = stack_rows(blocks.__getitems__(range(64)))
     assert rows["input_ids"].shape == rows["labels"].shape == (64, block)
     # After as many turns as the ratio has parts it is met exactly.
     turns = sum(ratio) // gcd(*ratio)
@@ -78,9 +84,9 @@ def test_no_prefix_strays_from_the_ratio_by_a_block(first, second, ratio, block)
 def test_rows_are_the_same_however_they_are_asked_for(texts, tmp_path) -> None:
     order = BatchOrder(mix(texts, tmp_path).corpus, 8, seed=5)
     blocks = Blocks(order, 40)
-    whole = stacked(blocks.__getitems__(list(range(40))))
+    whole = stack_rows(blocks.__getitems__(list(range(40))))
     mixed_up = [7, 8, 9, 3, 39, 0, 1]
-    some = stacked(blocks.__getitems__(mixed_up))
+    some = stack_rows(blocks.__getitems__(mixed_up))
     assert torch.equal(some["input_ids"], whole["input_ids"][mixed_up])
     assert torch.equal(blocks[11]["labels"], whole["labels"][11])
     assert torch.equal(whole["input_ids"][:, 1:], whole["labels"][:, :-1])
@@ -98,7 +104,7 @@ def test_a_replay_of_nothing_still_holds_general_text_out(texts, tmp_path) -> No
     assert off.corpus.folder == on.corpus.folder, "both arms measure on the same text"
     general = [corpus.held["general"].validation[0].tokens for corpus in (off, on)]
     assert np.array_equal(*general) and len(off.corpus.train) == 1
-    alone = mixed(words(), ReplayData(domain=texts[0], cache=tmp_path))
+    alone = mix_texts(words(), ReplayData(domain=texts[0], cache=tmp_path))
     assert set(alone.held) == {"domain"}
 
 
@@ -107,7 +113,7 @@ def test_several_sources_share_the_part_of_their_kind(texts, tmp_path) -> None:
     reading = ReplayData(
         domain=domain, general="python-docs", ratio=(2, 1), validation=VALIDATION, cache=tmp_path
     )
-    found = mixed(words(), reading)
+    found = mix_texts(words(), reading)
     weights = [one.weight for one in found.corpus.train]
     assert found.kinds == ("domain", "domain", "general")
     assert np.allclose(np.array(weights) / sum(weights), [0.5, 1 / 6, 1 / 3])
@@ -115,7 +121,7 @@ def test_several_sources_share_the_part_of_their_kind(texts, tmp_path) -> None:
 
 def test_documents_that_end_are_marked_by_positions(texts, tmp_path) -> None:
     order = BatchOrder(mix(texts, tmp_path, documents=True).corpus, 8, seed=0)
-    rows = stacked(Blocks(order, 16).__getitems__(range(16)))
+    rows = stack_rows(Blocks(order, 16).__getitems__(range(16)))
     ends = rows["input_ids"] == order.corpus.separator
     assert ends.any() and (rows["position_ids"][ends] == 0).all()
 
@@ -131,13 +137,13 @@ def test_a_tokenizer_without_an_end_is_named(texts) -> None:
     bare.eos_token = bare.bos_token = None
     bare.name_or_path = "mine"
     with pytest.raises(UserError, match="the tokenizer mine has no token for the end"):
-        mixed(bare, ReplayData(domain=texts[0]))
+        mix_texts(bare, ReplayData(domain=texts[0]))
 
 
 def test_text_that_is_not_utf8_is_named(tmp_path) -> None:
     (tmp_path / "law.txt").write_bytes(json.dumps("gültig", ensure_ascii=False).encode("latin1"))
     with pytest.raises(UserError, match="is not UTF-8 text"):
-        mixed(words(), ReplayData(domain=tmp_path / "law.txt", cache=tmp_path))
+        mix_texts(words(), ReplayData(domain=tmp_path / "law.txt", cache=tmp_path))
 
 
 @pytest.mark.parametrize(

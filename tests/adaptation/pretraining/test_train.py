@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import layerlab
 from layerlab import UserError
-from layerlab.adaptation.pretraining.replay import Blocks, ReplayData, mixed, stacked
+from layerlab.adaptation.pretraining.replay import Blocks, ReplayData, mix_texts, stack_rows
 from layerlab.adaptation.pretraining.result import Course, Pretrained
 from layerlab.adaptation.pretraining.train import pretrain
 from layerlab.corpus.batches import BatchOrder
@@ -135,8 +135,8 @@ def test_an_update_is_the_mean_over_its_tokens(texts: Path, tmp_path: Path) -> N
         max_grad_norm=0.0,
         learning_rate=0.5,
     )
-    text = mixed(words(), reading(texts))
-    rows = stacked(Blocks(BatchOrder(text.corpus, BLOCK, 0), 4).__getitems__(range(4)))
+    text = mix_texts(words(), reading(texts))
+    rows = stack_rows(Blocks(BatchOrder(text.corpus, BLOCK, 0), 4).__getitems__(range(4)))
     model = llama().train()
     logits = model(input_ids=rows["input_ids"]).logits
     cross_entropy(logits.flatten(0, 1), rows["labels"].flatten()).backward()

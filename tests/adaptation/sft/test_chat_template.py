@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
-from layerlab.adaptation.sft.chat_template import PLAIN, Template, templated
+from layerlab.adaptation.sft.chat_template import PLAIN, Template, add_plain_template
 from layerlab.adaptation.sft.conversations import Conversation, Turn
 from layerlab.adaptation.sft.encode import Encoder, Example
 from tests.adaptation.spoken import ALPACA, CHATML, ENDS, MARKS, TEMPLATES, speaker, talk, unmarked
@@ -108,8 +108,8 @@ def test_turns_that_do_not_fit_are_left_out_from_the_end() -> None:
 
 def test_a_tokenizer_without_a_template_gets_the_plain_one() -> None:
     words = speaker(None)
-    note = templated(words)
-    assert note is not None and words.chat_template == PLAIN and templated(words) is None
+    note = add_plain_template(words)
+    assert note is not None and words.chat_template == PLAIN and add_plain_template(words) is None
     found = Encoder(words).example(TALKS[1])
     assert said(words, found) == [
         f"{one}<|endoftext|>" for one in (TALKS[1].turns[2].text, "不客气")
@@ -121,7 +121,7 @@ def test_a_tokenizer_with_neither_template_nor_end_is_refused() -> None:
     words = speaker(None)
     words.eos_token = None
     with pytest.raises(UserError, match="neither a chat template nor a token for the end"):
-        templated(words)
+        add_plain_template(words)
     with pytest.raises(UserError, match="the tokenizer has no chat template to use"):
         Template(words)
 

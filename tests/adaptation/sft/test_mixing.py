@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab import UserError
-from layerlab.adaptation.sft.dataset import Lesson, prepared
+from layerlab.adaptation.sft.dataset import Lesson, prepare_dataset
 from layerlab.adaptation.sft.encode import Encoder, Example
-from layerlab.adaptation.sft.mixing import Source, SourceStats, blocks, source
+from layerlab.adaptation.sft.mixing import Source, SourceStats, blocks, draw_source
 from tests.adaptation.spoken import speaker, talk
 
 lengths = st.lists(st.integers(2, 16), min_size=1, max_size=30)
@@ -85,13 +85,13 @@ def test_rows_of_all_sources_are_shuffled_among_each_other() -> None:
 def test_what_became_of_the_rows_is_counted() -> None:
     encoder = Encoder(speaker())
     rows = [talk("a", "b"), talk("a", "b", "c", "d" * 60), talk("q" * 90, "b"), talk("c", "e")]
-    found = source("law", rows, encoder, block=70, held=0.4, seed=0)
+    found = draw_source("law", rows, encoder, block=70, held=0.4, seed=0)
     tally = found.tally
     assert (tally.rows, tally.held, tally.cut) == (2, 1, 1)
     assert sum(tally.dropped.values()) == 1 and "longer than a block" in next(iter(tally.dropped))
     assert tally.tokens == sum(found.lengths)
     assert tally.answers == sum(int(one.answer.sum()) for one in found.examples)
-    again = source("law", rows, encoder, block=70, held=0.4, seed=0)
+    again = draw_source("law", rows, encoder, block=70, held=0.4, seed=0)
     assert [one.ids.tolist() for one in again.held] == [one.ids.tolist() for one in found.held]
 
 
@@ -100,11 +100,11 @@ def test_a_source_of_which_nothing_is_left_is_refused() -> None:
     with pytest.raises(
         UserError, match=r"no row of law can be learned from \(1 left out: longer than a"
     ):
-        source("law", [talk("q" * 90, "b")], encoder, block=40, held=0, seed=0)
+        draw_source("law", [talk("q" * 90, "b")], encoder, block=40, held=0, seed=0)
     with pytest.raises(UserError, match="it is empty"):
-        source("law", [], encoder, block=40, held=0, seed=0)
+        draw_source("law", [], encoder, block=40, held=0, seed=0)
     with pytest.raises(UserError, match="there is no source to learn from"):
-        prepared(speaker(), {}, Lesson(), 64)
+        prepare_dataset(speaker(), {}, Lesson(), 64)
 
 
 def test_weights_must_name_every_source() -> None:
@@ -133,5 +133,5 @@ def test_a_lesson_that_cannot_be_is_refused(change: dict[str, float], said: str)
 
 def test_rows_fill_the_last_update() -> None:
     rows = [talk(f"question {number}", "answer") for number in range(11)]
-    found = prepared(speaker(), {"law": rows}, Lesson(batch=4, held=0, pack=False), 64)
+    found = prepare_dataset(speaker(), {"law": rows}, Lesson(batch=4, held=0, pack=False), 64)
     assert len(found.rows) == 12 and found.updates == 3 and found.rows[-1] == []

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, TrainerCallback
 from layerlab import UserError, build
 from layerlab.adaptation.sft import train
 from layerlab.adaptation.sft.dataset import Lesson
-from layerlab.adaptation.sft.lora import Lora, adapted
+from layerlab.adaptation.sft.lora import Lora, add_adapters
 from layerlab.adaptation.sft.train import Tuned, tune
 from layerlab.experiments.executors.process import ranks
 from tests.adaptation.spoken import speaker, talk
@@ -189,7 +189,7 @@ def test_adapters_that_stay_apart_are_saved_alone(
 def test_adapters_need_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError, match="LoRA needs PEFT; type: pip install"):
-        adapted(fresh(), Lora())
+        add_adapters(fresh(), Lora())
 
 
 def test_unpacked_rows_are_learned_too(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from layerlab import UserError
 from layerlab.adaptation.trainer import arguments
-from layerlab.adaptation.trainer.arguments import context_of, share_out, trainer_arguments
+from layerlab.adaptation.trainer.arguments import context_of, split_batch, trainer_arguments
 from tests.adaptation.small import llama
 
-share: Any = getattr(share_out, "__wrapped__", share_out)
+share: Any = getattr(split_batch, "__wrapped__", split_batch)
 
 
 def settings(processes: int, most: int) -> Any:

@@ -13,10 +13,10 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError, build
 from layerlab.adaptation.trainer.bits_per_byte import Bits, bits_per_byte
-from layerlab.tokenization.train import byte_pairs
+from layerlab.tokenization.train import train_bpe
 
 TEXTS = ["the cat sat", "被告人张×× 不服", "", "a", "the the the dog ran after the cat " * 3]
-WORDS = byte_pairs(TEXTS, vocab=300)
+WORDS = train_bpe(TEXTS, vocab=300)
 UNIT = 2.0**-24
 Tiny = Callable[..., Any]
 
@@ -102,7 +102,7 @@ def test_costs_are_those_of_a_literal_computation(kind: str, tiny: Tiny) -> None
 def test_a_begin_token_that_the_tokenizer_puts_stands_first(tiny: Tiny) -> None:
     from tokenizers.processors import TemplateProcessing
 
-    made = byte_pairs(TEXTS, vocab=299)
+    made = train_bpe(TEXTS, vocab=299)
     made.add_special_tokens({"bos_token": "<s>"})
     pair = [("<s>", made.bos_token_id)]
     made.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=pair)

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from layerlab.blocks.operations import chunking, stream_mixing
 from layerlab.blocks.operations.causal_taps import tapped
-from layerlab.blocks.operations.derivative import unwatched
+from layerlab.blocks.operations.derivative import is_unwatched
 from layerlab.model.cost.cost import account
 from layerlab.variants.feedforward.normed_powers import normed_powers
 from layerlab.variants.feedforward.series_sum import series
@@ -111,11 +111,11 @@ def test_transforms_and_directions_take_the_formula_apart(name: str) -> None:
 
 
 def test_who_watches() -> None:
-    assert unwatched()
+    assert is_unwatched()
     for mode in (FlopCounterMode(display=False), torch.device("cpu"), forward_ad.dual_level()):
         with mode:
-            assert not unwatched()
-    assert not torch.func.vmap(lambda x: x * 0 + unwatched())(torch.ones(2)).any()
+            assert not is_unwatched()
+    assert not torch.func.vmap(lambda x: x * 0 + is_unwatched())(torch.ones(2)).any()
 
 
 @pytest.mark.parametrize("name", LARGE_PATHS)

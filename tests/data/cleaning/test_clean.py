@@ -15,10 +15,10 @@ from layerlab.adaptation.pipeline.texts import clean_texts
 from layerlab.data.cleaning import deduplication
 from layerlab.data.cleaning.clean import Cleaner, Rules, clean
 from layerlab.data.cleaning.deduplication import Exact, NearDuplicates
-from layerlab.data.cleaning.ngrams import dense, joined, keys, units, windows
-from layerlab.data.cleaning.repetition_filters import Limits, again, nearby, repeated, top
+from layerlab.data.cleaning.ngrams import dense, join_units, keys, units, windows
+from layerlab.data.cleaning.repetition_filters import Limits, again, nearby, repeated_share, top
 from layerlab.data.sources import TextChunk, data_folder
-from layerlab.recipes.adaptation import recipe_of
+from layerlab.recipes.adaptation import make_recipe
 from layerlab.recipes.training_sections import Source
 
 FREE = Rules(shortest=1, quality=None, repetition=None, near=0)
@@ -46,7 +46,7 @@ def test_units_are_words_and_single_characters() -> None:
     ]
     assert units("ＡＢＣ　ｱｲｳ") == ["abc", "ア", "イ", "ウ"]
     assert units("ジョン・スミス") == units("ジョンスミス") == [*"ジョンスミス"]
-    assert joined(units("民法典 is new 法")) == "民法典 is new 法"
+    assert join_units(units("民法典 is new 法")) == "民法典 is new 法"
     assert dense(["民", "法", "x"]) and not dense(["a", "民"]) and not dense([])
 
 
@@ -72,7 +72,7 @@ def test_shares_of_runs_are_those_of_a_literal_count(parts: list[str], size: int
             covered.update(range(at, at + size))
     total = sum(map(len, parts))
     wanted = sum(len(parts[at]) for at in covered) / total if runs else 0.0
-    assert repeated(found, sizes, size) == pytest.approx(wanted)
+    assert repeated_share(found, sizes, size) == pytest.approx(wanted)
     counts = Counter(runs)
     most = max(counts.values(), default=0)
     longest = max((sum(map(len, one)) for one, n in counts.items() if n == most), default=0)
@@ -87,12 +87,12 @@ def test_a_long_text_is_not_blamed_for_its_length() -> None:
     phrase = [prose(1, 1), *parts[:20]]
     found = keys([*parts, *phrase, *phrase])
     sizes = np.full(len(found), 4)
-    assert nearby(found[:1000], sizes[:1000], 5) == repeated(found[:1000], sizes[:1000], 5)
+    assert nearby(found[:1000], sizes[:1000], 5) == repeated_share(found[:1000], sizes[:1000], 5)
     apart = [one for at in range(0, 950, 50) for one in [*parts[at : at + 50], *parts[:2]]]
     assert nearby(keys(parts), sizes[:950], 5) == 0.0 == nearby(keys([]), sizes[:0], 5)
     twice = keys([*apart, *(f"new{at}" for at in range(1000 - len(apart) % 1000)), *apart])
     same = np.ones(len(twice), np.int64)
-    assert repeated(twice, same, 5) > 0.3 > 0.01 > nearby(twice, same, 5)
+    assert repeated_share(twice, same, 5) > 0.3 > 0.01 > nearby(twice, same, 5)
 
 
 def test_repeated_lines_are_counted_by_number_and_by_size() -> None:
@@ -237,7 +237,7 @@ def test_a_recipe_without_rules_keeps_every_text_however_long(tmp_path: Path) ->
     (tmp_path / "a.txt").write_text("a" * (Rules().longest + 1))
     (tmp_path / "b.jsonl").write_text('{"text": "half \\ud800"}\n{"text": "b"}\n')
     texts = [{"text": str(tmp_path / name)} for name in ("a.txt", "b.jsonl")]
-    recipe = recipe_of({"base": {"model": "pre-norm"}, "data": {"domain": texts}})
+    recipe = make_recipe({"base": {"model": "pre-norm"}, "data": {"domain": texts}})
     first, second = clean_texts(recipe, tmp_path / "out", lambda said, share: None)["sources"]
     assert (first["kept"], first["removed"]) == (1, {})
     assert second["kept"] == 1 and second["removed"].keys() == {"broken"}

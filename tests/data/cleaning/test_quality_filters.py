@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.data.cleaning.clean import Cleaner, Rules
 from layerlab.data.cleaning.quality_filters import Quality
-from layerlab.data.sources import TextChunk, data_folder, opened
+from layerlab.data.sources import TextChunk, data_folder, open_source
 from layerlab.recipes.training_sections import Source
 
 OFF = {"broken": 1, "symbols": 1, "words": 0, "bullets": 1, "ellipses": 1, "characters": 1}
@@ -100,7 +100,7 @@ def test_statutes_and_articles_lose_nothing() -> None:
     draw = random.Random(0)
     for name in ("law-zh", "wiki-zh"):
         documents: list[str] = []
-        for text, first in opened(Source(text=name)).pieces():
+        for text, first in open_source(Source(text=name)).pieces():
             documents += [text] if first else []
             documents[-1] += "" if first else text
         chosen = draw.sample(documents, 40)

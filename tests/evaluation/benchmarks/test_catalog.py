@@ -5,7 +5,7 @@ import re
 import pytest
 
 from layerlab import UserError
-from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, declared
+from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
 from layerlab.evaluation.benchmarks.spec import Benchmark
 
 EACH = pytest.mark.parametrize("benchmark", BENCHMARKS.values(), ids=BENCHMARKS)
@@ -27,7 +27,7 @@ def test_the_source_has_eleven_general_two_of_finance_and_one_of_law() -> None:
     ],
 )
 def test_subjects_are_as_many_as_the_source_has(name: str, count: int) -> None:
-    assert len(declared(name).subjects) == count
+    assert len(find_benchmark(name).subjects) == count
 
 
 @EACH
@@ -54,7 +54,7 @@ def test_every_subject_has_a_name_a_category_and_a_file_of_its_own(benchmark: Be
 
 
 def test_lawbench_has_levels_of_two_ten_and_eight() -> None:
-    levels = [subject.category for subject in declared("lawbench").subjects]
+    levels = [subject.category for subject in find_benchmark("lawbench").subjects]
     assert {name: levels.count(name) for name in levels} == {
         "memorization": 2,
         "understanding": 10,
@@ -66,9 +66,9 @@ def test_an_unknown_benchmark_names_the_nearest() -> None:
     with pytest.raises(
         UserError, match=r"no benchmark 'cevall'; did you mean ceval\? expected one"
     ):
-        declared("cevall")
+        find_benchmark("cevall")
 
 
 def test_an_unknown_subject_names_the_nearest() -> None:
     with pytest.raises(UserError, match="C-Eval has no subject 'laws'; did you mean law"):
-        declared("ceval")["laws"]
+        find_benchmark("ceval")["laws"]

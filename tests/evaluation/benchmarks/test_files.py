@@ -8,10 +8,10 @@ import pytest
 
 from layerlab import UserError
 from layerlab.evaluation.benchmarks import hub_files
-from layerlab.evaluation.benchmarks.catalog import declared
-from layerlab.evaluation.benchmarks.files import fetched, here
+from layerlab.evaluation.benchmarks.catalog import find_benchmark
+from layerlab.evaluation.benchmarks.files import is_here, read_files
 
-CEVAL = declared("ceval")
+CEVAL = find_benchmark("ceval")
 PART = CEVAL["law"]
 
 
@@ -25,7 +25,7 @@ def put(folder: Path, name: str, text: str = "x") -> Path:
 @pytest.mark.parametrize("name", ["val/law_val.csv", "formal/ceval-exam/val/law_val.csv"])
 def test_a_file_is_found_at_any_depth(tmp_path: Path, name: str) -> None:
     path = put(tmp_path, f"ceval/{name}")
-    assert fetched(CEVAL, PART, "val", tmp_path) == [(str(path), b"x")]
+    assert read_files(CEVAL, PART, "val", tmp_path) == [(str(path), b"x")]
 
 
 @pytest.mark.parametrize("ending", [".zip", ".tar.gz", ".tar", ".tgz"])
@@ -39,11 +39,11 @@ def test_a_file_is_found_in_an_archive(tmp_path: Path, ending: str) -> None:
     else:
         with tarfile.open(archive, "w:gz" if "gz" in ending else "w") as packed:
             packed.add(inside, "data/val/law_val.csv")
-    (found,) = fetched(CEVAL, PART, "val", tmp_path)
+    (found,) = read_files(CEVAL, PART, "val", tmp_path)
     assert found == (f"{archive}:data/val/law_val.csv", b"in the archive")
-    assert here(CEVAL, tmp_path) is False  # another subject is the first one
+    assert is_here(CEVAL, tmp_path) is False  # another subject is the first one
     put(tmp_path, "ceval/elsewhere/val/law_val.csv", "loose")
-    assert fetched(CEVAL, PART, "val", tmp_path)[0].content == b"loose"
+    assert read_files(CEVAL, PART, "val", tmp_path)[0].content == b"loose"
 
 
 def test_an_archive_that_changed_is_read_anew(tmp_path: Path) -> None:
@@ -51,29 +51,29 @@ def test_an_archive_that_changed_is_read_anew(tmp_path: Path) -> None:
     for text in ("one", "another"):
         with zipfile.ZipFile(tmp_path / "ceval" / "all.zip", "w") as packed:
             packed.writestr("val/law_val.csv", text)
-        assert fetched(CEVAL, PART, "val", tmp_path)[0].content == text.encode()
+        assert read_files(CEVAL, PART, "val", tmp_path)[0].content == text.encode()
 
 
 def test_another_file_with_the_same_ending_is_not_taken(tmp_path: Path) -> None:
     put(tmp_path, "ceval/interval/law_val.csv")
     put(tmp_path, "ceval/val/criminal_law_val.csv")
     with pytest.raises(UserError, match="C-Eval is not here"):
-        fetched(CEVAL, PART, "val", tmp_path)
+        read_files(CEVAL, PART, "val", tmp_path)
 
 
 def test_missing_data_say_where_to_get_them(tmp_path: Path) -> None:
-    assert not here(CEVAL, tmp_path)
+    assert not is_here(CEVAL, tmp_path)
     with pytest.raises(UserError) as error:
-        fetched(CEVAL, PART, "val", tmp_path)
+        read_files(CEVAL, PART, "val", tmp_path)
     assert str(error.value) == (
         f"C-Eval is not here: expected {tmp_path}/ceval/val/law_val.csv, or an archive in "
         f"{tmp_path}/ceval that holds it (cannot get ceval/ceval-exam from the Hub: HF_HUB_OFFLINE "
         "is set, and no copy that is kept here can be read); get it from "
         "github.com/hkust-nlp/ceval, or name its place in LAYERLAB_DATA"
     )
-    boolq = declared("boolq")
+    boolq = find_benchmark("boolq")
     with pytest.raises(UserError, match=r"superglue that holds it; get it from super\.gluebench"):
-        fetched(boolq, boolq.subjects[0], "val", tmp_path)
+        read_files(boolq, boolq.subjects[0], "val", tmp_path)
 
 
 def test_what_is_not_in_the_folder_comes_from_the_hub(
@@ -88,27 +88,27 @@ def test_what_is_not_in_the_folder_comes_from_the_hub(
         packed.writestr("val/law_val.csv", "from the Hub")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     try:
-        (found,) = fetched(CEVAL, PART, "val", tmp_path)
+        (found,) = read_files(CEVAL, PART, "val", tmp_path)
         assert found == (f"{kept}:val/law_val.csv", b"from the Hub")
-        assert not here(CEVAL, tmp_path)
+        assert not is_here(CEVAL, tmp_path)
         put(tmp_path, "ceval/val/law_val.csv", "in the folder")
-        assert fetched(CEVAL, PART, "val", tmp_path)[0].content == b"in the folder"
+        assert read_files(CEVAL, PART, "val", tmp_path)[0].content == b"in the folder"
         with pytest.raises(UserError, match=r"dev/law_dev.csv, or an archive in .* that holds it;"):
-            fetched(CEVAL, PART, "dev", tmp_path)
+            read_files(CEVAL, PART, "dev", tmp_path)
     finally:
-        hub_files._downloaded.cache_clear()
+        hub_files._download.cache_clear()
 
 
 def test_an_unknown_split_names_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="C-Eval has no split 'train'; expected dev or val or test"):
-        fetched(CEVAL, PART, "train", tmp_path)
+        read_files(CEVAL, PART, "train", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["all.zip", "all.tar.gz"])
 def test_half_an_archive_is_one_line(tmp_path: Path, name: str) -> None:
     put(tmp_path, f"ceval/{name}", "PK half")
     with pytest.raises(UserError, match=f"cannot read the archive .*{name}: .*; copy it anew"):
-        fetched(CEVAL, PART, "val", tmp_path)
+        read_files(CEVAL, PART, "val", tmp_path)
 
 
 def test_a_file_that_cannot_be_read_is_one_line(
@@ -120,4 +120,4 @@ def test_a_file_that_cannot_be_read_is_one_line(
     put(tmp_path, "ceval/val/law_val.csv")
     monkeypatch.setattr(Path, "read_bytes", refused)
     with pytest.raises(UserError, match=r"cannot read .*law_val.csv: Permission denied; copy it"):
-        fetched(CEVAL, PART, "val", tmp_path)
+        read_files(CEVAL, PART, "val", tmp_path)

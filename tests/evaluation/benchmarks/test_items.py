@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab import UserError
-from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, declared
-from layerlab.evaluation.benchmarks.files import here
-from layerlab.evaluation.benchmarks.items import Item, letters_of, oddities, questions
-from layerlab.evaluation.benchmarks.readers import rows
+from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
+from layerlab.evaluation.benchmarks.files import is_here
+from layerlab.evaluation.benchmarks.items import Item, letters_of, oddities, read_items
+from layerlab.evaluation.benchmarks.readers import read_rows
 from tests.evaluation.written import HEAD, TRAPS, lines, table
 
 EXAM = "id,question,A,B,C,D,answer"
 
 
 def only(name: str, folder: Path, split: str | None = None, subject: int = 0) -> list[Item]:
-    benchmark = declared(name)
-    return questions(benchmark, benchmark.subjects[subject], split or benchmark.split, folder)
+    benchmark = find_benchmark(name)
+    return read_items(benchmark, benchmark.subjects[subject], split or benchmark.split, folder)
 
 
 def exam(folder: Path, *rows: str, split: str = "val", head: str = EXAM) -> list[Item]:
@@ -101,7 +101,7 @@ def test_a_scored_split_whose_answers_are_all_empty(tmp_path: Path) -> None:
 def test_an_empty_option_is_said_and_scored_as_published(tmp_path: Path) -> None:
     rows = ["0,问,甲,,丙,丁,A", "1,问, ,乙,,丁,D", "2,问,甲,乙,丙,丁,B"]
     assert [one.letters for one in exam(tmp_path, *rows)] == ["A", "D", "B"]
-    ceval = declared("ceval")
+    ceval = find_benchmark("ceval")
     assert oddities(ceval, ceval.subjects[0], "val", tmp_path) == [
         "accountant_val.csv, line 2: the option B is empty; it is scored so, as published",
         "accountant_val.csv, line 3: the option A is empty; it is scored so, as published",
@@ -112,7 +112,7 @@ def test_what_is_odd_is_said_and_scored_as_published(tmp_path: Path) -> None:
     rows = ["0,问,甲,乙,甲,丁,A", "1,问,甲,乙,丙,丁,", "2,问,甲,乙,丙,丁,B"]
     found = exam(tmp_path, *rows)
     assert [one.letters for one in found] == ["A", "B"]
-    ceval = declared("ceval")
+    ceval = find_benchmark("ceval")
     place = "accountant_val.csv"  # without its folders, which results do not carry along
     assert oddities(ceval, ceval.subjects[0], "val", tmp_path) == [
         f"{place}, line 2: the option '甲' stands there twice; it is scored as published",
@@ -138,15 +138,15 @@ def test_agieval_has_several_answers_or_none_to_choose_from(tmp_path: Path) -> N
     several, none = {**asked, "label": ["A", "C"]}, {**asked, "label": []}
     lines(folder / "jec-qa-kd.jsonl", several, {**asked, "label": "B"}, none)
     lines(folder / "math.jsonl", {**asked, "options": None, "label": None, "answer": "1.50"})
-    agieval = declared("agieval")
-    law = questions(agieval, agieval["jec_qa_kd"], "test", tmp_path)
+    agieval = find_benchmark("agieval")
+    law = read_items(agieval, agieval["jec_qa_kd"], "test", tmp_path)
     assert [one.right for one in law] == [(0, 2), (1,)]
-    (cloze,) = questions(agieval, agieval["math"], "test", tmp_path)
+    (cloze,) = read_items(agieval, agieval["math"], "test", tmp_path)
     assert (cloze.options, cloze.reply, cloze.passage) == ((), "1.50", "")
 
 
 def test_twins_of_agieval_are_seen_behind_their_letters(tmp_path: Path) -> None:
-    agieval = declared("agieval")
+    agieval = find_benchmark("agieval")
     row = {"passage": "", "question": "q", "options": ["(A)1", "(B) 1"], "label": "A", "answer": ""}
     lines(tmp_path / "agieval/v1/sat-math.jsonl", row)
     (said,) = oddities(agieval, agieval["sat_math"], "test", tmp_path)
@@ -208,7 +208,7 @@ def test_xsum_is_scored_on_its_first_thousand_and_without_empty_articles(tmp_pat
     found = only("xsum", tmp_path)
     assert len(found) == 999
     assert found[-1].text == "long 998"
-    xsum = declared("xsum")
+    xsum = find_benchmark("xsum")
     (said,) = oddities(xsum, xsum.subjects[0], "dev", tmp_path)
     assert said == "dev.jsonl, line 4 has no answer; it is left out"
 
@@ -218,13 +218,13 @@ def test_xsum_is_scored_on_its_first_thousand_and_without_empty_articles(tmp_pat
 )
 def test_published_questions_have_answers_among_their_options(data: Path, name: str) -> None:
     benchmark = BENCHMARKS[name]
-    if not here(benchmark, data):
+    if not is_here(benchmark, data):
         pytest.skip(f"no shared data: {benchmark.title} is not among them")
     bare = 0
     # Of the many subjects of CMMLU and MMLU, all of one format, some.
     for subject in benchmark.subjects[:: 8 if len(benchmark.subjects) > 52 else 1]:
-        found = questions(benchmark, subject, benchmark.split, data)
-        bare += len(rows(benchmark, subject, benchmark.split, data)) - len(found)
+        found = read_items(benchmark, subject, benchmark.split, data)
+        bare += len(read_rows(benchmark, subject, benchmark.split, data)) - len(found)
         for one in found:
             assert one.reply or max(one.right) < len(one.options)
             assert not benchmark.options or len(one.options) == benchmark.options
@@ -232,11 +232,11 @@ def test_published_questions_have_answers_among_their_options(data: Path, name: 
 
 
 def test_fineval_has_the_weights_of_the_source(data: Path) -> None:
-    benchmark = declared("fineval")
-    if not here(benchmark, data):
+    benchmark = find_benchmark("fineval")
+    if not is_here(benchmark, data):
         pytest.skip("no shared data: FinEval is not among them")
     weights: dict[str, int] = {}
     for subject in benchmark.subjects:
-        count = len(questions(benchmark, subject, "val", data))
+        count = len(read_items(benchmark, subject, "val", data))
         weights[subject.category] = weights.get(subject.category, 0) + count
     assert weights == {"Accounting": 305, "Certificate": 334, "Economy": 207, "Finance": 305}

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab import UserError
-from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, declared
-from layerlab.evaluation.benchmarks.files import File, here
+from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
+from layerlab.evaluation.benchmarks.files import File, is_here
 from layerlab.evaluation.benchmarks.readers import (
     Row,
     of_headless_table,
@@ -21,7 +21,7 @@ from layerlab.evaluation.benchmarks.readers import (
     of_list,
     of_parallel_lines,
     of_table,
-    rows,
+    read_rows,
 )
 
 HEAD = ["id", "Question", "A", "B", "C", "D", "Answer"]
@@ -150,9 +150,9 @@ def test_a_file_without_rows_is_told(tmp_path: Path) -> None:
     path = tmp_path / "superglue" / "BoolQ" / "val.jsonl"
     path.parent.mkdir(parents=True)
     path.write_text("\n")
-    boolq = declared("boolq")
+    boolq = find_benchmark("boolq")
     with pytest.raises(UserError, match=r"val.jsonl holds no rows; copy it anew"):
-        rows(boolq, boolq.subjects[0], "val", tmp_path)
+        read_rows(boolq, boolq.subjects[0], "val", tmp_path)
 
 
 COUNTS = {
@@ -171,19 +171,19 @@ def test_published_files_have_the_published_number_of_rows(
     data: Path, name: str, split: str
 ) -> None:
     benchmark = BENCHMARKS[name]
-    if not here(benchmark, data):
+    if not is_here(benchmark, data):
         pytest.skip(f"no shared data: {benchmark.title} is not among them")
-    found = [rows(benchmark, subject, split, data) for subject in benchmark.subjects]
+    found = [read_rows(benchmark, subject, split, data) for subject in benchmark.subjects]
     assert sum(map(len, found)) == COUNTS[name, split]
     every = [value for part in found for row in part for value in row.cells.values()]
     assert all(isinstance(one, str | list | dict) for one in every)
 
 
 def test_a_published_option_that_looks_like_a_number_stays_text(data: Path) -> None:
-    benchmark = declared("financeiq")
-    if not here(benchmark, data):
+    benchmark = find_benchmark("financeiq")
+    if not is_here(benchmark, data):
         pytest.skip("no shared data: FinanceIQ is not among them")
-    found = [row for part in benchmark.subjects for row in rows(benchmark, part, "test", data)]
+    found = [row for part in benchmark.subjects for row in read_rows(benchmark, part, "test", data)]
     options = {row.text(letter) for row in found for letter in "abcd"}
     numbers = {one for one in options if re.fullmatch(r"[0-9]+(\.[0-9]+)?", one)}
     assert any(one not in {str(float(one)), str(int(float(one)))} for one in numbers)

@@ -4,27 +4,33 @@ import pytest
 
 from layerlab import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
-from layerlab.evaluation.benchmarks.suites import GENERAL, SUITES, chosen
+from layerlab.evaluation.benchmarks.suites import GENERAL, SUITES, select_benchmarks
 
 
 def test_the_three_suites_are_those_of_the_source() -> None:
-    assert [len(chosen(name)) for name in ("general", "finance", "law")] == [11, 2, 1]
-    assert [one.name for one in chosen("all")] == list(BENCHMARKS)
-    assert [one for name in GENERAL for one in chosen(name)] == list(chosen("general"))
+    assert [len(select_benchmarks(name)) for name in ("general", "finance", "law")] == [11, 2, 1]
+    assert [one.name for one in select_benchmarks("all")] == list(BENCHMARKS)
+    assert [one for name in GENERAL for one in select_benchmarks(name)] == list(
+        select_benchmarks("general")
+    )
 
 
 def test_each_once_in_the_order_of_the_words() -> None:
-    assert [one.name for one in chosen("LAW, piqa,reasoning")] == ["lawbench", "piqa", "ax-b"]
+    assert [one.name for one in select_benchmarks("LAW, piqa,reasoning")] == [
+        "lawbench",
+        "piqa",
+        "ax-b",
+    ]
 
 
 @pytest.mark.parametrize("name", SUITES)
 def test_no_suite_is_empty(name: str) -> None:
-    assert chosen(name)
+    assert select_benchmarks(name)
 
 
 def test_an_unknown_name() -> None:
     with pytest.raises(UserError) as caught:
-        chosen("lawbensh")
+        select_benchmarks("lawbensh")
     assert str(caught.value).startswith(
         "there is no suite or benchmark 'lawbensh'; did you mean lawbench? expected one of general,"
     )

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerlab.evaluation.harness.fewshot import Shots, counted, fewer, fitted
+from layerlab.evaluation.harness.fewshot import Shots, fit_examples, sum_up, without_examples
 
 LENGTHS = st.lists(st.integers(1, 30), max_size=8)
 
 
 class Task:
-    """What `fitted` needs of a task of the engine: examples drawn at random, one request."""
+    """What `fit_examples` needs of a task of the engine: examples drawn at random, one request."""
 
     task_name = "own"
 
@@ -39,7 +39,7 @@ def test_a_prompt_keeps_head_and_question_and_loses_as_few_examples_as_possible(
     def fits(kind: str, arguments: tuple[Any, ...]) -> bool:
         return len("".join(arguments)) <= room
 
-    with fitted(task, fits) as used:
+    with fit_examples(task, fits) as used:
         text = task.fewshot_context(doc, num_fewshot=len(lengths))
     assert text.startswith("head ") and text.endswith(doc)
     inside = text.removeprefix("head ").removesuffix(doc)
@@ -58,7 +58,7 @@ def pieces(text: str) -> list[str]:
 
 def test_a_prompt_that_was_tried_again_draws_no_more_random_numbers() -> None:
     tried, plain = Task([20] * 6), Task([20] * 6)
-    with fitted(tried, lambda kind, arguments: len(arguments[0]) < 90):
+    with fit_examples(tried, lambda kind, arguments: len(arguments[0]) < 90):
         tried.fewshot_context("q", num_fewshot=5)
     plain.fewshot_context("q", 5)
     assert tried.sampler.rnd.getstate() == plain.sampler.rnd.getstate()
@@ -66,18 +66,18 @@ def test_a_prompt_that_was_tried_again_draws_no_more_random_numbers() -> None:
 
 def test_a_task_is_as_it_was_afterwards() -> None:
     task = Task([])
-    with pytest.raises(ZeroDivisionError), fitted(task, lambda kind, arguments: True):
+    with pytest.raises(ZeroDivisionError), fit_examples(task, lambda kind, arguments: True):
         raise ZeroDivisionError
     assert "fewshot_context" not in vars(task)
 
 
 def test_what_never_fits_is_the_bare_question() -> None:
-    assert fewer(3, lambda number: "s" * number, lambda text: False) == ("", 0)
+    assert without_examples(3, lambda number: "s" * number, lambda text: False) == ("", 0)
 
 
 @given(st.lists(st.integers(0, 5), max_size=9), st.integers(0, 3))
 def test_counts_of_examples(used: list[int], unfit: int) -> None:
-    found = counted(5, used, unfit)
+    found = sum_up(5, used, unfit)
     assert found.shortened == sum(number < 5 for number in used)
     assert found.least <= found.mean <= max(used, default=0)
     assert found.unfit == unfit

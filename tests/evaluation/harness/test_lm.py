@@ -16,7 +16,13 @@ from tests.evaluation.candidate import LEAF, WRITTEN, candidate, question, task_
 
 lm_eval = pytest.importorskip("lm_eval")
 
-from layerlab.evaluation.harness.lm import HarnessModel, TaskResult, answer, described, load_tasks  # noqa: E402
+from layerlab.evaluation.harness.lm import (  # noqa: E402
+    HarnessModel,
+    TaskResult,
+    describe_task,
+    load_tasks,
+    run_task,
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +42,7 @@ def loaded(folder: Path) -> Any:
 def asked(
     subject: LoadedModel, folder: Path, scoring: str = "choice_ll", **options: Any
 ) -> TaskResult:
-    return answer(HarnessModel(subject, batch=4, scoring=scoring), loaded(folder), **options)
+    return run_task(HarnessModel(subject, batch=4, scoring=scoring), loaded(folder), **options)
 
 
 @pytest.fixture
@@ -89,7 +95,7 @@ def test_the_same_twice(folder: Path) -> None:
 
 
 def test_batches_change_no_score(folder: Path) -> None:
-    alone = answer(HarnessModel(candidate(), batch=1, scoring="choice_ll"), loaded(folder))
+    alone = run_task(HarnessModel(candidate(), batch=1, scoring="choice_ll"), loaded(folder))
     assert alone.scores == asked(candidate(), folder).scores
 
 
@@ -133,11 +139,11 @@ def test_a_written_answer_leaves_half_of_the_context_to_the_prompt(tmp_path: Pat
     text = (folder / "own.yaml").read_text("utf-8").replace("max_gen_toks: 8", "max_gen_toks: 512")
     (folder / "own.yaml").write_text(text, encoding="utf-8")
     task = loaded(folder)
-    found = answer(HarnessModel(candidate(64), batch=2, scoring="gen"), task, shots=0)
+    found = run_task(HarnessModel(candidate(64), batch=2, scoring="gen"), task, shots=0)
     assert found.limited == 32 and found.chance is None
     assert task.config.generation_kwargs["max_gen_toks"] == 512
     assert (
-        answer(
+        run_task(
             HarnessModel(candidate(2048), batch=2, scoring="gen"), task, shots=0, limit=1
         ).limited
         is None
@@ -167,7 +173,7 @@ def test_options_of_different_length_are_scored_apart(tmp_path: Path) -> None:
     subject = candidate(512)
     for share in (True, False):
         engine = HarnessModel(subject, batch=3, scoring="choice_ll", share=share)
-        found = answer(engine, loaded(folder))
+        found = run_task(engine, loaded(folder))
         for sample in found.samples:
             assert len({one[0] for one in sample["responses"]}) == 3
 
@@ -176,7 +182,7 @@ def test_four_labels_take_one_pass(folder: Path) -> None:
     engine = HarnessModel(candidate(512), batch=1, scoring="choice_ll")
     passes: list[int] = []
     engine.step = passes.append
-    answer(engine, loaded(folder), limit=7)
+    run_task(engine, loaded(folder), limit=7)
     assert len(passes) == 7
 
 
@@ -195,13 +201,13 @@ def test_a_limit_takes_the_first_questions(folder: Path) -> None:
 
 
 def test_a_description_changes_with_what_is_asked(folder: Path, rows: list[Any]) -> None:
-    before = described(loaded(folder))
-    assert described(loaded(folder)) == before
-    assert described(loaded(folder), limit=2) != before
+    before = describe_task(loaded(folder))
+    assert describe_task(loaded(folder)) == before
+    assert describe_task(loaded(folder), limit=2) != before
     changed = json.loads((folder / "rows.json").read_text("utf-8"))
     changed["dev"][0]["prompt"] += " "
     (folder / "rows.json").write_text(json.dumps(changed), encoding="utf-8")
-    assert described(loaded(folder)) != before
+    assert describe_task(loaded(folder)) != before
 
 
 def test_more_examples_than_there_are(folder: Path) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from layerlab import Policy, UserError
 from layerlab.evaluation.harness.low_precision import PrecisionSetting, arithmetics, perplexity
-from layerlab.evaluation.results.table import drawn
+from layerlab.evaluation.results.table import render_table
 from layerlab.loading.inputs import sample, sequences
 from layerlab.loading.model import subject
 
@@ -47,7 +47,7 @@ def test_a_model_that_computes_no_number_has_no_perplexity() -> None:
     assert found["perplexity"] is None and found["nats_per_token"] is None and found["tokens"]
     console = Console(width=100, file=StringIO(), record=True)
     content = {"arms": [], "left_out": [], "remarks": []}
-    console.print(drawn({**content, "precision": [{"arm": "a in fp16", **found}]}, 100))
+    console.print(render_table({**content, "precision": [{"arm": "a in fp16", **found}]}, 100))
     assert "a in fp16: perplexity on the built-in sample is not finite (" in console.export_text()
 
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from layerlab import UserError
-from layerlab.evaluation.harness.model_checks import UNBOUNDED, room, words
+from layerlab.evaluation.harness.model_checks import UNBOUNDED, max_length, prepare_tokenizer
 from layerlab.loading.model import LoadedModel
 from tests.evaluation.candidate import candidate, tokenizer
 
@@ -20,13 +20,13 @@ def subject_with(**changes: str | None) -> LoadedModel:
 
 
 def test_what_is_missing_is_taken_from_what_is_there() -> None:
-    found = words(subject_with(eos_token=None, pad_token=None))
+    found = prepare_tokenizer(subject_with(eos_token=None, pad_token=None))
     assert found.eos_token == found.pad_token == tokenizer().bos_token
 
 
 def test_the_callers_tokenizer_stays_as_it_was() -> None:
     subject = subject_with(pad_token=None)
-    words(subject)
+    prepare_tokenizer(subject)
     assert subject.tokenizer is not None and subject.tokenizer.pad_token is None
 
 
@@ -34,7 +34,7 @@ def test_no_tokenizer() -> None:
     subject = candidate()
     subject.tokenizer = None
     with pytest.raises(UserError) as caught:
-        words(subject)
+        prepare_tokenizer(subject)
     assert str(caught.value) == (
         "tiny has no tokenizer, which questions have to be read with; "
         "save one beside it with tokenizer.save_pretrained(FOLDER)"
@@ -43,7 +43,7 @@ def test_no_tokenizer() -> None:
 
 def test_no_end_of_text() -> None:
     with pytest.raises(UserError) as caught:
-        words(subject_with(eos_token=None, bos_token=None, pad_token=None))
+        prepare_tokenizer(subject_with(eos_token=None, bos_token=None, pad_token=None))
     assert str(caught.value) == (
         "the tokenizer of tiny has no token for the end or the beginning of a text; "
         "set its eos_token, and save it again"
@@ -52,10 +52,10 @@ def test_no_end_of_text() -> None:
 
 def test_room_is_that_of_the_model_else_of_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = candidate(77)
-    assert room(subject) == 77
+    assert max_length(subject) == 77
     endless = subject_with()
     monkeypatch.setattr(type(endless), "context", None)
-    assert room(endless) == UNBOUNDED
+    assert max_length(endless) == UNBOUNDED
     assert endless.tokenizer is not None
     endless.tokenizer.model_max_length = 99
-    assert room(endless) == 99
+    assert max_length(endless) == 99

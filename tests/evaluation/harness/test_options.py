@@ -5,7 +5,7 @@ import re
 import pytest
 
 from layerlab import UserError
-from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, declared
+from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
 from layerlab.evaluation.harness.options import Options
 from layerlab.evaluation.tasks.configs import FOLDER
 
@@ -22,14 +22,14 @@ GROUPS = {
 def test_every_way_leads_to_tasks_that_are_there(
     benchmark: str, scoring: str | None, cot: bool
 ) -> None:
-    one, options = declared(benchmark), Options(scoring=scoring, cot=cot)
+    one, options = find_benchmark(benchmark), Options(scoring=scoring, cot=cot)
     assert options.group(one) in GROUPS
     assert options.scored(one) in one.scorings
     assert options.explained(one) == (cot and one.explained)
 
 
 def test_a_wish_that_cannot_be_met_is_told() -> None:
-    asked = [declared(name) for name in ("ceval", "boolq", "lawbench")]
+    asked = [find_benchmark(name) for name in ("ceval", "boolq", "lawbench")]
     found = Options(scoring="gen", cot=True, shots=5).deviations(asked)
     assert found == [
         "BoolQ: not scored by gen",
@@ -41,7 +41,7 @@ def test_a_wish_that_cannot_be_met_is_told() -> None:
 
 
 def test_examples_inside_a_benchmarks_own_files() -> None:
-    law, exam = declared("lawbench"), declared("ceval")
+    law, exam = find_benchmark("lawbench"), find_benchmark("ceval")
     assert Options(shots=1).changes(law) == {"shots": 1}
     assert Options(shots=7).inside(law) == 1 and Options().inside(law) == 0
     assert Options(shots=7).examples(exam) == 5 and Options().examples(exam) is None

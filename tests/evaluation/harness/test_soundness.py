@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from layerlab.evaluation.harness.soundness import watched
+from layerlab.evaluation.harness.soundness import record_unsound_logits
 from tests.evaluation.candidate import candidate
 
 
@@ -20,7 +20,7 @@ def test_a_row_is_noted_once_one_of_its_next_logits_is_no_number(value: float, n
         return spoilt
 
     handle = model.lm_head.register_forward_hook(spoil)
-    with watched(model) as broken:
+    with record_unsound_logits(model) as broken:
         model(ids)
         handle.remove()
         model(ids)  # what was noted once stays

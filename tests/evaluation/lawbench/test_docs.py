@@ -13,14 +13,14 @@ from lm_eval.tasks import TaskManager  # noqa: E402
 
 import layerlab.evaluation  # noqa: E402
 from layerlab.evaluation.benchmarks.catalog import LAWBENCH  # noqa: E402
-from layerlab.evaluation.harness.lm import answer  # noqa: E402
-from layerlab.evaluation.harness.run import together  # noqa: E402
+from layerlab.evaluation.harness.lm import run_task  # noqa: E402
+from layerlab.evaluation.harness.run import run_benchmarks  # noqa: E402
 from layerlab.evaluation.lawbench.aggregate import corpus_f  # noqa: E402
 from layerlab.evaluation.lawbench.tasks import TASKS  # noqa: E402
 from layerlab.evaluation.metrics.edit_f import EditCount, edit_count  # noqa: E402
 from layerlab.evaluation.metrics.estimates import Mean  # noqa: E402
 from layerlab.evaluation.results.averages import official  # noqa: E402
-from layerlab.system.logs import hushed  # noqa: E402
+from layerlab.system.logs import hush  # noqa: E402
 
 FOLDER = Path(layerlab.evaluation.__file__).parent / "tasks" / "lawbench"
 
@@ -46,7 +46,7 @@ def run(
     output: str, task: str = "layerlab_lawbench", metadata: dict[str, Any] | None = None
 ) -> tuple[Parrot, dict[str, Any]]:
     model = Parrot(output)
-    with hushed():
+    with hush():
         found = lm_eval.simple_evaluate(
             model,
             tasks=[task],
@@ -91,17 +91,17 @@ def edits(doc: dict[str, str], output: str) -> EditCount:
 def test_layerlab_and_plain_lm_eval_agree_on_corrections(home: Path) -> None:
     """Where one sentence is right and the other wrong, the mean of both is another number."""
     output, name = "指控事实清楚。0", "layerlab_lawbench_2_1"
-    with hushed():
+    with hush():
         manager = TaskManager(include_path=str(FOLDER), include_defaults=False)
         (task,) = manager.load([name])["tasks"].values()
         model = Parrot(output)
         model.__dict__.update(
             max_length=4096, unfit=set(), unsound=set(), fits=lambda kind, arguments: True
         )
-    ours = answer(model, task)  # type: ignore[arg-type]
+    ours = run_task(model, task)  # type: ignore[arg-type]
     _, plain = run(output, name)
     theirs = plain["results"][name]
-    assert together(ours).value == pytest.approx(theirs["score,none"], abs=1e-15)
+    assert run_benchmarks(ours).value == pytest.approx(theirs["score,none"], abs=1e-15)
     assert ours.metrics["score"] == theirs["score,none"]
     assert ours.metrics["alone"] == pytest.approx(theirs["alone,none"])
     assert sum(ours.scores.values()) / 2 == pytest.approx(theirs["alone,none"])
@@ -115,7 +115,7 @@ def test_one_shot_by_metadata(home: Path) -> None:
 
 def test_every_leaf_says_what_it_is(home: Path) -> None:
     manager = TaskManager(include_path=str(FOLDER), include_defaults=False)
-    with hushed():
+    with hush():
         tasks = manager.load(["layerlab_lawbench"])["tasks"]
     assert list(tasks) == [LAWBENCH.leaf(subject) for subject in LAWBENCH.subjects]
     for subject in LAWBENCH.subjects:

@@ -20,7 +20,7 @@ def test_a_task_of_corrections_is_scored_by_all_edits_together() -> None:
     pytest.importorskip("lm_eval", reason="lm-eval is not installed")
     from layerlab.evaluation.harness.fewshot import Shots
     from layerlab.evaluation.harness.lm import TaskResult
-    from layerlab.evaluation.harness.run import together
+    from layerlab.evaluation.harness.run import run_benchmarks
     from layerlab.evaluation.lawbench.aggregate import corpus_mean
     from layerlab.evaluation.metrics.estimates import mean
 
@@ -36,6 +36,6 @@ def test_a_task_of_corrections_is_scored_by_all_edits_together() -> None:
         )
 
     plain, corrected = answer(), answer(score=[1, 3, 1], alone=0.5)
-    assert together(plain) == mean([1.0, 0.0])
-    assert together(corrected) == corpus_mean([[1, 3, 1], [1, 3, 1]])
-    assert together(corrected).value != together(plain).value
+    assert run_benchmarks(plain) == mean([1.0, 0.0])
+    assert run_benchmarks(corrected) == corpus_mean([[1, 3, 1], [1, 3, 1]])
+    assert run_benchmarks(corrected).value != run_benchmarks(plain).value

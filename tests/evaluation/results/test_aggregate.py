@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from layerlab import UserError
-from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, declared
+from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
 from layerlab.evaluation.harness.fewshot import Shots
 from layerlab.evaluation.metrics.estimates import mean
 from layerlab.evaluation.results.aggregate import (
@@ -17,9 +17,9 @@ from layerlab.evaluation.results.aggregate import (
 from layerlab.evaluation.results.paired_difference import (
     FORGETTING,
     GENERAL,
-    compared,
     differences,
     differing,
+    paired_differences,
 )
 from layerlab.evaluation.results.published import LABEL, tables
 from layerlab.evaluation.results.published_comparison import AVERAGE, OURS, published_rows
@@ -50,7 +50,7 @@ def record(benchmark: str, subject: str, scores: list[float], **changes: Any) ->
 @pytest.fixture(scope="module")
 def law() -> list[dict[str, Any]]:
     """LawBench with task i of twenty scored i/20."""
-    parts = declared("lawbench").subjects
+    parts = find_benchmark("lawbench").subjects
     return [
         record("lawbench", part.name, [place / 20, place / 20], chance=None, abstained=0.5)
         for place, part in enumerate(parts)
@@ -62,7 +62,7 @@ def test_lawbench_by_level_and_kind_and_without_what_is_approximate(law: Any) ->
     assert whole["score"] == pytest.approx(sum(range(20)) / 400)
     assert whole["formula"].startswith("(2 M + 10 U + 8 A) / 20")
     assert whole["chance"] is None and whole["abstained"] == 0.5
-    place = [part.name for part in declared("lawbench").subjects].index("2-1")
+    place = [part.name for part in find_benchmark("lawbench").subjects].index("2-1")
     assert without["score"] == pytest.approx((sum(range(20)) - place) / 19 / 20)
     assert without["title"] == "LawBench without 2-1"
     sections = {(row["by"], row["section"]): row["score"] for row in section_rows(law)}
@@ -89,7 +89,7 @@ def test_a_benchmark_is_lost_where_all_that_could_be_asked_is() -> None:
     assert row["lost"] and row["unsound"] == 3 and all(one["lost"] for one in group_rows([row]))
     (said,) = unsound_remarks([row])
     assert said.startswith("a: FinanceIQ: NaN or infinite logits at 3 of 4 questions; they count")
-    other = record("boolq", declared("boolq").subjects[0].name, [0.0], shots=long)
+    other = record("boolq", find_benchmark("boolq").subjects[0].name, [0.0], shots=long)
     beside = benchmark_rows([*rows, other])
     lost = {one["group"]: one["lost"] for one in group_rows(beside)}
     assert lost == {"knowledge": False, "general": False, "finance": True}
@@ -142,7 +142,7 @@ def test_a_full_table_of_the_source_has_our_average_too() -> None:
 def test_forgetting_is_what_the_general_mean_lost() -> None:
     ours = [record("boolq", "all", [0.0, 1.0, 0.0]), record("financeiq", "economic_analyst", [1.0])]
     before = [record("boolq", "all", [1.0, 1.0, 0.5])]
-    rows = {row["title"]: row for row in compared(ours, before, "base")}
+    rows = {row["title"]: row for row in paired_differences(ours, before, "base")}
     assert rows.keys() == {"BoolQ", GENERAL, FORGETTING}
     assert rows[FORGETTING]["difference"] == pytest.approx(0.5)
     assert rows["BoolQ"]["error"] == pytest.approx(mean([-1.0, 0.0, -0.5]).error)

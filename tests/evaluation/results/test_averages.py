@@ -4,17 +4,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, declared
+from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
 from layerlab.evaluation.metrics.estimates import Mean
 from layerlab.evaluation.results.averages import (
     FINEVAL,
     GROUPS,
     LAWBENCH,
     group_means,
-    headed,
     macro,
+    means_by_heading,
     official,
-    weighted,
+    weighted_mean,
 )
 
 MEANS = st.builds(Mean, st.floats(0, 1, width=32), st.floats(0, 0.5, width=32), st.integers(1, 500))
@@ -22,7 +22,7 @@ SOME = settings(max_examples=40, deadline=None)
 
 
 def named(benchmark: str, value: float = 0.5, n: int = 10) -> dict[str, Mean]:
-    return {one.name: Mean(value, 0.1, n) for one in declared(benchmark).subjects}
+    return {one.name: Mean(value, 0.1, n) for one in find_benchmark(benchmark).subjects}
 
 
 @SOME
@@ -44,7 +44,7 @@ def test_weighted_by_questions_is_the_share_of_all_questions(
     counts: list[tuple[int, int]],
 ) -> None:
     counts = [(min(right, n), n) for right, n in counts]
-    names = [one.name for one in declared("fineval").subjects]
+    names = [one.name for one in find_benchmark("fineval").subjects]
     parts = {name: Mean(right / n, None, n) for name, (right, n) in zip(names, counts, strict=True)}
     found = official("fineval", parts)
     assert found.mean.value == pytest.approx(
@@ -57,12 +57,12 @@ def test_weighted_by_questions_is_the_share_of_all_questions(
 @SOME
 @given(st.lists(MEANS, min_size=20, max_size=20))
 def test_lawbench_is_the_mean_of_twenty_by_levels_too(means: list[Mean]) -> None:
-    subjects = declared("lawbench").subjects
+    subjects = find_benchmark("lawbench").subjects
     parts = {one.name: mean for one, mean in zip(subjects, means, strict=True)}
     found = official("lawbench", parts)
-    levels = headed(parts, {one.name: one.category for one in subjects})
+    levels = means_by_heading(parts, {one.name: one.category for one in subjects})
     assert {level: one.parts for level, one in levels.items()} == LAWBENCH
-    by_level = weighted(
+    by_level = weighted_mean(
         {level: one.mean for level, one in levels.items()}, LAWBENCH, list(LAWBENCH)
     )
     assert found.mean.value == pytest.approx(by_level.mean.value)
@@ -93,12 +93,12 @@ def test_what_was_not_run_is_named(name: str) -> None:
 
 
 def test_the_questions_of_fineval_are_those_that_the_source_weighs(data: object) -> None:
-    from layerlab.evaluation.benchmarks.readers import rows
+    from layerlab.evaluation.benchmarks.readers import read_rows
 
-    fineval = declared("fineval")
+    fineval = find_benchmark("fineval")
     counts = dict.fromkeys(FINEVAL, 0)
     for one in fineval.subjects:
-        counts[one.category] += len(rows(fineval, one, "val"))
+        counts[one.category] += len(read_rows(fineval, one, "val"))
     assert counts == FINEVAL
 
 

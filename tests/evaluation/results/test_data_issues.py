@@ -3,7 +3,7 @@
 import pytest
 
 import layerlab
-from layerlab.evaluation.benchmarks.catalog import declared
+from layerlab.evaluation.benchmarks.catalog import find_benchmark
 from layerlab.evaluation.results.data_issues import remarks
 from tests.evaluation.candidate import candidate, tokenizer
 from tests.evaluation.written import lines
@@ -25,7 +25,7 @@ def piqa(tmp_path, monkeypatch):
 
 def test_files_without_anything_odd_have_no_remark(piqa) -> None:
     piqa(("So", "Not so"), ("So", "not so"))
-    assert remarks([declared("piqa")]) == []
+    assert remarks([find_benchmark("piqa")]) == []
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_files_without_anything_odd_have_no_remark(piqa) -> None:
 )
 def test_the_first_is_named_and_the_others_counted(piqa, count: int, more: str) -> None:
     piqa(("So", "Not so"), *[("So", "So")] * count)
-    (said,) = remarks([declared("piqa")])
+    (said,) = remarks([find_benchmark("piqa")])
     assert said == (
         f"PIQA: valid.jsonl, line 2: the option 'So' stands there twice; it is scored as "
         f"published{more}"
@@ -42,7 +42,7 @@ def test_the_first_is_named_and_the_others_counted(piqa, count: int, more: str) 
 
 def test_an_empty_option_has_a_line_of_its_own(piqa) -> None:
     piqa(("So", ""), ("So", "So"), (" ", "So"))
-    assert remarks([declared("piqa")]) == [
+    assert remarks([find_benchmark("piqa")]) == [
         "PIQA: valid.jsonl, line 2: the option 'So' stands there twice; it is scored as published",
         "PIQA: valid.jsonl, line 1: the option B is empty; it is scored so, as published; "
         "so is 1 more",

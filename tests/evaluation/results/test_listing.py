@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
-from layerlab.evaluation.results.listing import drawn_list, listed
+from layerlab.evaluation.results.listing import list_benchmarks, render_listing
 from tests.evaluation.written import boolq
 
 
@@ -15,7 +15,7 @@ def test_a_benchmark_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     boolq(tmp_path, "true")
     (tmp_path / "piqa").mkdir()
     (tmp_path / "piqa" / "piqa.zip").write_bytes(b"PK half")
-    rows = {row["benchmark"]: row for row in listed(tmp_path)}
+    rows = {row["benchmark"]: row for row in list_benchmarks(tmp_path)}
     assert list(rows) == list(BENCHMARKS)
     assert [name for name, row in rows.items() if row["here"]] == ["boolq"]
     faults = {name: row["fault"] for name, row in rows.items() if row["fault"]}
@@ -23,7 +23,7 @@ def test_a_benchmark_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     said = f"cannot read the archive {tmp_path / 'piqa' / 'piqa.zip'}: File is not a zip file; copy"
     assert faults["piqa"].startswith(said)
     console = Console(width=400, file=io.StringIO(), record=True)
-    console.print(drawn_list(list(rows.values())))
+    console.print(render_listing(list(rows.values())))
     lines = {line.split()[0]: line for line in console.export_text().splitlines()}
     assert " here " in lines["boolq"] and "cannot read the archive" in lines["piqa"]
     assert "put it in ceval/" in lines["ceval"]
@@ -32,7 +32,7 @@ def test_a_benchmark_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [50, 60, 80, 120])
 def test_no_benchmark_and_no_heading_is_broken(width: int, tmp_path: Path) -> None:
     console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(drawn_list(listed(tmp_path), width))
+    console.print(render_listing(list_benchmarks(tmp_path), width))
     said = console.export_text()
     assert set(BENCHMARKS) <= set(said.split())
     assert {"subjects", "data", "licence", "examination", "understanding"} <= set(said.split())

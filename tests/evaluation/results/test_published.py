@@ -1,8 +1,8 @@
 import pytest
 
-from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, declared
+from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
 from layerlab.evaluation.results.averages import LAWBENCH
-from layerlab.evaluation.results.published import published, slips, tables
+from layerlab.evaluation.results.published import find_tables, slips, tables
 
 CELLS = [(number, model) for number, table in tables().items() for model in table.rows]
 SLIPS = {(slip.table, slip.model): slip for slip in slips()}
@@ -42,8 +42,8 @@ def test_columns_are_what_is_run_here() -> None:
         if number in {5, 6}:
             assert set(table.parts) <= set(BENCHMARKS)
         else:
-            subjects = declared(table.benchmark).subjects
-            assert declared(table.benchmark).average == table.rule
+            subjects = find_benchmark(table.benchmark).subjects
+            assert find_benchmark(table.benchmark).average == table.rule
             assert set(table.parts) in (
                 {one.name for one in subjects},
                 {one.category for one in subjects},
@@ -52,9 +52,9 @@ def test_columns_are_what_is_run_here() -> None:
 
 
 def test_tables_of_a_benchmark() -> None:
-    assert [table.number for table in published("lawbench")] == [10]
-    assert [table.number for table in published("ax-b")] == [5, 6]
-    assert published("actuary_fin_math") == ()
+    assert [table.number for table in find_tables("lawbench")] == [10]
+    assert [table.number for table in find_tables("ax-b")] == [5, 6]
+    assert find_tables("actuary_fin_math") == ()
     assert tables()[8].cells("YunShan")["futures_qualification"] == 55.93
     # The column after the benchmark's own subject, so that none is shifted by one.
     assert tables()[5].cells("PanGu-π-7B")["boolq"] == 64.77

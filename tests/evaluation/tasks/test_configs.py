@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from layerlab import UserError
-from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, declared
+from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
 from layerlab.evaluation.metrics.matthews import matthews
 from layerlab.evaluation.tasks.configs import BY_HAND, FOLDER, files
 from layerlab.evaluation.tasks.docs import COLUMNS, splits
@@ -105,7 +105,7 @@ def run(engine: Any, name: str, changes: dict[str, Any] | None = None, **options
 
 
 def every_financeiq(folder: Path, answers: str = "ABC") -> None:
-    for subject in declared("financeiq").subjects:
+    for subject in find_benchmark("financeiq").subjects:
         financeiq(folder, subject.file, answers)
 
 
@@ -113,7 +113,7 @@ def every_financeiq(folder: Path, answers: str = "ABC") -> None:
 def test_financeiq_runs_through_plain_lm_eval(engine: Any, folder: Path) -> None:
     every_financeiq(folder)
     found = run(engine, "layerlab_financeiq")
-    leaves = [declared("financeiq").leaf(one) for one in declared("financeiq").subjects]
+    leaves = [find_benchmark("financeiq").leaf(one) for one in find_benchmark("financeiq").subjects]
     scores = [found["results"][leaf]["score,none"] for leaf in leaves]
     mean = found["groups"]["layerlab_financeiq"]["score,none"]
     assert mean == pytest.approx(sum(scores) / 10, abs=1e-12)
@@ -195,7 +195,7 @@ def test_financeiq_is_answered_in_words(engine: Any, folder: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_fineval_reasons_as_its_examples_do(engine: Any, folder: Path) -> None:
-    for subject in declared("fineval").subjects:
+    for subject in find_benchmark("fineval").subjects:
         exam(folder, "fineval", subject.file, "A")
     found = run(engine, "layerlab_fineval_cot", gen_kwargs="max_gen_toks=4")
     (sample,) = found["samples"]["layerlab_fineval_tax_law"]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, declared
+from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
 from layerlab.evaluation.benchmarks.items import Item
 from layerlab.evaluation.benchmarks.spec import Benchmark
-from layerlab.evaluation.tasks.prompts import Manner, Prompt, posed
+from layerlab.evaluation.tasks.prompts import Manner, Prompt, build_prompt
 
 FOUR = Item(
     place="x",
@@ -21,8 +21,10 @@ WHOLE = Manner(scoring="mean_nll")
 def asked(
     name: str, question: Item = FOUR, manner: Manner | None = None, subject: str = ""
 ) -> Prompt:
-    benchmark = declared(name)
-    return posed(question, benchmark, benchmark[subject or benchmark.subjects[0].name], manner)
+    benchmark = find_benchmark(name)
+    return build_prompt(
+        question, benchmark, benchmark[subject or benchmark.subjects[0].name], manner
+    )
 
 
 @pytest.mark.parametrize(("name", "subject"), [("ceval", "注册会计师"), ("fineval", "会计")])
@@ -139,7 +141,7 @@ def test_a_right_choice_is_the_target_and_no_blank_stands_twice(benchmark: Bench
         options = tuple(f"o{place}" for place in range(count))
         question = Item(place="x", text="q", passage="p", options=options, right=(right,))
         for manner in (Manner(), WHOLE):
-            found = posed(question, benchmark, benchmark.subjects[0], manner)
+            found = build_prompt(question, benchmark, benchmark.subjects[0], manner)
             assert found.choices[right] == found.target
             assert len(set(found.choices)) == count
             if found.text:

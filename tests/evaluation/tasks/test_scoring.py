@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerlab.evaluation.tasks.answer_extraction import chosen
+from layerlab.evaluation.tasks.answer_extraction import extract_letter
 from layerlab.evaluation.tasks.scoring import by_letter, by_likelihood, by_value, likeliest, summary
 
 number = st.floats(-100, 0)
@@ -40,7 +40,7 @@ def test_what_is_no_number_is_no_answer(likelihoods: list[float], right: int, st
     ],
 )
 def test_a_written_answer_names_one_option_or_abstains(output: str, letter: str | None) -> None:
-    assert chosen(output, "ABCD") == letter
+    assert extract_letter(output, "ABCD") == letter
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_written_answer_names_one_option_or_abstains(output: str, letter: str 
     ],
 )
 def test_several_denied_ones_and_articles_are_no_choice(output: str, letter: str | None) -> None:
-    assert chosen(output, "ABCD") == letter
+    assert extract_letter(output, "ABCD") == letter
 
 
 @given(st.sampled_from("ABCD"), st.sampled_from("ABCD"))
@@ -78,17 +78,17 @@ def test_the_letter_that_is_denied_is_never_chosen(denied: str, meant: str) -> N
         "{}不对",
     ):
         text = said.format(denied)
-        assert chosen(text, "ABCD") is None
+        assert extract_letter(text, "ABCD") is None
         if meant != denied:
-            assert chosen(f"{text}，选{meant}", "ABCD") == meant
-            assert chosen(f"{text}，选{meant}", "ABCD", reasoned=True) == meant
+            assert extract_letter(f"{text}，选{meant}", "ABCD") == meant
+            assert extract_letter(f"{text}，选{meant}", "ABCD", reasoned=True) == meant
 
 
 def test_of_several_statements_the_last_counts_after_reasoning() -> None:
     output = "先看答案是A的情形，不成立。所以答案是C。"
-    assert chosen(output, "ABCD") == "A"
-    assert chosen(output, "ABCD", reasoned=True) == "C"
-    assert chosen("A 不对，所以答案是B。", "ABCD", reasoned=True) == "B"
+    assert extract_letter(output, "ABCD") == "A"
+    assert extract_letter(output, "ABCD", reasoned=True) == "C"
+    assert extract_letter("A 不对，所以答案是B。", "ABCD", reasoned=True) == "B"
 
 
 @given(st.text(max_size=40), st.sampled_from("ABCD"))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerlab.experiments.analysis.arm_results import side_of
+from layerlab.experiments.analysis.arm_results import collect_arm
 from layerlab.experiments.analysis.interim import text_error
 from tests.training.drawn import recipe, record, runs
 
@@ -22,7 +22,7 @@ def side(losses: Any, seeds: int = 4, blocks: Any = None, rates: Any = RATES) ->
         if run.arm == "llama":
             kept = {} if blocks is None else {"blocks": blocks(run.rate, run.seed)}
             found.append(record(run, losses(run.rate, run.seed), **kept))
-    return side_of("llama", found, "nats")
+    return collect_arm("llama", found, "nats")
 
 
 @settings(max_examples=25, deadline=None)

@@ -11,11 +11,11 @@ from scipy import stats
 
 from layerlab import UserError
 from layerlab.experiments.analysis.claims import pairs
-from layerlab.experiments.analysis.compare import compared
+from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.plan.plan import arms
 from layerlab.recipes.comparison_sections import Claim
-from layerlab.recipes.training import TrainingRecipe, load_recipe, packaged, recipe_of
+from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe, make_recipe
 from layerlab.records.run import RunRecord
 from tests.training.drawn import recipe, record, records, runs
 
@@ -41,7 +41,7 @@ def judged(
     # Each pair by its own t-test, as scipy has it.
     given = recipe(*ARMS, claims=list(claims), **{"variance": "own", **extra})
     found = {"llama": dict(BASE), **dict.fromkeys(ARMS[1:], moved(0.0)), **(losses or {})}
-    return list(compared(given, records(given, found)).content["claims"])
+    return list(compare_runs(given, records(given, found)).content["claims"])
 
 
 def one(*claims: dict[str, Any], **given: Any) -> dict[str, Any]:
@@ -123,14 +123,14 @@ def test_arms_and_claims_are_corrected_together_so_that_a_pair_has_one_word() ->
     losses = {"gpt2": moved(-0.005, 2.2), "history-1": moved(0.0, 3), "history-3": moved(0.001, 9)}
     claims = [claim("better", arm=arm) for arm in ARMS[1:]]
     given = recipe(*ARMS, claims=claims, variance="own")
-    found = compared(given, records(given, {"llama": dict(BASE), **losses}))
+    found = compare_runs(given, records(given, {"llama": dict(BASE), **losses}))
     # The claims ask what the table asks: three tests, not six.
     assert found.content["tests"] == 3
     for row, judged_ in zip(found.rows[1:], found.content["claims"], strict=True):
         assert row["holm"] == judged_["holm"]
         assert (row["verdict"] == "better") == (judged_["verdict"] == "holds")
     more = recipe(*ARMS, claims=[*claims, claim("alike", arm="gpt2")], variance="own")
-    found = compared(more, records(more, {"llama": dict(BASE), **losses}))
+    found = compare_runs(more, records(more, {"llama": dict(BASE), **losses}))
     assert found.content["tests"] == 5
     assert "after Holm's correction for 5 tests" in found.content["claims"][0]["said"]
 
@@ -141,7 +141,7 @@ def test_a_pair_has_one_word_from_whichever_arm_it_is_told(turned: bool) -> None
     order = claim("order", arms=list(names))
     losses = {"gpt2": moved(0.3, 3), "history-1": moved(0.01, 5), "history-3": moved(0.02, 4)}
     given = recipe(*ARMS, claims=[order])
-    found = compared(given, records(given, {"llama": dict(BASE), **losses}))
+    found = compare_runs(given, records(given, {"llama": dict(BASE), **losses}))
     row, judged_ = found.row("gpt2"), found.content["claims"][0]
     assert row["verdict"] == "worse" and row["holm"] == judged_["holm"]
     assert judged_["verdict"] == ("fails" if turned else "holds")
@@ -161,7 +161,7 @@ def test_a_claim_that_is_true_at_the_edge_of_its_margin_rarely_fails(
             replace(one, result={"nats": float(rng.normal(9 - 0.99 * (one.arm == "gpt2"), spread))})
             for one in blank
         ]
-        failed += compared(given, drawn).content["claims"][0]["verdict"] == "fails"
+        failed += compare_runs(given, drawn).content["claims"][0]["verdict"] == "fails"
     assert failed <= stats.binom.ppf(0.999, draws, 0.05)
 
 
@@ -186,18 +186,20 @@ def test_an_arm_that_always_diverges_is_worse_where_an_exact_test_says_so(seeds:
         record(run, 3.0 + run.seed, diverged="loss of 99" if run.arm == "gpt2" else None)
         for run in runs(given)
     ]
-    rows = compared(given, found).content["claims"]
+    rows = compare_runs(given, found).content["claims"]
     told = f"gpt2 against llama: {seeds} of {seeds} runs diverged against 0 of {seeds}"
     assert told in rows[0]["said"]
     words = ["not decided"] * 4 if seeds == 3 else ["holds", "fails", "fails", "holds"]
     assert [row["verdict"] for row in rows] == words
     both = [record(run, 2.0, diverged="loss of 99") for run in runs(given)]
-    assert {row["verdict"] for row in compared(given, both).content["claims"]} == {"not decided"}
+    assert {row["verdict"] for row in compare_runs(given, both).content["claims"]} == {
+        "not decided"
+    }
 
 
 def test_nothing_one_seed_and_no_difference() -> None:
     given = recipe(*ARMS, claims=[claim("better", arm="gpt2"), claim("alike", arm="gpt2")])
-    nothing = compared(given, []).content["claims"]
+    nothing = compare_runs(given, []).content["claims"]
     assert {row["verdict"] for row in nothing} == {"not decided"}
     assert "no seed has finished for gpt2 and llama both" in nothing[0]["said"]
     assert nothing[0]["said"].endswith("planned seeds are missing: this verdict is not final.")
@@ -218,7 +220,7 @@ def test_spikes_are_counted_where_a_monitor_heard_them(
     counts: tuple[int, ...] | None, verdict: str
 ) -> None:
     content = recipe(*ARMS, claims=[claim("worse", arm="gpt2", measure="spikes")]).model_dump()
-    given = recipe_of({**content, "monitor": {"every": 5 if counts else 0}})
+    given = make_recipe({**content, "monitor": {"every": 5 if counts else 0}})
     alarm = {"kind": "alarm", "update": 9, "measure": "loss", "text": "a spike", "value": 9.0}
     other = {**alarm, "measure": "score"}
     found = []
@@ -227,7 +229,7 @@ def test_spikes_are_counted_where_a_monitor_heard_them(
         whole = record(run, 3.0)
         events = (*whole.events, other, *[alarm] * spikes)
         found.append(RunRecord(manifest=whole.manifest, events=events, result=whole.result))
-    (row,) = compared(given, found).content["claims"]
+    (row,) = compare_runs(given, found).content["claims"]
     assert row["verdict"] == verdict
     if counts is None:
         assert "for gpt2 and llama both with a monitor" in row["said"]
@@ -269,7 +271,7 @@ def test_they_stand_in_the_terminal_and_in_a_table() -> None:
     from rich.console import Console
 
     given = recipe(*ARMS, claims=[claim("better", arm="gpt2")])
-    found = compared(given, records(given, {"llama": dict(BASE), "gpt2": moved(-0.05)}))
+    found = compare_runs(given, records(given, {"llama": dict(BASE), "gpt2": moved(-0.05)}))
     stream = io.StringIO()
     Console(file=stream, width=80, force_terminal=False).print(found.table(80))
     assert "pangu23, Table 2: It is so - holds: gpt2 against llama" in " ".join(
@@ -284,7 +286,7 @@ def test_they_stand_in_the_terminal_and_in_a_table() -> None:
     assert Comparison(old).frame("claims").empty
 
 
-@pytest.mark.parametrize("name", packaged())
+@pytest.mark.parametrize("name", list_packaged())
 def test_every_claim_of_a_packaged_recipe_has_its_source_and_its_arms(name: str) -> None:
     given: TrainingRecipe = load_recipe(name)
     if given.compare is None:

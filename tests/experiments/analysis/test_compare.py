@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from layerlab import UserError
-from layerlab.experiments.analysis.compare import compared
+from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.records.run import RunRecord
 from tests.training.drawn import recipe, record, records, runs, write
 
@@ -25,7 +25,7 @@ def losses(*given: dict[int, float | None]) -> dict[str, dict[int, float | None]
 
 
 def test_a_comparison_says_how_much_how_sure_and_at_what_cost() -> None:
-    found = compared(recipe(), records(recipe(), losses(BASE, BETTER)))
+    found = compare_runs(recipe(), records(recipe(), losses(BASE, BETTER)))
     base, row = found.row("llama"), found.row("gpt2")
     oracle = stats.ttest_rel(list(BETTER.values()), list(BASE.values()))
     assert base["verdict"] == "baseline" and base["n"] == 3 and base["difference"] is None
@@ -49,10 +49,10 @@ def test_a_comparison_says_how_much_how_sure_and_at_what_cost() -> None:
 
 
 def test_an_arm_is_worse_where_the_signs_are_turned_and_the_same_where_they_are_mixed() -> None:
-    worse = compared(recipe(), records(recipe(), losses(BETTER, BASE))).row("gpt2")
+    worse = compare_runs(recipe(), records(recipe(), losses(BETTER, BASE))).row("gpt2")
     assert worse["verdict"] == "worse" and worse["difference"] == pytest.approx(0.01, rel=0.01)
     mixed = {1: 2.99, 2: 3.32, 3: 3.10}
-    row = compared(recipe(), records(recipe(), losses(BASE, mixed))).row("gpt2")
+    row = compare_runs(recipe(), records(recipe(), losses(BASE, mixed))).row("gpt2")
     assert row["verdict"] == "not distinguishable"
     least, most = row["seeds_needed"]
     assert 3 < least < most and f"{least - 3:,} to {most - 3:,} more seeds find it" in row["said"]
@@ -63,26 +63,26 @@ def test_an_arm_is_worse_where_the_signs_are_turned_and_the_same_where_they_are_
 def test_what_is_read_from_folders_is_what_was_given(tmp_path: Path) -> None:
     given = records(recipe(), losses(BASE, {**BETTER, 3: None}))
     folders = [write(tmp_path, one) for one in given]
-    assert compared(recipe(), folders).content == compared(recipe(), given).content
+    assert compare_runs(recipe(), folders).content == compare_runs(recipe(), given).content
     for name in ("manifest.json", "result.json"):  # a run that has not begun
         (folders[0] / name).unlink()
-    assert compared(recipe(), folders).row("llama")["missing"] == [1]
+    assert compare_runs(recipe(), folders).row("llama")["missing"] == [1]
 
 
 def test_an_unfinished_comparison_says_that_it_is_not_final() -> None:
-    found = compared(recipe(), records(recipe(), losses(BASE, {1: 2.99, 2: 3.29, 3: None})))
+    found = compare_runs(recipe(), records(recipe(), losses(BASE, {1: 2.99, 2: 3.29, 3: None})))
     row = found.row("gpt2")
     assert row["n"] == 2 and row["missing"] == [3]
     assert row["said"].endswith("2 of 3 planned seeds: this verdict is not final.")
     assert any(one.startswith("seeds that have not finished: gpt2 3") for one in remarks(found))
-    none = compared(recipe(), [])
+    none = compare_runs(recipe(), [])
     assert none.row("gpt2")["verdict"] == "no verdict"
     assert "no seed has finished for it and llama both" in none.row("gpt2")["said"]
 
 
 def test_one_seed_is_too_few_for_a_verdict() -> None:
     single = recipe(seeds=[1])
-    row = compared(single, records(single, losses(BASE, BETTER))).row("gpt2")
+    row = compare_runs(single, records(single, losses(BASE, BETTER))).row("gpt2")
     assert row["verdict"] == "too few seeds" and row["difference"] == pytest.approx(-0.01)
     assert row["p"] is row["low"] is row["detectable"] is None
     assert row["said"].startswith("too few seeds for a verdict (1): gpt2 ended -0.0100 nats from")
@@ -94,13 +94,13 @@ def test_a_diverged_run_is_named_and_not_dropped() -> None:
     index = next(i for i, one in enumerate(given) if (one.arm, one.seed) == ("gpt2", 2))
     broken = {**dict(given[index].result or {}), "nats": math.nan, "diverged": "NaN in layer 3"}
     given[index] = RunRecord(manifest=given[index].manifest, result=broken)
-    found = compared(recipe(), given)
+    found = compare_runs(recipe(), given)
     row = found.row("gpt2")
     assert row["verdict"] == "diverged" and row["diverged"] == [2]
     assert row["said"].startswith("no verdict on gpt2: gpt2 diverged at seed 2 (NaN in layer")
     assert "1 of 3 runs against 0 of 3, Fisher's exact p = 1" in row["said"]
     assert row["n"] == 2
-    turned = compared(recipe(baseline="gpt2"), given)
+    turned = compare_runs(recipe(baseline="gpt2"), given)
     row = turned.row("llama")
     assert row["verdict"] == "diverged" and "gpt2 diverged at seed 2" in row["said"]
     # The baseline's own runs are what others are held against: they count as nothing themselves.
@@ -115,7 +115,7 @@ def test_each_seed_is_judged_at_the_best_rate_of_those_before() -> None:
     given = [
         record(run, base[run.seed] + abs(math.log(run.rate / best[run.arm]))) for run in runs(swept)
     ]
-    found = compared(swept, given)
+    found = compare_runs(swept, given)
     assert {one["arm"]: one["rate"] for one in found.rows} == best
     assert found.row("gpt2")["verdict"] == "identical"
     assert "exactly 0 at 3 seeds" in found.row("gpt2")["said"]
@@ -125,7 +125,7 @@ def test_each_seed_is_judged_at_the_best_rate_of_those_before() -> None:
     assert any("the first seed of a sweep chooses" in one for one in remarks(found))
     assert sum(one["chosen"] for one in found.content["runs"]) == 6
     fewer = [one for one in given if (one.arm, one.rate) != ("gpt2", 1e-3)]
-    partial = compared(swept, fewer)
+    partial = compare_runs(swept, fewer)
     assert any("unequally many learning rates (llama 3, gpt2 2)" in one for one in remarks(partial))
     assert "this verdict is not final" in partial.row("gpt2")["said"]
 
@@ -138,7 +138,7 @@ def test_a_rate_at_which_a_run_diverged_is_not_chosen() -> None:
         else record(run, BASE[run.seed] - (run.rate == 3e-3))
         for run in runs(swept)
     ]
-    found = compared(swept, given)
+    found = compare_runs(swept, given)
     assert {one["rate"] for one in found.rows} == {1e-3}
     told = [one for one in remarks(found) if "diverged" in one]
     assert [one.split(" diverged")[1] for one in told] == [
@@ -148,7 +148,7 @@ def test_a_rate_at_which_a_run_diverged_is_not_chosen() -> None:
 
 def test_where_both_sides_diverged_no_run_counts_as_worse() -> None:
     given = [record(run, 2.0, diverged="loss of 99") for run in runs(recipe())]
-    found = compared(recipe(), given)
+    found = compare_runs(recipe(), given)
     assert found.row("gpt2")["verdict"] == "diverged"
     told = [one for one in remarks(found) if "diverged" in one]
     assert told == [f"{one.name} diverged: loss of 99" for one in by_arm(given)]
@@ -157,7 +157,7 @@ def test_where_both_sides_diverged_no_run_counts_as_worse() -> None:
 def test_two_seeds_are_told_what_they_cannot_say() -> None:
     for seeds, expected in (([1, 2], True), ([1], False), ([1, 2, 3], False)):
         planned = recipe(seeds=seeds)
-        found = compared(planned, records(planned, losses(BASE, BETTER)))
+        found = compare_runs(planned, records(planned, losses(BASE, BETTER)))
         said = [one for one in remarks(found) if one.startswith("with two seeds the spread is")]
         assert bool(said) == expected
 
@@ -166,8 +166,8 @@ def test_unequal_runs_are_refused_and_declared_ones_are_told_with_every_verdict(
     arms = ["llama", {"name": "gpt2", "variant": "gpt2", "set": {"train.batch": 2}}]
     plain, declared = recipe(*arms), recipe(*arms, differ=["train.batch"])
     with pytest.raises(UserError, match=r"train.batch is 4 in llama-s1"):
-        compared(plain, records(plain, losses(BASE, BETTER)))
-    found = compared(declared, records(declared, losses(BASE, BETTER)))
+        compare_runs(plain, records(plain, losses(BASE, BETTER)))
+    found = compare_runs(declared, records(declared, losses(BASE, BETTER)))
     assert (
         "arms also differ in train.batch, so this is no comparison of variants alone"
         in (found.row("gpt2")["said"])
@@ -178,7 +178,7 @@ def test_unequal_runs_are_refused_and_declared_ones_are_told_with_every_verdict(
 def test_other_tokens_are_compared_by_the_byte() -> None:
     arms = ["llama", {"name": "gpt2", "variant": "gpt2", "set": {"data.vocab": 300}}]
     given = recipe(*arms, differ=["data.vocab"])
-    found = compared(given, records(given, losses(BASE, BETTER)))
+    found = compare_runs(given, records(given, losses(BASE, BETTER)))
     assert found.content["metric"] == "bits_per_byte"
     assert found.row("gpt2")["difference"] == pytest.approx(-0.005, rel=0.01)
     assert "by 0.0050 bits per byte" in found.row("gpt2")["said"]
@@ -188,14 +188,14 @@ def test_every_arm_has_the_baseline_that_it_asks_for() -> None:
     arms = ["llama", "gpt2", {"name": "third", "variant": "gpt2", "against": "gpt2"}]
     given = recipe(*arms)
     values = {**losses(BASE, BETTER), "third": BETTER}
-    found = compared(given, records(given, values))
+    found = compare_runs(given, records(given, values))
     assert [one["against"] for one in found.rows] == ["llama", "llama", "gpt2"]
     assert found.row("third")["verdict"] == "identical"
     assert found.row("gpt2")["holm"] == pytest.approx(2 * found.row("gpt2")["p"])
 
 
 def test_curves_are_paired_at_the_same_tokens() -> None:
-    found = compared(recipe(), records(recipe(), losses(BASE, BETTER)))
+    found = compare_runs(recipe(), records(recipe(), losses(BASE, BETTER)))
     (paired,) = found.content["paired"]
     assert [point["tokens"] for point in paired["points"]] == [640, 1280, 1920]
     row = found.row("gpt2")
@@ -212,32 +212,33 @@ def test_what_matching_left_is_told() -> None:
     for one in given:
         if one.arm == "gpt2":
             one.manifest["model"]["parameters"] = 1012
-    found = compared(matched, given)
+    found = compare_runs(matched, given)
     assert found.row("gpt2")["mismatch"] == pytest.approx(1.2)
     assert any("gpt2 is matched by parameters and still differs" in one for one in remarks(found))
     assert (
-        compared(recipe(), records(recipe(), losses(BASE, BETTER))).row("gpt2")["mismatch"] is None
+        compare_runs(recipe(), records(recipe(), losses(BASE, BETTER))).row("gpt2")["mismatch"]
+        is None
     )
 
 
 def test_seeds_and_arms_that_were_not_planned_are_left_out_and_named() -> None:
     more = records(recipe(seeds=[1, 2, 3, 4]), losses({**BASE, 4: 9.0}, {**BETTER, 4: 0.1}))
-    found = compared(recipe(), more)
+    found = compare_runs(recipe(), more)
     assert found.row("gpt2")["n"] == 3
     assert sum("none of those fixed in advance" in one for one in remarks(found)) == 2
-    other = compared(recipe("llama", "pangu-pi"), records(recipe(), losses(BASE, BETTER)))
+    other = compare_runs(recipe("llama", "pangu-pi"), records(recipe(), losses(BASE, BETTER)))
     assert sum("is left out: the recipe has no arm 'gpt2'" in one for one in remarks(other)) == 3
 
 
 def test_two_runs_cannot_be_one() -> None:
     given = records(recipe(), losses(BASE, BETTER))
     with pytest.raises(UserError, match=r"are both llama with seed 1 at rate 0.001; delete one"):
-        compared(recipe(), [*given, given[0]])
+        compare_runs(recipe(), [*given, given[0]])
 
 
 def test_a_single_arm_is_held_against_none() -> None:
     given = recipe("llama")
-    found = compared(given, records(given, {"llama": BASE}))
+    found = compare_runs(given, records(given, {"llama": BASE}))
     assert 'llama is the only arm, and held against none; write arms = ["llama", "pangu-pi"]' in (
         remarks(found)
     )
@@ -245,7 +246,7 @@ def test_a_single_arm_is_held_against_none() -> None:
 
 def test_a_recipe_without_arms_compares_nothing() -> None:
     with pytest.raises(UserError, match="the recipe drawn has no compare section; write"):
-        compared(recipe().changed({"compare": None}), [])
+        compare_runs(recipe().changed({"compare": None}), [])
 
 
 def test_arms_without_a_difference_rarely_get_a_verdict() -> None:
@@ -261,7 +262,7 @@ def test_arms_without_a_difference_rarely_get_a_verdict() -> None:
             replace(one, result={"nats": shared[one.seed] + float(rng.normal(0, 0.01))})
             for one in blank
         ]
-        rows = compared(given, drawn).rows[1:]
+        rows = compare_runs(given, drawn).rows[1:]
         false = any(row["holm"] < 0.05 for row in rows)
         assert false == any(row["verdict"] in ("better", "worse") for row in rows)
         corrected += false
@@ -275,7 +276,7 @@ def test_three_arms_tell_of_each_others_noise_and_one_may_ask_for_its_own() -> N
     values = {"llama": BASE, "gpt2": BETTER, "gpt1": {1: 3.001, 2: 3.3, 3: 3.1}}
     moderated = recipe(*values)
     own = recipe(*values, variance="own")
-    rows = [compared(one, records(one, values)).row("gpt2") for one in (moderated, own)]
+    rows = [compare_runs(one, records(one, values)).row("gpt2") for one in (moderated, own)]
     assert [row["variance"] for row in rows] == ["moderated", "paired"]
     oracle = stats.ttest_rel(list(BETTER.values()), list(BASE.values()))
     assert rows[1]["p"] == pytest.approx(oracle.pvalue)
@@ -283,7 +284,7 @@ def test_three_arms_tell_of_each_others_noise_and_one_may_ask_for_its_own() -> N
     assert rows[0]["p"] != rows[1]["p"]
     # A curve of differences ends where the table has them, by the same model.
     for one, row in zip((moderated, own), rows, strict=True):
-        paired = compared(one, records(one, values)).content["paired"][0]["points"][-1]
+        paired = compare_runs(one, records(one, values)).content["paired"][0]["points"][-1]
         assert (paired["low"], paired["high"]) == pytest.approx((row["low"], row["high"]))
 
 
@@ -297,7 +298,7 @@ def test_looks_spend_alpha_and_a_word_that_was_given_stays() -> None:
 
     def first(count: int) -> Any:
         several = [one for one in records(given, table) if one.seed <= count]
-        return compared(given, several).row("gpt2")
+        return compare_runs(given, several).row("gpt2")
 
     assert first(2)["verdict"] == "no verdict"
     few, more, all_ = first(3), first(6), first(12)

@@ -3,7 +3,7 @@
 import pytest
 
 from layerlab import UserError
-from layerlab.experiments.analysis.compare import compared
+from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from tests.training.drawn import recipe, records
 
@@ -12,7 +12,7 @@ LOSSES = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 2.99, 2: 3.2895, 3: 3.0
 
 @pytest.fixture(scope="module")
 def found() -> Comparison:
-    return compared(recipe(), records(recipe(), LOSSES))
+    return compare_runs(recipe(), records(recipe(), LOSSES))
 
 
 def test_every_point_of_a_curve_is_a_row(found: Comparison) -> None:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerlab.experiments.analysis.compare import compared
+from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.gradient_profile import gradient_ratio, profiles
-from layerlab.recipes.training import TrainingRecipe, recipe_of
+from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.run import RunRecord
 from tests.training.drawn import recipe, record, runs
 
@@ -35,7 +35,7 @@ def read(*norms: list[Any], run: int = 0) -> RunRecord:
 
 def monitored(*claims: dict[str, Any]) -> TrainingRecipe:
     content = recipe("llama", SLOW, claims=[{"source": "Own", "says": "So.", **c} for c in claims])
-    return recipe_of({**content.model_dump(), "monitor": {"every": 10}})
+    return make_recipe({**content.model_dump(), "monitor": {"every": 10}})
 
 
 def judged(given: TrainingRecipe, slow: tuple[float, ...]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def judged(given: TrainingRecipe, slow: tuple[float, ...]) -> dict[str, Any]:
         whole = record(run, 3.0)
         events = (*whole.events, reading(0, [10**grows, 1.0]), reading(10, [10**grows, 1.0]))
         found.append(RunRecord(manifest=whole.manifest, events=events, result=whole.result))
-    return dict(compared(given, found).content)
+    return dict(compare_runs(given, found).content)
 
 
 @given(NORMS, NORMS, st.floats(1e-6, 1e6))

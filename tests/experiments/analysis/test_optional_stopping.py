@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from layerlab.experiments.analysis.compare import compared
-from layerlab.experiments.analysis.optional_stopping import looked
+from layerlab.experiments.analysis.compare import compare_runs
+from layerlab.experiments.analysis.optional_stopping import disclose_added_seeds
 from layerlab.recipes.training import TrainingRecipe
 from tests.training.drawn import recipe, records
 
@@ -19,7 +19,7 @@ def judged(file: Path, given: TrainingRecipe, *finished: int) -> dict[str, Any]:
         "llama": {seed: BASE[seed] for seed in finished},
         "gpt2": {seed: OTHER[seed] for seed in finished},
     }
-    found = looked(compared(given, records(given, losses)).content, file)
+    found = disclose_added_seeds(compare_runs(given, records(given, losses)).content, file)
     file.write_text(json.dumps(found), encoding="utf-8")
     return found
 

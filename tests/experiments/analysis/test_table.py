@@ -6,11 +6,11 @@ from collections.abc import Mapping
 import pytest
 from rich.console import Console
 
-from layerlab.experiments.analysis.compare import compared
+from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.analysis.table import differences
 from layerlab.experiments.analysis.verdict import number
-from layerlab.experiments.plan.factors import planned
+from layerlab.experiments.plan.factors import planned_factors
 from tests.training.drawn import recipe, records, runs
 
 BETTER = {1: 2.99, 2: 3.2895, 3: 3.0905}
@@ -18,7 +18,7 @@ BETTER = {1: 2.99, 2: 3.2895, 3: 3.0905}
 
 def comparison(gpt2: Mapping[int, float] = BETTER, **given: object) -> Comparison:
     losses = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": gpt2}
-    found = compared(recipe(), records(recipe(), losses))
+    found = compare_runs(recipe(), records(recipe(), losses))
     return Comparison({**found.content, **given})
 
 
@@ -62,7 +62,7 @@ def test_what_decides_stands_beside_the_verdict(width: int) -> None:
 
 def test_of_long_names_the_last_column_goes_below() -> None:
     losses = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 3.1, 2: 3.2, 3: 3.1}}
-    found = compared(recipe(), records(recipe(), losses))
+    found = compare_runs(recipe(), records(recipe(), losses))
     rows = [{**row, "arm": f"{row['arm']}-with-a-long-name"} for row in found.rows]
     said = printed(Comparison({**found.content, "rows": rows}), 80)
     assert max(map(len, said.splitlines())) <= 80
@@ -82,7 +82,7 @@ def test_what_can_be_detected_has_the_digits_of_the_difference_beside_it() -> No
 
 def test_a_verdict_breaks_between_its_words() -> None:
     losses = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 3.1, 2: 3.2, 3: 3.1}}
-    said = printed(compared(recipe(), records(recipe(), losses)), 80)
+    said = printed(compare_runs(recipe(), records(recipe(), losses)), 80)
     head = said[: said.index("Beside")]
     assert "not" in head.split() and "distinguishable" in head.split()
 
@@ -95,7 +95,7 @@ def test_what_came_from_outside_is_text() -> None:
 
 
 def test_what_is_unknown_is_a_dash() -> None:
-    said = printed(compared(recipe(), []), 200)
+    said = printed(compare_runs(recipe(), []), 200)
     line = next(line for line in said.splitlines() if line.startswith("gpt2"))
     assert line.split().count("-") >= 8 and "no verdict" in line
 
@@ -107,7 +107,7 @@ def test_in_what_arms_differ_stands_below_the_numbers() -> None:
         {"name": "series", "variant": "llama", "options": {"ffn": "siaf", "n": 3}},
     ]
     small = recipe("llama", *arms)
-    rows = planned(small, runs(small))
+    rows = planned_factors(small, runs(small))
     assert differences(rows) == [
         "post against llama: norm: placement pre -> post; as many parameters, as many FLOPs a "
         "token",

@@ -3,7 +3,7 @@
 import pytest
 
 from layerlab import UserError
-from layerlab.experiments.analysis.compare import compared
+from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.timing import SPEEDS
 from tests.training.drawn import recipe, records
 
@@ -16,8 +16,8 @@ def test_a_mean_is_that_of_the_timed_runs_alone() -> None:
     for number, one in enumerate(found):
         assert one.result is not None
         one.result["seconds"] = 10.0 + number  # type: ignore[index]
-    whole = compared(plain, found).content
-    part = compared(recipe(timed=["llama-s1", "gpt2-s1", "gpt2-s3"]), found).content
+    whole = compare_runs(plain, found).content
+    part = compare_runs(recipe(timed=["llama-s1", "gpt2-s1", "gpt2-s3"]), found).content
     own = {"seconds", "tokens_per_second"}
     for before, after in zip(whole["rows"], part["rows"], strict=True):
         assert {k: v for k, v in after.items() if k not in own} == {

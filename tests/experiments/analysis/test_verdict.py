@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from layerlab.experiments.analysis.verdict import Case, Verdict, judge, number
-from layerlab.experiments.statistics.differences import Level, paired, welch
+from layerlab.experiments.statistics.differences import Level, paired_difference, welch
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, Family, PairTest
 
 BASE = [3.0, 3.3, 3.1]
@@ -13,14 +13,14 @@ BASE = [3.0, 3.3, 3.1]
 
 def verdict(arm: list[float], comparisons: int = 1, **given: object) -> Verdict:
     level = Level(comparisons=comparisons)
-    return judged(paired(arm, BASE[: len(arm)], level), comparisons, **given)
+    return judged(paired_difference(arm, BASE[: len(arm)], level), comparisons, **given)
 
 
 class Given:
     """Evidence as it is given, for whichever pair."""
 
     def __init__(self, evidence: Evidence) -> None:
-        self.found, self.blank = evidence, Evidence(found=paired([], []))
+        self.found, self.blank = evidence, Evidence(found=paired_difference([], []))
 
     def evidence(self, test: PairTest) -> Evidence:
         return self.found if test.arm == "siaf" else self.blank
@@ -130,7 +130,7 @@ def test_unpaired_arms_are_labelled() -> None:
 def test_a_verdict_names_its_scale_and_the_parts_of_its_error() -> None:
     found = verdict([2.99, 3.2895, 3.0905], scale="at 1.4 M parameters and 200 k tokens a run")
     assert found.said.endswith("3 seeds); at 1.4 M parameters and 200 k tokens a run.")
-    text = judged(replace(paired([2.99, 3.2895, 3.0905], BASE), text=(0.002, 15)))
+    text = judged(replace(paired_difference([2.99, 3.2895, 3.0905], BASE), text=(0.002, 15)))
     assert "standard error 0.00029 by seeds and 0.0020 by held-out text" in text.said
     assert text.word == "better"
 

@@ -8,7 +8,7 @@ import pytest
 
 from layerlab.api.train import compare_task, prepare
 from layerlab.console.progress import Silent
-from layerlab.experiments.estimate.disk_space import checkpoints, journal, kept
+from layerlab.experiments.estimate.disk_space import checkpoint_bytes, journal_bytes, kept_bytes
 from layerlab.experiments.session import estimate_task
 from layerlab.training import flops
 from layerlab.training.trainer import Trainer
@@ -44,7 +44,7 @@ def test_a_comparison_takes_what_its_plan_says(tmp_path: Path, model: bool) -> N
         folder = task.folder(run)
         assert not (folder / "checkpoints").exists() and (folder / "model").exists() == model
         assert 0.7 < side.disk / size(folder.rglob("*")) < 1.4
-        assert 0.7 < journal(run.recipe) / size([folder / "events.jsonl"]) < 1.4
+        assert 0.7 < journal_bytes(run.recipe) / size([folder / "events.jsonl"]) < 1.4
     under_way = sum(side.checkpoints for side in found.sides)
     assert 0.9 < (found.disk - under_way) / size((tmp_path / "out").rglob("*")) < 1.1
 
@@ -57,15 +57,15 @@ def test_a_run_under_way_takes_what_its_checkpoints_take(tmp_path: Path) -> None
         training.advance()
     two = size((tmp_path / "run" / "checkpoints").rglob("*"))
     # A third is written before the first goes.
-    assert 0.8 < checkpoints(run.recipe) / (two * 3 / 2) < 1.2
+    assert 0.8 < checkpoint_bytes(run.recipe) / (two * 3 / 2) < 1.2
 
 
 def test_what_is_not_kept_is_not_counted(tmp_path: Path) -> None:
     (run,) = prepare(SMALL, tmp_path / "out", progress=False).runs
     recipe = run.recipe
-    assert kept(recipe.changed({"run.model": False})) < kept(recipe) / 5
+    assert kept_bytes(recipe.changed({"run.model": False})) < kept_bytes(recipe) / 5
     # Never more than are written: one after each of 20 updates but the last.
-    assert checkpoints(recipe.changed({"run.checkpoint": 20})) == 0
-    one = checkpoints(recipe.changed({"run.checkpoint": 10}))
-    assert checkpoints(recipe) == 3 * one > 0
-    assert journal(recipe.changed({"monitor.every": 0})) < journal(recipe)
+    assert checkpoint_bytes(recipe.changed({"run.checkpoint": 20})) == 0
+    one = checkpoint_bytes(recipe.changed({"run.checkpoint": 10}))
+    assert checkpoint_bytes(recipe) == 3 * one > 0
+    assert journal_bytes(recipe.changed({"monitor.every": 0})) < journal_bytes(recipe)

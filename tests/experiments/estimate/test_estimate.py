@@ -12,13 +12,13 @@ from rich.console import Console
 
 from layerlab.experiments.estimate import startup, step_time
 from layerlab.experiments.estimate.estimate import Estimate, _makespan, estimate
-from layerlab.experiments.estimate.table import _saved
+from layerlab.experiments.estimate.table import _save
 from layerlab.experiments.plan.plan import plan
 from layerlab.model.cost.cost import account
 from layerlab.recipes.training_sections import RunSection
 from layerlab.system.hardware import here
 from layerlab.training.flops import Work, peak_of
-from layerlab.training.run_spec import designed
+from layerlab.training.run_spec import design_model
 from tests.training.planned import EXTENT, recipe, runs, unmeasured  # noqa: F401  its fixture
 
 
@@ -41,7 +41,7 @@ def test_an_estimate_adds_up() -> None:
     assert found.flops == sum(2 * side.flops for side in found.sides)
     one, two = (side.seconds or 0.0 for side in found.sides)
     assert found.seconds == pytest.approx(one + two)  # each slot takes one of each arm
-    model = designed(runs()[0].recipe)
+    model = design_model(runs()[0].recipe)
     assert sum(found.sides[0].parameters.values()) == account(model.spec, model.shape).parameters
 
 
@@ -148,8 +148,8 @@ def test_one_run_is_not_several_at_once() -> None:
 
 
 def test_what_a_mask_saves_is_never_minus_nothing() -> None:
-    assert _saved(Work(full=1000, causal=999)) == _saved(Work(full=9, causal=9)) == "less than 1 %"
-    assert _saved(Work(full=1000, causal=870)) == "13 %"
+    assert _save(Work(full=1000, causal=999)) == _save(Work(full=9, causal=9)) == "less than 1 %"
+    assert _save(Work(full=1000, causal=870)) == "13 %"
     assert "a causal mask saves" in drawn(estimate(runs(), measure=False), 120)
 
 

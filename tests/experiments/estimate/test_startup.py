@@ -5,30 +5,30 @@ from pathlib import Path
 import pytest
 
 from layerlab.experiments.estimate import startup
-from layerlab.experiments.estimate.startup import ASSUMED, room, starting
+from layerlab.experiments.estimate.startup import ASSUMED, free_memory, startup_seconds
 
 
 def test_a_start_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path))
-    assert starting("cpu", measure=False) == ASSUMED
+    assert startup_seconds("cpu", measure=False) == ASSUMED
     assert not list(tmp_path.rglob("*.json"))
     # Importing torch alone takes a second; all that a worker imports, six.
     monkeypatch.setattr(
         startup, "STARTED", startup.STARTED.replace("layerlab.training.trainer, ", "")
     )
-    found = starting("cpu")
+    found = startup_seconds("cpu")
     assert 0.3 < found < 60
     monkeypatch.setattr(startup, "STARTED", "raise SystemExit(1)")
-    assert starting("cpu") == starting("cpu", measure=False) == found
+    assert startup_seconds("cpu") == startup_seconds("cpu", measure=False) == found
 
 
 def test_what_cannot_be_started_is_assumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path))
     monkeypatch.setattr(startup, "STARTED", "raise SystemExit(1)")
-    assert starting("cpu") == ASSUMED
+    assert startup_seconds("cpu") == ASSUMED
     assert not list(tmp_path.rglob("*.json"))
 
 
 def test_memory_is_told_where_the_device_tells_it() -> None:
-    assert (room("cpu") or 0) > 10**6
-    assert room("meta") is None
+    assert (free_memory("cpu") or 0) > 10**6
+    assert free_memory("meta") is None

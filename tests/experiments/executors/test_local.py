@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from layerlab import UserError
-from layerlab.experiments.executors.local import carry_out, wait
-from layerlab.recipes.training import recipe_of
+from layerlab.experiments.executors.local import run_all, wait_for
+from layerlab.recipes.training import make_recipe
 from layerlab.recipes.training_sections import RunSection
 from layerlab.system.graceful_stop import Halted
 from layerlab.training.run_spec import RunSpec
@@ -28,7 +28,7 @@ def command(how: str) -> list[str]:
 
 
 def runs(*arms: str) -> list[RunSpec]:
-    recipe = recipe_of({"name": "side", "train": {"updates": 4}})
+    recipe = make_recipe({"name": "side", "train": {"updates": 4}})
     return [RunSpec(arm=arm, recipe=recipe, digest="text") for arm in arms]
 
 
@@ -61,7 +61,7 @@ def attempts(run: RunSpec, out: Path) -> int:
 
 def test_runs_in_their_order_on_cores_of_their_own(tmp_path: Path) -> None:
     plan, heard = runs("first", "second", "third"), Heard()
-    outcomes = carry_out(plan, tmp_path, RunSection(slots=2), heard, command("well"))
+    outcomes = run_all(plan, tmp_path, RunSection(slots=2), heard, command("well"))
     assert [one.run for one in outcomes] == plan
     assert {one.ending for one in outcomes} == {"finished"}
     assert [one.result for one in outcomes] == [told(one, tmp_path) for one in plan]
@@ -79,8 +79,8 @@ def test_runs_in_their_order_on_cores_of_their_own(tmp_path: Path) -> None:
 
 def test_what_is_finished_is_not_done_again(tmp_path: Path) -> None:
     plan, heard = runs("first", "second"), Heard()
-    carry_out(plan[:1], tmp_path, RunSection(slots=1), None, command("well"))
-    outcomes = carry_out(plan, tmp_path, RunSection(slots=1), heard, command("well"))
+    run_all(plan[:1], tmp_path, RunSection(slots=1), None, command("well"))
+    outcomes = run_all(plan, tmp_path, RunSection(slots=1), heard, command("well"))
     assert [one.ending for one in outcomes] == ["skipped", "finished"]
     assert [attempts(one, tmp_path) for one in plan] == [1, 1]
     assert set(heard.ends) == {one.name for one in plan}
@@ -88,7 +88,7 @@ def test_what_is_finished_is_not_done_again(tmp_path: Path) -> None:
     file = tmp_path / plan[0].name / "result.json"
     file.write_text(json.dumps({"run": "another"}))
     with pytest.raises(UserError, match=r"result\.json is not believed: it has no schema; delete"):
-        carry_out(plan[:1], tmp_path, RunSection(), None, command("well"))
+        run_all(plan[:1], tmp_path, RunSection(), None, command("well"))
     assert file.read_text() == '{"run": "another"}' and attempts(plan[0], tmp_path) == 1
 
 
@@ -99,7 +99,7 @@ def test_a_run_that_crashes_is_resumed_and_stops_no_other(
     how: str, why: str, tmp_path: Path
 ) -> None:
     plan, heard = runs("first", "second"), Heard()
-    outcomes = carry_out(plan, tmp_path, RunSection(slots=1), heard, command(how))
+    outcomes = run_all(plan, tmp_path, RunSection(slots=1), heard, command(how))
     assert [one.ending for one in outcomes] == ["finished", "finished"]
     assert [one.attempts for one in outcomes] == [2, 1]
     assert told(plan[0], tmp_path)["start"] == 1, "from where it was cut off"
@@ -112,18 +112,18 @@ def test_a_run_that_crashes_is_resumed_and_stops_no_other(
 def test_a_run_that_crashes_too_often_is_given_up_with_its_last_words(tmp_path: Path) -> None:
     plan, heard = runs("first", "second"), Heard()
     settings = RunSection(slots=2, attempts=1)
-    failed, other = carry_out(plan, tmp_path, settings, heard, command("crash"))
+    failed, other = run_all(plan, tmp_path, settings, heard, command("crash"))
     assert (failed.ending, other.ending) == ("failed", "finished")
     assert "ValueError: a model that cannot be" in failed.said
     assert failed.text == heard.ends[plan[0].name]
     assert failed.text == "failed (exit code 1): ValueError: a model that cannot be"
-    (again,) = carry_out(plan[:1], tmp_path, settings, None, command("crash"))
+    (again,) = run_all(plan[:1], tmp_path, settings, None, command("crash"))
     assert again.ending == "finished", "a later call tries again"
 
 
 def test_what_a_user_has_to_mend_is_not_tried_twice(tmp_path: Path) -> None:
     (plan,) = runs("first")
-    (failed,) = carry_out([plan], tmp_path, RunSection(attempts=5), None, command("wrong"))
+    (failed,) = run_all([plan], tmp_path, RunSection(attempts=5), None, command("wrong"))
     assert failed.ending == "failed" and attempts(plan, tmp_path) == 1
     assert failed.text == "failed: the text is gone; put it back"
 
@@ -131,7 +131,7 @@ def test_what_a_user_has_to_mend_is_not_tried_twice(tmp_path: Path) -> None:
 def test_a_run_that_says_nothing_is_ended_and_resumed(tmp_path: Path) -> None:
     plan, heard = runs("first"), Heard()
     settings = RunSection(timeout=1 / 60)
-    (outcome,) = carry_out(plan, tmp_path, settings, heard, command("hangs"))
+    (outcome,) = run_all(plan, tmp_path, settings, heard, command("hangs"))
     assert outcome.ending == "finished" and outcome.attempts == 2
     assert "it said nothing for longer than run.timeout" in heard.notes[0]
     assert not psutil.pid_exists(int((tmp_path / plan[0].name / "attempt-0").read_text()))
@@ -139,7 +139,7 @@ def test_a_run_that_says_nothing_is_ended_and_resumed(tmp_path: Path) -> None:
 
 def test_processes_of_one_run_know_each_other_and_end_together(tmp_path: Path) -> None:
     (plan,) = runs("second")
-    carry_out([plan], tmp_path, RunSection(processes=2), None, command("well"))
+    run_all([plan], tmp_path, RunSection(processes=2), None, command("well"))
     environment = told(plan, tmp_path)["environment"]
     assert environment["WORLD_SIZE"] == "2" and environment["RANK"] in {"0", "1"}
 
@@ -151,7 +151,7 @@ def test_a_display_that_fails_leaves_no_process(tmp_path: Path) -> None:
 
     (plan,) = runs("first")
     with pytest.raises(ValueError, match="no terminal"):
-        carry_out([plan], tmp_path, RunSection(), Broken(), command("slow"))
+        run_all([plan], tmp_path, RunSection(), Broken(), command("slow"))
     assert gone(tmp_path, [plan])
 
 
@@ -169,13 +169,13 @@ def test_a_signal_is_passed_on_and_every_run_can_go_on_later(
 
     plan, heard = runs("first", "second"), Impatient()
     with pytest.raises(Halted) as ended:
-        carry_out(plan, tmp_path, RunSection(slots=2), heard, command("slow"))
+        run_all(plan, tmp_path, RunSection(slots=2), heard, command("slow"))
     assert ended.value.code == 128 + number
     assert gone(tmp_path, plan)
     assert [heard.ends[one.name] for one in plan] == ["stopped", "stopped"]
     kept = [int((tmp_path / one.name / "kept").read_text()) for one in plan]
     assert all(0 < one < 299 for one in kept), "each has left a checkpoint"
-    outcomes = carry_out(plan, tmp_path, RunSection(slots=2), None, command("well"))
+    outcomes = run_all(plan, tmp_path, RunSection(slots=2), None, command("well"))
     assert [told(one.run, tmp_path)["start"] for one in outcomes] == kept
 
 
@@ -183,10 +183,10 @@ def test_a_signal_is_passed_on_and_every_run_can_go_on_later(
 RUNNER = """
 import sys
 from pathlib import Path
-from layerlab.experiments.executors.local import carry_out
+from layerlab.experiments.executors.local import run_all
 from layerlab.recipes.training_sections import RunSection
 from tests.experiments.executors.test_local import command, runs
-carry_out(runs("first", "second"), Path(sys.argv[1]), RunSection(slots=2), None, command("slow"))
+run_all(runs("first", "second"), Path(sys.argv[1]), RunSection(slots=2), None, command("slow"))
 """
 
 
@@ -196,7 +196,7 @@ def running(tmp_path: Path) -> Iterator[Forked]:
     journals = [tmp_path / one.name / "events.jsonl" for one in runs("first", "second")]
     own = Forked("-c", RUNNER, tmp_path)
     try:
-        assert wait(lambda: all(one.exists() for one in journals), 120.0)
+        assert wait_for(lambda: all(one.exists() for one in journals), 120.0)
         yield own
     finally:
         own.kill()
@@ -206,7 +206,7 @@ def gone(out: Path, plan: list[RunSpec]) -> bool:
     """Whether the processes of all runs have ended, soon."""
     folders = [out / one.name for one in plan]
     pids = [int((folder / "attempt-0").read_text()) for folder in folders]
-    return wait(lambda: not any(map(_alive, pids)), 20.0)
+    return wait_for(lambda: not any(map(_alive, pids)), 20.0)
 
 
 def _alive(pid: int) -> bool:

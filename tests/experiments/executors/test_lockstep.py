@@ -8,12 +8,12 @@ import pytest
 from layerlab import UserError
 from layerlab.console.progress import Silent
 from layerlab.corpus.corpus import extent, prepare
-from layerlab.experiments.executors.lockstep import allow, in_lockstep
+from layerlab.experiments.executors.lockstep import check_lockstep, run_in_lockstep
 from layerlab.experiments.plan.plan import plan, sides
-from layerlab.recipes.training import recipe_of
+from layerlab.recipes.training import make_recipe
 from layerlab.records.result import read_result
 from layerlab.training.run_spec import RunSpec
-from layerlab.training.trainer import carry_out
+from layerlab.training.trainer import train_run
 
 SMALL: dict[str, Any] = {
     "model": {"width": 16, "layers": 2, "heads": 2, "context": 16},
@@ -24,7 +24,7 @@ SMALL: dict[str, Any] = {
 
 
 def planned(**comparison: Any) -> list[RunSpec]:
-    recipe = recipe_of({**SMALL, "compare": {"arms": ["llama", "history-3"], **comparison}})
+    recipe = make_recipe({**SMALL, "compare": {"arms": ["llama", "history-3"], **comparison}})
     return plan(recipe, extent(prepare(recipe.data), 16))
 
 
@@ -33,13 +33,13 @@ def test_each_arm_learns_what_it_learns_alone(
 ) -> None:
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     runs = planned(seeds=[1, 2])
-    in_lockstep(runs, tmp_path / "together", Silent())
+    run_in_lockstep(runs, tmp_path / "together", Silent())
     for run in runs:
-        alone = carry_out(run, tmp_path / "alone" / run.name)
+        alone = train_run(run, tmp_path / "alone" / run.name)
         together = read_result(tmp_path / "together" / run.name)
         assert together is not None and together["weights"] == alone["weights"]
     # What is finished is left alone.
-    in_lockstep(runs, tmp_path / "together", Silent())
+    run_in_lockstep(runs, tmp_path / "together", Silent())
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,12 @@ def test_what_one_process_cannot_take_in_turn_is_refused(
     own = {"name": "own", "variant": "llama", "set": settings}
     compare = {"arms": ["llama", own], "lockstep": True}
     with pytest.raises(UserError, match=said) as told:
-        allow(sides(recipe_of({**SMALL, "compare": compare})))
+        check_lockstep(sides(make_recipe({**SMALL, "compare": compare})))
     assert str(told.value).startswith("compare.lockstep ") and "\n" not in str(told.value)
 
 
 def test_arms_of_other_blocks_go_in_lockstep() -> None:
     own = {"name": "own", "variant": "llama", "set": {"data.block": 8}}
-    allow(sides(recipe_of({**SMALL, "compare": {"arms": ["llama", own], "lockstep": True}})))
+    check_lockstep(
+        sides(make_recipe({**SMALL, "compare": {"arms": ["llama", own], "lockstep": True}}))
+    )

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from layerlab.experiments.executors.local import carry_out, wait
+from layerlab.experiments.executors.local import run_all, wait_for
 from layerlab.experiments.executors.process import RunProcess
 from layerlab.experiments.executors.slots import Slot
-from layerlab.recipes.training import recipe_of
+from layerlab.recipes.training import make_recipe
 from layerlab.recipes.training_sections import RunSection
 from layerlab.training.run_spec import RunSpec
 
@@ -37,7 +37,7 @@ def test_the_first_that_fails_says_how_it_ended(
 ) -> None:
     own = RunProcess(tmp_path, [Slot(threads=1)] * len(codes), ranks(*codes))
     try:
-        assert wait(lambda: own.code() is not None, 60.0)
+        assert wait_for(lambda: own.code() is not None, 60.0)
         # Whoever waited has been killed, and that is not what is told.
         assert [own.code(), own.code()] == [found, found]
     finally:
@@ -55,6 +55,6 @@ def test_what_a_user_can_mend_comes_before_what_fell_over_it(tmp_path: Path) -> 
 @pytest.mark.skipif(os.name != "posix", reason="no signals: Windows")
 def test_a_run_whose_second_process_refuses_is_not_tried_again(tmp_path: Path) -> None:
     settings = RunSection(processes=2, slots=1, attempts=3)
-    one = RunSpec(arm="first", recipe=recipe_of({"train": {"updates": 4}}), digest="text")
-    (outcome,) = carry_out([one], tmp_path, settings, None, ranks("waits", "2"))
+    one = RunSpec(arm="first", recipe=make_recipe({"train": {"updates": 4}}), digest="text")
+    (outcome,) = run_all([one], tmp_path, settings, None, ranks("waits", "2"))
     assert outcome.attempts == 1 and outcome.text == "failed: the text is gone; put it back"

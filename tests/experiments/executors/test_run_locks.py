@@ -6,10 +6,10 @@ import pytest
 
 from layerlab import UserError
 from layerlab.api import train
-from layerlab.experiments.executors.local import carry_out, wait
-from layerlab.experiments.executors.run_locks import held
+from layerlab.experiments.executors.local import run_all, wait_for
+from layerlab.experiments.executors.run_locks import lock_runs
 from layerlab.recipes.training_sections import RunSection
-from layerlab.system.locks import locked
+from layerlab.system.locks import lock_folder
 from tests.experiments.executors.test_local import POSIX, command, runs
 from tests.forked import Forked
 
@@ -18,9 +18,9 @@ RUNNER = """
 import sys
 from pathlib import Path
 from tests.experiments.executors.test_local import command, runs
-from layerlab.experiments.executors.local import carry_out
+from layerlab.experiments.executors.local import run_all
 from layerlab.recipes.training_sections import RunSection
-carry_out(runs("first", "second"), Path(sys.argv[1]), RunSection(slots=1), None, command("slow"))
+run_all(runs("first", "second"), Path(sys.argv[1]), RunSection(slots=1), None, command("slow"))
 """
 
 
@@ -36,31 +36,31 @@ def test_a_second_runner_writes_nothing_into_the_first_ones_log(tmp_path: Path) 
     first, second = runs("first", "second")
     own = Forked("-c", RUNNER, tmp_path)
     try:
-        assert wait((tmp_path / first.name / "events.jsonl").exists, 120.0)
+        assert wait_for((tmp_path / first.name / "events.jsonl").exists, 120.0)
         before = written(tmp_path)
         # The one that goes on, and the one that has not begun.
         for plan in ([first], [second], [second, first]):
             with pytest.raises(
                 UserError, match=r"another run is writing to .*log\.txt; wait until"
             ):
-                carry_out(plan, tmp_path, RunSection(slots=1), None, command("well"))
+                run_all(plan, tmp_path, RunSection(slots=1), None, command("well"))
         assert written(tmp_path) == before
         # Another one beside them goes on as ever.
-        (third,) = carry_out(runs("third"), tmp_path, RunSection(), None, command("well"))
+        (third,) = run_all(runs("third"), tmp_path, RunSection(), None, command("well"))
         assert third.ending == "finished"
     finally:
         own.process.terminate()
         own.wait(60.0)
-    outcomes = carry_out([first, second], tmp_path, RunSection(slots=2), None, command("well"))
+    outcomes = run_all([first, second], tmp_path, RunSection(slots=2), None, command("well"))
     assert [one.ending for one in outcomes] == ["finished", "finished"]
     assert not list(tmp_path.rglob(".*.lock"))
 
 
 def test_a_run_that_goes_on_without_a_runner_is_held_too(tmp_path: Path) -> None:
     (one,) = runs("first")
-    with locked(tmp_path / one.name):
+    with lock_folder(tmp_path / one.name):
         with pytest.raises(UserError, match=r"another run is writing to .*; wait until"):
-            carry_out([one], tmp_path, RunSection(), None, command("well"))
+            run_all([one], tmp_path, RunSection(), None, command("well"))
         assert not (tmp_path / one.name / "log.txt").exists()
 
 
@@ -79,7 +79,7 @@ def test_a_second_comparison_neither_runs_nor_writes_a_page(tmp_path: Path) -> N
     for lockstep in (False, True):
         settings = {"compare.lockstep": lockstep}
         task = train.prepare(recipe, tmp_path / "out", settings, progress=False)
-        with held(task.folder(run) for run in task.runs[:2]):
+        with lock_runs(task.folder(run) for run in task.runs[:2]):
             with pytest.raises(UserError, match="another run is writing to"):
                 train.compare_task(task, progress=False)
             assert not list((tmp_path / "out").rglob("*.html"))

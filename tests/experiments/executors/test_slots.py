@@ -9,7 +9,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.experiments.executors import slots as module
-from layerlab.experiments.executors.slots import Slot, at_once, cores, gpus, slots
+from layerlab.experiments.executors.slots import Slot, cores, fit_at_once, gpus, slots
 from layerlab.recipes.training_sections import RunSection
 
 FOUR = [(0, 4), (1, 5), (2, 6), (3, 7)]
@@ -77,9 +77,9 @@ def test_a_container_is_not_given_more_than_its_time(
     told = {"200000 100000": 2, "max 100000": 64, "50000 100000": 1, "9900000 100000": 64}
     for text, count in told.items():
         quota.write_text(text)
-        assert module._allowed(64) == count
+        assert module._allow(64) == count
     quota.unlink()
-    assert module._allowed(64) == 64
+    assert module._allow(64) == 64
 
 
 def test_a_process_and_all_that_it_starts_stay_where_they_are_put() -> None:
@@ -120,17 +120,21 @@ def test_a_gpu_for_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("four")
 def test_a_plan_counts_the_places_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert at_once(settings(), 24) == 4 and at_once(settings(), 3) == 3
-    assert at_once(settings(threads=2), 24) == at_once(settings(processes=2), 24) == 2
-    assert at_once(settings(slots=9), 24) == at_once(settings(slots=9, runner="submitit"), 24) == 9
-    assert at_once(settings(slots=9, runner="slurm", slurm={"parallel": 5}), 24) == 5
-    assert at_once(settings(device="npu"), 24) == 1
+    assert fit_at_once(settings(), 24) == 4 and fit_at_once(settings(), 3) == 3
+    assert fit_at_once(settings(threads=2), 24) == fit_at_once(settings(processes=2), 24) == 2
+    assert (
+        fit_at_once(settings(slots=9), 24)
+        == fit_at_once(settings(slots=9, runner="submitit"), 24)
+        == 9
+    )
+    assert fit_at_once(settings(slots=9, runner="slurm", slurm={"parallel": 5}), 24) == 5
+    assert fit_at_once(settings(device="npu"), 24) == 1
     monkeypatch.setattr(module, "gpus", list)
-    assert at_once(settings(device="cuda"), 24) == 1 and at_once(
+    assert fit_at_once(settings(device="cuda"), 24) == 1 and fit_at_once(
         settings(device="cuda", slots=2), 9
     )
     monkeypatch.setattr(module, "gpus", lambda: ["0", "3", "4"])
-    assert at_once(settings(device="cuda"), 24) == 3
+    assert fit_at_once(settings(device="cuda"), 24) == 3
 
 
 def test_a_gpu_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.experiments.executors import slurm as module
-from layerlab.experiments.executors.local import carry_out, wait
+from layerlab.experiments.executors.local import run_all, wait_for
 from layerlab.recipes.training_sections import RunSection, SlurmSection
 from layerlab.system.graceful_stop import Halted
 from layerlab.training.run_spec import RunSpec
@@ -66,7 +66,7 @@ def first_of(process: psutil.Process) -> bool:
 def test_the_local_executor_resumes_what_is_preempted(tmp_path: Path) -> None:
     plan = runs("first", "second")
     heard = Sudden(plan[0], preempt_local)
-    outcomes = carry_out(plan, tmp_path / "runs", LOCAL, heard, command("preempted"))
+    outcomes = run_all(plan, tmp_path / "runs", LOCAL, heard, command("preempted"))
     assert [one.ending for one in outcomes] == ["finished", "finished"]
     assert [one.attempts for one in outcomes] == [1, 1], "the job went back into the queue itself"
     assert [attempts(one, tmp_path / "runs") for one in plan] == [2, 1]
@@ -77,7 +77,7 @@ def test_the_local_executor_resumes_what_is_preempted(tmp_path: Path) -> None:
 def test_the_local_executor_tells_of_failures_and_stops_no_other(tmp_path: Path) -> None:
     plan, heard = runs("first", "second"), Heard()
     settings = LOCAL.model_copy(update={"attempts": 1})
-    outcomes = carry_out(plan, tmp_path / "runs", settings, heard, command("crash"))
+    outcomes = run_all(plan, tmp_path / "runs", settings, heard, command("crash"))
     assert [one.ending for one in outcomes] == ["failed", "finished"]
     assert outcomes[0].text == "failed (exit code 1): ValueError: a model that cannot be"
 
@@ -86,9 +86,9 @@ def test_ctrl_c_leaves_checkpoints_and_no_jobs(tmp_path: Path) -> None:
     (plan,) = runs("first")
     heard = Sudden(plan, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(Halted):
-        carry_out([plan], tmp_path / "runs", LOCAL, heard, command("slow"))
+        run_all([plan], tmp_path / "runs", LOCAL, heard, command("slow"))
     assert (tmp_path / "runs" / plan.name / "kept").exists()
-    assert wait(lambda: not jobs("submitit.core._submit"), 20.0)
+    assert wait_for(lambda: not jobs("submitit.core._submit"), 20.0)
 
 
 def test_without_submitit_it_says_what_to_install(
@@ -133,7 +133,7 @@ def requeue_first() -> None:
     listed = ["squeue", "--me", "--noheader", "--array", "--format=%i %T"]
     job = min(line.split()[0] for line in asked(*listed).splitlines())
     asked("scontrol", "requeue", job)
-    assert wait(lambda: f"{job} PENDING" in asked(*listed), 30.0)
+    assert wait_for(lambda: f"{job} PENDING" in asked(*listed), 30.0)
     asked("scontrol", "update", f"JobId={job}", "StartTime=now")
 
 
@@ -143,19 +143,19 @@ def test_slurm_runs_an_array_and_resumes_what_is_preempted(tmp_path: Path) -> No
     plan = runs("first", "second")
     heard = Sudden(plan[0], requeue_first)
     settings = RunSection(runner="slurm", slurm=SlurmSection(partition="lab", minutes=30))
-    outcomes = carry_out(plan, tmp_path / "runs", settings, heard, command("preempted"))
+    outcomes = run_all(plan, tmp_path / "runs", settings, heard, command("preempted"))
     assert [one.ending for one in outcomes] == ["finished", "finished"], outcomes
     assert [one.attempts for one in outcomes] == [1, 1], "the job went back into the queue itself"
     assert [attempts(one, tmp_path / "runs") for one in plan] == [2, 1]
     assert told(plan[0], tmp_path / "runs")["start"] > 0, "it went on from its checkpoint"
-    assert wait(lambda: asked("squeue", "--noheader") == "", 20.0)
+    assert wait_for(lambda: asked("squeue", "--noheader") == "", 20.0)
 
 
 @pytest.mark.usefixtures("slurm")
 def test_what_slurm_refuses_is_said_in_its_words(tmp_path: Path) -> None:
     settings = RunSection(runner="slurm", slurm=SlurmSection(partition="nowhere"))
     with pytest.raises(UserError, match=r"Slurm takes no jobs: .*Invalid partition"):
-        carry_out(runs("first"), tmp_path / "runs", settings, None, command("well"))
+        run_all(runs("first"), tmp_path / "runs", settings, None, command("well"))
 
 
 @pytest.mark.parametrize(
@@ -179,9 +179,7 @@ def test_what_sbatch_says_comes_in_one_line_with_what_fits_the_cause(
         script.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with pytest.raises(UserError, match=f"^Slurm takes no jobs: sbatch: {last}; {remedy}"):
-        carry_out(
-            runs("first"), tmp_path / "runs", RunSection(runner="slurm"), None, command("well")
-        )
+        run_all(runs("first"), tmp_path / "runs", RunSection(runner="slurm"), None, command("well"))
     assert "sbatch" not in "".join(capfd.readouterr())
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from layerlab import UserError
-from layerlab.experiments.plan.arm_checks import agree
-from layerlab.experiments.plan.equal_terms import Varied, refuse
+from layerlab.experiments.plan.arm_checks import check_comparable
+from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms
 from tests.training.drawn import manifest, recipe, runs
 
 
@@ -17,7 +17,7 @@ def half(**settings: Any) -> list[Any]:
 def planned(*arms: Any, **compare: Any) -> None:
     found = recipe(*arms, **compare)
     assert found.compare is not None
-    agree(found.compare, runs(found))
+    check_comparable(found.compare, runs(found))
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_a_plan_is_refused_in_the_line_that_its_manifests_would_get(
     with pytest.raises(UserError) as early:
         planned(*half(**setting))
     with pytest.raises(UserError) as late:
-        refuse([manifest(run) for run in runs(recipe(*half(**setting)))], Varied())
+        check_equal_terms([manifest(run) for run in runs(recipe(*half(**setting)))], Varied())
     assert str(early.value) == str(late.value)
     planned(*half(**setting), differ=list(setting))
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab import UserError
-from layerlab.experiments.plan.equal_terms import Varied, notes, refuse
-from layerlab.records.settings import flattened
+from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms, notes
+from layerlab.records.settings import flatten
 from tests.training.drawn import manifest, recipe, runs
 
 NOTHING = Varied()
@@ -26,12 +26,12 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
 
 
 def test_arms_differ_in_their_model_their_seed_and_their_size_alone() -> None:
-    assert refuse(manifests(), NOTHING) == []
-    assert refuse(manifests("llama", "pangu-pi", match="parameters"), NOTHING) == []
+    assert check_equal_terms(manifests(), NOTHING) == []
+    assert check_equal_terms(manifests("llama", "pangu-pi", match="parameters"), NOTHING) == []
     swept = manifests(rates=[1e-3, 3e-3])
-    assert refuse(swept, Varied(rates=True)) == []
+    assert check_equal_terms(swept, Varied(rates=True)) == []
     with pytest.raises(UserError, match=r'compare.differ = \["train.rate"\]'):
-        refuse(swept, NOTHING)
+        check_equal_terms(swept, NOTHING)
 
 
 def test_the_batch_change_of_the_eight_residuals_is_refused() -> None:
@@ -42,14 +42,14 @@ def test_the_batch_change_of_the_eight_residuals_is_refused() -> None:
     lengths = {(one["arm"], one["recipe"]["train"]["updates"]) for one in found}
     assert lengths == {("llama", 40), ("three", 80)}
     with pytest.raises(UserError) as told:
-        refuse(found, NOTHING)
+        check_equal_terms(found, NOTHING)
     said = str(told.value)
     assert said.startswith("runs differ in what was not declared: train.batch is 16 in llama-s1")
     assert "and 8 in three-s1" in said
     assert "another batch is another number of updates" in said
     assert said.endswith('make them equal, or type compare.differ = ["train.batch"]')
     assert "\n" not in said
-    declared = refuse(found, Varied(differ=("train.batch",)))
+    declared = check_equal_terms(found, Varied(differ=("train.batch",)))
     assert [one.path for one in declared] == ["train.batch"]
     assert declared[0].values == (16, 8)
 
@@ -57,10 +57,10 @@ def test_the_batch_change_of_the_eight_residuals_is_refused() -> None:
 def test_a_declared_batch_does_not_excuse_other_tokens() -> None:
     arms = ["llama", {"name": "half", "variant": "llama", "set": {"train.batch": 8}}]
     found = [manifest(run) for run in runs(recipe(*arms, train={"batch": 16}))]
-    assert refuse(found, Varied(differ=("train.batch",)))
+    assert check_equal_terms(found, Varied(differ=("train.batch",)))
     found[1]["recipe"]["train"]["updates"] += 1
     with pytest.raises(UserError, match=r'differ = \["train.updates"\]'):
-        refuse(found, Varied(differ=("train.batch",)))
+        check_equal_terms(found, Varied(differ=("train.batch",)))
 
 
 DECISIVE = [
@@ -87,12 +87,12 @@ def test_one_run_that_differs_anywhere_is_found_and_can_be_declared(path: str, p
     put(found[place], path, "other")
     name = path.removeprefix("recipe.")
     with pytest.raises(UserError, match=rf'compare.differ = \["{name}"') as told:
-        refuse(found, NOTHING)
+        check_equal_terms(found, NOTHING)
     assert "other" in str(told.value) and found[place]["run"] in str(told.value)
-    assert [one.path for one in refuse(found, Varied(differ=(name,)))] == [name]
+    assert [one.path for one in check_equal_terms(found, Varied(differ=(name,)))] == [name]
     pattern = name.split(".")[0] + ("*" if "." not in name else ".*")
-    assert refuse(found, Varied(differ=(pattern,)))
-    assert refuse(found, Varied(differ=(name.split(".")[0],)))
+    assert check_equal_terms(found, Varied(differ=(pattern,)))
+    assert check_equal_terms(found, Varied(differ=(name.split(".")[0],)))
 
 
 @settings(max_examples=40, deadline=None)
@@ -100,18 +100,18 @@ def test_one_run_that_differs_anywhere_is_found_and_can_be_declared(path: str, p
 def test_whatever_setting_is_changed_alone_it_is_refused(data: st.DataObject) -> None:
     found = manifests()
     beside = ("recipe.model", "model", "run", "arm", "recipe.train.seed", "recipe.train.micro")
-    paths = [path for path, _ in flattened(found[0]) if not path.startswith(beside)]
+    paths = [path for path, _ in flatten(found[0]) if not path.startswith(beside)]
     path = data.draw(st.sampled_from([one for one in paths if one != "micro_batch"]))
     put(found[data.draw(st.integers(0, 5))], path, "other")
     with pytest.raises(UserError, match="differ in what was not declared"):
-        refuse(found, NOTHING)
+        check_equal_terms(found, NOTHING)
 
 
 def test_an_arm_trains_one_model() -> None:
     found = manifests()
     found[2]["recipe"]["model"]["inner"] = 48
     with pytest.raises(UserError) as told:
-        refuse(found, NOTHING)
+        check_equal_terms(found, NOTHING)
     assert "model.inner is 32 in llama-s1" in str(told.value)
     assert "the runs of one arm must train one model; run that arm anew" in str(told.value)
 
@@ -121,19 +121,19 @@ def test_arms_of_one_seed_see_one_order() -> None:
     assert len({one["data"]["order"] for one in found}) == 3
     found[3]["data"]["order"] = found[0]["data"]["order"]
     with pytest.raises(UserError, match=r"data.order is .*text in another order, are no paired"):
-        refuse(found, NOTHING)
+        check_equal_terms(found, NOTHING)
 
 
 def test_matching_by_time_changes_the_updates_of_an_arm_and_not_those_of_a_run() -> None:
     found = manifests()
     for one in found:
         one["recipe"]["train"]["updates"] = 20 if one["arm"] == "llama" else 17
-    assert refuse(found, Varied(time=True)) == []
+    assert check_equal_terms(found, Varied(time=True)) == []
     with pytest.raises(UserError, match=r'"train.updates"'):
-        refuse(found, NOTHING)
+        check_equal_terms(found, NOTHING)
     found[3]["recipe"]["train"]["updates"] = 5
     with pytest.raises(UserError, match=r'"train.updates"'):
-        refuse(found, Varied(time=True))
+        check_equal_terms(found, Varied(time=True))
 
 
 def test_a_smaller_micro_batch_is_allowed_and_noted() -> None:
@@ -141,7 +141,7 @@ def test_a_smaller_micro_batch_is_allowed_and_noted() -> None:
     assert notes(found) == []
     found[1]["micro_batch"] = 2
     found[1]["recipe"]["train"]["micro_batch"] = 2
-    assert refuse(found, NOTHING) == []
+    assert check_equal_terms(found, NOTHING) == []
     (said,) = notes(found)
     assert said.startswith("micro-batches of 2, 4 sequences were used; the tokens of an update")
 
@@ -160,7 +160,7 @@ def test_of_many_differences_the_first_few_are_named_and_all_can_be_typed() -> N
     for name in ("decay", "clip", "beta1", "beta2", "epsilon", "schedule"):
         found[1]["recipe"]["train"][name] = "x" * 500
     with pytest.raises(UserError) as told:
-        refuse(found, NOTHING)
+        check_equal_terms(found, NOTHING)
     said = str(told.value)
     assert "; and 2 more" in said and '"train.schedule"' in said and "\n" not in said
     assert len(said) < 1200

@@ -7,20 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab.blocks.part import SLOTS
-from layerlab.experiments.analysis.compare import compared
+from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.plan.factors import (
     Factor,
+    begun_models,
     factors,
     places,
-    planned,
-    several_slots,
+    planned_factors,
     together,
-    trained,
+    warn_of_many_slots,
 )
 from layerlab.model.cost.cost import account
 from layerlab.model.design import Design, design
 from layerlab.records.run import RunRecord
-from layerlab.training.run_spec import designed
+from layerlab.training.run_spec import design_model
 from layerlab.variants.registry import variants
 from tests.training.drawn import recipe, record, records, runs
 
@@ -65,7 +65,7 @@ def test_an_option_is_named_with_both_values_and_a_default_is_no_difference() ->
 
 def test_norms_of_the_stack_count_only_where_they_leave_those_of_the_blocks() -> None:
     def differs(arm: dict[str, object]) -> dict[str, object]:
-        return planned(small := recipe("llama", arm), runs(small))[1]["differs"]
+        return planned_factors(small := recipe("llama", arm), runs(small))[1]["differs"]
 
     followed = differs({"name": "layer", "variant": "llama", "options": {"norm": "layer"}})
     assert followed["slots"] == ["norm"] and followed["stack"] == []
@@ -80,9 +80,9 @@ def test_a_plan_tells_parameters_and_flops_before_anything_runs() -> None:
     small = recipe(
         "llama", "gpt2", {"name": "wide", "variant": "llama", "set": {"model.inner": 48}}
     )
-    base, row, wide = planned(small, runs(small))
+    base, row, wide = planned_factors(small, runs(small))
     assert base["differs"] is None
-    models = [designed(run.recipe) for run in runs(small)[:2]]
+    models = [design_model(run.recipe) for run in runs(small)[:2]]
     one, other = (account(found.spec, found.shape) for found in models)
     found = row["differs"]["parameters"]
     assert (found["arm"], found["against"]) == (other.parameters, one.parameters)
@@ -92,22 +92,22 @@ def test_a_plan_tells_parameters_and_flops_before_anything_runs() -> None:
     assert wide["differs"]["slots"] == wide["differs"]["stack"] == []
     assert wide["differs"]["flops"]["difference"] == 2 * 2 * 3 * 16 * 16  # layers, FMA, matrices
     json.dumps([base, row, wide], allow_nan=False)
-    assert planned(small.changed({"compare": None}), runs(small)) == []
+    assert planned_factors(small.changed({"compare": None}), runs(small)) == []
 
 
 def test_one_slot_is_no_remark_and_several_are() -> None:
     small = recipe("llama", PLACEMENT, "gpt2")
-    rows = planned(small, runs(small))
-    (said,) = several_slots(rows)
+    rows = planned_factors(small, runs(small))
+    (said,) = warn_of_many_slots(rows)
     assert said.endswith("counts: gpt2 (norm, attention, ffn, stack)")
     assert "post" not in said and together(rows[1]["differs"]) == ""
     assert "norm, attention, ffn, stack at once" in together(rows[2]["differs"])
-    assert list(several_slots(rows[:2])) == []
+    assert list(warn_of_many_slots(rows[:2])) == []
 
 
 def test_runs_that_are_judged_are_told_apart_by_their_manifests() -> None:
     small = recipe("llama", PLACEMENT, "gpt2")
-    found = compared(small, records(small, {arm: LOSSES for arm in ("llama", "post", "gpt2")}))
+    found = compare_runs(small, records(small, {arm: LOSSES for arm in ("llama", "post", "gpt2")}))
     assert [row["arm"] for row in found.rows if row["differs"] is None] == ["llama"]
     assert found.row("post")["differs"]["slots"] == ["norm"]
     assert found.row("gpt2")["differs"]["parameters"]["difference"] == 0  # as the manifests say
@@ -120,5 +120,5 @@ def test_a_model_that_is_not_known_here_is_no_failure() -> None:
     small = recipe("llama", "gpt2")
     one, other = (record(run, 3.0) for run in runs(small)[:2])
     manifest = {**one.manifest, "recipe": {**one.manifest["recipe"], "model": {"variant": "gone"}}}
-    found = trained([RunRecord(manifest=manifest), other])
+    found = begun_models([RunRecord(manifest=manifest), other])
     assert found["llama"] is None and isinstance(getattr(found["gpt2"], "design", None), Design)

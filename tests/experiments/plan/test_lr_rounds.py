@@ -4,9 +4,9 @@ import math
 from pathlib import Path
 
 from layerlab.corpus.extent import CorpusSize
-from layerlab.experiments.plan.lr_rounds import swept
+from layerlab.experiments.plan.lr_rounds import search_rates
 from layerlab.experiments.plan.plan import plan
-from layerlab.recipes.training import TrainingRecipe, recipe_of
+from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.result import read_result
 from layerlab.training.run_spec import RunSpec
 from tests.training.drawn import record, write
@@ -16,7 +16,7 @@ BEST = {"llama": 3e-3, "history-3": 1e-2}
 
 
 def recipe(search: str) -> TrainingRecipe:
-    return recipe_of(
+    return make_recipe(
         {
             "model": {"width": 32, "layers": 2, "heads": 2, "context": 16},
             "train": {"updates": 4, "batch": 2},
@@ -51,7 +51,7 @@ def test_every_arm_finds_its_own_rate(tmp_path: Path) -> None:
                 planted(tmp_path, run)
 
     runs = plan(found, EXTENT)
-    made = swept(found.compare, runs, tmp_path, carry)
+    made = search_rates(found.compare, runs, tmp_path, carry)
     assert len(rounds) <= 8 and len(made) == sum(rounds)
     for arm, wanted in BEST.items():
         results = {
@@ -62,6 +62,6 @@ def test_every_arm_finds_its_own_rate(tmp_path: Path) -> None:
         best = min((nats, rate) for rate, nats in results.items() if nats is not None)[1]
         assert abs(math.log(best / wanted)) < 0.3
     # What was found once is found again, and nothing new is run.
-    assert [run.name for run in swept(found.compare, runs, tmp_path, carry)] == [
+    assert [run.name for run in search_rates(found.compare, runs, tmp_path, carry)] == [
         run.name for run in made
     ]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab import UserError
-from layerlab.experiments.plan.lr_search import Grid, Optuna, Search, best, search, wider
+from layerlab.experiments.plan.lr_search import Grid, Optuna, Search, best, next_rate, wider
 from layerlab.recipes.comparison_sections import CompareSection
 
 LOW, HIGH = 1e-4, 3e-2
@@ -106,26 +106,26 @@ def test_the_rate_to_add_is_one_that_a_sweep_would_have() -> None:
 
 
 def test_a_section_chooses_its_search() -> None:
-    assert search(section(arms=("llama",), rates=(1e-2, 1e-3))) == Grid((1e-2, 1e-3))
+    assert next_rate(section(arms=("llama",), rates=(1e-2, 1e-3))) == Grid((1e-2, 1e-3))
     asked = section(arms=("llama",), rates=(1e-2, 1e-3), search="optuna", trials=5)
-    assert search(asked, seed=3) == Optuna(1e-3, 1e-2, 5, 3)
+    assert next_rate(asked, seed=3) == Optuna(1e-3, 1e-2, 5, 3)
 
 
 @pytest.mark.parametrize("rates", [(), (1e-3,)])
 def test_optuna_needs_a_range(rates: tuple[float, ...]) -> None:
     with pytest.raises(UserError, match="needs a smallest and a largest rate, got"):
-        search(section(arms=("llama",), rates=rates, search="optuna"))
+        next_rate(section(arms=("llama",), rates=rates, search="optuna"))
 
 
 def test_optuna_needs_three_trials() -> None:
     with pytest.raises(UserError, match="a search begins with both ends and their middle"):
-        search(section(arms=("llama",), rates=(1e-3, 1e-2), search="optuna", trials=2))
+        next_rate(section(arms=("llama",), rates=(1e-3, 1e-2), search="optuna", trials=2))
 
 
 def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(UserError) as told:
-        search(section(arms=("llama",), rates=(1e-3, 1e-2), search="optuna"))
+        next_rate(section(arms=("llama",), rates=(1e-3, 1e-2), search="optuna"))
     assert "needs optuna, which is not installed" in str(told.value)
     assert "pip install 'layerlab[tune]'" in str(told.value)
 

@@ -4,17 +4,17 @@ import pytest
 
 from layerlab import UserError
 from layerlab.corpus.extent import CorpusSize
-from layerlab.experiments.plan.plan import plan, resolved, sides
-from layerlab.recipes.training import load_recipe, recipe_of
-from layerlab.records.settings import flattened
-from layerlab.training.run_spec import account_of
+from layerlab.experiments.plan.plan import plan, resolve_recipe, sides
+from layerlab.recipes.training import load_recipe, make_recipe
+from layerlab.records.settings import flatten
+from layerlab.training.run_spec import count_costs
 
 EXTENT = CorpusSize(vocab=300, tokens=10_000, digest="a")
 SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
 
 
 def recipe(**sections):
-    return recipe_of({"model": SMALL, "train": {"updates": 4, "batch": 2}, **sections})
+    return make_recipe({"model": SMALL, "train": {"updates": 4, "batch": 2}, **sections})
 
 
 def compared(**comparison):
@@ -23,7 +23,7 @@ def compared(**comparison):
 
 def differing(runs):
     """The paths of settings in which runs differ."""
-    flat = [dict(flattened(run.recipe.decisive())) for run in runs]
+    flat = [dict(flatten(run.recipe.decisive())) for run in runs]
     return {
         path
         for path in set().union(*flat)
@@ -64,13 +64,13 @@ def test_rates_multiply_runs():
     [({"updates": 7}, 7), ({"tokens": 320}, 10), ({"epochs": 2}, 625)],
 )
 def test_lengths_become_updates(train, updates):
-    found = resolved(recipe(train={"batch": 2, **train}), EXTENT)
+    found = resolve_recipe(recipe(train={"batch": 2, **train}), EXTENT)
     assert found.train.updates == updates
 
 
 def test_less_than_an_update_is_refused():
     with pytest.raises(UserError, match="10 tokens are less than one update of 2 x 16"):
-        resolved(recipe(train={"batch": 2, "tokens": 10}), EXTENT)
+        resolve_recipe(recipe(train={"batch": 2, "tokens": 10}), EXTENT)
 
 
 @pytest.mark.parametrize("by", ["ffn", "depth", "width"])
@@ -80,7 +80,7 @@ def test_parameters_are_matched_to_half_a_percent_where_the_size_is_fine_enough(
         model=sizes, compare={"arms": ["llama", "pangu-pi"], "match": "parameters", "by": by}
     )
     runs = {run.arm: run for run in plan(found, EXTENT) if run.seed == 1}
-    base, other = (account_of(runs[name].recipe).parameters for name in ("llama", "pangu-pi"))
+    base, other = (count_costs(runs[name].recipe).parameters for name in ("llama", "pangu-pi"))
     match = runs["pangu-pi"].match
     assert match is not None and match.found == other and match.wanted == base
     # A layer is a twelfth of the model, and a head's width goes in steps of two.
@@ -89,7 +89,7 @@ def test_parameters_are_matched_to_half_a_percent_where_the_size_is_fine_enough(
 
 def test_an_arm_may_be_held_against_another_than_the_baseline():
     runs = plan(load_recipe("sizes"), CorpusSize(vocab=2048, tokens=10**6, digest="a"))
-    wanted = {run.arm: account_of(run.recipe).parameters for run in runs}
+    wanted = {run.arm: count_costs(run.recipe).parameters for run in runs}
     for width in (64, 96, 128):
         assert abs(wanted[f"pangu-pi-{width}"] / wanted[f"llama-{width}"] - 1) < 0.005
 
@@ -118,12 +118,12 @@ def test_what_cannot_be_planned_is_said(comparison, said):
 
 def test_a_vocabulary_below_the_tokenizers_is_refused():
     with pytest.raises(UserError, match=r"model\.vocab is 100, less than the tokenizer's 300"):
-        resolved(recipe(model={**SMALL, "vocab": 100}), EXTENT)
+        resolve_recipe(recipe(model={**SMALL, "vocab": 100}), EXTENT)
 
 
 def test_a_block_beyond_the_context_is_refused():
     with pytest.raises(UserError, match=r"data\.block is 32, more than the model's context of 16"):
-        resolved(recipe(data={"block": 32}), EXTENT)
+        resolve_recipe(recipe(data={"block": 32}), EXTENT)
 
 
 def arm_with(**settings):
@@ -137,7 +137,7 @@ def test_an_arm_with_words_of_its_own_is_planned_with_them():
     runs = {run.arm: run for run in plan(found, EXTENT, {"own": own}) if run.seed == 1}
     assert (runs["llama"].digest, runs["own"].digest) == ("a", "b")
     assert runs["llama"].recipe.model.vocab == 300 and runs["own"].recipe.model.vocab == 400
-    sizes = {name: account_of(run.recipe) for name, run in runs.items()}
+    sizes = {name: count_costs(run.recipe) for name, run in runs.items()}
     assert sizes["own"].embedding == sizes["llama"].embedding * 400 / 300
     assert sizes["own"].parameters == pytest.approx(sizes["llama"].parameters, rel=0.01)
 

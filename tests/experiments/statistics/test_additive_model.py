@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from statsmodels.stats.weightstats import DescrStatsW, ttost_paired
 
 from layerlab.experiments.statistics.additive_model import Additive, presence
-from layerlab.experiments.statistics.differences import Level, holm, paired
+from layerlab.experiments.statistics.differences import Level, holm, paired_difference
 from layerlab.experiments.statistics.moderated_variance import LENT, MOST, Prior
 
 Values = dict[str, dict[int, float]]
@@ -78,7 +78,7 @@ def test_seeds_drawn_at_random_give_the_same_differences() -> None:
 def test_a_margin_is_tested_as_statsmodels_tests_equivalence() -> None:
     values = drawn(2, 6)
     ours, theirs = (np.array(list(found.values())) for found in values.values())
-    found = paired(ours.tolist(), theirs.tolist())
+    found = paired_difference(ours.tolist(), theirs.tolist())
     margin = 0.08
     p, (_, below, _), (_, above, _) = ttost_paired(ours, theirs, -margin, margin)
     # Theirs are one-sided; a test with a direction is at the two-sided level here.
@@ -149,7 +149,7 @@ def test_the_power_of_all_arms_is_more_than_that_of_a_pair() -> None:
         model = Additive(values, {"a0": 1.0})
         each = [model.difference(f"a{arm}", "a0", LEVEL).p for arm in range(1, 8)]
         base = list(values["a0"].values())
-        alone = [paired(list(values[f"a{arm}"].values()), base).p for arm in range(1, 8)]
+        alone = [paired_difference(list(values[f"a{arm}"].values()), base).p for arm in range(1, 8)]
         found = found[0] + (holm(each)[-1] < 0.05), found[1] + (holm(alone)[-1] < 0.05)
     assert found[0] >= 3 * max(1, found[1])
 

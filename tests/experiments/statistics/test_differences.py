@@ -14,10 +14,10 @@ from layerlab.experiments.statistics import differences as statistics
 from layerlab.experiments.statistics.differences import (
     Difference,
     Level,
-    against,
+    difference_to,
     holm,
     needed,
-    paired,
+    paired_difference,
     power,
     satterthwaite,
     welch,
@@ -31,7 +31,7 @@ PS = st.lists(st.floats(0, 1), min_size=1, max_size=6)
 @given(st.lists(st.tuples(st.floats(0.5, 12), st.floats(0.5, 12)), min_size=3, max_size=8))
 def test_pairs_are_judged_as_scipy_judges_them(pairs: list[tuple[float, float]]) -> None:
     arm, base = (list(side) for side in zip(*pairs, strict=True))
-    found = paired(arm, base)
+    found = paired_difference(arm, base)
     differences = np.subtract(arm, base)
     if found.flat or differences.std() < 1e-9:
         return
@@ -58,13 +58,17 @@ def test_without_shared_seeds_it_is_welch(arm: list[float], base: list[float]) -
 
 def test_seeds_pair_wherever_one_is_shared() -> None:
     arm, base = {1: 3.0, 2: 3.2, 3: 3.1}, {1: 3.1, 2: 3.5, 4: 9.0}
-    assert against(arm, base) == paired([3.0, 3.2], [3.1, 3.5])
-    assert against(arm, {7: 3.1, 8: 3.3}) == welch([3.0, 3.2, 3.1], [3.1, 3.3])
-    assert against(arm, {}) == against({}, base) == statistics.Difference(kind="paired", n=0)
+    assert difference_to(arm, base) == paired_difference([3.0, 3.2], [3.1, 3.5])
+    assert difference_to(arm, {7: 3.1, 8: 3.3}) == welch([3.0, 3.2, 3.1], [3.1, 3.3])
+    assert (
+        difference_to(arm, {})
+        == difference_to({}, base)
+        == statistics.Difference(kind="paired", n=0)
+    )
 
 
 def test_one_pair_has_a_difference_and_nothing_else() -> None:
-    found = paired([3.0], [3.5])
+    found = paired_difference([3.0], [3.5])
     assert (found.n, found.mean) == (1, -0.5)
     assert found.sd is found.low is found.high is found.p is found.detectable is None
     assert found.needed is None
@@ -72,9 +76,9 @@ def test_one_pair_has_a_difference_and_nothing_else() -> None:
 
 
 def test_identical_arms_are_told_from_arms_without_spread() -> None:
-    same = paired([3.0, 3.1], [3.0, 3.1])
+    same = paired_difference([3.0, 3.1], [3.0, 3.1])
     assert same.identical and (same.mean, same.p) == (0, 1)
-    shifted = paired([3.1, 3.2, 3.3], [3.0, 3.1, 3.2])  # equal but for rounding
+    shifted = paired_difference([3.1, 3.2, 3.3], [3.0, 3.1, 3.2])  # equal but for rounding
     assert shifted.flat and not shifted.identical and shifted.p is None
     assert shifted.mean == pytest.approx(0.1)
 
@@ -158,7 +162,7 @@ def test_seeds_needed_is_the_first_number_with_enough_power() -> None:
 def test_more_arms_ask_for_more_and_what_was_seen_asks_for_more_than_there_was() -> None:
     one, many = (Level(comparisons=k) for k in (1, 7))
     arm, base = [3.01, 3.05, 2.99], [3.0, 3.01, 3.02]
-    lenient, strict = paired(arm, base, one), paired(arm, base, many)
+    lenient, strict = paired_difference(arm, base, one), paired_difference(arm, base, many)
     assert all(np.less(lenient.detectable, strict.detectable))
     assert lenient.needed[0] <= strict.needed[0] and 3 < lenient.needed[1] < strict.needed[1]
     assert (lenient.p, lenient.low) == (strict.p, strict.low)
@@ -168,7 +172,7 @@ def test_welch_needs_more_seeds_than_pairs_of_correlated_runs() -> None:
     shared = np.random.default_rng(0).normal(0, 0.1, 6)
     own = np.random.default_rng(1).normal(0, 0.01, (2, 6))
     arm, base = (3.0 + shared + own[0] + 0.02).tolist(), (3.0 + shared + own[1]).tolist()
-    ours, theirs = paired(arm, base), welch(arm, base)
+    ours, theirs = paired_difference(arm, base), welch(arm, base)
     assert all(np.less(ours.detectable, 0.3 * np.array(theirs.detectable)))
     assert all(np.less(ours.needed, theirs.needed))
 
@@ -185,8 +189,8 @@ def test_welch_of_equal_spreads_says_what_the_simulation_finds() -> None:
 
 def test_an_effect_of_next_to_nothing_takes_more_seeds_than_there_are() -> None:
     assert needed(1e-9, pairs_of(1.0), Level()) is None
-    assert paired([3.0, 3.1, 3.2], [3.1, 3.0, 3.2]).mean == pytest.approx(0, abs=1e-15)
-    assert paired([3.0, 3.1], [3.0, 3.1]).needed is None
+    assert paired_difference([3.0, 3.1, 3.2], [3.1, 3.0, 3.2]).mean == pytest.approx(0, abs=1e-15)
+    assert paired_difference([3.0, 3.1], [3.0, 3.1]).needed is None
 
 
 @pytest.mark.parametrize("n", [3, 10])
@@ -194,7 +198,7 @@ def test_what_is_detectable_lies_in_its_range_as_often_as_promised(n: int) -> No
     draws, level = 400, Level()
     truth = statistics.detectable(1 / math.sqrt(n), n - 1, level)
     tables = np.random.default_rng(n).normal(0, 1, (draws, n))
-    ranges = [paired(row, [0.0] * n, level).detectable for row in tables.tolist()]
+    ranges = [paired_difference(row, [0.0] * n, level).detectable for row in tables.tolist()]
     inside = sum(low <= truth <= high for low, high in ranges)
     low, high = stats.binomtest(inside, draws).proportion_ci(0.999, method="exact")
     assert low <= 0.95 <= high

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from layerlab import UserError, compare
-from layerlab.experiments.statistics.looks import decided, expected, foreseen, stretches
+from layerlab.experiments.statistics.looks import (
+    describe_looks,
+    expected_runs,
+    is_decided,
+    stretches,
+)
 from tests.training.drawn import recipe, runs
 
 SMALL = {
@@ -50,21 +55,21 @@ def content(*words: str, claims: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def test_a_comparison_stops_when_every_arm_and_every_claim_has_its_word() -> None:
-    assert decided(content("better", "identical", claims=("fails",)))
-    assert not decided(content("better", "not distinguishable"))
-    assert not decided(content("better", claims=("holds", "not decided")))
-    assert not decided(content("diverged"))
+    assert is_decided(content("better", "identical", claims=("fails",)))
+    assert not is_decided(content("better", "not distinguishable"))
+    assert not is_decided(content("better", claims=("holds", "not decided")))
+    assert not is_decided(content("diverged"))
 
 
 def test_larger_effects_take_fewer_runs_and_none_takes_all() -> None:
     section = recipe(seeds=list(range(12)), looks=[3, 6, 12]).compare
     assert section is not None
-    found = expected(section, 4)
+    found = expected_runs(section, 4)
     assert 48 >= found[0.0] > 46 and found[0.0] > found[2.0] > found[4.0] >= 12
-    (said,) = foreseen(section, 4)
+    (said,) = describe_looks(section, 4)
     assert "looks at 3, 6, 12 seeds" in said and "of 48 at most" in said
     plain = recipe(seeds=[1, 2, 3]).compare
-    assert plain is not None and foreseen(plain, 4) == []
+    assert plain is not None and describe_looks(plain, 4) == []
 
 
 def test_what_a_look_decides_is_not_run_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

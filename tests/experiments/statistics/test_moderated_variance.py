@@ -12,7 +12,7 @@ from scipy.special import polygamma
 from layerlab.experiments.statistics.moderated_variance import (
     Prior,
     inverse_trigamma,
-    moderated,
+    moderate,
     prior,
 )
 
@@ -35,7 +35,7 @@ def test_prior_and_posterior_are_those_of_limmas_squeeze_var() -> None:
     found = prior(given, [4] * 6)
     assert found.variance == pytest.approx(1.162582754, rel=1e-8)
     assert found.freedom == pytest.approx(3.953672035, rel=1e-8)
-    squeezed = [moderated(one, 4, found) for one in given]
+    squeezed = [moderate(one, 4, found) for one in given]
     limma = [0.8293616953, 1.1814003496, 0.9802354043, 1.8351864218, 0.7287792226, 4.0982920566]
     assert squeezed == pytest.approx(limma, rel=1e-8)
 
@@ -44,14 +44,14 @@ def test_variances_that_differ_by_chance_alone_become_one() -> None:
     given = [1.0, 1.1, 0.9, 1.05]
     found = prior(given, [6] * 4)
     assert math.isinf(found.freedom) and found.variance == pytest.approx(1.0125)
-    assert [moderated(one, 6, found) for one in given] == pytest.approx([1.0125] * 4)
+    assert [moderate(one, 6, found) for one in given] == pytest.approx([1.0125] * 4)
 
 
 def test_moderated_t_is_that_of_limmas_e_bayes() -> None:
     found = prior(TABLE.var(1, ddof=1), [3] * 6)
     assert found.freedom == pytest.approx(0.69836272036, rel=1e-8)
     assert found.variance == pytest.approx(0.02814609326, rel=1e-8)
-    post = [moderated(one, 3, found) for one in TABLE.var(1, ddof=1)]
+    post = [moderate(one, 3, found) for one in TABLE.var(1, ddof=1)]
     t = TABLE.mean(1) / np.sqrt(np.array(post) / 4)
     limma_t = [0.03446481921, 7.58151892882, 0.83935488603, 0.83805249097, 5.71238044196]
     assert t[:5] == pytest.approx(limma_t, rel=1e-8)
@@ -72,7 +72,7 @@ def test_a_moderated_variance_lies_between_its_own_and_the_common_one(
     found = prior(given, [freedom] * len(given))
     for one in given:
         low, high = sorted((one, found.variance))
-        assert low * (1 - 1e-9) <= moderated(one, freedom, found) <= high * (1 + 1e-9)
+        assert low * (1 - 1e-9) <= moderate(one, freedom, found) <= high * (1 + 1e-9)
 
 
 @given(VARIANCES, st.floats(1e-3, 1e3))
@@ -86,4 +86,4 @@ def test_a_unit_changes_the_variance_and_not_the_degrees(given: list[float], uni
 
 def test_what_has_no_degree_of_freedom_does_not_count() -> None:
     assert prior([1.0, 2.0, 99.0], [4, 4, 0]) == prior([1.0, 2.0], [4, 4])
-    assert moderated(0.0, 0, Prior(2.0, 5.0)) == 2.0
+    assert moderate(0.0, 0, Prior(2.0, 5.0)) == 2.0

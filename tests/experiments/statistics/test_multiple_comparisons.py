@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from layerlab.experiments.statistics.differences import paired
+from layerlab.experiments.statistics.differences import paired_difference
 from layerlab.experiments.statistics.multiple_comparisons import (
     Evidence,
     Family,
     PairTest,
     shares,
-    spent,
+    spent_alpha,
 )
 
 BASE = [3.0, 3.3, 3.1]
@@ -34,7 +34,7 @@ class Fixed:
 
 def evidence(shift: float = -0.01, **given: tuple[int, int]) -> Evidence:
     arm = [one + shift + wobble for one, wobble in zip(BASE, (0, 5e-4, -5e-4), strict=True)]
-    return Evidence(found=paired(arm, BASE), **given)
+    return Evidence(found=paired_difference(arm, BASE), **given)
 
 
 @given(st.integers(0, 8), st.integers(0, 8), st.integers(1, 8))
@@ -46,9 +46,9 @@ def test_unequal_divergence_has_fishers_exact_p(ours: int, theirs: int, runs: in
 
 
 def test_three_seeds_can_never_decide_by_divergence_alone() -> None:
-    nothing = Evidence(found=paired([], []), lost=(3, 0), ended=(3, 3))
+    nothing = Evidence(found=paired_difference([], []), lost=(3, 0), ended=(3, 3))
     assert nothing.at(0.0) == (pytest.approx(0.1), 1)
-    assert Evidence(found=paired([], []), lost=(5, 0), ended=(5, 5)).at(0.0)[0] < 0.05
+    assert Evidence(found=paired_difference([], []), lost=(5, 0), ended=(5, 5)).at(0.0)[0] < 0.05
 
 
 def test_where_a_run_diverged_two_tests_are_made_and_counted() -> None:
@@ -63,14 +63,16 @@ def test_looks_spend_all_of_alpha_and_no_more(looks: list[int], alpha: float) ->
     parts = shares(looks, alpha)
     assert math.fsum(parts) == pytest.approx(1) and all(0 <= part <= 1 for part in parts)
     running = np.cumsum(parts) * alpha
-    assert running == pytest.approx([spent(alpha, look / looks[-1]) for look in looks], abs=1e-12)
+    assert running == pytest.approx(
+        [spent_alpha(alpha, look / looks[-1]) for look in looks], abs=1e-12
+    )
 
 
 def test_spending_is_lan_and_demets() -> None:
     """2 - 2 Phi(z / sqrt(t)) with z the quantile of alpha / 2."""
     for part in (0.1, 0.25, 0.5, 1.0):
         oracle = 2 - 2 * stats.norm.cdf(stats.norm.isf(0.025) / math.sqrt(part))
-        assert spent(0.05, part) == pytest.approx(oracle, abs=1e-12)
+        assert spent_alpha(0.05, part) == pytest.approx(oracle, abs=1e-12)
 
 
 def test_a_test_is_counted_once_from_whichever_arm_it_is_told() -> None:
@@ -100,7 +102,7 @@ def test_words_of_twelve_seeds_at_three_looks_are_false_no_more_often_than_promi
     for _ in range(draws):
         gaps = rng.normal(0, 1, 12)
         stages = [
-            (part, Fixed(Evidence(found=paired(gaps[:look].tolist(), [0.0] * look))))
+            (part, Fixed(Evidence(found=paired_difference(gaps[:look].tolist(), [0.0] * look))))
             for part, look in zip(shares([3, 6, 12], 0.05), (3, 6, 12), strict=True)
         ]
         false += Family([test], stages, 0.05)[test].corrected < 0.05

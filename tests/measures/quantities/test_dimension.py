@@ -23,7 +23,7 @@ from layerlab.measures.quantities.dimension import (
     stable_rank,
 )
 from layerlab.measures.quantities.diversity import relative_residual
-from layerlab.measures.support.centring import Pool, centred, gram_eigenvalues
+from layerlab.measures.support.centring import Pool, centre, gram_eigenvalues
 from layerlab.observe.tracing.records import Layer
 
 COUNTS = [effective_dimension, effective_rank, participation_ratio, stable_rank, entropy_rank]
@@ -36,7 +36,7 @@ def gaussian(seed, tokens, width, mean=0.0):
 
 
 def measured(h):
-    return gram_eigenvalues(centred(h))
+    return gram_eigenvalues(centre(h))
 
 
 spectra = st.lists(st.sampled_from([0.0, 1e-9, 1e-3, 0.5, 1.0, 1.0, 7.0, 1e6]), min_size=1).filter(

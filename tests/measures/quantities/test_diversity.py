@@ -15,7 +15,7 @@ from layerlab.measures.quantities.diversity import (
     diversity,
     relative_residual,
 )
-from layerlab.measures.support.centring import centred
+from layerlab.measures.support.centring import centre
 from layerlab.observe.tracing.records import Layer, Sublayer
 
 QUANTITIES = [diversity, relative_residual, composite_residual, cosine]
@@ -70,7 +70,7 @@ def test_one_hot_tokens_have_their_closed_forms(tokens):
 
 
 def test_cosine_reaches_its_lower_end_on_a_simplex():
-    simplex = centred(torch.eye(5))
+    simplex = centre(torch.eye(5))
     assert math.isclose(cosine(simplex), -1 / 4, rel_tol=tolerance(simplex))
 
 
@@ -110,9 +110,9 @@ def test_residual_and_cosine_agree_on_tokens_of_equal_length(h):
 
 
 def test_the_cosine_of_centred_tokens_cannot_tell_a_line_from_a_simplex():
-    simplex = centred(torch.eye(8))
+    simplex = centre(torch.eye(8))
     line = torch.tensor([1.0, -1.0]).repeat(4)[:, None] * torch.ones(1, 8)
-    assert torch.equal(centred(line), line.double())
+    assert torch.equal(centre(line), line.double())
     for cloud in (simplex, line):
         assert math.isclose(cosine(cloud), -1 / 7, rel_tol=tolerance(cloud))
 

@@ -10,7 +10,7 @@ from layerlab import UserError
 from layerlab.loading.model import LoadedModel
 from layerlab.measures.quantities.rounding import divergence, error
 from layerlab.measures.runner import readings
-from layerlab.measures.support.emulated_reruns import forward, listed
+from layerlab.measures.support.emulated_reruns import forward, parse_formats
 from layerlab.plugins import resolve, with_formats
 
 TOKENS = torch.arange(2, 26)
@@ -124,8 +124,8 @@ def test_a_divergence_is_that_of_the_definition():
 
 
 def test_formats_are_checked_before_anything_runs():
-    assert listed(" bf16 ,fp16,bf16") == ["bf16", "fp16"]
-    assert listed("bf16,BF16,bfloat16") == ["bf16"]
+    assert parse_formats(" bf16 ,fp16,bf16") == ["bf16", "fp16"]
+    assert parse_formats("bf16,BF16,bfloat16") == ["bf16"]
     with pytest.raises(UserError, match="did you mean 'bf16'"):
         with_formats([], "bf17")
     with pytest.raises(UserError, match="no number format is named"):

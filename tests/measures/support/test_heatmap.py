@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerlab.measures.support.heatmap import CELLS, binned, packed, room
+from layerlab.measures.support.heatmap import CELLS, bin_channels, pack_bytes, room
 
 
 @settings(max_examples=60, deadline=None)
@@ -17,7 +17,7 @@ def test_bins_keep_the_sum_and_differ_by_one_channel_at_most(width, share, seed)
     matrix = torch.randn(3, width, generator=torch.Generator().manual_seed(seed)).double()
     sizes = torch.tensor([len(part) for part in _places(width, bins)])
     assert sizes.max() - sizes.min() <= 1 and sizes.sum() == width
-    whole = (binned(matrix, bins) * sizes).sum(1)
+    whole = (bin_channels(matrix, bins) * sizes).sum(1)
     torch.testing.assert_close(whole, matrix.abs().sum(1))
 
 
@@ -37,11 +37,11 @@ def test_a_picture_fits_and_has_both_ends(layers, tokens, bins):
 @given(peak=st.floats(1e-30, 1e30), share=st.floats(0, 1))
 def test_a_byte_is_the_root_of_a_share(peak, share):
     image = torch.tensor([[peak, share * peak]], dtype=torch.float64)
-    top, cell = zlib.decompress(base64.b64decode(packed(image, peak)))
+    top, cell = zlib.decompress(base64.b64decode(pack_bytes(image, peak)))
     assert top == 255 and abs(cell / 255 - share**0.5) <= 0.5 / 255 + 1e-6
 
 
 def test_a_picture_of_nothing_is_empty():
-    assert not any(zlib.decompress(base64.b64decode(packed(torch.zeros(2, 2), 0.0))))
+    assert not any(zlib.decompress(base64.b64decode(pack_bytes(torch.zeros(2, 2), 0.0))))
     hole = torch.tensor([[torch.nan, 1.0]])
-    assert zlib.decompress(base64.b64decode(packed(hole, 1.0))) == b"\x00\xff"
+    assert zlib.decompress(base64.b64decode(pack_bytes(hole, 1.0))) == b"\x00\xff"

@@ -12,8 +12,8 @@ from layerlab.measures.support.activations import ACTIVATIONS, Activation
 from layerlab.measures.support.sublayer_forms import (
     attention_fit,
     feedforward_fit,
+    is_routed,
     rounding,
-    routed,
 )
 from layerlab.observe.architecture.head_weights import project
 from layerlab.observe.architecture.structure import anatomy
@@ -107,4 +107,4 @@ def test_a_block_with_experts_outside_of_attention_routes(
             if name not in dict(place.named_children()):
                 place.add_module(name, nn.Module())
             place = place.get_submodule(name)
-    assert routed(block) == mixed
+    assert is_routed(block) == mixed

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from layerlab import UserError
-from layerlab.model.ecosystem.export import exported
+from layerlab.model.ecosystem.export import code_files
 from layerlab.model.modeling import LabForCausalLM, LabModel
 from layerlab.variants.flat_imports import sibling
 from layerlab.variants.registry import variants
@@ -102,7 +102,7 @@ def test_files_name_no_module_of_layerlab_and_no_jaxtyping(llama: Path) -> None:
 
 
 def test_only_files_whose_parts_are_used_come_along() -> None:
-    plain, pangu = (set(exported(small(name).config)) for name in ("llama", "pangu-pi"))
+    plain, pangu = (set(code_files(small(name).config)) for name in ("llama", "pangu-pi"))
     own = {name for name in pangu - plain if name.startswith("layerlab_variants_")}
     assert own and not any("history" in name for name in own)
     assert {name for name in plain if name.startswith("layerlab_variants_")} == {

@@ -10,7 +10,7 @@ import layerlab
 from layerlab import UserError
 from layerlab.model.cost import cost as accounts
 from layerlab.model.cost.cost import account
-from layerlab.model.cost.measured_cost import counted
+from layerlab.model.cost.measured_cost import count_operations
 from layerlab.model.design import design
 from layerlab.model.listing.card import card
 from layerlab.model.listing.diagram import picture
@@ -163,7 +163,7 @@ def test_matching_needs_a_name() -> None:
 def test_counting_a_model_without_memory_gives_what_the_formulas_say(name) -> None:
     found = design(name, sizes=SIZES)
     said = vars(account(found.spec, found.shape))
-    seen = counted(found.spec, found.shape)
+    seen = count_operations(found.spec, found.shape)
     for field in ("embedding", "head", "forward", "carry", "cached"):
         assert seen[field] == said[field], field
     assert seen["blocks"] + seen["scalars"] == said["blocks"] + said["scalars"]

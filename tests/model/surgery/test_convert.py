@@ -6,7 +6,7 @@ from transformers import GPT2Config, GPT2Model
 
 from layerlab import UserError
 from layerlab.model.surgery.convert import read
-from layerlab.model.surgery.retrofit import rebuilt, step0
+from layerlab.model.surgery.retrofit import rebuild, step0
 from tests.model.family import FAMILIES, pretrained
 
 
@@ -14,7 +14,7 @@ from tests.model.family import FAMILIES, pretrained
 def test_reference_has_the_same_logits_bit_for_bit(kind: str) -> None:
     model = pretrained(kind)
     model.set_attn_implementation("eager")
-    new = rebuilt(model, None, {})
+    new = rebuild(model, None, {})
     said = step0(model, new)
     assert said.identical and said.scale > 0.1
     assert said.added == 0 and said.dropped == ()
@@ -23,7 +23,7 @@ def test_reference_has_the_same_logits_bit_for_bit(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2"])
 def test_rebuilt_model_generates_the_same(kind: str) -> None:
     model = pretrained(kind)
-    new = rebuilt(model, None, {})
+    new = rebuild(model, None, {})
     start = torch.tensor([[3, 7, 5]])
     options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
     assert torch.equal(model.generate(start, **options), new.generate(start, **options))
@@ -39,21 +39,21 @@ def test_scaled_rotary_positions_are_kept() -> None:
         "original_max_position_embeddings": 8,
     }
     model = pretrained("llama", rope_parameters=scaled)
-    assert step0(model, rebuilt(model, None, {})).identical
-    plain = rebuilt(pretrained("llama"), None, {})
+    assert step0(model, rebuild(model, None, {})).identical
+    plain = rebuild(pretrained("llama"), None, {})
     assert not step0(model, plain).identical
 
 
 def test_weights_are_shared_on_demand_where_they_need_not_be_transposed() -> None:
     model = pretrained("llama")
-    new = rebuilt(model, None, {}, shared=True)
+    new = rebuild(model, None, {}, shared=True)
     theirs = model.model.layers[0].self_attn.q_proj.weight
     assert new.model.layers[0].attention.query.weight.data_ptr() == theirs.data_ptr()
 
 
 def test_a_fused_activation_is_the_same_function_in_another_rounding() -> None:
     model = pretrained("gpt2", activation_function="gelu_pytorch_tanh")
-    said = step0(model, rebuilt(model, None, {}))
+    said = step0(model, rebuild(model, None, {}))
     assert said.dropped == () and said.added == 0
     # Some units of roundoff in each of 96 inner features, carried through 2 layers.
     assert said.difference <= 96 * torch.finfo(torch.float32).eps * said.scale

@@ -9,8 +9,8 @@ from layerlab import UserError
 from layerlab.model.cost.cost import account
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.surgery.convert import read
-from layerlab.model.surgery.retrofit import rebuilt, step0
-from layerlab.model.surgery.transplant import grafted
+from layerlab.model.surgery.retrofit import rebuild, step0
+from layerlab.model.surgery.transplant import graft
 from layerlab.variants.registry import variant, variants
 from tests.model.family import pretrained
 
@@ -25,7 +25,7 @@ IDENTICAL = [
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_identity_starts_keep_the_logits(kind: str, name: str) -> None:
     model = pretrained(kind)
-    new = rebuilt(model, name, {})
+    new = rebuild(model, name, {})
     said = step0(model, new)
     # A start that computes more than it adds may round once more in each of 2 x 2 sublayers.
     assert said.difference <= 64 * torch.finfo(torch.float32).eps * said.scale, said
@@ -33,14 +33,14 @@ def test_identity_starts_keep_the_logits(kind: str, name: str) -> None:
 
 
 def test_pangu_on_gpt2_keeps_gpt2s_own_feed_forward() -> None:
-    new = rebuilt(pretrained("gpt2"), "pangu-pi", {})
+    new = rebuild(pretrained("gpt2"), "pangu-pi", {})
     options = new.config.parsed().block.ffn.given()
     assert options["body"] == "mlp" and options["bias"] is True
     assert new.config.parsed().stack.position == "learned"
 
 
 def test_retrofitted_model_trains() -> None:
-    new = rebuilt(pretrained("llama"), "pangu-pi", {"r": 8}).train()
+    new = rebuild(pretrained("llama"), "pangu-pi", {"r": 8}).train()
     ids = torch.randint(0, 61, (2, 16), generator=torch.Generator().manual_seed(0))
     optimizer = torch.optim.AdamW(new.parameters(), lr=1e-2)
     losses = []
@@ -54,8 +54,8 @@ def test_retrofitted_model_trains() -> None:
 
 
 def test_one_of_ours_can_be_rebuilt_again() -> None:
-    first = rebuilt(pretrained("llama"), "pangu-pi-no-siaf", {})
-    again = rebuilt(first, None, {})
+    first = rebuild(pretrained("llama"), "pangu-pi-no-siaf", {})
+    again = rebuild(first, None, {})
     assert again.config.spec == first.config.spec
     assert step0(first, again).identical
 
@@ -63,7 +63,7 @@ def test_one_of_ours_can_be_rebuilt_again() -> None:
 def test_a_filled_slot_is_not_overwritten() -> None:
     spec = variant("qk-norm").spec
     with pytest.raises(UserError, match="slot of this model holds 'qk-norm' already"):
-        grafted(spec, variant("value-residual"), kind="qk-norm")
+        graft(spec, variant("value-residual"), kind="qk-norm")
 
 
 def accounted(model: LabForCausalLM) -> int:
@@ -89,7 +89,7 @@ def test_what_is_built_has_the_parameters_that_its_spec_says(
     kind: str, name: str | None, options: dict[str, str]
 ) -> None:
     model = pretrained(kind)
-    new = rebuilt(model, name, options)
+    new = rebuild(model, name, options)
     head = new.config.parsed().stack.head
     assert new.config.tie_word_embeddings == (head == "tied")
     assert (new.lm_head.weight is new.model.embed_tokens.weight) == (head == "tied")
@@ -104,7 +104,7 @@ def test_what_is_built_has_the_parameters_that_its_spec_says(
 def test_a_tied_head_that_is_untied_is_a_matrix_of_its_own() -> None:
     model = pretrained("gpt2")
     for shared in (False, True):
-        new = rebuilt(model, None, {"head": "untied"}, shared=shared)
+        new = rebuild(model, None, {"head": "untied"}, shared=shared)
         said = step0(model, new)
         assert said.identical and said.added == new.lm_head.weight.numel()
         assert new.lm_head.weight.data_ptr() != new.model.embed_tokens.weight.data_ptr()
@@ -124,14 +124,14 @@ def test_what_cannot_keep_the_weights_is_refused(
     name: str | None, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        rebuilt(pretrained("llama"), name, options)
+        rebuild(pretrained("llama"), name, options)
     assert "\n" not in str(caught.value)
 
 
 def test_layers_that_are_alike_may_be_shared() -> None:
     model = pretrained("llama")
     model.model.layers[1].load_state_dict(model.model.layers[0].state_dict())
-    new = rebuilt(model, None, {"sharing": "blocks"})
+    new = rebuild(model, None, {"sharing": "blocks"})
     first, second = new.model.layers
     assert first.attention.query.weight is second.attention.query.weight
     assert new.num_parameters() == accounted(new) and step0(model, new).identical
@@ -157,7 +157,7 @@ def test_a_model_of_another_kind_is_not_called_by_its_name(
     kind: str, name: Any, message: str
 ) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        rebuilt(pretrained(kind), name, {})
+        rebuild(pretrained(kind), name, {})
     assert "\n" not in str(caught.value)
 
 
@@ -174,7 +174,7 @@ def test_a_model_of_another_kind_is_not_called_by_its_name(
 )
 def test_a_variant_of_the_models_kind_becomes_what_its_spec_says(kind: str, name: str) -> None:
     model = pretrained(kind)
-    new = rebuilt(model, name, {})
+    new = rebuild(model, name, {})
     found, wanted = new.config.parsed(), variant(name).spec
     assert found.block.placement == wanted.block.placement
     assert found.stack.final_norm.name == wanted.stack.final_norm.name
@@ -184,7 +184,7 @@ def test_a_variant_of_the_models_kind_becomes_what_its_spec_says(kind: str, name
 
 def test_what_is_carried_over_to_another_kind_is_said() -> None:
     model = pretrained("gpt2")
-    said = step0(model, rebuilt(model, "pangu-pi", {})).told("gpt2", "pangu-pi", "there")
+    said = step0(model, rebuild(model, "pangu-pi", {})).told("gpt2", "pangu-pi", "there")
     assert (
         "only what pangu-pi changes of llama is carried over (ffn, shortcut); all else stays as in "
         "gpt2\n"
@@ -193,14 +193,14 @@ def test_what_is_carried_over_to_another_kind_is_said() -> None:
 
 def test_many_weights_without_a_place_are_named_in_short() -> None:
     model = pretrained("llama")
-    said = step0(model, rebuilt(model, "attention-only", {}))
+    said = step0(model, rebuild(model, "attention-only", {}))
     assert len(said.dropped) > 4
     assert f" and {len(said.dropped) - 4} more\n" in said.told("x", "y", "z")
 
 
 def test_step0_compares_without_dropout_and_leaves_both_modes() -> None:
     model = pretrained("gpt2").train()
-    new = rebuilt(model, None, {}).train()
+    new = rebuild(model, None, {}).train()
     model.transformer.h[1].eval()
     before = {name: one.training for name, one in model.named_modules()}
     assert step0(model, new).identical
@@ -212,7 +212,7 @@ def test_step0_compares_without_dropout_and_leaves_both_modes() -> None:
 def test_training_the_result_leaves_the_source_alone_unless_shared(kind: str) -> None:
     model = pretrained(kind)
     before = {name: one.clone() for name, one in model.state_dict().items()}
-    new = rebuilt(model, "pangu-pi", {})
+    new = rebuild(model, "pangu-pi", {})
     theirs = {one.untyped_storage().data_ptr() for one in model.parameters()}
     assert not theirs & {one.untyped_storage().data_ptr() for one in new.parameters()}
     with torch.no_grad():
@@ -225,12 +225,12 @@ def test_weights_of_another_size_are_refused() -> None:
     model = pretrained("llama")
     model.config.intermediate_size = 128
     with pytest.raises(UserError, match="in the variant; expected the same sizes"):
-        rebuilt(model, None, {})
+        rebuild(model, None, {})
 
 
 def test_settings_of_generation_are_kept() -> None:
     model = pretrained("llama")
     model.generation_config.temperature = 0.3
-    new = rebuilt(model, "as-4", {})
+    new = rebuild(model, "as-4", {})
     assert new.generation_config.temperature == 0.3
     assert new.generation_config is not model.generation_config

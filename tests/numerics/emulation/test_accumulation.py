@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from layerlab import UserError
-from layerlab.numerics.emulation.accumulation import accumulated, grouped
+from layerlab.numerics.emulation.accumulation import accumulate, multiply_groups
 from layerlab.numerics.emulation.emulate import emulate
 from layerlab.numerics.formats.round import rounder
 from tests.measures.family import built
@@ -28,7 +28,7 @@ def test_groups_are_those_of_torch(axes: tuple[int, int], ends: list[int]) -> No
     }
     left, right = (torch.randn(shape) for shape in shapes[axes])
     offsets = None if axes == (3, 3) else torch.tensor(ends, dtype=torch.int32)
-    expected = torch.zeros_like(grouped(left, right, offsets))
+    expected = torch.zeros_like(multiply_groups(left, right, offsets))
     starts = [0, *ends]
     for group in range(3):
         span = slice(starts[group], ends[group])
@@ -40,10 +40,10 @@ def test_groups_are_those_of_torch(axes: tuple[int, int], ends: list[int]) -> No
             expected[:, span] = left[group] @ right[:, span]
         else:
             expected[group] = left[group] @ right[group]
-    torch.testing.assert_close(grouped(left, right, offsets), expected)
+    torch.testing.assert_close(multiply_groups(left, right, offsets), expected)
     if axes == (2, 3) and ends[-1] == rows:
         own = torch.nn.functional.grouped_mm(left, right, offs=offsets)
-        torch.testing.assert_close(grouped(left, right, offsets), own)
+        torch.testing.assert_close(multiply_groups(left, right, offsets), own)
 
 
 @pytest.mark.parametrize("terms", [1, 4, 5, 100])
@@ -56,7 +56,7 @@ def test_sums_in_parts_are_the_product_when_nothing_is_rounded(name: str, terms:
     addend = torch.randn(5, dtype=torch.float64)
     factors = (addend, left, right) if "add" in name else (left, right)
     expected = left @ right + (addend if "add" in name else 0)
-    torch.testing.assert_close(accumulated(name, factors, {}, terms, same), expected)
+    torch.testing.assert_close(accumulate(name, factors, {}, terms, same), expected)
 
 
 @pytest.mark.parametrize("options", [{"alpha": 0.5}, {"beta": 0.25}, {"alpha": 2, "beta": 0}])
@@ -66,7 +66,7 @@ def test_scaled_products_are_those_of_torch(options: dict[str, float]) -> None:
     if options.get("beta") == 0:
         addend = addend * torch.nan
     expected = torch.baddbmm(addend, left, right, **options)
-    found = accumulated("baddbmm", (addend, left, right), options, 4, same)
+    found = accumulate("baddbmm", (addend, left, right), options, 4, same)
     torch.testing.assert_close(found, expected)
 
 
@@ -82,7 +82,7 @@ def test_rounding_more_often_errs_more() -> None:
     left, right = torch.randn(64, 256), torch.randn(256, 64)
     exact = left.double() @ right.double()
     errors = [
-        float((accumulated("mm", (left, right), {}, terms, rounder("bf16")) - exact).norm())
+        float((accumulate("mm", (left, right), {}, terms, rounder("bf16")) - exact).norm())
         for terms in (256, 32, 4, 1)
     ]
     assert errors == sorted(errors)
@@ -99,7 +99,7 @@ def test_rounding_more_often_errs_more() -> None:
 def test_what_cannot_be_split_is_refused(name: str, options: dict[str, int], text: str) -> None:
     factors = (torch.ones(2), torch.ones(2, 2), torch.ones(2, 2))
     with pytest.raises(UserError, match=text):
-        accumulated(name, factors, options, 2, same)
+        accumulate(name, factors, options, 2, same)
 
 
 @pytest.mark.parametrize("format", ["bf16", "fp16", "fp32"])

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, Gemma3Config, PreTrainedModel
 
 import layerlab
 from layerlab import UserError
-from layerlab.numerics.emulation.apply_policy import REAL, apply_precision, blocks, cast, kept
+from layerlab.numerics.emulation.apply_policy import REAL, apply_precision, blocks, cast, find_kept
 from layerlab.numerics.emulation.attention_dtype import PREFIX, implementations
 from layerlab.numerics.emulation.emulate import emulate, reference
 from layerlab.numerics.emulation.policy import Policy
@@ -124,7 +124,7 @@ def test_a_tied_head_takes_its_embedding_along(residual: bool) -> None:
     tied = low("gpt2", policy)
     assert tied.lm_head.weight is tied.transformer.wte.weight
     assert tied.lm_head.weight.dtype == torch.float32
-    assert kept(model("gpt2"), policy).tied == {"transformer.wte"}
+    assert find_kept(model("gpt2"), policy).tied == {"transformer.wte"}
     given = []
     tied.transformer.wte.register_forward_hook(lambda *call: given.append(call[-1].dtype))
     with torch.no_grad():

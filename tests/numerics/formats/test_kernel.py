@@ -153,7 +153,7 @@ def test_without_a_compiler_there_is_a_reason(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", str(tmp_path / "absent"))
-    found = home._obtained()
+    found = home._obtain()
     assert found.library is None
     assert found.reason == "no C++ compiler (g++, clang++) was found"
 
@@ -166,7 +166,7 @@ def test_a_compiler_that_fails_is_quoted_and_leaves_nothing_behind(
     broken.chmod(0o755)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", str(broken))
-    found = home._obtained()
+    found = home._obtain()
     assert found.library is None
     assert found.reason is not None and "out of ideas" in found.reason
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
@@ -181,7 +181,7 @@ def test_a_compiler_that_never_ends_is_not_waited_for(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", str(slow))
     monkeypatch.setattr(home, "PATIENCE_S", 0.2)
-    found = home._obtained()
+    found = home._obtain()
     assert found.library is None
     assert found.reason is not None and "timed out" in found.reason
 
@@ -191,18 +191,18 @@ def test_it_is_compiled_once_kept_and_never_taken_from_a_stranger(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    first = home._obtained()
+    first = home._obtain()
     assert first.path is not None and first.path.is_file()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [first.path]
     # What an interrupted build leaves behind is in nobody's way.
     (first.path.parent / "draft-left").mkdir()
     monkeypatch.setattr(home, "_compile", lambda target: pytest.fail("compiled again"))
-    assert home._obtained().path == first.path
+    assert home._obtain().path == first.path
     monkeypatch.setenv("CXX", str(tmp_path / "absent"))  # what is there needs no compiler
-    assert home._obtained().path == first.path
+    assert home._obtain().path == first.path
     monkeypatch.setattr(home, "_ours", lambda path: False)
     monkeypatch.setattr(home, "_compile", lambda target: target.write_bytes(b""))
-    assert home._obtained().library is None
+    assert home._obtain().library is None
 
 
 @needs_compiler
@@ -211,7 +211,7 @@ def test_a_cache_that_cannot_be_written_costs_only_the_cache(
 ) -> None:
     (tmp_path / "file").write_text("not a folder", "utf-8")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    found = home._obtained()
+    found = home._obtain()
     assert found.path is None
     assert found.library is not None, found.reason
 
@@ -231,20 +231,20 @@ def test_a_damaged_kernel_is_built_anew_once(
         target.write_bytes(whole)
 
     monkeypatch.setattr(home, "_compile", compile)
-    first = home._obtained().path
+    first = home._obtain().path
     assert first is not None
     for damaged in (whole[:9000], b""):
         # Under a new inode: the mapped one belongs to this process.
         first.unlink()
         first.write_bytes(damaged)
-        again = home._obtained()
+        again = home._obtain()
         assert again.library is not None and again.path == first, again.reason
-    assert len(built) == 3 and home._obtained().path == first
+    assert len(built) == 3 and home._obtain().path == first
     # Whole, by its name, but no library.
     first.unlink()
     (tmp_path / "odd").write_bytes(b"odd")
     (tmp_path / "odd").rename(first.with_name(home._name(tmp_path / "odd")))
-    assert home._obtained().path == first and len(built) == 4
+    assert home._obtain().path == first and len(built) == 4
 
 
 def test_a_kernel_that_rounds_wrongly_is_refused() -> None:

@@ -8,7 +8,7 @@ import torch
 
 from layerlab import UserError
 from layerlab.numerics.mixed_precision.advice import FAILS, HOLDS, OPEN, TOO_MUCH, Cost
-from layerlab.numerics.mixed_precision.literature_advice import counsels, judged
+from layerlab.numerics.mixed_precision.literature_advice import judge_share, literature_advice
 from layerlab.numerics.mixed_precision.policy_runs import PIECES, deviation
 from layerlab.numerics.mixed_precision.select_policy import _best, advise
 from tests.measures.family import built
@@ -95,16 +95,16 @@ def test_the_standard_error_is_of_pieces_of_neighbours() -> None:
     ],
 )
 def test_near_the_budget_nothing_is_decided(left: float, error: float, verdict: str) -> None:
-    assert judged(left, error, 0.5) == verdict
+    assert judge_share(left, error, 0.5) == verdict
 
 
 def test_advice_of_the_source_carries_its_uncertainty(monkeypatch: pytest.MonkeyPatch) -> None:
     search = searched()
-    higher, control = counsels(search, BUDGET)
+    higher, control = literature_advice(search, BUDGET)
     assert "±" in higher.reason and f"is left on {search.tokens} tokens" in control.reason
     left = control.left
     assert left is not None
-    undecided = counsels(search, left - 1e-6)[1]
+    undecided = literature_advice(search, left - 1e-6)[1]
     assert undecided.verdict == OPEN and "within two standard errors" in undecided.reason
 
 

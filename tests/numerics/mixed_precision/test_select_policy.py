@@ -15,7 +15,7 @@ from layerlab.numerics.emulation import unfused_attention
 from layerlab.numerics.emulation.apply_policy import apply_precision
 from layerlab.numerics.emulation.arithmetic import regime
 from layerlab.numerics.emulation.emulate import emulate, reference
-from layerlab.numerics.emulation.emulated_tensor import held
+from layerlab.numerics.emulation.emulated_tensor import unwrap
 from layerlab.numerics.emulation.policy import Policy
 from layerlab.numerics.formats.formats import bits, find
 from layerlab.numerics.formats.round import round_to
@@ -29,8 +29,8 @@ from layerlab.numerics.mixed_precision.literature_advice import (
     ALL,
     Lowered,
     attentions,
-    counsels,
     exact_scores,
+    literature_advice,
 )
 from layerlab.numerics.mixed_precision.policy_runs import PolicyRuns
 from layerlab.numerics.mixed_precision.select_policy import advise, candidates, cost, silent
@@ -108,7 +108,7 @@ def test_what_cannot_be_kept_apart_is_refused_with_the_reason() -> None:
     assert search.alone("model.layers.*.self_attn.v_proj") is None
     (why,) = search.refused.values()
     assert "torch refuses to mix dtypes at model.layers.0.self_attn" in why
-    assert [one.verdict for one in counsels(search, BUDGET)] == [OPEN, OPEN]
+    assert [one.verdict for one in literature_advice(search, BUDGET)] == [OPEN, OPEN]
 
 
 @pytest.mark.parametrize("budget", [0.0, 1.0, -1.0, inf, float("nan")])
@@ -219,7 +219,7 @@ def overheard(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, ...]]:
     own = unfused_attention.attention
 
     def listen(*args: Tensor, **options: object) -> Tensor:
-        found.append(tuple(held(value).detach().clone() for value in args[:3]))
+        found.append(tuple(unwrap(value).detach().clone() for value in args[:3]))
         return own(*args, **options)
 
     monkeypatch.setattr(unfused_attention, "attention", listen)
@@ -233,9 +233,9 @@ def test_exact_scores_are_those_of_exact_queries_and_keys(monkeypatch: pytest.Mo
     layers = llama().config.num_hidden_layers
     assert len(found) == 2 * layers
     for true, seen in zip(found[:layers], found[layers:], strict=True):
-        assert torch.equal(held(seen[0]).float(), held(true[0]).float())
-        assert torch.equal(held(seen[1]).float(), held(true[1]).float())
-        assert not torch.equal(held(seen[2]).float(), held(true[2]).float())
+        assert torch.equal(unwrap(seen[0]).float(), unwrap(true[0]).float())
+        assert torch.equal(unwrap(seen[1]).float(), unwrap(true[1]).float())
+        assert not torch.equal(unwrap(seen[2]).float(), unwrap(true[2]).float())
     assert not any("exchanges" in name for module in llama().modules() for name in vars(module))
 
 
@@ -245,7 +245,7 @@ def test_where_attention_gives_nothing_exact_scores_change_nothing() -> None:
         layer.self_attn.o_proj.weight.data.zero_()
     search = PolicyRuns(model, run, "bf16", silent)
     assert search.left(exact_scores(search)) == pytest.approx(1)
-    higher, control = counsels(search, BUDGET)
+    higher, control = literature_advice(search, BUDGET)
     assert (higher.verdict, control.verdict) == (FAILS, FAILS)
     assert higher.left == pytest.approx(1) and "can buy 0.000 at most" in control.reason
 
@@ -301,7 +301,7 @@ def test_verdicts_follow_the_numbers(
     monkeypatch.setattr(search, "deviation", lambda logits: 0.0)
     monkeypatch.setattr(search, "deviations", {})
     monkeypatch.setattr(search, "real_deviation", lambda keep: 0.0)
-    assert tuple(one.verdict for one in counsels(search, BUDGET)) == verdicts
+    assert tuple(one.verdict for one in literature_advice(search, BUDGET)) == verdicts
 
 
 def test_attention_that_cannot_be_kept_is_not_decided(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +311,7 @@ def test_attention_that_cannot_be_kept_is_not_decided(monkeypatch: pytest.Monkey
         raise UserError("torch refuses to mix dtypes at model")
 
     monkeypatch.setattr(search, "share", refuse)
-    higher, _ = counsels(search, BUDGET)
+    higher, _ = literature_advice(search, BUDGET)
     assert (higher.verdict, higher.reason) == (OPEN, "torch refuses to mix dtypes at model")
     assert search.refused == {}
 

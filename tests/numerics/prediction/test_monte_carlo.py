@@ -10,7 +10,7 @@ from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.prediction.error_state import spacing
-from layerlab.numerics.prediction.monte_carlo import Sample, sampled
+from layerlab.numerics.prediction.monte_carlo import Sample, sample_errors
 from layerlab.numerics.prediction.predict import spreads
 from tests.measures.family import built
 
@@ -26,7 +26,7 @@ def test_it_is_within_thirty_percent_of_what_is_observed(family: str, format: st
     ids = torch.randint(3, 64, (2, 32), generator=torch.Generator().manual_seed(1))
     layers = tuple(next(one for one in model.modules() if isinstance(one, nn.ModuleList)))
     found = regime(format)
-    values, predicted = sampled(model, lambda: model(ids), found, layers)
+    values, predicted = sample_errors(model, lambda: model(ids), found, layers)
     seen = outputs(Emulation(model, found), lambda: model(ids), layers)[1:]
     for value, spread, one in zip(values, predicted, seen, strict=True):
         assert size(one - value, value) / size(spread, value) == pytest.approx(1, abs=0.3)
@@ -36,8 +36,8 @@ def test_it_is_a_kind_of_prediction_and_repeats() -> None:
     model = built("llama")
     ids = torch.arange(3, 15)[None]
     first = spreads(model, lambda: model(ids), regime("bf16"), [], "sampled")
-    again = sampled(model, lambda: model(ids), regime("bf16"), [])
-    other = sampled(model, lambda: model(ids), regime("bf16", seed=9), [])
+    again = sample_errors(model, lambda: model(ids), regime("bf16"), [])
+    other = sample_errors(model, lambda: model(ids), regime("bf16", seed=9), [])
     assert torch.equal(first[1][0], again[1][0])
     assert torch.equal(first[0][0], other[0][0])
     assert not torch.equal(first[1][0], other[1][0])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from layerlab import UserError
 from layerlab.numerics.prediction.error_state import ErrorState, algebra
-from layerlab.numerics.prediction.op_call import OpCall, flat, nested
+from layerlab.numerics.prediction.op_call import OpCall, flat, map_nested
 from layerlab.numerics.prediction.rules import CHOICES, TABLE, rule
 
 aten = torch.ops.aten
@@ -133,7 +133,7 @@ def swapped(args: list[Any], new: list[Tensor]) -> list[Any]:
     def pick(value: Any) -> Any:
         return next(rest) if isinstance(value, Tensor) and value.is_floating_point() else value
 
-    return nested(args, pick)
+    return map_nested(args, pick)
 
 
 def first(result: Any) -> Tensor:

@@ -6,7 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab import UserError
-from layerlab.numerics.theory.roundoff_model import OPERATIONS, Arithmetic, mixed, printed, uniform
+from layerlab.numerics.theory.roundoff_model import (
+    OPERATIONS,
+    Arithmetic,
+    mixed,
+    printable,
+    uniform,
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -51,4 +57,4 @@ def test_a_unit_that_is_none_is_refused(unit):
 
 def test_the_first_order_is_printed_only_while_it_is_small():
     first, full = torch.tensor([0.05, 0.5]), torch.tensor([0.06, 0.9])
-    assert printed(first, full).tolist() == [first[0].item(), full[1].item()]
+    assert printable(first, full).tolist() == [first[0].item(), full[1].item()]

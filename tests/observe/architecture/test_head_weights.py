@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from layerlab.observe.architecture.head_weights import project
 from layerlab.observe.architecture.qkv_layouts import layout
 from layerlab.observe.architecture.structure import anatomy, text_config
-from layerlab.observe.tracing.verify_weights import checked, faults
+from layerlab.observe.tracing.verify_weights import faults, verify_weights
 from tests.measures.family import FAMILIES, LLAMA, built, layers
 
 # What must be refused; everything else must be found, and agree.
@@ -77,10 +77,10 @@ def test_a_wrong_cut_of_the_queries_is_refused(family: str) -> None:
     weights, attended, entered, left = layers(built(family))[1]
     assert weights.query is not None
     wrong = replace(weights, query=weights.query.flip(0), query_bias=None)
-    assert "query" in checked(wrong, attended, entered, left).refused
-    assert checked(wrong, attended, entered, left).query is None
+    assert "query" in verify_weights(wrong, attended, entered, left).refused
+    assert verify_weights(wrong, attended, entered, left).query is None
     inside = replace(weights, query=weights.query.roll(1, 1))
-    assert "query" in checked(inside, attended, entered, left).refused
+    assert "query" in verify_weights(inside, attended, entered, left).refused
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_wrong_cut_of_the_queries_is_refused(family: str) -> None:
 def test_every_other_wrong_part_is_refused(field: str, part: str) -> None:
     weights, attended, entered, left = layers(built("gpt2"))[1]
     wrong = getattr(weights, field).flip(0)
-    found = checked(replace(weights, **{field: wrong}), attended, entered, left)
+    found = verify_weights(replace(weights, **{field: wrong}), attended, entered, left)
     assert set(found.refused) == {part}
     assert getattr(found, field) is None
 
@@ -99,19 +99,19 @@ def test_a_wrong_scale_is_refused() -> None:
     for family in ("gpt2", "qwen3"):
         weights, attended, entered, left = layers(built(family))[0]
         wrong = replace(weights, scaling=weights.scaling * 2)
-        assert "query" in checked(wrong, attended, entered, left).refused
+        assert "query" in verify_weights(wrong, attended, entered, left).refused
 
 
 def test_an_input_of_another_length_is_refused() -> None:
     weights, attended, entered, left = layers(built("gpt2"))[0]
-    assert "tokens" in checked(weights, attended, entered[:-1], left[:-1]).refused["query"]
+    assert "tokens" in verify_weights(weights, attended, entered[:-1], left[:-1]).refused["query"]
 
 
 def test_the_window_that_was_seen_replaces_the_one_that_was_read() -> None:
     weights, attended, entered, _ = layers(built("mistral"))[0]
     assert weights.window == 8
     seen = replace(attended, window=5)
-    assert checked(weights, seen, entered).window == 5
+    assert verify_weights(weights, seen, entered).window == 5
 
 
 def test_a_reason_known_before_the_trace_is_kept() -> None:
@@ -119,23 +119,23 @@ def test_a_reason_known_before_the_trace_is_kept() -> None:
     known = replace(weights, window=None, refused={"scores": "known before"})
     holes = torch.zeros(1, attended.tokens, attended.tokens)
     holes[:, 5:, 2] = -torch.inf
-    found = checked(known, replace(attended, bias=holes), entered)
+    found = verify_weights(known, replace(attended, bias=holes), entered)
     assert found.refused["scores"] == "known before"
 
 
 def test_rows_that_use_other_keys_than_expected_leave_no_bound_on_the_norm() -> None:
     weights, attended, entered, left = layers(built("gpt2"))[0]
-    assert "scores" not in checked(weights, attended, entered, left).refused
+    assert "scores" not in verify_weights(weights, attended, entered, left).refused
     holes = torch.zeros(1, attended.tokens, attended.tokens)
     holes[:, 5:, 2] = -torch.inf
-    found = checked(weights, replace(attended, bias=holes), entered)
+    found = verify_weights(weights, replace(attended, bias=holes), entered)
     assert "keys" in found.refused["scores"]
 
 
 def test_an_added_bias_leaves_no_bound_on_the_scores() -> None:
     weights, attended, entered, _ = layers(built("gpt2"))[0]
     slope = torch.arange(attended.tokens, dtype=torch.float32).expand(1, attended.tokens, -1)
-    found = checked(weights, replace(attended, bias=slope), entered)
+    found = verify_weights(weights, replace(attended, bias=slope), entered)
     assert found.refused == {"scores": "a bias is added to the scores"}
 
 

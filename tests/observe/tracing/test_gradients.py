@@ -6,7 +6,7 @@ from torch import nn
 
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import anatomy
-from layerlab.observe.tracing.gradients import differentiated
+from layerlab.observe.tracing.gradients import logits_and_gradient
 from layerlab.observe.tracing.trace import observing
 from tests.measures.asked import TOKENS, gradients
 from tests.measures.family import FAMILIES, built
@@ -81,7 +81,7 @@ def test_a_stream_that_is_written_over_is_kept_as_a_copy(tiny):
 
 def failing(model, tokens=TOKENS):
     with observing(model), pytest.raises(NotApplicable) as caught:
-        differentiated(model, anatomy(model), tokens, 0, lambda z: z[0], lambda *given: None)
+        logits_and_gradient(model, anatomy(model), tokens, 0, lambda z: z[0], lambda *given: None)
     return str(caught.value)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from layerlab import UserError, load_report
 from layerlab.report.i18n.language import FOLDER, language, languages
-from layerlab.report.i18n.template import filled, pattern
+from layerlab.report.i18n.template import fill, pattern
 from layerlab.report.pages.inspection import render
 from layerlab.report.results.report import Report
 from tests.report.findings.test_find import SICK, sick
@@ -116,7 +116,7 @@ def test_no_text_breaks_a_language(text: str):
 def test_what_was_filled_in_is_found_again(layer: int, value: str):
     message = "{place}: nothing {value}{more}"
     parts = {"place": f"layer {layer}", "value": value, "more": ", and 2 more"}
-    found = pattern(message).fullmatch(filled(message, parts))
+    found = pattern(message).fullmatch(fill(message, parts))
     assert found and found.groupdict() == parts
 
 

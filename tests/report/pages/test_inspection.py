@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plotly.offline import get_plotlyjs
 
-from layerlab.report.pages.inspection import ranked, render
+from layerlab.report.pages.inspection import rank_findings, render
 from layerlab.report.pages.shell import embedded, number, option, policy
 from layerlab.report.views import text
 from layerlab.report.views.inspection import compact
@@ -125,7 +125,7 @@ def test_a_large_model_with_as_many_pictures_as_findings_stays_below_the_limit()
 def test_findings_are_listed_worst_first_with_number_threshold_and_source():
     report = sample()
     report["findings"].reverse()
-    order = [f["severity"] for f in ranked(report["findings"], compact(report))]
+    order = [f["severity"] for f in rank_findings(report["findings"], compact(report))]
     assert order == ["error", "warning", "warning", "info"]
     page = render(report)
     assert "<b>131.2</b>, threshold 100 (kimi25)" in page

@@ -78,10 +78,10 @@ def test_any_table_survives_json(
     columns = {"real": reals, "text": texts, "number": numbers, "flag": flags}
     rows = min(map(len, columns.values()))
     frame = table.tidy(pd.DataFrame({name: column[:rows] for name, column in columns.items()}))
-    text = json.dumps(table.encoded(frame), allow_nan=False)
-    again = table.decoded("any", json.loads(text))
+    text = json.dumps(table.encode_table(frame), allow_nan=False)
+    again = table.decode_table("any", json.loads(text))
     pd.testing.assert_frame_equal(again, frame, check_exact=True)
-    assert json.dumps(table.encoded(again), allow_nan=False) == text
+    assert json.dumps(table.encode_table(again), allow_nan=False) == text
 
 
 def test_the_json_is_strict_and_names_its_schema(tmp_path: Path):

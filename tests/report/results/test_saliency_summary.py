@@ -8,7 +8,7 @@ from rich.console import Console
 
 from layerlab.loading import token_text
 from layerlab.report.results.report import Report
-from layerlab.report.results.saliency_summary import answers
+from layerlab.report.results.saliency_summary import saliency_answers
 from layerlab.report.views import text
 from tests.report.looked import looked
 from tests.report.reading import content, frames, measures
@@ -69,7 +69,7 @@ def test_an_older_report_has_one_prediction_and_one_without_a_picture_none():
     report = looked(["llama"])
     lines = [" ".join(line.split()) for line in printed(report).splitlines()]
     assert any(line.startswith("llama ␣King 0.25") for line in lines)
-    assert answers({**sample(["a"]), "pictures": {}}, None) == []
+    assert saliency_answers({**sample(["a"]), "pictures": {}}, None) == []
     for row in range(len(report["frames"]["saliency"]["data"]["l1"])):
         report["frames"]["saliency"]["data"]["l1"][row] = 0.0
     assert " none" in printed(report)

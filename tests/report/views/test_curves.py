@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerlab.report.views.curves import BUDGET, LEAST, MOST, bins, drawn, shares, short
+from layerlab.report.views.curves import BUDGET, LEAST, MOST, bins, curve_columns, shares, short
 
 
 def curve(updates, loss, **columns):
@@ -25,7 +25,7 @@ def test_bins_are_few_in_order_and_keep_the_last_update(updates, most):
 
 
 def test_a_short_curve_is_kept_point_by_point():
-    found = drawn([curve([1, 2, 3], [3.0, 2.0, 1.5])], "train", ["loss"])
+    found = curve_columns([curve([1, 2, 3], [3.0, 2.0, 1.5])], "train", ["loss"])
     assert not found["thinned"]
     assert found["runs"]["0"]["loss"] == [3, 2, 1.5]
     assert found["runs"]["0"]["tokens"] == 2
@@ -34,7 +34,7 @@ def test_a_short_curve_is_kept_point_by_point():
 
 def test_a_long_curve_becomes_means_on_updates_that_seeds_share():
     long = range(1, 4 * MOST + 1)
-    found = drawn(
+    found = curve_columns(
         [curve(long, map(float, long)), curve(long, [1.0] * len(long))], "train", ["loss"]
     )
     one, other = found["runs"]["0"], found["runs"]["1"]
@@ -48,7 +48,7 @@ def test_a_long_curve_becomes_means_on_updates_that_seeds_share():
 
 def test_many_runs_share_the_budget_and_none_falls_below_the_least():
     runs = [curve(range(1, 501), [1.0] * 500) for _ in range(200)]
-    found = drawn(runs, "train", ["loss"])["runs"]
+    found = curve_columns(runs, "train", ["loss"])["runs"]
     points = [len(one["update"]) for one in found.values()]
     assert min(points) >= LEAST
     assert sum(points) <= BUDGET
@@ -56,16 +56,18 @@ def test_many_runs_share_the_budget_and_none_falls_below_the_least():
 
 def test_gaps_and_damage_stay_gaps():
     rough = curve([1, 2, 2, 3], [1.0, math.nan, math.inf, None], seconds=[1.0])
-    found = drawn([rough, {}, {"train": "x"}], "train", ["loss"])["runs"]
+    found = curve_columns([rough, {}, {"train": "x"}], "train", ["loss"])["runs"]
     assert list(found) == ["0"]
     assert found["0"]["update"] == [1, 2, 3]
     assert found["0"]["loss"] == [1, None, None]
     assert found["0"]["seconds"] is None
-    assert drawn([], "train", ["loss"]) == {"thinned": False, "runs": {}}
+    assert curve_columns([], "train", ["loss"]) == {"thinned": False, "runs": {}}
 
 
 def test_places_that_are_no_multiple_of_the_updates_are_sent_as_they_are():
-    found = drawn([curve([0, 10, 20], [3.0, 2.0, 1.0], seconds=[0.0, 1.0, 2.5])], "train", ["loss"])
+    found = curve_columns(
+        [curve([0, 10, 20], [3.0, 2.0, 1.0], seconds=[0.0, 1.0, 2.5])], "train", ["loss"]
+    )
     assert found["runs"]["0"]["seconds"] == [0, 1, 2.5]
     assert found["runs"]["0"]["tokens"] == 2
 

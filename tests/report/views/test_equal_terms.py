@@ -1,6 +1,6 @@
 """What manifests have in common."""
 
-from layerlab.report.views.equal_terms import MOST, allowed, equality
+from layerlab.report.views.equal_terms import MOST, equality, is_allowed
 from tests.report.race import race
 
 
@@ -44,4 +44,4 @@ def test_what_is_declared_is_marked():
     }
     assert equality(pair, ["train"])["differing"][0]["declared"]
     assert not equality(pair, ["data"])["differing"][0]["declared"]
-    assert allowed("train.batch", ["train.*"]) and not allowed("training", ["train"])
+    assert is_allowed("train.batch", ["train.*"]) and not is_allowed("training", ["train"])

@@ -49,7 +49,7 @@ def test_where_there_is_little_room_some_layers_are_kept_of_every_model():
 
 @given(count=st.integers(1, 200), most=st.integers(2, 50))
 def test_spaced_layers_are_few_and_in_order(count, most):
-    kept = feature_cloud.spaced(count, most)
+    kept = feature_cloud.choose_layers(count, most)
     assert len(kept) == min(count, most) and kept == sorted(set(kept))
     assert kept[0] == 0 and kept[-1] == count - 1
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from layerlab.report.views.forest_plot import forest, signed, tone
+from layerlab.report.views.forest_plot import forest, format_signed, tone
 from tests.report.race import ARMS, race
 
 
@@ -78,6 +78,6 @@ def test_every_verdict_has_a_mark():
 
 
 def test_a_difference_has_as_many_digits_as_its_interval_gives_sense_to():
-    assert signed(-0.012345, 0.03) == "−0.0123"
-    assert signed(1.23456, 2.0) == "+1.23"
-    assert signed("Infinity") == "–"
+    assert format_signed(-0.012345, 0.03) == "−0.0123"
+    assert format_signed(1.23456, 2.0) == "+1.23"
+    assert format_signed("Infinity") == "–"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from layerlab.report.views.monitor_timeline import BUDGET, UPDATES, lapse
+from layerlab.report.views.monitor_timeline import BUDGET, UPDATES, monitor_timeline
 from tests.report.race import MEASURES, race
 
 
@@ -26,7 +26,7 @@ def rows(arm="a", run="a1", updates=(1, 2), layers=(0, 1), heads=(0, 1)):
 
 
 def test_a_map_holds_the_mean_over_heads_and_the_largest_layer_by_layer():
-    found = lapse(rows(), ["a1"], ["a"])
+    found = monitor_timeline(rows(), ["a1"], ["a"])
     (arm,) = found["arms"]
     assert (arm["layers"], arm["updates"]) == ([0, 1], [1, 2])
     assert arm["values"]["0"]["mean"] == [1.5, 2.5, 11.5, 12.5]
@@ -35,7 +35,7 @@ def test_a_map_holds_the_mean_over_heads_and_the_largest_layer_by_layer():
 
 
 def test_only_the_runs_that_are_judged_count():
-    found = lapse([*rows(), *rows(run="a2", updates=(3,))], ["a1"], ["a"])
+    found = monitor_timeline([*rows(), *rows(run="a2", updates=(3,))], ["a1"], ["a"])
     assert found["arms"][0]["updates"] == [1, 2]
 
 
@@ -43,18 +43,18 @@ def test_a_reading_that_is_not_finite_or_of_no_layer_is_a_gap():
     given = rows(heads=(None,))
     given[0]["value"] = "Infinity"
     given.append({**given[1], "layer": None})
-    found = lapse(given, ["a1"], ["a"])
+    found = monitor_timeline(given, ["a1"], ["a"])
     assert found["arms"][0]["values"]["0"]["mean"] == [None, 2, 11, 12]
     assert not found["heads"]
 
 
 @pytest.mark.parametrize("given", [[], [{"run": "a1"}], rows(run="other")])
 def test_without_readings_there_is_nothing(given):
-    assert lapse(given, ["a1"], ["a"]) == {"measures": [], "arms": [], "heads": False}
+    assert monitor_timeline(given, ["a1"], ["a"]) == {"measures": [], "arms": [], "heads": False}
 
 
 def test_a_long_watch_is_thinned_and_keeps_its_end():
-    found = lapse(rows(updates=range(500), heads=(0,)), ["a1"], ["a"])
+    found = monitor_timeline(rows(updates=range(500), heads=(0,)), ["a1"], ["a"])
     updates = found["arms"][0]["updates"]
     assert len(updates) <= UPDATES
     assert updates[-1] == 499
@@ -63,7 +63,7 @@ def test_a_long_watch_is_thinned_and_keeps_its_end():
 def test_a_deep_watch_of_many_arms_keeps_to_its_budget():
     content = race(layers=48, heads=1, seeds=(1,))
     runs = [run["run"] for run in content["runs"]]
-    found = lapse(content["monitor"], runs, content["arms"])
+    found = monitor_timeline(content["monitor"], runs, content["arms"])
     assert found["measures"] == list(MEASURES)
     numbers = sum(
         len(part)

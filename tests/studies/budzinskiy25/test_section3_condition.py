@@ -8,7 +8,7 @@ import torch
 
 from layerlab.numerics.theory import condition_numbers
 from layerlab.numerics.theory.modules import Norm
-from layerlab.studies.budzinskiy25.section3_condition import ROWS, never, normed
+from layerlab.studies.budzinskiy25.section3_condition import ROWS, judge_never, norm_modules
 from layerlab.studies.budzinskiy25.support.amplification import (
     COLUMNS,
     EXACT,
@@ -17,7 +17,7 @@ from layerlab.studies.budzinskiy25.support.amplification import (
     UNIFORM,
     WORST,
     Module,
-    measured,
+    measure,
 )
 from layerlab.studies.engine.runner import study
 
@@ -37,7 +37,7 @@ def linear(normwise=False):
 
 
 def test_of_a_linear_map_the_worst_signs_attain_the_closed_form():
-    found = measured(linear(), generator())
+    found = measure(linear(), generator())
     assert found[WORST].item() == pytest.approx(found[FORM].item(), rel=1e-6)
     assert found[EXACT].item() == pytest.approx(found[FORM].item(), rel=1e-12)
     assert found[TYPICAL] < found[WORST]
@@ -47,7 +47,7 @@ def test_a_power_multiplies_relative_errors_by_its_exponent():
     three = torch.tensor(3.0, dtype=torch.float64)
     x = torch.tensor([2.0, -5.0], dtype=torch.float64)
     cube = Module(name="softmax", f=lambda v: v**3, x=x, form=three, uniform=three)
-    assert np.allclose(measured(cube, generator())[[EXACT, WORST, TYPICAL]], 3, rtol=1e-6)
+    assert np.allclose(measure(cube, generator())[[EXACT, WORST, TYPICAL]], 3, rtol=1e-6)
 
 
 def test_a_rotation_keeps_lengths_of_errors():
@@ -62,13 +62,13 @@ def test_a_rotation_keeps_lengths_of_errors():
         uniform=one,
         normwise=True,
     )
-    assert np.allclose(measured(found, generator())[[EXACT, WORST]], 1)
+    assert np.allclose(measure(found, generator())[[EXACT, WORST]], 1)
 
 
 def test_a_layer_norm_near_a_constant_is_as_bad_as_its_uniform_form_allows():
     x = 1 + 1e-3 * torch.randn(16, generator=generator(3), dtype=torch.float64)
-    plain = next(normed(Norm(kind="layer"), x))
-    found = measured(plain, generator())
+    plain = next(norm_modules(Norm(kind="layer"), x))
+    found = measure(plain, generator())
     assert 500 < found[WORST] <= found[FORM] * (1 + 1e-4) < found[UNIFORM]
 
 
@@ -76,8 +76,8 @@ def test_a_form_that_is_too_small_is_found():
     true = linear()
     for form, word in ((true.form, "holds"), (true.form / 2, "fails")):
         every = np.full((4, 1, len(ROWS), len(COLUMNS)), np.nan)
-        every[:, 0, 0] = measured(replace(true, form=form), generator())
-        assert never(every).word == word
+        every[:, 0, 0] = measure(replace(true, form=form), generator())
+        assert judge_never(every).word == word
 
 
 @pytest.mark.study

@@ -13,11 +13,11 @@ from layerlab.studies.budzinskiy25.theorem_4_30 import (
     ORDINARY,
     PRINTED,
     RECURSION,
-    blocked,
-    never,
+    judge_never,
+    judge_size,
+    judge_speaking,
     one,
-    size,
-    speaking,
+    theory_of_block,
 )
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Draw
@@ -32,7 +32,7 @@ def test_the_block_of_the_theory_is_that_of_the_experiment():
     x, weights = ORDINARY.start(drawn), ORDINARY.weights(drawn)
     expected = reference_transformer.block(Exact(), x.clone(), weights, "rms")
     for number in range(2):
-        assert torch.allclose(blocked(weights, number).value(x[number]), expected[number])
+        assert torch.allclose(theory_of_block(weights, number).value(x[number]), expected[number])
 
 
 def test_errors_fall_with_digits_and_bounds_with_them():
@@ -50,13 +50,13 @@ def planted(above):
 
 
 def test_planted_bounds_are_judged():
-    assert never(planted(2)).word == "holds" and never(planted(0.5)).word == "fails"
-    assert size(planted(10), RECURSION, "", 0).word == "holds"
-    assert size(planted(1e9), PRINTED, "", 0).word == "fails"
-    assert size(planted(1e9), PRINTED, "", 0).number == pytest.approx(1e9)
+    assert judge_never(planted(2)).word == "holds" and judge_never(planted(0.5)).word == "fails"
+    assert judge_size(planted(10), RECURSION, "", 0).word == "holds"
+    assert judge_size(planted(1e9), PRINTED, "", 0).word == "fails"
+    assert judge_size(planted(1e9), PRINTED, "", 0).number == pytest.approx(1e9)
     for error, word in ((10.0, "fails"), (0.1, "holds")):
         model = {"errors": np.full((4, 8), error), "factors": np.full((4, 8), np.inf)}
-        assert speaking(model, 0).word == word
+        assert judge_speaking(model, 0).word == word
 
 
 @pytest.mark.study

@@ -13,9 +13,9 @@ def copy(tmp_path, monkeypatch):
     place = tmp_path / "layerlab"
     shutil.copytree(code.ROOT, place, ignore=shutil.ignore_patterns("__pycache__", "builtin"))
     monkeypatch.setattr(code, "ROOT", place)
-    code._imported.cache_clear()
+    code._import.cache_clear()
     yield place
-    code._imported.cache_clear()
+    code._import.cache_clear()
 
 
 DEPTH = "layerlab.studies.budzinskiy25.figure1_depth"
@@ -35,7 +35,7 @@ DEPTH = "layerlab.studies.budzinskiy25.figure1_depth"
 def test_a_change_counts_where_numbers_come_from(copy, changed, counts):
     before = code.fingerprint(DEPTH)
     (copy / changed).write_text((copy / changed).read_text() + "\n# changed\n")
-    code._imported.cache_clear()
+    code._import.cache_clear()
     assert (code.fingerprint(DEPTH) != before) is counts
 
 
@@ -43,7 +43,7 @@ def test_who_builds_variants_depends_on_all_of_them(copy):
     build = "layerlab.model.build"
     before = code.fingerprint(build)
     (copy / "variants" / "models" / "pangu.py").write_text("")
-    code._imported.cache_clear()
+    code._import.cache_clear()
     assert code.fingerprint(build) != before
 
 

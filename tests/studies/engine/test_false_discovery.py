@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerlab.studies.engine.false_discovery import chance, rates, told
+from layerlab.studies.engine.false_discovery import chance, format_rate, rates
 
 CHANCES = st.lists(st.none() | st.floats(min_value=0, max_value=1), max_size=12)
 
@@ -40,4 +40,4 @@ def test_what_fails_by_one_of_its_pairs_had_as_many_chances(word, found):
 
 
 def test_a_table_has_two_digits_or_a_dash():
-    assert [told(one) for one in (None, 0.02345, 1.0)] == ["-", "0.023", "1"]
+    assert [format_rate(one) for one in (None, 0.02345, 1.0)] == ["-", "0.023", "1"]

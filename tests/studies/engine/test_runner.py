@@ -17,7 +17,7 @@ from layerlab import UserError
 from layerlab.studies.engine import runner
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.record import StudyResult, load_record
-from layerlab.studies.engine.runner import known, study
+from layerlab.studies.engine.runner import find_study, study
 
 QUICK = {"draws": 8, "progress": False, "threads": 1}
 
@@ -89,7 +89,7 @@ def test_a_folder_holds_page_tables_and_settings(tmp_path):
 
 def test_a_finished_study_is_read_and_not_run_again(tmp_path, monkeypatch):
     first = study("rounding-input", **QUICK, out=tmp_path / "out")
-    found = known("rounding-input")
+    found = find_study("rounding-input")
 
     @wraps(found.run)
     def counted(work):
@@ -98,7 +98,7 @@ def test_a_finished_study_is_read_and_not_run_again(tmp_path, monkeypatch):
 
     calls = []
     watched = dataclasses.replace(found, run=counted)
-    monkeypatch.setattr(runner, "known", lambda name: watched)
+    monkeypatch.setattr(runner, "find_study", lambda name: watched)
     assert study("rounding-input", **QUICK, out=tmp_path / "out").to_dict() == first.to_dict()
     assert calls == []
     study("rounding-input", **QUICK, out=tmp_path / "out", restart=True)

@@ -11,16 +11,16 @@ from layerlab.studies.engine.record import StudyResult
 from layerlab.studies.engine.scale import (
     BUILT_IN,
     TABLES,
-    compared_at,
+    comparison_scale,
     length,
     models,
-    placed,
     random_networks,
     short,
-    trained,
+    trained_scale,
+    with_scale,
 )
 from layerlab.studies.recipe_claims import STUDIES as RECIPES
-from layerlab.studies.recipe_claims import judged
+from layerlab.studies.recipe_claims import judge_claim
 from layerlab.studies.support import small_models
 from layerlab.studies.support.builtin_architectures import Recipe
 
@@ -76,35 +76,37 @@ def test_several_sizes_are_a_range_and_the_parts_are_found_again():
     assert both == "0.41 to 1.4 M parameters, 0.2 M tokens"
     assert models([41_000, 900_000], [10_240]) == "41 k to 0.9 M parameters, 10 k tokens"
     for said in (both, f"built-in models: {both}", models([41_000, 900_000], [10_240])):
-        assert trained(said) == said.removeprefix("built-in models: ")
+        assert trained_scale(said) == said.removeprefix("built-in models: ")
     assert length(both) == 0.2e6 and length(models([9], [1_228_800, 3_000_000])) == 3e6
     for other in (TABLES, random_networks(3, 8), f"{BUILT_IN}, and {random_networks(3, 8)}", ""):
-        assert trained(other) == "" and length(other) == 0
+        assert trained_scale(other) == "" and length(other) == 0
 
 
 def test_what_a_verdict_leaves_out_is_of_its_runs_and_else_of_its_study():
     study = SimpleNamespace(scale=random_networks("{layers}", 20), options={"layers": 40})
     content = {"settings": {"draws": 5000, "seed": 0}, "unit": "random initialisations"}
-    found = placed(VERDICT, content, study)
+    found = with_scale(VERDICT, content, study)
     assert found["scale"] == "random networks of up to 40 layers, width 20"
     assert found["unit"] == "5,000 random initialisations"
     asked = {**content, "settings": {"draws": 4, "layers": 1}}
-    assert placed(VERDICT, asked, study)["scale"].startswith("random networks of up to 1 layers")
+    assert with_scale(VERDICT, asked, study)["scale"].startswith(
+        "random networks of up to 1 layers"
+    )
     ran = {**content, "scale": "1.4 M parameters, 1.2 M tokens"}
-    assert placed(VERDICT, ran, study)["scale"] == "1.4 M parameters, 1.2 M tokens"
+    assert with_scale(VERDICT, ran, study)["scale"] == "1.4 M parameters, 1.2 M tokens"
     own = {**VERDICT, "scale": TABLES, "unit": "3 texts"}
-    assert placed(own, ran, study) == own
+    assert with_scale(own, ran, study) == own
 
 
 def test_a_twin_is_as_large_as_it_says(tmp_path):
     from layerlab.experiments.session import prepare
-    from layerlab.training.run_spec import account_of
+    from layerlab.training.run_spec import count_costs
 
     sizes = {"layers": 2, "width": 32}
     task = prepare(
         small_models.recipe(small_models.PLAIN, 1, **sizes, updates=10), tmp_path, progress=False
     )
-    assert account_of(task.runs[0].recipe).parameters == small_models.parameters(**sizes)
+    assert count_costs(task.runs[0].recipe).parameters == small_models.parameters(**sizes)
 
 
 def test_a_claim_is_as_large_as_its_arms():
@@ -112,11 +114,11 @@ def test_a_claim_is_as_large_as_its_arms():
     runs = [{"arm": "large", "tokens": 307_200}]
     runs += [{"arm": arm, "tokens": None} for arm in ("small", "large")]
     found = {"rows": rows, "runs": runs}
-    assert compared_at(found, ["large"]) == "1.4 M parameters, 0.31 M tokens"
-    assert compared_at(found, ["small", "large"]) == "0.5 to 1.4 M parameters, 0.31 M tokens"
-    assert compared_at(found, ["small"]) == "" == compared_at(found, [])
+    assert comparison_scale(found, ["large"]) == "1.4 M parameters, 0.31 M tokens"
+    assert comparison_scale(found, ["small", "large"]) == "0.5 to 1.4 M parameters, 0.31 M tokens"
+    assert comparison_scale(found, ["small"]) == "" == comparison_scale(found, [])
     claim = {"says": "c", "verdict": "holds", "number": None, "said": "holds: x", "source": "Own"}
-    told = judged({**claim, "arms": ["large"], "p": 0.01}, found)
+    told = judge_claim({**claim, "arms": ["large"], "p": 0.01}, found)
     assert (told.scale, told.p, told.said) == ("1.4 M parameters, 0.31 M tokens", 0.01, "x")
 
 

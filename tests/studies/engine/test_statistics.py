@@ -6,10 +6,10 @@ import pytest
 from layerlab.studies.engine.statistics import (
     Interval,
     bins,
-    grouped,
+    bootstrap,
     line,
     maximum,
-    resampled,
+    mean_of_groups,
     summary,
 )
 
@@ -27,7 +27,7 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     draws = np.random.default_rng(0)
     inside = 0
     for trial in range(200):
-        found = resampled(draws.standard_normal(50), lambda x: float(x.mean()), trial, rounds=200)
+        found = bootstrap(draws.standard_normal(50), lambda x: float(x.mean()), trial, rounds=200)
         inside += found.low <= 0 <= found.high
     # Binomial around 0.93 (the percentile bootstrap of 50 draws), four standard errors.
     assert abs(inside / 200 - 0.93) < 4 * (0.93 * 0.07 / 200) ** 0.5
@@ -35,7 +35,7 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
 
 def test_intervals_that_are_right_together_are_wider():
     values = np.random.default_rng(0).standard_normal(200)
-    alone, ten = (resampled(values, np.mean, comparisons=count) for count in (1, 10))
+    alone, ten = (bootstrap(values, np.mean, comparisons=count) for count in (1, 10))
     error = values.std() / 200**0.5
     # Ends of a normal distribution at 2.5 % and at a tenth of that.
     assert alone.high - alone.low == pytest.approx(2 * 1.96 * error, rel=0.15)
@@ -45,7 +45,7 @@ def test_intervals_that_are_right_together_are_wider():
 def test_groups_cover_the_largest_of_as_many_draws():
     draws = np.random.default_rng(0)
     # Of ten numbers between 0 and 1 the largest is 10 / 11 on average.
-    found = [grouped(draws.uniform(size=100), np.max, 10) for _ in range(300)]
+    found = [mean_of_groups(draws.uniform(size=100), np.max, 10) for _ in range(300)]
     inside = np.mean([one.low <= 10 / 11 <= one.high for one in found])
     assert abs(inside - 0.95) < 0.06
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from layerlab import UserError
 from layerlab.errors import Interrupted
 from layerlab.studies.engine import suite
-from layerlab.studies.engine.crash_report import told
+from layerlab.studies.engine.crash_report import report_crash
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.suite import every
 from tests.cli.several import several
@@ -140,7 +140,7 @@ def test_an_unforeseen_error_leaves_its_traceback_and_the_night_goes_on(accident
 
 def test_a_traceback_that_cannot_be_written_is_said(tmp_path):
     (tmp_path / "taken").write_text("a file where the folder would be")
-    said = told(MemoryError(), tmp_path / "taken")
+    said = report_crash(MemoryError(), tmp_path / "taken")
     assert said.startswith("MemoryError; its traceback could not be written (")
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab.studies.engine.statistics import Interval
-from layerlab.studies.engine.verdict import above, agreed, below, each, within
+from layerlab.studies.engine.verdict import above, below, combine, each, within
 
 ENDS = st.tuples(*[st.floats(-10, 10)] * 3).map(sorted)
 
@@ -63,4 +63,4 @@ def test_between_two_ends():
     ],
 )
 def test_several_numbers_of_one_claim(words, all_of_them, repeats):
-    assert (each(words), agreed(words)) == (all_of_them, repeats)
+    assert (each(words), combine(words)) == (all_of_them, repeats)

@@ -12,13 +12,13 @@ from layerlab.studies.spectral25.attention_norm_bound import (
     LIMITS,
     TOKENS,
     WIDTH,
-    aimed,
-    attended,
-    corrected,
+    aimed_heads,
+    attend,
     heads,
-    made,
-    near_one,
-    scaled,
+    judge_corrected,
+    judge_near_one,
+    random_heads,
+    scale_weights,
 )
 
 
@@ -26,13 +26,13 @@ def draw(count=3):
     return Draw(count=count, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("kind", [made, aimed])
+@pytest.mark.parametrize("kind", [random_heads, aimed_heads])
 def test_heads_have_the_m_that_was_asked_for_behind_what_a_layer_norm_gives(kind):
     stream, weights = kind(draw(), 2.0)
     assert torch.allclose(score_bound(weights), torch.full((3,), 2.0, dtype=torch.float64))
     assert stream.mean(-1).abs().max() < 1e-12
     assert torch.allclose(stream.norm(dim=-1), torch.tensor(WIDTH, dtype=torch.float64).sqrt())
-    assert attended(stream, weights, causal=False).logits(dtype=torch.float64).abs().max() <= 2.0
+    assert attend(stream, weights, causal=False).logits(dtype=torch.float64).abs().max() <= 2.0
 
 
 @pytest.mark.parametrize("limit", [0.1, 5.0])
@@ -53,7 +53,9 @@ def test_small_scores_give_the_uniform_causal_norm_and_the_bounds_of_no_scores()
 
 
 def test_a_head_of_one_direction_has_the_printed_m_too_small_by_the_root_of_the_heads():
-    weights = scaled(torch.ones(1, HEAD, WIDTH).double(), torch.ones(1, HEAD, WIDTH).double(), 3.0)
+    weights = scale_weights(
+        torch.ones(1, HEAD, WIDTH).double(), torch.ones(1, HEAD, WIDTH).double(), 3.0
+    )
     norms = [torch.linalg.matrix_norm(part[0], 2) for part in (weights.query, weights.key)]
     printed = norms[0] * norms[1] * WIDTH**0.5
     assert (3.0 / printed).item() == pytest.approx((WIDTH / HEAD) ** 0.5)
@@ -62,10 +64,10 @@ def test_a_head_of_one_direction_has_the_printed_m_too_small_by_the_root_of_the_
 def test_a_planted_norm_above_the_bound_is_found():
     sound = {"causal": np.full(8, 0.9), "corrected": np.ones(8)}
     found = {kind: dict.fromkeys(LIMITS, sound) for kind in ("random", "aimed")}
-    assert corrected(found, 0).word == "holds"
+    assert judge_corrected(found, 0).word == "holds"
     planted = {**sound, "causal": np.array([0.9] * 7 + [1.01])}
     found["aimed"] = {**found["aimed"], 1.0: planted}
-    verdict = corrected(found, 0)
+    verdict = judge_corrected(found, 0)
     assert verdict.word == "fails" and verdict.number == pytest.approx(1.01)
 
 
@@ -73,7 +75,7 @@ def test_a_planted_norm_above_the_bound_is_found():
 def test_column_sums_near_one_are_told_from_others(column, word):
     values = np.full((6, 4), column)
     one = {"norm": values, "column": values**0.5}
-    assert near_one({"pre-norm": one, "post-norm": one}, 0).word == word
+    assert judge_near_one({"pre-norm": one, "post-norm": one}, 0).word == word
 
 
 @pytest.mark.study

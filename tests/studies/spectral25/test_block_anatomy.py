@@ -13,17 +13,17 @@ from layerlab.studies.spectral25.block_anatomy import (
     ROUNDING,
     anatomy,
     apart,
-    carried,
-    closer,
     contributions,
-    elsewhere,
     entropy,
-    further,
+    judge_carried,
+    judge_closer,
+    judge_elsewhere,
+    judge_further,
+    judge_summed,
     matrices,
-    summed,
     weights,
 )
-from layerlab.studies.support.passages import patient, tokens_of, watched
+from layerlab.studies.support.passages import for_each_layer, patient, tokens_of
 
 TOKENS = 20
 
@@ -41,7 +41,7 @@ def test_a_head_that_is_left_out_is_missed(name):
         if layer.attention is not None:
             found.append((layer.attention, layer.sublayers["attention"].left.double()))
 
-    watched(patient(name), tokens_of(name)[None, :TOKENS], read)
+    for_each_layer(patient(name), tokens_of(name)[None, :TOKENS], read)
     for known, (attended, left) in zip(weights(name), found, strict=True):
         added = contributions(attended, known)
         bias = 0 if known.output_bias is None else known.output_bias.double()
@@ -85,8 +85,11 @@ def planted(error=1e-7, apart=0.5, attention=(0.8, 0.4), mlp=(0.4, 0.8), added=0
 
 def judged(parts):
     return [
-        summed(parts).word,
-        *(one(parts, 0).word for one in (elsewhere, closer, further, carried)),
+        judge_summed(parts).word,
+        *(
+            one(parts, 0).word
+            for one in (judge_elsewhere, judge_closer, judge_further, judge_carried)
+        ),
     ]
 
 
@@ -94,14 +97,17 @@ def test_words_for_known_numbers():
     assert judged(planted()) == ["holds"] * 5
     found = planted(error=1e-4, apart=0.1, attention=(0.4, 0.8), mlp=(0.8, 0.4), added=2)
     assert judged(found) == ["fails", "smaller than asked", "fails", "fails", "fails"]
-    assert closer(planted(), 0).number == pytest.approx(2)
-    assert further(planted(), 0).number == pytest.approx(2)
+    assert judge_closer(planted(), 0).number == pytest.approx(2)
+    assert judge_further(planted(), 0).number == pytest.approx(2)
 
 
 def test_one_model_of_two_is_enough_against_a_claim():
     parts = planted()
     parts[MODELS[1]] = planted(mlp=(0.8, 0.4), apart=0.1)[MODELS[1]]
-    assert elsewhere(parts, 0).word == "smaller than asked" and further(parts, 0).word == "fails"
+    assert (
+        judge_elsewhere(parts, 0).word == "smaller than asked"
+        and judge_further(parts, 0).word == "fails"
+    )
 
 
 def test_one_batch_has_every_head_of_every_layer():

@@ -12,14 +12,14 @@ from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Draw
 from layerlab.studies.spectral25.gpt1_gpt2 import (
     LENGTHS,
-    length,
+    judge_length,
+    judge_padding,
+    judge_placement,
     matrices,
     norms,
-    padding,
-    placement,
 )
-from layerlab.studies.support.passages import patient, tokens_of, watched
-from layerlab.tokenization.load import trained_words
+from layerlab.studies.support.passages import for_each_layer, patient, tokens_of
+from layerlab.tokenization.load import train_tokenizer
 
 
 def draw(count=6):
@@ -35,7 +35,7 @@ def test_a_text_of_a_padded_batch_has_the_norms_that_it_has_alone(name):
         if layer.attention is not None:
             heard.append(spectrum(layer.attention).norm.double())
 
-    watched(patient(name), ids[None, :12], read)
+    for_each_layer(patient(name), ids[None, :12], read)
     for alone, layer in zip(heard, padded, strict=True):
         own = torch.linalg.matrix_norm(layer[0, :, :12, :12], 2)
         assert torch.allclose(own, alone, rtol=1e-5)
@@ -66,18 +66,18 @@ def planted(gap, excess=0.0):
 
 @pytest.mark.parametrize(("gap", "word"), [(0.2, "holds"), (-0.2, "fails")])
 def test_a_planted_gap_is_judged(gap, word):
-    verdict = placement(planted(gap), 0)
+    verdict = judge_placement(planted(gap), 0)
     assert verdict.word == word and verdict.number == pytest.approx(gap)
 
 
 @pytest.mark.parametrize(("excess", "word"), [(0.5, "fails"), (0.0, "holds")])
 def test_what_padding_adds_is_found(excess, word):
-    verdict = padding(planted(0.1, excess), 0)
+    verdict = judge_padding(planted(0.1, excess), 0)
     assert verdict.word == word and verdict.number == pytest.approx(excess)
 
 
 def test_a_growth_like_that_of_uniform_attention_is_all_explained():
-    verdict = length(planted(0.0), 0)
+    verdict = judge_length(planted(0.0), 0)
     assert verdict.word == "holds" and verdict.number == pytest.approx(1.2)
     assert "uniform attention explains 1 of" in verdict.said
 
@@ -94,7 +94,7 @@ def pair(tiny, tmp_path: Path):
     """The settings that name two models of a user's own, with so many layers."""
 
     def built(pre: int = 2, post: int = 2) -> dict[str, str]:
-        words = trained_words(["Any words of any text at all."], 300)
+        words = train_tokenizer(["Any words of any text at all."], 300)
         folders = {name: str(tmp_path / name) for name in ("pre", "post")}
         for family, folder, layers in zip(
             ("gpt2", "openai-gpt"), folders.values(), (pre, post), strict=True

@@ -13,13 +13,13 @@ from layerlab.studies.spectral25.mlp_lipschitz import (
     DOSES,
     NORMED,
     PLAIN,
-    attended,
-    fed,
+    attend,
+    feed,
+    judge_slows,
+    judge_trained,
+    residual_by_dose,
     response,
-    scaled,
-    slows,
     stack,
-    trained,
 )
 from layerlab.studies.support.passages import patient, tokens_of
 
@@ -45,12 +45,12 @@ def test_a_planted_power_of_the_constant_is_found_and_judged(power):
     (one,) = parts.values()
     found = response(one["residual"], one["lipschitz"])
     assert found == pytest.approx([power * np.log10(2)] * 6)
-    assert slows(parts, [*parts], "x.", 0).word == ("holds" if power > 0 else "fails")
+    assert judge_slows(parts, [*parts], "x.", 0).word == ("holds" if power > 0 else "fails")
 
 
 def test_what_does_not_change_is_0_up_to_rounding():
     parts = planted(np.tile(np.full(5, 0.2), (6, 1)) * (1 + 1e-15))
-    found = slows(parts, [*parts], "x.", 0)
+    found = judge_slows(parts, [*parts], "x.", 0)
     assert found.word == "fails" and "0 up to rounding, without a mask" in found.said
     assert "above 0, which is slower collapse, was asked for, and no size" in found.said
 
@@ -63,22 +63,22 @@ def test_what_saturates_is_judged_on_both_sides_of_its_own_size():
         rows = {"pre-norm": rising, "post-norm": rising, "llama": np.array(last)}
         return {name: np.tile(one, (6, 1)) for name, one in rows.items()}
 
-    found = trained(models(*rising), 0)
+    found = judge_trained(models(*rising), 0)
     assert found.word == "holds" and "1.7% a doubling" in found.said
     assert found.number == pytest.approx(np.log10(0.93 / 0.9) / 2, rel=0.1)
     # Over all doses it has a slope; from its own size on it has none.
-    assert trained(models(*flat), 0).word == "fails"
+    assert judge_trained(models(*flat), 0).word == "fails"
 
 
 @given(dose=st.floats(0.01, 100), size=st.floats(0.01, 100))
 def test_the_dose_changes_the_constant_at_equal_output_scale(dose, size):
     mixed, weights = size * draw().normal(5, 6), matrices()
-    left, constant = fed(mixed, weights, dose)
+    left, constant = feed(mixed, weights, dose)
     assert torch.allclose(left.norm(dim=(1, 2)), mixed.norm(dim=(1, 2)))
     # The bound holds between any two tokens, with the factor that all tokens of a draw share.
     moved = (left[:, :1] - left).norm(dim=-1)
     assert (moved <= constant[:, None] * (mixed[:, :1] - mixed).norm(dim=-1) * (1 + 1e-9)).all()
-    steeper = fed(mixed, weights, 2 * dose)[1]
+    steeper = feed(mixed, weights, 2 * dose)[1]
     assert (steeper > constant * (1 - 1e-9)).all()
 
 
@@ -86,7 +86,7 @@ def test_the_dose_changes_the_constant_at_equal_output_scale(dose, size):
 def test_a_factor_on_the_stream_leaves_attention_as_it_is(kind):
     """What made the first dose of this study one of the sharpness of attention."""
     stream, weights = draw().normal(5, 6), matrices()
-    once, more = (attended(x, weights, kind=kind, causal=True) for x in (stream, 8 * stream))
+    once, more = (attend(x, weights, kind=kind, causal=True) for x in (stream, 8 * stream))
     assert torch.allclose(once, more)
 
 
@@ -101,7 +101,7 @@ def test_a_steeper_feedforward_is_told_from_a_flat_one():
 def test_scores_of_nothing_weigh_all_keys_alike(causal):
     stream = draw().normal(5, 4)
     eye = torch.eye(4, dtype=torch.float64)
-    left = attended(stream, {"form": 0 * eye, "value": eye}, kind=BESIDE, causal=causal)
+    left = attend(stream, {"form": 0 * eye, "value": eye}, kind=BESIDE, causal=causal)
     normed = stream / stream.square().mean(-1, keepdim=True).sqrt()
     last = normed.mean(1) if not causal else normed.cumsum(1)[:, -1] / 5
     assert torch.allclose(left[:, -1], last)
@@ -112,7 +112,7 @@ def test_a_trained_model_is_left_as_it_was(name):
     ids = tokens_of(name)[None, :16]
     with torch.no_grad():
         before = patient(name).model(ids).logits
-        found = scaled(draw(2), name)["residual"]
+        found = residual_by_dose(draw(2), name)["residual"]
         assert torch.equal(before, patient(name).model(ids).logits)
     assert found.shape == (2, 5) and len(found.unique()) == found.numel()
 

@@ -11,14 +11,14 @@ from layerlab.experiments.session import prepare
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.spectral25.norm_placement_at_equal_loss import (
     PRE,
-    apart,
     edges,
-    expressive,
-    further,
-    louder,
+    judge_apart,
+    judge_expressive,
+    judge_further,
+    judge_louder,
+    judge_settled,
+    judge_sooner,
     run,
-    settled,
-    sooner,
 )
 from layerlab.studies.support import small_models, train_to_loss
 from layerlab.studies.support.train_to_loss import (
@@ -26,12 +26,12 @@ from layerlab.studies.support.train_to_loss import (
     Contest,
     Trial,
     contest,
-    gathered,
+    gather_trials,
     goal,
     recipe,
-    taught,
+    train_one,
 )
-from layerlab.training.setup import built
+from layerlab.training.setup import build_model
 
 SIZES = {"layers": 1, "width": 16, "updates": 2}
 LAYERS = 4
@@ -65,26 +65,30 @@ def planted(norm=1.0, updates=1.0, residual=1.0, dimension=1.0, kept=0.9):
 
 def test_what_the_source_says_is_recognised():
     found = planted(norm=1.1, updates=1.5, residual=1.1)
-    assert [judge(found).word for judge in (louder, sooner, further, expressive)] == ["holds"] * 4
-    assert louder(found).number == pytest.approx(1.1, rel=0.01)
-    assert sooner(found).number == pytest.approx(1.5)
-    assert [apart(found, arm).word for arm in ARMS] == ["holds"] * 2
+    assert [
+        judge(found).word for judge in (judge_louder, judge_sooner, judge_further, judge_expressive)
+    ] == ["holds"] * 4
+    assert judge_louder(found).number == pytest.approx(1.1, rel=0.01)
+    assert judge_sooner(found).number == pytest.approx(1.5)
+    assert [judge_apart(found, arm).word for arm in ARMS] == ["holds"] * 2
 
 
 def test_equal_arms_are_no_difference():
     found = planted(dimension=0.8, kept=0.3)
-    words = [judge(found).word for judge in (louder, sooner, further, expressive)]
+    words = [
+        judge(found).word for judge in (judge_louder, judge_sooner, judge_further, judge_expressive)
+    ]
     # Nobody knows on which side of 1 the third is; that it is no twentieth is no word against it.
     assert words == ["fails", "fails", "not decided", "fails"]
-    assert further(planted(residual=1.02)).word == "smaller than asked"
-    assert [apart(found, arm).word for arm in ARMS] == ["fails"] * 2
+    assert judge_further(planted(residual=1.02)).word == "smaller than asked"
+    assert [judge_apart(found, arm).word for arm in ARMS] == ["fails"] * 2
 
 
 def test_a_run_that_missed_the_target_leaves_nothing_decided():
     found = planted(norm=1.1)
-    assert settled(found, louder(found)) == louder(found)
+    assert judge_settled(found, judge_louder(found)) == judge_louder(found)
     found.runs[PRE][0]["reached"] = False
-    verdict = settled(found, louder(found))
+    verdict = judge_settled(found, judge_louder(found))
     assert verdict.word == "not decided"
     assert verdict.said.startswith("1 of 6 runs did not come to the target; at 2.00 nats")
 
@@ -130,7 +134,7 @@ def test_the_arms_differ_in_placement_alone(tmp_path):
     for arm in ARMS:
         asked = recipe(Trial(arm=arm, seed=1, rate=1e-3), **SIZES)
         (one,) = prepare(asked, tmp_path / arm, progress=False).runs
-        parts.append((one, built(one, torch.device("cpu"))))
+        parts.append((one, build_model(one, torch.device("cpu"))))
     (pre, first), (post, second) = parts
     assert pre.recipe.model.variant != post.recipe.model.variant
     assert pre.recipe.train == post.recipe.train
@@ -144,12 +148,12 @@ def test_the_arms_differ_in_placement_alone(tmp_path):
 
 
 def test_a_run_stops_at_its_target_and_is_read_there():
-    found = taught(Trial(arm="post-norm", seed=3, rate=1e-3, target=9.0), **SIZES)
+    found = train_one(Trial(arm="post-norm", seed=3, rate=1e-3, target=9.0), **SIZES)
     assert found["reached"] and [update for update, _ in found["curve"]] == [1]
     assert len(found["norms"]) == 1 and np.shape(found["layers"]) == (2, 2)
-    missed = taught(Trial(arm="pre-norm", seed=3, rate=1e-3, target=0.1), **SIZES)
+    missed = train_one(Trial(arm="pre-norm", seed=3, rate=1e-3, target=0.1), **SIZES)
     assert not missed["reached"] and [update for update, _ in missed["curve"]] == [1, 2, 3, 4]
-    swept = taught(Trial(arm="pre-norm", seed=3, rate=1e-3), **SIZES)
+    swept = train_one(Trial(arm="pre-norm", seed=3, rate=1e-3), **SIZES)
     assert [update for update, _ in swept["curve"]] == [1, 2] and "layers" not in swept
     assert swept["curve"] == missed["curve"][:2]
 
@@ -165,15 +169,15 @@ def made_up(trial, **sizes):
 
 
 def test_what_lies_there_is_judged_and_not_trained_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(train_to_loss, "taught", made_up)
+    monkeypatch.setattr(train_to_loss, "train_one", made_up)
     first = work(tmp_path)
-    before, notes = gathered(first)
+    before, notes = gather_trials(first)
     assert notes == () and (first.done, first.kept) == (12, 0)
     assert len([*(tmp_path / small_models.RUNS).iterdir()]) == 12
-    monkeypatch.setattr(train_to_loss, "taught", None)
+    monkeypatch.setattr(train_to_loss, "train_one", None)
     for fast in (False, True):
         again = work(tmp_path, fast=fast)
-        after, notes = gathered(again)
+        after, notes = gather_trials(again)
         assert again.kept == 12 and after.target == before.target
         for arm, runs in after.runs.items():
             assert [one["norms"] for one in runs] == [one["norms"] for one in before.runs[arm]]
@@ -182,20 +186,20 @@ def test_what_lies_there_is_judged_and_not_trained_again(tmp_path, monkeypatch):
 
 
 def test_another_documentation_is_trained_on_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr(train_to_loss, "taught", made_up)
-    gathered(work(tmp_path))
+    monkeypatch.setattr(train_to_loss, "train_one", made_up)
+    gather_trials(work(tmp_path))
     for file in (tmp_path / small_models.RUNS).iterdir():
         file.write_text(json.dumps({**json.loads(file.read_text()), "text": "of another Python"}))
     again = work(tmp_path)
-    gathered(again)
+    gather_trials(again)
     assert again.kept == 0
 
 
 def test_the_fast_mode_leaves_nothing_where_nothing_lies(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        train_to_loss, "taught", lambda trial, **sizes: asked.append(sizes) or made_up(trial)
+        train_to_loss, "train_one", lambda trial, **sizes: asked.append(sizes) or made_up(trial)
     )
-    found, notes = gathered(work(tmp_path, fast=True))
+    found, notes = gather_trials(work(tmp_path, fast=True))
     assert asked == [small_models.FAST] * 12 and [*tmp_path.iterdir()] == []
     assert notes[0].startswith("No runs were at hand: layers 2") and found.target == 3.0

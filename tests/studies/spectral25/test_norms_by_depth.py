@@ -13,12 +13,12 @@ from layerlab.studies.spectral25.norms_by_depth import (
     TEXTS,
     TOKENS,
     VOCAB,
-    bounded,
     drift,
-    lacks,
-    multiplied,
+    judge_bounded,
+    judge_lacks,
+    judge_products,
+    norm_of_product,
     norms,
-    products,
     random,
     sharpen,
 )
@@ -27,11 +27,13 @@ from layerlab.studies.spectral25.norms_by_depth import (
 def test_products_of_known_matrices():
     one_column = torch.zeros(5, 5, dtype=torch.float64)
     one_column[:, 0] = 1
-    found = multiplied(torch.stack([one_column] * 3))
+    found = norm_of_product(torch.stack([one_column] * 3))
     assert found["product"].item() == pytest.approx(math.sqrt(5))
     assert found["norms"].item() == pytest.approx(5**1.5)
     even = torch.full((4, 5, 5), 0.2, dtype=torch.float64)
-    assert [multiplied(even)[name].item() for name in ("product", "norms")] == pytest.approx([1, 1])
+    assert [norm_of_product(even)[name].item() for name in ("product", "norms")] == pytest.approx(
+        [1, 1]
+    )
 
 
 def planted(slope, product=2.0):
@@ -56,14 +58,14 @@ def test_what_pre_norm_keeps_from_growing_grows_without_it(slope, post, words):
     parts = planted(slope)
     for scores in ("start", "sharp"):
         parts["post-norm", scores] = planted(post)["post-norm", scores]
-    assert (bounded(parts, 0).word, lacks(parts, 0).word) == words
+    assert (judge_bounded(parts, 0).word, judge_lacks(parts, 0).word) == words
     # From the mean of layers 2 to 10 to that of 20 to 32 it is 20 layers.
     assert drift(parts["pre-norm", "start"]["norm"]) == pytest.approx(slope * 20 / DEPTH)
 
 
 def test_a_product_beyond_the_root_of_the_tokens_would_be_told():
-    assert products(planted(0.0)).word == "fails"
-    assert products(planted(0.0, product=5.0)).word == "holds"
+    assert judge_products(planted(0.0)).word == "fails"
+    assert judge_products(planted(0.0, product=5.0)).word == "holds"
 
 
 def test_sharp_scores_are_sharper_and_both_placements_start_alike():

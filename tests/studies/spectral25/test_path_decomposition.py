@@ -17,17 +17,17 @@ from layerlab.studies.spectral25.path_decomposition import (
     Piece,
     apart,
     embedded,
+    judge_nearer,
+    judge_ranked,
+    judge_short,
     length,
-    nearer,
     paths,
     random,
-    ranked,
     share,
-    short,
     steps,
-    trained,
+    trained_layers,
 )
-from layerlab.studies.support.passages import patient, tokens_of, watched
+from layerlab.studies.support.passages import for_each_layer, patient, tokens_of
 
 
 def features(seed=0):
@@ -42,8 +42,8 @@ def draw():
 
 def test_the_paths_of_the_trained_model_sum_to_its_own_stream():
     ids, streams = tokens_of("llama")[100 : 100 + TOKENS], []
-    watched(patient("llama"), ids[None], lambda layer: streams.append(layer.stream.double()))
-    parts = paths(embedded(ids), trained())
+    for_each_layer(patient("llama"), ids[None], lambda layer: streams.append(layer.stream.double()))
+    parts = paths(embedded(ids), trained_layers())
     assert len(parts) == DEPTH + 1
     # The model computes in float32, through eight layers.
     assert (parts.sum(0) - streams[-1]).norm() < 1e-5 * streams[-1].norm()
@@ -88,8 +88,8 @@ def test_mean_lengths_are_weighed_by_shares_and_long_paths_are_told():
     even, late = np.full((5, DEPTH + 1), 1 / (DEPTH + 1)), np.zeros((5, DEPTH + 1))
     late[:, -1] = 1
     assert length(even).tolist() == pytest.approx([DEPTH / 2] * 5)
-    assert short({"llama": late}, 0).word == "fails"
-    assert short({"llama": late[:, ::-1]}, 0).word == "holds"
+    assert judge_short({"llama": late}, 0).word == "fails"
+    assert judge_short({"llama": late[:, ::-1]}, 0).word == "holds"
 
 
 def test_a_head_more_does_not_make_a_path_longer():
@@ -106,20 +106,20 @@ def residuals(*factors):
 def test_a_residual_that_rises_again_is_told_though_its_end_is_below_its_beginning():
     falling, rising = [0.5] * DEPTH, [0.5] * (DEPTH - 2) + [1.2, 1.1]
     assert [step.value for step in residuals(*rising)[CAUSAL]] == pytest.approx(rising)
-    assert ranked(residuals(*falling)).word == "holds"
-    assert "It rises: nowhere" in ranked(residuals(*falling)).said
-    found = ranked(residuals(*rising))
+    assert judge_ranked(residuals(*falling)).word == "holds"
+    assert "It rises: nowhere" in judge_ranked(residuals(*falling)).said
+    found = judge_ranked(residuals(*rising))
     assert found.word == "fails" and found.number == pytest.approx(1.2)
     assert "1.2 from 6 to 7 in random, causal mask; 1.1 from 7 to 8" in found.said
-    assert nearer(residuals(*rising), 5).word == "holds"
-    assert nearer(residuals(*[0.5] * (FALLING - 1), *[1.1] * (DEPTH - FALLING + 1)), 5).word == (
-        "fails"
-    )
+    assert judge_nearer(residuals(*rising), 5).word == "holds"
+    assert judge_nearer(
+        residuals(*[0.5] * (FALLING - 1), *[1.1] * (DEPTH - FALLING + 1)), 5
+    ).word == ("fails")
 
 
 def test_a_step_that_chance_explains_decides_nothing():
     draws = np.ones((40, DEPTH + 1)) * np.exp(np.random.default_rng(0).normal(0, 1, (40, 9)))
-    assert ranked({CAUSAL: steps(draws, 0)}).word == "not decided"
+    assert judge_ranked({CAUSAL: steps(draws, 0)}).word == "not decided"
 
 
 @pytest.mark.study

@@ -8,12 +8,12 @@ from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Draw
 from layerlab.studies.spectral25.rank_collapse import (
     bare,
-    built,
-    doubly,
-    halved,
+    collapse_of,
+    judge_doubly,
+    judge_halved,
+    judge_rotary,
+    judge_skips,
     order,
-    rotary,
-    skips,
 )
 
 CUBIC = np.array([[0.5 ** (3**layer) for layer in range(3)] + [0.0]] * 6)
@@ -33,11 +33,11 @@ def test_the_order_of_cubes_is_three_and_of_halves_one():
 
 
 def test_planted_rates_get_their_verdicts():
-    assert doubly(CUBIC, 0).word == "holds" and doubly(HALVES, 0).word == "fails"
-    verdict = halved(HALVES, 0)
+    assert judge_doubly(CUBIC, 0).word == "holds" and judge_doubly(HALVES, 0).word == "fails"
+    verdict = judge_halved(HALVES, 0)
     assert verdict.word == "fails" and verdict.number == pytest.approx(0.5)
-    assert rotary(HALVES, CUBIC, 0).word == "fails"
-    assert rotary(CUBIC, CUBIC, 0).word == "holds"
+    assert judge_rotary(HALVES, CUBIC, 0).word == "fails"
+    assert judge_rotary(CUBIC, CUBIC, 0).word == "holds"
 
 
 @pytest.mark.parametrize(("kept", "word"), [(0.4, "holds"), (1e-3, "fails"), (0.01, "not decided")])
@@ -45,13 +45,13 @@ def test_skips_hold_only_where_much_is_kept(kept, word):
     alone = np.full((6, 2), 1e-3)
     stacks = {("attention-only", causal): alone for causal in (False, True)}
     stacks |= {("attention-skip", causal): alone / 1e-3 * kept for causal in (False, True)}
-    assert skips(stacks, 0).word == word
+    assert judge_skips(stacks, 0).word == word
 
 
 def test_the_mask_is_the_only_difference_between_two_stacks():
     causal, free = bare(draw(), causal=True), bare(draw(), causal=False)
     assert torch.equal(causal["residual"][:, 0], free["residual"][:, 0])
-    found = built(draw(1), "attention-skip", "learned")
+    found = collapse_of(draw(1), "attention-skip", "learned")
     assert found["causal"].shape == found["open"].shape == (1, 8)
     assert not torch.allclose(found["causal"], found["open"], rtol=0.01)
 

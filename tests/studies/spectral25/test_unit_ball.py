@@ -5,8 +5,15 @@ import torch
 
 from layerlab.studies.engine.pictures import Curve, plane
 from layerlab.studies.engine.runner import study
-from layerlab.studies.spectral25.unit_ball import axes, between, chosen, maps, matched, ratios
-from layerlab.studies.support.passages import patient, tokens_of, watched
+from layerlab.studies.spectral25.unit_ball import (
+    axes,
+    between,
+    choose_head,
+    maps,
+    ratios,
+    share_matched,
+)
+from layerlab.studies.support.passages import for_each_layer, patient, tokens_of
 
 TOKENS = 20
 SQUARE = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
@@ -20,7 +27,7 @@ def test_the_maps_of_a_layer_make_what_the_model_makes_of_a_lone_token():
         if layer.attention is not None:
             found[layer.attention.layer] = layer.sublayers["attention"]
 
-    watched(patient("llama"), tokens_of("llama")[None, :8], read)
+    for_each_layer(patient("llama"), tokens_of("llama")[None, :8], read)
     every = maps("llama")
     heads = len(every) // len(found)
     for number, sublayer in found.items():
@@ -39,7 +46,7 @@ def test_axes_of_known_maps():
 
 
 def test_images_of_tokens_lie_in_the_ellipse():
-    one = chosen("pre-norm")
+    one = choose_head("pre-norm")
     inside = (one.images / one.values[:2]).square().sum(1)
     assert len(inside) == 128 and (inside <= 1 + 1e-9).all() and inside.max() > 0.01
     assert one.query.shape == one.key.shape == (128, 16)
@@ -49,10 +56,10 @@ def test_keys_of_one_length_are_matched_by_angle_and_long_ones_are_not():
     draw = torch.Generator().manual_seed(0)
     query, key = (torch.randn(TOKENS, 5, generator=draw).double() for _ in range(2))
     key /= key.norm(dim=1, keepdim=True)
-    assert matched(query, key, SQUARE).item() == 1
+    assert share_matched(query, key, SQUARE).item() == 1
     key[3] *= 1e6
     # It wins wherever its score is above 0, and is the nearest in few of these.
-    assert matched(query, key, SQUARE).item() < 0.8
+    assert share_matched(query, key, SQUARE).item() < 0.8
     assert between(key, -key, torch.eye(TOKENS, dtype=torch.bool)).item() == pytest.approx(-1)
 
 

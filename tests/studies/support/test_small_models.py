@@ -15,7 +15,7 @@ ARMS = (small_models.PLAIN, "pangu-pi")
 
 
 def test_a_seed_gives_the_same_twin_and_another_seed_another():
-    one, again, other = (small_models.taught("pangu-pi", seed, **SIZES) for seed in (1, 1, 2))
+    one, again, other = (small_models.train_one("pangu-pi", seed, **SIZES) for seed in (1, 1, 2))
     assert one.nats == again.nats != other.nats
     assert torch.equal(one.held, again.held) and torch.equal(one.held, other.held)
     assert one.held.shape == (small_models.HELD, small_models.CONTEXT)
@@ -26,7 +26,9 @@ def test_a_seed_gives_the_same_twin_and_another_seed_another():
 def test_arms_start_alike_and_have_as_many_parameters():
     # PanGu-pi begins as the Llama block, so before training both say the same.
     sizes = {**SIZES, "width": 64}
-    plain, both = (small_models.taught(arm, 3, **sizes) for arm in (small_models.PLAIN, "pangu-pi"))
+    plain, both = (
+        small_models.train_one(arm, 3, **sizes) for arm in (small_models.PLAIN, "pangu-pi")
+    )
     counts = [sum(p.numel() for p in one.subject.model.parameters()) for one in (plain, both)]
     assert counts[0] == pytest.approx(counts[1], rel=0.01)
     assert plain.nats == pytest.approx(both.nats, rel=0.01)
@@ -38,7 +40,7 @@ def work(runs, **changes):
 
 
 def test_every_seed_of_every_arm_is_read_and_kept(tmp_path):
-    parts, remarks = small_models.gathered(work(tmp_path), ARMS)
+    parts, remarks = small_models.gather_arms(work(tmp_path), ARMS)
     assert [*parts] == [*ARMS] and remarks == (small_models.ABOUT, small_models.PAIRED)
     for part in parts.values():
         assert part["nats"].shape == (2,) and part["layers"].shape == (2, 2, 2)
@@ -50,12 +52,12 @@ def test_every_seed_of_every_arm_is_read_and_kept(tmp_path):
 
 def test_what_lies_there_is_not_trained_again(tmp_path, monkeypatch):
     first = work(tmp_path)
-    before, _ = small_models.gathered(first, ARMS)
+    before, _ = small_models.gather_arms(first, ARMS)
     known = small_models.readings(tmp_path)
-    monkeypatch.setattr(small_models, "taught", None)
+    monkeypatch.setattr(small_models, "train_one", None)
     for fast in (False, True):
         again = work(tmp_path, fast=fast)
-        after, remarks = small_models.gathered(again, ARMS)
+        after, remarks = small_models.gather_arms(again, ARMS)
         assert all((after[arm]["layers"] == before[arm]["layers"]).all() for arm in ARMS)
         assert (first.kept, again.kept, again.done) == (0, 4, 4)
         assert remarks[2:] == ("Of 4 models 4 had been trained before, and are read.",)
@@ -64,19 +66,19 @@ def test_what_lies_there_is_not_trained_again(tmp_path, monkeypatch):
 
 @pytest.mark.full
 def test_readings_of_another_documentation_are_judged_and_not_gone_on_with(tmp_path):
-    small_models.gathered(work(tmp_path), ARMS)
+    small_models.gather_arms(work(tmp_path), ARMS)
     for file in (tmp_path / small_models.RUNS).iterdir():
         content = json.loads(file.read_text())
         file.write_text(json.dumps({**content, "nats": 7.0, "text": "of another Python"}))
-    judged, _ = small_models.gathered(work(tmp_path, fast=True), ARMS)
+    judged, _ = small_models.gather_arms(work(tmp_path, fast=True), ARMS)
     assert (judged["pangu-pi"]["nats"] == 7).all()
-    trained, _ = small_models.gathered(work(tmp_path), ARMS)
+    trained, _ = small_models.gather_arms(work(tmp_path), ARMS)
     assert (trained["pangu-pi"]["nats"] != 7).all()
 
 
 def test_the_fast_mode_leaves_nothing_where_nothing_lies(tmp_path, monkeypatch):
     monkeypatch.setattr(small_models, "FAST", {**SIZES, "updates": 1})
-    parts, remarks = small_models.gathered(work(tmp_path, fast=True), ARMS)
+    parts, remarks = small_models.gather_arms(work(tmp_path, fast=True), ARMS)
     assert parts["pangu-pi"]["nats"].shape == (2,) and [*tmp_path.iterdir()] == []
     assert remarks[2:] == (
         "No runs were at hand: layers 1, width 16, updates 1 stand in for them.",

@@ -80,14 +80,14 @@ def test_evaluation_is_not_listened_to_and_nothing_stays_behind() -> None:
 
 
 def test_scores_are_heard_under_rounding_and_keyed_dropout() -> None:
-    from layerlab.training.step.keyed_dropout import keyed
+    from layerlab.training.step.keyed_dropout import key_dropout
 
     one = model(large=20.0, dropout=0.1)
     control = QKControl(one, ControlSection(clip=1e-6))
-    with keyed(one, 0, 0, 0), torch.no_grad():
+    with key_dropout(one, 0, 0, 0), torch.no_grad():
         one(words())
     exact = torch.stack(control._scores.take())
-    with emulation(one, EmulateSection(format="bf16"), 0, 0), keyed(one, 0, 0, 0):
+    with emulation(one, EmulateSection(format="bf16"), 0, 0), key_dropout(one, 0, 0, 0):
         one(words(), labels=words()).loss.backward()
     rounded = torch.stack(control._scores.take())
     assert torch.isfinite(exact).all()

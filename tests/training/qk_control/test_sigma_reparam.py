@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from layerlab import build
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.recipes.training_sections import ControlSection, TrainSection
-from layerlab.training.optimizer import optimizer_of
+from layerlab.training.optimizer import build_optimizer
 from layerlab.training.qk_control.heads import heads_of
 from layerlab.training.qk_control.penalties import QKControl
 
@@ -164,7 +164,7 @@ def test_matrices_decay_as_before_and_gamma_does_not() -> None:
     QKControl(one, FORMS)
     still = next(
         group
-        for group in optimizer_of(one, TrainSection()).param_groups
+        for group in build_optimizer(one, TrainSection()).param_groups
         if not group["weight_decay"]
     )
     gammas = {id(value) for name, value in one.named_parameters() if name.endswith("gamma")}

@@ -214,19 +214,19 @@ def test_stochastic_rounding_depends_on_update_and_micro_batch_but_weights_on_up
 
 
 def test_keyed_dropout_is_the_same_under_rounding() -> None:
-    from layerlab.training.step.keyed_dropout import keyed
+    from layerlab.training.step.keyed_dropout import key_dropout
 
     one = model(dropout=0.2)
     section = EmulateSection(format="bf16")
     found = []
     for _ in range(2):
         one.zero_grad()
-        with emulation(one, section, 0, 0), keyed(one, 0, 0, 0):
+        with emulation(one, section, 0, 0), key_dropout(one, 0, 0, 0):
             one(words(), labels=words()).loss.backward()
         found.append(gradient(one))
     assert torch.equal(*found)
     one.zero_grad()
-    with keyed(one, 0, 0, 0):
+    with key_dropout(one, 0, 0, 0):
         one(words(), labels=words()).loss.backward()
     assert distance(found[0], gradient(one)) < 0.1
 

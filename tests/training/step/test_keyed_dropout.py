@@ -8,7 +8,7 @@ from torch import Tensor
 
 from layerlab import UserError, build
 from layerlab.model.modeling import LabForCausalLM
-from layerlab.training.step.keyed_dropout import keyed
+from layerlab.training.step.keyed_dropout import key_dropout
 from tests.forked import python
 
 SIZES = {"width": 16, "layers": 2, "heads": 2, "vocab": 64, "context": 16}
@@ -27,7 +27,7 @@ def gradients(one: LabForCausalLM, pieces: int = 1, update: int = 5) -> Tensor:
     ids = words()
     for first in range(0, len(ids), len(ids) // pieces):
         piece = ids[first : first + len(ids) // pieces]
-        with keyed(one, 1, update, first):
+        with key_dropout(one, 1, update, first):
             (one(piece, labels=piece).loss / pieces).backward()
     return torch.cat([parameter.grad.flatten() for parameter in one.parameters()])
 
@@ -35,7 +35,7 @@ def gradients(one: LabForCausalLM, pieces: int = 1, update: int = 5) -> Tensor:
 def masks(one: LabForCausalLM) -> dict[str, Tensor]:
     """What every site makes of ones."""
     found = {}
-    with keyed(one, 1, 5, 0):
+    with key_dropout(one, 1, 5, 0):
         for module in one.modules():
             if hasattr(module, "site"):
                 found[module.site] = module(torch.ones(2, 3, 4))
@@ -79,7 +79,7 @@ def test_a_layer_that_is_run_again_drops_the_same(reentrant: bool) -> None:
 def test_afterwards_all_is_as_it_was() -> None:
     one = model()
     state = set(one.state_dict())
-    with pytest.raises(ValueError), keyed(one, 0, 0, 0):
+    with pytest.raises(ValueError), key_dropout(one, 0, 0, 0):
         raise ValueError
     assert one.config._attn_implementation == "sdpa"
     assert set(one.state_dict()) == state
@@ -92,7 +92,7 @@ def test_afterwards_all_is_as_it_was() -> None:
 
 def test_a_model_without_dropout_keeps_its_attention() -> None:
     one = build("llama", **SIZES)
-    with keyed(one, 0, 0, 0):
+    with key_dropout(one, 0, 0, 0):
         assert one.config._attn_implementation == "sdpa"
 
 
@@ -110,7 +110,7 @@ def test_attention_weights_are_dropped_by_key() -> None:
 def test_a_kernel_that_takes_no_mask_is_refused() -> None:
     one = model()
     one.config._attn_implementation = "flex_attention"
-    with pytest.raises(UserError) as told, keyed(one, 0, 0, 0):
+    with pytest.raises(UserError) as told, key_dropout(one, 0, 0, 0):
         pass
     assert str(told.value) == (
         'train.attention is "flex_attention", which takes no masks of dropout from outside; '

@@ -136,7 +136,7 @@ def test_memory_that_runs_out_anywhere_else_is_told_in_a_line(
 
     monkeypatch.setattr(torch.optim.AdamW, "step", full)
     with pytest.raises(UserError) as told:
-        trainer.carry_out(killed.run_of(killed.recipe(tmp_path)), tmp_path / "run")
+        trainer.train_run(killed.run_of(killed.recipe(tmp_path)), tmp_path / "run")
     said = str(told.value)
     assert said.startswith("out of memory (CUDA out of memory. Tried to allocate 2.00 GiB.); write")
     assert "train.micro_batch, evaluate.batch, data.block" in said and "\n" not in said
@@ -149,7 +149,7 @@ import torch
 from layerlab.training import trainer as loop
 from layerlab.training.run_spec import read_run
 
-built, second = loop.built, os.environ["RANK"] == "1"
+built, second = loop.build_model, os.environ["RANK"] == "1"
 
 def small(*arguments):
     model = built(*arguments)
@@ -159,9 +159,9 @@ def small(*arguments):
     model.register_forward_pre_hook(full, with_kwargs=True)
     return model
 
-loop.built = small
+loop.build_model = small
 folder = Path(sys.argv[1])
-loop.carry_out(read_run(folder), folder)
+loop.train_run(read_run(folder), folder)
 torch.distributed.destroy_process_group()
 """
 

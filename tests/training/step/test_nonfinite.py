@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from layerlab import build
 from layerlab.recipes.training_sections import TrainSection
-from layerlab.training.step.nonfinite import NonFiniteOrigin, explained, origin
+from layerlab.training.step.nonfinite import NonFiniteOrigin, explain_origin, find_origin
 from tests.forked import python
 
 SIZES = {"width": 16, "layers": 3, "heads": 2, "vocab": 64, "context": 16}
@@ -62,7 +62,7 @@ PLACES = [
 
 def test_a_sound_model_has_no_origin(model: PreTrainedModel) -> None:
     before = {name: one.clone() for name, one in model.named_parameters()}
-    assert origin(model, again(model)) is None
+    assert find_origin(model, again(model)) is None
     assert all(one.grad is None for one in model.parameters())
     assert all(torch.equal(before[name], one) for name, one in model.named_parameters())
     assert not any(one._forward_hooks or one._forward_pre_hooks for one in model.modules())
@@ -74,7 +74,7 @@ def test_the_module_whose_output_is_not_finite_is_named(
     model: PreTrainedModel, place: str, value: float
 ) -> None:
     spoiled(model.get_submodule(place), lambda output: output * value)
-    found = origin(model, again(model))
+    found = find_origin(model, again(model))
     assert found == NonFiniteOrigin(place, "forward")
     assert str(found) == f"the first module whose output is not finite is {place}"
 
@@ -85,7 +85,7 @@ def test_the_module_whose_gradient_is_not_finite_is_named(
 ) -> None:
     spoiled(model.get_submodule(place), Steep.apply)
     assert bool(torch.isfinite(again(model)()))
-    found = origin(model, again(model))
+    found = find_origin(model, again(model))
     assert found == NonFiniteOrigin(place, "backward")
     assert str(found) == f"the first module whose gradient is not finite is {place}"
 
@@ -96,14 +96,16 @@ def test_what_a_module_does_before_its_child_is_its_own(model: PreTrainedModel) 
 
     # It runs before the watch's own, as the code of the caller does.
     model.model.layers[1].attention.output.register_forward_pre_hook(before)
-    assert origin(model, again(model)) == NonFiniteOrigin("model.layers.1.attention", "backward")
+    assert find_origin(model, again(model)) == NonFiniteOrigin(
+        "model.layers.1.attention", "backward"
+    )
 
 
 def test_weights_that_are_not_finite_are_named(model: PreTrainedModel) -> None:
     name = "model.layers.1.ffn.down.weight"
     with torch.no_grad():
         model.get_parameter(name)[0, 0] = math.nan
-    found = origin(model, again(model))
+    found = find_origin(model, again(model))
     assert found == NonFiniteOrigin(name, "weight")
     assert str(found) == f"the weight {name} was not finite already, before this update"
 
@@ -111,8 +113,10 @@ def test_weights_that_are_not_finite_are_named(model: PreTrainedModel) -> None:
 def test_a_loss_that_is_not_finite_over_finite_logits_is_the_losss_own(
     model: PreTrainedModel,
 ) -> None:
-    assert origin(model, lambda: again(model)() * math.inf) == NonFiniteOrigin("loss", "forward")
-    found = origin(model, lambda: Steep.apply(again(model)()))
+    assert find_origin(model, lambda: again(model)() * math.inf) == NonFiniteOrigin(
+        "loss", "forward"
+    )
+    found = find_origin(model, lambda: Steep.apply(again(model)()))
     assert found == NonFiniteOrigin("loss", "backward")
     assert str(found).startswith(
         "every module's gradient is finite; the first gradient that is not"
@@ -126,14 +130,14 @@ def test_weights_that_have_grown_too_large_are_found_where_they_overflow(
     with torch.no_grad():
         for one in model.model.layers[1].ffn.parameters():
             one.fill_(1e30)
-    found = origin(model, again(model))
+    found = find_origin(model, again(model))
     assert found is not None and found.name.startswith("model.layers.1.ffn")
 
 
 COMPILED = """
 import math, torch
 from layerlab import build
-from layerlab.training.step.nonfinite import origin
+from layerlab.training.step.nonfinite import find_origin
 
 model = build("llama", width=16, layers=2, heads=2, vocab=64, context=16).train()
 ids = torch.arange(32).reshape(2, 16)
@@ -149,7 +153,7 @@ assert len(calls) == 2, calls
 with torch.no_grad():
     for weight in model.model.layers[1].ffn.parameters():
         weight.fill_(1e30)
-print(origin(model, again))
+print(find_origin(model, again))
 assert len(calls) == 2, calls
 """
 
@@ -166,13 +170,13 @@ def test_a_compiled_layer_is_watched_too() -> None:
 def test_the_user_is_told_in_one_line_what_to_type() -> None:
     train = TrainSection(updates=10, rate=0.01, precision="bf16")
     found = NonFiniteOrigin("model.layers.3.attention", "forward")
-    assert explained(found, math.nan, 120, train) == (
+    assert explain_origin(found, math.nan, 120, train) == (
         "loss is nan at update 120; the first module whose output is not finite is "
         "model.layers.3.attention; lower train.rate (now 0.01), "
         'or write train.precision = "fp32"'
     )
     plain = TrainSection(updates=10)
-    assert explained(None, 3.5, 7, plain) == (
+    assert explain_origin(None, 3.5, 7, plain) == (
         "the gradient of a finite loss is not finite at update 7; when the batch was run again, "
         "everything was finite; lower train.rate (now 0.001)"
     )

@@ -11,7 +11,7 @@ from layerlab.studies.budzinskiy25.models.component_rounding import ALONE
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
-from layerlab.studies.engine.statistics import LOOKED, Interval, resampled, summary, table
+from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import each, within
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
@@ -33,7 +33,7 @@ def one(draw: Draw, model: str, format: str) -> dict[str, Tensor]:
     from layerlab.numerics.emulation.arithmetic import regime
     from layerlab.numerics.emulation.attribution import outputs
     from layerlab.numerics.emulation.emulate import Emulation
-    from layerlab.numerics.prediction.monte_carlo import sampled
+    from layerlab.numerics.prediction.monte_carlo import sample_errors
     from layerlab.numerics.prediction.predict import spreads
 
     subject = patient(model)
@@ -49,7 +49,7 @@ def one(draw: Draw, model: str, format: str) -> dict[str, Tensor]:
         exact, variance = spreads(subject.model, call, kind, blocks, "variance")
         found = [
             variance,
-            sampled(subject.model, call, kind, blocks, draws=DRAWN)[1],
+            sample_errors(subject.model, call, kind, blocks, draws=DRAWN)[1],
             spreads(subject.model, call, kind, blocks, "bound")[1],
         ]
     observed = [length(one.double() - true) for one, true in zip(seen, exact, strict=True)]
@@ -99,18 +99,18 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            near(ratios, VARIANCE, TWICE, STUDY.claim, work.seed),
-            near(
+            judge_near(ratios, VARIANCE, TWICE, STUDY.claim, work.seed),
+            judge_near(
                 ratios,
                 SAMPLED,
                 NEAR,
                 "Errors drawn at random for every operation come within a quarter of it.",
                 work.seed,
             ),
-            telling(bounds),
+            judge_telling(bounds),
         ),
         frames={"ratios": table(rows)},
-        pictures=(drawn(ratios, formats[0]),),
+        pictures=(plot(ratios, formats[0]),),
         remarks=(
             f"Each draw is a passage of {TOKENS} tokens; errors are norms over all its tokens, "
             "behind each block and of the logits. The model's own code runs in the format, and "
@@ -142,7 +142,7 @@ def medians(
     Their intervals hold together.
     """
     return {
-        (*label, place): resampled(
+        (*label, place): bootstrap(
             found[:, index, kind],
             lambda one: float(np.median(one)),
             seed,
@@ -153,7 +153,7 @@ def medians(
     }
 
 
-def near(
+def judge_near(
     ratios: dict[tuple[str, str], np.ndarray], kind: int, factor: float, claim: str, seed: int
 ) -> Verdict:
     """Whether all medians are within a factor of what was foretold."""
@@ -175,7 +175,7 @@ def near(
     )
 
 
-def telling(bounds: dict[tuple[str, str], np.ndarray]) -> Verdict:
+def judge_telling(bounds: dict[tuple[str, str], np.ndarray]) -> Verdict:
     """Whether a worst case that runs along leaves anything to say."""
     empty = {label: float((found[:, -1] >= 1).mean()) for label, found in bounds.items()}
     endless = {label: float(np.isinf(found[:, -1]).mean()) for label, found in bounds.items()}
@@ -193,7 +193,7 @@ def telling(bounds: dict[tuple[str, str], np.ndarray]) -> Verdict:
     )
 
 
-def drawn(ratios: dict[tuple[str, str], np.ndarray], format: str) -> Picture:
+def plot(ratios: dict[tuple[str, str], np.ndarray], format: str) -> Picture:
     """Observed over foretold along the blocks of each model."""
     lines = []
     for kind, model in enumerate(builtin.NAMES):

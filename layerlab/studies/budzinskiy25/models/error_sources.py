@@ -9,7 +9,7 @@ from layerlab.studies.budzinskiy25.models.component_rounding import COMPONENTS, 
 from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
-from layerlab.studies.engine.statistics import LOOKED, Interval, resampled, summary, table
+from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.engine.verdict import above, each, within
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
@@ -40,7 +40,7 @@ def run(work: StudyContext) -> Outcome:
     parts = work.gather(one, cases)
     errors = {name: part["errors"] for name, part in zip(builtin.NAMES, parts, strict=True)}
     found = {
-        (model, name): shared(every, [name], work.seed)
+        (model, name): share_of(every, [name], work.seed)
         for model, every in errors.items()
         for name in COMPONENTS
         if every[:, NAMES.index(name)].any()
@@ -61,13 +61,13 @@ def run(work: StudyContext) -> Outcome:
     format = work.options["format"]
     return Outcome(
         verdicts=(
-            attention(errors, work.seed, format),
-            stepwise(found),
-            dominant(found),
-            adding(errors, work.seed),
+            judge_attention(errors, work.seed, format),
+            judge_stepwise(found),
+            judge_dominant(found),
+            judge_adding(errors, work.seed),
         ),
         frames={"components": table(rows)},
-        pictures=(drawn(found),),
+        pictures=(plot(found),),
         remarks=(
             f"Each draw is a passage of {TOKENS} tokens. The model's own code runs in {format}, "
             f"{work.options['mode']}: one component is rounded at a time and all others are in "
@@ -83,10 +83,10 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def shared(errors: np.ndarray, names: list[str], seed: int) -> Interval:
+def share_of(errors: np.ndarray, names: list[str], seed: int) -> Interval:
     """The share of the squared error that some components give, each alone, over all passages."""
     places = [NAMES.index(name) for name in names]
-    return resampled(
+    return bootstrap(
         errors,
         lambda draws: float(draws[:, places].sum() / draws[:, -1].sum()),
         seed,
@@ -94,9 +94,9 @@ def shared(errors: np.ndarray, names: list[str], seed: int) -> Interval:
     )
 
 
-def attention(errors: dict[str, np.ndarray], seed: int, format: str) -> Verdict:
+def judge_attention(errors: dict[str, np.ndarray], seed: int, format: str) -> Verdict:
     """Whether attention's core is where the error comes from, as the source's advice supposes."""
-    found = {model: shared(every, list(ATTENTION), seed) for model, every in errors.items()}
+    found = {model: share_of(every, list(ATTENTION), seed) for model, every in errors.items()}
     said = ", ".join(f"{one} ({model})" for model, one in found.items())
     least = min(found.values(), key=lambda one: one.value)
     return Verdict(
@@ -108,7 +108,7 @@ def attention(errors: dict[str, np.ndarray], seed: int, format: str) -> Verdict:
     )
 
 
-def stepwise(found: dict[tuple[str, str], Interval]) -> Verdict:
+def judge_stepwise(found: dict[tuple[str, str], Interval]) -> Verdict:
     """The same where no fused kernel keeps scores and softmax in float32."""
     own = {name: one for (model, name), one in found.items() if model == STEPWISE}
     scores = own.pop("scores and softmax", Interval(0.0, 0.0, 0.0))
@@ -128,7 +128,7 @@ def stepwise(found: dict[tuple[str, str], Interval]) -> Verdict:
     )
 
 
-def dominant(found: dict[tuple[str, str], Interval]) -> Verdict:
+def judge_dominant(found: dict[tuple[str, str], Interval]) -> Verdict:
     """Whether one component is the largest in every model."""
     largest = {}
     for model in builtin.NAMES:
@@ -151,9 +151,9 @@ def dominant(found: dict[tuple[str, str], Interval]) -> Verdict:
     )
 
 
-def adding(errors: dict[str, np.ndarray], seed: int) -> Verdict:
+def judge_adding(errors: dict[str, np.ndarray], seed: int) -> Verdict:
     """Whether the shares add up to the whole."""
-    found = {model: shared(every, list(COMPONENTS), seed) for model, every in errors.items()}
+    found = {model: share_of(every, list(COMPONENTS), seed) for model, every in errors.items()}
     said = ", ".join(f"{one} ({model})" for model, one in found.items())
     return Verdict(
         claim="The errors of the components are uncorrelated: their squares add up to the whole.",
@@ -165,7 +165,7 @@ def adding(errors: dict[str, np.ndarray], seed: int) -> Verdict:
     )
 
 
-def drawn(found: dict[tuple[str, str], Interval]) -> Picture:
+def plot(found: dict[tuple[str, str], Interval]) -> Picture:
     """The shares, model by model."""
     ordered = sorted(found, key=lambda key: (builtin.NAMES.index(key[0]), -found[key].value))
     shares = [

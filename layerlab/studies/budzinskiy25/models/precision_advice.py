@@ -9,7 +9,7 @@ from layerlab.studies.budzinskiy25.models.component_rounding import Trials
 from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
-from layerlab.studies.engine.statistics import LOOKED, Interval, resampled, summary, table
+from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.engine.verdict import below, each
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
@@ -52,7 +52,7 @@ def run(work: StudyContext) -> Outcome:
     parts = work.gather(one, cases)
     errors = {name: part["errors"] for name, part in zip(builtin.NAMES, parts, strict=True)}
     found = {
-        (model, name): left(every, name, work.seed)
+        (model, name): share_left(every, name, work.seed)
         for model, every in errors.items()
         for name in NAMES[:-1]
     }
@@ -71,14 +71,14 @@ def run(work: StudyContext) -> Outcome:
     format = work.options["format"]
     return Outcome(
         verdicts=(
-            advised(found, format),
-            stepwise(found),
-            most(found),
-            together(found),
-            islands(found),
+            judge_advised(found, format),
+            judge_stepwise(found),
+            judge_most(found),
+            judge_together(found),
+            judge_islands(found),
         ),
         frames={"kept": table(rows)},
-        pictures=(drawn(found, format),),
+        pictures=(plot(found, format),),
         remarks=(
             f"Each draw is a passage of {TOKENS} tokens. As in the source, the result of every "
             f"operation is rounded to {format}, norms, softmax and rotary tables among them; what "
@@ -96,10 +96,10 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def left(errors: np.ndarray, name: str, seed: int) -> Interval:
+def share_left(errors: np.ndarray, name: str, seed: int) -> Interval:
     """The share of the squared error that is left, over all passages."""
     place = NAMES.index(name)
-    return resampled(
+    return bootstrap(
         errors,
         lambda draws: float(draws[:, place].sum() / draws[:, -1].sum()),
         seed,
@@ -114,11 +114,11 @@ def _of(found: Found, kept: str) -> dict[str, Interval]:
     return {model: one for (model, name), one in found.items() if name == kept}
 
 
-def _said(found: dict[str, Interval]) -> str:
+def _describe(found: dict[str, Interval]) -> str:
     return ", ".join(f"{one} ({model})" for model, one in found.items())
 
 
-def advised(found: Found, format: str) -> Verdict:
+def judge_advised(found: Found, format: str) -> Verdict:
     """The source's advice on models whose attention is one fused call."""
     kept = {model: one for model, one in _of(found, SOFTMAX).items() if model != STEPWISE}
     least = max(kept.values(), key=lambda one: one.value)
@@ -127,12 +127,12 @@ def advised(found: Found, format: str) -> Verdict:
         word=_lower(kept, 1 - WORTH),
         number=least.value,
         said=f"with scores and softmax exact, of the squared error in {format} are left "
-        f"{_said(kept)}; below {1 - WORTH:g} was asked for in both",
+        f"{_describe(kept)}; below {1 - WORTH:g} was asked for in both",
         looked=True,
     )
 
 
-def stepwise(found: Found) -> Verdict:
+def judge_stepwise(found: Found) -> Verdict:
     """The same where the largest scores are."""
     kept = found[STEPWISE, SOFTMAX]
     return Verdict(
@@ -146,7 +146,7 @@ def stepwise(found: Found) -> Verdict:
     )
 
 
-def most(found: Found) -> Verdict:
+def judge_most(found: Found) -> Verdict:
     """Whether what is advised is what helps most."""
     best, apart = {}, {}
     for model in builtin.NAMES:
@@ -170,7 +170,7 @@ def most(found: Found) -> Verdict:
     )
 
 
-def together(found: Found) -> Verdict:
+def judge_together(found: Found) -> Verdict:
     """What mixed precision is: scores, softmax, norms and stream at once."""
     kept = _of(found, ALL)
     return Verdict(
@@ -178,14 +178,16 @@ def together(found: Found) -> Verdict:
         "squared error, or more.",
         word=_lower(kept, 1 - THIRD),
         number=max(one.value for one in kept.values()),
-        said=f"squared error left: {_said(kept)}; below {1 - THIRD:.3g} was asked for in each. The "
-        "rest comes from weights and from products, whose results are rounded",
+        said=(
+            f"squared error left: {_describe(kept)}; below {1 - THIRD:.3g} was asked for in each. "
+            "The rest comes from weights and from products, whose results are rounded"
+        ),
         source="Own",
         looked=True,
     )
 
 
-def islands(found: Found) -> Verdict:
+def judge_islands(found: Found) -> Verdict:
     """What code in use has followed already."""
     kept = {model: one for model, one in _of(found, AS_RUN).items() if model != STEPWISE}
     return Verdict(
@@ -193,7 +195,7 @@ def islands(found: Found) -> Verdict:
         word=_lower(kept, 1.0),
         number=max(one.value for one in kept.values()),
         said=f"squared error of the code as it runs, over that with every result rounded: "
-        f"{_said(kept)}; below 1 was asked for in both, and no size",
+        f"{_describe(kept)}; below 1 was asked for in both, and no size",
         source="Own",
     )
 
@@ -203,7 +205,7 @@ def _lower(found: dict[str, Interval], limit: float) -> Word:
     return each(below(one, limit) for one in found.values())
 
 
-def drawn(found: Found, format: str) -> Picture:
+def plot(found: Found, format: str) -> Picture:
     """What is left, part by part and model by model."""
     shown = [
         Gap(

@@ -40,7 +40,7 @@ class Module:
     normwise: bool = False
 
 
-def measured(module: Module, generator: torch.Generator) -> Tensor:
+def measure(module: Module, generator: torch.Generator) -> Tensor:
     """The numbers of one module, in the order of `COLUMNS`."""
     f, x = module.f, module.x
     value = f(x)
@@ -57,16 +57,16 @@ def measured(module: Module, generator: torch.Generator) -> Tensor:
         exact = condition_numbers.componentwise(jacobian, flat, value)
         reach = condition_numbers.quotient(jacobian.abs() @ flat.abs(), value)
         shifts = (jacobian[reach.argmax()].sign() * flat.abs()).view_as(x)
-    worst = amplified(module, shifts)
+    worst = amplify(module, shifts)
     drawn = []
     for _ in range(SIGNS):
         signs = torch.randint(0, 2, x.shape, generator=generator) * 2.0 - 1
-        drawn.append(amplified(module, x * signs))
+        drawn.append(amplify(module, x * signs))
     typical = torch.stack(drawn).median()
     return torch.stack([module.form, module.uniform, exact, worst, typical])
 
 
-def amplified(module: Module, shift: Tensor) -> Tensor:
+def amplify(module: Module, shift: Tensor) -> Tensor:
     """How much larger the relative change behind a module is than `STEP`, that in front of it.
 
     From both sides, so that changes of second order cancel.

@@ -12,7 +12,7 @@ from torch import Tensor
 from layerlab.studies.budzinskiy25.support.reference_transformer import (
     NormName,
     Weights,
-    centred,
+    centre,
     softmax,
 )
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Draws, Exact
@@ -26,7 +26,7 @@ def normed(arithmetic: Exact, x: Draws, norm: NormName) -> Part:
 
     Source: budzinskiy25, Lemma 3.6 and Lemma 3.8.
     """
-    y = centred(arithmetic, x) if norm == "layer" else x
+    y = centre(arithmetic, x) if norm == "layer" else x
     size = arithmetic.root(arithmetic.total(arithmetic.multiply(y, y)))
     nothing = size == 0
     size = torch.where(nothing, torch.ones_like(size), size)
@@ -38,12 +38,12 @@ def normed(arithmetic: Exact, x: Draws, norm: NormName) -> Part:
         along = arithmetic.total(arithmetic.multiply(scaled, direction))
         across = arithmetic.subtract(scaled, arithmetic.multiply(direction, along))
         found = arithmetic.divide(across, size).masked_fill(nothing, 0)
-        return centred(arithmetic, found) if norm == "layer" else found
+        return centre(arithmetic, found) if norm == "layer" else found
 
     return arithmetic.multiply(direction, root), pull
 
 
-def attended(arithmetic: Exact, x: Draws, weights: Weights) -> Part:
+def attend(arithmetic: Exact, x: Draws, weights: Weights) -> Part:
     """Attention of `decoder` and its pullback.
 
     Source: budzinskiy25, Lemma 3.14.
@@ -68,7 +68,7 @@ def attended(arithmetic: Exact, x: Draws, weights: Weights) -> Part:
     return arithmetic.product(share, value), pull
 
 
-def fed(arithmetic: Exact, x: Draws, weights: Weights) -> Part:
+def feed(arithmetic: Exact, x: Draws, weights: Weights) -> Part:
     """The two-layer perceptron of `decoder` and its pullback; ReLU has the slope 0 at 0.
 
     Source: budzinskiy25, Lemma 3.10.
@@ -88,10 +88,10 @@ def block(arithmetic: Exact, x: Draws, weights: Weights, norm: NormName = "layer
     Source: budzinskiy25, (6) and (9).
     """
     first, back_first = normed(arithmetic, x, norm)
-    branch, back_attention = attended(arithmetic, first, weights)
+    branch, back_attention = attend(arithmetic, first, weights)
     middle = arithmetic.add(x, branch)
     second, back_second = normed(arithmetic, middle, norm)
-    update, back_fed = fed(arithmetic, second, weights)
+    update, back_fed = feed(arithmetic, second, weights)
 
     def pull(gradient: Draws) -> Draws:
         gradient = arithmetic.add(gradient, back_second(back_fed(gradient)))

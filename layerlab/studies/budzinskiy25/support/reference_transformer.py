@@ -47,7 +47,7 @@ def root_mean_square(arithmetic: Exact, x: Draws) -> Draws:
     return arithmetic.multiply(direction, arithmetic.root_of(x.shape[-1]))
 
 
-def centred(arithmetic: Exact, x: Draws) -> Draws:
+def centre(arithmetic: Exact, x: Draws) -> Draws:
     """C(x) = x - mean(x), row by row.
 
     Source: budzinskiy25, Lemma 3.7.
@@ -61,7 +61,7 @@ def layer_norm(arithmetic: Exact, x: Draws) -> Draws:
 
     Source: budzinskiy25, (1).
     """
-    return root_mean_square(arithmetic, centred(arithmetic, x))
+    return root_mean_square(arithmetic, centre(arithmetic, x))
 
 
 NORMS: dict[str, Norm] = {"layer": layer_norm, "rms": root_mean_square}

@@ -43,7 +43,7 @@ def norms(x: Tensor) -> Iterator[Rounded]:
     yield Rounded(
         name="centring",
         row="Lemma 4.10",
-        run=lambda a: reference_transformer.centred(a, a.take(x)),
+        run=lambda a: reference_transformer.centre(a, a.take(x)),
         limit=(1 + away) * centred,
     )
     yield Rounded(
@@ -80,7 +80,7 @@ def attentions(x: Tensor, weights: Weights, digits: int = 53) -> Iterator[Rounde
     yield Rounded(
         name="scores",
         row="Lemma 4.17",
-        run=lambda a: scored(a, x, weights),
+        run=lambda a: score_pairs(a, x, weights),
         limit=(2 * width + inner + 1) * size,
     )
     yield from softmaxes(scores if digits == 53 else Strict(digits).take(scores).double())
@@ -121,7 +121,7 @@ def softmaxes(scores: Tensor) -> Iterator[Rounded]:
         )
 
 
-def scored(arithmetic: Exact, x: Tensor, weights: Weights) -> Tensor:
+def score_pairs(arithmetic: Exact, x: Tensor, weights: Weights) -> Tensor:
     """(W_q x_t) . (W_k x_i) / sqrt(d_h) of all pairs."""
     held, own = arithmetic.take(x), weights.taken(arithmetic)
     query, key = arithmetic.product(held, own.query.mT), arithmetic.product(held, own.key.mT)

@@ -56,7 +56,7 @@ def carrier_of(digits: int) -> torch.dtype:
     )
 
 
-def laid(x: Tensor) -> Tensor:
+def draws_last(x: Tensor) -> Tensor:
     """The same numbers with the draw as the fastest axis in memory.
 
     Source: Own.
@@ -72,10 +72,10 @@ class Exact:
 
     def take(self, x: Tensor) -> Tensor:
         """Numbers from outside, in the carrier."""
-        return laid(x.to(self.dtype))
+        return draws_last(x.to(self.dtype))
 
     def product(self, x: Left, y: Right) -> Draws:
-        return laid(x @ y)
+        return draws_last(x @ y)
 
     def total(self, x: Draws) -> Sums:
         """Sum over the last axis, which stays with length 1."""
@@ -119,7 +119,7 @@ class Strict(Exact):
         self._spaces: dict[Any, Tensor] = {}
         near = self if self.dtype == torch.float64 else Strict(digits, carrier=torch.float64)
         self._near: Round = near._nearest
-        stochastic = None if mode == "nearest" else _copied(digits, mode, generator)
+        stochastic = None if mode == "nearest" else _copy(digits, mode, generator)
         self._round: Round = stochastic or self._nearest
         # For results that are made in float64 and belong in a narrower carrier.
         self._wide: Round = stochastic or self._near
@@ -130,7 +130,7 @@ class Strict(Exact):
 
     def take(self, x: Tensor) -> Tensor:
         # To nearest in any mode, and in float64 first: a narrow carrier would round it before.
-        fresh = laid(x.double()).clone(memory_format=torch.preserve_format)
+        fresh = draws_last(x.double()).clone(memory_format=torch.preserve_format)
         return self._near(fresh).to(self.dtype)
 
     def product(self, x: Left, y: Right) -> Draws:
@@ -196,7 +196,7 @@ class Strict(Exact):
         return self._spaces[key]
 
 
-def _copied(digits: int, mode: str, generator: torch.Generator | None) -> Round:
+def _copy(digits: int, mode: str, generator: torch.Generator | None) -> Round:
     from layerlab.numerics.formats.round import rounder
 
     return rounder(f"t{digits}", mode, generator)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from layerlab.observe.tracing.records import Layer
 
 
-def known(layer: "Layer", subject: "LoadedModel") -> "Theory":
+def theory_of(layer: "Layer", subject: "LoadedModel") -> "Theory":
     """The parts of a block that a trace handed out, checked against what the model computed."""
     # Late: the list of studies needs no transformers.
     from layerlab.measures.support.rounding_theory import theory

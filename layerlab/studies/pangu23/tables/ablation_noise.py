@@ -8,7 +8,7 @@ from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import TABLES
 from layerlab.studies.engine.statistics import Interval, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
-from layerlab.studies.engine.verdict import above, agreed
+from layerlab.studies.engine.verdict import above, combine
 
 # Questions of C-Eval; the source does not say which of the two splits it took.
 SPLITS = {"validation": 1346, "test": 12_342}
@@ -60,7 +60,7 @@ CONTESTS = (
 
 def word(found: Contest) -> Word:
     """What both splits say, of which the source does not say which it took."""
-    return agreed(above(found.interval(questions), 0) for questions in SPLITS.values())
+    return combine(above(found.interval(questions), 0) for questions in SPLITS.values())
 
 
 def run(work: StudyContext) -> Outcome:
@@ -80,13 +80,13 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            judged(BOTH, STUDY.claim),
-            judged(SERIES, "A series of two terms is more accurate than the plain activation."),
-            judged(SHORTCUT, "An augmented shortcut of the width over 32 raises accuracy."),
-            judged(WIDENET, "Both modules together are more accurate than WideNet."),
+            judge(BOTH, STUDY.claim),
+            judge(SERIES, "A series of two terms is more accurate than the plain activation."),
+            judge(SHORTCUT, "An augmented shortcut of the width over 32 raises accuracy."),
+            judge(WIDENET, "Both modules together are more accurate than WideNet."),
         ),
         frames={"contests": table(rows)},
-        pictures=(drawn(),),
+        pictures=(plot(),),
         remarks=(
             "Intervals are those of independent questions, two proportions, unpaired: two models "
             "that answer the same questions differ by less chance than that, and the answers are "
@@ -97,7 +97,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def judged(found: Contest, claim: str) -> Verdict:
+def judge(found: Contest, claim: str) -> Verdict:
     """One difference against chance."""
     said = ", ".join(
         f"{found.interval(questions)} if it was the {split} split of {questions:,} questions"
@@ -113,7 +113,7 @@ def judged(found: Contest, claim: str) -> Verdict:
     )
 
 
-def drawn() -> Picture:
+def plot() -> Picture:
     """Every contest with the interval of both splits."""
     shown = []
     for one in CONTESTS:

@@ -14,7 +14,7 @@ LATENCY = {OURS: 43.00, THEIRS: 47.60}
 DIGIT = 0.005
 
 
-def counted(name: str, preset: str, **sizes: int) -> Account:
+def count_costs(name: str, preset: str, **sizes: int) -> Account:
     """A variant at a published shape, some sizes changed."""
     found = design(name, preset=preset, sizes=sizes)
     return account(found.spec, found.shape)
@@ -22,10 +22,13 @@ def counted(name: str, preset: str, **sizes: int) -> Account:
 
 def accounting() -> dict[str, float]:
     """Millions of parameters: where the 7B model and its baseline differ."""
-    ours, plain = (counted(name, OURS) for name in ("pangu-pi", "llama"))
+    ours, plain = (count_costs(name, OURS) for name in ("pangu-pi", "llama"))
     shape = design(THEIRS).shape
-    block = counted("llama", THEIRS, layers=2).blocks - counted("llama", THEIRS, layers=1).blocks
-    small = counted("llama", OURS, vocab=shape.vocab)
+    block = (
+        count_costs("llama", THEIRS, layers=2).blocks
+        - count_costs("llama", THEIRS, layers=1).blocks
+    )
+    small = count_costs("llama", OURS, vocab=shape.vocab)
     found = {
         "one block": block,
         "attention of one block": 4 * shape.width**2,
@@ -33,14 +36,14 @@ def accounting() -> dict[str, float]:
         "its vocabulary": plain.parameters - small.parameters,
         "three blocks": 3 * block,
         "PanGu-pi 7B": ours.parameters,
-        "Llama 7B": counted("llama", THEIRS).parameters,
+        "Llama 7B": count_costs("llama", THEIRS).parameters,
     }
     return {name: number / 1e6 for name, number in found.items()}
 
 
 def read_per_token(layers: int, vocab: int) -> float:
     """Weights of blocks and head, read for each token that is decoded."""
-    found = counted("llama", THEIRS, layers=layers, vocab=vocab)
+    found = count_costs("llama", THEIRS, layers=layers, vocab=vocab)
     return float(found.blocks + found.head)
 
 
@@ -60,7 +63,7 @@ def run(work: StudyContext) -> Outcome:
     )
     rows = [{"what": name, "millions": number} for name, number in found.items()]
     return Outcome(
-        verdicts=(pays(found), similar(found), faster()),
+        verdicts=(judge_pays(found), judge_similar(found), judge_faster()),
         frames={"parameters": table(rows)},
         pictures=(picture,),
         remarks=(
@@ -70,7 +73,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def pays(found: dict[str, float]) -> Verdict:
+def judge_pays(found: dict[str, float]) -> Verdict:
     """Whether the modules' parameters are what three layers were given up for."""
     worth = found["its modules"] / found["one block"]
     # A block has at least its attention, whatever the feed-forward is.
@@ -87,7 +90,7 @@ def pays(found: dict[str, float]) -> Verdict:
     )
 
 
-def similar(found: dict[str, float]) -> Verdict:
+def judge_similar(found: dict[str, float]) -> Verdict:
     """Whether both models have the same number of parameters."""
     ratio = found["PanGu-pi 7B"] / found["Llama 7B"]
     return Verdict(
@@ -100,7 +103,7 @@ def similar(found: dict[str, float]) -> Verdict:
     )
 
 
-def faster() -> Verdict:
+def judge_faster() -> Verdict:
     """Whether the printed speed-up is more than the layers and the vocabularies give."""
     printed = LATENCY[OURS] / LATENCY[THEIRS]
     vocab, theirs = (design(name).shape.vocab for name in (OURS, THEIRS))

@@ -49,12 +49,12 @@ def rivals(width: int) -> dict[str, tuple[Any, Any, float]]:
 
     Those of the 1B are no wider than the 1B.
     """
-    from layerlab.latency.candidates import contestant
+    from layerlab.latency.candidates import build_candidate
     from layerlab.latency.parameter_matching import pair, read_weights
 
     wide = min(width, SHAPE)
     sizes = f"width={wide},layers={DEPTH},heads={wide // HEAD},vocab={VOCAB * wide // SHAPE}"
-    same = [contestant(f"{name}:{sizes}") for name in ("pangu-pi", small_models.PLAIN)]
+    same = [build_candidate(f"{name}:{sizes}") for name in ("pangu-pi", small_models.PLAIN)]
     counts = [one.account() for one in same]
     assert counts[0] is not None and counts[1] is not None
     fewer = pair("fewer-layers", shape="7b", width=width)
@@ -64,17 +64,17 @@ def rivals(width: int) -> dict[str, tuple[Any, Any, float]]:
     }
 
 
-def timed(width: int, device: str, repetitions: int) -> dict[str, Any]:
+def measure_times(width: int, device: str, repetitions: int) -> dict[str, Any]:
     """Both comparisons; a CPU's in processor time of one thread, which others do not lengthen."""
     from layerlab.latency import measure
-    from layerlab.latency.config import setting
+    from layerlab.latency.config import latency_config
 
-    chosen = setting(
+    chosen = latency_config(
         device=device, threads=1, context=CONTEXT, new=NEW, repetitions=repetitions, batch=1
     )
     found = {}
     for name, (pangu, llama, predicted) in rivals(width).items():
-        one = measure.timed([pangu, llama], chosen).to_json()
+        one = measure.measure_latency([pangu, llama], chosen).to_json()
         found[name] = {
             "ratio": one["ratio"]["decode"],
             "predicted": predicted,
@@ -100,14 +100,14 @@ def run(work: StudyContext) -> Outcome:
     width, device = work.options["width"], work.options["device"]
     file = place(work.runs, width, device)
     if not work.fast:
-        write_file(file, json.dumps(timed(width, device, work.draws)))
+        write_file(file, json.dumps(measure_times(width, device, work.draws)))
     found = json.loads(file.read_text("utf-8")) if file.is_file() else None
-    notes = [told(found), *kept_to(found)] if found else [UNTIMED]
-    verdicts = (quicker(found), costs(found), explained(found))
+    notes = [describe_times(found), *check_plan(found)] if found else [UNTIMED]
+    verdicts = (judge_quicker(found), judge_costs(found), judge_explained(found))
     return Outcome(
-        verdicts=tuple(replicated(one, found) for one in verdicts),
+        verdicts=tuple(judge_replicated(one, found) for one in verdicts),
         frames={"steps": table(rows(found))},
-        pictures=(drawn(found),),
+        pictures=(plot(found),),
         remarks=(
             f"A step is a token at batch 1 behind a prompt of {CONTEXT} tokens, in float32 on a "
             f"CPU and bfloat16 on a GPU. Models have weights at random and the layers of the "
@@ -125,7 +125,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def told(found: Measured) -> str:
+def describe_times(found: Measured) -> str:
     """Where the times are from."""
     one = found[FEWER]
     machine = one["machine"]
@@ -138,7 +138,7 @@ def told(found: Measured) -> str:
     )
 
 
-def kept_to(found: Measured) -> list[str]:
+def check_plan(found: Measured) -> list[str]:
     """What a reader has to know where the plan was not kept."""
     pairs = found[FEWER]["ratio"]["pairs"]
     if pairs == PLANNED:
@@ -150,12 +150,12 @@ def kept_to(found: Measured) -> list[str]:
     ]
 
 
-def replicated(verdict: Verdict, found: Measured | None) -> Verdict:
+def judge_replicated(verdict: Verdict, found: Measured | None) -> Verdict:
     """With as many repetitions as there are, marked where that is not the plan's number."""
     if found is None:
         return verdict
     pairs = found[FEWER]["ratio"]["pairs"]
-    return replace(verdict, unit=f"{pairs} repetitions", looked=bool(kept_to(found)))
+    return replace(verdict, unit=f"{pairs} repetitions", looked=bool(check_plan(found)))
 
 
 def quotient(found: Measured, name: str) -> Interval:
@@ -172,19 +172,19 @@ def below(found: Interval, most: float) -> Word:
     return "holds" if found.high < most else "fails" if found.low > most else "not decided"
 
 
-def printed(name: str) -> float:
+def printed_ratio(name: str) -> float:
     """The source's quotient."""
     pangu, llama = PRINTED[name]
     return pangu / llama
 
 
-def untimed(claim: str, name: str, source: str) -> Verdict:
+def judge_untimed(claim: str, name: str, source: str) -> Verdict:
     """Nothing is said where nothing was timed."""
     return Verdict(
         claim=claim,
         word="not decided",
-        number=printed(name),
-        said=f"no times were at hand; the source prints a quotient of {printed(name):.3f}",
+        number=printed_ratio(name),
+        said=f"no times were at hand; the source prints a quotient of {printed_ratio(name):.3f}",
         source=source,
     )
 
@@ -195,42 +195,42 @@ def steps(found: Measured, name: str) -> str:
     return f"a step takes {pangu:.3g} against {llama:.3g} ms"
 
 
-def quicker(found: Measured | None) -> Verdict:
+def judge_quicker(found: Measured | None) -> Verdict:
     """With the layers of the source's 7B."""
     if found is None:
-        return untimed(STUDY.claim, FEWER, "")
+        return judge_untimed(STUDY.claim, FEWER, "")
     ratio = quotient(found, FEWER)
     return Verdict(
         claim=STUDY.claim,
         word=below(ratio, FASTER),
         number=ratio.value,
         said=f"{steps(found, FEWER)}, {ratio} times as long; the source prints "
-        f"{printed(FEWER):.3f}, and at most {FASTER:.3f} was asked for",
+        f"{printed_ratio(FEWER):.3f}, and at most {FASTER:.3f} was asked for",
     )
 
 
-def costs(found: Measured | None) -> Verdict:
+def judge_costs(found: Measured | None) -> Verdict:
     """With the same layers in both."""
     claim = "At one depth both modules of PanGu-pi cost 4 % of a step."
     if found is None:
-        return untimed(claim, SAME, PLACES[SAME])
+        return judge_untimed(claim, SAME, PLACES[SAME])
     ratio = quotient(found, SAME)
     return Verdict(
         claim=claim,
         word=below(ratio, COST),
         number=ratio.value,
         said=f"{steps(found, SAME)}, {ratio} times as long; the source prints "
-        f"{printed(SAME):.3f}, and at most {COST:g} was asked for",
+        f"{printed_ratio(SAME):.3f}, and at most {COST:g} was asked for",
         source=PLACES[SAME],
     )
 
 
-def explained(found: Measured | None) -> Verdict:
+def judge_explained(found: Measured | None) -> Verdict:
     """By the weights that a token reads."""
     claim = "The time of a step is that of the weights it reads, so that layers alone explain it."
     source = "Own, on pangu23, section 5.3"
     if found is None:
-        return untimed(claim, FEWER, source)
+        return judge_untimed(claim, FEWER, source)
     ratio, predicted = quotient(found, FEWER), found[FEWER]["predicted"]
     beside = Interval(*(one / predicted for one in (ratio.value, ratio.low, ratio.high)))
     inside = beside.low > 1 - NEAR and beside.high < 1 + NEAR
@@ -249,7 +249,7 @@ def rows(found: Measured | None) -> list[dict[str, Any]]:
     """What was printed beside what was timed."""
     made = []
     for name in PRINTED:
-        row: dict[str, Any] = {"comparison": name, "printed": printed(name)}
+        row: dict[str, Any] = {"comparison": name, "printed": printed_ratio(name)}
         if found is not None:
             one, ratio = found[name], quotient(found, name)
             row |= {
@@ -264,11 +264,11 @@ def rows(found: Measured | None) -> list[dict[str, Any]]:
     return made
 
 
-def drawn(found: Measured | None) -> Picture:
+def plot(found: Measured | None) -> Picture:
     """Quotients one below the other."""
     shown = []
     for name in PRINTED:
-        shown.append(Gap(name=f"{name}: printed", middle=printed(name), low=None, high=None))
+        shown.append(Gap(name=f"{name}: printed", middle=printed_ratio(name), low=None, high=None))
         if found is not None:
             ratio = quotient(found, name)
             shown += [

@@ -42,7 +42,7 @@ def beyond(row: Row) -> bool:
     return abs(float(row["difference"])) >= CELL + AVERAGE
 
 
-def ranked(found: Published) -> bool:
+def is_ranked(found: Published) -> bool:
     """Whether the models stand in the same order by both averages."""
     printed = sorted(found.rows, key=found.printed)
     return printed == sorted(found.rows, key=lambda model: found.recomputed(model).mean.value)
@@ -67,7 +67,7 @@ def run(work: StudyContext) -> Outcome:
         x="points of a per cent",
     )
     return Outcome(
-        verdicts=(follow(every), order()),
+        verdicts=(judge_follow(every), judge_order()),
         frames={"averages": table(every)},
         pictures=(picture,),
         remarks=(
@@ -77,7 +77,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def follow(every: list[Row]) -> Verdict:
+def judge_follow(every: list[Row]) -> Verdict:
     """Cell by cell."""
     off = [row for row in every if not same(row)]
     slips = [row for row in off if beyond(row)]
@@ -95,9 +95,9 @@ def follow(every: list[Row]) -> Verdict:
     )
 
 
-def order() -> Verdict:
+def judge_order() -> Verdict:
     """Whether it matters."""
-    changed = [found.number for found in tables().values() if not ranked(found)]
+    changed = [found.number for found in tables().values() if not is_ranked(found)]
     return Verdict(
         claim="The order of the models is that of the averages that the cells give.",
         word="fails" if changed else "holds",

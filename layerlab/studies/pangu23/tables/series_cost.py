@@ -19,7 +19,7 @@ CHOSEN = 2
 Row = dict[str, Any]
 
 
-def counted(n: int, form: str) -> Account:
+def count_costs(n: int, form: str) -> Account:
     """The 1B model of the source with a series of n terms, and without an augmented shortcut."""
     options = {} if n == 1 else {"form": form}
     found = design(f"siaf-{n}", preset=SIZE, options=options)
@@ -38,10 +38,10 @@ def excess(value: float, base: float) -> float:
 
 def rows(form: str) -> list[Row]:
     """Per cent above one term: parameters, products, all operations, and what is printed."""
-    base = counted(1, form)
+    base = count_costs(1, form)
     found: list[Row] = []
     for n, milliseconds in PRINTED.items():
-        own = counted(n, form)
+        own = count_costs(n, form)
         found.append(
             {
                 "form": form,
@@ -84,7 +84,7 @@ def run(work: StudyContext) -> Outcome:
         log="",
     )
     return Outcome(
-        verdicts=(ignored(every), matrices(every), steady()),
+        verdicts=(judge_ignored(every), judge_matrices(every), judge_steady()),
         frames={"terms": table([row for found in every.values() for row in found])},
         pictures=(picture,),
         remarks=(
@@ -96,7 +96,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def ignored(every: dict[str, list[Row]]) -> Verdict:
+def judge_ignored(every: dict[str, list[Row]]) -> Verdict:
     """Whether two terms can be ignored, as counted."""
     two = every["affine-in"][CHOSEN - 1]
     largest = max(float(two["parameters"]), float(two["operations"]))
@@ -112,7 +112,7 @@ def ignored(every: dict[str, list[Row]]) -> Verdict:
     )
 
 
-def matrices(every: dict[str, list[Row]]) -> Verdict:
+def judge_matrices(every: dict[str, list[Row]]) -> Verdict:
     """Whether the same holds where every term has its matrix."""
     two = every["multi-projection"][CHOSEN - 1]
     least = min(float(two["parameters"]), float(two["operations"]))
@@ -128,7 +128,7 @@ def matrices(every: dict[str, list[Row]]) -> Verdict:
     )
 
 
-def steady() -> Verdict:
+def judge_steady() -> Verdict:
     """Whether each further term costs the same time, as it costs the same count."""
     steps = [PRINTED[n + 1] - PRINTED[n] for n in (1, 2, 3)]
     # Two numbers rounded to 0.01 put an error of 0.01 on each step, and 0.02 between two.

@@ -20,24 +20,24 @@ DIGIT = 0.005
 Row = dict[str, float | int]
 
 
-def counted(name: str, **options: object) -> Account:
+def count_costs(name: str, **options: object) -> Account:
     """A variant at the shape of the source's 1B model."""
     found = design(name, preset=SIZE, options=options)
     return account(found.spec, found.shape)
 
 
-def added(r: int, form: str = "bottleneck") -> int:
+def added_parameters(r: int, form: str = "bottleneck") -> int:
     """Parameters that a shortcut adds in all layers."""
-    base = counted("llama").parameters
-    return counted(f"as-{r}", form=form).parameters - base
+    base = count_costs("llama").parameters
+    return count_costs(f"as-{r}", form=form).parameters - base
 
 
 def rows() -> list[Row]:
     """Per cent above no shortcut: weights read for a token, and what is printed."""
-    base = counted("llama")
+    base = count_costs("llama")
     found: list[Row] = []
     for r, milliseconds in PRINTED.items():
-        more = added(r)
+        more = added_parameters(r)
         found.append(
             {
                 "r": r,
@@ -78,7 +78,7 @@ def run(work: StudyContext) -> Outcome:
         log="xy",
     )
     return Outcome(
-        verdicts=(sixteen(), by_weights(found), slower(), additive()),
+        verdicts=(judge_sixteen(), judge_by_weights(found), judge_slower(), judge_additive()),
         frames={"widths": table(found)},
         pictures=(picture,),
         remarks=(
@@ -90,9 +90,9 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def sixteen() -> Verdict:
+def judge_sixteen() -> Verdict:
     """The price of the bottleneck against that of a square matrix."""
-    ratio = added(1, form="full") / added(CHOSEN)
+    ratio = added_parameters(1, form="full") / added_parameters(CHOSEN)
     return Verdict(
         claim=STUDY.claim,
         word="holds" if ratio == 16 else "fails",
@@ -103,7 +103,7 @@ def sixteen() -> Verdict:
     )
 
 
-def by_weights(found: list[Row]) -> Verdict:
+def judge_by_weights(found: list[Row]) -> Verdict:
     """Whether the printed latencies are those of the weights that the shapes add."""
     off: dict[int, float] = {}
     for row in found:
@@ -130,7 +130,7 @@ def by_weights(found: list[Row]) -> Verdict:
     )
 
 
-def slower() -> Verdict:
+def judge_slower() -> Verdict:
     """What the text says of the table, against the table."""
     times = [PRINTED[r] for r in sorted(PRINTED)]
     steps = [after - before for before, after in pairwise(times)]
@@ -144,7 +144,7 @@ def slower() -> Verdict:
     )
 
 
-def additive() -> Verdict:
+def judge_additive() -> Verdict:
     """Whether the two modules' latencies add up in the table of components."""
     apart = (SERIES - PLAIN) + (PRINTED[CHOSEN] - PLAIN) - (BOTH - PLAIN)
     return Verdict(

@@ -15,7 +15,7 @@ from layerlab.errors import UserError
 from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import TABLES
-from layerlab.studies.engine.statistics import Interval, resampled, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, table
 from layerlab.studies.engine.study import EXACT, Outcome, Study, Verdict
 from layerlab.studies.engine.verdict import below
 from layerlab.validation import Constraint
@@ -61,21 +61,23 @@ def sizes(base: int) -> dict[str, int]:
 
 def vocabularies(base: int) -> dict[str, Any]:
     """The four tokenizers: general ones of three sizes, and one with entries of the domain."""
-    from layerlab.data.sources import opened
+    from layerlab.data.sources import open_source
     from layerlab.recipes.training_sections import Source
     from layerlab.tokenization.extend import extend
-    from layerlab.tokenization.load import trained_words
+    from layerlab.tokenization.load import train_tokenizer
 
-    general = [piece.text for piece in opened(Source(text="python-docs")).pieces()]
+    general = [piece.text for piece in open_source(Source(text="python-docs")).pieces()]
     found = {
-        kind: trained_words(general, size) for kind, size in sizes(base).items() if kind != EXTENDED
+        kind: train_tokenizer(general, size)
+        for kind, size in sizes(base).items()
+        if kind != EXTENDED
     }
     added = sizes(base)[EXTENDED] - base
     found[EXTENDED] = extend(found[BASE], [code(name) for name in LEARNED], added)
     return {kind: found[kind] for kind in KINDS}
 
 
-def counted(draw: Draw, entries: int, characters: int) -> dict[str, Tensor]:
+def count_tokens(draw: Draw, entries: int, characters: int) -> dict[str, Tensor]:
     """Tokens and characters of files that nothing was learned from, under each tokenizer."""
     from layerlab.tokenization.compression import compression
 
@@ -91,10 +93,10 @@ def counted(draw: Draw, entries: int, characters: int) -> dict[str, Tensor]:
 def run(work: StudyContext) -> Outcome:
     """Train, count, judge and draw."""
     # One batch, so that the vocabularies are made once.
-    (found,) = work.gather(counted, [work.options], batch=work.draws)
+    (found,) = work.gather(count_tokens, [work.options], batch=work.draws)
     tokens, characters = found["tokens"], found["characters"]
     base = work.options["entries"]
-    rows, remarks = published()
+    rows, remarks = published_rows()
     rows += [
         {"tokenizer": kind, "entries": size, "rate": rate, "of": "trained here, on code"}
         for (kind, size), rate in zip(
@@ -106,10 +108,10 @@ def run(work: StudyContext) -> Outcome:
         rows, remarks = rows + more, [*remarks, *told]
     return Outcome(
         verdicts=(
-            lower(tokens, work.seed),
-            on_par(tokens, work.seed),
-            of_domain(tokens, work.seed),
-            monotone(),
+            judge_lower(tokens, work.seed),
+            judge_on_par(tokens, work.seed),
+            judge_of_domain(tokens, work.seed),
+            judge_monotone(),
         ),
         frames={"rates": table(rows)},
         pictures=(
@@ -134,7 +136,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def published() -> tuple[list[dict[str, Any]], list[str]]:
+def published_rows() -> tuple[list[dict[str, Any]], list[str]]:
     """The source's own table."""
     from layerlab.tokenization.published_rates import ABOUT, TABLE
 
@@ -153,8 +155,8 @@ def at_hand() -> tuple[list[dict[str, Any]], list[str]]:
         texts = published_rates.questions()
     except UserError:
         return [], ["JEC-QA is not at hand: nothing was measured on it."]
-    words, left = published_rates.at_hand()
-    found = published_rates.measured(words, texts)
+    words, left = published_rates.tokenizers_here()
+    found = published_rates.measure_rates(words, texts)
     rows = [
         {"tokenizer": one.tokenizer, "entries": one.entries, "rate": one.rate, "of": "JEC-QA"}
         for one in found
@@ -178,10 +180,10 @@ def ratio(tokens: np.ndarray, upper: str, lower: str, seed: int) -> Interval:
         above, below = values.sum(0)
         return float(above / below)
 
-    return resampled(pair, number, seed)
+    return bootstrap(pair, number, seed)
 
 
-def lower(tokens: np.ndarray, seed: int) -> Verdict:
+def judge_lower(tokens: np.ndarray, seed: int) -> Verdict:
     """Whether the extension shortens the domain's text."""
     found = ratio(tokens, EXTENDED, BASE, seed)
     printed = rates()
@@ -195,7 +197,7 @@ def lower(tokens: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def on_par(tokens: np.ndarray, seed: int) -> Verdict:
+def judge_on_par(tokens: np.ndarray, seed: int) -> Verdict:
     """Whether a larger general vocabulary is no better."""
     found, printed = ratio(tokens, EXTENDED, LARGER, seed), rates()
     asked = 1 + PAR
@@ -210,7 +212,7 @@ def on_par(tokens: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def of_domain(tokens: np.ndarray, seed: int) -> Verdict:
+def judge_of_domain(tokens: np.ndarray, seed: int) -> Verdict:
     """Whether any other entries would have done as well."""
     found, size = (
         ratio(tokens, EXTENDED, EQUAL, seed),
@@ -234,7 +236,7 @@ def rates() -> dict[str, float]:
     return {row.tokenizer: row.rate for row in TABLE}
 
 
-def monotone() -> Verdict:
+def judge_monotone() -> Verdict:
     """Whether size alone tells the order."""
     from layerlab.tokenization.published_rates import TABLE
 

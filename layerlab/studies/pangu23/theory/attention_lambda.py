@@ -14,14 +14,14 @@ from layerlab.studies.engine.statistics import (
     HIGH,
     LOW,
     Interval,
+    bootstrap,
     maximum,
-    resampled,
     summary,
     table,
 )
 from layerlab.studies.engine.study import EXACT, Outcome, Study, Verdict
 from layerlab.studies.engine.verdict import above
-from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient, watched
+from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
 from layerlab.validation import Constraint
 
 MODEL = "llama"
@@ -40,7 +40,7 @@ def one(draw: Draw, tokens: int) -> dict[str, Tensor]:
     causal = torch.softmax(scores.masked_fill(future, -torch.inf), -1)
     return {
         CAUSAL: largest(causal)[:, None],
-        DOUBLY: largest(balanced(scores.exp()))[:, None],
+        DOUBLY: largest(balance(scores.exp()))[:, None],
         TRAINED: heads(excerpts(draw, MODEL, tokens)),
     }
 
@@ -55,7 +55,7 @@ def largest(matrices: Tensor) -> Tensor:
     return spectral_bound(matrices - matrices.mean(-2, keepdim=True)).square()
 
 
-def balanced(matrices: Tensor) -> Tensor:
+def balance(matrices: Tensor) -> Tensor:
     """Positive matrices whose rows and columns all sum to 1, rows to the last digit."""
     for _ in range(TURNS):
         matrices = matrices / matrices.sum(-2, keepdim=True)
@@ -71,7 +71,7 @@ def heads(ids: Tensor) -> Tensor:
         if seen.attention is not None:
             found.append(contraction(seen.attention, exact=True).square())
 
-    watched(patient(MODEL), ids, read)
+    for_each_layer(patient(MODEL), ids, read)
     return torch.cat(found).view(len(ids), -1)
 
 
@@ -127,10 +127,10 @@ def run(work: StudyContext) -> Outcome:
     )
     return Outcome(
         verdicts=(
-            real(found[TRAINED], work.seed),
-            doubly(found[DOUBLY]),
-            running(lengths, fixed[UNIFORM]),
-            unbounded(lengths, fixed[BLOCKS]),
+            judge_real(found[TRAINED], work.seed),
+            judge_doubly(found[DOUBLY]),
+            judge_running(lengths, fixed[UNIFORM]),
+            judge_unbounded(lengths, fixed[BLOCKS]),
         ),
         frames={
             "lambda": table(rows),
@@ -152,12 +152,12 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def real(found: dict[int, np.ndarray], seed: int) -> Verdict:
+def judge_real(found: dict[int, np.ndarray], seed: int) -> Verdict:
     """How many heads of a model contract, at the longest passages."""
     tokens = max(found)
     values = found[tokens]
-    share = resampled(values, lambda drawn: float((drawn < 1).mean()), seed)
-    middle = resampled(values, lambda drawn: float(np.median(drawn)), seed)
+    share = bootstrap(values, lambda drawn: float((drawn < 1).mean()), seed)
+    middle = bootstrap(values, lambda drawn: float(np.median(drawn)), seed)
     return Verdict(
         claim=STUDY.claim,
         word=above(share, 0.5),
@@ -173,7 +173,7 @@ def _share(share: Interval) -> str:
     return "none of the" if share.high == 0 else f"a share of {share} of the"
 
 
-def doubly(found: dict[int, np.ndarray]) -> Verdict:
+def judge_doubly(found: dict[int, np.ndarray]) -> Verdict:
     """The case that the source proves."""
     highest = max(found, key=lambda tokens: float(found[tokens].max()))
     top = maximum(found[highest])
@@ -189,7 +189,7 @@ def doubly(found: dict[int, np.ndarray]) -> Verdict:
     )
 
 
-def running(lengths: list[int], values: list[float]) -> Verdict:
+def judge_running(lengths: list[int], values: list[float]) -> Verdict:
     """The mildest causal attention there is."""
     above = [tokens for tokens, value in zip(lengths, values, strict=True) if value > 1]
     said = ", ".join(
@@ -206,7 +206,7 @@ def running(lengths: list[int], values: list[float]) -> Verdict:
     )
 
 
-def unbounded(lengths: list[int], values: list[float]) -> Verdict:
+def judge_unbounded(lengths: list[int], values: list[float]) -> Verdict:
     """The worst causal attention."""
     grows = all(
         abs(value - tokens / 2) < ROUNDING * tokens

@@ -9,7 +9,7 @@ from torch import Tensor
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
-from layerlab.studies.engine.statistics import HIGH, LOW, Interval, resampled, summary, table
+from layerlab.studies.engine.statistics import HIGH, LOW, Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import below
 from layerlab.studies.support.feature_statistics import DIMENSION, HALF, RESIDUAL, depths
@@ -27,13 +27,13 @@ QUANTITIES = ("relative residual", "d(0.8) / width")
 TRAINED = ("llama", "pre-norm")
 
 
-def trained(draw: Draw, name: str) -> dict[str, Tensor]:
+def trained_depths(draw: Draw, name: str) -> dict[str, Tensor]:
     """One batch: both quantities by layer in a built-in model."""
     ids = excerpts(draw, name, TOKENS, EACH).view(draw.count, EACH, TOKENS)
     return {"layers": torch.stack([depths(patient(name), one) for one in ids])}
 
 
-def untrained(draw: Draw, layers: int, width: int) -> dict[str, Tensor]:
+def random_depths(draw: Draw, layers: int, width: int) -> dict[str, Tensor]:
     """One batch: the same in random Llamas, with small and with ordinary matrices."""
     from layerlab.loading.model import subject
     from layerlab.model.build import build
@@ -51,12 +51,12 @@ def untrained(draw: Draw, layers: int, width: int) -> dict[str, Tensor]:
         }
         found = subject(build("llama", **sizes, seed=seed))
         small.append(depths(found, one))
-        grown(found.model, width**-0.5 / SMALL)
+        scale_weights(found.model, width**-0.5 / SMALL)
         ordinary.append(depths(found, one))
     return {"small": torch.stack(small), "ordinary": torch.stack(ordinary)}
 
 
-def grown(model: torch.nn.Module, factor: float) -> None:
+def scale_weights(model: torch.nn.Module, factor: float) -> None:
     """Multiply every matrix, those of the embedding too."""
     with torch.no_grad():
         for parameter in model.parameters():
@@ -71,11 +71,11 @@ def run(work: StudyContext) -> Outcome:
         f"{name}, trained": part["layers"]
         for name, part in zip(
             TRAINED,
-            work.gather(trained, [{"name": name} for name in TRAINED], batch=4),
+            work.gather(trained_depths, [{"name": name} for name in TRAINED], batch=4),
             strict=True,
         )
     }
-    (random,) = work.gather(untrained, [work.options], batch=2)
+    (random,) = work.gather(random_depths, [work.options], batch=2)
     small, ordinary = f"random, deviation {SMALL:g}", "random, deviation 1/sqrt(width)"
     found |= {small: random["small"], ordinary: random["ordinary"]}
     rows = [
@@ -87,15 +87,15 @@ def run(work: StudyContext) -> Outcome:
     deep = f"of {layers} layers and width {width}"
     return Outcome(
         verdicts=(
-            alike(STUDY.claim, found["llama, trained"], work.seed, "in the built-in llama,"),
-            narrow(found["llama, trained"], work.seed),
-            alike(
+            judge_alike(STUDY.claim, found["llama, trained"], work.seed, "in the built-in llama,"),
+            judge_narrow(found["llama, trained"], work.seed),
+            judge_alike(
                 f"A deep Llama whose matrices start with a deviation of {SMALL:g} collapses.",
                 found[small],
                 work.seed,
                 f"in random Llamas {deep},",
             ),
-            alike(
+            judge_alike(
                 "A deep Llama whose matrices start with a deviation of 1/sqrt(width) collapses.",
                 found[ordinary],
                 work.seed,
@@ -103,7 +103,7 @@ def run(work: StudyContext) -> Outcome:
             ),
         ),
         frames={"layers": table(rows)},
-        pictures=tuple(drawn(found, column) for column in (RESIDUAL, DIMENSION)),
+        pictures=tuple(plot(found, column) for column in (RESIDUAL, DIMENSION)),
         remarks=(
             f"A draw is {EACH} passages of {TOKENS} tokens; the first token of each is left out, "
             "and the dimension is that of all others together. A random model is drawn with them.",
@@ -117,10 +117,10 @@ def run(work: StudyContext) -> Outcome:
 def ratio(found: np.ndarray, quantity: int, seed: int) -> Interval:
     """What is left at the last layer of what there was behind the embedding, mean over draws."""
     last = found[:, -1, quantity] / found[:, 0, quantity]
-    return resampled(last, lambda one: float(one.mean()), seed)
+    return bootstrap(last, lambda one: float(one.mean()), seed)
 
 
-def alike(claim: str, found: np.ndarray, seed: int, where: str) -> Verdict:
+def judge_alike(claim: str, found: np.ndarray, seed: int, where: str) -> Verdict:
     """Whether tokens become alike, in what differs of their size."""
     trained = claim == STUDY.claim
     left, dimension = (ratio(found, quantity, seed) for quantity in (RESIDUAL, DIMENSION))
@@ -138,7 +138,7 @@ def alike(claim: str, found: np.ndarray, seed: int, where: str) -> Verdict:
     )
 
 
-def narrow(found: np.ndarray, seed: int) -> Verdict:
+def judge_narrow(found: np.ndarray, seed: int) -> Verdict:
     """Whether the features use ever fewer directions."""
     left = ratio(found, DIMENSION, seed)
     means = found[..., DIMENSION].mean(0)
@@ -158,7 +158,7 @@ def narrow(found: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def drawn(found: dict[str, np.ndarray], column: int) -> Picture:
+def plot(found: dict[str, np.ndarray], column: int) -> Picture:
     """A line per model, with the interval of its mean."""
     lines = []
     for kind, (name, one) in enumerate(found.items()):

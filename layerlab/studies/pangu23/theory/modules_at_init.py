@@ -9,10 +9,10 @@ from torch import Tensor
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
-from layerlab.studies.engine.statistics import Interval, resampled, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, each
-from layerlab.studies.pangu23.theory.collapse_depth import EACH, SMALL, TOKENS, grown
+from layerlab.studies.pangu23.theory.collapse_depth import EACH, SMALL, TOKENS, scale_weights
 from layerlab.studies.support.feature_statistics import DIMENSION, depths
 from layerlab.studies.support.passages import excerpts, overlap
 from layerlab.validation import Constraint
@@ -51,14 +51,14 @@ def dimensions(
     from layerlab.model.build import build
 
     model = build(name, **sizes, **options, seed=seed)
-    scattered(model, seed)
+    scatter(model, seed)
     made = subject(model)
     small = depths(made, ids)[:, DIMENSION]
-    grown(model, sizes["width"] ** -0.5 / SMALL)
+    scale_weights(model, sizes["width"] ** -0.5 / SMALL)
     return torch.stack([small, depths(made, ids)[:, DIMENSION]])
 
 
-def scattered(model: torch.nn.Module, seed: int) -> None:
+def scatter(model: torch.nn.Module, seed: int) -> None:
     """Give every term of a series scales and shifts of a standard normal distribution."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -79,12 +79,12 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            limits(found, work.seed),
-            series(found, 0, work.seed),
-            series(found, 1, work.seed),
+            judge_limits(found, work.seed),
+            judge_series(found, 0, work.seed),
+            judge_series(found, 1, work.seed),
         ),
         frames={"dimension": table(rows)},
-        pictures=tuple(drawn(found, start) for start in range(len(STARTS))),
+        pictures=tuple(plot(found, start) for start in range(len(STARTS))),
         remarks=(
             f"Random models of {work.options['layers']} layers and width {work.options['width']}; "
             "what variants share is the same in all. Shortcuts of the width over 32 start at "
@@ -101,10 +101,10 @@ def loss(found: np.ndarray, without: str, start: int, seed: int, comparisons: in
     """What the last layer loses of d(0.8) over the width without one module, draw by draw."""
     last = found[:, :, start, -1]
     apart = last[:, 0] - last[:, NAMES.index(without)]
-    return resampled(apart, lambda one: float(one.mean()), seed, comparisons=comparisons)
+    return bootstrap(apart, lambda one: float(one.mean()), seed, comparisons=comparisons)
 
 
-def limits(found: np.ndarray, seed: int) -> Verdict:
+def judge_limits(found: np.ndarray, seed: int) -> Verdict:
     """The module whose absence is said to limit most."""
     count = len(STARTS)
     losses = [loss(found, "without shortcut", start, seed, count) for start in range(count)]
@@ -118,7 +118,7 @@ def limits(found: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def series(found: np.ndarray, start: int, seed: int) -> Verdict:
+def judge_series(found: np.ndarray, start: int, seed: int) -> Verdict:
     """The module whose absence is said to lower every layer."""
     lost = loss(found, "without series", start, seed)
     whole = float(found[:, 0, start, -1].mean())
@@ -133,7 +133,7 @@ def series(found: np.ndarray, start: int, seed: int) -> Verdict:
     )
 
 
-def drawn(found: np.ndarray, start: int) -> Picture:
+def plot(found: np.ndarray, start: int) -> Picture:
     """A line per model."""
     lines = [
         Curve(

@@ -15,7 +15,7 @@ from layerlab.studies.engine.statistics import (
     LOOKED,
     LOW,
     Interval,
-    resampled,
+    bootstrap,
     summary,
     table,
 )
@@ -46,15 +46,15 @@ def one(draw: Draw, layers: int, width: int) -> dict[str, Tensor]:
     residuals, rest = [], []
     for seed, ids, moved in zip(seeds, excerpts(draw, "llama", TOKENS), noise, strict=True):
         model = build("scaled-identity", **sizes, context=TOKENS, seed=seed)
-        found = [compared(model, scale, ids, moved) for scale in SCALES]
+        found = [compare_weights(model, scale, ids, moved) for scale in SCALES]
         residuals.append(torch.stack([residual for residual, _ in found]))
         rest.append(torch.stack([other for _, other in found]))
     return {"residual": torch.stack(residuals), "rest": torch.stack(rest)}
 
 
-def compared(model: Any, scale: float, ids: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+def compare_weights(model: Any, scale: float, ids: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Relative residual by layer; growth of the noise against the features, and their motion."""
-    weighed(model, scale)
+    weigh_shortcuts(model, scale)
     start = model.get_input_embeddings()(ids).detach()
     moved = noise * (LEVEL * start.norm() / noise.norm())
     clean, dirty = streams(model, start), streams(model, start + moved)
@@ -64,7 +64,7 @@ def compared(model: Any, scale: float, ids: Tensor, noise: Tensor) -> tuple[Tens
     return residual, torch.stack([share[-1] / share[0], 1 - turned])
 
 
-def weighed(model: Any, scale: float) -> None:
+def weigh_shortcuts(model: Any, scale: float) -> None:
     """Give every shortcut around attention this weight."""
     for name, module in model.named_modules():
         if name.endswith("attention_shortcut"):
@@ -132,9 +132,9 @@ def run(work: StudyContext) -> Outcome:
     )
     return Outcome(
         verdicts=(
-            prevents(residual, work.seed),
-            noisy(rest, work.seed),
-            idle(rest, work.seed),
+            judge_prevents(residual, work.seed),
+            judge_noisy(rest, work.seed),
+            judge_idle(rest, work.seed),
         ),
         frames={"scales": table(rows)},
         pictures=(picture,),
@@ -152,15 +152,15 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def paired(values: np.ndarray, seed: int) -> Interval:
+def pair_draws(values: np.ndarray, seed: int) -> Interval:
     """Mean of the larger weight less that of the plain shortcut, draw by draw."""
-    return resampled(values[:, LARGER] - values[:, PLAIN], _mean, seed)
+    return bootstrap(values[:, LARGER] - values[:, PLAIN], _mean, seed)
 
 
-def prevents(residual: np.ndarray, seed: int) -> Verdict:
+def judge_prevents(residual: np.ndarray, seed: int) -> Verdict:
     """Whether tokens stay apart."""
     last = residual[:, :, -1]
-    found = paired(last, seed)
+    found = pair_draws(last, seed)
     plain, larger = (float(last[:, place].mean()) for place in (PLAIN, LARGER))
     return Verdict(
         claim=STUDY.claim,
@@ -172,10 +172,10 @@ def prevents(residual: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def noisy(rest: np.ndarray, seed: int) -> Verdict:
+def judge_noisy(rest: np.ndarray, seed: int) -> Verdict:
     """Whether noise grows beside the features."""
-    found = resampled(rest[:, LARGER, NOISE], _mean, seed)
-    plain = resampled(rest[:, PLAIN, NOISE], _mean, seed)
+    found = bootstrap(rest[:, LARGER, NOISE], _mean, seed)
+    plain = bootstrap(rest[:, PLAIN, NOISE], _mean, seed)
     return Verdict(
         claim="With the larger weight, noise grows more than the features do.",
         word=above(found, EFFECT, 1),
@@ -188,11 +188,11 @@ def noisy(rest: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def idle(rest: np.ndarray, seed: int) -> Verdict:
+def judge_idle(rest: np.ndarray, seed: int) -> Verdict:
     """Whether layers still do something."""
     pair = rest[:, [LARGER, PLAIN], MOTION]
-    found = resampled(pair, _share, seed)
-    larger, plain = (resampled(pair[:, place], _mean, seed) for place in (0, 1))
+    found = bootstrap(pair, _share, seed)
+    larger, plain = (bootstrap(pair[:, place], _mean, seed) for place in (0, 1))
     return Verdict(
         claim="The larger weight keeps tokens apart by leaving the layers little to do.",
         word=below(found, IDLE, 1),

@@ -12,7 +12,7 @@ from layerlab.blocks.shape import Shape, Site
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
-from layerlab.studies.engine.statistics import Interval, resampled, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
 from layerlab.variants.registry import part
 
@@ -33,11 +33,11 @@ FORMS: tuple[dict[str, Any], ...] = (
 
 def one(draw: Draw, **options: Any) -> dict[str, Tensor]:
     """One batch: how strongly the output of each token answers to the input of each."""
-    found = [influence(filled(draw, options), draw) for _ in range(draw.count)]
+    found = [influence(random_series(draw, options), draw) for _ in range(draw.count)]
     return {"influence": torch.stack(found)}
 
 
-def filled(draw: Draw, options: Mapping[str, Any]) -> torch.nn.Module:
+def random_series(draw: Draw, options: Mapping[str, Any]) -> torch.nn.Module:
     """A feed-forward with a series whose numbers are all random, as training may leave them."""
     shape = Shape(
         width=WIDTH,
@@ -101,10 +101,10 @@ def run(work: StudyContext) -> Outcome:
     )
     return Outcome(
         verdicts=(
-            elementwise(parts),
-            literal(parts),
-            neighbours(parts, back, work.seed),
-            everywhere(parts),
+            judge_elementwise(parts),
+            judge_literal(parts),
+            judge_neighbours(parts, back, work.seed),
+            judge_everywhere(parts),
         ),
         frames={"influence": table(rows)},
         pictures=(picture,),
@@ -147,7 +147,7 @@ def _of(parts: list[np.ndarray], *forms: str) -> list[np.ndarray]:
     return [found for options, found in chosen if options["form"] in forms]
 
 
-def _absent(claim: str, found: list[np.ndarray], what: str, source: str) -> Verdict:
+def _judge_absent(claim: str, found: list[np.ndarray], what: str, source: str) -> Verdict:
     largest = others(np.stack(found, 1))
     return Verdict(
         claim=claim,
@@ -164,9 +164,9 @@ def _times(found: float) -> str:
     return "exactly 0 in every draw, and so 0 times" if found == 0 else f"{found:.3g} times"
 
 
-def elementwise(parts: list[np.ndarray]) -> Verdict:
+def judge_elementwise(parts: list[np.ndarray]) -> Verdict:
     """The form that the source writes down and prices."""
-    return _absent(
+    return _judge_absent(
         STUDY.claim,
         _of(parts, AFFINE, "scale-out"),
         "with two and four terms, scales inside or outside",
@@ -174,9 +174,9 @@ def elementwise(parts: list[np.ndarray]) -> Verdict:
     )
 
 
-def literal(parts: list[np.ndarray]) -> Verdict:
+def judge_literal(parts: list[np.ndarray]) -> Verdict:
     """The form with a matrix for each term, of which the source says so outright."""
-    return _absent(
+    return _judge_absent(
         "The series with a matrix for every term varies its input over neighbours, and so learns "
         "global information.",
         _of(parts, MATRICES),
@@ -185,12 +185,12 @@ def literal(parts: list[np.ndarray]) -> Verdict:
     )
 
 
-def neighbours(parts: list[np.ndarray], back: list[np.ndarray], seed: int) -> Verdict:
+def judge_neighbours(parts: list[np.ndarray], back: list[np.ndarray], seed: int) -> Verdict:
     """The form of the paper that the source builds on, made causal."""
     shares: dict[int, Interval] = {}
     for options, found in zip(FORMS, back, strict=True):
         if options["form"] == LOCAL:
-            shares[options["n"]] = resampled(found[:, 1], lambda one: float(np.median(one)), seed)
+            shares[options["n"]] = bootstrap(found[:, 1], lambda one: float(np.median(one)), seed)
     lowest = min(share.low for share in shares.values())
     said = ", ".join(f"{share} with n = {n}" for n, share in shares.items())
     return Verdict(
@@ -204,7 +204,7 @@ def neighbours(parts: list[np.ndarray], back: list[np.ndarray], seed: int) -> Ve
     )
 
 
-def everywhere(parts: list[np.ndarray]) -> Verdict:
+def judge_everywhere(parts: list[np.ndarray]) -> Verdict:
     """Whether what the convolution exchanges is global."""
     found = {
         int(options["n"]): reach(influences)

@@ -11,10 +11,10 @@ from layerlab.measures.support.activations import ACTIVATIONS
 from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
-from layerlab.studies.engine.statistics import Interval, resampled, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, below, each
-from layerlab.studies.support.passages import excerpts, overlap, patient, watched
+from layerlab.studies.support.passages import excerpts, for_each_layer, overlap, patient
 
 MODEL = "llama"
 TOKENS = 64
@@ -37,12 +37,12 @@ def one(draw: Draw, layer: int) -> dict[str, Tensor]:
     noise = draw.normal(TOKENS, WIDTH)
     noise -= noise.mean(1, keepdim=True)
     if layer:
-        features = attended(excerpts(draw, MODEL, TOKENS), layer)
-    rows = [compared(*parts) for parts in zip(features, weights, noise, strict=True)]
+        features = attention_inputs(excerpts(draw, MODEL, TOKENS), layer)
+    rows = [noise_and_signal(*parts) for parts in zip(features, weights, noise, strict=True)]
     return {"gains": torch.stack(rows)}
 
 
-def attended(ids: Tensor, layer: int) -> Tensor:
+def attention_inputs(ids: Tensor, layer: int) -> Tensor:
     """What attention reads in one layer, passage by passage."""
     found: list[Tensor] = []
 
@@ -50,11 +50,11 @@ def attended(ids: Tensor, layer: int) -> Tensor:
         if seen.layer == layer:
             found.append(seen.sublayers["attention"].entered.double())
 
-    watched(patient(MODEL), ids, read)
+    for_each_layer(patient(MODEL), ids, read)
     return torch.stack(found)
 
 
-def compared(z: Tensor, theta: Tensor, noise: Tensor) -> Tensor:
+def noise_and_signal(z: Tensor, theta: Tensor, noise: Tensor) -> Tensor:
     """For activation and level: noise, signal (both over the linear path's), equality of Eq. 6.
 
     The linear path is L Z Theta, as in Lemma 4, with L the Lipschitz constant of the activation.
@@ -75,7 +75,7 @@ def compared(z: Tensor, theta: Tensor, noise: Tensor) -> Tensor:
     return found
 
 
-def attained(z: float, noise: Tensor) -> tuple[float, float]:
+def noise_and_bound(z: float, noise: Tensor) -> tuple[float, float]:
     """Noise diversity of relu(z + noise) at z, and its bound, with Theta = 1."""
     start = torch.full_like(noise, z)
     change = torch.relu(start + noise) - torch.relu(start)
@@ -100,14 +100,14 @@ def run(work: StudyContext) -> Outcome:
     ratios = robustness(gains, work.seed)
     return Outcome(
         verdicts=(
-            strict(gains),
-            condition(),
-            usual(gains, work.seed),
-            robust(ratios, len(parts[0]["gains"])),
-            even(gains, work.seed),
+            judge_strict(gains),
+            judge_condition(),
+            judge_usual(gains, work.seed),
+            judge_robust(ratios, len(parts[0]["gains"])),
+            judge_even(gains, work.seed),
         ),
         frames={"gains": table(rows)},
-        pictures=drawn(gains, ratios),
+        pictures=plot(gains, ratios),
         remarks=(
             f"Features are {TOKENS} Gaussian tokens of width {WIDTH}, or what attention reads in "
             "a layer of the built-in llama on as many tokens of text; Theta and the noise are "
@@ -118,9 +118,9 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def strict(gains: dict[str, np.ndarray]) -> Verdict:
+def judge_strict(gains: dict[str, np.ndarray]) -> Verdict:
     """Theorem 5 as it stands, refuted by units that stay active."""
-    noise, bound = attained(5.0, torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
+    noise, bound = noise_and_bound(5.0, torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
     drawn = np.stack([found[..., NOISE] for found in gains.values()])
     return Verdict(
         scale=CASES,
@@ -134,9 +134,9 @@ def strict(gains: dict[str, np.ndarray]) -> Verdict:
     )
 
 
-def condition() -> Verdict:
+def judge_condition() -> Verdict:
     """Theorem 5's condition for equality, refuted by silent units."""
-    noise, bound = attained(-5.0, torch.tensor([[1.0], [1.0]], dtype=torch.float64))
+    noise, bound = noise_and_bound(-5.0, torch.tensor([[1.0], [1.0]], dtype=torch.float64))
     return Verdict(
         scale=CASES,
         claim="Both sides are equal if and only if the change of the shortcut has no mean over "
@@ -150,10 +150,10 @@ def condition() -> Verdict:
     )
 
 
-def usual(gains: dict[str, np.ndarray], seed: int) -> Verdict:
+def judge_usual(gains: dict[str, np.ndarray], seed: int) -> Verdict:
     """What is left of the strict claim on features as they are."""
     found = {
-        name: resampled(values[:, :, SMALL, NOISE], _median, seed, comparisons=len(gains))
+        name: bootstrap(values[:, :, SMALL, NOISE], _median, seed, comparisons=len(gains))
         for name, values in gains.items()
     }
     said = ", ".join(f"{one} ({name})" for name, one in found.items())
@@ -170,15 +170,15 @@ def usual(gains: dict[str, np.ndarray], seed: int) -> Verdict:
 def robustness(gains: dict[str, np.ndarray], seed: int) -> dict[tuple[str, str], Interval]:
     """Signal over noise behind the nonlinear path, over that behind the linear one."""
     return {
-        (features, name): resampled(
-            _kept(found[:, row, SMALL]), _median, seed, comparisons=len(gains) * len(NAMES)
+        (features, name): bootstrap(
+            _keep(found[:, row, SMALL]), _median, seed, comparisons=len(gains) * len(NAMES)
         )
         for features, found in gains.items()
         for row, name in enumerate(NAMES)
     }
 
 
-def robust(ratios: dict[tuple[str, str], Interval], draws: int) -> Verdict:
+def judge_robust(ratios: dict[tuple[str, str], Interval], draws: int) -> Verdict:
     """Whether the noise that is missing is more than the signal that is missing."""
     best, worst = (choose(ratios, key=lambda key: ratios[key].value) for choose in (max, min))
     return Verdict(
@@ -195,10 +195,10 @@ def robust(ratios: dict[tuple[str, str], Interval], draws: int) -> Verdict:
     )
 
 
-def even(gains: dict[str, np.ndarray], seed: int) -> Verdict:
+def judge_even(gains: dict[str, np.ndarray], seed: int) -> Verdict:
     """Equation 6 with its equality for noise without a mean."""
     found = {
-        name: resampled(values[:, 0, SMALL, EVEN], _median, seed) for name, values in gains.items()
+        name: bootstrap(values[:, 0, SMALL, EVEN], _median, seed) for name, values in gains.items()
     }
     said = ", ".join(f"{one} ({name})" for name, one in found.items())
     return Verdict(
@@ -215,11 +215,11 @@ def _median(values: np.ndarray) -> float:
     return float(np.median(values))
 
 
-def _kept(found: np.ndarray) -> np.ndarray:
+def _keep(found: np.ndarray) -> np.ndarray:
     return np.asarray(found[:, SIGNAL] / found[:, NOISE])
 
 
-def drawn(
+def plot(
     gains: dict[str, np.ndarray], ratios: dict[tuple[str, str], Interval]
 ) -> tuple[Picture, ...]:
     """Noise by its level, and what is kept for it."""

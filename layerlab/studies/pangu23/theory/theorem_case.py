@@ -15,14 +15,14 @@ from torch import Tensor
 from layerlab.measures.quantities.diversity import diversity as d
 from layerlab.measures.quantities.gain import spectral_bound
 from layerlab.numerics.theory.activations import activation
-from layerlab.studies.support.passages import watched
+from layerlab.studies.support.passages import for_each_layer
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
     from layerlab.measures.support.rounding_theory import Theory
 
 GELU = activation("gelu")
-# One statement per number; the order is that of `single` and then of `stacked`.
+# One statement per number; the order is that of `single` and then of `stack_statements`.
 SINGLE = (
     "Lemma 1, a matrix",
     "Lemma 1, an activation",
@@ -97,12 +97,12 @@ def parts(subject: "LoadedModel", ids: Tensor) -> list[Part]:
 
     def read(layer: Any) -> None:
         if layer.layer:
-            known = theory(_weighed(subject, layer), subject.model)
+            known = theory(_weigh(subject, layer), subject.model)
             assert known is not None and known.attention is not None, "a known attention"
             assert known.feedforward is not None, "a known feed-forward"
             found.append(part(known))
 
-    watched(subject, ids[None], read)
+    for_each_layer(subject, ids[None], read)
     return found
 
 
@@ -121,7 +121,7 @@ def part(known: "Theory") -> Part:
     )
 
 
-def _weighed(subject: "LoadedModel", layer: Any) -> Any:
+def _weigh(subject: "LoadedModel", layer: Any) -> Any:
     from layerlab.observe.architecture.head_weights import project
 
     stack: Any = subject.stack
@@ -188,7 +188,7 @@ def single(layer: Part, z: Tensor, f: Tensor, stream: Tensor, extra: Extra) -> T
     return torch.stack(
         [
             d(every) / (layer.joint * spread),
-            *_activated(layer, f),
+            *_activate(layer, f),
             d(stream + attended) / (d(stream) + d(attended)),
             moved.max(),
             (d(joined) ** 2 / squares - 1).abs(),
@@ -196,7 +196,7 @@ def single(layer: Part, z: Tensor, f: Tensor, stream: Tensor, extra: Extra) -> T
             own.max(),
             d(attended) / (factor * spread),
             *_feedforward(layer, f),
-            d(attended + z + shortcut(z, extra.theta)) / (_grown(factor, extra) * spread),
+            d(attended + z + shortcut(z, extra.theta)) / (_grow(factor, extra) * spread),
             *_noisy(layer, z, attended, a, extra),
             _series(layer, f, extra),
             root.max(),
@@ -205,7 +205,7 @@ def single(layer: Part, z: Tensor, f: Tensor, stream: Tensor, extra: Extra) -> T
     )
 
 
-def _grown(factor: Tensor, extra: Extra) -> Tensor:
+def _grow(factor: Tensor, extra: Extra) -> Tensor:
     """The factor of Theorem 4."""
     return factor + 1 + GELU.lipschitz * extra.norm
 
@@ -219,7 +219,7 @@ def _inner(layer: Part, f: Tensor) -> Tensor:
     return torch.nn.functional.linear(f, matrix, bias)
 
 
-def _activated(layer: Part, f: Tensor) -> list[Tensor]:
+def _activate(layer: Part, f: Tensor) -> list[Tensor]:
     kind, inner = activation(layer.feedforward.activation), _inner(layer, f)
     return [d(kind.value(inner)) / (kind.lipschitz * d(inner))]
 
@@ -255,11 +255,11 @@ def _series(layer: Part, f: Tensor, extra: Extra) -> Tensor:
     """Theorem 7 with the layer's own matrix for one term, and another of its norm for a second."""
     if layer.feedforward.gate is not None:
         return NAN
-    value, size = _summed(layer, f, extra)
+    value, size = _sum(layer, f, extra)
     return d(value) / (size * d(f))
 
 
-def _summed(layer: Part, f: Tensor, extra: Extra) -> tuple[Tensor, Tensor]:
+def _sum(layer: Part, f: Tensor, extra: Extra) -> tuple[Tensor, Tensor]:
     """A series of two terms, and the factor of its bound."""
     kind, forward = activation(layer.feedforward.activation), layer.feedforward
     further = f @ extra.direction * layer.inward
@@ -268,21 +268,21 @@ def _summed(layer: Part, f: Tensor, extra: Extra) -> tuple[Tensor, Tensor]:
     return torch.nn.functional.linear(inner, forward.outward, forward.outward_bias), size
 
 
-def stacked(layers: Sequence[Part], start: Tensor, extra: Extra) -> Tensor:
+def stack_statements(layers: Sequence[Part], start: Tensor, extra: Extra) -> Tensor:
     """The statements in depth, on the layers' own maps without norms and other shortcuts.
 
     As the source has them: the largest factor of any layer, to the power of the layers.
     """
     gated = layers[0].feedforward.gate is not None
     spread = d(start)
-    z, plain = _repeated(layers, start, None)
+    z, plain = _repeat(layers, start, None)
     above = d(z) / (plain ** len(layers) * spread)
     if gated:
         return torch.stack([above, NAN, NAN, NAN])
-    only, alone = _forwarded(layers, start, None)
-    below, factor = _forwarded(layers, z, None)
-    augmented, grown = _repeated(layers, start, extra)
-    series, summed = _forwarded(layers, augmented, extra)
+    only, alone = _forward(layers, start, None)
+    below, factor = _forward(layers, z, None)
+    augmented, grown = _repeat(layers, start, extra)
+    series, summed = _forward(layers, augmented, extra)
     power = len(layers)
     return torch.stack(
         [
@@ -294,7 +294,7 @@ def stacked(layers: Sequence[Part], start: Tensor, extra: Extra) -> Tensor:
     )
 
 
-def _repeated(layers: Sequence[Part], z: Tensor, extra: Extra | None) -> tuple[Tensor, Tensor]:
+def _repeat(layers: Sequence[Part], z: Tensor, extra: Extra | None) -> tuple[Tensor, Tensor]:
     """Attention upon attention, augmented or not, and the largest factor of a layer."""
     factors = []
     for layer in layers:
@@ -303,12 +303,12 @@ def _repeated(layers: Sequence[Part], z: Tensor, extra: Extra | None) -> tuple[T
         if extra is None:
             z = attended
         else:
-            z, factor = attended + z + shortcut(z, extra.theta), _grown(factor, extra)
+            z, factor = attended + z + shortcut(z, extra.theta), _grow(factor, extra)
         factors.append(factor)
     return z, torch.stack(factors).max()
 
 
-def _forwarded(layers: Sequence[Part], z: Tensor, extra: Extra | None) -> tuple[Tensor, Tensor]:
+def _forward(layers: Sequence[Part], z: Tensor, extra: Extra | None) -> tuple[Tensor, Tensor]:
     """Feed-forward upon feed-forward, as a series or not, and the largest factor of a layer."""
     factors = []
     for layer in layers:
@@ -316,6 +316,6 @@ def _forwarded(layers: Sequence[Part], z: Tensor, extra: Extra | None) -> tuple[
             constant = activation(layer.feedforward.activation).lipschitz
             z, factor = layer.feedforward.value(z), constant * layer.inward * layer.outward
         else:
-            z, factor = _summed(layer, z, extra)
+            z, factor = _sum(layer, z, extra)
         factors.append(factor)
     return z, torch.stack(factors).max()

@@ -12,7 +12,7 @@ from layerlab.studies.engine.once import once
 from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
-from layerlab.studies.engine.statistics import maximum, resampled, table
+from layerlab.studies.engine.statistics import bootstrap, maximum, table
 from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.engine.verdict import above
 from layerlab.studies.pangu23.theory.theorem_case import (
@@ -23,9 +23,9 @@ from layerlab.studies.pangu23.theory.theorem_case import (
     Part,
     parts,
     single,
-    stacked,
+    stack_statements,
 )
-from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient, watched
+from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
 from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def one(draw: Draw, model: str, trained: bool, tokens: int) -> dict[str, Tensor]
     """One batch: every statement on every layer, and on the stack."""
     ids = excerpts(draw, model, tokens)
     if trained:
-        subject, layers = patient(model), known(model, tokens)
+        subject, layers = patient(model), trace_layers(model, tokens)
     else:
         subject = twin(model, int(torch.randint(2**31, (), generator=draw.generator)))
         layers = parts(subject, ids[0])
@@ -56,7 +56,7 @@ def one(draw: Draw, model: str, trained: bool, tokens: int) -> dict[str, Tensor]
     term, noise = draw.normal(width, inner), draw.normal(tokens, width)
     noise -= noise.mean(1, keepdim=True)
     extras = [Extra(theta=a, term=b, noise=c) for a, b, c in zip(theta, term, noise, strict=True)]
-    found = [told(subject, layers, *pair) for pair in zip(ids, extras, strict=True)]
+    found = [state_all(subject, layers, *pair) for pair in zip(ids, extras, strict=True)]
     return {
         "single": torch.stack([layer for layer, _ in found]),
         "stacked": torch.stack([stack for _, stack in found]),
@@ -64,7 +64,7 @@ def one(draw: Draw, model: str, trained: bool, tokens: int) -> dict[str, Tensor]
 
 
 @once
-def known(name: str, tokens: int) -> list[Part]:
+def trace_layers(name: str, tokens: int) -> list[Part]:
     """The layers of a built-in model."""
     return parts(patient(name), torch.arange(tokens))
 
@@ -77,7 +77,7 @@ def twin(name: str, seed: int) -> "LoadedModel":
     return subject(build(name, Recipe(seed=seed)))
 
 
-def told(
+def state_all(
     subject: "LoadedModel", layers: list[Part], ids: Tensor, extra: Extra
 ) -> tuple[Tensor, Tensor]:
     """Every statement on one passage."""
@@ -91,8 +91,8 @@ def told(
         z, f = (seen.sublayers[role].entered.double() for role in ("attention", "ffn"))
         rows.append(single(layers[seen.layer - 1], z, f, seen.entered.double(), extra))
 
-    watched(subject, ids[None], read)
-    return torch.stack(rows), stacked(layers, starts[0], extra)
+    for_each_layer(subject, ids[None], read)
+    return torch.stack(rows), stack_statements(layers, starts[0], extra)
 
 
 def run(work: StudyContext) -> Outcome:
@@ -110,17 +110,17 @@ def run(work: StudyContext) -> Outcome:
     rows = [row for name, ratios in found.items() for row in tightness(name, ratios)]
     return Outcome(
         verdicts=(
-            printed(found, work.seed),
-            corrected(found),
-            gated(found),
-            strict(),
-            scales(),
-            ceiling(),
-            usual(found, work.seed),
-            telling(found, work.seed),
+            judge_printed(found, work.seed),
+            judge_corrected(found),
+            judge_gated(found),
+            judge_strict(),
+            judge_scales(),
+            judge_ceiling(),
+            judge_usual(found, work.seed),
+            judge_telling(found, work.seed),
         ),
         frames={"statements": table(rows)},
-        pictures=(drawn(found),),
+        pictures=(plot(found),),
         remarks=(
             "Features, attention and weights are those of the built-in models and of random models "
             "of their shape, in float64. Shortcuts, further terms and noise are random: these "
@@ -163,7 +163,7 @@ def tightness(model: str, ratios: dict[str, np.ndarray]) -> list[dict[str, Any]]
     return rows
 
 
-def pooled(found: Found, name: str, trained: bool | None = None) -> np.ndarray:
+def pool_cases(found: Found, name: str, trained: bool | None = None) -> np.ndarray:
     """All cases of a statement, draw x layer of every model that has it."""
     kinds = {None: "", True: "trained", False: "random"}
     chosen = [
@@ -174,15 +174,15 @@ def pooled(found: Found, name: str, trained: bool | None = None) -> np.ndarray:
     return np.concatenate(chosen, axis=1)
 
 
-def printed(found: Found, seed: int) -> Verdict:
+def judge_printed(found: Found, seed: int) -> Verdict:
     """The literal statement: Theorem 1 has a factor too many."""
     z, output = torch.eye(4, dtype=torch.float64), 0.5
     # A = I and W = I: lambda and s are 1.
     counter = float(diversity(z) / (output * diversity(z)))
     real, random = (
-        resampled(pooled(found, PRINTED, trained), _violated, seed) for trained in (True, False)
+        bootstrap(pool_cases(found, PRINTED, trained), _violated, seed) for trained in (True, False)
     )
-    largest = float(pooled(found, PRINTED).max())
+    largest = float(pool_cases(found, PRINTED).max())
     return Verdict(
         scale=CASES,
         claim=STUDY.claim,
@@ -196,16 +196,16 @@ def printed(found: Found, seed: int) -> Verdict:
     )
 
 
-def corrected(found: Found) -> Verdict:
+def judge_corrected(found: Found) -> Verdict:
     """All inequalities, the slips mended."""
     every = {
-        name: pooled(found, name)
+        name: pool_cases(found, name)
         for name in (*SINGLE, *STACKED)
         if name not in (*CONSTANTS, EQUALITY, PRINTED, GATED, FAR)
     }
     worst = max(every, key=lambda name: float(every[name].max()))
     largest = maximum(every[worst])
-    apart = float(pooled(found, EQUALITY).max())
+    apart = float(pool_cases(found, EQUALITY).max())
     word: Word = "holds" if largest.value <= 1 + ROUNDING and apart < ROUNDING else "fails"
     return Verdict(
         claim="Without that factor, as inequalities and for plain feed-forward layers, they hold.",
@@ -218,9 +218,9 @@ def corrected(found: Found) -> Verdict:
     )
 
 
-def gated(found: Found) -> Verdict:
+def judge_gated(found: Found) -> Verdict:
     """Theorem 3 for the feed-forward that the source's own models have."""
-    near, far = (maximum(pooled(found, name, True)) for name in (GATED, FAR))
+    near, far = (maximum(pool_cases(found, name, True)) for name in (GATED, FAR))
     return Verdict(
         claim="Theorem 3 covers the gated feed-forward of the source's models.",
         word="fails" if far.value > 1 else "not decided",
@@ -232,7 +232,7 @@ def gated(found: Found) -> Verdict:
     )
 
 
-def strict() -> Verdict:
+def judge_strict() -> Verdict:
     """Theorem 6 with its sign, on a shortcut whose units stay active and heads that are silent."""
     z, noise = torch.full((2, 1), 5.0), torch.tensor([[1.0], [-1.0]])
     change = noise + torch.relu(z + noise) - torch.relu(z)
@@ -249,7 +249,7 @@ def strict() -> Verdict:
     )
 
 
-def scales() -> Verdict:
+def judge_scales() -> Verdict:
     """Theorem 7 for a series with scales, as the source writes the series first."""
     z = torch.tensor([[1.0], [2.0]])
     gain = float((3 * z - (3 * z).mean()).norm() / (z - z.mean()).norm())
@@ -265,7 +265,7 @@ def scales() -> Verdict:
     )
 
 
-def ceiling() -> Verdict:
+def judge_ceiling() -> Verdict:
     """Whether a factor above one keeps features apart."""
     z = torch.eye(4)
     left = z + (-z) + torch.relu(z @ torch.zeros(4, 4))
@@ -281,11 +281,11 @@ def ceiling() -> Verdict:
     )
 
 
-def usual(found: Found, seed: int) -> Verdict:
+def judge_usual(found: Found, seed: int) -> Verdict:
     """Whether attention usually contracts by its constants."""
-    real = resampled(pooled(found, SMALL, trained=True), _below, seed)
-    random = resampled(pooled(found, SMALL, trained=False), _below, seed)
-    middle = float(np.median(pooled(found, SMALL, trained=True)))
+    real = bootstrap(pool_cases(found, SMALL, trained=True), _below, seed)
+    random = bootstrap(pool_cases(found, SMALL, trained=False), _below, seed)
+    middle = float(np.median(pool_cases(found, SMALL, trained=True)))
     return Verdict(
         claim="sqrt(lambda H) s v1 is usually below 1.",
         word=above(real, 0.5),
@@ -297,9 +297,9 @@ def usual(found: Found, seed: int) -> Verdict:
     )
 
 
-def telling(found: Found, seed: int) -> Verdict:
+def judge_telling(found: Found, seed: int) -> Verdict:
     """Whether the bounds in depth are near anything."""
-    middle = {name: resampled(pooled(found, name, True), _median, seed) for name in STACKED}
+    middle = {name: bootstrap(pool_cases(found, name, True), _median, seed) for name in STACKED}
     said = ", ".join(f"{one} of the bound of {name}" for name, one in middle.items())
     best = max(one.high for one in middle.values())
     return Verdict(
@@ -324,12 +324,12 @@ def _below(values: np.ndarray) -> float:
     return float((values < 1).mean())
 
 
-def drawn(found: Found) -> Picture:
+def plot(found: Found) -> Picture:
     """How near every statement comes to its bound."""
     names = [name for name in SINGLE if name not in (*CONSTANTS, EQUALITY, FAR)]
     shown = []
     for name in names:
-        values = pooled(found, name, trained=True)
+        values = pool_cases(found, name, trained=True)
         low, middle, high = np.quantile(values, [0, 0.5, 1])
         shown.append(Gap(name=name, middle=float(middle), low=float(low), high=float(high)))
     return gaps(

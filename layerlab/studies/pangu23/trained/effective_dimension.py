@@ -32,11 +32,16 @@ EFFECT = 1.05
 
 def run(work: StudyContext) -> Outcome:
     """Train, read, judge and draw."""
-    parts, remarks = small_models.gathered(work, ARMS)
+    parts, remarks = small_models.gather_arms(work, ARMS)
     return Outcome(
-        verdicts=(ordered(parts), without_shortcut(parts), every_layer(parts), most(parts)),
+        verdicts=(
+            judge_ordered(parts),
+            judge_without_shortcut(parts),
+            judge_every_layer(parts),
+            judge_most(parts),
+        ),
         frames={"layers": table(list(small_models.rows(parts)))},
-        pictures=(small_models.drawn(parts, DIMENSION),),
+        pictures=(small_models.plot(parts, DIMENSION),),
         remarks=(
             *remarks,
             "The dimension is d(0.8) of 16 held-out passages together, the first token of each "
@@ -52,7 +57,9 @@ def by_layer(part: Arrays) -> np.ndarray:
     return np.asarray(part["layers"][:, 1:, DIMENSION])
 
 
-def compared(parts: small_models.Parts, ours: str, theirs: str, comparisons: int = 1) -> Interval:
+def compare_arms(
+    parts: small_models.Parts, ours: str, theirs: str, comparisons: int = 1
+) -> Interval:
     """How many times the dimension one arm has, in the mean over layers."""
     left, right = (by_layer(parts[arm]).mean(1) for arm in (ours, theirs))
     return small_models.ratio(left, right, comparisons)
@@ -63,9 +70,9 @@ def together(found: list[Interval]) -> Word:
     return each(above(one, EFFECT, 1) for one in found)
 
 
-def ordered(parts: small_models.Parts) -> Verdict:
+def judge_ordered(parts: small_models.Parts) -> Verdict:
     """The whole order."""
-    found = [compared(parts, *pair, len(ORDER)) for pair in ORDER]
+    found = [compare_arms(parts, *pair, len(ORDER)) for pair in ORDER]
     told = ", ".join(
         f"{ours} has {one} times that of {theirs}"
         for (ours, theirs), one in zip(ORDER, found, strict=True)
@@ -80,9 +87,9 @@ def ordered(parts: small_models.Parts) -> Verdict:
     )
 
 
-def without_shortcut(parts: small_models.Parts) -> Verdict:
+def judge_without_shortcut(parts: small_models.Parts) -> Verdict:
     """The augmented shortcut alone."""
-    found = compared(parts, FULL, NO_SHORTCUT)
+    found = compare_arms(parts, FULL, NO_SHORTCUT)
     return Verdict(
         claim="Without the augmented shortcut the effective dimension is much smaller.",
         word=above(found, EFFECT, 1),
@@ -92,7 +99,7 @@ def without_shortcut(parts: small_models.Parts) -> Verdict:
     )
 
 
-def every_layer(parts: small_models.Parts) -> Verdict:
+def judge_every_layer(parts: small_models.Parts) -> Verdict:
     """The series activation, layer by layer."""
     left, right = (by_layer(parts[arm]) for arm in (FULL, NO_SERIES))
     layers = left.shape[1]
@@ -109,9 +116,9 @@ def every_layer(parts: small_models.Parts) -> Verdict:
     )
 
 
-def most(parts: small_models.Parts) -> Verdict:
+def judge_most(parts: small_models.Parts) -> Verdict:
     """Which of the two matters more."""
-    found = compared(parts, NO_SERIES, NO_SHORTCUT)
+    found = compare_arms(parts, NO_SERIES, NO_SHORTCUT)
     return Verdict(
         claim="Leaving out the shortcut limits the dimension more than leaving out the series.",
         word=above(found, EFFECT, 1),

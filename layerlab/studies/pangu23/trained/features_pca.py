@@ -14,7 +14,7 @@ from layerlab import builtin
 from layerlab.studies.engine.pictures import Curve, curves, plane
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
-from layerlab.studies.engine.statistics import Interval, resampled, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.engine.verdict import above, each
 from layerlab.studies.pangu23.theory.collapse_depth import EACH, TOKENS
@@ -22,7 +22,7 @@ from layerlab.studies.pangu23.trained import effective_dimension as twins
 from layerlab.studies.pangu23.trained.saliency_repeat import ISOTROPY
 from layerlab.studies.support import small_models
 from layerlab.studies.support.feature_statistics import OUTLIERS
-from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient, watched
+from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
 from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
     token is left out; `cosine` is between the tokens of a passage, `apart` that of the clusters.
     """
     # Late: pictures of features bring nothing that the list of studies needs.
-    from layerlab.loading.token_text import spelled
+    from layerlab.loading.token_text import token_strings
     from layerlab.measures.quantities.diversity import cosine
     from layerlab.measures.quantities.features import Cloud, choice
     from layerlab.measures.support.centring import Pool
@@ -68,8 +68,8 @@ def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
         whole.setdefault(layer.layer, Pool()).add(layer.stream)
         cosines.setdefault(layer.layer, []).append(cosine(layer.stream[OUTLIERS:]))
 
-    watched(subject, ids, take)
-    named = spelled(subject, torch.tensor([word for word, _ in chosen.words]))
+    for_each_layer(subject, ids, take)
+    named = token_strings(subject, torch.tensor([word for word, _ in chosen.words]))
     drawn: dict[str, Any] = {"words": named, "drawn": {}}
     places = [round(share * (len(clouds) - 1)) for share in DRAWN]
     found = []
@@ -110,7 +110,7 @@ def run(work: StudyContext) -> Outcome:
     built = {name: one["layers"] for name, one in zip(names, models, strict=True)}
     seeds = range(1, work.options["seeds"] + 1)
     jobs = [(arm, seed) for arm in ARMS for seed in seeds]
-    found, notes = small_models.kept(
+    found, notes = small_models.kept_readings(
         work, jobs, of_twin, kind="features", asked=f"{WORDS} {POINTS}"
     )
     parts: small_models.Parts = {
@@ -122,13 +122,13 @@ def run(work: StudyContext) -> Outcome:
     seen = {arm: found[arm, 1] for arm in (FULL, VANILLA)}
     return Outcome(
         verdicts=(
-            diverse(parts),
-            isotropic(parts),
-            spreads(parts),
-            *(gathers(parts, arm) for arm in ABLATED),
-            distinct(parts),
-            along(built["llama"], work.seed),
-            outlying(built["llama"], work.seed),
+            judge_diverse(parts),
+            judge_isotropic(parts),
+            judge_spreads(parts),
+            *(judge_gathers(parts, arm) for arm in ABLATED),
+            judge_distinct(parts),
+            judge_along(built["llama"], work.seed),
+            judge_outlying(built["llama"], work.seed),
         ),
         frames={"layers": table([*rows(parts), *rows_of(built)])},
         pictures=(
@@ -170,12 +170,12 @@ def seeds(parts: small_models.Parts) -> str:
     return f"{len(parts[FULL]['layers'])} seeds of training"
 
 
-def told(found: list[Interval], arms: tuple[str, ...]) -> str:
+def describe(found: list[Interval], arms: tuple[str, ...]) -> str:
     """One after the other."""
     return ", ".join(f"{one} in {arm}" for arm, one in zip(arms, found, strict=True))
 
 
-def diverse(parts: small_models.Parts) -> Verdict:
+def judge_diverse(parts: small_models.Parts) -> Verdict:
     """The share of the variance that three directions hold."""
     own = three(parts[FULL]).mean(1)
     found = [small_models.ratio(three(parts[arm]).mean(1), own, len(OTHERS)) for arm in OTHERS]
@@ -184,12 +184,12 @@ def diverse(parts: small_models.Parts) -> Verdict:
         word=together(found, EFFECT, 1),
         number=min(one.value for one in found),
         said=f"they hold {own.mean():.3f} of the variance in {FULL}, mean over layers, and "
-        f"{told(found, OTHERS)} times as much; above {EFFECT:g} was asked for in each",
+        f"{describe(found, OTHERS)} times as much; above {EFFECT:g} was asked for in each",
         unit=seeds(parts),
     )
 
 
-def isotropic(parts: small_models.Parts) -> Verdict:
+def judge_isotropic(parts: small_models.Parts) -> Verdict:
     """The mean cosine between tokens."""
     own = column(parts[FULL], COSINE).mean(1)
     cosines = [column(parts[arm], COSINE).mean(1) for arm in OTHERS]
@@ -199,13 +199,13 @@ def isotropic(parts: small_models.Parts) -> Verdict:
         word=together(found, ISOTROPY, 0),
         number=min(one.value for one in found),
         said=f"the mean cosine between tokens is {own.mean():.3f} in {FULL}, mean over layers; "
-        f"higher by {told(found, OTHERS)}; above {ISOTROPY:g} was asked for in each",
+        f"higher by {describe(found, OTHERS)}; above {ISOTROPY:g} was asked for in each",
         source="pangu23, section 5.2, Figure 5",
         unit=seeds(parts),
     )
 
 
-def spreads(parts: small_models.Parts) -> Verdict:
+def judge_spreads(parts: small_models.Parts) -> Verdict:
     """From every block to the next; a Llama beside it, since the source means PanGu-pi."""
     found, plain = three(parts[FULL]), three(parts[VANILLA])
     count = found.shape[1] - 1
@@ -227,7 +227,7 @@ def spreads(parts: small_models.Parts) -> Verdict:
     )
 
 
-def gathers(parts: small_models.Parts, arm: str) -> Verdict:
+def judge_gathers(parts: small_models.Parts, arm: str) -> Verdict:
     """Whether most of the variance lies along one axis, in the layer where most of it does."""
     found = column(parts[arm], FIRST)
     layer = int(found.mean(0).argmax())
@@ -243,7 +243,7 @@ def gathers(parts: small_models.Parts, arm: str) -> Verdict:
     )
 
 
-def distinct(parts: small_models.Parts) -> Verdict:
+def judge_distinct(parts: small_models.Parts) -> Verdict:
     """How far the clusters of frequent tokens lie apart."""
     own = column(parts[FULL], APART).mean(1)
     others = [column(parts[arm], APART).mean(1) for arm in ABLATED]
@@ -252,18 +252,21 @@ def distinct(parts: small_models.Parts) -> Verdict:
         claim="Without one of its modules tokens are told apart less.",
         word=together(found, EFFECT, 1),
         number=min(one.value for one in found),
-        said=f"of the spread of the {WORDS} most frequent tokens in three components "
-        f"{own.mean():.3f} lies between them in {FULL}, mean over layers; that is "
-        f"{told(found, ABLATED)} times as much as there; above {EFFECT:g} was asked for in each",
+        said=(
+            f"of the spread of the {WORDS} most frequent tokens in three components "
+            f"{own.mean():.3f} lies between them in {FULL}, mean over layers; that is "
+            f"{describe(found, ABLATED)} times as much as there; above {EFFECT:g} was asked for in "
+            "each"
+        ),
         source="pangu23, section 5.2, Figure 5",
         unit=seeds(parts),
     )
 
 
-def along(found: np.ndarray, seed: int) -> Verdict:
+def judge_along(found: np.ndarray, seed: int) -> Verdict:
     """The first component of a Llama that was trained longer."""
     layer = int(found[:, 1:, FIRST].mean(0).argmax()) + 1
-    share = resampled(found[:, layer, FIRST], lambda one: float(one.mean()), seed)
+    share = bootstrap(found[:, layer, FIRST], lambda one: float(one.mean()), seed)
     return Verdict(
         scale=BUILT_IN,
         claim="The features of a trained Llama lie along one axis.",
@@ -276,11 +279,11 @@ def along(found: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def outlying(found: np.ndarray, seed: int) -> Verdict:
+def judge_outlying(found: np.ndarray, seed: int) -> Verdict:
     """What the first token takes for itself."""
     quotient = found[:, 1:, KEPT] / found[:, 1:, FIRST]
     layer = int(quotient.mean(0).argmax())
-    ratio = resampled(quotient[:, layer], lambda one: float(one.mean()), seed)
+    ratio = bootstrap(quotient[:, layer], lambda one: float(one.mean()), seed)
     return Verdict(
         scale=BUILT_IN,
         claim="Tokens at the beginning are outliers, which would take the first direction.",

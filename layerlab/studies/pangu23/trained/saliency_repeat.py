@@ -19,9 +19,9 @@ from layerlab.report.views.text import token
 from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext, digest
 from layerlab.studies.engine.scale import BUILT_IN
-from layerlab.studies.engine.statistics import Interval, resampled, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
-from layerlab.studies.engine.verdict import above, agreed, each
+from layerlab.studies.engine.verdict import above, combine, each
 from layerlab.studies.support import small_models
 from layerlab.studies.support.passages import patient
 from layerlab.validation import Constraint
@@ -83,7 +83,7 @@ def case(subject: "LoadedModel", text: str, name: str) -> tuple["Prompt", list[i
     return asked, places, last
 
 
-def looked(subject: "LoadedModel", text: str, name: str) -> tuple[Tensor, Tensor]:
+def look_back(subject: "LoadedModel", text: str, name: str) -> tuple[Tensor, Tensor]:
     """The quantities of one text, and the share of every token before the last name."""
     from layerlab.measures.quantities.saliency import saliency
 
@@ -109,14 +109,16 @@ def ours(draw: Draw, name: str) -> dict[str, Tensor]:
 
 
 def _read(subject: "LoadedModel", draw: Draw) -> dict[str, Tensor]:
-    found = [looked(subject, *one) for one in texts(draw)]
+    found = [look_back(subject, *one) for one in texts(draw)]
     return {
         "quantities": torch.stack([quantities for quantities, _ in found]),
         "shares": torch.stack([shares for _, shares in found]),
     }
 
 
-def trained(work: StudyContext, jobs: list[small_models.Job]) -> tuple[list[Arrays], list[str]]:
+def twin_quantities(
+    work: StudyContext, jobs: list[small_models.Job]
+) -> tuple[list[Arrays], list[str]]:
     """The same of twins, and what a reader has to know of them."""
 
     def read(one: small_models.Twin) -> dict[str, Any]:
@@ -129,7 +131,7 @@ def trained(work: StudyContext, jobs: list[small_models.Job]) -> tuple[list[Arra
         }
 
     asked = digest([STORIES, NAMES, work.seed, work.draws])
-    found, notes = small_models.kept(work, jobs, read, kind="saliency", asked=asked)
+    found, notes = small_models.kept_readings(work, jobs, read, kind="saliency", asked=asked)
     # What lies there is judged whole, also where fewer texts are drawn now.
     return [
         {
@@ -153,7 +155,7 @@ def run(work: StudyContext) -> Outcome:
     jobs = [(arm, seed) for arm in (FULL, PLAIN) for seed in seeds]
     # One batch, so that every model reads the same texts.
     models = work.gather(ours, [{"name": name} for name in MODELS], batch=work.draws)
-    twins, notes = trained(work, jobs)
+    twins, notes = twin_quantities(work, jobs)
     parts: dict[str, Arrays] = dict(zip(MODELS, models, strict=True))
     parts |= {f"{arm}, twin {seed}": one for (arm, seed), one in zip(jobs, twins, strict=True)}
     small = stand_ins(work, jobs)
@@ -163,13 +165,13 @@ def run(work: StudyContext) -> Outcome:
     ]
     return Outcome(
         verdicts=(
-            looks(pairs, work.seed),
-            surer(pairs, work.seed),
-            isotropic(pairs, work.seed, decides=not small),
-            back(dict(zip(MODELS, models, strict=True)), work.seed),
+            judge_looks(pairs, work.seed),
+            judge_surer(pairs, work.seed),
+            judge_isotropic(pairs, work.seed, decides=not small),
+            judge_back(dict(zip(MODELS, models, strict=True)), work.seed),
         ),
         frames={"models": table(_rows(parts, work.seed))},
-        pictures=(drawn(parts, work.seed), pictured(parts, first(work))),
+        pictures=(plot(parts, work.seed), plot_text(parts, first(work))),
         remarks=(
             "A name comes three times; all of its last coming but the end is given, and the end is "
             "asked about. Lift is the share of |d logit / d feature|, summed over channels and in "
@@ -206,24 +208,24 @@ def _quotient(pair: np.ndarray) -> float:
 
 def able(values: np.ndarray, seed: int) -> bool:
     """Whether one model is right about the end in more texts than a guess would be."""
-    return resampled(values[:, RIGHT], _mean, seed).low > CHANCE
+    return bootstrap(values[:, RIGHT], _mean, seed).low > CHANCE
 
 
-def _asked(pairs: list[np.ndarray], sides: tuple[int, ...], seed: int) -> bool:
+def _is_asked(pairs: list[np.ndarray], sides: tuple[int, ...], seed: int) -> bool:
     return all(able(pair[:, side], seed) for pair in pairs for side in sides)
 
 
-def paired(found: list[Interval], asked: float, neutral: float) -> Word:
+def pair_words(found: list[Interval], asked: float, neutral: float) -> Word:
     """What all pairs of twins say."""
-    return agreed(above(one, asked, neutral) for one in found)
+    return combine(above(one, asked, neutral) for one in found)
 
 
-def replicated(pairs: list[np.ndarray]) -> str:
+def describe_unit(pairs: list[np.ndarray]) -> str:
     """Unit of what twins tell."""
     return f"{len(pairs)} pairs of twins, {len(pairs[0])} texts each"
 
 
-def _told(found: list[Interval]) -> str:
+def _describe(found: list[Interval]) -> str:
     return ", ".join(f"{one}" for one in found)
 
 
@@ -235,61 +237,66 @@ def _right(pairs: list[np.ndarray]) -> str:
     )
 
 
-def looks(pairs: list[np.ndarray], seed: int) -> Verdict:
+def judge_looks(pairs: list[np.ndarray], seed: int) -> Verdict:
     """Whether the name is looked at more."""
-    found = [resampled(pair[:, :, LIFT], _quotient, seed) for pair in pairs]
+    found = [bootstrap(pair[:, :, LIFT], _quotient, seed) for pair in pairs]
     lifts = [float(np.mean([pair[:, side, LIFT] for pair in pairs])) for side in (0, 1)]
-    word = paired(found, EFFECT, 1) if _asked(pairs, (0, 1), seed) else "not decided"
+    word = pair_words(found, EFFECT, 1) if _is_asked(pairs, (0, 1), seed) else "not decided"
     return Verdict(
         claim=STUDY.claim,
         word=word,
         number=float(np.mean([one.value for one in found])),
-        said=f"the name has {_told(found)} times the lift that it has in the twin without both "
+        said=f"the name has {_describe(found)} times the lift that it has in the twin without both "
         f"modules, pair by pair; above {EFFECT:g} was asked for. Lift: {lifts[0]:.2f} against "
         f"{lifts[1]:.2f}. With modules {_right(pairs)}; above {CHANCE:.0%} was asked for in every "
         "model before a picture decides",
-        unit=replicated(pairs),
+        unit=describe_unit(pairs),
     )
 
 
-def surer(pairs: list[np.ndarray], seed: int) -> Verdict:
+def judge_surer(pairs: list[np.ndarray], seed: int) -> Verdict:
     """Whether the name is predicted better."""
-    found = [resampled(pair[:, 0, SURE] - pair[:, 1, SURE], _mean, seed) for pair in pairs]
+    found = [bootstrap(pair[:, 0, SURE] - pair[:, 1, SURE], _mean, seed) for pair in pairs]
     return Verdict(
         claim="With both modules the model is right about the name where without them it is wrong: "
         "the name gets a larger probability.",
-        word=paired(found, SURER, 0) if _asked(pairs, (0,), seed) else "not decided",
+        word=pair_words(found, SURER, 0) if _is_asked(pairs, (0,), seed) else "not decided",
         number=float(np.mean([one.value for one in found])),
-        said=f"its logarithm is larger by {_told(found)} nats, pair by pair; above {SURER:g} was "
-        f"asked for. With modules {_right(pairs)}; above {CHANCE:.0%} was asked for with them",
+        said=(
+            f"its logarithm is larger by {_describe(found)} nats, pair by pair; above {SURER:g} "
+            f"was asked for. With modules {_right(pairs)}; above {CHANCE:.0%} was asked for with "
+            "them"
+        ),
         source="pangu23, section 5.2, Figure 6",
-        unit=replicated(pairs),
+        unit=describe_unit(pairs),
     )
 
 
-def isotropic(pairs: list[np.ndarray], seed: int, *, decides: bool = True) -> Verdict:
+def judge_isotropic(pairs: list[np.ndarray], seed: int, *, decides: bool = True) -> Verdict:
     """Whether features point in more directions; of that nobody has to know a name."""
-    found = [resampled(pair[:, 1, COSINE] - pair[:, 0, COSINE], _mean, seed) for pair in pairs]
+    found = [bootstrap(pair[:, 1, COSINE] - pair[:, 0, COSINE], _mean, seed) for pair in pairs]
     cosines = [float(np.mean([pair[:, side, COSINE] for pair in pairs])) for side in (0, 1)]
     return Verdict(
         claim="The features of PanGu-pi are more isotropic.",
-        word=paired(found, ISOTROPY, 0) if decides else "not decided",
+        word=pair_words(found, ISOTROPY, 0) if decides else "not decided",
         number=float(np.mean([one.value for one in found])),
-        said=f"the mean cosine between tokens is smaller by {_told(found)}, pair by pair; above "
-        f"{ISOTROPY:g} was asked for. Cosine: {cosines[0]:.3f} against {cosines[1]:.3f}",
+        said=(
+            f"the mean cosine between tokens is smaller by {_describe(found)}, pair by pair; above "
+            f"{ISOTROPY:g} was asked for. Cosine: {cosines[0]:.3f} against {cosines[1]:.3f}"
+        ),
         source="pangu23, section 5.2, Figure 5",
-        unit=replicated(pairs),
+        unit=describe_unit(pairs),
     )
 
 
-def back(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_back(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """Whether models that were trained longer look back at all; those that can tell are judged."""
     shares = {
-        name: resampled(part["quantities"][:, RIGHT], _mean, seed) for name, part in parts.items()
+        name: bootstrap(part["quantities"][:, RIGHT], _mean, seed) for name, part in parts.items()
     }
     judges = [name for name, part in parts.items() if able(part["quantities"], seed)]
     found = {
-        name: resampled(part["quantities"][:, LIFT], _mean, seed, comparisons=len(parts))
+        name: bootstrap(part["quantities"][:, LIFT], _mean, seed, comparisons=len(parts))
         for name, part in parts.items()
     }
     word = each(above(found[name], EFFECT, 1) for name in judges) if judges else "not decided"
@@ -311,7 +318,7 @@ def _rows(parts: Mapping[str, Arrays], seed: int) -> list[dict[str, Any]]:
     found = []
     for name, part in parts.items():
         for column, quantity in enumerate(QUANTITIES):
-            one = resampled(part["quantities"][:, column], _mean, seed)
+            one = bootstrap(part["quantities"][:, column], _mean, seed)
             found.append(
                 {
                     "model": name,
@@ -325,10 +332,10 @@ def _rows(parts: Mapping[str, Arrays], seed: int) -> list[dict[str, Any]]:
     return found
 
 
-def drawn(parts: Mapping[str, Arrays], seed: int) -> Picture:
+def plot(parts: Mapping[str, Arrays], seed: int) -> Picture:
     """The lift in every model, over texts."""
     found = {
-        name: resampled(part["quantities"][:, LIFT], _mean, seed) for name, part in parts.items()
+        name: bootstrap(part["quantities"][:, LIFT], _mean, seed) for name, part in parts.items()
     }
     return gaps(
         "lift",
@@ -343,16 +350,16 @@ def drawn(parts: Mapping[str, Arrays], seed: int) -> Picture:
 
 def first(work: StudyContext) -> list[str]:
     """The tokens of the first text before its last name, those of the name in bold."""
-    from layerlab.loading.token_text import spelled
+    from layerlab.loading.token_text import token_strings
 
     subject = patient(MODELS[0])
     draw = Draw(count=1, generator=small_models.generator_of(work, 0))
     asked, places, last = case(subject, *texts(draw)[0])
-    words = [plain(token(word)) for word in spelled(subject, asked.tokens[:last])]
+    words = [plain(token(word)) for word in token_strings(subject, asked.tokens[:last])]
     return [f"<b>{word}</b>" if place in places else word for place, word in enumerate(words)]
 
 
-def pictured(parts: Mapping[str, Arrays], words: list[str]) -> Picture:
+def plot_text(parts: Mapping[str, Arrays], words: list[str]) -> Picture:
     """One text, token by token, in all models."""
     lines = []
     for kind, (name, part) in enumerate(parts.items()):

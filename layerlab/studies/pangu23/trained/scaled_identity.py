@@ -22,11 +22,16 @@ EFFECT = 1.05
 
 def run(work: StudyContext) -> Outcome:
     """Train, read, judge and draw."""
-    parts, remarks = small_models.gathered(work, ARMS)
+    parts, remarks = small_models.gather_arms(work, ARMS)
     return Outcome(
-        verdicts=(worse(parts), prevents(parts), wider(parts), augmented(parts)),
+        verdicts=(
+            judge_worse(parts),
+            judge_prevents(parts),
+            judge_wider(parts),
+            judge_augmented(parts),
+        ),
         frames={"layers": table(list(small_models.rows(parts)))},
-        pictures=tuple(small_models.drawn(parts, column) for column in (RESIDUAL, DIMENSION)),
+        pictures=tuple(small_models.plot(parts, column) for column in (RESIDUAL, DIMENSION)),
         remarks=(
             *remarks,
             "The larger weight is 2, around attention; the source says of its own only that it is "
@@ -41,7 +46,7 @@ def more(parts: small_models.Parts, ours: str, theirs: str) -> Interval:
     return small_models.over_seeds(parts[ours]["nats"], parts[theirs]["nats"])
 
 
-def worse(parts: small_models.Parts) -> Verdict:
+def judge_worse(parts: small_models.Parts) -> Verdict:
     """Whether the larger weight hurts."""
     found = more(parts, LARGER, small_models.PLAIN)
     losses = ", ".join(f"{arm} {parts[arm]['nats'].mean():.3f}" for arm in ARMS)
@@ -55,7 +60,7 @@ def worse(parts: small_models.Parts) -> Verdict:
     )
 
 
-def prevents(parts: small_models.Parts) -> Verdict:
+def judge_prevents(parts: small_models.Parts) -> Verdict:
     """Whether tokens stay apart."""
     last = {arm: parts[arm]["layers"][:, -1, RESIDUAL] for arm in ARMS}
     found = small_models.over_seeds(last[LARGER], last[small_models.PLAIN])
@@ -70,7 +75,7 @@ def prevents(parts: small_models.Parts) -> Verdict:
     )
 
 
-def wider(parts: small_models.Parts) -> Verdict:
+def judge_wider(parts: small_models.Parts) -> Verdict:
     """Whether features use more directions."""
     means = {arm: parts[arm]["layers"][:, 1:, DIMENSION].mean(1) for arm in ARMS}
     found = small_models.ratio(means[LARGER], means[small_models.PLAIN])
@@ -85,7 +90,7 @@ def wider(parts: small_models.Parts) -> Verdict:
     )
 
 
-def augmented(parts: small_models.Parts) -> Verdict:
+def judge_augmented(parts: small_models.Parts) -> Verdict:
     """Whether the nonlinear shortcut is the better remedy."""
     found = more(parts, LARGER, AUGMENTED)
     return Verdict(

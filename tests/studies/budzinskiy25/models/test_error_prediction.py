@@ -11,12 +11,12 @@ from layerlab.studies.budzinskiy25.models.error_prediction import (
     SAMPLED,
     TWICE,
     VARIANCE,
+    judge_near,
+    judge_telling,
     length,
     medians,
     named,
-    near,
     one,
-    telling,
 )
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Draw
@@ -31,15 +31,16 @@ def planted(factor, places=3):
 def test_planted_factors_are_found_and_judged():
     found = medians(planted(0.7), VARIANCE, 0)
     assert found["llama", "bf16", "logits"].value == pytest.approx(0.7)
-    words = [near(planted(factor), SAMPLED, TWICE, "", 0).word for factor in (0.7, 3.0, 0.3)]
+    words = [judge_near(planted(factor), SAMPLED, TWICE, "", 0).word for factor in (0.7, 3.0, 0.3)]
     assert words == ["holds", "fails", "fails"]
-    assert near(planted(NEAR), SAMPLED, NEAR, "", 0).word == "not decided"
+    assert judge_near(planted(NEAR), SAMPLED, NEAR, "", 0).word == "not decided"
 
 
 def test_a_bound_of_one_says_nothing():
     for size, word in ((1.5, "fails"), (0.2, "holds"), (1.0, "not decided")):
         assert (
-            telling({label: found[..., 0] for label, found in planted(size).items()}).word == word
+            judge_telling({label: found[..., 0] for label, found in planted(size).items()}).word
+            == word
         )
 
 

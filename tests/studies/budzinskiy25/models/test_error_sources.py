@@ -6,7 +6,12 @@ import torch
 
 from layerlab import builtin
 from layerlab.studies.budzinskiy25.models.component_rounding import COMPONENTS, Trials, component
-from layerlab.studies.budzinskiy25.models.error_sources import NAMES, adding, attention, shared
+from layerlab.studies.budzinskiy25.models.error_sources import (
+    NAMES,
+    judge_adding,
+    judge_attention,
+    share_of,
+)
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.statistics import LOOKED
 from layerlab.studies.support.passages import tokens_of
@@ -52,10 +57,10 @@ def planted(**shares):
 def test_a_planted_share_is_found_and_judged():
     for share, word in ((0.8, "holds"), (0.1, "fails")):
         errors = planted(scores_and_softmax=share, norms=0.1)
-        assert shared(errors["llama"], ["scores and softmax"], 0).value == pytest.approx(share)
-        assert attention(errors, 0, "bf16").word == word
-    assert adding(planted(norms=0.5, logits=0.45), 0).word == "holds"
-    assert adding(planted(norms=0.5, logits=0.9), 0).word == "fails"
+        assert share_of(errors["llama"], ["scores and softmax"], 0).value == pytest.approx(share)
+        assert judge_attention(errors, 0, "bf16").word == word
+    assert judge_adding(planted(norms=0.5, logits=0.45), 0).word == "holds"
+    assert judge_adding(planted(norms=0.5, logits=0.9), 0).word == "fails"
 
 
 @pytest.mark.study

@@ -12,11 +12,11 @@ from layerlab.studies.budzinskiy25.models.precision_advice import (
     KEPT,
     NAMES,
     SOFTMAX,
-    advised,
-    islands,
-    left,
-    most,
-    together,
+    judge_advised,
+    judge_islands,
+    judge_most,
+    judge_together,
+    share_left,
 )
 from layerlab.studies.engine.runner import study
 from layerlab.studies.support.passages import tokens_of
@@ -36,18 +36,18 @@ def planted(**shares):
     errors = np.outer(np.linspace(1, 2, 6), np.ones(len(NAMES)))
     for name, share in shares.items():
         errors[:, NAMES.index({"softmax": SOFTMAX, "code": AS_RUN}.get(name, name))] *= share
-    found = {name: left(errors, name, 0) for name in NAMES[:-1]}
+    found = {name: share_left(errors, name, 0) for name in NAMES[:-1]}
     return {(model, name): one for model in builtin.NAMES for name, one in found.items()}
 
 
 def test_planted_shares_are_judged():
     assert planted(softmax=0.4)["llama", SOFTMAX].value == pytest.approx(0.4)
-    assert advised(planted(softmax=0.4), "bf16").word == "holds"
-    assert advised(planted(softmax=0.95), "bf16").word == "fails"
-    assert most(planted(softmax=0.4, norms=0.8)).word == "holds"
-    assert most(planted(softmax=0.8, norms=0.4)).word == "fails"
-    assert together(planted(**{ALL: 0.9})).word == "fails"
-    assert islands(planted(code=1.1)).word == "fails"
+    assert judge_advised(planted(softmax=0.4), "bf16").word == "holds"
+    assert judge_advised(planted(softmax=0.95), "bf16").word == "fails"
+    assert judge_most(planted(softmax=0.4, norms=0.8)).word == "holds"
+    assert judge_most(planted(softmax=0.8, norms=0.4)).word == "fails"
+    assert judge_together(planted(**{ALL: 0.9})).word == "fails"
+    assert judge_islands(planted(code=1.1)).word == "fails"
 
 
 @pytest.mark.study

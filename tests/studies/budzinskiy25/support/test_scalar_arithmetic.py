@@ -19,7 +19,12 @@ from layerlab.studies.budzinskiy25.support.reference_transformer import (
     root_mean_square,
     softmax,
 )
-from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict, carrier_of, laid
+from layerlab.studies.budzinskiy25.support.scalar_arithmetic import (
+    Exact,
+    Strict,
+    carrier_of,
+    draws_last,
+)
 
 DIGITS = (4, 8, 11, 16, 24)
 DOUBLE = torch.float64
@@ -145,7 +150,7 @@ def test_the_draw_is_the_fastest_axis_and_stays_it():
     x = strict.take(drawn(0, 6, 4, 5))
     for made in (x, strict.product(x, x.mT), strict.add(x, x), layer_norm(strict, x)):
         assert made.stride(0) == 1
-    assert torch.equal(laid(x), x)
+    assert torch.equal(draws_last(x), x)
 
 
 @pytest.mark.parametrize("norm", [root_mean_square, layer_norm])

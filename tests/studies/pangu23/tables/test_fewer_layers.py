@@ -1,7 +1,12 @@
 """What three layers weigh, against sums by hand."""
 
 from layerlab.studies.engine.runner import study
-from layerlab.studies.pangu23.tables.fewer_layers import accounting, faster, pays, read_per_token
+from layerlab.studies.pangu23.tables.fewer_layers import (
+    accounting,
+    judge_faster,
+    judge_pays,
+    read_per_token,
+)
 
 BLOCK = 4 * 4096**2 + 3 * 4096 * 11_008
 
@@ -19,10 +24,10 @@ def test_a_layer_less_is_a_block_less_to_read():
 
 def test_modules_of_the_weight_of_three_blocks_would_pay_for_them():
     found = accounting()
-    assert pays(found | {"its modules": found["three blocks"]}).word == "holds"
+    assert judge_pays(found | {"its modules": found["three blocks"]}).word == "holds"
 
 
 def test_the_verdicts():
     found = study("fewer-layers", fast=True, progress=False)
     assert [one["word"] for one in found.verdicts] == ["fails", "holds", "not decided"]
-    assert round(found.number, 2) == 0.16 and faster().number == 43 / 47.6
+    assert round(found.number, 2) == 0.16 and judge_faster().number == 43 / 47.6

@@ -13,14 +13,14 @@ from layerlab.studies.pangu23.tables.latency import (
     PRINTED,
     SAME,
     STUDY,
-    costs,
-    drawn,
-    explained,
+    describe_times,
+    judge_costs,
+    judge_explained,
+    judge_quicker,
     place,
-    quicker,
+    plot,
     rivals,
     run,
-    told,
 )
 
 
@@ -50,7 +50,7 @@ def on_gpu():
 
 
 def words(found):
-    return [judge(found).word for judge in (quicker, costs, explained)]
+    return [judge(found).word for judge in (judge_quicker, judge_costs, judge_explained)]
 
 
 def test_what_the_source_prints_would_hold():
@@ -62,7 +62,7 @@ def test_what_the_source_prints_would_hold():
 
 def test_a_slower_machine_speaks_against_it():
     assert words(planted(fewer=1.0, same=1.2)) == ["fails"] * 3
-    assert explained(planted(fewer=1.0)).number == pytest.approx(1 / 0.91)
+    assert judge_explained(planted(fewer=1.0)).number == pytest.approx(1 / 0.91)
 
 
 def test_wide_intervals_decide_nothing():
@@ -75,8 +75,8 @@ def test_wide_intervals_decide_nothing():
 
 def test_nothing_is_decided_where_nothing_was_timed():
     assert words(None) == ["not decided"] * 3
-    assert quicker(None).number == pytest.approx(0.903, abs=1e-3)
-    assert len(drawn(None).data[0]["y"]) == 2 and len(drawn(planted()).data[0]["y"]) == 6
+    assert judge_quicker(None).number == pytest.approx(0.903, abs=1e-3)
+    assert len(plot(None).data[0]["y"]) == 2 and len(plot(planted()).data[0]["y"]) == 6
 
 
 def test_the_printed_quotients_are_those_of_the_source():
@@ -114,13 +114,13 @@ def work(runs, **changes):
 
 
 def test_times_are_left_with_their_machine_and_read_by_the_fast_mode(tmp_path, monkeypatch):
-    monkeypatch.setattr(latency, "timed", lambda width, device, count: planted(fewer=1.0))
+    monkeypatch.setattr(latency, "measure_times", lambda width, device, count: planted(fewer=1.0))
     first = run(work(tmp_path))
     assert json.loads(place(tmp_path, 256).read_text())[FEWER]["milliseconds"] == [100.0, 100.0]
-    monkeypatch.setattr(latency, "timed", None)
+    monkeypatch.setattr(latency, "measure_times", None)
     again = run(work(tmp_path, fast=True))
     assert first.verdicts == again.verdicts and first.verdicts[0].word == "fails"
-    assert "an abacus" in again.remarks[-2] and again.remarks[-2] == told(planted())
+    assert "an abacus" in again.remarks[-2] and again.remarks[-2] == describe_times(planted())
     for elsewhere in ({"width": 512}, {"width": 256, "device": "cuda"}):
         other = run(work(tmp_path, fast=True, options={"device": "cpu", **elsewhere}))
         assert {one.word for one in other.verdicts} == {"not decided"}
@@ -128,7 +128,7 @@ def test_times_are_left_with_their_machine_and_read_by_the_fast_mode(tmp_path, m
 
 def test_what_was_not_measured_as_planned_is_marked(tmp_path, monkeypatch):
     found = planted()
-    monkeypatch.setattr(latency, "timed", lambda width, device, count: found)
+    monkeypatch.setattr(latency, "measure_times", lambda width, device, count: found)
     marked = run(work(tmp_path))
     assert {(one.looked, one.unit) for one in marked.verdicts} == {(True, "12 repetitions")}
     assert any("12 repetitions and not the 40 of the plan" in one for one in marked.remarks)
@@ -149,14 +149,14 @@ def test_on_a_gpu_it_times_what_a_gpu_takes(monkeypatch):
     monkeypatch.setattr("layerlab.latency.measure.timed", record)
     monkeypatch.setattr("layerlab.latency.config._place", lambda device: device)
     with pytest.raises(Stopped):
-        latency.timed(4096, "cuda", 40)
+        latency.measure_times(4096, "cuda", 40)
     ((device, kind, names),) = asked
     assert (device, kind) == ("cuda", "bfloat16")
     assert "width=4096,layers=29" in names[0] and "width=4096,layers=32" in names[1]
     # The 1B of the source is no wider than 2048, and there its vocabulary is whole.
     same = rivals(4096)[SAME]
     assert same[0].design.shape.width == 2048 and same[0].design.shape.vocab == 32_000
-    assert "an accelerator" in told(on_gpu()) and "bfloat16" in told(on_gpu())
+    assert "an accelerator" in describe_times(on_gpu()) and "bfloat16" in describe_times(on_gpu())
 
 
 def test_the_full_run_times_both_and_says_on_what(tmp_path, monkeypatch):

@@ -7,8 +7,8 @@ from layerlab.studies.engine.runner import study
 from layerlab.studies.pangu23.tables.printed_averages import (
     averages,
     beyond,
-    follow,
-    ranked,
+    is_ranked,
+    judge_follow,
     rows,
     same,
 )
@@ -27,13 +27,13 @@ def test_the_slips_are_those_that_are_known():
 
 def test_a_planted_slip_is_found_and_rounding_is_not_one():
     (row,) = (row for row in averages(planted(0.3)) if row["model"] == "YunShan")
-    assert beyond(row) and follow([row]).number == 1
+    assert beyond(row) and judge_follow([row]).number == 1
     (row,) = (row for row in averages(planted(0.01)) if row["model"] == "YunShan")
-    assert not same(row) and not beyond(row) and follow([row]).word == "holds"
+    assert not same(row) and not beyond(row) and judge_follow([row]).word == "holds"
 
 
 def test_an_average_that_moves_a_model_changes_the_order():
-    assert ranked(tables()[8]) and not ranked(planted(-30))
+    assert is_ranked(tables()[8]) and not is_ranked(planted(-30))
 
 
 def test_the_verdicts():

@@ -4,20 +4,20 @@ import pytest
 
 from layerlab.model.design import design
 from layerlab.studies.engine.runner import study
-from layerlab.studies.pangu23.tables.series_cost import SIZE, counted, excess
+from layerlab.studies.pangu23.tables.series_cost import SIZE, count_costs, excess
 
 SHAPE = design("siaf-1", preset=SIZE).shape
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_scales_and_shifts_are_two_numbers_per_term_and_channel(n):
-    more = counted(n, "affine-in").parameters - counted(1, "affine-in").parameters
+    more = count_costs(n, "affine-in").parameters - count_costs(1, "affine-in").parameters
     assert more == 2 * n * SHAPE.inner * SHAPE.layers
-    assert counted(n, "affine-in").forward == counted(1, "affine-in").forward
+    assert count_costs(n, "affine-in").forward == count_costs(1, "affine-in").forward
 
 
 def test_a_matrix_per_term_is_another_gate():
-    more = counted(2, "multi-projection").forward - counted(1, "multi-projection").forward
+    more = count_costs(2, "multi-projection").forward - count_costs(1, "multi-projection").forward
     assert more == 2 * SHAPE.width * SHAPE.inner * SHAPE.layers
 
 

@@ -5,21 +5,28 @@ import pytest
 from layerlab.model.design import design
 from layerlab.studies.engine.runner import study
 from layerlab.studies.pangu23.tables.series_cost import SIZE
-from layerlab.studies.pangu23.tables.shortcut_cost import PRINTED, added, by_weights, rows
+from layerlab.studies.pangu23.tables.shortcut_cost import (
+    PRINTED,
+    added_parameters,
+    judge_by_weights,
+    rows,
+)
 
 SHAPE = design("as-32", preset=SIZE).shape
 
 
 @pytest.mark.parametrize("r", PRINTED)
 def test_a_bottleneck_is_two_narrow_matrices_per_layer(r):
-    assert added(r) == 2 * SHAPE.width**2 // r * SHAPE.layers
+    assert added_parameters(r) == 2 * SHAPE.width**2 // r * SHAPE.layers
 
 
 def test_latencies_that_follow_from_the_weights_are_accepted():
     found = [{**row, "printed_latency": row["of_blocks"]} for row in rows()]
-    assert by_weights(found).word == "holds" and by_weights(found).number == 1
+    assert judge_by_weights(found).word == "holds" and judge_by_weights(found).number == 1
     found[2]["printed_latency"] *= 3
-    assert by_weights(found).word == "fails" and by_weights(found).number == pytest.approx(3)
+    assert judge_by_weights(found).word == "fails" and judge_by_weights(
+        found
+    ).number == pytest.approx(3)
 
 
 def test_the_verdicts():

@@ -14,10 +14,10 @@ from layerlab.studies.pangu23.tables.tokenizers import (
     READ,
     at_hand,
     code,
-    lower,
-    monotone,
-    of_domain,
-    on_par,
+    judge_lower,
+    judge_monotone,
+    judge_of_domain,
+    judge_on_par,
     ratio,
     sizes,
     vocabularies,
@@ -61,11 +61,13 @@ def counts(base, extended, equal, larger):
 def test_words_follow_the_counts():
     tokens = counts(100, 90, 97, 95)
     assert KINDS == (BASE, EXTENDED, EQUAL, LARGER)
-    assert [judge(tokens, 0).word for judge in (lower, on_par, of_domain)] == ["holds"] * 3
-    assert lower(tokens, 0).number == pytest.approx(0.9)
+    assert [judge(tokens, 0).word for judge in (judge_lower, judge_on_par, judge_of_domain)] == [
+        "holds"
+    ] * 3
+    assert judge_lower(tokens, 0).number == pytest.approx(0.9)
     assert ratio(tokens, EXTENDED, LARGER, 0).value == pytest.approx(90 / 95)
     tokens = counts(100, 99, 97, 95)
-    assert [judge(tokens, 0).word for judge in (lower, on_par, of_domain)] == [
+    assert [judge(tokens, 0).word for judge in (judge_lower, judge_on_par, judge_of_domain)] == [
         "smaller than asked",
         "fails",
         "fails",
@@ -78,7 +80,7 @@ def test_files_count_by_their_length():
 
 
 def test_one_pair_of_the_printed_table_is_out_of_order():
-    found = monotone()
+    found = judge_monotone()
     # 0.649 with 100,883 entries stands before 0.657 with 103,168.
     assert found.word == "fails" and found.number == 1 and "1 of 10 pairs" in found.said
     assert "PanGu" in found.said and "InternLM" in found.said
@@ -86,12 +88,12 @@ def test_one_pair_of_the_printed_table_is_out_of_order():
 
 def test_a_measured_rate_stands_beside_the_printed_one(monkeypatch):
     monkeypatch.setattr(published_rates, "questions", lambda: ["a question"])
-    monkeypatch.setattr(published_rates, "at_hand", lambda: ({}, {"other": "why"}))
+    monkeypatch.setattr(published_rates, "tokenizers_here", lambda: ({}, {"other": "why"}))
     rows = [
         published_rates.Row("internlm", 103_168, 0.6570),
         published_rates.Row("gpt2", 50_257, 2.0),
     ]
-    monkeypatch.setattr(published_rates, "measured", lambda words, texts: rows)
+    monkeypatch.setattr(published_rates, "measure_rates", lambda words, texts: rows)
     found, told = at_hand()
     assert [one["of"] for one in found] == ["JEC-QA"] * 2
     assert "internlm takes 0.657" in told[0] and "1.000 of it" in told[0]

@@ -8,12 +8,12 @@ from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Draw
 from layerlab.studies.pangu23.theory.attention_lambda import (
     MODEL,
-    balanced,
+    balance,
     blocks,
-    doubly,
     heads,
+    judge_doubly,
+    judge_real,
     largest,
-    real,
     uniform,
 )
 from layerlab.studies.support.passages import excerpts
@@ -34,7 +34,7 @@ def test_one_token_for_all_is_collapse_and_two_are_half_of_the_tokens():
 
 def test_balanced_matrices_are_doubly_stochastic():
     drawn = torch.randn(3, 9, 9, generator=torch.Generator().manual_seed(0)).double()
-    found = balanced(drawn.exp())
+    found = balance(drawn.exp())
     for side in (-1, -2):
         assert torch.allclose(found.sum(side), torch.ones(3, 9, dtype=torch.float64))
     assert (largest(found) < 1).all()
@@ -47,8 +47,8 @@ def test_a_passage_has_a_number_for_every_head_of_every_layer():
 
 def test_words_follow_the_share_of_heads():
     for value, word in ((0.5, "holds"), (2.0, "fails")):
-        assert real({8: np.full((5, 4), value)}, 0).word == word
-        assert doubly({8: np.full((5, 1), value)}).word == word
+        assert judge_real({8: np.full((5, 4), value)}, 0).word == word
+        assert judge_doubly({8: np.full((5, 1), value)}).word == word
 
 
 @pytest.mark.study

@@ -7,7 +7,13 @@ import torch
 from layerlab.measures.quantities.diversity import relative_residual
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Draw
-from layerlab.studies.pangu23.theory.collapse_depth import EACH, TOKENS, alike, narrow, untrained
+from layerlab.studies.pangu23.theory.collapse_depth import (
+    EACH,
+    TOKENS,
+    judge_alike,
+    judge_narrow,
+    random_depths,
+)
 from layerlab.studies.support.feature_statistics import DIMENSION, OUTLIERS, RESIDUAL, depths
 from layerlab.studies.support.passages import WHOLE, excerpts, overlap, patient, tokens_of
 
@@ -37,7 +43,7 @@ def test_depths_are_those_of_the_streams():
 
 
 def test_dimension_and_residual_of_a_random_model_lie_where_they_can():
-    found = untrained(draw(1), layers=2, width=32)
+    found = random_depths(draw(1), layers=2, width=32)
     assert found["small"].shape == found["ordinary"].shape == (1, 3, 2)
     for one in found.values():
         assert ((one > 0) & (one <= 1)).all()
@@ -55,12 +61,12 @@ def planted(last, dimension):
 
 def test_words_follow_what_is_left():
     flat = np.ones(5)
-    assert alike("x", planted(0.2, flat), 0, "").word == "holds"
-    assert alike("x", planted(0.8, flat), 0, "").word == "smaller than asked"
-    assert alike("x", planted(1.2, flat), 0, "").word == "fails"
-    assert alike("x", planted(0.5, flat), 0, "").word == "not decided"
-    assert narrow(planted(1, np.linspace(1, 0.5, 5)), 0).word == "holds"
-    assert narrow(planted(1, np.linspace(0.5, 1, 5)), 0).word == "fails"
+    assert judge_alike("x", planted(0.2, flat), 0, "").word == "holds"
+    assert judge_alike("x", planted(0.8, flat), 0, "").word == "smaller than asked"
+    assert judge_alike("x", planted(1.2, flat), 0, "").word == "fails"
+    assert judge_alike("x", planted(0.5, flat), 0, "").word == "not decided"
+    assert judge_narrow(planted(1, np.linspace(1, 0.5, 5)), 0).word == "holds"
+    assert judge_narrow(planted(1, np.linspace(0.5, 1, 5)), 0).word == "fails"
 
 
 @pytest.mark.study

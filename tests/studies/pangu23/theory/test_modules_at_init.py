@@ -11,10 +11,10 @@ from layerlab.studies.pangu23.theory.modules_at_init import (
     NAMES,
     STARTS,
     VARIANTS,
-    limits,
+    judge_limits,
+    judge_series,
     one,
-    scattered,
-    series,
+    scatter,
 )
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "vocab": 512, "context": 128}
@@ -37,7 +37,7 @@ def test_variants_share_all_weights_that_they_have_in_common():
 
 def test_only_terms_are_scattered_and_no_path_is_silent():
     model, plain = made("both modules"), dict(made("both modules").named_parameters())
-    scattered(model, 1)
+    scatter(model, 1)
     changed = {k for k, v in model.named_parameters() if not torch.equal(v, plain[k])}
     assert changed == {key for key in plain if ".terms." in key}
     assert all(value.abs().max() > 0 for value in model.parameters())
@@ -64,9 +64,9 @@ def test_words_follow_the_losses():
         (0.001, "smaller than asked"),
         (-0.2, "fails"),
     ):
-        assert limits(planted("without shortcut", loss), 0).word == word
-        assert series(planted("without series", loss), 1, 0).word == word
-    assert limits(planted("without series", 0.2), 0).number == 0
+        assert judge_limits(planted("without shortcut", loss), 0).word == word
+        assert judge_series(planted("without series", loss), 1, 0).word == word
+    assert judge_limits(planted("without series", 0.2), 0).number == 0
 
 
 @pytest.mark.study

@@ -12,12 +12,12 @@ from layerlab.studies.pangu23.theory.scaled_identity import (
     NOISE,
     PLAIN,
     SCALES,
-    compared,
-    idle,
-    noisy,
-    prevents,
+    compare_weights,
+    judge_idle,
+    judge_noisy,
+    judge_prevents,
     streams,
-    weighed,
+    weigh_shortcuts,
 )
 
 SIZES = {"width": 16, "layers": 3, "heads": 2, "vocab": 64, "context": 32}
@@ -37,7 +37,7 @@ def silent():
 def test_without_sublayers_features_and_noise_grow_alike():
     model = silent()
     noise = torch.randn(32, 16, generator=torch.Generator().manual_seed(0))
-    residual, rest = compared(model, 2.0, IDS, noise)
+    residual, rest = compare_weights(model, 2.0, IDS, noise)
     assert torch.allclose(residual, residual[0].expand(4))
     assert rest[NOISE].item() == pytest.approx(1, abs=1e-4)
     assert rest[MOTION].item() == pytest.approx(0, abs=1e-6)
@@ -48,7 +48,7 @@ def test_without_sublayers_features_and_noise_grow_alike():
 
 def test_a_weight_of_one_is_the_plain_block():
     ours, plain = (build(name, **SIZES, seed=1) for name in ("scaled-identity", "llama"))
-    weighed(ours, 1.0)
+    weigh_shortcuts(ours, 1.0)
     start = plain.get_input_embeddings()(IDS).detach()
     assert torch.allclose(streams(ours, start)[-1], streams(plain, start)[-1])
 
@@ -62,12 +62,12 @@ def planted(larger, plain=1.0):
 
 
 def test_words_follow_the_numbers():
-    assert prevents(planted(1.5), 0).word == "holds"
-    assert prevents(planted(0.5), 0).word == "fails"
-    assert noisy(planted(4), 0).word == "holds" and noisy(planted(1), 0).word == "fails"
-    assert noisy(planted(2.08), 0).word == "smaller than asked"
-    assert idle(planted(0.1), 0).word == "holds" and idle(planted(2), 0).word == "fails"
-    assert idle(planted(0.9), 0).word == "smaller than asked"
+    assert judge_prevents(planted(1.5), 0).word == "holds"
+    assert judge_prevents(planted(0.5), 0).word == "fails"
+    assert judge_noisy(planted(4), 0).word == "holds" and judge_noisy(planted(1), 0).word == "fails"
+    assert judge_noisy(planted(2.08), 0).word == "smaller than asked"
+    assert judge_idle(planted(0.1), 0).word == "holds" and judge_idle(planted(2), 0).word == "fails"
+    assert judge_idle(planted(0.9), 0).word == "smaller than asked"
 
 
 @pytest.mark.study

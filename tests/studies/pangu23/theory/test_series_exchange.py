@@ -10,9 +10,9 @@ from layerlab.studies.engine.sampling import Draw
 from layerlab.studies.pangu23.theory.series_exchange import (
     TOKENS,
     backwards,
-    filled,
     influence,
     others,
+    random_series,
     reach,
 )
 
@@ -41,9 +41,9 @@ def test_a_look_into_the_future_is_told_apart():
 
 
 def test_a_series_of_scales_sees_its_own_token_and_a_convolution_n_of_them():
-    apart = influence(filled(draw(), {"form": "affine-in", "n": 3}), draw()).numpy()
+    apart = influence(random_series(draw(), {"form": "affine-in", "n": 3}), draw()).numpy()
     assert others(apart) == 0 and (np.diagonal(apart) > 0).all()
-    near = influence(filled(draw(), {"form": "convolution", "n": 3}), draw()).numpy()
+    near = influence(random_series(draw(), {"form": "convolution", "n": 3}), draw()).numpy()
     assert reach(near[None]) == 2 and near.shape == (TOKENS, TOKENS)
 
 

@@ -15,9 +15,9 @@ from layerlab.studies.pangu23.theory.theorem_case import (
     contraction,
     part,
     single,
-    stacked,
+    stack_statements,
 )
-from layerlab.studies.pangu23.theory.theorems import corrected, split, tightness, usual
+from layerlab.studies.pangu23.theory.theorems import judge_corrected, judge_usual, split, tightness
 
 WIDTH, TOKENS = 5, 8
 EYE = torch.eye(WIDTH, dtype=torch.float64)
@@ -84,15 +84,15 @@ def test_a_gate_is_not_spoken_of_and_gains_without_bound():
 
 def test_depth_multiplies_the_factors():
     z, made = gaussian(TOKENS, WIDTH), layer()
-    found = stacked([made] * 3, z, extra())
+    found = stack_statements([made] * 3, z, extra())
     assert found[0].item() == pytest.approx(1)
     half = replace(made, output=2 * made.output)
-    assert stacked([half] * 3, z, extra())[0].item() == pytest.approx(1 / 8)
+    assert stack_statements([half] * 3, z, extra())[0].item() == pytest.approx(1 / 8)
 
 
 def study_of(made, draws=4):
     values = [single(made, z, z.abs(), z, extra(0.5)) for z in gaussian(draws, TOKENS, WIDTH)]
-    deep = [stacked([made], z, extra(0.5)) for z in gaussian(draws, TOKENS, WIDTH)]
+    deep = [stack_statements([made], z, extra(0.5)) for z in gaussian(draws, TOKENS, WIDTH)]
     part = {"single": torch.stack(values)[:, None].numpy(), "stacked": torch.stack(deep).numpy()}
     gated = {name: np.full((draws, 1), 0.5) for name in SINGLE if "gated" in name}
     return {"it, trained": {**split(part), **gated}}
@@ -100,9 +100,9 @@ def study_of(made, draws=4):
 
 def test_a_constant_that_is_too_small_is_found():
     made = layer()
-    assert corrected(study_of(made)).word == "holds"
+    assert judge_corrected(study_of(made)).word == "holds"
     wrong = replace(made, inward=made.inward / 2)
-    found = corrected(study_of(wrong))
+    found = judge_corrected(study_of(wrong))
     assert found.word == "fails" and found.number == pytest.approx(2)
     (row,) = (
         row
@@ -116,7 +116,7 @@ def test_usual_is_more_than_half():
     name = SINGLE[-1]
     for value, word in ((0.5, "holds"), (2.0, "fails")):
         ratios = {name: np.full((4, 2), value)}
-        assert usual({"a, trained": ratios, "a, random": ratios}, 0).word == word
+        assert judge_usual({"a, trained": ratios, "a, random": ratios}, 0).word == word
 
 
 @pytest.mark.study

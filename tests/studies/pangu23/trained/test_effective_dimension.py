@@ -9,11 +9,11 @@ from layerlab.studies.pangu23.trained.effective_dimension import (
     NO_SERIES,
     NO_SHORTCUT,
     VANILLA,
-    compared,
-    every_layer,
-    most,
-    ordered,
-    without_shortcut,
+    compare_arms,
+    judge_every_layer,
+    judge_most,
+    judge_ordered,
+    judge_without_shortcut,
 )
 from layerlab.studies.support.feature_statistics import DIMENSION
 
@@ -36,32 +36,35 @@ def as_the_source():
 
 def test_the_order_of_the_source_is_recognised():
     parts = as_the_source()
-    verdicts = [judge(parts) for judge in (ordered, without_shortcut, every_layer, most)]
+    verdicts = [
+        judge(parts)
+        for judge in (judge_ordered, judge_without_shortcut, judge_every_layer, judge_most)
+    ]
     assert [one.word for one in verdicts] == ["holds"] * 4
     assert verdicts[1].number == pytest.approx(5 / 3, rel=0.01)
-    assert compared(parts, NO_SERIES, VANILLA).value == pytest.approx(2, rel=0.01)
+    assert compare_arms(parts, NO_SERIES, VANILLA).value == pytest.approx(2, rel=0.01)
 
 
 def test_equal_twins_are_no_order():
     parts = planted(pangu_pi=0.4, pangu_pi_no_siaf=0.4, pangu_pi_no_as=0.4, llama=0.4)
-    judges = (ordered, without_shortcut, every_layer, most)
+    judges = (judge_ordered, judge_without_shortcut, judge_every_layer, judge_most)
     # They differ by a thousandth and less: nobody knows in which direction.
     assert "holds" not in {judge(parts).word for judge in judges}
     turned = planted(pangu_pi=0.2, pangu_pi_no_siaf=0.3, pangu_pi_no_as=0.4, llama=0.5)
     assert [judge(turned).word for judge in judges] == ["fails"] * 4
     less = planted(pangu_pi=0.412, pangu_pi_no_siaf=0.404, pangu_pi_no_as=0.4, llama=0.392)
-    assert without_shortcut(less).word == most(less).word == "smaller than asked"
+    assert judge_without_shortcut(less).word == judge_most(less).word == "smaller than asked"
 
 
 def test_one_layer_is_enough_against_every_layer():
     parts = as_the_source()
     parts[FULL]["layers"][:, 3, DIMENSION] = 0.9 * parts[NO_SERIES]["layers"][:, 3, DIMENSION]
-    found = every_layer(parts)
+    found = judge_every_layer(parts)
     assert found.word == "fails" and "in layer 3 of 4" in found.said
-    assert ordered(parts).word == "holds"
+    assert judge_ordered(parts).word == "holds"
 
 
 def test_seeds_that_disagree_decide_nothing():
     parts = as_the_source()
     parts[NO_SHORTCUT]["layers"][0, :, DIMENSION] *= 10
-    assert without_shortcut(parts).word == "not decided"
+    assert judge_without_shortcut(parts).word == "not decided"

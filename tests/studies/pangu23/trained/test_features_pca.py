@@ -21,26 +21,26 @@ from layerlab.studies.pangu23.trained.features_pca import (
     KEPT,
     SECOND,
     WORDS,
-    along,
     cloud,
-    distinct,
-    diverse,
-    gathers,
-    isotropic,
+    judge_along,
+    judge_distinct,
+    judge_diverse,
+    judge_gathers,
+    judge_isotropic,
+    judge_outlying,
+    judge_spreads,
     of_twin,
-    outlying,
     read,
-    spreads,
 )
 from layerlab.studies.support import small_models
-from layerlab.tokenization.load import loaded_words
+from layerlab.tokenization.load import load_tokenizer
 
 LAYERS, TOKENS = 5, 32
 
 
 def small(seed=0):
     model = build("llama", width=16, layers=LAYERS, heads=4, vocab=512, context=128, seed=seed)
-    return subject(model, tokenizer=loaded_words(small_models.WORDS))
+    return subject(model, tokenizer=load_tokenizer(small_models.WORDS))
 
 
 def passages(count=4):
@@ -111,30 +111,34 @@ def as_the_source():
 
 def test_the_figure_of_the_source_is_recognised():
     parts = as_the_source()
-    verdicts = [judge(parts) for judge in (diverse, isotropic, spreads, distinct)]
+    verdicts = [
+        judge(parts) for judge in (judge_diverse, judge_isotropic, judge_spreads, judge_distinct)
+    ]
     assert [one.word for one in verdicts] == ["holds"] * 4
-    assert [gathers(parts, arm).word for arm in (NO_SERIES, NO_SHORTCUT)] == ["holds"] * 2
-    assert isotropic(parts).number == pytest.approx(0.2, rel=0.02)
-    assert gathers(parts, NO_SERIES).number == pytest.approx(0.6, rel=0.01)
+    assert [judge_gathers(parts, arm).word for arm in (NO_SERIES, NO_SHORTCUT)] == ["holds"] * 2
+    assert judge_isotropic(parts).number == pytest.approx(0.2, rel=0.02)
+    assert judge_gathers(parts, NO_SERIES).number == pytest.approx(0.6, rel=0.01)
 
 
 def test_equal_twins_are_no_figure():
     parts = planted(**dict.fromkeys([arm.replace("-", "_") for arm in ARMS], (0.2, 0.3, 0.5)))
-    verdicts = [judge(parts) for judge in (diverse, isotropic, spreads, distinct)]
+    verdicts = [
+        judge(parts) for judge in (judge_diverse, judge_isotropic, judge_spreads, judge_distinct)
+    ]
     assert [one.word for one in verdicts] == ["not decided"] * 4
-    assert gathers(parts, NO_SHORTCUT).word == "fails"
+    assert judge_gathers(parts, NO_SHORTCUT).word == "fails"
 
 
 def test_one_arm_is_enough_against_most():
     parts = as_the_source()
     parts[VANILLA] = parts[FULL]
-    assert diverse(parts).word == isotropic(parts).word == "fails"
+    assert judge_diverse(parts).word == judge_isotropic(parts).word == "fails"
 
 
 def test_a_layer_that_gathers_again_is_enough_though_the_last_is_below_the_first():
     parts = as_the_source()
     parts[FULL]["layers"][:, -1, FIRST] *= 1.3
-    found = spreads(parts)
+    found = judge_spreads(parts)
     last = parts[FULL]["layers"].shape[1] - 1
     assert found.word == "fails" and f"from block {last - 1} to {last}, the step" in found.said
     assert f"It rises in 3 of {3 * (last - 1)} steps of single seeds" in found.said
@@ -144,7 +148,7 @@ def test_a_layer_that_gathers_again_is_enough_though_the_last_is_below_the_first
 def test_what_is_said_of_modules_asks_nothing_of_a_llama():
     parts = as_the_source()
     parts[VANILLA] = parts[FULL]
-    assert distinct(parts).word == "holds"  # it is said of the modules alone
+    assert judge_distinct(parts).word == "holds"  # it is said of the modules alone
 
 
 def drawn_shares(first, kept):
@@ -155,10 +159,10 @@ def drawn_shares(first, kept):
 
 
 def test_a_built_in_model_is_judged_where_it_is_most_so():
-    assert along(drawn_shares(0.7, 0.7), 0).word == "holds"
-    assert along(drawn_shares(0.2, 0.2), 0).word == "fails"
-    assert outlying(drawn_shares(0.2, 0.6), 0).number == pytest.approx(3)
-    assert outlying(drawn_shares(0.2, 0.2), 0).word == "fails"
+    assert judge_along(drawn_shares(0.7, 0.7), 0).word == "holds"
+    assert judge_along(drawn_shares(0.2, 0.2), 0).word == "fails"
+    assert judge_outlying(drawn_shares(0.2, 0.6), 0).number == pytest.approx(3)
+    assert judge_outlying(drawn_shares(0.2, 0.2), 0).word == "fails"
 
 
 def test_what_is_kept_of_a_twin_is_all_that_is_drawn():
@@ -176,7 +180,7 @@ def test_a_run_without_runs_trains_small_twins_and_says_so(tmp_path, monkeypatch
         assert sizes == small_models.FAST
         return small_models.Twin(small(seed), 6.0, passages())
 
-    monkeypatch.setattr(small_models, "taught", taught)
+    monkeypatch.setattr(small_models, "train_one", taught)
     found = study("features-pca", fast=True, draws=4, progress=False, threads=1, runs=tmp_path)
     content = found.to_dict()
     assert len(content["verdicts"]) == 8 and len(content["pictures"]) == 2 + 2 * 2

@@ -18,15 +18,15 @@ from layerlab.studies.pangu23.trained.saliency_repeat import (
     RIGHT,
     STORIES,
     SURE,
-    back,
     case,
-    isotropic,
-    looked,
-    looks,
-    paired,
-    surer,
+    judge_back,
+    judge_isotropic,
+    judge_looks,
+    judge_surer,
+    look_back,
+    pair_words,
     texts,
-    trained,
+    twin_quantities,
 )
 from layerlab.studies.support import small_models
 from layerlab.studies.support.passages import patient
@@ -63,7 +63,7 @@ def test_texts_are_all_different_and_known_by_their_seed():
 def test_shares_are_those_of_the_tokens_before_the_last_name():
     subject = patient("pre-norm")
     ((text, name),) = texts(draw(1))
-    quantities, shares = looked(subject, text, name)
+    quantities, shares = look_back(subject, text, name)
     _, places, last = case(subject, text, name)
     kept = shares[: int(shares.isfinite().sum())]
     assert len(kept) == last and kept.sum().item() == pytest.approx(1)
@@ -81,7 +81,7 @@ def test_a_gradient_on_all_tokens_alike_has_a_lift_of_one(monkeypatch):
     monkeypatch.setattr(
         "layerlab.measures.quantities.saliency.saliency", lambda *given, **options: found
     )
-    quantities, _ = looked(subject, text, name)
+    quantities, _ = look_back(subject, text, name)
     assert quantities[LIFT].item() == pytest.approx(1)
     assert quantities[SURE].item() == pytest.approx(-np.log(512))
 
@@ -96,7 +96,7 @@ def planted(lift, sure, cosine):
 
 
 def test_words_follow_the_numbers():
-    judges = (looks, surer, isotropic)
+    judges = (judge_looks, judge_surer, judge_isotropic)
     assert [judge(planted(1.5, 0.5, 0.1), 0).word for judge in judges] == ["holds"] * 3
     assert [judge(planted(0.7, -0.5, -0.1), 0).word for judge in judges] == ["fails"] * 3
     high, low = planted(1.5, 0.5, 0.1)[0], planted(0.7, -0.5, -0.1)[0]
@@ -114,24 +114,26 @@ def unable(pairs, sides):
 @pytest.mark.parametrize(("lift", "word"), [(1.5, "holds"), (0.5, "fails")])
 def test_models_that_do_not_do_the_task_decide_nothing(lift, word):
     more = lift - 1
-    assert looks(planted(lift, more, 0), 0).word == word
+    assert judge_looks(planted(lift, more, 0), 0).word == word
     for sides in ([0], [1], [0, 1]):
-        found = looks(unable(planted(lift, more, 0), sides), 0)
+        found = judge_looks(unable(planted(lift, more, 0), sides), 0)
         assert found.word == "not decided" and "10%" in found.said
     # That the plain model is wrong is what this claim says.
-    assert surer(unable(planted(lift, more, 0), [1]), 0).word == word
-    assert surer(unable(planted(lift, more, 0), [0]), 0).word == "not decided"
+    assert judge_surer(unable(planted(lift, more, 0), [1]), 0).word == word
+    assert judge_surer(unable(planted(lift, more, 0), [0]), 0).word == "not decided"
 
 
 def test_features_of_models_of_few_updates_decide_nothing():
-    assert isotropic(planted(1, 0, 0.1), 0).word == "holds"
-    assert isotropic(planted(1, 0, 0.1), 0, decides=False).word == "not decided"
+    assert judge_isotropic(planted(1, 0, 0.1), 0).word == "holds"
+    assert judge_isotropic(planted(1, 0, 0.1), 0, decides=False).word == "not decided"
 
 
 def test_all_pairs_have_to_agree():
     above, below, across = Interval(2, 1.5, 3), Interval(0, -1, 0.5), Interval(1, 0, 2)
-    assert paired([above, above], 1, 1) == "holds" and paired([below, below], 1, 1) == "fails"
-    assert paired([above, across], 1, 1) == paired([above, below], 1, 1) == "not decided"
+    assert (
+        pair_words([above, above], 1, 1) == "holds" and pair_words([below, below], 1, 1) == "fails"
+    )
+    assert pair_words([above, across], 1, 1) == pair_words([above, below], 1, 1) == "not decided"
 
 
 def test_one_model_that_does_not_look_back_is_enough():
@@ -140,18 +142,18 @@ def test_one_model_that_does_not_look_back_is_enough():
         values[:, RIGHT] = right
         return {"quantities": values}
 
-    assert back({"one": part(2.0), "other": part(3.0)}, 0).word == "holds"
-    found = back({"one": part(2.0), "other": part(0.5)}, 0)
+    assert judge_back({"one": part(2.0), "other": part(3.0)}, 0).word == "holds"
+    found = judge_back({"one": part(2.0), "other": part(0.5)}, 0)
     assert found.word == "fails" and found.number == pytest.approx(0.5, abs=0.01)
     # Who cannot tell the name is not asked whether it looks at it.
-    assert back({"one": part(2.0), "other": part(0.5, right=0.0)}, 0).word == "holds"
-    assert back({"one": part(0.5, right=0.0)}, 0).word == "not decided"
+    assert judge_back({"one": part(2.0), "other": part(0.5, right=0.0)}, 0).word == "holds"
+    assert judge_back({"one": part(0.5, right=0.0)}, 0).word == "not decided"
 
 
 def test_the_first_pair_of_twins_is_pictured():
     part = {"shares": np.array([[0.25, 0.75, np.nan]])}
     named = {"llama": part, "pangu-pi, twin 1": part, "pangu-pi, twin 2": part}
-    found = saliency_repeat.pictured(named, ["␣a", "<b>b</b>"])
+    found = saliency_repeat.plot_text(named, ["␣a", "<b>b</b>"])
     assert [one["name"] for one in found.data] == ["llama", "pangu-pi, twin 1"]
     assert found.data[0]["y"] == [0.25, 0.75]
     axis = found.layout["xaxis"]
@@ -188,14 +190,14 @@ def test_what_twins_have_read_is_judged_whole(tmp_path, monkeypatch):
             fast=fast,
         )
 
-    monkeypatch.setattr(small_models, "taught", taught)
+    monkeypatch.setattr(small_models, "train_one", taught)
     jobs = [("pangu-pi", 1)]
-    ((whole,), notes) = trained(work(3), jobs)
+    ((whole,), notes) = twin_quantities(work(3), jobs)
     assert whole["quantities"].shape == (3, 4) and notes == []
-    direct = looked(patient("llama"), *texts(work_draw(work(3)))[2])[0]
+    direct = look_back(patient("llama"), *texts(work_draw(work(3)))[2])[0]
     assert np.allclose(whole["quantities"][2], direct)
-    monkeypatch.setattr(small_models, "taught", None)
-    ((few,), notes) = trained(work(2, fast=True), jobs)
+    monkeypatch.setattr(small_models, "train_one", None)
+    ((few,), notes) = twin_quantities(work(2, fast=True), jobs)
     assert (few["quantities"] == whole["quantities"]).all()
     assert notes == ["Of 1 models 1 had been trained before, and are read."]
 
@@ -212,7 +214,7 @@ def test_the_fast_mode_without_runs_says_which_sizes_it_had_and_decides_nothing(
         assert sizes == small_models.FAST
         return small_models.Twin(patient("llama"), 1.0, torch.zeros(1, 1))
 
-    monkeypatch.setattr(small_models, "taught", taught)
+    monkeypatch.setattr(small_models, "train_one", taught)
     options = {"draws": 4, "seeds": 1, "runs": tmp_path, "progress": False, "threads": 1}
     found = study("saliency-repeat", fast=True, **options)
     assert {one["word"] for one in found.verdicts[:3]} == {"not decided"}

@@ -7,10 +7,10 @@ from layerlab.studies.pangu23.trained.scaled_identity import (
     ARMS,
     AUGMENTED,
     LARGER,
-    augmented,
-    prevents,
-    wider,
-    worse,
+    judge_augmented,
+    judge_prevents,
+    judge_wider,
+    judge_worse,
 )
 from layerlab.studies.support.feature_statistics import DIMENSION, RESIDUAL
 from layerlab.studies.support.small_models import PLAIN
@@ -28,7 +28,9 @@ def planted(nats, residual, dimension):
 
 
 def words(parts):
-    return [judge(parts).word for judge in (worse, prevents, wider, augmented)]
+    return [
+        judge(parts).word for judge in (judge_worse, judge_prevents, judge_wider, judge_augmented)
+    ]
 
 
 def test_words_follow_the_numbers():
@@ -36,8 +38,8 @@ def test_words_follow_the_numbers():
     assert ARMS == (PLAIN, LARGER, AUGMENTED)
     as_said = planted((5.0, 5.1, 4.9), (0.5, 0.9, 0.6), (0.2, 0.3, 0.2))
     assert words(as_said) == ["holds"] * 4
-    assert worse(as_said).number == pytest.approx(0.1, abs=5e-3)
-    assert augmented(as_said).number == pytest.approx(0.2, abs=5e-3)
+    assert judge_worse(as_said).number == pytest.approx(0.1, abs=5e-3)
+    assert judge_augmented(as_said).number == pytest.approx(0.2, abs=5e-3)
     otherwise = planted((5.1, 5.0, 5.05), (0.9, 0.5, 0.6), (0.3, 0.2, 0.2))
     assert words(otherwise) == ["fails"] * 4
 
@@ -50,5 +52,5 @@ def test_what_is_compared_is_the_last_layer_and_the_mean_of_blocks():
     parts[LARGER]["layers"][:, 2, RESIDUAL] = 0.75
     parts[LARGER]["layers"][:, 1:, DIMENSION] *= 2
     assert words(parts)[1:3] == ["holds", "holds"]
-    assert prevents(parts).number == pytest.approx(0.25, abs=0.01)
-    assert wider(parts).number == pytest.approx(2, rel=0.01)
+    assert judge_prevents(parts).number == pytest.approx(0.25, abs=0.01)
+    assert judge_wider(parts).number == pytest.approx(2, rel=0.01)
