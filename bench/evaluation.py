@@ -28,11 +28,11 @@ from layerlab.evaluation.harness.lm import (
     HFLM,
     HarnessModel,
     evaluate,
-    hushed,
     load_tasks,
     run_task,
 )
 from layerlab.loading.model import LoadedModel
+from layerlab.system.logs import hush
 from layerlab.system.threads import threads
 from layerlab.tokenization.train import train_bpe
 
@@ -113,7 +113,7 @@ def ours(task: Any, subject: LoadedModel, batch: int) -> dict[str, float]:
 
 
 def engines(task: Any, subject: LoadedModel, batch: int) -> dict[str, float]:
-    with hushed():
+    with hush():
         plain = HFLM(
             pretrained=subject.model,
             tokenizer=subject.tokenizer,

@@ -24,16 +24,16 @@ CHECKED = f"--jaxtyping-packages={','.join(NAMING)},beartype.beartype"
 FEW = "--hypothesis-profile=few"
 # Plugins of pytest whose modules are there when it starts.
 THERE = "ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning"
-MEASURES = (
-    "attended attention component condition detail dimension diversity feature form gain heatmap "
-    "junction lanczos lipschitz projection prompt querykey recompute saliency spectrum stream trace"
-).split()
-NUMERICS = "bounds conditioning numeric_activation product strict".split()
-BLOCKS = "activation convolution dropout position spec start stream tap weighing".split()
 PLACES = [
-    *(f"tests/measures/test_{name}.py" for name in MEASURES),
-    *(f"tests/numerics/test_{name}.py" for name in NUMERICS),
-    *(f"tests/blocks/test_{name}.py" for name in BLOCKS),
+    *(f"tests/measures/{name}" for name in ("quantities", "support", "test_drilldown.py")),
+    "tests/observe",
+    "tests/blocks",
+    *(
+        f"tests/numerics/theory/test_{name}.py"
+        for name in ("activations", "condition_numbers", "error_bounds")
+    ),
+    "tests/numerics/emulation/test_accumulation.py",
+    "tests/studies/budzinskiy25/support/test_scalar_arithmetic.py",
     "tests/model/test_laws.py::test_a_token_sees_nothing_that_comes_later",
     "tests/corpus/test_batches.py",
     "tests/training/qk_control/test_penalties.py",
@@ -42,77 +42,81 @@ PLACES = [
 ]
 # They call no function with other kinds of tensors than the rest does, and take the longest.
 REPEATING = {
-    "adaptation/test_bits.py": [
+    "adaptation/trainer/test_bits_per_byte.py": [
         "costs_are_those_of_a_literal_computation",
         "each_byte_counts_once_whatever_its_tokens",
     ],
-    "adaptation/test_embedding.py": [
+    "adaptation/embeddings/test_resize.py": [
         "a_resized_model_is_saved_and_loaded",
         "any_pruning_is_a_choice_of_columns",
         "logits_of_old_tokens_are_the_same_bits",
     ],
     "blocks/test_dropout.py": ["mixing_is_a_bijection_that_spreads_each_bit"],
     "blocks/test_position.py": ["derivatives_are_those_of_finite_differences"],
-    "blocks/test_weighing.py": [
+    "blocks/operations/test_stream_mixing.py": [
         "a_model_with_lookups_learns_as_one_without",
         "the_gradient_of_a_normed_product_is_the_true_one",
     ],
-    "measures/test_attention.py": ["readings_are_those_of_a_literal_transcription"],
-    "measures/test_component.py": [
+    "measures/quantities/test_attention.py": ["readings_are_those_of_a_literal_transcription"],
+    "measures/support/test_pca.py": [
         "scikit_learn_finds_the_same_up_to_sign",
         "the_same_cloud_gives_the_same_picture_wherever_it_lies",
     ],
-    "measures/test_condition.py": ["every_part_of_a_llama_is_recognised_and_none_is_refused"],
-    "measures/test_dimension.py": [
+    "measures/quantities/test_condition.py": [
+        "every_part_of_a_llama_is_recognised_and_none_is_refused"
+    ],
+    "measures/quantities/test_dimension.py": [
         "effective_dimension_agrees_with_scikit_dimension",
         "effective_dimension_is_the_literal_minimum",
         "stable_rank_agrees_with_weightwatcher_whose_spectral_norm_is_squared",
     ],
-    "measures/test_feature.py": [
+    "measures/quantities/test_features.py": [
         "every_layer_is_that_of_scikit_learn_without_the_first_tokens",
     ],
-    "measures/test_gain.py": [
+    "measures/quantities/test_gain.py": [
         "bounds_hold_on_real_models_of_any_weight_scale",
         "contraction_is_the_norm_of_the_centred_attention",
         "rounding_of_nearly_equal_tokens_is_no_violation",
     ],
-    "measures/test_lanczos.py": [
+    "measures/support/test_lanczos.py": [
         "contraction_is_the_norm_of_the_centred_matrix",
         "norm_is_the_largest_singular_value_and_lies_in_its_enclosure",
     ],
-    "measures/test_lipschitz.py": [
+    "measures/quantities/test_lipschitz.py": [
         "local_is_the_largest_singular_value_of_the_full_jacobian",
         "value_is_a_lower_bound_and_never_falls_with_more_steps",
         "value_is_exact_once_the_krylov_space_is_exhausted",
     ],
-    "measures/test_recompute.py": [
+    "observe/tracing/test_gradients.py": [
         "a_block_computed_twice_gives_the_same_gradients",
         "no_more_than_token_x_width_is_kept_of_a_layer",
     ],
-    "measures/test_saliency.py": [
+    "measures/quantities/test_saliency.py": [
         "captum_says_the_same_at_every_layer",
         "every_reduction_is_that_of_central_differences",
     ],
-    "measures/test_spectrum.py": [
+    "measures/quantities/test_spectrum.py": [
         "bounds_hold_in_their_order_on_random_attention",
         "contraction_does_not_rest_on_a_smaller_singular_value",
         "float32_keeps_six_digits_at_2048_tokens",
         "norms_are_those_of_the_svd_in_every_regime",
         "streaming_reads_what_kept_tiles_read",
     ],
-    "numerics/test_bounds.py": [
+    "numerics/theory/test_error_bounds.py": [
         "an_error_of_the_input_is_carried_through",
         "no_choice_of_roundings_is_worse_at_few_digits",
         "no_computed_result_is_further_off",
     ],
-    "numerics/test_numeric_activation.py": [
+    "numerics/theory/test_activations.py": [
         "conditions_stay_below_their_limits_and_grow_with_them",
     ],
-    "numerics/test_product.py": ["products_by_group_are_refused_for_mixed_dtypes_alone"],
-    "numerics/test_strict.py": [
+    "numerics/emulation/test_accumulation.py": [
+        "products_by_group_are_refused_for_mixed_dtypes_alone"
+    ],
+    "studies/budzinskiy25/support/test_scalar_arithmetic.py": [
         "a_block_is_what_exact_fractions_rounded_one_by_one_give",
     ],
-    "training/test_control.py": [
+    "training/qk_control/test_penalties.py": [
         "the_condition_penalty_makes_the_condition_smaller",
         "the_spectral_penalty_makes_the_norm_smaller",
         "two_processes_stay_alike",

@@ -128,10 +128,9 @@ def run(work: StudyContext) -> Outcome:
     work.judged = {"trainings": told, "recipe": settings_of(folders)}
     taus = draw_taus(work, [(sizes[LONG], sizes[SOURCE]), (sizes[SHORT], sizes[SOURCE])])
     sure = decided_pairs(sizes)
+    source = sizes[SOURCE]
     both = {
-        name: Transfer(
-            twin=sizes[name], source=sizes[SOURCE], tau=tau, sure=sure[name] & sure[SOURCE]
-        )
+        name: Transfer(twin=sizes[name], source=source, tau=tau, sure=sure[name] & sure[SOURCE])
         for name, tau in zip((LONG, SHORT), taus, strict=True)
     }
     return Outcome(
@@ -220,9 +219,8 @@ def decided_pairs(sizes: Mapping[str, Size]) -> dict[str, frozenset[Pair]]:
 
 def judge_order(found: Transfer, claim: str) -> Verdict:
     """Whether the methods stand in one order at both sizes."""
-    largest = (
-        f"; the largest reversal: {describe_pair(found, found.largest)}" if found.largest else ""
-    )
+    pair = found.largest
+    largest = f"; the largest reversal: {describe_pair(found, pair)}" if pair else ""
     return Verdict(
         claim=claim,
         word=judge_word(found, PAIRS),
@@ -237,8 +235,8 @@ def judge_order(found: Transfer, claim: str) -> Verdict:
 def judge_signs(found: Transfer, claim: str) -> Verdict:
     """Whether each method is better or worse than the plain residual at both sizes."""
     sure = [pair for pair in PLAINLY if pair in found.sure]
-    turned = [pair for pair in sure if found.turned(pair)]
-    seen = sum(not found.turned(pair) for pair in PLAINLY)
+    turned = list(filter(found.turned, sure))
+    seen = len(PLAINLY) - sum(map(found.turned, PLAINLY))
     return Verdict(
         claim=claim,
         word=judge_word(found, PLAINLY),

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ from layerlab.training.sharding import (
 from layerlab.training.step.emulated_rounding import emulation
 from layerlab.training.step.keyed_dropout import key_dropout
 from layerlab.training.step.microbatch import CatchOutOfMemory, MicroBatcher, explain_memory
-from layerlab.training.step.nonfinite import NonFiniteOrigin, explain_origin, find_origin
+from layerlab.training.step.nonfinite import Diverged, NonFiniteOrigin, explain_origin, find_origin
 from layerlab.training.validation import ValidationResult, Validator
 
 
@@ -68,10 +68,6 @@ def train_run(run: RunSpec, folder: Path, watch: Watch | None = None) -> dict[st
                 training.checkpoint()
                 halt.leave()
     return training.finish()
-
-
-class Diverged(UserError):
-    """A run whose loss is no longer a number: a result too, and it is written down."""
 
 
 class Trainer:
@@ -158,11 +154,9 @@ class Trainer:
             self._count("train", loss=loss, rate=rate, norm=norm, **self.control.told())
         if last or self.update % (self.recipe.evaluate.every or self.updates) == 0:
             self._evaluate()
-        if not last and self.update % self._interval() == 0:
+        every = self.recipe.run.checkpoint or max(1, self.updates // 10)
+        if not last and self.update % every == 0:
             self.checkpoint()
-
-    def _interval(self) -> int:
-        return self.recipe.run.checkpoint or max(1, self.updates // 10)
 
     def _step(self) -> tuple[float, float, float]:
         """Gradients of a batch, and the update they make: loss, norm of the gradient, rate."""
@@ -218,7 +212,10 @@ class Trainer:
         total = torch.zeros((), device=self.place.device)
         for first, piece in self.split.pieces(rows):
             last = first + len(piece) == len(rows)
-            with self._joined(last), self._drawn(first):
+            # Processes exchange their gradients once an update.
+            alone = last or self.place.processes == 1
+            joined = nullcontext() if alone else without_sync(self.wrapped)
+            with joined, self._drawn(first):
                 loss = self._loss(piece, self.wrapped)
                 objective = self._objective(loss, last)
                 # Several processes average their gradients; here they are to be added.
@@ -251,12 +248,6 @@ class Trainer:
             num_items_in_batch=self.train.batch * self.block,
             shift_labels=rows.targets,
         )
-
-    def _joined(self, last: bool) -> AbstractContextManager[Any]:
-        """Processes exchange their gradients once an update."""
-        if last or self.place.processes == 1:
-            return nullcontext()
-        return without_sync(self.wrapped)
 
     def _clipped(self) -> Tensor:
         """Norm of the gradient before it is clipped."""

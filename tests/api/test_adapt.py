@@ -36,19 +36,19 @@ PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
 import datasets, peft
-from layerlab import curriculum
+from layerlab.api import adapt
 from tests.adaptation.lessons import recipe
 
-class Killer(curriculum.Silent):
+class Killer(adapt.Silent):
     def tell(self, key, said, share):
         if key.startswith(kind) and word in said:
             os.kill(os.getpid(), signal.SIGKILL)
 
-curriculum.Silent = Killer
+adapt.Silent = Killer
 folder, found = Path(sys.argv[1]), []
 for kind, word in json.loads(sys.argv[2]).items():
     if not (child := os.fork()):
-        curriculum.adapt(recipe(folder), out=folder / "out", progress=False)
+        adapt.adapt(recipe(folder), out=folder / "out", progress=False)
         os._exit(0)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     files = (folder / "out" / "lessons" / "stages").glob("*/stage.json")

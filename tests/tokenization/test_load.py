@@ -22,7 +22,7 @@ def words() -> PreTrainedTokenizerFast:
 
 def test_training_gives_the_same_in_every_process() -> None:
     code = (
-        "import hashlib; from layerlab.tokenization.load import trained_words as t;"
+        "import hashlib; from layerlab.tokenization.load import train_tokenizer as t;"
         f"print(hashlib.sha256(t({TEXTS!r}, 280).backend_tokenizer.to_str().encode()).hexdigest())"
     )
     said = {

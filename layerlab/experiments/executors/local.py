@@ -95,6 +95,7 @@ def _here(run: RunSpec, folder: Path, watch: Watch) -> dict[str, Any]:
     import torch
 
     from layerlab.training import trainer
+    from layerlab.training.step.nonfinite import Diverged
 
     before = torch.get_num_threads()
     torch.set_num_threads(run.recipe.run.threads)
@@ -102,7 +103,7 @@ def _here(run: RunSpec, folder: Path, watch: Watch) -> dict[str, Any]:
         with lock_runs([folder]), lock_folder(folder):
             write_run(run, folder)
             return trainer.train_run(run, folder, watch)
-    except trainer.Diverged:
+    except Diverged:
         if (lost := read_result(folder)) is None:
             raise
         return lost

@@ -18,7 +18,8 @@ from layerlab.system.graceful_stop import GracefulStop
 from layerlab.system.locks import lock_folder
 from layerlab.training.run_spec import RunSpec, write_run
 from layerlab.training.step.microbatch import explain_memory
-from layerlab.training.trainer import Diverged, Trainer
+from layerlab.training.step.nonfinite import Diverged
+from layerlab.training.trainer import Trainer
 
 
 def check_lockstep(sides: Mapping[str, TrainingRecipe]) -> None:

@@ -215,10 +215,8 @@ def judge_elsewhere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
         claim="Heads of a layer attend to different parts of the input.",
         word=each(above(one, APART, 0) for one in found.values()),
         number=found[MODELS[0]].value,
-        said=(
-            f"{describe(found)} of a head's attention lies on other keys than in another head of "
-            f"its layer, on average; above {APART:g} was asked for"
-        ),
+        said=f"{describe(found)} of a head's attention lies on other keys than in another head of "
+        f"its layer, on average; above {APART:g} was asked for",
         source="spectral25, section 1.2.2",
     )
 
@@ -239,11 +237,9 @@ def judge_closer(parts: Mapping[str, Arrays], seed: int) -> Verdict:
         claim="Attention brings tokens closer to each other.",
         word=each(above(one, EFFECT, 1) for one in found.values()),
         number=found[MODELS[0]].value,
-        said=(
-            "the share of the features that differs between tokens in what attention reads is "
-            f"{describe(found)} times that in what it gives, mean over layers; above {EFFECT:g} "
-            "was asked for"
-        ),
+        said="the share of the features that differs between tokens in what attention reads is "
+        f"{describe(found)} times that in what it gives, mean over layers; above {EFFECT:g} was "
+        "asked for",
         source="spectral25, section 1.3",
     )
 
@@ -258,11 +254,9 @@ def judge_further(parts: Mapping[str, Arrays], seed: int) -> Verdict:
         claim="The MLP works against it: it moves tokens apart.",
         word=each(above(one, EFFECT, 1) for one in found.values()),
         number=found[MODELS[0]].value,
-        said=(
-            "the share of the features that differs between tokens in what the MLP gives is "
-            f"{describe(found)} times that in what it reads, mean over layers; above {EFFECT:g} "
-            "was asked for"
-        ),
+        said="the share of the features that differs between tokens in what the MLP gives is "
+        f"{describe(found)} times that in what it reads, mean over layers; above {EFFECT:g} was "
+        "asked for",
         source="spectral25, section 1.3",
     )
 

@@ -9,9 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
+from layerlab.errors import UserError
 from layerlab.recipes.training_sections import TrainSection
 
 LOSS = "loss"
+
+
+class Diverged(UserError):
+    """A run whose loss is no longer a number: a result too, and it is written down."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ def test_experts_are_not_kept_where_less_is_enough(monkeypatch: pytest.MonkeyPat
         "layerlab.numerics.mixed_precision.select_policy.candidates", lambda model: names
     )
     monkeypatch.setattr(
-        "layerlab.numerics.mixed_precision.select_policy.counsels", lambda search, budget: ()
+        "layerlab.numerics.mixed_precision.select_policy.literature_advice",
+        lambda search, budget: (),
     )
     advice = advise(built("mixtral"), run, "bf16", BUDGET)
     # All experts together are more than half of this model, and gain the most.

@@ -146,7 +146,7 @@ def test_on_a_gpu_it_times_what_a_gpu_takes(monkeypatch):
         asked.append((chosen.device, chosen.kind, [one.name for one in contestants]))
         raise Stopped
 
-    monkeypatch.setattr("layerlab.latency.measure.timed", record)
+    monkeypatch.setattr("layerlab.latency.measure.measure_latency", record)
     monkeypatch.setattr("layerlab.latency.config._place", lambda device: device)
     with pytest.raises(Stopped):
         latency.measure_times(4096, "cuda", 40)
