@@ -58,7 +58,7 @@ BUILDING = ("PARTS", "VARIANTS")
 
 
 def list_measures() -> dict[str, Measure]:
-    """Every measure of the package by its name, in the order of a report."""
+    """List every measure of the package by its name, in the order of a report."""
     package = importlib.import_module("layerlab.measures.quantities")
     modules = [
         importlib.import_module(f"{package.__name__}.{found.name}")
@@ -90,7 +90,7 @@ def load(path: str | PathLike[str], models: Iterable[str] = ()) -> tuple[Measure
 
 
 def _read_saved(model: str) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """The files that a model was saved with, by its place: SHA-256 by name.
+    """Read the files that a model was saved with, by its place: SHA-256 by name.
 
     A folder of checkpoints is several models; what cannot be read is said when the model is loaded.
     """
@@ -128,7 +128,7 @@ def _source(path: str | PathLike[str]) -> tuple[Path, bytes]:
 
 
 def _take_in(file: Path, source: bytes) -> tuple[Measure, ...]:
-    """What a file declares, once it has run."""
+    """Return what a file declares, once it has run."""
     name = "layerlab_loaded_" + re.sub(r"\W", "_", file.stem)
     with _restore(name):
         module = _run(file, source, name)
@@ -181,7 +181,7 @@ def _run(file: Path, source: bytes, name: str) -> ModuleType:
 
 
 def _describe_failure(file: Path, error: BaseException) -> str:
-    """What a file did when it was run, and in which of its lines."""
+    """Describe what a file did when it was run, and in which of its lines."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame.lineno for frame in frames if frame.filename == str(file)]
     where = f"{file}, line {own[-1]}" if own else str(file)
@@ -191,7 +191,7 @@ def _describe_failure(file: Path, error: BaseException) -> str:
 
 
 def _declare(file: Path, module: ModuleType) -> tuple[tuple[Measure, ...], bool]:
-    """The measures of a file, and whether it has something to build."""
+    """Return the measures of a file, and whether it has something to build."""
     found = getattr(module, "MEASURES", None)
     builds = any(hasattr(module, name) for name in BUILDING)
     if found is None and builds:
@@ -236,7 +236,7 @@ def resolve(names: Any = None, loaded: Sequence[Measure] = ()) -> list[Measure]:
 
 
 def with_formats(chosen: Sequence[Measure], given: Any, backward: bool = False) -> list[Measure]:
-    """The measures, and those of rounding for the formats that a user asked for.
+    """Return the measures, and those of rounding for the formats that a user asked for.
 
     Args:
         given: names of formats, with commas or one each; None is none.
@@ -270,7 +270,7 @@ def with_formats(chosen: Sequence[Measure], given: Any, backward: bool = False) 
 def with_saliency(
     chosen: Sequence[Measure], text: str | None, target: str | None, foil: str | None
 ) -> list[Measure]:
-    """The measures, and the saliency of a text that a user gave.
+    """Return the measures, and the saliency of a text that a user gave.
 
     Args:
         text: None asks for no saliency, unless the measures have one already.
@@ -299,7 +299,7 @@ def with_saliency(
 
 
 def with_features(chosen: Sequence[Measure], wanted: bool) -> list[Measure]:
-    """The measures, and the features of frequent tokens where a user wants to see them.
+    """Return the measures, and the features of frequent tokens where a user wants to see them.
 
     Example:
         >>> [measure.name for measure in with_features([], True)]
@@ -353,7 +353,7 @@ def _unreadable(entry: Any) -> UserError:
 
 
 def _one(node: ast.expr, known: dict[str, Measure]) -> Measure:
-    """One name, or one name called with keywords; ValueError for anything else."""
+    """Return one name, or one name called with keywords; ValueError for anything else."""
     call = node if isinstance(node, ast.Call) else None
     label = call.func if call else node
     if not isinstance(label, ast.Name) or (call and call.args):

@@ -66,7 +66,7 @@ class Constraint:
 
 
 def short_repr(value: Any) -> str:
-    """A value as an error repeats it: on one line, and not longer than a reader takes in.
+    """Return a value as an error repeats it: on one line, and not longer than a reader takes in.
 
     Source: Own.
 

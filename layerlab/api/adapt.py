@@ -95,7 +95,7 @@ def adapt(
 def plan_adaptation(
     recipe: Given, out: Path, settings: Mapping[str, Any] | None = None, lang: str = ENGLISH
 ) -> AdaptationPlan:
-    """A recipe with its stages planned.
+    """Plan a recipe with its stages planned.
 
     Raises:
         UserError: a setting is wrong, what a stage needs is not there, or there is no page in the
@@ -108,7 +108,7 @@ def plan_adaptation(
 
 
 def estimate_adaptation(curriculum: AdaptationPlan) -> Forecast:
-    """What its stages will take, and which are finished."""
+    """Estimate what its stages will take, and which are finished."""
     return forecast(curriculum.recipe, curriculum.stages, curriculum.shelf)
 
 
@@ -141,7 +141,7 @@ def run_adaptation(curriculum: AdaptationPlan, *, progress: bool = True) -> Adap
 
 
 def _is_done(kept: Json | None) -> bool:
-    """Whether it is finished, and no benchmark that was not there then has come since."""
+    """Return whether it is finished, and no benchmark that was not there then has come since."""
     if kept is None:
         return False
     missed = (one.get("absent") for one in kept.get("result", {}).get("left_out", ()))
@@ -160,7 +160,7 @@ def _carry(place: StageContext, watch: Watch) -> None:
 
 
 def base(place: StageContext) -> Json:
-    """The model that is there, or one that is trained from nothing."""
+    """Return the model that is there, or one that is trained from nothing."""
     training = place.recipe.training()
     if training is None:
         name = str(place.recipe.base.model)
@@ -180,14 +180,14 @@ def base(place: StageContext) -> Json:
 
 
 def evaluate_stage(place: StageContext) -> Json:
-    """What a model knows after a stage: held-out text, benchmarks, answers."""
+    """Return what a model knows after a stage: held-out text, benchmarks, answers."""
     left_out: list[Json] = []
     told = _read(place, left_out)  # benchmarks load the model for themselves: this one is let go
     return {"result": {**told, **_ask(place, left_out), "left_out": left_out}}
 
 
 def _read(place: StageContext, left_out: list[Json]) -> Json:
-    """Bits per byte of held-out text, and answers."""
+    """Read bits per byte of held-out text, and answers."""
     section = place.recipe.evaluate
     assert section is not None
     found, words = place.model(), place.words()
@@ -212,7 +212,7 @@ def _read(place: StageContext, left_out: list[Json]) -> Json:
 
 
 def _ask(place: StageContext, left_out: list[Json]) -> Json:
-    """Benchmark by benchmark; what is finished of an earlier sitting is kept."""
+    """Return benchmark by benchmark; what is finished of an earlier sitting is kept."""
     section = place.recipe.evaluate
     assert section is not None
     wanted = select_benchmarks(section.suite) if section.suite else ()
@@ -240,7 +240,7 @@ def _ask(place: StageContext, left_out: list[Json]) -> Json:
 
 
 def _compare(curriculum: AdaptationPlan, content: Json) -> Json:
-    """Each model's answers against its base's, question by question."""
+    """Compare each model's answers against its base's, question by question."""
     rows: list[Json] = []
     remarks: dict[str, None] = dict.fromkeys(content["remarks"])
     asked = [one for one in curriculum.stages if one.kind == "evaluate"]
@@ -261,7 +261,7 @@ def _compare(curriculum: AdaptationPlan, content: Json) -> Json:
 
 
 def _models(curriculum: AdaptationPlan) -> dict[str, str]:
-    """The last model of each arm; of several seeds that of the first."""
+    """Return the last model of each arm; of several seeds that of the first."""
     found: dict[str, str] = {}
     for arm, recipe in curriculum.recipe.arms().items():
         first = recipe.pretrain.seeds[0] if recipe.pretrain else None
@@ -286,7 +286,7 @@ class _Telling(Quiet):
 
 
 def _facts(found: LoadedModel) -> Json:
-    """What a model is, without where it lies."""
+    """Return what a model is, without where it lies."""
     return {name: value for name, value in found.facts().items() if name in FACTS}
 
 

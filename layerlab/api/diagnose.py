@@ -49,7 +49,7 @@ class Diagnosis:
     extras: dict[str, list[str]]
 
     def to_json(self) -> dict[str, Any]:
-        """What a program reads."""
+        """Return what a program reads."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -121,7 +121,7 @@ def _devices() -> list[str]:
 
 
 def _extras() -> dict[str, list[str]]:
-    """The packages of each extra that are not installed."""
+    """Return the packages of each extra that are not installed."""
     from packaging.requirements import Requirement
 
     try:

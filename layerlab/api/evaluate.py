@@ -257,7 +257,7 @@ def _load(question: EvaluationRequest, model: Any) -> LoadedModel:
 def _arm(
     facts: Mapping[str, Any], arithmetic: PrecisionSetting, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """A model in an arithmetic, with a name that no other has."""
+    """Return a model in an arithmetic, with a name that no other has."""
     name = facts["name"] + (f" in {arithmetic.name}" if arithmetic.name else "")
     taken = [one["arm"] for one in others]
     unique = name if name not in taken else f"{name} ({len(taken) + 1})"

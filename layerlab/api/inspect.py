@@ -292,7 +292,7 @@ def _excerpts(patient: LoadedModel, pieces: Sequence[torch.Tensor]) -> list[dict
 
 
 def _frames(parts: Sequence[_Part], measures: Sequence[Measure]) -> dict[str, pd.DataFrame]:
-    """One table per measure: model, the columns that name a row, the readings."""
+    """Return one table per measure: model, the columns that name a row, the readings."""
     frames = {}
     for measure in measures:
         rows = [
@@ -339,7 +339,7 @@ def _declare(parts: Sequence[_Part], measures: Sequence[Measure]) -> list[dict[s
 
 
 def _pictures(parts: Sequence[_Part], measures: Sequence[Measure]) -> dict[str, Any]:
-    """What measures gave to be drawn: by measure, then by model."""
+    """Return what measures gave to be drawn: by measure, then by model."""
     found = {
         measure.name: {
             part.card["name"]: part.found.pictures[measure.name]
@@ -352,7 +352,7 @@ def _pictures(parts: Sequence[_Part], measures: Sequence[Measure]) -> dict[str, 
 
 
 def _head(parts: Sequence[_Part], job: InspectionRequest) -> dict[str, Any]:
-    """All but the tables and what follows from them: enough to repeat the inspection."""
+    """Return all but the tables and what follows from them: enough to repeat the inspection."""
     return {
         "schema": SCHEMA,
         "layerlab": VERSION,

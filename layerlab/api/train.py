@@ -44,7 +44,7 @@ class Trained:
     notes: Sequence[str] = ()
 
     def model(self) -> Any:
-        """The trained model, as transformers loads it.
+        """Return the trained model, as transformers loads it.
 
         Raises:
             UserError: the recipe kept none.
@@ -59,7 +59,7 @@ class Trained:
             return load_pretrained(AutoModelForCausalLM, self.folder / MODEL)
 
     def told(self) -> str:
-        """What a terminal shows of it, but for the page, which is written later."""
+        """Return what a terminal shows of it, but for the page, which is written later."""
         found = self.result
         kept = self.folder / MODEL
         model = f"The model: {kept}\n" if kept.is_dir() else ""
@@ -72,7 +72,7 @@ class Trained:
         )
 
     def frame(self, kind: str = "train") -> pd.DataFrame:
-        """Events of one kind, a row each; those of a kind that did not happen are none.
+        """Return events of one kind, a row each; those of a kind that did not happen are none.
 
         Raises:
             UserError: there is no such kind.
@@ -150,7 +150,7 @@ def train_task(
 
 
 def _lost(folder: Path, lang: str) -> str:
-    """Where a run that diverged lies; its page is written, if it can be."""
+    """Return where a run that diverged lies; its page is written, if it can be."""
     try:
         return f"its page: {save_run(folder, lang)}; the run is kept in {folder}"
     except UserError as error:

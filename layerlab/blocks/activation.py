@@ -50,7 +50,7 @@ WITH_PRELU = Constraint(kind=str, choices=(*NAMES, "prelu"))
 
 
 def activated(x: Features, name: str) -> Features:
-    """The named function of every feature; "none" leaves them.
+    """Return the named function of every feature; "none" leaves them.
 
     silu x / (1 + e^-x), also called Swish; gelu x Phi(x); gelu-tanh its approximation; relu2
     max(0, x)^2.
@@ -104,7 +104,7 @@ class _GeluTanh(torch.autograd.Function):
 
 
 def gelu_tanh(x: Features) -> Features:
-    """GELU by a hyperbolic tangent, in the order of GPT-2's code.
+    """Return GELU by a hyperbolic tangent, in the order of GPT-2's code.
 
     x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2
 
@@ -119,7 +119,7 @@ def gelu_tanh(x: Features) -> Features:
 
 
 def sloped(gradient: Features, x: Features, name: str) -> Features:
-    """The gradient of `activated` by x times another, in one pass over memory.
+    """Return the gradient of `activated` by x times another, in one pass over memory.
 
     Source: Own.
     """
@@ -143,7 +143,7 @@ def sloped(gradient: Features, x: Features, name: str) -> Features:
 
 
 def activation_unit(name: str, width: int) -> nn.Module:
-    """The named activation as a module for features of this width.
+    """Return the named activation as a module for features of this width.
 
     Source: Own.
     """

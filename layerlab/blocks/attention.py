@@ -69,16 +69,16 @@ class Attention(Part):
         return self.joined(attended.reshape(*x.shape[:-1], -1).contiguous(), x, flow), weights
 
     def heads(self, x: Stream, flow: Flow) -> tuple[Heads, KeyHeads, KeyHeads]:
-        """Queries, keys and values."""
+        """Return queries, keys and values."""
         return (self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x)))
 
     def joined(self, attended: Joined, x: Stream, flow: Flow) -> Stream:
-        """The sublayer's output from all heads side by side; `x` is what attention read."""
+        """Return the sublayer's output from all heads side by side; `x` is what attention read."""
         out: Stream = self.output(attended)
         return out
 
     def split(self, features: Tensor) -> Tensor:
-        """Heads apart: batch x head x token x head_width."""
+        """Split heads apart: batch x head x token x head_width."""
         return features.view(*features.shape[:-1], -1, self.head_dim).transpose(1, 2)
 
     @classmethod

@@ -39,13 +39,13 @@ class Flow:
         self.carry[f"{slot}.{name}"] = value
 
     def kept(self, slot: str, name: str) -> Tensor | None:
-        """What the same slot of an earlier layer handed on, or None."""
+        """Return what the same slot of an earlier layer handed on, or None."""
         return self.carry.get(f"{slot}.{name}")
 
     def take(self, slot: str, name: str) -> Tensor | None:
-        """What was kept, which no later layer needs: it leaves the carry. Or None."""
+        """Return what was kept, which no later layer needs: it leaves the carry. Or None."""
         return self.carry.pop(f"{slot}.{name}", None)
 
     def placed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys with their positions."""
+        """Return queries and keys with their positions."""
         return (query, key) if self.rotary is None else rotate(query, key, *self.rotary)

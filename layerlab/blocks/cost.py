@@ -43,7 +43,7 @@ class Cost:
 
 
 def linear_cost(inputs: int, outputs: int, *, bias: bool = False) -> Cost:
-    """A matrix that every token passes once.
+    """Return a matrix that every token passes once.
 
     Source: Own.
     Unit: as `Cost`.

@@ -39,7 +39,7 @@ class Dropout(nn.Module):
         vars(self)["key"] = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """The first axis of x counts sequences."""
+        """Return the first axis of x counts sequences."""
         if self.key is None or not self.training or not self.rate:
             return torch.dropout(x, self.rate, self.training)
         limit = round(self.rate * LEVELS)
@@ -47,12 +47,12 @@ class Dropout(nn.Module):
         return (x * (LEVELS / (LEVELS - limit))).masked_fill(dropped, 0.0)
 
     def extra_repr(self) -> str:
-        """Its rate and its site."""
+        """Return its rate and its site."""
         return f"{self.rate:g}, {self.site}"
 
 
 def words(text: str) -> tuple[int, int]:
-    """Two whole numbers of 32 bits, with a sign, that stand for a text.
+    """Return two whole numbers of 32 bits, with a sign, that stand for a text.
 
     Source: Own.
     """
@@ -62,7 +62,7 @@ def words(text: str) -> tuple[int, int]:
 
 
 def key_of(seed: int, update: int, first: int) -> list[int]:
-    """What `Dropout.key` holds for the sequences from `first` on in one update of one seed.
+    """Return what `Dropout.key` holds for the sequences from `first` on in one update of one seed.
 
     Source: Own.
     """
@@ -70,7 +70,7 @@ def key_of(seed: int, update: int, first: int) -> list[int]:
 
 
 def streams(key: Tensor, site: tuple[int, int], x: Tensor) -> tuple[Words, Words]:
-    """Two words for each sequence of x.
+    """Return two words for each sequence of x.
 
     Source: Own.
     """
@@ -80,7 +80,7 @@ def streams(key: Tensor, site: tuple[int, int], x: Tensor) -> tuple[Words, Words
 
 
 def bits(stream: tuple[Words, Words], shape: torch.Size) -> Words:
-    """Sixteen random bits for each element, as numbers from -32768 to 32767.
+    """Return sixteen random bits for each element, as numbers from -32768 to 32767.
 
     The place of an element within its sequence is mixed with one word, then with the other: with
     one alone, two sequences would have stretches of bits in common.
@@ -94,7 +94,7 @@ def bits(stream: tuple[Words, Words], shape: torch.Size) -> Words:
 
 
 def mix_bits(x: Any) -> Any:
-    """A bijection of the 32-bit numbers, each bit of whose result depends on all bits of x.
+    """Mix a bijection of the 32-bit numbers, each bit of whose result depends on all bits of x.
 
     Two rounds of xor-shift and multiplication; whole numbers wrap around.
 

@@ -41,7 +41,7 @@ class Constant:
 
 
 def normal(shape: torch.Size, draw: Draw) -> Tensor:
-    """Gaussian with the model's standard deviation.
+    """Return Gaussian with the model's standard deviation.
 
     Source: Own.
     """
@@ -49,7 +49,7 @@ def normal(shape: torch.Size, draw: Draw) -> Tensor:
 
 
 def residual(shape: torch.Size, draw: Draw) -> Tensor:
-    """Gaussian with the standard deviation of matrices that write into the stream.
+    """Return Gaussian with the standard deviation of matrices that write into the stream.
 
     Source: radford19, section 2.3.
     """
@@ -57,7 +57,7 @@ def residual(shape: torch.Size, draw: Draw) -> Tensor:
 
 
 def zeros(shape: torch.Size, draw: Draw) -> Tensor:
-    """Zero.
+    """Return zero.
 
     Source: Own.
     """
@@ -65,7 +65,7 @@ def zeros(shape: torch.Size, draw: Draw) -> Tensor:
 
 
 def ones(shape: torch.Size, draw: Draw) -> Tensor:
-    """One.
+    """Return one.
 
     Source: Own.
     """
@@ -73,7 +73,7 @@ def ones(shape: torch.Size, draw: Draw) -> Tensor:
 
 
 def linear(inputs: int, outputs: int, *, bias: bool = False, start: Start = normal) -> nn.Linear:
-    """A matrix with its start; biases start at zero.
+    """Return a matrix with its start; biases start at zero.
 
     Source: Own.
     """

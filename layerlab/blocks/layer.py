@@ -22,7 +22,7 @@ ROLES: tuple[Literal["attention", "ffn"], ...] = ("attention", "ffn")
 
 
 def make_part(find: Find, slot: Slot, choice: Choice, width: int, site: Site) -> Any:
-    """The chosen part, built; None where its slot stays empty at this site.
+    """Make the chosen part, built; None where its slot stays empty at this site.
 
     Source: Own.
 
@@ -94,7 +94,7 @@ class Layer(nn.Module):
         return names
 
     def run(self, x: Stream, flow: Flow) -> Stream:
-        """The stream after this layer; what it hands on is in `flow.carry`."""
+        """Return the stream after this layer; what it hands on is in `flow.carry`."""
         for role in self.roles:
             x = self._sublayer(role, x, flow)
         return x
@@ -132,7 +132,7 @@ class Layer(nn.Module):
 
 
 def layer_cost(block: BlockSpec, site: Site, find: Find, *, borrows: bool = False) -> Cost | None:
-    """What one layer costs by its parts' formulas; None where a part has none.
+    """Return what one layer costs by its parts' formulas; None where a part has none.
 
     A layer that borrows attention and feed-forward does their work, but owns no parameters of them.
 

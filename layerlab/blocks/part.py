@@ -67,7 +67,7 @@ class Part(nn.Module):
 
     @classmethod
     def given(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Every option with its value.
+        """Return every option with its value.
 
         Raises:
             UserError: an option that the part does not have, or a value that it does not take.
@@ -97,7 +97,7 @@ class Part(nn.Module):
 
     @classmethod
     def sharding(cls, **options: Any) -> Mapping[str, str]:
-        """The plan under these options.
+        """Return the plan under these options.
 
         A parameter between two sharded matrices would see only its process's share of the features:
         a part that then has one gathers them (colwise_gather_output, rowwise_split_input).
@@ -106,10 +106,10 @@ class Part(nn.Module):
 
     @classmethod
     def present(cls, site: Site, **options: Any) -> bool:
-        """Whether the slot is filled at this site at all."""
+        """Return whether the slot is filled at this site at all."""
         return True
 
     @classmethod
     def cost(cls, width: int, site: Site, **options: Any) -> Cost | None:
-        """What it costs at this site; None where only counting a built part can tell."""
+        """Return what it costs at this site; None where only counting a built part can tell."""
         return None

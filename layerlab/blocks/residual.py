@@ -22,19 +22,19 @@ class Residual(Part):
         super().__init__()
 
     def open(self, x: Stream, flow: Flow) -> Stream:
-        """Once per pass: the embedding becomes the stream."""
+        """Return once per pass: the embedding becomes the stream."""
         return x
 
     def read(self, x: Stream, flow: Flow) -> Stream:
-        """What a sublayer gets to see."""
+        """Read what a sublayer gets to see."""
         return x
 
     def write(self, x: Stream, y: Stream, flow: Flow) -> Stream:
-        """The stream after a sublayer gave y."""
+        """Write the stream after a sublayer gave y."""
         return x + y
 
     def close(self, x: Stream, flow: Flow) -> Stream:
-        """Once per pass: the stream becomes what the final norm sees."""
+        """Return once per pass: the stream becomes what the final norm sees."""
         return x
 
     @classmethod

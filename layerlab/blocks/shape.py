@@ -72,5 +72,5 @@ class Site:
         return self.layer == 0
 
     def at(self, role: Role) -> "Site":
-        """The same layer, another sublayer."""
+        """Return the same layer, another sublayer."""
         return replace(self, role=role)

@@ -24,11 +24,11 @@ class Choice:
         object.__setattr__(self, "options", ordered)
 
     def given(self) -> dict[str, Any]:
-        """The options as a dict."""
+        """Return the options as a dict."""
         return dict(self.options)
 
     def with_options(self, **options: Any) -> "Choice":
-        """The same part with some options set anew."""
+        """Return the same part with some options set anew."""
         return Choice(self.name, **{**self.given(), **options})
 
 
@@ -47,7 +47,7 @@ class Written:
     whole: ClassVar[bool] = False
 
     def to_json(self) -> dict[str, Any]:
-        """Plain lists, dicts, numbers and texts.
+        """Return plain lists, dicts, numbers and texts.
 
         Example:
             >>> Spec.from_json(Spec().to_json()) == Spec()
@@ -57,7 +57,7 @@ class Written:
 
     @classmethod
     def from_json(cls: type[Record], value: Any) -> Record:
-        """The record that `to_json` wrote.
+        """Return the record that `to_json` wrote.
 
         Raises:
             UserError: something that it never writes.
@@ -116,11 +116,11 @@ class Spec(Written):
     stack: StackSpec = field(default_factory=StackSpec)
 
     def with_block(self, **changes: Any) -> "Spec":
-        """The same spec with other slots of the block."""
+        """Return the same spec with other slots of the block."""
         return replace(self, block=replace(self.block, **changes))
 
     def with_stack(self, **changes: Any) -> "Spec":
-        """The same spec with another stack."""
+        """Return the same spec with another stack."""
         return replace(self, stack=replace(self.stack, **changes))
 
 
@@ -172,7 +172,7 @@ def _write(record: Any) -> dict[str, Any]:
 
 
 def _read(kind: type[Any], value: Any) -> dict[str, Any]:
-    """The fields of a record that `_write` wrote."""
+    """Read the fields of a record that `_write` wrote."""
     known = {one.name: one for one in fields(kind)}
     found = value if isinstance(value, Mapping) else {}
     odd = next((name for name in found if name not in known), None)
@@ -195,7 +195,7 @@ def _is_required(one: Field[Any]) -> bool:
 
 
 def _field(one: Field[Any], value: Any) -> Any:
-    """The value of one field, checked by its type."""
+    """Return the value of one field, checked by its type."""
     kind: Any = one.type
     if hasattr(kind, "from_json"):
         return kind.from_json(value)

@@ -82,7 +82,7 @@ def embed(
 
 
 def _ours(folder: Path) -> bool:
-    """Whether an earlier one lies there."""
+    """Return whether an earlier one lies there."""
     return (folder / FILE).is_file() and (folder / "config.json").is_file()
 
 
@@ -106,7 +106,7 @@ def _fast(words: Any, name: str) -> Any:
 
 
 def _table(done: Any, width: int) -> Any:
-    """A row for the base and for each way, which are named below; the last one stays."""
+    """Return a row for the base and for each way, which are named below; the last one stays."""
     from rich.console import Group
     from rich.text import Text
 

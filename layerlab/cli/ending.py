@@ -50,7 +50,10 @@ def _is_text(word: str) -> bool:
 
 
 def _say(text: str, code: int = 2) -> int:
-    """One line on standard error, which nothing in it can steer; the code tells it as well."""
+    """Return one line on standard error, which nothing in it can steer.
+
+    The code tells it as well.
+    """
     with suppress(OSError, AttributeError):  # it is full, or closed
         sys.stderr.write(f"layerlab: {printable(text)}\n")
         sys.stderr.flush()
@@ -58,7 +61,7 @@ def _say(text: str, code: int = 2) -> int:
 
 
 def _give_up_output(error: OSError) -> int:
-    """Standard output takes no more: what waits to be written there goes nowhere."""
+    """Return standard output takes no more: what waits to be written there goes nowhere."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not isinstance(error, BrokenPipeError):  # else nobody is left to tell
@@ -68,7 +71,7 @@ def _give_up_output(error: OSError) -> int:
 
 
 def _give_up_file(error: OSError) -> int:
-    """A file that the system does not give: its name, its folder or its disk is at fault."""
+    """Return a file that the system does not give: its name, its folder or its disk is at fault."""
     reason = (error.strerror or str(error)).lower()
     return _say(
         f"cannot use the file {short_repr(os.fsdecode(error.filename))}: {reason}; name another, "

@@ -144,7 +144,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def parse_options(words: Sequence[str]) -> dict[str, Any]:
-    """Options as typed: numbers where they look like one, else text.
+    """Parse options as typed: numbers where they look like one, else text.
 
     Raises:
         UserError: a word without a name or a value.
@@ -189,7 +189,7 @@ def _refuse_settings(*settings: Any) -> None:
 
 
 def _catalogue() -> Any:
-    """Name, claim, source and cost of every study."""
+    """Return name, claim, source and cost of every study."""
     from rich.table import Table
     from rich.text import Text
 

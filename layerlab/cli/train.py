@@ -179,7 +179,7 @@ def announce_interruption() -> Iterator[None]:
 
 
 def settings(words: Sequence[str]) -> dict[str, Any]:
-    """Settings as typed: a TOML value where it is one, else text.
+    """Return settings as typed: a TOML value where it is one, else text.
 
     Raises:
         UserError: a word without a path or a value.

@@ -37,13 +37,13 @@ class Silent:
     """A watch that tells nobody."""
 
     def start(self, name: str, questions: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def asked(self, questions: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def ended(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Bar:

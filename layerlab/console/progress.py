@@ -22,10 +22,10 @@ class Silent:
     """A watch that tells nobody."""
 
     def update(self, name: str, event: Mapping[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def ended(self, name: str, outcome: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def note(self, text: str) -> None:
-        """Nothing."""
+        """Do nothing."""

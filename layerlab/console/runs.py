@@ -109,7 +109,7 @@ class RunsDisplay:
             self._print(printable(text))
 
     def drawn(self) -> RenderableType:
-        """What a terminal shows now."""
+        """Return what a terminal shows now."""
         with self._lock:
             if len(self.pulses) == 1:
                 ((name, pulse),) = self.pulses.items()
@@ -117,7 +117,7 @@ class RunsDisplay:
             return self._many()
 
     def summary(self) -> str:
-        """How many runs have ended, and how."""
+        """Return how many runs have ended, and how."""
         well = sum(outcome in WELL for outcome in self.outcomes.values())
         ill = len(self.outcomes) - well
         total = len(self.pulses)
@@ -125,7 +125,7 @@ class RunsDisplay:
         return f"{said}, {ill} diverged or failed" if ill else said
 
     def left(self) -> float | None:
-        """Seconds until all runs have ended, at the rate of those that go on now."""
+        """Return seconds until all runs have ended, at the rate of those that go on now."""
         going = [pulse for name, pulse in self.pulses.items() if name not in self.outcomes]
         rate = sum(pulse.rate() or 0.0 for pulse in going)
         work = sum(pulse.updates - pulse.update for pulse in going)
@@ -158,7 +158,7 @@ class RunsDisplay:
         return f"{printable(name)}: {share}, {', '.join(facts)}"
 
     def _facts(self, pulse: Throughput) -> list[str]:
-        """What is known of a run, in words."""
+        """Return what is known of a run, in words."""
         facts = []
         if pulse.loss is not None:
             facts.append(f"loss {pulse.loss:.4g}")
@@ -222,7 +222,7 @@ def _bar(pulse: Throughput, width: int) -> ProgressBar:
 
 
 def _until(left: float | None) -> str:
-    """The time of day at which it ends; with the date where that is another day."""
+    """Return the time of day at which it ends; with the date where that is another day."""
     if left is None or not math.isfinite(left) or left > 1e8:
         return ""
     now = datetime.now().astimezone()

@@ -37,13 +37,13 @@ class Silent:
     """A watch that tells nobody."""
 
     def begin(self, key: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def tell(self, key: str, said: str, share: float) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def end(self, key: str, outcome: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @dataclass
@@ -129,7 +129,7 @@ class StagesDisplay:
         self._print(f"{line.title}: {outcome} in {duration(line.seconds)}")
 
     def drawn(self) -> RenderableType:
-        """What a terminal shows now."""
+        """Return what a terminal shows now."""
         table = Table(box=None, pad_edge=False, show_header=False)
         for _ in range(4):
             table.add_column(no_wrap=True, overflow="ellipsis")
@@ -146,7 +146,7 @@ class StagesDisplay:
         return table
 
     def _seen(self) -> list[Line]:
-        """As many as a terminal has room for, around the last that has begun."""
+        """Return the seen as many as a terminal has room for, around the last that has begun."""
         every, room = list(self.lines.values()), max(1, self.console.height - 1)
         begun = [number for number, line in enumerate(every) if line.state != "waiting"]
         first = max(0, min(max(begun, default=0) - room // 2, len(every) - room))

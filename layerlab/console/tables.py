@@ -18,7 +18,7 @@ GAP = 2
 
 
 def printable(given: str, most: int | None = 2000) -> str:
-    r"""A text on one line, without what steers a terminal.
+    r"""Return a text on one line, without what steers a terminal.
 
     Args:
         most: characters of the text that are kept; None keeps all.
@@ -88,7 +88,7 @@ class _Steady:
 
 
 def plain(given: str, style: str = "") -> "Text":
-    """Text as it stands: no markup, no escape sequences, one line, single blanks."""
+    """Return text as it stands: no markup, no escape sequences, one line, single blanks."""
     from rich.text import Text
 
     return Text(" ".join(printable(given, None).split()), style=style)
@@ -97,7 +97,7 @@ def plain(given: str, style: str = "") -> "Text":
 def grid(
     headings: Sequence[str], rows: Iterable[Sequence["str | Text"]], words: Collection[str] = ()
 ) -> "Table":
-    """A table of which columns of words stand to the left, and numbers to the right.
+    """Return a table of which columns of words stand to the left, and numbers to the right.
 
     Args:
         words: headings of columns that may go on in the next line.
@@ -116,7 +116,7 @@ def grid(
 
 
 def add_title(title: str, content: "Table") -> "Table":
-    """A table below its name."""
+    """Return a table below its name."""
     content.title, content.title_justify = plain(title, "bold"), "left"
     return content
 
@@ -127,7 +127,9 @@ def grids(
     words: Collection[str],
     width: int,
 ) -> "Group":
-    """The same, in as many tables as the width asks for; each repeats the first columns of words.
+    """Return the same, in as many tables as the width asks for.
+
+    Each repeats the first columns of words.
 
     No column vanishes: one that does not fit beside the others begins the next table.
 
@@ -153,13 +155,13 @@ def grids(
 
 
 def _wanted(heading: str, cells: Sequence["Text"], words: bool) -> int:
-    """Characters that a column takes, with the gap behind it."""
+    """Return characters that a column takes, with the gap behind it."""
     widest = max(one.cell_len for one in (plain(heading), *cells))
     return GAP + (min(widest, WORDS) if words else widest)
 
 
 def _shares(wide: Sequence[int], first: int, width: int) -> list[list[int]]:
-    """The columns of each table: the first ones, and as many of the others as fit."""
+    """Return the columns of each table: the first ones, and as many of the others as fit."""
     repeated = list(range(first))
     left = width - sum(wide[:first])
     shares: list[list[int]] = [[]]

@@ -37,7 +37,10 @@ class Throughput:
             self._events.append((self._clock(), event))
 
     def speed(self, what: str) -> float | None:
-        """Of tokens or FLOPs, per second of training; None until two events tell."""
+        """Return the speed of tokens or FLOPs, per second of training.
+
+        None until two events tell.
+        """
         told = [event for _, event in self._events if what in event and "seconds" in event]
         if len(told) < 2:
             return None
@@ -45,7 +48,7 @@ class Throughput:
         return (told[-1][what] - told[0][what]) / seconds if seconds > 0 else None
 
     def rate(self) -> float | None:
-        """Updates per second on the clock, with evaluations and checkpoints."""
+        """Return updates per second on the clock, with evaluations and checkpoints."""
         if len(self._events) < 2:
             return None
         (start, first), (end, last) = self._events[0], self._events[-1]
@@ -53,7 +56,7 @@ class Throughput:
         return done / (end - start) if end > start and done else None
 
     def left(self) -> float | None:
-        """Seconds on the clock until the run has ended."""
+        """Return seconds on the clock until the run has ended."""
         rate = self.rate()
         if self.update >= self.updates:
             return 0.0

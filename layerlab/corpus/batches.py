@@ -40,12 +40,12 @@ class Batch:
         return self._each(lambda values: values[rows])
 
     def part(self, rank: int, parts: int) -> "Batch":
-        """The rows of one of several processes; together they have all, in order."""
+        """Return the rows of one of several processes; together they have all, in order."""
         first, last = (len(self) * number // parts for number in (rank, rank + 1))
         return self[first:last]
 
     def to(self, device: torch.device | str) -> "Batch":
-        """The same rows on a device."""
+        """Return the same rows on a device."""
         return self._each(lambda values: values.to(device, non_blocking=True))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
@@ -78,7 +78,7 @@ class BatchOrder:
         return batch_of(self.rows(update * size, size), self.corpus)
 
     def rows(self, first: int, count: int) -> np.ndarray:
-        """Tokens of blocks by their place in the order, each with the one before it."""
+        """Return tokens of blocks by their place in the order, each with the one before it."""
         found = np.empty((count, self.block + 1), np.int64)
         sources, blocks = self.places(np.arange(first, first + count))
         for source, stream in enumerate(self.corpus.train):
@@ -88,7 +88,7 @@ class BatchOrder:
         return found
 
     def places(self, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The source, and the block of that source, at each place of the order."""
+        """Return the source, and the block of that source, at each place of the order."""
         sources, turns = self.mixture.turn(order)
         blocks = np.empty_like(turns)
         for source, count in enumerate(self.blocks):
@@ -105,7 +105,7 @@ class BatchOrder:
         return blake2b(self.rows(0, 64).tobytes(), digest_size=16).hexdigest()
 
     def _shuffle(self, source: int, number: int) -> np.ndarray:
-        """The order of one pass: by random numbers that no version of numpy may change."""
+        """Return the order of one pass: by random numbers that no version of numpy may change."""
         key = blake2b(f"{self.seed}/{source}/{number}".encode(), digest_size=16).digest()
         drawn = np.random.Philox(key=int.from_bytes(key)).random_raw(self.blocks[source])
         return np.argsort(drawn, kind="stable")
@@ -162,7 +162,7 @@ class EvalBlocks:
         return content.hexdigest()
 
     def batches(self, size: int) -> Iterator[Batch]:
-        """All of them in order, so many rows at a time."""
+        """Yield all of them in order, so many rows at a time."""
         spans = list(self._spans())
         for start in range(0, len(spans), size):
             part = spans[start : start + size]
@@ -177,14 +177,14 @@ class EvalBlocks:
             yield batch
 
     def _spans(self) -> Iterator[tuple[Stream, int, int]]:
-        """The token before the first that a block predicts, and the last one."""
+        """Yield the token before the first that a block predicts, and the last one."""
         for source, first in self.chosen:
             stream = self.corpus.validation[source]
             yield stream, first, min(first + self.block, len(stream.tokens) - 1)
 
 
 def batch_of(rows: np.ndarray, corpus: Corpus) -> Batch:
-    """Rows of tokens as what is read and what is predicted."""
+    """Return rows of tokens as what is read and what is predicted."""
     tokens = torch.from_numpy(rows)
     positions = None
     if corpus.documents:
@@ -193,14 +193,14 @@ def batch_of(rows: np.ndarray, corpus: Corpus) -> Batch:
 
 
 def restart_positions(rows: np.ndarray, separator: int) -> np.ndarray:
-    """Positions that begin anew at each separator; a row's first token has position 0."""
+    """Return positions that begin anew at each separator; a row's first token has position 0."""
     counted = np.arange(rows.shape[1])
     starts = np.maximum.accumulate(np.where(rows == separator, counted, 0), axis=1)
     return counted - starts
 
 
 def bits_per_byte(nats: float, size: int) -> float:
-    """What text costs, whatever its tokens are: nats of all of them over its bytes.
+    """Return what text costs, whatever its tokens are: nats of all of them over its bytes.
 
     Example:
         >>> bits_per_byte(8 * log(2), 1)

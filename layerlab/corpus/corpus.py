@@ -105,7 +105,7 @@ class Corpus:
 def prepare(
     data: DataSection, cache: Path | None = None, progress: Progress | None = None
 ) -> Corpus:
-    """The corpus of a recipe: from the cache where it has been made before.
+    """Prepare the corpus of a recipe: from the cache where it has been made before.
 
     Where other texts are held out than those to train on, they are encoded with the same tokenizer.
 
@@ -138,7 +138,7 @@ def prepare(
 
 
 def _prepare(data: DataSection, cache: Path | None, progress: Progress | None) -> Corpus:
-    """The corpus of one list of texts."""
+    """Prepare the corpus of one list of texts."""
     texts = [open_source(source) for source in data.sources]
     words = None if data.tokenizer == TRAINED else load_tokenizer(data.tokenizer)
     folder = (cache or cache_folder()) / "corpora" / _key(data, texts, words)
@@ -151,7 +151,7 @@ def _prepare(data: DataSection, cache: Path | None, progress: Progress | None) -
 
 
 def extent(corpus: Corpus, block: int) -> CorpusSize:
-    """What a plan has to know of it.
+    """Return what a plan has to know of it.
 
     Raises:
         UserError: a source is shorter than one block.
@@ -161,7 +161,7 @@ def extent(corpus: Corpus, block: int) -> CorpusSize:
 
 
 def count_blocks(stream: Stream, block: int) -> int:
-    """Blocks that one pass over a stream has; what is left at its end is less than one.
+    """Count blocks that one pass over a stream has; what is left at its end is less than one.
 
     Raises:
         UserError: it is shorter than one block.
@@ -176,7 +176,7 @@ def count_blocks(stream: Stream, block: int) -> int:
 
 
 def _key(data: DataSection, texts: list[Text], words: PreTrainedTokenizerFast | None) -> str:
-    """Differs where the corpus would, as far as can be told without reading the texts."""
+    """Return differs where the corpus would, as far as can be told without reading the texts."""
     made = [data.vocab] if words is None else [_hash(words), separator(words, data.tokenizer)]
     sources = [
         [text.name, text.identity, source.limit]
@@ -288,7 +288,7 @@ def _digest(content: Any) -> str:
 
 
 def _sound(folder: Path) -> bool:
-    """Whether a corpus lies here whole."""
+    """Return whether a corpus lies here whole."""
     try:
         content = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
         sizes = content["schema"] == SCHEMA and (folder / "tokenizer").is_dir()

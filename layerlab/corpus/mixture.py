@@ -30,14 +30,14 @@ class Mixture:
             self.turns[mine] = np.arange(mine.sum())
 
     def turn(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The source of each place, and how many turns that source has had before."""
+        """Return the source of each place, and how many turns that source has had before."""
         rounds, rest = np.divmod(places, len(self.pattern))
         sources = self.pattern[rest]
         return sources, rounds * self._each[sources] + self.turns[rest]
 
 
 def parts_of(weights: Sequence[float]) -> list[int]:
-    """Whole numbers in the ratio of the weights, as they are written.
+    """Return whole numbers in the ratio of the weights, as they are written.
 
     Example:
         >>> parts_of([0.5, 0.3, 0.2])
@@ -54,7 +54,7 @@ def parts_of(weights: Sequence[float]) -> list[int]:
 
 
 def _pattern(parts: Sequence[int]) -> list[int]:
-    """One round: each turn goes to the source whose next one is due first."""
+    """Return one round: each turn goes to the source whose next one is due first."""
     if len(parts) == 1:
         return [0]
     total, scale = sum(parts), 2 * len(parts) - 2

@@ -82,7 +82,7 @@ class Writer:
         self.bytes += size
 
     def told(self) -> dict[str, Any]:
-        """What is kept about the stream."""
+        """Return what is kept about the stream."""
         return {
             "kind": self.layout.kind,
             "tokens": self.tokens,
@@ -113,7 +113,7 @@ def write_tokens(
 
 
 def byte_ends(text: str, found: Encoding) -> np.ndarray:
-    """Bytes of the text up to the end of each token; the last one takes what is left.
+    """Return bytes of the text up to the end of each token; the last one takes what is left.
 
     A character that several tokens share counts with the first of them.
     """

@@ -52,12 +52,12 @@ _BROKEN = (
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is one of those that are read here, by its name."""
+    """Return whether a file is one of those that are read here, by its name."""
     return path.name.lower().endswith(ENDINGS)
 
 
 def read_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of the files that are wanted, in the order of their names.
+    """Read names and contents of the files that are wanted, in the order of their names.
 
     Args:
         wanted: tells by the name.
@@ -87,7 +87,7 @@ def read_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[st
 
 
 def read_documents(path: Path) -> Iterator[str]:
-    """The .md and .txt files of an archive; those that begin with `_` only list others.
+    """Read the .md and .txt files of an archive; those that begin with `_` only list others.
 
     Raises:
         UserError: as `read_members`, or a file is not UTF-8.
@@ -115,7 +115,7 @@ class Allowance:
         self.left = self.most
 
     def read(self, stream: IO[bytes]) -> bytes:
-        """All of a stream, piece by piece.
+        """Read all of a stream, piece by piece.
 
         Raises:
             UserError: it is more than is left.
@@ -126,7 +126,7 @@ class Allowance:
         return bytes(found)
 
     def take(self, piece: bytes) -> bytes:
-        """A piece that was unpacked.
+        """Return a piece that was unpacked.
 
         Raises:
             UserError: it is more than is left.

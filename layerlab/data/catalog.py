@@ -38,13 +38,13 @@ class Entry:
     source: str
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return all of it."""
         return asdict(self)
 
 
 @cache
 def catalogue() -> tuple[Entry, ...]:
-    """All corpora, in the order of the source.
+    """Return all corpora, in the order of the source.
 
     Source: pangu23, section on YunShan's data.
 
@@ -57,7 +57,7 @@ def catalogue() -> tuple[Entry, ...]:
 
 
 def table() -> Any:
-    """For a terminal: a row for each corpus, what is known of it line by line."""
+    """Return the table for a terminal: a row for each corpus, what is known of it line by line."""
     from rich.table import Table
 
     found = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))

@@ -19,7 +19,7 @@ _NAMES = {"gb18030": "GB 18030", "big5": "Big5", "utf-16": "UTF-16", "latin1": "
 
 
 def advise_conversion(error: UnicodeDecodeError, file: str = "FILE") -> str:
-    """What a file is, and what to type, where it was read as UTF-8 and is none.
+    """Advise on what a file is, and what to type, where it was read as UTF-8 and is none.
 
     Args:
         error: with the bytes that could not be decoded.
@@ -46,7 +46,7 @@ def advise_conversion(error: UnicodeDecodeError, file: str = "FILE") -> str:
 
 
 def guess_charset(data: bytes) -> str:
-    """The encoding that bytes are probably in: utf-8, utf-16, gb18030, big5, or else latin1.
+    """Guess the encoding that bytes are probably in: utf-8, utf-16, gb18030, big5, or else latin1.
 
     UTF-16 begins with its mark, or has a zero in many of its bytes. Text whose characters beyond
     ASCII mostly are UTF-8 is that, with a few broken. GB 18030 and Big5 decode nearly anything of
@@ -65,7 +65,10 @@ def guess_charset(data: bytes) -> str:
 
 
 def _share(data: bytes, name: str) -> float:
-    """Of the characters beyond ASCII, those that are frequent; 0 where the bytes do not decode."""
+    """Return the share of the characters beyond ASCII, those that are frequent.
+
+    0 where the bytes do not decode.
+    """
     try:  # the last character may be cut
         text = codecs.getincrementaldecoder(name)().decode(data)
     except UnicodeDecodeError:

@@ -54,7 +54,7 @@ class DocumentStore:
             yield self._pieces(first, last)
 
     def pieces(self) -> Iterator[TextChunk]:
-        """The same, one after another."""
+        """Yield the same, one after another."""
         for document in self.documents():
             first = True
             for text in document:
@@ -76,7 +76,7 @@ class DocumentStore:
             first = end
 
     def _whole(self, place: int) -> int:
-        """The last place up to here that is not within a character."""
+        """Return the last place up to here that is not within a character."""
         while place < self.bytes and self.data[place] & 0xC0 == 0x80:
             place -= 1
         return place

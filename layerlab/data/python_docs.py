@@ -7,7 +7,7 @@ HEADING = 60
 
 
 def topics() -> list[str]:
-    """reStructuredText, a document for each topic, by their names; each paragraph once.
+    """Return reStructuredText, a document for each topic, by their names; each paragraph once.
 
     Topics quote whole others, and what is held out would be known from the rest.
     """
@@ -17,7 +17,7 @@ def topics() -> list[str]:
 
 
 def _told_once(documents: Iterable[str]) -> Iterator[str]:
-    """Each without the paragraphs that stood before; a heading may stand in several."""
+    """Yield each without the paragraphs that stood before; a heading may stand in several."""
     seen = set[str]()
     for document in documents:
         own = []

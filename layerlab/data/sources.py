@@ -101,7 +101,7 @@ def open_source(source: Source) -> Text:
 
 
 def fingerprint(path: Path) -> str:
-    """A hash of what is in a file.
+    """Return a hash of what is in a file.
 
     Raises:
         UserError: it cannot be read.
@@ -121,7 +121,7 @@ def fingerprint(path: Path) -> str:
 
 
 def rows(given: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Whole rows of a file or a folder, each with the file and the line that it stands in.
+    """Yield whole rows of a file or a folder, each with the file and the line that it stands in.
 
     Raises:
         UserError: there is no such file, or it holds no rows that can be read.
@@ -144,7 +144,10 @@ def rows(given: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _whole(found: tuple[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]]:
-    """A row whose texts are texts; of a corpus those that are none are left out and counted."""
+    """Return a row whose texts are texts.
+
+    Of a corpus those that are none are left out and counted.
+    """
     place, row = found
     try:
         check_text(row)
@@ -154,7 +157,7 @@ def _whole(found: tuple[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]
 
 
 def _documentation() -> Text:
-    """One document for each topic."""
+    """Return one document for each topic."""
     documents = topics()
     content = hashlib.blake2b("\0".join(documents).encode(), digest_size=16).hexdigest()
     return Text(
@@ -165,7 +168,7 @@ def _documentation() -> Text:
 
 
 def _keep(name: str) -> Text:
-    """A text of the data folder; without it, Python's documentation."""
+    """Return a text of the data folder; without it, Python's documentation."""
     path = data_folder() / KEPT[name]
     if not path.is_file():
         note = (
@@ -179,7 +182,7 @@ def _keep(name: str) -> Text:
 
 
 def data_folder() -> Path:
-    """Where larger data lies: LAYERLAB_DATA, or beside the project."""
+    """Return where larger data lies: LAYERLAB_DATA, or beside the project."""
     beside = Path(__file__).resolve().parents[3] / "shared" / "data"
     return Path(os.environ.get("LAYERLAB_DATA") or beside)
 
@@ -189,7 +192,7 @@ def _read_archive(path: Path) -> Iterator[TextChunk]:
 
 
 def _part(path: Path) -> Iterator[TextChunk]:
-    """Documents between blank lines."""
+    """Yield documents between blank lines."""
     begun: list[str] = []
     for line in read_lines(path):
         if line.strip():
@@ -202,7 +205,7 @@ def _part(path: Path) -> Iterator[TextChunk]:
 
 
 def _files(given: str) -> list[Path]:
-    """The files of a path, in an order that does not depend on the machine."""
+    """Return the files of a path, in an order that does not depend on the machine."""
     path = Path(given).expanduser()
     if path.is_dir():
         found = sorted(one for one in path.rglob("*") if one.is_file() and _kind(one))
@@ -223,7 +226,7 @@ def _files(given: str) -> list[Path]:
 
 
 def _kind(path: Path) -> str:
-    """The ending of a file, or nothing where it is not one of ours."""
+    """Return the ending of a file, or nothing where it is not one of ours."""
     name = path.name.lower()
     return next((ending for ending in ENDINGS if name.endswith(ending)), "")
 
@@ -240,7 +243,7 @@ def _of_files(files: Iterable[Path], field: str) -> Iterator[TextChunk]:
 
 
 def _plain(path: Path) -> Iterator[TextChunk]:
-    """A file as one document; lines end in a line feed, whatever they ended in."""
+    """Yield a file as one document; lines end in a line feed, whatever they ended in."""
     first = True
     for text in read_text_blocks(path):
         yield TextChunk(text, first)
@@ -248,7 +251,7 @@ def _plain(path: Path) -> Iterator[TextChunk]:
 
 
 def _json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Rows of a file with an object on every line, and where they stand."""
+    """Yield rows of a file with an object on every line, and where they stand."""
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             continue
@@ -344,7 +347,7 @@ def _repeat(column: Any) -> int:
 
 
 def _texts(rows: Iterable[tuple[str, Mapping[str, Any]]], field: str) -> Iterator[TextChunk]:
-    """One document from each row."""
+    """Yield one document from each row."""
     for place, row in rows:
         if field not in row:
             raise _fieldless(place, field, list(row))
@@ -363,7 +366,7 @@ def _fieldless(place: str, field: str, known: list[str]) -> UserError:
 
 
 def _of_hub(source: Source) -> Iterator[TextChunk]:
-    """A data set of the Hub, row by row; nothing of it is kept but its tokens."""
+    """Yield a data set of the Hub, row by row; nothing of it is kept but its tokens."""
     name, why = source.text.removeprefix(HUB), ""
     try:
         with nullcontext("") if Path(name).is_dir() else hub() as why:

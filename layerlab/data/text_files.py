@@ -17,7 +17,7 @@ READ = 1 << 20
 
 
 def read_text_blocks(path: Path) -> Iterator[str]:
-    """A text file in blocks of text, lines ending in a line feed.
+    """Read a text file in blocks of text, lines ending in a line feed.
 
     Raises:
         UserError: it is not UTF-8, not whole, or unpacks to more than is allowed.
@@ -41,7 +41,7 @@ def read_text_blocks(path: Path) -> Iterator[str]:
 
 
 def _bytes(path: Path) -> Iterator[bytes]:
-    """A file in blocks, the last of which is empty."""
+    """Yield a file in blocks, the last of which is empty."""
     packed = path.suffix == ".gz"
     opener: Callable[..., Any] = gzip.open if packed else open
     check_regular(path)
@@ -58,7 +58,7 @@ def _bytes(path: Path) -> Iterator[bytes]:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Its lines, each with its line feed, however long.
+    """Read its lines, each with its line feed, however long.
 
     Raises:
         UserError: as for its text.
@@ -75,6 +75,6 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def unreadable(path: Path, error: OSError) -> UserError:
-    """What is said of a file that the system does not give."""
+    """Return what is said of a file that the system does not give."""
     said = " ".join((error.strerror or str(error)).split())
     return UserError(f"cannot read {path}: {said}; name another file")

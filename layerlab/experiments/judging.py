@@ -89,7 +89,7 @@ def judge(task: Task, failed: Sequence[RunOutcome] = ()) -> Comparison:
 
 
 def _comparison(given: Given) -> Path | None:
-    """The folder of a comparison, where one is given: itself or its `runs`."""
+    """Return the folder of a comparison, where one is given: itself or its `runs`."""
     if not isinstance(given, str | PathLike) or str(given) in list_packaged():
         return None
     place = Path(given)
@@ -99,7 +99,7 @@ def _comparison(given: Given) -> Path | None:
 
 
 def _recipe_in(place: Path) -> TrainingRecipe:
-    """The recipe of a comparison, from what was judged of it before.
+    """Return the recipe of a comparison, from what was judged of it before.
 
     Raises:
         UserError: the folder is that of something else.

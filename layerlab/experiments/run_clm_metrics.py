@@ -40,7 +40,7 @@ class Metrical:
 
 
 def block(folder: Path, write: bool = True) -> str:
-    """The block of a run; its numbers are written beside it, as run_clm does.
+    """Return the block of a run; its numbers are written beside it, as run_clm does.
 
     That is `train_results.json`, `eval_results.json` and `all_results.json`.
 
@@ -57,7 +57,7 @@ def block(folder: Path, write: bool = True) -> str:
 
 
 def metrics(folder: Path) -> Metrical:
-    """The metrics of a finished run.
+    """Return the metrics of a finished run.
 
     Raises:
         UserError: the folder holds no finished run.
@@ -108,7 +108,7 @@ def _eval(result: Mapping[str, Any], manifest: Mapping[str, Any], events: list[A
 
 
 def _extra(result: Mapping[str, Any], manifest: Mapping[str, Any]) -> Metrics:
-    """What run_clm does not print: what was really computed, and on what batch."""
+    """Return what run_clm does not print: what was really computed, and on what batch."""
     block = manifest["recipe"]["data"]["block"]
     found: dict[str, Any] = {
         "batch_sequences": manifest["batch_tokens"] // block,
@@ -137,7 +137,7 @@ def _journal(result: Mapping[str, Any], events: list[Any]) -> Metrics:
 
 
 def _apart(model: Mapping[str, int]) -> int:
-    """Parameters as transformers counts them for FLOPs: all but embeddings.
+    """Return parameters as transformers counts them for FLOPs: all but embeddings.
 
     A head that is tied to the embedding is left out with it.
     """
@@ -145,7 +145,7 @@ def _apart(model: Mapping[str, int]) -> int:
 
 
 def _speed(split: str, seconds: int | float, samples: int | float, steps: int) -> Metrics:
-    """Samples and steps per second, as transformers rounds them."""
+    """Return samples and steps per second, as transformers rounds them."""
     if seconds <= 0:
         return {}
     return {
@@ -162,7 +162,7 @@ def _perplexity(nats: int | float) -> float:
 
 
 def _printed(split: str, content: Mapping[str, Any]) -> str:
-    """A part of the block: names in order, values to the right."""
+    """Return a part of the block: names in order, values to the right."""
     shown = {name: str(_format(name, value)) for name, value in content.items()}
     names, width = max(map(len, shown)), max(map(len, shown.values()))
     rows = [f"  {name: <{names}} = {shown[name]:>{width}}" for name in sorted(shown)]
@@ -170,7 +170,7 @@ def _printed(split: str, content: Mapping[str, Any]) -> str:
 
 
 def _format(name: str, value: Any) -> Any:
-    """A value as transformers writes it.
+    """Format a value as transformers writes it.
 
     Example:
         >>> _format("total_flos", 3 << 30), _format("train_runtime", 8712.595)

@@ -64,7 +64,7 @@ class Task:
         return list(dict.fromkeys(note for one in self.corpora.values() for note in one.notes))
 
     def folder(self, run: RunSpec) -> Path:
-        """Of a run."""
+        """Return the folder of a run."""
         return self.out / RUNS / run.name
 
 
@@ -102,7 +102,7 @@ def prepare(
 
 
 def recipe_given(given: Given, settings: Mapping[str, Any]) -> TrainingRecipe:
-    """A recipe from a TOML file, the name of one of the package, its content, or itself.
+    """Return a recipe from a TOML file, the name of one of the package, its content, or itself.
 
     Raises:
         UserError: there is none, or a setting is wrong.
@@ -144,7 +144,7 @@ def run(task: Task, *, progress: bool = True) -> list[RunOutcome]:
 
 
 def estimate_task(task: Task, *, several: bool) -> Estimate:
-    """What the runs of a recipe cost, before any of them runs.
+    """Estimate what the runs of a recipe cost, before any of them runs.
 
     Args:
         several: whether they are to be compared.
@@ -190,7 +190,7 @@ def check_task(task: Task, *, several: bool) -> Any:
 def _prepare(
     recipes: Sequence[TrainingRecipe], told: Callable[[str, float], None] | None
 ) -> dict[DataSection, Corpus]:
-    """The corpus of each text that recipes ask for, made once."""
+    """Prepare the corpus of each text that recipes ask for, made once."""
     texts = dict.fromkeys(recipe.data.text() for recipe in recipes)
     return {text: prepare_corpus(text, progress=told) for text in texts}
 

@@ -26,7 +26,7 @@ Difference = tuple[str, Any, Any]
 
 
 def records_in(folder: Path) -> list[RunRecord]:
-    """The runs of a folder that have begun, by their names.
+    """Return the runs of a folder that have begun, by their names.
 
     Raises:
         UserError: what one left does not fit together.
@@ -38,7 +38,7 @@ def records_in(folder: Path) -> list[RunRecord]:
 
 
 def sort_out(folder: Path) -> tuple[list[RunRecord], list[UserError]]:
-    """The runs of a folder that have begun, and why others are not believed."""
+    """Return the runs of a folder that have begun, and why others are not believed."""
     found: list[RunRecord] = []
     unfit: list[UserError] = []
     for place in sorted(one for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else ():
@@ -52,7 +52,7 @@ def sort_out(folder: Path) -> tuple[list[RunRecord], list[UserError]]:
 
 
 def plan_again(recipe: TrainingRecipe, records: Sequence[RunRecord]) -> list[RunSpec]:
-    """The plan of a recipe on the text that its runs were made on, and for the time they took.
+    """Plan the plan of a recipe on the text that its runs were made on, and for the time they took.
 
     Args:
         records: one at least.
@@ -111,7 +111,7 @@ def file_name(given: str) -> str:
 
 
 def _first(arm: str, side: TrainingRecipe, records: Sequence[RunRecord]) -> RunRecord:
-    """A run of an arm on the text that it asks for, where there is one."""
+    """Return a run of an arm on the text that it asks for, where there is one."""
     own = [one for one in records if one.arm == arm]
     wanted = _named(side.data.text().model_dump(mode="json"))
     same = (
@@ -121,7 +121,7 @@ def _first(arm: str, side: TrainingRecipe, records: Sequence[RunRecord]) -> RunR
 
 
 def _extent(side: TrainingRecipe, record: RunRecord) -> CorpusSize:
-    """What a run tells of its text."""
+    """Return what a run tells of its text."""
     own, data = _recipe(record), record.manifest["data"]
     tokens = int(data["train_tokens"])
     if side.train.epochs is not None:
@@ -134,7 +134,7 @@ def _extent(side: TrainingRecipe, record: RunRecord) -> CorpusSize:
 
 
 def _time(recipe: TrainingRecipe, section: CompareSection) -> set[str]:
-    """Arms whose length is measured and not given."""
+    """Return arms whose length is measured and not given."""
     given = arms(section, recipe)
     baseline = section.baseline or str(given[0].name)
     return {
@@ -151,7 +151,7 @@ def _lasting(run: RunSpec, record: RunRecord) -> RunSpec:
 
 
 def _closest(runs: Sequence[RunSpec], record: RunRecord) -> RunSpec | None:
-    """The planned run of an arm and a seed, at the rate of the record where it has that."""
+    """Return the planned run of an arm and a seed, at the rate of the record where it has that."""
     near = [run for run in runs if (run.arm, run.seed) == (record.arm, record.seed)]
     return next((run for run in near if run.rate == record.rate), near[0] if near else None)
 
@@ -175,7 +175,7 @@ def _differences(
 
 
 def _settings(recipe: TrainingRecipe) -> dict[str, Any]:
-    """What decides a run, by path; an empty table sets nothing."""
+    """Return what decides a run, by path; an empty table sets nothing."""
     content = recipe.decisive()
     found = flatten({**content, "data": _named(content["data"])})
     return {path: value for path, value in found if value != {}}
@@ -195,7 +195,7 @@ def _describe(value: Any) -> str:
 
 
 def _recipe(record: RunRecord) -> TrainingRecipe:
-    """What a run was trained by; settings that are younger than it have their defaults."""
+    """Return what a run was trained by; settings that are younger than it have their defaults."""
     return validate_table(
         TrainingRecipe, record.manifest["recipe"], f"the manifest of {record.name}"
     )

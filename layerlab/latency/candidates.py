@@ -39,12 +39,12 @@ class Candidate:
         return self.design is not None
 
     def account(self) -> Account | None:
-        """Its parameters before it is built; None for a saved model."""
+        """Return its parameters before it is built; None for a saved model."""
         return None if self.design is None else account(self.design.spec, self.design.shape)
 
 
 def build_candidate(given: str) -> Candidate:
-    """What a name on the command line stands for.
+    """Build what a name on the command line stands for.
 
     Args:
         given: a model as elsewhere, or a variant or a preset that no model is called after, alone
@@ -64,7 +64,7 @@ def build_candidate(given: str) -> Candidate:
 
 
 def load_candidate(one: Candidate, setting: LatencyConfig) -> Any:
-    """The model, where and as the setting says.
+    """Load the model, where and as the setting says.
 
     Raises:
         UserError: it cannot be loaded, does not fit into memory, or has too short a context.

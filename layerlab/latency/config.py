@@ -55,14 +55,14 @@ class LatencyConfig:
         return self.tokens - 1
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers and texts."""
+        """Return plain numbers and texts."""
         return asdict(self)
 
 
 def latency_config(
     *, device: str | None = None, dtype: str | None = None, threads: int | None = None, **sizes: int
 ) -> LatencyConfig:
-    """A setting with what was left out filled in.
+    """Return a setting with what was left out filled in.
 
     Args:
         device: a GPU where there is one, if left out.
@@ -94,7 +94,7 @@ def latency_config(
 
 
 def threads_asked_for() -> int | None:
-    """Threads that OMP_NUM_THREADS asks for; None where it is not set, or is no number."""
+    """Return threads that OMP_NUM_THREADS asks for; None where it is not set, or is no number."""
     given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(given) if given.isdecimal() and int(given) else None
 

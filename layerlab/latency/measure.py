@@ -68,7 +68,7 @@ class Timing:
     decode: Spread
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers and texts."""
+        """Return plain numbers and texts."""
         return {
             **vars(self),
             "prefill": self.prefill.to_json(),
@@ -106,7 +106,7 @@ class Latency:
         return judge(self.pair, self.decode) if self.pair and self.decode else None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts, lists, numbers and texts."""
+        """Return plain dicts, lists, numbers and texts."""
         pair, verdict = self.pair, self.verdict
         return {
             "schema": SCHEMA,
@@ -145,7 +145,7 @@ def measure_latency(
     pair: MatchedPair | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> Latency:
-    """Time models in turns.
+    """Measure time models in turns.
 
     Args:
         pair: whose contestants they are.
@@ -222,7 +222,7 @@ class _TimedModel:
         self.decode.append(1000 * found.decode / (self.setting.new - 1))
 
     def timed(self) -> Timing:
-        """What was found."""
+        """Return what was found."""
         weights = weight_bytes(self.model)
         return Timing(
             name=self.one.name,

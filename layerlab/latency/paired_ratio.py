@@ -26,12 +26,12 @@ class Spread:
     values: tuple[float, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers."""
+        """Return plain numbers."""
         return {**asdict(self), "values": list(self.values)}
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median and quartiles.
+    """Return median and quartiles.
 
     Example:
         >>> found = spread([3.0, 1.0, 2.0, 5.0, 4.0])
@@ -61,18 +61,18 @@ class Ratio:
     pairs: int
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers."""
+        """Return plain numbers."""
         return asdict(self)
 
     def told(self) -> str:
-        """As a table has it."""
+        """Return the told as a table has it."""
         if self.low is None or self.high is None:
             return f"{self.median:.3f} (no interval from {self.pairs} pairs)"
         return f"{self.median:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
 def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
-    """The median of above_i / below_i, with an interval from order statistics.
+    """Return the median of above_i / below_i, with an interval from order statistics.
 
     [r_(k), r_(n+1-k)],   k the largest with P(Binomial(n, 1/2) < k) <= (1 - confidence) / 2
 
@@ -90,7 +90,7 @@ def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
 
 
 def _rank(count: int) -> int:
-    """Which of the ordered values begins the interval, from 1; 0 where none does."""
+    """Rank which of the ordered values begins the interval, from 1; 0 where none does."""
     below, rank = 0.0, 0
     while rank < count // 2:
         below += math.comb(count, rank) / 2**count

@@ -86,7 +86,7 @@ class Verdict:
 
 
 def pair(accounting: str, *, shape: str = "7b", width: int | None = None) -> MatchedPair:
-    """The two contestants of an accounting.
+    """Return the two contestants of an accounting.
 
     Args:
         accounting: one of `ACCOUNTINGS`.
@@ -128,7 +128,7 @@ def pair(accounting: str, *, shape: str = "7b", width: int | None = None) -> Mat
 
 
 def judge(found: MatchedPair, ratio: Ratio) -> Verdict:
-    """Whether PanGu-pi decodes 10 % faster, as this accounting has it.
+    """Judge whether PanGu-pi decodes 10 % faster, as this accounting has it.
 
     It holds where the interval of the ratio lies below 1 / 1.1, and fails where it lies above.
     Where what is called equal is more than 2 % off, there is no verdict.
@@ -150,7 +150,7 @@ def judge(found: MatchedPair, ratio: Ratio) -> Verdict:
 
 
 def read_weights(cost: Account) -> int:
-    """Weights that one token reads: all but the embedding, of which it reads a row.
+    """Read weights that one token reads: all but the embedding, of which it reads a row.
 
     Source: Own.
     """
@@ -158,7 +158,7 @@ def read_weights(cost: Account) -> int:
 
 
 def published_times(shape: str) -> dict[str, Any]:
-    """The source's times.
+    """Return the source's times.
 
     Source: pangu23, sections 5.3 and 5.4.
     Unit: ms per token, on an Ascend 910A; batch, context and number format are not printed.

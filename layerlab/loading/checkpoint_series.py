@@ -10,7 +10,7 @@ _STEP = re.compile(r"checkpoint-(\d+)$")
 
 
 def step(name: str) -> int | None:
-    """The training step in a folder's name, as `transformers.Trainer` writes it.
+    """Return the training step in a folder's name, as `transformers.Trainer` writes it.
 
     Source: Own.
     Unit: optimiser steps.
@@ -24,7 +24,7 @@ def step(name: str) -> int | None:
 
 
 def expand_runs(models: Sequence[Any]) -> list[Any]:
-    """The models, with a run folder replaced by its checkpoints and checkpoints in order.
+    """Expand the models, with a run folder replaced by its checkpoints and checkpoints in order.
 
     Source: Own.
     """

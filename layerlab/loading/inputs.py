@@ -61,7 +61,7 @@ def passage(
     attention_mask: Any = None,
     context: Any = None,
 ) -> TextInput:
-    """What the caller of the Python function gave, checked.
+    """Return what the caller of the Python function gave, checked.
 
     Source: Own.
 
@@ -91,7 +91,7 @@ def passage(
 
 
 def sample(*, samples: Any = SAMPLES, context: Any = None) -> TextInput:
-    """The built-in text, cut into samples.
+    """Sample the built-in text, cut into samples.
 
     Source: Own.
     """
@@ -100,7 +100,7 @@ def sample(*, samples: Any = SAMPLES, context: Any = None) -> TextInput:
 
 
 def read_file(name: str, *, samples: Any = SAMPLES, context: Any = None) -> TextInput:
-    """A file (or - for standard input) cut into samples.
+    """Read a file (or - for standard input) cut into samples.
 
     Source: Own.
 
@@ -128,7 +128,7 @@ def read_file(name: str, *, samples: Any = SAMPLES, context: Any = None) -> Text
 
 
 def _begin(name: str, most: int) -> bytes:
-    """The beginning of a file or of standard input, which need not end."""
+    """Return the beginning of a file or of standard input, which need not end."""
     if name == "-":
         if sys.stdin is None:
             raise UserError("--text -: standard input is closed; give a file")
@@ -139,7 +139,7 @@ def _begin(name: str, most: int) -> bytes:
 
 
 def sequences(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
-    """Token ids as this model's tokenizer makes them, each at most one context long.
+    """Return token ids as this model's tokenizer makes them, each at most one context long.
 
     Source: Own.
 
@@ -185,7 +185,7 @@ def _tokenize(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
 
 
 def _pieces(passage: TextInput, subject: LoadedModel, whole: list[Tensor]) -> list[Tensor]:
-    """The token vectors, cut into samples where that was asked for."""
+    """Return the token vectors, cut into samples where that was asked for."""
     if passage.samples is None and passage.context is None:
         return whole
     length = passage.context or reading_length(subject)
@@ -193,7 +193,7 @@ def _pieces(passage: TextInput, subject: LoadedModel, whole: list[Tensor]) -> li
 
 
 def reading_length(subject: LoadedModel) -> int:
-    """Tokens of a sample where nobody said how many.
+    """Return tokens of a sample where nobody said how many.
 
     Source: Own.
     Unit: tokens.
@@ -202,7 +202,7 @@ def reading_length(subject: LoadedModel) -> int:
 
 
 def placeholder(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
-    """Tokens of the right number for measures that read weights and no text.
+    """Return tokens of the right number for measures that read weights and no text.
 
     Source: Own.
     """
@@ -211,7 +211,7 @@ def placeholder(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
 
 
 def _cut(ids: Tensor, length: int) -> list[Tensor]:
-    """Samples of equal length; what is left over counts only where it is all there is."""
+    """Return samples of equal length; what is left over counts only where it is all there is."""
     parts = list(ids.split(length))
     return [part for part in parts if len(part) == length] or parts
 
@@ -229,7 +229,7 @@ def _ids(subject: LoadedModel, text: str) -> Tensor:
 
 
 def _unpadded(input_ids: Any, attention_mask: Any) -> tuple[Tensor, ...]:
-    """One vector per row, without its padding."""
+    """Return one vector per row, without its padding."""
     try:
         ids = torch.atleast_2d(torch.as_tensor(input_ids))
     except (TypeError, ValueError) as error:

@@ -33,7 +33,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def layer_tensors(folder: str | PathLike[str], prefix: str) -> dict[str, Tensor]:
-    """Stored tensors whose names begin with `prefix.`, without it; nothing else is read.
+    """Return stored tensors whose names begin with `prefix.`, without it; nothing else is read.
 
     Source: Own.
 
@@ -50,7 +50,7 @@ def layer_tensors(folder: str | PathLike[str], prefix: str) -> dict[str, Tensor]
 
 
 def read_layers(folder: str | PathLike[str]) -> Iterator[HeadWeights]:
-    """Every attention layer of a checkpoint, cut into heads; only one block is ever in memory.
+    """Read every attention layer of a checkpoint, cut into heads; only one block is ever in memory.
 
     The tensors of a layer stay valid for as long as the caller keeps them.
 
@@ -80,7 +80,7 @@ def read_layers(folder: str | PathLike[str]) -> Iterator[HeadWeights]:
 
 
 def skeleton(folder: Path) -> Any:
-    """The model without weights, on the meta device.
+    """Return the model without weights, on the meta device.
 
     Source: Own.
 
@@ -92,7 +92,7 @@ def skeleton(folder: Path) -> Any:
 
 
 def read_sizes(folder: Path) -> dict[str, int]:
-    """Elements of each stored tensor by name; only the heads of the files are read.
+    """Read elements of each stored tensor by name; only the heads of the files are read.
 
     Source: Own.
 
@@ -107,7 +107,7 @@ def read_sizes(folder: Path) -> dict[str, int]:
 
 
 def _inventory(folder: Path) -> Mapping[Path, list[str]]:
-    """The names in each safetensors file of a checkpoint."""
+    """Return the names in each safetensors file of a checkpoint."""
     index = folder / INDEX
     if index.is_file():
         try:

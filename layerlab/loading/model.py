@@ -107,7 +107,7 @@ class LoadedModel:
         return self.model.device
 
     def facts(self) -> dict[str, Any]:
-        """What the report's card says."""
+        """Return what the report's card says."""
         config, model = self.config, self.model
         heads = getattr(config, "num_attention_heads", None)
         width = getattr(config, "hidden_size", None)
@@ -202,7 +202,7 @@ def _load(
     device: str | None,
     dtype: str | None,
 ) -> LoadedModel:
-    """A model that the caller holds; moving or casting it would change what is theirs."""
+    """Load a model that the caller holds; moving or casting it would change what is theirs."""
     if device is not None or dtype is not None:
         raise UserError(
             "device= and dtype= load a model; this one is loaded: call model.to(...) before"
@@ -248,7 +248,7 @@ def _named(
 
 
 def _place(name: str) -> tuple[bool, str, Path | None]:
-    """Whether a model is built in, where it lies or what the Hub calls it, and its folder."""
+    """Place whether a model is built in, where it lies or what the Hub calls it, and its folder."""
     if not name.strip():
         raise UserError("the model's name is empty; expected a Hub id, a folder or a built-in name")
     built_in = name in builtin.NAMES and not Path(name).is_dir()
@@ -262,7 +262,7 @@ def _place(name: str) -> tuple[bool, str, Path | None]:
 
 
 def weights_hash(subject: LoadedModel) -> str | None:
-    """sha256 of the weights: of the files in order of name, or of the tensors in memory.
+    """Return sha256 of the weights: of the files in order of name, or of the tensors in memory.
 
     Source: Own.
     """

@@ -22,7 +22,7 @@ _MOST = 4
 
 
 def token_strings(subject: LoadedModel, tokens: Tensor) -> list[str]:
-    """Each token of a sequence as text, or its number where there is no tokenizer.
+    """Return each token of a sequence as text, or its number where there is no tokenizer.
 
     Without the marks of parts, what is given back joins to the text.
 
@@ -38,7 +38,7 @@ def token_strings(subject: LoadedModel, tokens: Tensor) -> list[str]:
 
 
 def alone(subject: LoadedModel, tokens: Tensor) -> list[str]:
-    """Tokens that have nothing to do with one another; a part of a character as its bytes.
+    """Return tokens that have nothing to do with one another; a part of a character as its bytes.
 
     Source: Own.
     """
@@ -69,7 +69,7 @@ def join_bytes(contents: list[bytes]) -> list[str]:
 
 
 def _next(content: bytes) -> tuple[str, int]:
-    """The character at the beginning, and how many bytes it has."""
+    """Return the character at the beginning, and how many bytes it has."""
     for size in range(1, len(content) + 1):
         try:
             return content[:size].decode(), size
@@ -79,7 +79,10 @@ def _next(content: bytes) -> tuple[str, int]:
 
 
 def _content(words: PreTrainedTokenizerBase, token: int) -> bytes:
-    """What a token stands for; of one that is no text by itself, the bytes that it is made of."""
+    """Return what a token stands for.
+
+    Of one that is no text by itself, the bytes that it is made of.
+    """
     text, mark = str(words.decode([token])), words.convert_ids_to_tokens(token)
     if isinstance(mark, bytes):
         return mark
@@ -97,7 +100,7 @@ def _content(words: PreTrainedTokenizerBase, token: int) -> bytes:
 
 @cache
 def _letters() -> dict[str, int]:
-    """The byte that each letter of a byte-level vocabulary stands for.
+    """Return the byte that each letter of a byte-level vocabulary stands for.
 
     A byte that is printable in Latin-1 is its own letter; the others follow from U+0100 on.
     """

@@ -32,7 +32,7 @@ SHARED = 4
 
 
 def empty(config: Any, place: str, stored: Mapping[str, int] | None = None) -> PreTrainedModel:
-    """The model of a configuration, on the meta device.
+    """Return the model of a configuration, on the meta device.
 
     Args:
         place: that the configuration came from, for the message.

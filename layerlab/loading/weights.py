@@ -42,7 +42,7 @@ MEMORY_SHARE = 0.8
 
 
 def summary(card: str) -> str:
-    """The first paragraph of a model card, without its front matter and title.
+    """Return the first paragraph of a model card, without its front matter and title.
 
     Source: Own.
     """
@@ -80,7 +80,7 @@ def check_weights(folder: Path) -> None:
 
 
 def configuration(place: str, folder: Path | None) -> Any:
-    """The configuration in a folder or on the Hub.
+    """Return the configuration in a folder or on the Hub.
 
     Source: Own.
 
@@ -130,7 +130,7 @@ def _check_labels(file: Path) -> None:
 
 
 def _reachable(address: str) -> bool:
-    """Whether the name of a server can be looked up; a proxy does that for itself."""
+    """Return whether the name of a server can be looked up; a proxy does that for itself."""
     if getproxies():
         return True
     try:
@@ -168,7 +168,7 @@ def check_causal(config: Any, name: str) -> None:
 
 
 def precision(config: Any, asked: str | None) -> torch.dtype | str:
-    """As asked, else as stored; no CPU computes well in float16.
+    """Return the precision as asked, else as stored; no CPU computes well in float16.
 
     Source: Own.
     """
@@ -180,7 +180,7 @@ def precision(config: Any, asked: str | None) -> torch.dtype | str:
 def weights(
     place: str, config: Any, device: str | None, dtype: torch.dtype | str, room: bool
 ) -> PreTrainedModel:
-    """The model with its weights; spread over memory and disk where it does not fit.
+    """Return the model with its weights; spread over memory and disk where it does not fit.
 
     Args:
         room: whether it fits into memory.
@@ -250,7 +250,7 @@ def _check_loaded(loading: Mapping[str, Any], what: str, kind: str) -> None:
 
 
 def _scratch() -> str:
-    """A folder for weights that do not fit, gone when the program ends."""
+    """Return a folder for weights that do not fit, gone when the program ends."""
     folder = tempfile.TemporaryDirectory(prefix="layerlab-offload-")
     atexit.register(folder.cleanup)
     return folder.name
@@ -268,7 +268,7 @@ def _device(name: str) -> torch.device:
 
 
 def fits(empty: PreTrainedModel, dtype: torch.dtype | str) -> bool:
-    """Whether the weights of a model take less than most of the free memory.
+    """Return whether the weights of a model take less than most of the free memory.
 
     Source: Own.
     """
@@ -278,7 +278,7 @@ def fits(empty: PreTrainedModel, dtype: torch.dtype | str) -> bool:
 
 
 def tokenizer_of(place: str) -> PreTrainedTokenizerBase | None:
-    """The tokenizer beside the model; a missing one matters only when text has to be read.
+    """Return the tokenizer beside the model; a missing one matters only when text has to be read.
 
     Source: Own.
     """

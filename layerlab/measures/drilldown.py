@@ -27,7 +27,7 @@ Wanted = tuple[str, str, int, int] | tuple[str, str, int, int, int]
 def details(
     subject: LoadedModel, sequences: Sequence[Tensor], wanted: Iterable[Wanted]
 ) -> dict[Wanted, dict[str, Any]]:
-    """The picture of every place that is wanted of this model.
+    """Return the picture of every place that is wanted of this model.
 
     Source: Own.
     """
@@ -75,7 +75,7 @@ def _attention(attended: AttentionRecord, head: int, words: list[str]) -> dict[s
 
 
 def positions_to_show(attended: AttentionRecord, head: int) -> list[int]:
-    """Positions to show: all of a short sequence, else those around the largest score.
+    """Return positions to show: all of a short sequence, else those around the largest score.
 
     Source: Own.
     """
@@ -88,7 +88,7 @@ def positions_to_show(attended: AttentionRecord, head: int) -> list[int]:
 
 
 def _peak(attended: AttentionRecord, head: int) -> tuple[int, int]:
-    """Row and column of the largest allowed score."""
+    """Return row and column of the largest allowed score."""
     one, best, place = slice(head, head + 1), -torch.inf, (0, 0)
     for start in range(0, attended.tokens, ROWS):
         rows = slice(start, min(start + ROWS, attended.tokens))
@@ -101,7 +101,7 @@ def _peak(attended: AttentionRecord, head: int) -> tuple[int, int]:
 
 
 def channels(stream: Hidden, words: list[str]) -> list[dict[str, Any]]:
-    """The largest features of one layer: channel, token and value, each channel once.
+    """Return the largest features of one layer: channel, token and value, each channel once.
 
     Source: sun24.
     Unit: that of the stream.

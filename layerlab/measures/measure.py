@@ -134,7 +134,7 @@ class Measure:
     use: str = ""
 
     def given(self, **options: Any) -> "Measure":
-        """The same measure with other options.
+        """Return the same measure with other options.
 
         Raises:
             UserError: an option that the measure does not have, a value that it does not take, or
@@ -152,7 +152,10 @@ class Measure:
         return replace(self, options={**self.options, **read})
 
     def domain(self, name: str) -> Constraint | None:
-        """Which values an option takes; None where neither a domain nor a default says it."""
+        """Return which values an option takes.
+
+        None where neither a domain nor a default says it.
+        """
         default = self.options[name]
         if name in self.domains or default is None:
             return self.domains.get(name)

@@ -101,7 +101,10 @@ class _Reader:
         self.exposed = False
 
     def accepts(self, measure: Measure) -> bool:
-        """Whether the model has what the measure needs; keeps the reason where it has not."""
+        """Return whether the model has what the measure needs.
+
+        Keeps the reason where it has not.
+        """
         stack = self.subject.stack
         reason = measure.applies(self.subject)
         if reason is None and isinstance(stack, str):
@@ -189,7 +192,7 @@ class _Reader:
         self._finish(Trace())
 
     def _read_sequences(self) -> Sequence[Tensor]:
-        """All of them; one short look is enough when only weights are read."""
+        """Read all of them; one short look is enough when only weights are read."""
         if any(measure.needs != {"weights"} for measure in self.measures):
             return self.sequences
         return [self.sequences[0][:2]]
@@ -236,7 +239,7 @@ class _Reader:
             self.runs[measure.name].notes.setdefault("not applicable", str(reason))
 
     def _weights(self, layer: Layer) -> HeadWeights:
-        """The layer's weights in heads, checked once against what the probe heard."""
+        """Return the layer's weights in heads, checked once against what the probe heard."""
         assert layer.attention is not None and layer.block is not None
         number = layer.attention.layer
         if number not in self.weights:
@@ -309,14 +312,17 @@ class _Reader:
 
 
 def _fill(measure: Measure, sequences: Sequence[Tensor]) -> dict[str, Any]:
-    """The measure's options; one called `tokens` that is left open is the longest sequence."""
+    """Return the measure's options.
+
+    One called `tokens` that is left open is the longest sequence.
+    """
     longest = max(len(tokens) for tokens in sequences)
     open_length = "tokens" in measure.options and measure.options["tokens"] is None
     return {**measure.options, **({"tokens": longest} if open_length else {})}
 
 
 def _rotary(model: nn.Module) -> nn.Module | None:
-    """The module that makes the model's rotary tables."""
+    """Return the module that makes the model's rotary tables."""
     return next(
         (module for module in model.modules() if hasattr(module, "attention_scaling")), None
     )

@@ -18,7 +18,7 @@ def attend(
     implementation: str,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """What the attention function of this name gives; "eager" is the one below.
+    """Return what the attention function of this name gives; "eager" is the one below.
 
     Source: Own.
     """
@@ -37,7 +37,7 @@ def eager_attention(
     dropout: float = 0.0,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Scores, softmax in float32 and their product with the values, written out.
+    """Return scores, softmax in float32 and their product with the values, written out.
 
     Source: vaswani17, equation 1.
     """

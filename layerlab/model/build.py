@@ -76,7 +76,7 @@ def build(
 def assemble(
     name: str, spec: Spec, sizes: Shape, *, seed: int = 0, device: str | None = None
 ) -> LabForCausalLM:
-    """A model from a spec and sizes.
+    """Return a model from a spec and sizes.
 
     Raises:
         UserError: the spec names a part that is not there, or an option that it does not take, or
@@ -87,7 +87,7 @@ def assemble(
 
 
 def configuration(name: str, spec: Spec, sizes: Shape, *, seed: int = 0) -> LabConfig:
-    """The configuration that holds a spec and sizes.
+    """Return the configuration that holds a spec and sizes.
 
     Raises:
         UserError: the seed is no whole number, or the spec names a part that is not there.

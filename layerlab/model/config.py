@@ -70,11 +70,11 @@ class LabConfig(PreTrainedConfig):
             (Path(save_directory) / name).write_bytes(content)
 
     def parsed(self) -> Spec:
-        """The spec as a value."""
+        """Return the spec as a value."""
         return Spec.from_json(self.spec or {})
 
     def shape(self) -> Shape:
-        """The sizes under their own names."""
+        """Return the sizes under their own names."""
         return Shape(
             width=self.hidden_size,
             layers=self.num_hidden_layers,

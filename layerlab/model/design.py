@@ -70,7 +70,7 @@ def design(
 
 
 def find_model(name: Any) -> tuple[Preset | None, Variant]:
-    """What a name stands for: a variant, or a preset with its variant.
+    """Find what a name stands for: a variant, or a preset with its variant.
 
     Raises:
         UserError: nothing has this name.
@@ -99,7 +99,7 @@ def find_model(name: Any) -> tuple[Preset | None, Variant]:
 
 
 def preset_of(name: Any) -> Preset:
-    """The preset of this name.
+    """Return the preset of this name.
 
     Raises:
         UserError: there is none.
@@ -113,7 +113,7 @@ def preset_of(name: Any) -> Preset:
 
 
 def seed_of(value: Any) -> int:
-    """A seed, checked.
+    """Return a seed, checked.
 
     Source: Own.
 

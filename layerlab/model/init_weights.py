@@ -25,7 +25,7 @@ DEFAULTS: dict[tuple[type[nn.Module], str], Start] = {
 
 
 def stream(seed: int, name: str) -> torch.Generator:
-    """Random numbers that belong to one parameter of one seed, the same in every process.
+    """Return random numbers that belong to one parameter of one seed, the same in every process.
 
     Source: Own.
     """

@@ -21,7 +21,9 @@ def causal_loss(
     shift_labels: Tensor | None = None,
     **ignored: Any,
 ) -> Tensor:
-    """Mean negative log-likelihood of each next token, in nats; called as transformers calls it.
+    """Return mean negative log-likelihood of each next token, in nats.
+
+    Called as transformers calls it.
 
     Source: Own.
     Unit: nats per token.
@@ -51,7 +53,10 @@ def causal_loss(
 
 
 def _worthwhile(logits: Tensor) -> bool:
-    """A GPU's own kernel does as well, and so does a compiler; float64 is asked for its digits."""
+    """Return a GPU's own kernel does as well, and so does a compiler.
+
+    Float64 is asked for its digits.
+    """
     return (
         logits.requires_grad
         and logits.device.type == "cpu"

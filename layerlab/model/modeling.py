@@ -106,7 +106,7 @@ class LabPreTrainedModel(PreTrainedModel):
         draw(module, self._name(module), self.config, depth_scaled=scaled)
 
     def _named(self) -> dict[nn.Module, str]:
-        """Canonical names: those in the causal model, also where only its base is built."""
+        """Return canonical names: those in the causal model, also where only its base is built."""
         prefix = "" if hasattr(self, "lm_head") else f"{self.base_model_prefix}."
         return {held: f"{prefix}{name}" for name, held in self.named_modules()}
 
@@ -216,7 +216,7 @@ class LabModel(LabPreTrainedModel):
         )
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """What layers share is tied whether or not the head is."""
+        """Return what layers share is tied whether or not the head is."""
         if all_submodels:
             tied: dict[str, str] = super().get_expanded_tied_weights_keys(all_submodels=True)
             return tied
@@ -233,7 +233,7 @@ class LabModel(LabPreTrainedModel):
         return opened
 
     def _positions(self, embeddings: Tensor, mask: Any, cache: Cache | None) -> Tensor:
-        """Counted from the first token of each sequence that is not padding."""
+        """Return counted from the first token of each sequence that is not padding."""
         tokens = embeddings.shape[1]
         if _is_padded(mask):
             return (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -tokens:]
@@ -242,7 +242,7 @@ class LabModel(LabPreTrainedModel):
 
 
 def _is_padded(mask: Any) -> bool:
-    """Whether it is a mask that says which tokens are padding."""
+    """Return whether it is a mask that says which tokens are padding."""
     return isinstance(mask, Tensor) and mask.dim() == 2
 
 

@@ -20,7 +20,7 @@ _EDGES = ("embedding_norm", "final_norm")
 
 
 def with_options(spec: Spec, options: Mapping[str, Any]) -> Spec:
-    """A spec with what a user set.
+    """Return a spec with what a user set.
 
     A name is that of a part's option (`n=3`), with its slot before it where several have one
     (`shortcut.n=3`, or `shortcut={"n": 3}`), that of a slot, which swaps the part (`norm="layer"`),
@@ -52,7 +52,7 @@ def with_options(spec: Spec, options: Mapping[str, Any]) -> Spec:
 
 
 def options_of(spec: Spec, slot: Any) -> Mapping[str, Option]:
-    """The options of the part that fills a slot."""
+    """Return the options of the part that fills a slot."""
     return part(slot, getattr(spec.block, slot).name).options
 
 
@@ -81,7 +81,10 @@ def parse_options(entries: Iterable[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """What Python would read, a fraction, truth in lower case, a list with commas; else a text."""
+    """Return what Python would read, a fraction, truth in lower case, a list with commas.
+
+    Else a text.
+    """
     try:
         return literal_of(text)
     except ValueError:
@@ -116,7 +119,9 @@ def _spelt(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _homes(spec: Spec, name: str, value: Any) -> list[tuple[str, str]]:
-    """The slots whose part has an option, with its name there; none where it is no part's option.
+    """Return the slots whose part has an option, with its name there.
+
+    None where it is no part's option.
 
     Raises:
         UserError: several slots have it, or one and the stack, and the value does not say which.
@@ -144,7 +149,7 @@ def _homes(spec: Spec, name: str, value: Any) -> list[tuple[str, str]]:
 
 
 def _field(spec: Spec, name: str, value: Any) -> Spec:
-    """The spec with another field of its block or stack."""
+    """Return the spec with another field of its block or stack."""
     place, _, inner = name.partition(".")
     for home, kind in _PLACES.items():
         wanted = inner if place == home else name
@@ -174,7 +179,7 @@ def _unknown(spec: Spec, name: str) -> UserError:
 
 
 def _check(one: Field[Any], value: Any) -> Any:
-    """A value for a field of the block or the stack."""
+    """Check a value for a field of the block or the stack."""
     allowed = get_args(one.type)
     if allowed and value not in allowed:
         raise UserError(
@@ -193,7 +198,10 @@ def _fill(spec: Spec, slot: Any, options: Mapping[str, Any]) -> Spec:
 
 
 def _with(spec: Spec, slot: Any, choice: Choice) -> Spec:
-    """Another part in a slot; norms of the stack that were like those of the block stay so."""
+    """Return another part in a slot.
+
+    Norms of the stack that were like those of the block stay so.
+    """
     before = getattr(spec.block, slot)
     spec = spec.with_block(**{slot: choice})
     if slot != "norm":
@@ -203,7 +211,7 @@ def _with(spec: Spec, slot: Any, choice: Choice) -> Spec:
 
 
 def _choice(slot: Any, place: str, value: Any) -> Choice:
-    """A part as a user names it, looked up, with its options checked."""
+    """Return a part as a user names it, looked up, with its options checked."""
     if not isinstance(value, str | Choice):
         raise UserError(
             f"{place} is {short_repr(value)}; expected the name of a {slot} part, or a dict of its "

@@ -135,7 +135,7 @@ PRESETS = (
 
 
 def presets() -> dict[str, Preset]:
-    """Every preset by its name.
+    """Return every preset by its name.
 
     Source: Own.
     """
@@ -143,7 +143,7 @@ def presets() -> dict[str, Preset]:
 
 
 def sizes_of(preset: Preset | None) -> dict[str, int]:
-    """The sizes to start from.
+    """Return the sizes to start from.
 
     Source: Own.
     """

@@ -25,7 +25,7 @@ def shape(
     kv_heads: int | None = None,
     head_width: int | None = None,
 ) -> Shape:
-    """The sizes of a model, with what was left out filled in.
+    """Return the sizes of a model, with what was left out filled in.
 
     Args:
         inner: features of the feed-forward; a float is a multiple of the width, rounded up to 16.

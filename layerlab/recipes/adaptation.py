@@ -54,7 +54,7 @@ class AdaptationRecipe(Section):
 
     @model_validator(mode="after")
     def _whole(self) -> "AdaptationRecipe":
-        """Each stage has what it needs."""
+        """Return each stage has what it needs."""
         text = 'write [data] with domain = [{ text = "FILE" }]'
         for name in ("clean", "vocabulary", "pretrain"):
             if getattr(self, name) is not None and not self.data.domain:
@@ -83,7 +83,7 @@ class AdaptationRecipe(Section):
 
     @model_validator(mode="after")
     def _names(self) -> "AdaptationRecipe":
-        """Nothing is called twice."""
+        """Return nothing is called twice."""
         rows = [one.name for one in self.tune.sources] if self.tune else []
         for what, names in (("arm", [one.name for one in self.arm]), ("tune.sources", rows)):
             twice = sorted({name for name in names if names.count(name) > 1})
@@ -92,7 +92,7 @@ class AdaptationRecipe(Section):
         return self
 
     def changed(self, settings: Mapping[str, Any]) -> "AdaptationRecipe":
-        """The recipe with settings by their paths, as `{"pretrain.tokens": 4096}`.
+        """Return the recipe with settings by their paths, as `{"pretrain.tokens": 4096}`.
 
         Raises:
             UserError: there is no such setting, or it takes no such value.
@@ -100,7 +100,7 @@ class AdaptationRecipe(Section):
         return with_settings(self, settings, {"train": LENGTHS})
 
     def arms(self) -> dict[str, "AdaptationRecipe"]:
-        """Each variation by its name; the recipe itself where it has none.
+        """Return each variation by its name; the recipe itself where it has none.
 
         Raises:
             UserError: a variation sets what there is not.
@@ -119,7 +119,7 @@ class AdaptationRecipe(Section):
         return self.changed(arm.set) if arm.set else self
 
     def training(self) -> Training | None:
-        """The recipe that trains the base; None where the base is there already.
+        """Return the recipe that trains the base; None where the base is there already.
 
         Raises:
             UserError: there is no such recipe, or it compares several runs.
@@ -140,7 +140,7 @@ class AdaptationRecipe(Section):
 
 
 def make_recipe(content: Mapping[str, Any], place: str = "the recipe") -> AdaptationRecipe:
-    """A recipe from plain values.
+    """Make a recipe from plain values.
 
     Raises:
         UserError: a key that no section has, or a value that a setting does not take.
@@ -153,7 +153,7 @@ def make_recipe(content: Mapping[str, Any], place: str = "the recipe") -> Adapta
 
 
 def load_adaptation(given: str | PathLike[str]) -> AdaptationRecipe:
-    """A recipe from a TOML file, or one of the package by its name.
+    """Load a recipe from a TOML file, or one of the package by its name.
 
     Raises:
         UserError: there is none, it is not TOML, or a setting is wrong.
@@ -162,5 +162,5 @@ def load_adaptation(given: str | PathLike[str]) -> AdaptationRecipe:
 
 
 def list_packaged() -> list[str]:
-    """Names of the recipes for adaptation that come with the package."""
+    """List names of the recipes for adaptation that come with the package."""
     return load.list_packaged(HOME)

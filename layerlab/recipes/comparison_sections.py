@@ -68,7 +68,7 @@ class Claim(Section):
         return self
 
     def names(self) -> tuple[str, ...]:
-        """Every arm that it names."""
+        """Return every arm that it names."""
         inside = (name for one in self.arms for name in ((one,) if isinstance(one, str) else one))
         given = (self.arm, *inside, self.against)
         return tuple(dict.fromkeys(name for name in given if name is not None))
@@ -136,7 +136,7 @@ class CompareSection(Section):
 
     @model_validator(mode="after")
     def _looked(self) -> "CompareSection":
-        """Looks that come one after the other, the last of them at all seeds."""
+        """Return looks that come one after the other, the last of them at all seeds."""
         looks, count = list(self.looks), len(self.seeds)
         if looks and (looks != sorted(set(looks)) or looks[0] < 2 or looks[-1] != count):
             way = f"write looks = {sorted({2, count})}" if count > 1 else "plan more seeds"
@@ -152,5 +152,5 @@ class CompareSection(Section):
         return self
 
     def at(self, look: int) -> "CompareSection":
-        """The same with the seeds of a look."""
+        """Return the same with the seeds of a look."""
         return self.model_copy(update={"seeds": self.seeds[:look]})

@@ -25,7 +25,7 @@ Whole = TypeVar("Whole", bound=BaseModel)
 def validate_table(
     kind: type[Whole], content: Mapping[str, Any], place: str, settings: Collection[str] = ()
 ) -> Whole:
-    """Sections from plain values.
+    """Validate sections from plain values.
 
     Args:
         place: what errors call it.
@@ -46,7 +46,7 @@ def validate_table(
 def with_settings(
     whole: Whole, settings: Mapping[str, Any], exclusive: Mapping[str, Sequence[str]]
 ) -> Whole:
-    """The same with settings by their paths, as `{"train.batch": 8}`.
+    """Return the same with settings by their paths, as `{"train.batch": 8}`.
 
     Args:
         exclusive: by the name of a table, settings of which the one that is set ousts the others.
@@ -64,7 +64,7 @@ def merge_settings(
     settings: Mapping[str, Any],
     exclusive: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """Plain values of sections with settings by their paths, not checked yet.
+    """Merge plain values of sections with settings by their paths, not checked yet.
 
     What is set may be just what the values lack.
 
@@ -101,7 +101,7 @@ def merge_settings(
 def load_table(
     given: str | PathLike[str], home: str, what: str = "a recipe", beside: Path = Path()
 ) -> tuple[dict[str, Any], str]:
-    """The content of a TOML file, or of one of a package by its name, and what errors call it.
+    """Load the content of a TOML file, or of one of a package by its name, and what errors call it.
 
     The content has a `name`: what the file is called, where it gives no other.
 
@@ -134,7 +134,7 @@ def load_table(
 
 
 def list_packaged(home: str) -> list[str]:
-    """Names of the recipes that come with the package: of `training` or of `adaptation`."""
+    """List names of the recipes that come with the package: of `training` or of `adaptation`."""
     entries = _library(home).iterdir()
     return sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".toml"))
 
@@ -156,7 +156,7 @@ def _packaged(name: str, home: str, beside: Path) -> str:
 
 
 def _telling(error: ErrorDetails) -> tuple[int, bool, bool]:
-    """How much an error says: where a name or a table may stand, the table's own lie deeper.
+    """Return how much an error says: where a name or a table may stand, the table's own lie deeper.
 
     What is missing may only be misspelled.
     """
@@ -166,7 +166,7 @@ def _telling(error: ErrorDetails) -> tuple[int, bool, bool]:
 def _describe(
     kind: type[BaseModel], error: ErrorDetails, place: str, settings: Collection[str]
 ) -> str:
-    """The first error of a validation, in one line."""
+    """Describe the first error of a validation, in one line."""
     # A table where a name may stand too is tried as both: only its own errors are of use.
     where = [str(part) for part in error["loc"] if not _branch(str(part))]
     path = ".".join(where)
@@ -187,7 +187,10 @@ def _describe(
 
 
 def _remedy(kind: type[BaseModel], where: Sequence[str]) -> str:
-    """What a setting takes, and what to write; nothing is known of what is in free content."""
+    """Return what a setting takes, and what to write.
+
+    Nothing is known of what is in free content.
+    """
     found = describe_expected(kind, where)
     if found is None:
         return ""
@@ -200,12 +203,12 @@ def _remedy(kind: type[BaseModel], where: Sequence[str]) -> str:
 
 
 def _branch(part: str) -> bool:
-    """Whether a part of a place only says which of several kinds was tried."""
+    """Return whether a part of a place only says which of several kinds was tried."""
     return part in ("str", "int", "float") or part[:1].isupper() or "[" in part
 
 
 def _section(kind: type[BaseModel], tables: Sequence[str]) -> type[BaseModel] | None:
-    """The section at a path, as far as there is one."""
+    """Return the section at a path, as far as there is one."""
     found: type[BaseModel] | None = kind
     for name in tables:
         if name.isdigit():
@@ -217,7 +220,7 @@ def _section(kind: type[BaseModel], tables: Sequence[str]) -> type[BaseModel] | 
 
 
 def _fields(kind: type[BaseModel], tables: Sequence[str]) -> Collection[str]:
-    """The settings of the section at a path that are tables themselves."""
+    """Return the settings of the section at a path that are tables themselves."""
     section = _section(kind, tables)
     if section is None:
         return ()
@@ -229,13 +232,13 @@ def _fields(kind: type[BaseModel], tables: Sequence[str]) -> Collection[str]:
 
 
 def _keys(kind: type[BaseModel], tables: Sequence[str]) -> list[str]:
-    """The keys of a section by its path, or of the last one on the way to it."""
+    """Return the keys of a section by its path, or of the last one on the way to it."""
     paths = (tables[:end] for end in range(len(tables), -1, -1))
     return sorted(next(one for path in paths if (one := _section(kind, path))).model_fields)
 
 
 def _models(kinds: Sequence[Any]) -> list[type[BaseModel]]:
-    """The sections among types, inside of tuples and unions too."""
+    """Return the sections among types, inside of tuples and unions too."""
     found = []
     for kind in kinds:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -266,7 +269,7 @@ def _unknown(kind: type[BaseModel], path: str) -> UserError:
 
 
 def _called(path: str, place: str, name: str) -> UserError:
-    """A path into what is only named."""
+    """Return a path into what is only named."""
     return UserError(
         f"a recipe has no setting {path!r}: {place} is the name {name!r}, no table; write the "
         "table itself there"
@@ -274,7 +277,7 @@ def _called(path: str, place: str, name: str) -> UserError:
 
 
 def _list(path: str, name: str, given: list[Any]) -> UserError:
-    """A path into a list."""
+    """List a path into a list."""
     place = f"{path.partition(f'.{name}.')[0]}.{name}"
     place = name if path.startswith(f"{name}.") else place
     example = _toml(given[:1]) if given else "[...]"
@@ -285,7 +288,7 @@ def _list(path: str, name: str, given: list[Any]) -> UserError:
 
 
 def _toml(value: Any) -> str:
-    """A JSON value as TOML writes it, on one line."""
+    """Return a JSON value as TOML writes it, on one line."""
     if isinstance(value, dict):
         kept = {key: one for key, one in value.items() if one not in (None, {}, [])}
         pairs = (f"{quote_toml(key) if '.' in key else key} = {_toml(kept[key])}" for key in kept)

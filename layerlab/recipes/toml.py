@@ -10,7 +10,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def write_toml(recipe: Mapping[str, Any]) -> str:
-    """The recipe's settings; what is None is left out, as the recipe itself would.
+    """Write the recipe's settings; what is None is left out, as the recipe itself would.
 
     Example:
         >>> print(write_toml({"name": "a", "train": {"batch": 16, "micro_batch": None}}))

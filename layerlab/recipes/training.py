@@ -102,11 +102,11 @@ class TrainingRecipe(Section):
         return self
 
     def decisive(self) -> dict[str, Any]:
-        """The settings that decide what comes out, as plain JSON values."""
+        """Return the settings that decide what comes out, as plain JSON values."""
         return self.model_dump(mode="json", exclude=set(_BESIDE))
 
     def hash(self) -> str:
-        """Twelve hexadecimal digits of all that decides: the same in every process.
+        """Return twelve hexadecimal digits of all that decides: the same in every process.
 
         Files of one's own count by what is in them. Defaults are left out, so that a setting which
         a later version adds leaves the runs of an earlier one what they are.
@@ -117,7 +117,7 @@ class TrainingRecipe(Section):
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
     def changed(self, settings: Mapping[str, Any]) -> "TrainingRecipe":
-        """The recipe with settings by their paths, as `{"train.batch": 8}`.
+        """Return the recipe with settings by their paths, as `{"train.batch": 8}`.
 
         Raises:
             UserError: there is no such setting, or it takes no such value.
@@ -130,7 +130,7 @@ def make_recipe(
     place: str = "the recipe",
     settings: Mapping[str, Any] | None = None,
 ) -> TrainingRecipe:
-    """A recipe from plain values.
+    """Make a recipe from plain values.
 
     Args:
         content: the settings; beside them `extends` may name a recipe that has all the others.
@@ -152,7 +152,7 @@ def make_recipe(
 
 
 def _whole(content: Mapping[str, Any], place: str, seen: tuple[Path, ...]) -> dict[str, Any]:
-    """All settings: those of the recipe that it extends, and its own in their stead."""
+    """Return all settings: those of the recipe that it extends, and its own in their stead."""
     own = dict(nearby(content, Path(place).parent))
     if "extends" not in own:
         return own
@@ -181,7 +181,7 @@ def _whole(content: Mapping[str, Any], place: str, seen: tuple[Path, ...]) -> di
 
 
 def _merge(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables setting by setting; lists and values whole."""
+    """Merge tables setting by setting; lists and values whole."""
     both = {
         key: _merge(base[key], value)
         for key, value in own.items()
@@ -193,7 +193,7 @@ def _merge(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 def load_recipe(
     given: str | PathLike[str], settings: Mapping[str, Any] | None = None
 ) -> TrainingRecipe:
-    """A recipe from a TOML file, or one of the package by its name.
+    """Load a recipe from a TOML file, or one of the package by its name.
 
     Args:
         settings: as for `make_recipe`.
@@ -209,5 +209,5 @@ def load_recipe(
 
 
 def list_packaged() -> list[str]:
-    """Names of the recipes that come with the package."""
+    """List names of the recipes that come with the package."""
     return load.list_packaged(HOME)

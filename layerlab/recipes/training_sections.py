@@ -74,7 +74,7 @@ class Source(Section):
     limit: Count | None = None
 
     def reads_on(self, other: "Source") -> bool:
-        """Whether it is the same text as another, and reaches beyond the other's end."""
+        """Return whether it is the same text as another, and reaches beyond the other's end."""
         same = self.model_copy(update={"limit": other.limit, "weight": other.weight}) == other
         return same and other.limit is not None and (self.limit is None or self.limit > other.limit)
 
@@ -106,12 +106,12 @@ class DataSection(Section):
     documents: bool = False
 
     def text(self) -> "DataSection":
-        """All of it but the blocks: what decides which corpus is read."""
+        """Return all of it but the blocks: what decides which corpus is read."""
         return self.model_copy(update={"block": None})
 
     @model_validator(mode="after")
     def _apart(self) -> "DataSection":
-        """What is held out of the beginning of a text is trained on by whoever reads on."""
+        """Return what is held out of the beginning of a text is trained on by whoever reads on."""
         for one in self.held or ():
             for own in self.sources:
                 if own.reads_on(one):
@@ -285,6 +285,6 @@ class RunSection(Section):
 
 
 def warmup_of(updates: int, train: TrainSection) -> int:
-    """Updates of the warm-up: as given, or below 1 a share of the run."""
+    """Return updates of the warm-up: as given, or below 1 a share of the run."""
     wanted = train.warmup * updates if train.warmup < 1 else train.warmup
     return min(updates, round(wanted))

@@ -26,12 +26,12 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def latest(folder: Path) -> Path | None:
-    """The newest checkpoint by its name, whole or not."""
+    """Return the newest checkpoint by its name, whole or not."""
     return max(list_checkpoints(folder), default=(0, None))[1]
 
 
 def remedy(folder: Path) -> str:
-    """What to type where a run cannot be written, and from where it then goes on.
+    """Return what to type where a run cannot be written, and from where it then goes on.
 
     Args:
         folder: of all checkpoints of the run.

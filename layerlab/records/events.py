@@ -84,7 +84,7 @@ class EventLog:
 
 
 def read(folder: Path) -> Iterator[dict[str, Any]]:
-    """The events of a run; a last line that was cut off is passed over."""
+    """Read the events of a run; a last line that was cut off is passed over."""
     file = folder / FILE
     if not file.exists():
         return

@@ -27,14 +27,14 @@ class Heartbeat:
         self._since = time.monotonic()
 
     def silent(self) -> float:
-        """Seconds for which nothing was written."""
+        """Return seconds for which nothing was written."""
         seen = tuple(map(_stamp, self.files))
         if seen != self._seen:
             self._seen, self._since = seen, time.monotonic()
         return time.monotonic() - self._since
 
     def news(self) -> dict[str, Any] | None:
-        """The last update in the journal, if anything was written since the last time."""
+        """Return the last update in the journal, if anything was written since the last time."""
         stamp = _stamp(self.files[0])
         if stamp is None or stamp == self._journal:
             return None
@@ -51,7 +51,7 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 
 
 def last_update(journal: Path) -> dict[str, Any] | None:
-    """The last line of training in a journal, read from its end."""
+    """Return the last line of training in a journal, read from its end."""
     for line in _backwards(journal):
         try:
             event = json.loads(line)
@@ -63,7 +63,7 @@ def last_update(journal: Path) -> dict[str, Any] | None:
 
 
 def _backwards(file: Path, step: int = 2**14) -> Iterator[bytes]:
-    """The lines of a file from its last one; a file that goes away meanwhile has no more."""
+    """Yield the lines of a file from its last one; a file that goes away meanwhile has no more."""
     try:
         with file.open("rb") as stream:
             place = stream.seek(0, os.SEEK_END)

@@ -21,7 +21,7 @@ _DEEP = re.compile(r"(?<![\w-])[\w-]+(?:[ \t]*\.[ \t]*[\w-]+){100}")
 
 
 def json_of(text: str | bytes, **options: Any) -> Any:
-    """What a text in JSON says.
+    """Return what a text in JSON says.
 
     Raises:
         ValueError: it is not JSON, nested too deeply, or has a number of thousands of digits.
@@ -61,7 +61,7 @@ def check_text(found: Any) -> Any:
 
 
 def toml_of(text: str) -> dict[str, Any]:
-    """What a text in TOML says.
+    """Return what a text in TOML says.
 
     Raises:
         ValueError: as for JSON.
@@ -83,7 +83,7 @@ def toml_of(text: str) -> dict[str, Any]:
 
 
 def quote_toml(text: str) -> str:
-    r"""A text as TOML writes it; what no reader could see is escaped.
+    r"""Quote a text as TOML writes it; what no reader could see is escaped.
 
     Example:
         >>> print(quote_toml("a\N{RIGHT-TO-LEFT OVERRIDE}b"))
@@ -100,7 +100,7 @@ def _escape(code: int) -> str:
 
 
 def read_json(path: Path, **options: Any) -> Any:
-    """What a file in JSON says.
+    """Read what a file in JSON says.
 
     Raises:
         OSError: it cannot be read.
@@ -112,7 +112,7 @@ def read_json(path: Path, **options: Any) -> Any:
 
 
 def literal_of(text: str) -> Any:
-    """A value as Python writes it.
+    """Return a value as Python writes it.
 
     Raises:
         ValueError: it is none.
@@ -129,7 +129,7 @@ def literal_of(text: str) -> Any:
 
 
 def seal(content: Mapping[str, Any], *beside: bytes) -> dict[str, Any]:
-    """A table as JSON keeps it, with a digest over all of it.
+    """Return a table as JSON keeps it, with a digest over all of it.
 
     Args:
         beside: what else the digest covers, such as the files that the table tells of.
@@ -139,7 +139,9 @@ def seal(content: Mapping[str, Any], *beside: bytes) -> dict[str, Any]:
 
 
 def unseal(content: Any, *beside: bytes) -> dict[str, Any]:
-    """A table that was sealed, without its digest; whoever can write it can also seal it anew.
+    """Return a table that was sealed, without its digest.
+
+    Whoever can write it can also seal it anew.
 
     Raises:
         ValueError: it is not what was sealed.
@@ -157,7 +159,7 @@ def unseal(content: Any, *beside: bytes) -> dict[str, Any]:
 
 
 def digest_of(content: Mapping[str, Any], *beside: bytes) -> str:
-    """A hash of a table but for its digest, and of what lies beside it."""
+    """Return a hash of a table but for its digest, and of what lies beside it."""
     own = {name: value for name, value in content.items() if name != DIGEST}
     whole = hashlib.sha256(json.dumps(own, sort_keys=True).encode())
     for one in beside:
@@ -166,7 +168,7 @@ def digest_of(content: Mapping[str, Any], *beside: bytes) -> str:
 
 
 def explain(error: "ValidationError") -> str:
-    """The first thing that is wrong with a table, in a few words."""
+    """Explain the first thing that is wrong with a table, in a few words."""
     one = error.errors()[0]
     place = ".".join(str(part) for part in one["loc"])
     said = one["msg"].removeprefix("Value error, ")

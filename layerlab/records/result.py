@@ -74,13 +74,13 @@ class Result(BaseModel):
 
 
 def seal(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
-    """A result with its schema and digest; manifest and journal lie there as they stay."""
+    """Return a result with its schema and digest; manifest and journal lie there as they stay."""
     whole = {"schema": SCHEMA, **result}
     return {**whole, "digest": _digest(folder, whole)}
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """The result of a finished run; None while there is none.
+    """Read the result of a finished run; None while there is none.
 
     Raises:
         UserError: it is damaged, or not that of what lies beside it.
@@ -146,7 +146,7 @@ def _check_journal(found: Mapping[str, Any], evaluations: Sequence[Mapping[str, 
 
 
 def _events(folder: Path) -> Any:
-    """Every line of a journal that has come to its end."""
+    """Return every line of a journal that has come to its end."""
     lines = (folder / EVENTS).read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, 1):
         try:

@@ -62,7 +62,7 @@ class RunRecord:
         return None if said is None else str(said)
 
     def value(self, name: str) -> float | None:
-        """A number of the result; None where there is none or it is not finite."""
+        """Return a number of the result; None where there is none or it is not finite."""
         found = (self.result or {}).get(name)
         number = isinstance(found, int | float) and math.isfinite(found)
         return float(found) if number and found is not None else None
@@ -74,7 +74,7 @@ class RunRecord:
         return None if found is None else np.array(found["nats"], float)
 
     def halves(self, name: str) -> tuple[float, float] | None:
-        """A loss as the sum of what the even and the odd blocks of held-out text brought.
+        """Return a loss as the sum of what the even and the odd blocks of held-out text brought.
 
         Where the run did not keep its blocks each half is said to have brought the same.
         """
@@ -88,13 +88,13 @@ class RunRecord:
         return whole * share, whole * (1 - share)
 
     def count(self, name: str) -> float | None:
-        """A number of the model's account in the manifest."""
+        """Count a number of the model's account in the manifest."""
         found = self.manifest.get("model", {}).get(name)
         return float(found) if isinstance(found, int | float) else None
 
 
 def read_record(folder: Path) -> RunRecord | None:
-    """The run of a folder; None where it has not begun.
+    """Read the run of a folder; None where it has not begun.
 
     Raises:
         UserError: there is no such folder, or one of its files is damaged.
@@ -112,7 +112,10 @@ def read_record(folder: Path) -> RunRecord | None:
 
 
 def _manifest(folder: Path) -> dict[str, Any] | None:
-    """What a run is made of, as far as a comparison stands on it; None where it has not begun."""
+    """Return what a run is made of, as far as a comparison stands on it.
+
+    None where it has not begun.
+    """
     file = folder / "manifest.json"
     try:
         found = read_json(file)

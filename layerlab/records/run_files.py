@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 def gather_run_files(content: Mapping[str, Any], folder: Path) -> Json:
-    """The content of a comparison with manifests and events of its runs beside.
+    """Gather the content of a comparison with manifests and events of its runs beside.
 
     What the content brings itself is kept; a file that cannot be read is passed over.
 
@@ -42,7 +42,7 @@ def gather_run_files(content: Mapping[str, Any], folder: Path) -> Json:
 
 
 def describe_single(folder: Path) -> Json:
-    """The content of one run, read from its folder.
+    """Describe the content of one run, read from its folder.
 
     Raises:
         UserError: no run has begun there.
@@ -80,7 +80,7 @@ def describe_single(folder: Path) -> Json:
 
 
 def _events(folder: Path, run: Mapping[str, Any]) -> dict[str, list[Json]]:
-    """Alarms, notes, samples and readings of a run, each with the run that it is of."""
+    """Return alarms, notes, samples and readings of a run, each with the run that it is of."""
     found: dict[str, list[Json]] = {part: [] for part in _PARTS.values()}
     head = {key: run.get(key) for key in ("run", "arm", "seed")}
     for event in _lines(folder):
@@ -95,7 +95,7 @@ def _events(folder: Path, run: Mapping[str, Any]) -> dict[str, list[Json]]:
 
 
 def _lines(folder: Path) -> Iterator[Json]:
-    """The events of a run; a line that was cut off is passed over."""
+    """Yield the events of a run; a line that was cut off is passed over."""
     try:
         text = (folder / "events.jsonl").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def flatten(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Paths and values of a nested mapping; lists are values."""
+    """Flatten paths and values of a nested mapping; lists are values."""
     for name, value in content.items():
         if isinstance(value, Mapping) and value:
             yield from flatten(value, f"{prefix}{name}.")

@@ -31,7 +31,7 @@ Json = Mapping[str, Any]
 
 
 def contest(name: str) -> Callable[[StudyContext], Outcome]:
-    """What carries out a recipe."""
+    """Return what carries out a recipe."""
 
     def run(work: StudyContext) -> Outcome:
         return run_claims(name, work)
@@ -73,12 +73,12 @@ def run_claims(name: str, work: StudyContext) -> Outcome:
 
 
 def finished_runs(folder: Path) -> list[Path]:
-    """Runs of a recipe that came to their end."""
+    """Return runs of a recipe that came to their end."""
     return sorted(file.parent for file in (folder / RUNS).glob("*/result.json"))
 
 
 def undone(recipe: TrainingRecipe, runs: Path) -> Outcome:
-    """What can be said before anything has run."""
+    """Return what can be said before anything has run."""
     said = (
         f"0 runs lie in {runs / recipe.name}: type layerlab compare {recipe.name} --out {runs}, or "
         f"name the folder that holds them: --runs DIR"
@@ -100,7 +100,7 @@ def undone(recipe: TrainingRecipe, runs: Path) -> Outcome:
 
 
 def judge_claim(claim: Json, found: Json) -> Verdict:
-    """A claim of a comparison as a verdict; its number is the difference that decides it."""
+    """Judge a claim of a comparison as a verdict; its number is the difference that decides it."""
     return Verdict(
         scale=comparison_scale(found, claim["arms"]),
         p=chance(claim),
@@ -113,7 +113,7 @@ def judge_claim(claim: Json, found: Json) -> Verdict:
 
 
 def plot(found: Json) -> tuple[Picture, ...]:
-    """Differences to the baseline, and the curves of held-out loss."""
+    """Plot differences to the baseline, and the curves of held-out loss."""
     unit = UNITS[found["metric"]]
     contests = [
         Gap(name=row["arm"], middle=row["difference"], low=row["low"], high=row["high"])
@@ -163,7 +163,7 @@ def mean_and_range(runs: Sequence[Json], found: Json) -> dict[str, list[float]] 
 
 
 def results(name: str) -> Callable[[Path], str]:
-    """What gives a hash of all results of a recipe in a folder of runs."""
+    """Return what gives a hash of all results of a recipe in a folder of runs."""
 
     def found(runs: Path) -> str:
         texts = [
@@ -175,7 +175,7 @@ def results(name: str) -> Callable[[Path], str]:
 
 
 def _flat(row: Json) -> dict[str, Any]:
-    """A row of a comparison as one of a table: of a range each end."""
+    """Return a row of a comparison as one of a table: of a range each end."""
     ends = {name: row[name] or (None, None) for name in RANGES}
     kept = {name: one for name, one in row.items() if name not in {*NESTED, *RANGES}}
     least = {f"{name}_least": both[0] for name, both in ends.items()}
@@ -187,7 +187,7 @@ def _section(recipe: TrainingRecipe) -> Any:
 
 
 def make_study(recipe: TrainingRecipe) -> Study:
-    """The study of a recipe."""
+    """Make the study of a recipe."""
     section = _section(recipe)
     first = section.claims[0]
     return Study(
@@ -205,7 +205,7 @@ def make_study(recipe: TrainingRecipe) -> Study:
 
 
 def recipes() -> list[TrainingRecipe]:
-    """Recipes of the package with claims, a twin in place of what it is the twin of."""
+    """Return recipes of the package with claims, a twin in place of what it is the twin of."""
     names = list_packaged()
     found = [load_recipe(name) for name in names if f"{name}-twin" not in names]
     return [one for one in found if one.compare is not None and one.compare.claims]

@@ -98,7 +98,7 @@ class Transfer:
     sure: frozenset[Pair]
 
     def turned(self, pair: Pair) -> bool:
-        """Whether the two sizes order a pair differently."""
+        """Return whether the two sizes order a pair differently."""
         return _mean(self.twin, pair) * _mean(self.source, pair) < 0
 
     @property
@@ -149,7 +149,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def size(runs: Path, name: str) -> Size | None:
-    """What lies there of a recipe; None where methods do not share two seeds at least."""
+    """Return what lies there of a recipe; None where methods do not share two seeds at least."""
     records = [one for one in records_in(runs / name / RUNS) if one.value("nats") is not None]
     losses = {arm: {one.seed: one for one in records if one.arm == arm} for arm in METHODS}
     seeds = set.intersection(*(set(found) for found in losses.values()))
@@ -168,7 +168,7 @@ def size(runs: Path, name: str) -> Size | None:
 
 
 def draw_taus(work: StudyContext, both: Sequence[tuple[Size, Size]]) -> list[Interval]:
-    """Tau of each twin and the source's size, over draws of the means from their seeds."""
+    """Draw tau of each twin and the source's size, over draws of the means from their seeds."""
     cases = [{"twin": one.drawn_from(), "source": two.drawn_from()} for one, two in both]
     found = work.gather(taus, cases, batch=1000)
     return [
@@ -181,12 +181,12 @@ def draw_taus(work: StudyContext, both: Sequence[tuple[Size, Size]]) -> list[Int
 
 
 def taus(draw: Draw, twin: Mapping[str, Any], source: Mapping[str, Any]) -> Mapping[str, Tensor]:
-    """Tau of means that are drawn about the measured ones, by Student's t at either size."""
+    """Return tau of means that are drawn about the measured ones, by Student's t at either size."""
     return {"tau": tau(means(draw, twin), means(draw, source))}
 
 
 def means(draw: Draw, told: Mapping[str, Any]) -> Tensor:
-    """Float64 means, a row per draw and a column per method."""
+    """Return Float64 means, a row per draw and a column per method."""
     from scipy.special import stdtrit
 
     shares = draw.uniform(len(told["means"]), low=1e-12, high=1 - 1e-12).numpy()
@@ -207,7 +207,7 @@ def tau(one: Tensor, two: Tensor) -> Tensor:
 
 
 def decided_pairs(sizes: Mapping[str, Size]) -> dict[str, frozenset[Pair]]:
-    """Pairs whose order is sure, after Holm's correction over the pairs of all sizes."""
+    """Return pairs whose order is sure, after Holm's correction over the pairs of all sizes."""
     tests = [(name, pair) for name in sizes for pair in PAIRS]
     raw = [sizes[name].differences[pair].p for name, pair in tests]
     corrected = dict(zip(tests, holm([1.0 if p is None else p for p in raw]), strict=True))
@@ -218,7 +218,7 @@ def decided_pairs(sizes: Mapping[str, Size]) -> dict[str, frozenset[Pair]]:
 
 
 def judge_order(found: Transfer, claim: str) -> Verdict:
-    """Whether the methods stand in one order at both sizes."""
+    """Judge whether the methods stand in one order at both sizes."""
     pair = found.largest
     largest = f"; the largest reversal: {describe_pair(found, pair)}" if pair else ""
     return Verdict(
@@ -233,7 +233,7 @@ def judge_order(found: Transfer, claim: str) -> Verdict:
 
 
 def judge_signs(found: Transfer, claim: str) -> Verdict:
-    """Whether each method is better or worse than the plain residual at both sizes."""
+    """Judge whether each method is better or worse than the plain residual at both sizes."""
     sure = [pair for pair in PLAINLY if pair in found.sure]
     turned = list(filter(found.turned, sure))
     seen = len(PLAINLY) - sum(map(found.turned, PLAINLY))
@@ -249,13 +249,13 @@ def judge_signs(found: Transfer, claim: str) -> Verdict:
 
 
 def judge_word(found: Transfer, pairs: Sequence[Pair]) -> Word:
-    """One surely reversed pair fails a claim; it holds where all are surely in one order."""
+    """Return one surely reversed pair fails a claim; it holds where all are surely in one order."""
     words: tuple[Word, Word] = ("holds", "fails")
     return each(words[found.turned(one)] if one in found.sure else "not decided" for one in pairs)
 
 
 def describe_pair(found: Transfer, pair: Pair) -> str:
-    """A pair at both sizes, the second method against the first."""
+    """Describe a pair at both sizes, the second method against the first."""
     twin, source = (_gap(one, pair) for one in (found.twin, found.source))
     return (
         f"{pair[1]} against {pair[0]} is {twin} nats in the twin and {source} at the source's size"
@@ -263,7 +263,7 @@ def describe_pair(found: Transfer, pair: Pair) -> str:
 
 
 def scale_of(found: Transfer) -> dict[str, Any]:
-    """What a verdict says of its models, its unit, and when its threshold was set."""
+    """Scale what a verdict says of its models, its unit, and when its threshold was set."""
     twin, source = found.twin, found.source
     return {
         "scale": f"{twin.parameters / 1e6:.1f} M parameters, {twin.tokens / 1e6:.1f} M tokens, "
@@ -274,7 +274,7 @@ def scale_of(found: Transfer) -> dict[str, Any]:
 
 
 def row(found: Transfer) -> dict[str, Any]:
-    """One twin."""
+    """Return one twin."""
     return {
         "updates of the twin": found.twin.updates,
         "tau": found.tau.value,
@@ -289,7 +289,7 @@ def row(found: Transfer) -> dict[str, Any]:
 def differences(
     sizes: Mapping[str, Size], sure: Mapping[str, frozenset[Pair]], pairs: Sequence[Pair]
 ) -> list[dict[str, Any]]:
-    """Pairs at every size, with 95 % intervals and whether their order is sure."""
+    """Return pairs at every size, with 95 % intervals and whether their order is sure."""
     return [
         {
             "method": two,
@@ -307,7 +307,7 @@ def differences(
 
 
 def picture(both: Mapping[str, Transfer]) -> Picture:
-    """Each method's difference to the plain residual: twin across, source's size up."""
+    """Return each method's difference to the plain residual: twin across, source's size up."""
     points = {
         f"twin of {found.twin.updates} updates": [
             (_named(found.twin, method), _named(found.source, method)) for method in METHODS[1:]
@@ -319,7 +319,7 @@ def picture(both: Mapping[str, Transfer]) -> Picture:
 
 
 def undone(lacking: Sequence[str], runs: Path) -> Outcome:
-    """What can be said where runs are missing."""
+    """Return what can be said where runs are missing."""
     said = (
         f"{', '.join(lacking)}: no finished runs of all methods with two seeds lie in {runs}: name "
         "the folder that holds them: --runs docs/results"
@@ -335,7 +335,7 @@ def undone(lacking: Sequence[str], runs: Path) -> Outcome:
 
 
 def inputs(runs: Path) -> list[str]:
-    """The results that are judged."""
+    """Return the results that are judged."""
     return [results(name)(runs) for name in (LONG, SHORT, SOURCE)]
 
 

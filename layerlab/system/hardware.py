@@ -27,7 +27,7 @@ LARGEST = 8192
 
 
 def machine(device: str, threads: int) -> dict[str, Any]:
-    """What a manifest says of the machine.
+    """Return what a manifest says of the machine.
 
     Args:
         device: as a recipe names it.
@@ -41,7 +41,10 @@ def machine(device: str, threads: int) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str | None]:
-    """Of Python, layerlab and the libraries that a run computes with; None where one is missing."""
+    """Return the versions of Python, layerlab and the libraries that a run computes with.
+
+    None where one is missing.
+    """
     found: dict[str, str | None] = {
         "python": platform.python_version(),
         "layerlab": VERSION,
@@ -55,7 +58,7 @@ def versions() -> dict[str, str | None]:
 
 
 def processor() -> str:
-    """The name of the processor, as Linux lists it, else as Python knows it."""
+    """Return the name of the processor, as Linux lists it, else as Python knows it."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
     except OSError:
@@ -65,7 +68,7 @@ def processor() -> str:
 
 
 def device_name(device: str | torch.device) -> str:
-    """The name of a device: that of the GPU, or the kind."""
+    """Return the name of a device: that of the GPU, or the kind."""
     place = torch.device(device)
     if place.type == "cuda" and torch.cuda.is_available():
         return torch.cuda.get_device_name(place)
@@ -73,7 +76,7 @@ def device_name(device: str | torch.device) -> str:
 
 
 def peak_memory(device: str | torch.device) -> int:
-    """Bytes: the most that tensors took on a GPU, else the most that this process took."""
+    """Return bytes: the most that tensors took on a GPU, else the most that this process took."""
     place = torch.device(device)
     if place.type == "cuda" and torch.cuda.is_available():
         return torch.cuda.max_memory_allocated(place)
@@ -93,7 +96,7 @@ def cache_folder() -> Path:
 
 
 def stopwatch(device: str | torch.device, threads: int) -> Callable[[], float]:
-    """A clock in seconds that waits for the device.
+    """Return a clock in seconds that waits for the device.
 
     A single thread on a CPU is timed by its processor time, which others do not lengthen.
     """
@@ -150,7 +153,7 @@ def matmul_peak(device: str | torch.device, precision: str, threads: int) -> flo
 
 
 def _key(device: str | torch.device, precision: str, threads: int) -> dict[str, Any]:
-    """All that a peak depends on."""
+    """Return all that a peak depends on."""
     return {
         **machine(str(device), threads),
         "node": platform.node(),
@@ -161,7 +164,7 @@ def _key(device: str | torch.device, precision: str, threads: int) -> dict[str, 
 
 
 def _known(file: Path) -> float | None:
-    """A measured peak that is still fresh."""
+    """Return a measured peak that is still fresh."""
     try:
         found = json.loads(file.read_text("utf-8"))
         value, age = float(found["flops"]), time.time() - float(found["when"])
@@ -171,7 +174,7 @@ def _known(file: Path) -> float | None:
 
 
 def _fastest(device: torch.device, dtype: torch.dtype, clock: Callable[[], float]) -> float:
-    """The best of larger and larger products, until the time is used up."""
+    """Return the best of larger and larger products, until the time is used up."""
     size, best, begun = 256, 0.0, clock()
     left = _square(size, device, dtype)
     while True:
@@ -196,7 +199,7 @@ def _square(size: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor
 
 
 def here(device: str) -> bool:
-    """Whether this machine has such a device.
+    """Return whether this machine has such a device.
 
     Example:
         >>> here("cpu")

@@ -31,7 +31,7 @@ def hub() -> Iterator[str]:
 
 
 def explain_no_answer(address: str) -> str:
-    """Why an address gives no answer, in words; nothing where it gives any."""
+    """Explain why an address gives no answer, in words; nothing where it gives any."""
     from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:

@@ -55,7 +55,7 @@ def check_work(work: Callable[[], object], what: str, given: str) -> None:
 
 
 def overrun(work: Callable[[], object], seconds: int = SECONDS, memory: int = BYTES) -> str:
-    """Which limit a piece of work breaks, in words; empty where it ends, however it ends.
+    """Return which limit a piece of work breaks, in words; empty where it ends, however it ends.
 
     It is done in a fork of this process, of which nothing is left; only Linux can limit that, and
     elsewhere nothing is tried.

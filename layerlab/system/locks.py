@@ -52,7 +52,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def _take(file: Path) -> int:
-    """An open file that nobody else has locked, and that still has this name."""
+    """Return an open file that nobody else has locked, and that still has this name."""
     while True:
         held = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -67,7 +67,7 @@ def _take(file: Path) -> int:
 
 
 def _locks(held: int) -> bool:
-    """Whether it is locked now; not where the disk knows no locks."""
+    """Return whether it is locked now; not where the disk knows no locks."""
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

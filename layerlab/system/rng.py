@@ -11,7 +11,7 @@ _DEVICES = ("cuda", "npu", "xpu")
 
 
 def random_state() -> dict[str, Any]:
-    """The states of torch on every device in use, of numpy and of Python, in plain types.
+    """Return the states of torch on every device in use, of numpy and of Python, in plain types.
 
     Example:
         >>> before = random_state()
@@ -36,7 +36,7 @@ def random_state() -> dict[str, Any]:
 
 
 def device_state() -> dict[str, Any]:
-    """The states of torch alone, which is what a forward pass draws from."""
+    """Return the states of torch alone, which is what a forward pass draws from."""
     found: dict[str, Any] = {"torch": torch.get_rng_state()}
     for name in _DEVICES:
         device = getattr(torch, name, None)

@@ -56,7 +56,7 @@ def trust(
 
 
 def allows_unused() -> bool:
-    """Whether a model may be loaded without some of the weights that are stored."""
+    """Return whether a model may be loaded without some of the weights that are stored."""
     return _UNUSED.get()
 
 
@@ -134,7 +134,7 @@ def add_options(
 
 
 def load_pretrained(kind: Any, place: Any, **options: Any) -> Any:
-    """What `kind.from_pretrained(place)` loads.
+    """Load what `kind.from_pretrained(place)` loads.
 
     Raises:
         UserError: it needs code of its own, and nobody has asked for that.
@@ -143,7 +143,7 @@ def load_pretrained(kind: Any, place: Any, **options: Any) -> Any:
 
 
 def build_configured(kind: Any, config: Any, **options: Any) -> Any:
-    """What `kind.from_config(config)` builds.
+    """Build what `kind.from_config(config)` builds.
 
     Raises:
         UserError: it needs code of its own, and nobody has asked for that.

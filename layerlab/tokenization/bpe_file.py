@@ -72,7 +72,9 @@ class BpeFile:
         return frozenset(self.added | spare | ({unknown} if unknown else set()))
 
     def engine(self, vocab: Mapping[str, int], merges: Iterable[Merge]) -> Tokenizer:
-        """The same tokenizer with another vocabulary and other merges; ids follow the vocabulary.
+        """Return the same tokenizer with another vocabulary and other merges.
+
+        Ids follow the vocabulary.
 
         Tokens that the vocabulary lacks are also left out of what is added and put around a text.
         """
@@ -86,7 +88,7 @@ class BpeFile:
         return Tokenizer.from_str(json.dumps(content))
 
     def bare(self, *, lookup: bool = True) -> Tokenizer:
-        """Only the BPE, for words that are cut already.
+        """Return only the BPE, for words that are cut already.
 
         Args:
             lookup: whether a word that is a token needs no merges, where the tokenizer says so.
@@ -108,7 +110,7 @@ def read_bpe(words: PreTrainedTokenizerFast) -> BpeFile:
 
 
 def read_backend(engine: Tokenizer) -> BpeFile:
-    """The same for what does the work of a tokenizer.
+    """Read the same for what does the work of a tokenizer.
 
     Raises:
         UserError: it is no BPE, or one that loses text or draws lots.
@@ -128,7 +130,7 @@ def read_backend(engine: Tokenizer) -> BpeFile:
 
 
 def rebuild(words: PreTrainedTokenizerFast, engine: Tokenizer) -> PreTrainedTokenizerFast:
-    """A tokenizer with another engine: special tokens, chat template and limits stay.
+    """Rebuild a tokenizer with another engine: special tokens, chat template and limits stay.
 
     Its class is the plain one, whose file is read as it stands; a family's own class builds the
     pre-tokenizer and the like anew.
@@ -146,18 +148,18 @@ def rebuild(words: PreTrainedTokenizerFast, engine: Tokenizer) -> PreTrainedToke
 
 
 def is_byte(token: str) -> bool:
-    """Whether a token stands for a byte to fall back to, as <0x41> does."""
+    """Return whether a token stands for a byte to fall back to, as <0x41> does."""
     return len(token) == 6 and token.startswith("<0x") and token.endswith(">")
 
 
 def _pair(merge: str | list[str]) -> Merge:
-    """Older files hold a merge as one string."""
+    """Return older files hold a merge as one string."""
     left, right = merge.split(" ") if isinstance(merge, str) else merge
     return left, right
 
 
 def _has_bytes(content: Mapping[str, Any]) -> bool:
-    """Whether a step before or after the BPE turns bytes into characters and back."""
+    """Return whether a step before or after the BPE turns bytes into characters and back."""
     steps = [content.get(name) for name in ("normalizer", "pre_tokenizer", "decoder")]
     return any('"type": "ByteLevel"' in json.dumps(step) for step in steps)
 

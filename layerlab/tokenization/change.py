@@ -161,7 +161,7 @@ def remake(
 
 
 def parse_size(size: str) -> tuple[bool, int]:
-    """Whether entries are added, and how many, or how many are left.
+    """Parse whether entries are added, and how many, or how many are left.
 
     Raises:
         UserError: it is neither.
@@ -184,12 +184,12 @@ def _texts(spool: DocumentStore) -> Iterator[str]:
 
 
 def _whole(name: str) -> bool:
-    """Whether it is one file of plain text, in which no document begins but the first."""
+    """Return whether it is one file of plain text, in which no document begins but the first."""
     return name.lower().endswith(PLAIN) and Path(name).expanduser().is_file()
 
 
 def _lines(spool: DocumentStore) -> Iterator[str]:
-    """The lines of a text, each with its end and the empty ones behind it."""
+    """Yield the lines of a text, each with its end and the empty ones behind it."""
     rest = ""
     for text in _texts(spool):
         *whole, rest = _LINE.findall(rest + text) or [""]

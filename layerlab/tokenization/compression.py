@@ -45,7 +45,7 @@ class Compression:
         return self.tokens / self.bytes
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers."""
+        """Return plain numbers."""
         return {
             **vars(self),
             "tokens_per_character": self.per_character,
@@ -78,7 +78,7 @@ def compression(words: PreTrainedTokenizerFast, texts: Iterable[str]) -> Compres
 
 
 def batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Texts in groups of which none is empty; texts without a character are left out."""
+    """Yield texts in groups of which none is empty; texts without a character are left out."""
     rest = filter(None, texts)
     while batch := list(islice(rest, BATCH)):
         yield batch

@@ -30,7 +30,7 @@ class Continuation:
         self.learned: list[Merge] = []
 
     def merges(self, number: int) -> list[Merge]:
-        """The best merges in their order, as tokens; fewer where the words have no more."""
+        """Return the best merges in their order, as tokens; fewer where the words have no more."""
         if len(self.learned) < number:
             letters = len(set().union(*self.words))
             trainer = trainers.BpeTrainer(
@@ -73,7 +73,7 @@ class Continuation:
         return found
 
     def _fed(self) -> Iterator[str]:
-        """Every word as often as it occurs: the trainer counts for itself."""
+        """Yield every word as often as it occurs: the trainer counts for itself."""
         parts: list[str] = []
         size = 0
         for word, count in self.words.items():

@@ -37,7 +37,7 @@ def load_or_convert(given: str) -> PreTrainedTokenizerFast:
 
 
 def _bytewise(folder: Path) -> PreTrainedTokenizerFast | None:
-    """A BPE over bytes as GPT-2 cuts words; nothing where the vocabulary lacks bytes."""
+    """Return a BPE over bytes as GPT-2 cuts words; nothing where the vocabulary lacks bytes."""
     try:
         model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
     except Exception as error:  # the library raises nothing more definite
@@ -57,7 +57,7 @@ def _bytewise(folder: Path) -> PreTrainedTokenizerFast | None:
 
 
 def convert_sentencepiece(path: Path) -> PreTrainedTokenizerFast:
-    """A `.model` as a fast tokenizer.
+    """Convert a `.model` as a fast tokenizer.
 
     Its scores become the order of merges, so that merges which come later rank below all of them,
     as pieces with scores below its least would. The library's own conversion goes by the order of
@@ -96,7 +96,7 @@ def convert_sentencepiece(path: Path) -> PreTrainedTokenizerFast:
 
 
 def present(package: str) -> bool:
-    """Whether a package can be imported, without importing it."""
+    """Return whether a package can be imported, without importing it."""
     try:
         return find_spec(package) is not None
     except ModuleNotFoundError:

@@ -71,7 +71,7 @@ def extend(
 
 
 def unreachable(engine: Tokenizer, tokens: Sequence[str]) -> list[str]:
-    """Those tokens of the vocabulary that no text has, since no merges make them.
+    """Return those tokens of the vocabulary that no text has, since no merges make them.
 
     What merges make within a word they also make alone, because no merge crossed its ends. Where a
     tokenizer looks up whole words first, merges alone have to make the token.
@@ -130,7 +130,7 @@ def _grow(course: Continuation, before: int, size: int, barred: Set[str]) -> Tok
 def _append(
     found: BpeFile, pairs: Sequence[Merge], entries: int, barred: Set[str]
 ) -> tuple[dict[str, int], list[Merge]]:
-    """The base's vocabulary and merges with new ones behind them.
+    """Return the base's vocabulary and merges with new ones behind them.
 
     A pair that the base joins already must not come a second time: the library would take its
     later rank.

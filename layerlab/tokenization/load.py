@@ -20,12 +20,12 @@ SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>",
 
 
 def train_tokenizer(texts: Iterable[str], vocab: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of at most `vocab` entries, trained on texts in their order."""
+    """Train a byte-level BPE of at most `vocab` entries, trained on texts in their order."""
     return train_bpe(texts, vocab=vocab)
 
 
 def load_tokenizer(given: str) -> PreTrainedTokenizerFast:
-    """A tokenizer of a folder, a tokenizer.json, a built-in model, or the Hub.
+    """Load a tokenizer of a folder, a tokenizer.json, a built-in model, or the Hub.
 
     Raises:
         UserError: there is none, it is of a kind that cannot be used here, or it has no separator.
@@ -40,7 +40,7 @@ def load_tokenizer(given: str) -> PreTrainedTokenizerFast:
 
 
 def separator(words: PreTrainedTokenizerFast, name: str) -> int:
-    """The token that stands before every document.
+    """Return the token that stands before every document.
 
     Raises:
         UserError: the tokenizer marks neither an end nor a beginning.
@@ -55,12 +55,12 @@ def separator(words: PreTrainedTokenizerFast, name: str) -> int:
 
 
 def entries(words: PreTrainedTokenizerFast) -> int:
-    """What a model's vocabulary has to hold: one more than the largest token."""
+    """Return what a model's vocabulary has to hold: one more than the largest token."""
     return max(words.get_vocab().values()) + 1
 
 
 def engine(words: PreTrainedTokenizerFast) -> Tokenizer:
-    """What encodes: whole texts, without anything cut off, filled up or put around them."""
+    """Return what encodes: whole texts, without anything cut off, filled up or put around them."""
     found = Tokenizer.from_str(words.backend_tokenizer.to_str())
     found.no_truncation()
     found.no_padding()
@@ -110,5 +110,5 @@ def _of_name(given: str, path: Path) -> PreTrainedTokenizerFast:
 
 
 def _line(error: Exception) -> str:
-    """The first line of what a library says."""
+    """Return the first line of what a library says."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")

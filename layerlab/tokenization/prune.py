@@ -79,7 +79,7 @@ def prune(words: PreTrainedTokenizerFast, texts: Iterable[str], size: int) -> Pr
 
 
 def _fix(found: BpeFile) -> set[str]:
-    """Special tokens, the unknown one, and what every character can be written in."""
+    """Return special tokens, the unknown one, and what every character can be written in."""
     if found.bytewise:
         alphabet = set(pre_tokenizers.ByteLevel.alphabet())
         spare = {token for token in found.vocab if token in alphabet}
@@ -92,7 +92,7 @@ def _fix(found: BpeFile) -> set[str]:
 
 
 def _is_mark(token: str) -> bool:
-    """What the source takes for a special token."""
+    """Return what the source takes for a special token."""
     return len(token) > 2 and (token[0], token[-1]) in {("<", ">"), ("[", "]")}
 
 
@@ -118,7 +118,7 @@ def _keep(found: BpeFile, fixed: set[str], counts: Mapping[int, int], size: int)
 
 
 def parts_of(token: str, found: BpeFile, ranks: Mapping[Merge, int]) -> set[str]:
-    """A token and all that it is merged from; nothing where merges do not make it.
+    """Return a token and all that it is merged from; nothing where merges do not make it.
 
     A token that a tokenizer looks up as a whole word needs nothing else.
     """

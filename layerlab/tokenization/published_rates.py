@@ -50,7 +50,7 @@ ABOUT = (
 
 
 def questions() -> list[str]:
-    """The questions of JEC-QA with their options, a line each.
+    """Return the questions of JEC-QA with their options, a line each.
 
     Raises:
         UserError: they are not in the data folder.
@@ -69,7 +69,7 @@ def questions() -> list[str]:
 
 
 def tokenizers_here() -> tuple[dict[str, PreTrainedTokenizerFast], dict[str, str]]:
-    """The tokenizers of the data folder, and why others there cannot be read."""
+    """Return the tokenizers of the data folder, and why others there cannot be read."""
     found: dict[str, PreTrainedTokenizerFast] = {}
     left: dict[str, str] = {}
     for folder in sorted((data_folder() / TOKENIZERS).glob("*/")):
@@ -81,13 +81,13 @@ def tokenizers_here() -> tuple[dict[str, PreTrainedTokenizerFast], dict[str, str
 
 
 def measure_rates(words: Mapping[str, PreTrainedTokenizerFast], texts: Sequence[str]) -> list[Row]:
-    """Rows of the same form for tokenizers that are here."""
+    """Measure rows of the same form for tokenizers that are here."""
     return [
         Row(name, len(one), compression(one, texts).per_character) for name, one in words.items()
     ]
 
 
 def add_published(rows: Sequence[Row], left: Mapping[str, str]) -> dict[str, Any]:
-    """Both tables, and what was left out and why."""
+    """Return both tables, and what was left out and why."""
     every = [{**vars(row)} for row in (*TABLE, *rows)]
     return {"about": ABOUT, "rows": every, "left_out": dict(left)}

@@ -11,14 +11,16 @@ BYTE = re.compile(r"(<0x[0-9A-Fa-f]{2}>)")
 
 
 def token_strings(words: PreTrainedTokenizerFast) -> dict[int, str]:
-    """The string of every id."""
+    """Return the string of every id."""
     return {number: token for token, number in words.get_vocab().items()}
 
 
 def spell_tokens(
     base: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, ids: Iterable[int]
 ) -> list[list[int]]:
-    """The base tokens that new tokens are made of; an empty list where they cannot be written.
+    """Spell the base tokens that new tokens are made of.
+
+    An empty list where they cannot be written.
 
     A token of the vocabulary goes, as the string that it is, through the merges of the base alone.
     Decoding it first would lose tokens that are no whole characters, and the rules that part a text
@@ -47,7 +49,7 @@ class Speller:
         self.unknown = self.vocab.get(getattr(model, "unk_token", None) or "", -1)
 
     def piece(self, token: str) -> list[int]:
-        """A string of the vocabulary, of byte symbols or of characters."""
+        """Return a string of the vocabulary, of byte symbols or of characters."""
         found: list[int] = []
         # There a byte that is part of no known character has a name of six letters.
         for part in filter(None, BYTE.split(token) if self.bytes else [token]):
@@ -58,6 +60,6 @@ class Speller:
         return [number for number in found if number != self.unknown]
 
     def text(self, content: str) -> list[int]:
-        """A text."""
+        """Return a text."""
         found = self.engine.encode(content, add_special_tokens=False).ids
         return [number for number in found if number != self.unknown]

@@ -49,7 +49,7 @@ class Compared:
         return self.new.tokens / self.base.tokens
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers."""
+        """Return plain numbers."""
         counts = {name: getattr(self, name) for name in _COUNTS}
         sizes = {"base": self.base.to_json(), "new": self.new.to_json()}
         return {"name": self.name, "ratio": self.ratio, **counts, **sizes}
@@ -108,7 +108,7 @@ class VocabularyCheck:
         return kept and (grown or self.removed > 0)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         plain = {name: value for name, value in vars(self).items() if name != "tallies"}
         return {
             **plain,
@@ -204,7 +204,7 @@ class _Pair:
         return [came_back, broken, before != now, len(now) > len(before), coarser]
 
     def lost(self) -> list[str]:
-        """Tokens out of reach, but for those that were out of the base's reach already."""
+        """Return tokens out of reach, but for those that were out of the base's reach already."""
         old = set(self._out_of_reach(self.engines[0], self.base))
         return [one for one in self._out_of_reach(self.engines[1], self.new) if one not in old]
 
@@ -212,7 +212,7 @@ class _Pair:
         return unreachable(machine, [token for token in found.vocab if token not in found.fixed])
 
     def terms(self, terms: Sequence[str]) -> Terms:
-        """Tokens of every term, before and now."""
+        """Return tokens of every term, before and now."""
         base, new = ([len(ids) for ids in _ids(one, list(terms))] for one in self.engines)
         return Terms(len(terms), sum(base), sum(new), base.count(1), new.count(1))
 
@@ -234,6 +234,6 @@ def _lengths(found: BpeFile) -> np.ndarray:
 
 
 def _whole(token: str, pair: _Pair) -> bool:
-    """Whether a token of byte symbols stands for whole characters."""
+    """Return whether a token of byte symbols stands for whole characters."""
     text = pair.engines[1].decode([pair.new.vocab[token]], skip_special_tokens=False)
     return "\ufffd" not in text

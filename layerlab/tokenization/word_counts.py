@@ -45,7 +45,7 @@ def _pattern(found: BpeFile) -> str:
 
 
 def _between(texts: Iterable[str], added: Iterable[str]) -> Iterator[str]:
-    """What stands between added tokens: they never come before the BPE."""
+    """Yield what stands between added tokens: they never come before the BPE."""
     marks = sorted(added, key=lambda token: (-len(token), token))
     if not marks:
         yield from texts

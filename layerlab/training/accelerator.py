@@ -65,19 +65,19 @@ class RunAccelerator:
         return bool(self.accelerator.is_main_process)
 
     def precision(self) -> AbstractContextManager[Any]:
-        """Of a forward pass."""
+        """Return the precision of a forward pass."""
         autocast: AbstractContextManager[Any] = (
             self.accelerator.autocast() if self._mixed else nullcontext()
         )
         return autocast
 
     def wrapped(self, model: nn.Module) -> Any:
-        """The model on its device; over several processes with what joins them."""
+        """Return the model on its device; over several processes with what joins them."""
         model.to(self.device)
         return wrap_model(model, self.accelerator, self._settings)
 
     def summed(self, values: Tensor) -> Tensor:
-        """The sum over all processes."""
+        """Return the sum over all processes."""
         if self.processes == 1:
             return values
         total: Tensor = self.accelerator.reduce(values.to(self.device), reduction="sum")

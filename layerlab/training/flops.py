@@ -27,7 +27,7 @@ class Work:
 
 
 def flops_per_token(recipe: TrainingRecipe) -> Work:
-    """FLOPs of one token of a resolved recipe's model, forward and backward.
+    """Return FLOPs of one token of a resolved recipe's model, forward and backward.
 
     A backward pass costs two forward passes.
 
@@ -48,7 +48,7 @@ def flops_per_token(recipe: TrainingRecipe) -> Work:
 
 
 def utilisation(flops: int | float, seconds: float, peak: float) -> float:
-    """Model FLOPs utilisation (MFU): what was achieved over the measured peak.
+    """Return model FLOPs utilisation (MFU): what was achieved over the measured peak.
 
     Example:
         >>> utilisation(3e11, 2.0, 1e12)
@@ -58,7 +58,9 @@ def utilisation(flops: int | float, seconds: float, peak: float) -> float:
 
 
 def peak_of(recipe: TrainingRecipe) -> float | None:
-    """The measured peak that a recipe's runs are held against; None where there is no such device.
+    """Return the measured peak that a recipe's runs are held against.
+
+    None where there is no such device.
 
     Unit: FLOPs per second.
     """

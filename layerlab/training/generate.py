@@ -13,7 +13,7 @@ from layerlab.training.validation import resting
 def generate_samples(
     model: Any, corpus: Any, evaluate: EvaluateSection, *, seed: int | None = None
 ) -> list[tuple[str, str]]:
-    """Each prompt of a recipe with what the model adds to it.
+    """Generate each prompt of a recipe with what the model adds to it.
 
     The likeliest token each time. With a seed, tokens are drawn by their probabilities. Neither
     moves anybody's random state, nor the mode that the model is in. Of a prompt that leaves
@@ -36,7 +36,7 @@ def generate_samples(
 
 
 def _continue(model: Any, given: list[int], end: int, length: int, seed: int | None) -> list[int]:
-    """The tokens that follow others, without the separator that may end them."""
+    """Return the tokens that follow others, without the separator that may end them."""
     context = model.config.max_position_embeddings
     room = max(context - length, context // 2, 1)
     tokens = torch.tensor([given[-room:]], device=model.device)

@@ -6,7 +6,7 @@ from layerlab.recipes.training_sections import TrainSection, warmup_of
 
 
 def lr_at(update: int, updates: int, train: TrainSection) -> float:
-    """The learning rate of an update, the first being 0.
+    """Return the learning rate of an update, the first being 0.
 
     It rises in a straight line over the warm-up. Then, with s the share of the rest that is done
     and f the final share of the rate,
@@ -32,7 +32,7 @@ def lr_at(update: int, updates: int, train: TrainSection) -> float:
 
 
 def _share(done: int, rest: int, train: TrainSection) -> float:
-    """What is left of the rate after the warm-up."""
+    """Return what is left of the rate after the warm-up."""
     part = done / max(1, rest)
     if train.schedule == "cosine":
         return train.final + (1 - train.final) * (1 + math.cos(math.pi * part)) / 2

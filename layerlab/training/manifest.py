@@ -24,7 +24,7 @@ _CHANGING = ("machine", "versions")
 def manifest(
     run: RunSpec, corpus: Corpus, order: BatchOrder, held: EvalBlocks, micro: int
 ) -> dict[str, Any]:
-    """What a run is made of, as plain JSON values; `micro` sequences make a forward pass."""
+    """Return what a run is made of, as plain JSON values; `micro` sequences make a forward pass."""
     recipe = run.recipe
     block = recipe.data.block or 0
     settings = recipe.run
@@ -94,7 +94,7 @@ def keep_manifest(content: Mapping[str, Any], folder: Path, update: int) -> str 
 
 
 def _change(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What one sitting has and the next has not."""
+    """Return what one sitting has and the next has not."""
     old, new = (dict(flatten({part: one[part] for part in _CHANGING})) for one in (before, now))
     return [
         f"{path} was {old.get(path)} and is {new.get(path)}"
@@ -104,7 +104,10 @@ def _change(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _sittings(folder: Path) -> list[dict[str, Any]]:
-    """Of the manifest in a folder; a run that was never interrupted is of one."""
+    """Return the sittings of the manifest in a folder.
+
+    A run that was never interrupted is of one.
+    """
     try:
         found = read_json(folder / FILE)
         first = {"update": 0, **{part: found[part] for part in _CHANGING}}

@@ -12,7 +12,7 @@ DECAYED = (nn.Linear, nn.Embedding, nn.Conv1d)
 
 
 def build_optimizer(model: nn.Module, train: TrainSection) -> torch.optim.AdamW:
-    """AdamW, fused, with one group that decays and one that does not.
+    """Build AdamW, fused, with one group that decays and one that does not.
 
     Only weights of linear layers, embeddings and convolutions decay. Norms, biases, the scales and
     shifts of series activations, mixing coefficients of residual schemes, and whatever else a part

@@ -53,7 +53,7 @@ class RunSpec:
 
 
 def design_model(recipe: TrainingRecipe) -> Design:
-    """The design of a recipe's model.
+    """Design the design of a recipe's model.
 
     Raises:
         UserError: an unknown variant or option, or sizes that do not fit.
@@ -64,7 +64,7 @@ def design_model(recipe: TrainingRecipe) -> Design:
 
 
 def count_costs(recipe: TrainingRecipe) -> Account:
-    """Parameters and FLOPs of a resolved recipe's model, by formula."""
+    """Count parameters and FLOPs of a resolved recipe's model, by formula."""
     found = design_model(recipe)
     return account(found.spec, found.shape)
 
@@ -89,7 +89,7 @@ def write_run(run: RunSpec, folder: Path) -> None:
 
 
 def read_run(folder: Path) -> RunSpec:
-    """The run that was written to a folder.
+    """Read the run that was written to a folder.
 
     Raises:
         UserError: there is none, or it cannot be read.

@@ -11,7 +11,7 @@ from layerlab.training.run_spec import RunSpec, design_model
 
 
 def load_corpus(run: RunSpec) -> Corpus:
-    """The corpus that a run was planned on.
+    """Load the corpus that a run was planned on.
 
     Raises:
         UserError: the text has changed since.
@@ -26,7 +26,7 @@ def load_corpus(run: RunSpec) -> Corpus:
 
 
 def build_model(run: RunSpec, device: torch.device) -> LabForCausalLM:
-    """The model of a run, with its first weights."""
+    """Build the model of a run, with its first weights."""
     plugins.load_named(run.recipe.model.load)
     found = design_model(run.recipe)
     model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed)

@@ -31,7 +31,7 @@ COPIES = {
 
 
 def plugin(settings: RunSection) -> FullyShardedDataParallelPlugin | None:
-    """What tells accelerate to shard: FSDP2 on GPUs, layer by layer."""
+    """Return what tells accelerate to shard: FSDP2 on GPUs, layer by layer."""
     if settings.sharding == "none" or settings.device == "cpu":
         return None
     return FullyShardedDataParallelPlugin(
@@ -78,7 +78,7 @@ def _kinds(settings: RunSection) -> set[DistributedType]:
 
 
 def wrap_model(model: nn.Module, accelerator: Accelerator, settings: RunSection) -> Any:
-    """The model with what joins its processes; its optimizer is made after this."""
+    """Return the model with what joins its processes; its optimizer is made after this."""
     if settings.processes == 1:
         return model
     if settings.sharding == "none":
@@ -99,7 +99,7 @@ def _apart(model: nn.Module) -> list[nn.Module]:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether each process has a part of the weights."""
+    """Return whether each process has a part of the weights."""
     return isinstance(model, FSDPModule)
 
 
@@ -172,7 +172,7 @@ def restore_state(
 
 
 def _part(value: Any, like: Tensor) -> Any:
-    """A process' part of a whole tensor; counts of steps stay whole."""
+    """Return a process' part of a whole tensor; counts of steps stay whole."""
     if not isinstance(like, DTensor) or not isinstance(value, Tensor) or value.shape != like.shape:
         return value
     whole = value.to(like.device)
@@ -181,7 +181,7 @@ def _part(value: Any, like: Tensor) -> Any:
 
 
 def full_tensor(value: Tensor) -> Tensor:
-    """The number that all processes hold together, as the norm of a gradient."""
+    """Return the number that all processes hold together, as the norm of a gradient."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 

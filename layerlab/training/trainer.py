@@ -177,7 +177,7 @@ class Trainer:
         return float(loss), float(norm), rate
 
     def _gradient(self) -> Tensor:
-        """Mean loss of the batch; a batch that does not fit is taken in smaller pieces."""
+        """Return mean loss of the batch; a batch that does not fit is taken in smaller pieces."""
         rows = self._rows()
         self._rehearse(rows)
         while True:
@@ -202,12 +202,12 @@ class Trainer:
                 self.note(self.split.halved())
 
     def _rows(self) -> Batch:
-        """Of the batch, those of this process."""
+        """Return the rows of the batch, those of this process."""
         batch = self.order.batch(self.update, self.train.batch)
         return batch.part(self.place.rank, self.place.processes).to(self.place.device)
 
     def _accumulated(self, rows: Batch) -> Tensor:
-        """Gradients of all pieces, added up; each token counts the same in all of them."""
+        """Return gradients of all pieces, added up; each token counts the same in all of them."""
         self.optimizer.zero_grad()
         total = torch.zeros((), device=self.place.device)
         for first, piece in self.split.pieces(rows):
@@ -238,7 +238,7 @@ class Trainer:
         return loss if extra is None else loss + extra / self.place.processes
 
     def _loss(self, rows: Batch, model: Any) -> Tensor:
-        """What a piece adds to the mean loss of its batch."""
+        """Return what a piece adds to the mean loss of its batch."""
         with self.place.precision():
             output = model(input_ids=rows.inputs, position_ids=rows.positions, use_cache=False)
         return causal_loss(
@@ -250,7 +250,7 @@ class Trainer:
         )
 
     def _clipped(self) -> Tensor:
-        """Norm of the gradient before it is clipped."""
+        """Return norm of the gradient before it is clipped."""
         limit = self.train.clip or float("inf")
         return full_tensor(self.place.accelerator.clip_grad_norm_(self.model.parameters(), limit))
 
@@ -335,7 +335,7 @@ class Trainer:
                 self.note(said)
 
     def _scaler(self) -> dict[str, Any]:
-        """What float16 multiplies its losses by."""
+        """Return what float16 multiplies its losses by."""
         scaler = self.place.accelerator.scaler
         return {} if scaler is None else {"scaler": scaler.state_dict()}
 

@@ -34,7 +34,7 @@ class ValidationResult:
     blocks: Mapping[str, list[Any]]
 
     def means(self) -> dict[str, float]:
-        """Of the whole text alone."""
+        """Return the means of the whole text alone."""
         return {name: getattr(self, name) for name in ("nats", "bits_per_byte", "accuracy")}
 
 
@@ -105,7 +105,9 @@ def resting(model: Any) -> Iterator[None]:
 
 
 def passes(count: int, part: tuple[int, int]) -> range:
-    """Numbers of the passes of one process; one from `count` on stands for no rows of its own.
+    """Return numbers of the passes of one process.
+
+    One from `count` on stands for no rows of its own.
 
     Where weights are shared out, all processes gather them: each makes as many passes.
 
@@ -123,7 +125,7 @@ def passes(count: int, part: tuple[int, int]) -> range:
 def predict(
     model: Any, rows: Batch, precision: Callable[[], AbstractContextManager[Any]]
 ) -> tuple[Tensor, Tensor]:
-    """Logits of all tokens of a batch, in single precision, and the tokens that come."""
+    """Predict logits of all tokens of a batch, in single precision, and the tokens that come."""
     device = next(model.parameters()).device
     with precision():
         logits = model(
@@ -175,7 +177,7 @@ class Validator:
 
 
 def _sums(model: Any, rows: Batch, precision: Callable[[], AbstractContextManager[Any]]) -> Tensor:
-    """Nats, likeliest tokens that are right, and tokens of each row; on the CPU."""
+    """Return nats, likeliest tokens that are right, and tokens of each row; on the CPU."""
     flat, wanted = predict(model, rows, precision)
     nats = cross_entropy(flat, wanted, ignore_index=IGNORED, reduction="none")
     kept = wanted != IGNORED

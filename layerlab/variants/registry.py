@@ -75,7 +75,7 @@ def add(module: ModuleType, origin: Origin) -> Found:
 
 
 def origins() -> list[Origin]:
-    """The files from outside the package that are loaded, those of plug-ins too.
+    """Return the files from outside the package that are loaded, those of plug-ins too.
 
     Source: Own.
     """
@@ -113,7 +113,7 @@ def require(files: Mapping[str, str], folder: str) -> None:
 
 
 def read_before(digest: str) -> bool:
-    """Whether this process has read a file of this SHA-256, loaded still or not.
+    """Read whether this process has read a file of this SHA-256, loaded still or not.
 
     Source: Own.
     """
@@ -121,7 +121,7 @@ def read_before(digest: str) -> bool:
 
 
 def needed(spec: Spec) -> dict[str, str]:
-    """The files from outside the package that a spec needs: SHA-256 by name.
+    """Return the files from outside the package that a spec needs: SHA-256 by name.
 
     Source: Own.
 
@@ -133,7 +133,7 @@ def needed(spec: Spec) -> dict[str, str]:
 
 
 def declaring(spec: Spec, files: Mapping[str, str] | None = None) -> list[Found]:
-    """The files that declare the parts of a spec, each once.
+    """Return the files that declare the parts of a spec, each once.
 
     Args:
         files: SHA-256 by name: files as they were when the model was built, where they have been
@@ -158,7 +158,7 @@ def declaring(spec: Spec, files: Mapping[str, str] | None = None) -> list[Found]
 
 
 def part(slot: Slot, name: str) -> type[Part]:
-    """The part class of a slot by its name.
+    """Return the part class of a slot by its name.
 
     Source: Own.
 
@@ -175,7 +175,7 @@ def part(slot: Slot, name: str) -> type[Part]:
 
 
 def variants() -> dict[str, Variant]:
-    """Every variant by its name, in the order of the files.
+    """Return every variant by its name, in the order of the files.
 
     Source: Own.
     """
@@ -183,7 +183,7 @@ def variants() -> dict[str, Variant]:
 
 
 def variant(name: Any) -> Variant:
-    """The variant of this name.
+    """Return the variant of this name.
 
     Source: Own.
 
@@ -199,7 +199,7 @@ def variant(name: Any) -> Variant:
 
 
 def home(name: str) -> str:
-    """The file that declares a variant.
+    """Return the file that declares a variant.
 
     Source: Own.
     """
@@ -227,7 +227,7 @@ def _packaged() -> tuple[Found, ...]:
 
 @cache
 def _plugged() -> tuple[Found, ...]:
-    """What installed plug-ins declare; one that cannot be used is named and left out."""
+    """Return what installed plug-ins declare; one that cannot be used is named and left out."""
     found: list[Found] = []
     for entry in entry_points(group=PLUGINS):
         try:
@@ -253,7 +253,7 @@ def _plugin(entry: EntryPoint) -> Found:
 
 
 def _outside(module: ModuleType, home: str, origin: Origin) -> Found:
-    """What a file from outside declares, if it may."""
+    """Return what a file from outside declares, if it may."""
     for name, kind in (("PARTS", type), ("VARIANTS", Variant)):
         declared = getattr(module, name, ())
         right = isinstance(declared, tuple) and all(isinstance(one, kind) for one in declared)
@@ -295,7 +295,7 @@ def _names(found: Found) -> list[tuple[Slot, str]]:
 
 
 def _named(spec: Spec) -> Iterator[tuple[Slot, str]]:
-    """Slot and name of every part that a spec names."""
+    """Yield slot and name of every part that a spec names."""
     for record in (spec.block, spec.stack):
         for place in fields(record):
             choice = getattr(record, place.name)

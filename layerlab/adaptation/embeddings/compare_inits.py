@@ -34,7 +34,7 @@ class InitResult:
     bits: Mapping[str, Bits]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts, numbers and texts."""
+        """Return plain dicts, numbers and texts."""
         bits = {name: one.to_json() for name, one in self.bits.items()}
         return {"input": self.input, "head": self.head, "bits": bits}
 
@@ -54,7 +54,7 @@ class Embedded:
     ways: tuple[InitResult, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts, lists, numbers and texts."""
+        """Return plain dicts, lists, numbers and texts."""
         return {
             "resized": self.resized.to_json(),
             "before": {name: one.to_json() for name, one in self.before.items()},
@@ -114,7 +114,7 @@ def embed(
 
 
 def read_sample(text: Text, limit: int = LIMIT) -> list[str]:
-    """The documents at the beginning of a text, up to so many bytes; the last may be cut.
+    """Read the documents at the beginning of a text, up to so many bytes; the last may be cut.
 
     Raises:
         UserError: there is no text, or it is none that can be written as UTF-8.
@@ -125,7 +125,7 @@ def read_sample(text: Text, limit: int = LIMIT) -> list[str]:
 
 
 def _ways(chosen: Choice, tied: bool) -> list[tuple[str, str]]:
-    """All pairs that are tried; the one that stays is the last."""
+    """Return all pairs that are tried; the one that stays is the last."""
     if tied:
         every = [(one, one) for one in STARTS]
     else:

@@ -79,7 +79,7 @@ class RowInit:
     rows: int
 
     def values(self, kind: str, old: Rows) -> Rows:
-        """Rows for the new tokens, in their order.
+        """Return rows for the new tokens, in their order.
 
         mean:           w_new = (1/k) sum_i w_{t_i},   t_1 ... t_k the older tokens that write it
         first:          w_new = w_{t_1}
@@ -150,7 +150,7 @@ def _average(old: Rows, parts: Sequence[Sequence[int]]) -> Rows:
 def _means(
     rows: Float[Tensor, "vocab width"], parts: Sequence[Sequence[int]]
 ) -> Float[Tensor, "token width"]:
-    """Means in float32, of which each is rounded once."""
+    """Return means in float32, of which each is rounded once."""
     device = rows.device
     owners = [place for place, part in enumerate(parts) for _ in part]
     flat = [number for part in parts for number in part]

@@ -60,7 +60,7 @@ class Resized:
     moved: tuple[str, ...] = ()
 
     def told(self) -> str:
-        """It in words."""
+        """Return it in words."""
         lines = [f"{self.rows_before:,} rows are now {self.rows:,}: {self.tokens:,} tokens"]
         if self.padded or self.padded_before:
             lines[0] += f" and {self.padded:,} rows of padding (before: {self.padded_before:,})"
@@ -81,7 +81,7 @@ class Resized:
         return "\n".join([*lines, *self.moved])
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers and texts."""
+        """Return plain numbers and texts."""
         return {**asdict(self), "moved": list(self.moved)}
 
 
@@ -176,7 +176,7 @@ class Resizing:
         return self._result(input, head, self._settled())
 
     def _made(self, place: str, kind: str, module: Any) -> Rows:
-        """All rows of a matrix; only the bias where its weight is the embedding's."""
+        """Return all rows of a matrix; only the bias where its weight is the embedding's."""
         old = self.before[place]
         if place == "head" and self.tied and old.bias is None:
             return old
@@ -211,19 +211,19 @@ class Resizing:
         self.model.tie_weights()
 
     def _settled(self) -> tuple[str, ...]:
-        """Special ids follow their tokens, once."""
+        """Return special ids follow their tokens, once."""
         if self._moved is None:
             self._moved = () if self.kept is None else renumber(self.model, self._numbers())
         return self._moved
 
     def _numbers(self) -> dict[int, int]:
-        """The new id of every old token that is left."""
+        """Return the new id of every old token that is left."""
         if self.kept is None:
             return {number: number for number in range(self.rows_before)}
         return {old: number for number, old in enumerate(self.kept)}
 
     def _size(self) -> int:
-        """Rows: a model with padding gets a multiple of what its rows were a multiple of."""
+        """Return rows: a model with padding gets a multiple of what its rows were a multiple of."""
         if self.rows_before == self.tokens_before:
             return self.tokens
         unit = min(PADDING, self.rows_before & -self.rows_before)
@@ -252,7 +252,7 @@ class Resizing:
 def find_kept_rows(
     base: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast
 ) -> tuple[int, ...] | None:
-    """What `resize` has to be told of two tokenizers; None where the new one only adds.
+    """Find what `resize` has to be told of two tokenizers; None where the new one only adds.
 
     The old ids of the new tokenizer's first tokens, as far as the base has them.
     """

@@ -45,7 +45,7 @@ def _is_id(name: str) -> bool:
 
 
 def _move(value: Any, number: Callable[[int], int | None]) -> Any:
-    """The same with new numbers; a list that loses all is None."""
+    """Return the same with new numbers; a list that loses all is None."""
     if isinstance(value, bool) or not isinstance(value, int | list | tuple):
         return value
     if isinstance(value, int):

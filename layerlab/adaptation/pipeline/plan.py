@@ -41,7 +41,7 @@ class PlanBuilder:
         gives: tuple[str, ...] = (),
         **own: Any,
     ) -> Stage:
-        """A stage behind those that it needs; what it gives is its own from then on."""
+        """Return a stage behind those that it needs; what it gives is its own from then on."""
         stage = Stage(
             kind=kind,
             settings=settings,
@@ -70,7 +70,7 @@ def plan_stages(recipe: AdaptationRecipe) -> tuple[Stage, ...]:
 
 
 def find_text(name: str) -> Path:
-    """A file or folder as it is given, or by its place in the data folder.
+    """Find a file or folder as it is given, or by its place in the data folder.
 
     Raises:
         UserError: it is in neither.
@@ -85,7 +85,7 @@ def find_text(name: str) -> Path:
 
 
 def sources(recipe: AdaptationRecipe) -> Iterator[tuple[str, int, Source]]:
-    """Each text with its kind and its number within it."""
+    """Yield each text with its kind and its number within it."""
     for kind in ("domain", "general"):
         for number, source in enumerate(getattr(recipe.data, kind)):
             yield kind, number, source
@@ -135,7 +135,7 @@ def _pretraining(arm: PlanBuilder, section: PretrainSection) -> None:
 
 
 def _weights(recipe: AdaptationRecipe) -> dict[str, Any]:
-    """How the sources of a kind share their part, where not all alike."""
+    """Return how the sources of a kind share their part, where not all alike."""
     found = [source.weight for _, _, source in sources(recipe)]
     return {"weights": found} if set(found) - {1.0} else {}
 
@@ -167,7 +167,10 @@ def _base(recipe: AdaptationRecipe) -> dict[str, Any]:
 
 
 def _files(model: str) -> list[str]:
-    """What is in a local model's files; nothing of a name, which names what does not change."""
+    """Return what is in a local model's files.
+
+    Nothing of a name, which names what does not change.
+    """
     folder = Path(model).expanduser()
     inside = [path for ending in WEIGHTS for path in sorted(folder.glob(ending))]
     return [f"{path.name}:{fingerprint(path)}" for path in inside]
@@ -194,7 +197,7 @@ def _search(recipe: AdaptationRecipe) -> dict[str, Any]:
 
 
 def _there(name: str) -> list[str]:
-    """What is in a file or folder; nothing where there is none, which the stage tells."""
+    """Return what is in a file or folder; nothing where there is none, which the stage tells."""
     try:
         return _content(find_text(name))
     except UserError:
@@ -202,7 +205,7 @@ def _there(name: str) -> list[str]:
 
 
 def _rows(given: tuple[RowsSection, ...]) -> list[list[Any]]:
-    """What is in the files of rows."""
+    """Return what is in the files of rows."""
     return [[one.name, one.limit, _content(find_text(one.rows))] for one in given]
 
 
@@ -212,7 +215,10 @@ def _content(place: Path) -> list[str]:
 
 
 def _plain(section: Any, without: str = "") -> dict[str, Any]:
-    """A section as JSON has it; defaults are left out, so that a new setting changes no key."""
+    """Return a section as JSON has it.
+
+    Defaults are left out, so that a new setting changes no key.
+    """
     content: dict[str, Any] = section.model_dump(
         mode="json", exclude={without} if without else None, exclude_defaults=True
     )

@@ -35,7 +35,7 @@ class AdaptationResult:
     models: Mapping[str, str]
 
     def model(self, arm: str | None = None) -> Any:
-        """The last model of an arm, as transformers loads it.
+        """Return the last model of an arm, as transformers loads it.
 
         Args:
             arm: which; the first if left out.
@@ -54,7 +54,7 @@ class AdaptationResult:
             return load_pretrained(AutoModelForCausalLM, self.models[name])
 
     def frame(self, kind: str = "scores") -> pd.DataFrame:
-        """One table of it.
+        """Return one table of it.
 
         Raises:
             UserError: there is no such table.
@@ -80,7 +80,7 @@ class AdaptationResult:
         return Group(*parts)
 
     def told(self, width: int = 100) -> str:
-        """The same as plain text, and where the page is."""
+        """Return the same as plain text, and where the page is."""
         console = Console(width=width, markup=False, highlight=False, color_system=None)
         with console.capture() as caught:
             console.print(self.table(width))
@@ -108,7 +108,7 @@ class AdaptationResult:
         return grids(["", " ", *content["columns"]], rows, ["", " "], width)
 
     def _alone(self) -> list[str]:
-        """Which texts have no standard error, and why."""
+        """Return which texts have no standard error, and why."""
         found = [
             printable(row["title"])
             for row in self.content["table"]["rows"]
@@ -132,7 +132,7 @@ class AdaptationResult:
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    """Scores with their standard errors."""
+    """Return scores with their standard errors."""
     scale, digits = (100, 1) if row["unit"] == "score" else (1, 3)
     found = []
     for cell in row["cells"]:

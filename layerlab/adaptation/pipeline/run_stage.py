@@ -65,12 +65,12 @@ class StageContext:
         return self.shelf.of(self.stage.needs["text"])
 
     def model(self, dtype: str | None = "float32") -> LoadedModel:
-        """The model so far."""
+        """Return the model so far."""
         name = self.shelf.model(self.stage.needs["model"])
         return subject(name, device=self.recipe.run.device, dtype=dtype)
 
     def words(self, need: str = "model") -> Any:
-        """The tokenizer of a stage before."""
+        """Return the tokenizer of a stage before."""
         return load_or_convert(self.shelf.words(self.stage.needs[need]))
 
 
@@ -80,7 +80,7 @@ def clean(place: StageContext) -> Json:
 
 
 def contamination(place: StageContext) -> Json:
-    """Look for the questions of benchmarks in them."""
+    """Return look for the questions of benchmarks in them."""
     return {"result": contamination_of(place.recipe, place.text)}
 
 
@@ -211,7 +211,7 @@ def _save(place: StageContext, model: Any, words: Any) -> None:
 
 
 def _arguments(section: StepSection, recipe: AdaptationRecipe) -> Json:
-    """In the words of transformers.TrainingArguments."""
+    """Return the arguments in the words of transformers.TrainingArguments."""
     given: Json = {
         "learning_rate": section.rate,
         "warmup_steps": min(section.warmup, BELOW_ONE),
@@ -231,7 +231,7 @@ def _arguments(section: StepSection, recipe: AdaptationRecipe) -> Json:
 
 
 def _source(place: StageContext, file: str) -> str:
-    """What a cleaned text was made of."""
+    """Return what a cleaned text was made of."""
     kept = place.shelf.read(place.stage.needs["text"])
     names = {one["place"]: one["name"] for one in kept["result"]["sources"]} if kept else {}
     return str(names.get(Path(file).parent.name, file))

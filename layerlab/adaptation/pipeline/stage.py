@@ -50,7 +50,7 @@ class Stage:
         return f"{self.kind}-{hashlib.blake2b(content.encode(), digest_size=6).hexdigest()}"
 
     def title(self, every: int) -> str:
-        """In words; the arms are told where not all of them have it.
+        """Return the title in words; the arms are told where not all of them have it.
 
         Args:
             every: arms that there are.
@@ -67,11 +67,11 @@ class StageStore:
     folder: Path
 
     def of(self, key: str) -> Path:
-        """The folder of a stage."""
+        """Return the folder of a stage."""
         return self.folder / key
 
     def read(self, key: str) -> dict[str, Any] | None:
-        """What a finished stage left; None where it has not been carried out to its end.
+        """Read what a finished stage left; None where it has not been carried out to its end.
 
         Raises:
             UserError: it is there, and is not what was written.
@@ -108,11 +108,11 @@ class StageStore:
         return content
 
     def model(self, key: str) -> str:
-        """The model of a finished stage: a folder of its own, or the name that was given."""
+        """Return the model of a finished stage: a folder of its own, or the name that was given."""
         return self._place(key, MODEL)
 
     def words(self, key: str) -> str:
-        """The tokenizer of a finished stage, as a folder."""
+        """Return the tokenizer of a finished stage, as a folder."""
         return self._place(key, WORDS)
 
     def _place(self, key: str, what: str) -> str:

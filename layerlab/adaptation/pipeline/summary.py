@@ -31,7 +31,7 @@ class Tally:
         self.arms = list(recipe.arms())
 
     def content(self) -> Json:
-        """All of it, without where this machine keeps its data."""
+        """Return all of it, without where this machine keeps its data."""
         content: Json = _placeless(self._content())
         return content
 
@@ -64,7 +64,7 @@ class Tally:
         }
 
     def _of(self, *kinds: str) -> Iterator[tuple[Stage, Json]]:
-        """Finished stages of these kinds with what they left."""
+        """Yield finished stages of these kinds with what they left."""
         for stage in self.stages:
             if stage.kind in kinds and stage.key in self.left:
                 yield stage, self.left[stage.key]
@@ -92,7 +92,7 @@ class Tally:
         ]
 
     def _pretrained(self) -> Iterator[Json]:
-        """Every run of continued pretraining with its curves."""
+        """Yield every run of continued pretraining with its curves."""
         for stage, left in self._of("pretrain"):
             events = [one for one in left["events"] if one["kind"] == "evaluate"]
             curves: Json = {"update": [one["update"] for one in events]}
@@ -104,7 +104,9 @@ class Tally:
                 yield {"arm": arm, "seed": stage.seed, "curves": curves, **left["result"]}
 
     def _changes(self) -> Iterator[Json]:
-        """What was learned and forgotten by each arm, over its seeds; then arms against the first.
+        """Yield what was learned and forgotten by each arm, over its seeds.
+
+        Then arms against the first.
 
         change = bits per byte after - before, the mean over seeds with Student's interval
         """
@@ -131,7 +133,7 @@ class Tally:
                 yield {"arm": arm, "kind": kind, "against": self.arms[0], **_interval(gap)}
 
     def _scores(self) -> Iterator[Json]:
-        """Every score of every model: held-out text, held-out answers, benchmarks."""
+        """Yield every score of every model: held-out text, held-out answers, benchmarks."""
         for stage, left in self._of("evaluate"):
             place = {"after": stage.after, "arms": list(stage.arms)}
             for kind, bits in left["result"]["bits"].items():
@@ -204,7 +206,7 @@ def _placeless(value: Any) -> Any:
 
 
 def _table(scores: Sequence[Json], arms: int) -> Json:
-    """A row for each score, a column for each model."""
+    """Return a row for each score, a column for each model."""
     columns = list(dict.fromkeys(_column(one, arms) for one in scores))
     rows: dict[str, Json] = {}
     for one in scores:

@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 
 def clean_texts(recipe: AdaptationRecipe, folder: Path, tell: Progress) -> Json:
-    """Every text as one file of documents, in a folder of its own, by its kind and number.
+    """Return every text as one file of documents, in a folder of its own, by its kind and number.
 
     Args:
         tell: is told what is read, and the share of the texts that is done.
@@ -67,7 +67,7 @@ def _rules(section: CleanSection | None) -> Rules:
 
 
 def materials(recipe: AdaptationRecipe, folder: Path, kind: str) -> list[Source]:
-    """The cleaned texts of a kind, as sources of training."""
+    """Return the cleaned texts of a kind, as sources of training."""
     return [
         Source(text=str(folder / f"{kind}-{number}" / TEXT), weight=source.weight)
         for one, number, source in sources(recipe)
@@ -95,12 +95,15 @@ def halves(
 
 
 def texts_of(spool: DocumentStore) -> Iterator[str]:
-    """The pieces of a text."""
+    """Return the pieces of a text."""
     return (piece.text for piece in spool.pieces())
 
 
 def read_held_out(recipe: AdaptationRecipe, folder: Path, kind: str, limit: int) -> list[str]:
-    """Held-out documents of a kind, up to so many bytes from each text; at least a part of one."""
+    """Read held-out documents of a kind, up to so many bytes from each text.
+
+    At least a part of one.
+    """
     found: list[str] = []
     with halves(recipe, folder) as parts:
         for (own, _), (_, held) in parts.items():
@@ -110,7 +113,7 @@ def read_held_out(recipe: AdaptationRecipe, folder: Path, kind: str, limit: int)
 
 
 def rows_of(section: RowsSection) -> list[Conversation]:
-    """The conversations of a source.
+    """Return the conversations of a source.
 
     Raises:
         UserError: there are none, or one is bad.
@@ -160,11 +163,11 @@ def _limit(held: DocumentStore, limit: int) -> Iterator[str]:
 
 
 def _named(text: str) -> str:
-    """A source as tables call it."""
+    """Return a source as tables call it."""
     return Path(text).stem if Path(text).suffix else text
 
 
 def _free(name: str, kind: str, taken: Container[tuple[str, str]]) -> str:
-    """The name, with a number behind it where another text of its kind is called so."""
+    """Return the name, with a number behind it where another text of its kind is called so."""
     names = chain([name], (f"{name} {number}" for number in count(2)))
     return next(one for one in names if (kind, one) not in taken)

@@ -42,7 +42,7 @@ class ProcessGroup:
         return self.part[0] == 0
 
     def cost(self, gauge: BitsPerByteEvaluator, model: Any, batch: int) -> UnitLosses:
-        """What held-out text costs a model, read by all processes."""
+        """Return what held-out text costs a model, read by all processes."""
         return gauge.read(
             model, batch=batch, part=self.part, reduce=self.reduce, precision=self.precision
         )
@@ -68,7 +68,7 @@ class Share:
 
 
 def shares(blocks: Blocks, kinds: tuple[str, ...], rows: int) -> list[Share]:
-    """What has been read of each source after so many rows."""
+    """Return what has been read of each source after so many rows."""
     order = blocks.order
     return [
         Share(
@@ -127,7 +127,7 @@ class Curves(TrainerCallback, ExportableState):
         self._loss: float | None = None
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return what a checkpoint keeps."""
         if self._journal is not None:
             self._journal.settle()
         kept = {kind: cost.nats.tolist() for kind, cost in self.start.items()}
@@ -175,7 +175,10 @@ class Curves(TrainerCallback, ExportableState):
         self._tell(state)
 
     def changes(self) -> dict[str, Change]:
-        """Bits per byte now minus at the start, by kind; of general text, what is forgotten."""
+        """Return bits per byte now minus at the start, by kind.
+
+        Of general text, what is forgotten.
+        """
         return {kind: change(self.start[kind], cost) for kind, cost in self.now.items()}
 
     def _measure(self, model: Any, state: Any) -> None:

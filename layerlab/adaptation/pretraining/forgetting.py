@@ -106,7 +106,7 @@ class BitsPerByteEvaluator:
         return self.cost(np.bincount(self._unit, weights=tokens.cpu().numpy()))
 
     def cost(self, nats: np.ndarray) -> UnitLosses:
-        """The nats of each unit, with its bytes."""
+        """Return the nats of each unit, with its bytes."""
         return UnitLosses(
             nats, np.bincount(self._unit, weights=self._sizes).astype(np.int64), self.per
         )
@@ -115,7 +115,7 @@ class BitsPerByteEvaluator:
     def _read(
         self, model: Any, batch: int, part: tuple[int, int], precision: Callable[[], Any]
     ) -> Tensor:
-        """Nats of each predicted token; those that another process reads are 0."""
+        """Read nats of each predicted token; those that another process reads are 0."""
         every = list(self.held.batches(batch))
         sizes = [int((rows.targets != IGNORED).sum()) for rows in every]
         found = torch.zeros(sum(sizes), dtype=torch.float64)
@@ -128,7 +128,7 @@ class BitsPerByteEvaluator:
         return found
 
     def _part(self, source: int, first: int) -> tuple[np.ndarray, np.ndarray]:
-        """The documents of the tokens that a block predicts, and their bytes."""
+        """Return the documents of the tokens that a block predicts, and their bytes."""
         streams = self.held.corpus.validation
         stream = streams[source]
         last = min(first + self.held.block, len(stream.tokens) - 1)
@@ -139,7 +139,7 @@ class BitsPerByteEvaluator:
 
 
 def change(then: UnitLosses, now: UnitLosses, level: float = LEVEL) -> Change:
-    """Bits per byte now minus then, on the same text.
+    """Return bits per byte now minus then, on the same text.
 
     F = sum_d (now_d - then_d) / (ln 2 * sum_d bytes_d), a ratio of sums over documents d: its
     standard error is that of the residuals now_d - then_d - F ln 2 bytes_d (units drawn at random,

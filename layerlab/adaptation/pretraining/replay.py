@@ -80,7 +80,7 @@ class MixedCorpus:
 def mix_texts(
     words: PreTrainedTokenizerFast, reading: ReplayData, progress: Progress | None = None
 ) -> MixedCorpus:
-    """Tokens of both kinds of text, made once and found again.
+    """Mix tokens of both kinds of text, made once and found again.
 
     Documents stand one after another, each after the tokenizer's end of text; blocks are cut from
     that, so their ratio is that of tokens, however long the documents are.
@@ -146,7 +146,7 @@ class Blocks(Dataset[dict[str, Tensor]]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Tensor]]:
-        """Several rows; those that follow each other in the order are read at once."""
+        """Return several rows; those that follow each other in the order are read at once."""
         places = self.places[list(indices)]
         ends = [*(np.flatnonzero(np.diff(places) != 1) + 1).tolist(), len(places)]
         parts, first = [], 0
@@ -163,13 +163,13 @@ class Blocks(Dataset[dict[str, Tensor]]):
         return rows
 
     def read(self, blocks: int) -> list[int]:
-        """Blocks of each source among the first so many rows."""
+        """Read blocks of each source among the first so many rows."""
         sources, _ = self.order.mixture.turn(self.places[:blocks])
         return np.bincount(sources, minlength=len(self.order.blocks)).tolist()
 
 
 def stack_rows(rows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Rows of equal length as one batch."""
+    """Stack rows of equal length as one batch."""
     return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
@@ -179,7 +179,7 @@ def _sources(given: Material) -> list[Source]:
 
 
 def _shares(texts: dict[str, list[Source]], ratio: Sequence[int | float]) -> list[float]:
-    """Whole numbers in the ratio of the tokens that each source gives."""
+    """Return whole numbers in the ratio of the tokens that each source gives."""
     if len(ratio) != 2 or min(ratio) < 0 or not 0 < ratio[0] < float("inf") > ratio[1]:
         raise UserError(
             f"ratio is {short_repr(ratio)}; expected the parts of domain and of general text, "

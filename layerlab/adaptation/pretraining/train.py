@@ -113,7 +113,7 @@ class Run:
     settings: TrainingArguments
 
     def loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> Any:
-        """The part of an update's mean that some of its rows have.
+        """Return the part of an update's mean that some of its rows have.
 
         Every block is full: an update has batch * block tokens, whoever reads them. A router's own
         loss is added as its model would.
@@ -209,7 +209,7 @@ def _save(run: Run, trainer: Trainer, found: Pretrained, out: Path, place: Proce
 
 
 def _choose(run: Run, order: BatchOrder, updates: int, out: Path, place: ProcessGroup) -> Any:
-    """The batches that are trained on; once drawn, they stay."""
+    """Choose the batches that are trained on; once drawn, they stay."""
     kept = out / "batches.json"
     if kept.is_file():
         return json.loads(kept.read_text(encoding="utf-8"))["batches"]
@@ -230,7 +230,7 @@ def _choose(run: Run, order: BatchOrder, updates: int, out: Path, place: Process
 
 
 def _plan(text: MixedCorpus, course: Course, reading: ReplayData, block: int) -> dict[str, Any]:
-    """What may not change between two sittings of a run."""
+    """Plan what may not change between two sittings of a run."""
     return {
         "text": text.corpus.digest,
         "ratio": list(reading.ratio),

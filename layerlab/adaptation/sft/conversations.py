@@ -53,7 +53,7 @@ class Conversation:
     place: str = "a conversation"
 
     def messages(self) -> list[dict[str, str]]:
-        """As chat templates read them."""
+        """Return the messages as chat templates read them."""
         return [{"role": turn.role, "content": turn.text} for turn in self.turns]
 
 
@@ -79,7 +79,7 @@ def conversations(given: str, *, ignore: Iterable[str] = ()) -> Iterator[Convers
 
 
 def conversation(row: Mapping[str, Any], place: str = "a row") -> Conversation:
-    """One row as a conversation.
+    """Return one row as a conversation.
 
     Raises:
         UserError: its keys or roles are not known, a text is empty, or no assistant speaks.
@@ -96,7 +96,7 @@ def conversation(row: Mapping[str, Any], place: str = "a row") -> Conversation:
 
 
 def check_conversation(given: Conversation) -> Conversation:
-    """The same conversation, if there is something to learn from it.
+    """Check the same conversation, if there is something to learn from it.
 
     Raises:
         UserError: a turn is empty, the system speaks late, or no assistant speaks.
@@ -168,7 +168,7 @@ def _system(row: Mapping[str, Any], place: str) -> Iterator[Turn]:
 
 
 def _history(given: Any, place: str) -> list[list[str]]:
-    """Earlier questions and answers; some files write the list as a text."""
+    """Return earlier questions and answers; some files write the list as a text."""
     if isinstance(given, str):
         given = _literal(given.strip() or "[]")
     pairs = [] if given is None else given

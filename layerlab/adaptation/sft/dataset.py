@@ -92,7 +92,7 @@ class SFTDataset:
         return content.hexdigest()
 
     def loss(self, model: Any, precision: Callable[[], Any], batch: int) -> dict[str, float]:
-        """Mean negative log-likelihood of held-out answers, in nats per token, by source."""
+        """Return mean negative log-likelihood of held-out answers, in nats per token, by source."""
         return {
             one.name: answer_loss(model, one.held, self.collator, precision=precision, batch=batch)
             for one in self.sources
@@ -100,7 +100,7 @@ class SFTDataset:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """What became of the rows, by source."""
+        """Return what became of the rows, by source."""
         return {one.name: asdict(one.tally) for one in self.sources}
 
 

@@ -31,7 +31,7 @@ class Example:
     ends: tuple[int, ...]
 
     def cut(self, most: int) -> "Example":
-        """At most so many tokens: what does not fit whole, from a turn on, is left out.
+        """Return at most so many tokens: what does not fit whole, from a turn on, is left out.
 
         Nothing is left where not even the first turn of the assistant fits.
         """
@@ -66,7 +66,7 @@ class Encoder:
         }
 
     def example(self, given: Conversation) -> Example:
-        """A conversation in tokens.
+        """Return a conversation in tokens.
 
         Raises:
             UserError: the template refuses it, or cannot tell what the assistant says.
@@ -78,13 +78,13 @@ class Encoder:
         return Example(np.array(ids, np.int32), sides >= 0, ends)
 
     def prompt(self, given: str | Sequence[Turn]) -> list[int]:
-        """What a model reads before it answers."""
+        """Return what a model reads before it answers."""
         turns = (Turn(USER, given),) if isinstance(given, str) else tuple(given)
         hidden, marks = self._hidden(turns)
         return self._encoded(self.template.prompt(hidden), marks)[0]
 
     def closing(self) -> int | None:
-        """The token that ends the assistant's turn; None where its last one is a word."""
+        """Return the token that ends the assistant's turn; None where its last one is a word."""
         found = self.example(Conversation((Turn(USER, "a"), Turn("assistant", "b"))))
         last = int(found.ids[found.ends[-1] - 1])
         special = self._engine.get_added_tokens_decoder()
@@ -106,7 +106,7 @@ class Encoder:
         return tuple(hidden), left + right
 
     def _encoded(self, rendered: Rendered, marks: str) -> tuple[list[int], np.ndarray]:
-        """Tokens, and the number of the span that each is in, or -1."""
+        """Return tokens, and the number of the span that each is in, or -1."""
         whole, plain = _show(rendered, marks)
         cuts = {0, len(whole.text), *(edge for span in (*whole.spans, *plain) for edge in span)}
         ids, sides = list[int](), list[int]()
@@ -126,7 +126,7 @@ class Encoder:
 
 
 def _places(text: str, marks: Sequence[str]) -> list[slice]:
-    """Where marks stand, the longest first at each place; from the last to the first."""
+    """Return where marks stand, the longest first at each place; from the last to the first."""
     found, at = [], 0
     while at < len(text):
         mark = next((one for one in marks if text.startswith(one, at)), "")

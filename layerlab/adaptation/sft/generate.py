@@ -34,7 +34,7 @@ def answers(
     new: int = 128,
     batch: int = 8,
 ) -> list[str]:
-    """The likeliest answer, token by token, to each prompt, through the chat template.
+    """Return the likeliest answer, token by token, to each prompt, through the chat template.
 
     Prompts are read together: filled up on the left where the tokenizer has a token for that and
     the context has room for a whole answer, else only with those of the same length.
@@ -74,7 +74,7 @@ def answers(
 
 
 def _together(asked: Sequence[Asked], batch: int, whole: float) -> Iterator[list[Asked]]:
-    """Prompts by length, the shorter first; those above `whole` tokens only with their like.
+    """Yield prompts by length, the shorter first; those above `whole` tokens only with their like.
 
     The longest of them leaves the same room for the answers of all.
     """

@@ -32,7 +32,7 @@ class Lora:
 
 
 def add_adapters(model: Any, lora: Lora) -> Any:
-    """The model with adapters; its own weights stand still.
+    """Return the model with adapters; its own weights stand still.
 
     Raises:
         UserError: PEFT is not installed, or a module is not there.
@@ -69,7 +69,7 @@ def merge_adapters(model: Any) -> Any:
 
 
 def _linear(model: Any) -> list[str]:
-    """The last part of the names of matrices in the blocks."""
+    """Return the last part of the names of matrices in the blocks."""
     names = {
         name.rpartition(".")[2]
         for name, one in model.named_modules()

@@ -112,7 +112,7 @@ def blocks(
     pack: bool,
     seed: int,
 ) -> Iterator[list[tuple[int, int]]]:
-    """Blocks of the whole stage, as pairs of a source and one of its examples.
+    """Yield blocks of the whole stage, as pairs of a source and one of its examples.
 
     A round is as many tokens as all sources have together. Without weights it is every row once;
     with weights each source has its share of these tokens, within one row, and takes up the next
@@ -160,7 +160,7 @@ def _shares(
 
 
 def _endless(given: Source, seed: int) -> Iterator[int]:
-    """Its examples, pass after pass, each in an order of its own."""
+    """Yield its examples, pass after pass, each in an order of its own."""
     number = 0
     while True:
         order = _generator(seed, given.name, number).permutation(len(given.examples))

@@ -27,7 +27,7 @@ class Collator:
     packed: bool = True
 
     def __call__(self, rows: Sequence[Sequence[Example]]) -> dict[str, Rows]:
-        """A batch, as long as its longest row."""
+        """Return a batch, as long as its longest row."""
         longest = max(sum(len(one.ids) for one in row) for row in rows)
         size = (len(rows), max(longest, 2))
         ids, labels = np.full(size, self.filler, np.int64), np.full(size, IGNORED, np.int64)

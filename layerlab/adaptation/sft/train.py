@@ -63,7 +63,7 @@ class Tuned:
         return self.curve[-1][1] if self.curve else {}
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the model and where it lies."""
+        """Return everything but the model and where it lies."""
         return {
             "updates": self.updates,
             "sources": {name: asdict(one) for name, one in self.sources.items()},
@@ -74,7 +74,7 @@ class Tuned:
         }
 
     def told(self) -> str:
-        """Lines for a terminal."""
+        """Return lines for a terminal."""
         lines = [f"{self.updates:,} updates"]
         for name, one in self.sources.items():
             lines.append(
@@ -228,7 +228,7 @@ def _arguments(lesson: Lesson, out: Path, given: Mapping[str, Any]) -> TrainingA
 
 
 def _plan(found: SFTDataset, block: int) -> dict[str, Any]:
-    """What may not change between two sittings of a run."""
+    """Plan what may not change between two sittings of a run."""
     return {
         "block": block,
         **{name: value for name, value in asdict(found.lesson).items() if name != "block"},

@@ -92,7 +92,7 @@ class Bits:
         return math.sqrt(count / (count - 1) * math.fsum(squares)) / self.bytes
 
     def told(self) -> str:
-        """How it was found, in words."""
+        """Return how it was found, in words."""
         before = (
             f"each text after {self.start}"
             if self.start
@@ -105,7 +105,7 @@ class Bits:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers and texts."""
+        """Return plain numbers and texts."""
         return {
             "bits_per_byte": self.bits_per_byte,
             "error": self.error,
@@ -127,7 +127,7 @@ def bits_per_byte(
     context: int | None = None,
     batch: int = 8,
 ) -> Bits:
-    """What a causal language model pays for texts, each byte once.
+    """Return what a causal language model pays for texts, each byte once.
 
     bits per byte = sum over tokens of -log2 p(token | those before it in its window) / bytes
 
@@ -217,7 +217,7 @@ class _Reading:
 
 @torch.no_grad()
 def _nats(model: Any, windows: list[_Window]) -> list[float]:
-    """What each window costs; shorter ones are filled up behind, where no token looks."""
+    """Return what each window costs; shorter ones are filled up behind, where no token looks."""
     longest = max(len(window.tokens) for window in windows)
     rows = torch.zeros(len(windows), longest, dtype=torch.long)
     wanted = torch.full((len(windows), longest - 1), IGNORED)
@@ -233,7 +233,7 @@ def _nats(model: Any, windows: list[_Window]) -> list[float]:
 def _costs(
     logits: Float[Tensor, "batch token vocab"], wanted: Tensor
 ) -> Float[Tensor, "batch token"]:
-    """Nats of each token, in double precision from there on."""
+    """Return nats of each token, in double precision from there on."""
     wide = torch.promote_types(logits.dtype, torch.float32)
     flat = logits.flatten(0, 1).to(wide)
     costs = cross_entropy(flat, wanted.flatten(), ignore_index=IGNORED, reduction="none")
@@ -246,7 +246,7 @@ def _pools(windows: Iterator[_Window], size: int) -> Iterator[list[_Window]]:
 
 
 def _first(text: str, found: Encoding) -> tuple[int, int]:
-    """Tokens and bytes of the first character, or of more where its token holds more.
+    """Return tokens and bytes of the first character, or of more where its token holds more.
 
     The others of its tokens go with the first: a character's bytes count with the first of them.
     """
@@ -266,7 +266,7 @@ def _start(words: PreTrainedTokenizerFast) -> int | None:
 
 
 def _context(model: Any, asked: int | None) -> int:
-    """Tokens of a window, at most as many as the model has positions."""
+    """Return tokens of a window, at most as many as the model has positions."""
     config = model.config.get_text_config()
     own = getattr(config, "max_position_embeddings", None) or CONTEXT
     if asked is None:

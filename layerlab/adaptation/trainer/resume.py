@@ -45,7 +45,7 @@ def check_same_plan(out: Path, plan: Mapping[str, Any], arguments: Mapping[str, 
 
 
 def newest_checkpoint(out: Path) -> str | None:
-    """The newest checkpoint that was written to its end: its state is written last."""
+    """Return the newest checkpoint that was written to its end: its state is written last."""
     found = []
     for folder in out.glob("checkpoint-*"):
         try:
@@ -64,7 +64,7 @@ def build_trainer(
     collator: Callable[..., Any],
     loss: Callable[..., Any],
 ) -> Trainer:
-    """A Trainer that prints nothing.
+    """Build a Trainer that prints nothing.
 
     Args:
         loss: of the outputs, the labels and the number of labels in the update.

@@ -33,7 +33,7 @@ def tapped(x: Stream, weight: Tensor, ages: Tensor | None, *, added: bool) -> St
 
 
 def weighed(past: Tensor, weight: Tensor, ages: Tensor | None, *, added: bool) -> Tensor:
-    """The same, of tokens that have as many others before them as weights look back.
+    """Return the same, of tokens that have as many others before them as weights look back.
 
     Source: Own.
     """
@@ -141,12 +141,12 @@ def _present(x: Tensor, tap: Tensor, target: Tensor, *, added: bool) -> None:
 
 
 def _reach(x: Tensor, weight: Tensor) -> Tensor:
-    """The tokens with as many zeros before them as weights look back."""
+    """Return the tokens with as many zeros before them as weights look back."""
     return functional.pad(x, (0, 0, weight.shape[1] - 1, 0))
 
 
 def _spans(x: Tensor) -> Iterator[tuple[slice, int, int]]:
-    """A few sequences, and where a few of their tokens start and end."""
+    """Yield a few sequences, and where a few of their tokens start and end."""
     batch, tokens, width = x.shape
     several = max(1, rows(width) // tokens)
     step = min(rows(width), tokens)
@@ -156,12 +156,15 @@ def _spans(x: Tensor) -> Iterator[tuple[slice, int, int]]:
 
 
 def _taps(weight: Tensor) -> list[Tensor]:
-    """For every token back a row of weights that lies in one piece."""
+    """Return the taps for every token back a row of weights that lies in one piece."""
     return list(weight.t().contiguous().unbind(0))
 
 
 def _there(x: Tensor, ages: Tensor | None, kernel: int) -> list[Tensor]:
-    """For every token back, whether it is of the same document; empty where all are."""
+    """Return the there for every token back, whether it is of the same document.
+
+    Empty where all are.
+    """
     if ages is None:
         return []
     ages = ages.expand(x.shape[:2]).unsqueeze(-1)

@@ -14,7 +14,7 @@ PIECE = 2**18  # numbers; in smaller pieces the calls cost more than the memory
 
 
 def worthwhile(x: Tensor) -> bool:
-    """Whether rows at a time pay: where gradients of a large tensor are to come.
+    """Return whether rows at a time pay: where gradients of a large tensor are to come.
 
     Source: Own.
     """
@@ -22,7 +22,7 @@ def worthwhile(x: Tensor) -> bool:
 
 
 def large(x: Tensor) -> bool:
-    """Whether memory is what takes time, and operations run as they are written.
+    """Return whether memory is what takes time, and operations run as they are written.
 
     Source: Own.
     """
@@ -30,7 +30,7 @@ def large(x: Tensor) -> bool:
 
 
 def rows(width: int) -> int:
-    """How many rows of this width one piece has.
+    """Return how many rows of this width one piece has.
 
     Source: Own.
     Unit: rows.
@@ -39,7 +39,7 @@ def rows(width: int) -> int:
 
 
 def pieces(x: Tensor) -> tuple[Tensor, ...]:
-    """Views of a few rows each.
+    """Return views of a few rows each.
 
     Source: Own.
     """

@@ -40,7 +40,7 @@ class CausalConvolution(nn.Module):
         return weighed(self._past(x, flow), self.weight, flow.ages, added=self.added)
 
     def _past(self, x: Tensor, flow: Flow) -> Tensor:
-        """The tokens of x with kernel - 1 tokens before them."""
+        """Return the tokens of x with kernel - 1 tokens before them."""
         full = self._kept(x, flow)
         wanted = x.shape[1] + self.kernel - 1
         if full.shape[1] < wanted:
@@ -48,7 +48,7 @@ class CausalConvolution(nn.Module):
         return full[:, full.shape[1] - wanted :]
 
     def _kept(self, x: Tensor, flow: Flow) -> Tensor:
-        """What the cache kept of earlier tokens, then x; it now keeps the last of these."""
+        """Return what the cache kept of earlier tokens, then x; it now keeps the last of these."""
         cache: Any = flow.cache
         layers = getattr(cache, "layers", ())
         if flow.layer >= len(layers) or not hasattr(layers[flow.layer], "update_conv_state"):
@@ -63,7 +63,9 @@ class CausalConvolution(nn.Module):
 
 
 def convolution_cost(channels: int, kernel: int) -> Cost:
-    """A causal convolution; its products are no matrix products, and count as pointwise work.
+    """Return a causal convolution.
+
+    Its products are no matrix products, and count as pointwise work.
 
     A cache keeps the kernel - 1 tokens that stand before the next.
 

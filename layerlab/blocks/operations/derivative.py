@@ -10,7 +10,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 
 def is_unwatched() -> bool:
-    """Whether operations run one by one, and none but autograd's backward pass looks on.
+    """Return whether operations run one by one, and none but autograd's backward pass looks on.
 
     A compiler fuses the plain formula by itself; transforms of functions and forward derivatives
     take it apart; modes that count, round or listen know the operations that it is made of.
@@ -59,7 +59,7 @@ def bare(module: nn.Module, kind: type[nn.Module]) -> bool:
 def again(
     plain: Callable[..., Any], inputs: Sequence[Tensor], gradients: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
-    """A gradient that has a derivative of its own: of the plain formula, by autograd.
+    """Return a gradient that has a derivative of its own: of the plain formula, by autograd.
 
     What is frozen gets none, and gives none to the outputs that hang on it alone.
 

@@ -55,7 +55,7 @@ class ParallelStreams(Residual, ABC):
 
     @abstractmethod
     def coefficients(self, streams: Streams) -> tuple[Streams, StreamRows, StreamWeights]:
-        """What `read` and `write` weigh with: n + 1 rows (r above M), and w.
+        """Return what `read` and `write` weigh with: n + 1 rows (r above M), and w.
 
         The streams come back, so that their gradient is added up where these are computed.
         """
@@ -84,21 +84,21 @@ class ParallelStreams(Residual, ABC):
 
     @staticmethod
     def kept(flow: Flow) -> Tensor:
-        """The streams as they stand."""
+        """Return the streams as they stand."""
         streams = flow.kept("residual", "streams")
         assert streams is not None  # `open` came before
         return streams
 
     @staticmethod
     def mixing_cost(width: int, site: Site, streams: int) -> Cost:
-        """Reading, mixing and writing at one sublayer; the carry is counted once a layer."""
+        """Return reading, mixing and writing at one sublayer; the carry is counted once a layer."""
         carried = streams * width if site.role == "attention" else 0
         products = 2 * streams * (streams + 1) * width + 2 * streams * width
         return Cost(flops=products, pointwise=streams * width, carry=carried)
 
 
 def sublayer(site: Site) -> int:
-    """How many sublayers stand before this one, where every layer has two.
+    """Return how many sublayers stand before this one, where every layer has two.
 
     Source: Own.
     """

@@ -17,7 +17,7 @@ from layerlab.shapes import Stream, StreamRows, Streams, StreamWeights
 
 
 def worthwhile(streams: Tensor) -> bool:
-    """Whether to sum by lookup: below that size the calls of the plain way cost little.
+    """Return whether to sum by lookup: below that size the calls of the plain way cost little.
 
     A counter of matrix products finds none in a lookup; while it counts, they are multiplied.
 
@@ -27,7 +27,7 @@ def worthwhile(streams: Tensor) -> bool:
 
 
 def mix(streams: Streams, rows: StreamRows) -> tuple[Stream, Streams]:
-    """What the first of the rows reads, and the streams that the others mix.
+    """Mix what the first of the rows reads, and the streams that the others mix.
 
     Source: Own.
     """
@@ -38,7 +38,7 @@ def mix(streams: Streams, rows: StreamRows) -> tuple[Stream, Streams]:
 
 
 def add(streams: Streams, weights: StreamWeights, y: Stream) -> tuple[Streams, Stream]:
-    """The streams with y written into each by its weight, and their mean.
+    """Return the streams with y written into each by its weight, and their mean.
 
     Large streams are written in place: memory that was not used before costs as much as many sums.
 
@@ -134,7 +134,7 @@ def _outer(weights: Tensor, y: Tensor) -> Tensor:
 
 
 def _join(written: Tensor | None, mean: Tensor | None, weights: Tensor) -> Tensor:
-    """The gradient of the streams, of those of the two that came back."""
+    """Join the gradient of the streams, of those of the two that came back."""
     if mean is None:
         assert written is not None  # else there is no gradient
         return written
@@ -146,7 +146,7 @@ def _join(written: Tensor | None, mean: Tensor | None, weights: Tensor) -> Tenso
 
 
 def _sums(rows: Tensor, streams: Tensor) -> Tensor:
-    """Products of rows @ streams."""
+    """Return products of rows @ streams."""
     weights = rows.reshape(-1, rows.shape[-1])
     table = streams.reshape(-1, streams.shape[-1])
     found = functional.embedding_bag(
@@ -163,7 +163,7 @@ def _mean(streams: Tensor) -> Tensor:
 
 
 def _products(rows: Tensor, streams: Tensor) -> Tensor:
-    """Products of rows @ streams^T."""
+    """Return products of rows @ streams^T."""
     width, count = rows.shape[-1], streams.shape[-2]
     given = rows.reshape(-1, width)
     bags = torch.arange(len(given))
@@ -179,7 +179,7 @@ def _products(rows: Tensor, streams: Tensor) -> Tensor:
 
 
 def _places(rows: Tensor, count: int | None = None) -> Tensor:
-    """For each row, where its token's streams are."""
+    """Return the places for each row, where its token's streams are."""
     count = rows.shape[-1] if count is None else count
     many = rows.shape[-2]
     tokens = rows.shape[:-2].numel()

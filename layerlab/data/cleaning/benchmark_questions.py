@@ -36,7 +36,7 @@ KINDS = (".json", ".jsonl", ".csv", LINES)
 
 
 def questions(place: Path) -> Iterator[Question]:
-    """Every question of the .json, .jsonl and .csv files of a folder, or of one such file.
+    """Yield every question of the .json, .jsonl and .csv files of a folder, or of one such file.
 
     Of a .src.txt, as LCSTS has them, each line is one. Archives (.tar.gz, .zip) are read where they
     lie. A benchmark is called after its file, without
@@ -70,7 +70,7 @@ def questions(place: Path) -> Iterator[Question]:
 
 
 def _files(place: Path) -> Iterator[tuple[str, bytes]]:
-    """Names and contents, in an order that does not depend on the machine."""
+    """Yield names and contents, in an order that does not depend on the machine."""
     every = sorted(place.rglob("*")) if place.is_dir() else [place]
     for path in every:
         if not path.is_file():
@@ -119,7 +119,7 @@ def _cells(lines: Iterator[list[str]]) -> Iterator[Mapping[str, Any]]:
 
 
 def _objects(name: str, text: str) -> Iterator[Mapping[str, Any]]:
-    """Rows of a JSON array, or of an object on every line, whatever the ending says.
+    """Yield rows of a JSON array, or of an object on every line, whatever the ending says.
 
     A file that is one object, as the names of subjects beside a benchmark, is one row. Python holds
     an array in up to thirty times its bytes, so a large file is read line by line or not at all.
@@ -149,7 +149,7 @@ def _lines(name: str, text: str) -> Iterator[Any]:
 
 
 def _text(row: Mapping[str, Any]) -> str:
-    """The question with its options, and what it is about."""
+    """Return the question with its options, and what it is about."""
     first = next((row[name] for name in ASKED if isinstance(row.get(name), str)), "")
     parts = [row[name] for name in BESIDE if isinstance(row.get(name), str)]
     parts += [first, *(text for name in OPTIONS for text in _strings(row.get(name)) if first)]
@@ -157,7 +157,7 @@ def _text(row: Mapping[str, Any]) -> str:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Options as benchmarks hold them: a text, a list, or either by its letter."""
+    """Yield options as benchmarks hold them: a text, a list, or either by its letter."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | Mapping):

@@ -105,13 +105,13 @@ class Cleaned:
     file: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but where it lies."""
+        """Return everything but where it lies."""
         content = {name: value for name, value in vars(self).items() if name != "file"}
         content["removed"] = {reason: asdict(one) for reason, one in self.removed.items()}
         return content | {"rules": _plain(self.rules), "notes": list(self.notes)}
 
     def table(self) -> Any:
-        """For a terminal."""
+        """Return the table for a terminal."""
         rows = [("read", f"{self.documents:,}", f"{self.bytes:,}", "")]
         for reason, one in self.removed.items():
             first = one.samples[0]
@@ -139,7 +139,7 @@ class Cleaner:
         self._near = NearDuplicates(rules.near, rules.shingle) if rules.near else None
 
     def clean(self, pieces: Iterable[TextChunk]) -> Iterator[str]:
-        """The documents that are left, in their order."""
+        """Yield the documents that are left, in their order."""
         for text, whole in _documents(pieces, self.rules.longest):
             self.documents += 1
             size = len(text.encode(errors="replace"))
@@ -156,7 +156,7 @@ class Cleaner:
             yield normal
 
     def found(self, name: str, notes: tuple[str, ...] = (), file: Path | None = None) -> Cleaned:
-        """The report of what has been read so far."""
+        """Return the report of what has been read so far."""
         return Cleaned(
             name=name,
             documents=self.documents,
@@ -235,7 +235,7 @@ def clean(source: Source | str | Path, out: Path, rules: Rules = Rules()) -> Cle
 
 
 def _begin(pieces: Iterable[TextChunk], limit: int | None) -> Iterator[TextChunk]:
-    """Up to so many bytes; the last document may be cut."""
+    """Yield up to so many bytes; the last document may be cut."""
     left = limit
     for text, first in pieces:
         if left is not None:
@@ -248,7 +248,7 @@ def _begin(pieces: Iterable[TextChunk], limit: int | None) -> Iterator[TextChunk
 
 
 def _documents(pieces: Iterable[TextChunk], longest: int) -> Iterator[tuple[str, bool]]:
-    """Each document and whether it is whole; of one that is too long, its beginning."""
+    """Yield each document and whether it is whole; of one that is too long, its beginning."""
     parts: list[str] = []
     size = 0
     for text, first in pieces:
@@ -263,7 +263,7 @@ def _documents(pieces: Iterable[TextChunk], longest: int) -> Iterator[tuple[str,
 
 
 def _plain(rules: Rules) -> dict[str, Any]:
-    """Rules as JSON has them."""
+    """Return rules as JSON has them."""
     content = {**vars(rules)}
     if rules.quality is not None:
         content["quality"] = {**vars(rules.quality)}

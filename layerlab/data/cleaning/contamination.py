@@ -99,11 +99,11 @@ class Contamination:
         return tuple(one for one in self.matches if one.covered >= HELD)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return all of it."""
         return asdict(self)
 
     def table(self) -> Any:
-        """For a terminal."""
+        """Return the table for a terminal."""
         headings = ("benchmark", "questions", "too short", "touched", "held", "covered")
         rows = [
             (name, *map("{:,}".format, counted), f"{one.covered:.1%}")
@@ -171,7 +171,7 @@ class Index:
             first[fresh] = document
 
     def matches(self) -> Iterator[Match]:
-        """Every question of which a run was met."""
+        """Yield every question of which a run was met."""
         for (benchmark, name, parts), runs in zip(self.questions, self.runs, strict=True):
             length = self._length(parts)
             if not length:
@@ -192,7 +192,7 @@ class Index:
             )
 
     def counts(self, matches: Iterable[Match]) -> dict[str, Count]:
-        """By benchmark, in the order in which they were given."""
+        """Return the counts by benchmark, in the order in which they were given."""
         found: dict[str, list[Match]] = {}
         for one in matches:
             found.setdefault(one.benchmark, []).append(one)
@@ -212,7 +212,7 @@ class Index:
         }
 
     def _documents(self, runs: np.ndarray, length: int) -> np.ndarray:
-        """The first document of each run of a question; 0 is none."""
+        """Return the first document of each run of a question; 0 is none."""
         known = self._known[length]
         places = np.minimum(np.searchsorted(known, runs), max(0, len(known) - 1))
         if not len(known):
@@ -224,7 +224,7 @@ class Index:
         return windows(keys(parts), length) if length else np.zeros(0, np.uint64)
 
     def _length(self, parts: list[str]) -> int:
-        """Units of its runs; 0 where it is too short."""
+        """Return units of its runs; 0 where it is too short."""
         return 0 if len(parts) < SHORTEST else min(len(parts), self.size)
 
 
@@ -234,7 +234,7 @@ def contamination(
     *,
     size: int = SIZE,
 ) -> Contamination:
-    """Look for the questions of benchmarks in training text.
+    """Return look for the questions of benchmarks in training text.
 
     A question is touched when one of its runs of 13 units is there, and held when such runs cover
     at least 80 % of it. Law names and formulas are long enough to touch questions by themselves;
@@ -285,13 +285,13 @@ def _pieces(texts: Iterable[str | TextChunk]) -> Iterator[TextChunk]:
 
 
 def _cut(text: str) -> tuple[str, str]:
-    """Up to the last line's end, and what may go on in the next piece."""
+    """Return up to the last line's end, and what may go on in the next piece."""
     place = text.rfind("\n") + 1 or text.rfind(" ") + 1
     return text[:place], text[place:]
 
 
 def _notes(names: Iterable[str]) -> tuple[str, ...]:
-    """What is known of these benchmarks without a search."""
+    """Return what is known of these benchmarks without a search."""
     known = {name.lower().replace("_", "-") for name in names}
     fed = any(
         "lawbench" in name or name.startswith(JEC_QA) or name.split("/")[-1] in FED

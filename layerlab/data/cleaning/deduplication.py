@@ -35,7 +35,7 @@ class Exact:
         self._seen: dict[bytes, int] = {}
 
     def place(self, text: str, number: int) -> int | None:
-        """Where the same text stood before; else None, and it is remembered."""
+        """Place where the same text stood before; else None, and it is remembered."""
         key = blake2b(" ".join(text.split()).encode(), digest_size=16).digest()
         before = self._seen.setdefault(key, number)
         return None if before == number else before
@@ -71,7 +71,7 @@ class NearDuplicates:
         self._sketches: dict[int, Any] = {}
 
     def place(self, text: str, number: int) -> tuple[int, float] | None:
-        """What it nearly equals and how nearly, else None, and it is remembered."""
+        """Place what it nearly equals and how nearly, else None, and it is remembered."""
         runs = windows(keys(units(text)), self.size)
         if not len(runs):  # too short to have a single one
             return None

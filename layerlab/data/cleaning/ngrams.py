@@ -18,7 +18,7 @@ _BASE = np.uint64(0x9E3779B97F4A7C15)
 
 
 def units(text: str) -> list[str]:
-    """Words and single Han characters of a text, in lower case, without punctuation.
+    """Return words and single Han characters of a text, in lower case, without punctuation.
 
     Differs: the source of the convention (brown20) knows words between spaces alone; Chinese and
     Japanese have none, so each of their characters is a unit.
@@ -31,7 +31,7 @@ def units(text: str) -> list[str]:
 
 
 def dense(parts: list[str]) -> bool:
-    """Whether most units are single characters of a script without spaces.
+    """Return whether most units are single characters of a script without spaces.
 
     Example:
         >>> dense(units("民法典 2021")), dense(units("Civil Code 2021"))
@@ -41,17 +41,17 @@ def dense(parts: list[str]) -> bool:
 
 
 def join_units(parts: list[str]) -> str:
-    """Units as a reader writes them."""
+    """Join units as a reader writes them."""
     return re.sub(rf"(?<=[{DENSE}]) (?=[{DENSE}])", "", " ".join(parts))
 
 
 def keys(parts: list[str]) -> np.ndarray:
-    """A number of 64 bits for each unit, the same on every machine."""
+    """Return a number of 64 bits for each unit, the same on every machine."""
     return np.fromiter(map(_key, parts), np.uint64, len(parts))
 
 
 def windows(found: np.ndarray, size: int) -> np.ndarray:
-    """A number of 64 bits for each run of `size` units; none where there are fewer.
+    """Return a number of 64 bits for each run of `size` units; none where there are fewer.
 
     h_i = sum_k x_{i+k} B^(size-1-k) modulo 2^64.
     """

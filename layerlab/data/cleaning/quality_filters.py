@@ -56,7 +56,9 @@ class Quality:
                 raise UserError(f"{name} is {short_repr(value)}; expected a share from 0 to 1")
 
     def passed(self, text: str) -> tuple[str, str] | None:
-        """The first limit that a text passes, as a reason and in words; None where it passes none.
+        """Return the first limit that a text passes, as a reason and in words.
+
+        None where it passes none.
 
         Example:
             >>> Quality().passed("=" * 80)

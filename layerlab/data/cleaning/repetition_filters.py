@@ -40,7 +40,7 @@ class Limits:
     repeated: Mapping[int, int | float] = field(default_factory=lambda: REPEATED)
 
     def passed(self, text: str) -> str | None:
-        """The first limit that a text passes, in words; None where it passes none."""
+        """Return the first limit that a text passes, in words; None where it passes none."""
         lines = [line.strip() for line in text.splitlines()]
         blocks = [block.strip() for block in text.split("\n\n")]
         for what, parts, share, characters in (
@@ -71,7 +71,7 @@ class Limits:
 
 
 def again(parts: Sequence[str]) -> tuple[float, float]:
-    """Shares of the parts that stand earlier too: of their number, and of their characters.
+    """Return shares of the parts that stand earlier too: of their number, and of their characters.
 
     0 repeats nothing; of n equal parts it is (n - 1) / n.
 
@@ -93,7 +93,7 @@ def again(parts: Sequence[str]) -> tuple[float, float]:
 
 
 def top(found: np.ndarray, sizes: np.ndarray, size: int) -> float:
-    """Share of the characters that the most frequent run of `size` units takes.
+    """Return share of the characters that the most frequent run of `size` units takes.
 
     Source: rae21, appendix A1.1. Differs: a run that stands once repeats nothing and counts 0; for
     Chinese, n words are taken as 3 n characters.

@@ -270,7 +270,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
 
 
 def find_benchmark(name: str) -> Benchmark:
-    """A benchmark by its name.
+    """Find a benchmark by its name.
 
     Raises:
         UserError: there is none of that name.

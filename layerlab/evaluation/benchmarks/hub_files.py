@@ -13,7 +13,7 @@ from layerlab.system.hub import hub
 
 
 def download_benchmark(benchmark: Benchmark) -> Path:
-    """The folder of the files that the Hub has, or a copy of it that is kept here.
+    """Return the folder of the files that the Hub has, or a copy of it that is kept here.
 
     Raises:
         UserError: neither is to be had.

@@ -59,7 +59,7 @@ class Item:
 def read_items(
     benchmark: Benchmark, subject: Subtask, split: str, folder: Path | None = None
 ) -> list[Item]:
-    """The questions of a split that have an answer, in the order of the file.
+    """Read the questions of a split that have an answer, in the order of the file.
 
     Args:
         folder: the data folder; LAYERLAB_DATA where none is given.
@@ -83,7 +83,7 @@ def read_items(
 def oddities(
     benchmark: Benchmark, subject: Subtask, split: str, folder: Path | None = None
 ) -> list[str]:
-    """What is odd in a file, a line each; its questions are scored as they were published.
+    """Return what is odd in a file, a line each; its questions are scored as they were published.
 
     Two options of the same text make a question ambiguous where one of them is right; an option
     without a text cannot be told from none. A question without an answer among answered ones is
@@ -138,7 +138,7 @@ def _unanswered(benchmark: Benchmark, split: str, given: Sequence[Row]) -> str:
 
 
 def _texts(options: Sequence[str]) -> list[str]:
-    """What stands behind the letters of options."""
+    """Return what stands behind the letters of options."""
     return [re.sub(rf"^\([{LETTERS}]\)", "", one).strip() for one in options]
 
 
@@ -148,7 +148,7 @@ def _twin(options: Sequence[str]) -> str | None:
 
 
 def _blank(options: Sequence[str]) -> str | None:
-    """The letter of the first option without a text."""
+    """Return the letter of the first option without a text."""
     texts = _texts(options)
     return next((letter for letter, one in zip(LETTERS, texts, strict=False) if not one), None)
 
@@ -171,7 +171,7 @@ def _of_exam(row: Row) -> Item:
 
 
 def _only_letters(answer: str) -> bool:
-    """Whether an answer holds no word besides its letter."""
+    """Return whether an answer holds no word besides its letter."""
     return len(re.findall(r"\w", normal_form("NFKC", answer))) == 1
 
 
@@ -242,7 +242,7 @@ def _of_eprstmt(row: Row) -> Item:
 
 
 def _of_summary(row: Row) -> Item:
-    """Some articles of XSum are empty; there is nothing to sum up, and they are left out."""
+    """Return some articles of XSum are empty; there is nothing to sum up, and they are left out."""
     text = row.text("dialogue", "document", "text", "content")
     return Item(
         place=row.place, text=text, reply=row.text("summary", "abst") if text.strip() else ""
@@ -250,7 +250,7 @@ def _of_summary(row: Row) -> Item:
 
 
 def _label(row: Row, known: Mapping[str, int]) -> tuple[int, ...]:
-    """The place of the option that a label names; none where the split has no labels."""
+    """Label the place of the option that a label names; none where the split has no labels."""
     label = row.text("label").strip() if "label" in row.cells else ""
     if not label:
         return ()

@@ -35,7 +35,7 @@ class Row(NamedTuple):
     cells: Mapping[str, Cell]
 
     def text(self, *names: str) -> str:
-        """The text of the first of these columns that the row has.
+        """Return the text of the first of these columns that the row has.
 
         Raises:
             UserError: it has none of them, or something else there.
@@ -46,7 +46,9 @@ class Row(NamedTuple):
         return value
 
     def texts(self, name: str) -> list[str]:
-        """The list of texts of a column; a single text is a list of one, an empty one of none.
+        """Return the list of texts of a column.
+
+        A single text is a list of one, an empty one of none.
 
         Raises:
             UserError: the row has no such column.
@@ -67,7 +69,7 @@ class Row(NamedTuple):
 def read_rows(
     benchmark: Benchmark, subject: Subtask, split: str, folder: Path | None = None
 ) -> list[Row]:
-    """The rows of a split of a subject, in the order of its file.
+    """Read the rows of a split of a subject, in the order of its file.
 
     Args:
         folder: the data folder; LAYERLAB_DATA where none is given.
@@ -83,7 +85,7 @@ def read_rows(
 
 
 def of_table(file: File) -> Iterator[Row]:
-    r"""Rows of a file of comma-separated cells whose first line names the columns.
+    r"""Yield rows of a file of comma-separated cells whose first line names the columns.
 
     Source: Own.
 
@@ -108,7 +110,7 @@ def of_table(file: File) -> Iterator[Row]:
 
 
 def of_headless_table(file: File) -> Iterator[Row]:
-    """Rows of a file of comma-separated cells without a first line of names.
+    """Yield rows of a file of comma-separated cells without a first line of names.
 
     Source: Own.
     """
@@ -116,7 +118,7 @@ def of_headless_table(file: File) -> Iterator[Row]:
 
 
 def of_lines(file: File) -> Iterator[Row]:
-    """Rows of a file with a JSON object on every line.
+    """Yield rows of a file with a JSON object on every line.
 
     Source: Own.
 
@@ -135,7 +137,7 @@ def of_lines(file: File) -> Iterator[Row]:
 
 
 def of_list(file: File) -> Iterator[Row]:
-    """Rows of a file that is one JSON list of objects.
+    """Yield rows of a file that is one JSON list of objects.
 
     Source: Own.
     """
@@ -147,7 +149,7 @@ def of_list(file: File) -> Iterator[Row]:
 
 
 def of_labelled_lines(file: File, labels: File) -> Iterator[Row]:
-    """Rows of a file of JSON lines whose labels stand in a second one, line by line.
+    """Yield rows of a file of JSON lines whose labels stand in a second one, line by line.
 
     Source: Own.
     """
@@ -158,7 +160,7 @@ def of_labelled_lines(file: File, labels: File) -> Iterator[Row]:
 
 
 def of_parallel_lines(file: File, beside: File) -> Iterator[Row]:
-    """Rows of two files of plain lines, a text and its summary.
+    """Yield rows of two files of plain lines, a text and its summary.
 
     Source: Own.
     """
@@ -169,7 +171,7 @@ def of_parallel_lines(file: File, beside: File) -> Iterator[Row]:
 
 
 def decode_text(file: File) -> str:
-    """The text of a file, without a byte order mark; lines end in a line feed.
+    """Decode the text of a file, without a byte order mark; lines end in a line feed.
 
     Source: Own.
 
@@ -187,7 +189,7 @@ def decode_text(file: File) -> str:
 
 
 def _records(file: File) -> Iterator[tuple[str, list[str]]]:
-    """The cells of each record, and where it begins: one may go on over several lines."""
+    """Yield the cells of each record, and where it begins: one may go on over several lines."""
     reader = csv.reader(io.StringIO(decode_text(file), newline=""), strict=True)
     begins = 1
     try:

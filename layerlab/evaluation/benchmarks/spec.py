@@ -39,7 +39,7 @@ class Subtask:
 
 
 def full_name(name: str, english: str) -> str:
-    """The name of a subject and what it is in English, once where they say the same.
+    """Return the name of a subject and what it is in English, once where they say the same.
 
     Example:
         >>> full_name("college_physics", "College Physics")
@@ -117,7 +117,7 @@ class Benchmark:
         return f"layerlab_{self.name.replace('-', '_')}"
 
     def leaf(self, subject: Subtask) -> str:
-        """The name of a subject's task in lm-eval.
+        """Return the name of a subject's task in lm-eval.
 
         Example:
             >>> from layerlab.evaluation.benchmarks.catalog import find_benchmark
@@ -128,7 +128,7 @@ class Benchmark:
         return f"{self.task}_{subject.name.replace('-', '_')}"
 
     def __getitem__(self, name: str) -> Subtask:
-        """A subject by its name.
+        """Return a subject by its name.
 
         Raises:
             UserError: there is none of that name.
@@ -144,7 +144,7 @@ class Benchmark:
 
 
 def subjects(benchmark: str) -> tuple[Subtask, ...]:
-    """The subjects of a benchmark, in the order of their file."""
+    """Return the subjects of a benchmark, in the order of their file."""
     return tuple(
         Subtask(name=name, **{"file": name, **said}) for name, said in _TABLE[benchmark].items()
     )

@@ -24,7 +24,7 @@ SEGMENTER = "jieba"
 
 
 def key(**parts: str) -> str:
-    """A hash of all that a task's result depends on: model, task, options, versions.
+    """Return a hash of all that a task's result depends on: model, task, options, versions.
 
     Example:
         >>> key(model="a", task="b") == key(task="b", model="a")
@@ -36,7 +36,7 @@ def key(**parts: str) -> str:
 
 @cache
 def scorer(folder: Path = Path(__file__).parents[1]) -> str:
-    """A hash of the code that scores: what was kept before it changed is of another measure.
+    """Return a hash of the code that scores: what was kept before it changed is of another measure.
 
     Args:
         folder: of this package.
@@ -68,7 +68,7 @@ class ResultCache:
         self.folder = folder
 
     def load(self, name: str) -> dict[str, Any] | None:
-        """What was kept under a key; None where there is nothing, or nothing whole.
+        """Load what was kept under a key; None where there is nothing, or nothing whole.
 
         Raises:
             UserError: it is there, and cannot be read or is not what was written.

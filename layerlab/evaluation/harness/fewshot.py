@@ -32,7 +32,7 @@ class Shots:
     unfit: int = 0
 
     def told(self) -> str:
-        """In words, as a table shows it.
+        """Return the told in words, as a table shows it.
 
         Example:
             >>> Shots(asked=5, mean=3.25, least=2, shortened=7).told()

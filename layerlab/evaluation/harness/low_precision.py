@@ -61,7 +61,7 @@ class PrecisionSetting:
 def arithmetics(
     formats: str | None, policy: str | PathLike[str] | Policy | None
 ) -> tuple[PrecisionSetting, ...]:
-    """As loaded, and in each format with commas between, and under a policy.
+    """Return the arithmetics as loaded, and in each format with commas between, and under a policy.
 
     Raises:
         UserError: no such format, or a policy that cannot be read.

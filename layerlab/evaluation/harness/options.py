@@ -55,18 +55,21 @@ class Options:
                 raise UserError(f"{name} is {short_repr(value)}; expected {domain}")
 
     def scored(self, benchmark: Benchmark) -> str:
-        """The scoring that a benchmark is asked in; whoever is to reason writes the answer."""
+        """Return the scoring that a benchmark is asked in.
+
+        Whoever is to reason writes the answer.
+        """
         if self.explained(benchmark):
             return "gen"
         usual = benchmark.scorings[0]
         return str(self.scoring) if self.scoring in benchmark.scorings else usual
 
     def explained(self, benchmark: Benchmark) -> bool:
-        """Whether the examples of a benchmark come with explanations."""
+        """Return whether the examples of a benchmark come with explanations."""
         return self.cot and benchmark.explained
 
     def group(self, benchmark: Benchmark) -> str:
-        """The name of its tasks in lm-eval, asked in this way.
+        """Return the name of its tasks in lm-eval, asked in this way.
 
         Example:
             >>> from layerlab.evaluation.benchmarks.catalog import find_benchmark
@@ -84,7 +87,7 @@ class Options:
         return min(self.shots or 0, 1) if "one_shot" in benchmark.files else 0
 
     def changes(self, benchmark: Benchmark) -> dict[str, Any]:
-        """What the reader of its questions has to know."""
+        """Return what the reader of its questions has to know."""
         found: dict[str, Any] = {}
         if self.scored(benchmark) == "mean_nll":
             found["scoring"] = "mean_nll"
@@ -93,7 +96,7 @@ class Options:
         return found
 
     def deviations(self, benchmarks: Sequence[Benchmark]) -> list[str]:
-        """Where a benchmark is asked in another way than was wished, in words."""
+        """Return where a benchmark is asked in another way than was wished, in words."""
         found = []
         other = [one.title for one in benchmarks if self.scoring not in (None, self.scored(one))]
         if other:
@@ -108,12 +111,12 @@ class Options:
         return found
 
     def examples(self, benchmark: Benchmark) -> int | None:
-        """Examples that the engine is to show; None as the task declares."""
+        """Return examples that the engine is to show; None as the task declares."""
         return None if self.shots is None else min(self.shots, benchmark.most_shots)
 
     def _most(self, benchmark: Benchmark) -> int:
         return 1 if "one_shot" in benchmark.files else benchmark.most_shots
 
     def to_json(self) -> dict[str, Any]:
-        """As results keep it."""
+        """Return it as results keep it."""
         return asdict(self)

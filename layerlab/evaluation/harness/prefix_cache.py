@@ -45,7 +45,7 @@ class Forward:
         self._proven = False
 
     def __call__(self, ids: Tensor, need: int) -> Tensor:
-        """Logits of the last tokens of every row.
+        """Return logits of the last tokens of every row.
 
         Args:
             ids: batch x token, padded at the end with zeros.
@@ -77,7 +77,10 @@ class Forward:
         return logits[:, -keep:]
 
     def _shared(self, ids: Tensor, prefix: int, first: int) -> Tensor | None:
-        """Logits with the first `prefix` tokens run once; None where the model's cache forbids."""
+        """Return logits with the first `prefix` tokens run once.
+
+        None where the model's cache forbids.
+        """
         try:
             cache = self._begun(ids[:1, :prefix])
             if cache is not None:
@@ -91,7 +94,10 @@ class Forward:
         return None
 
     def _begun(self, ids: Tensor) -> DynamicCache | None:
-        """Keys and values of a beginning; None where the model keeps something else, or nothing."""
+        """Return keys and values of a beginning.
+
+        None where the model keeps something else, or nothing.
+        """
         options: dict[str, Any] = {"logits_to_keep": 1} if self._narrows else {}
         empty = DynamicCache(config=self.model.config)
         found = self.model(input_ids=ids, past_key_values=empty, use_cache=True, **options)
@@ -109,11 +115,14 @@ class Forward:
 
 
 def _shortest(ids: Tensor) -> int:
-    """Least number of tokens in a row; zeros at its end may be tokens, and are not counted."""
+    """Return least number of tokens in a row.
+
+    Zeros at its end may be tokens, and are not counted.
+    """
     last = torch.arange(1, ids.shape[1] + 1, device=ids.device)
     return max(1, int((last * (ids != 0)).amax(dim=1).min()))
 
 
 def _alike(ids: Tensor) -> int:
-    """Number of tokens that all rows begin with."""
+    """Return number of tokens that all rows begin with."""
     return int((ids == ids[:1]).all(dim=0).to(torch.int8).cumprod(0).sum())

@@ -15,7 +15,7 @@ DATA = "LAYERLAB_DATA"
 
 
 def engine() -> Any:
-    """The part that needs lm-eval, which is an extra.
+    """Return the part that needs lm-eval, which is an extra.
 
     Raises:
         UserError: it is not installed.
@@ -48,7 +48,7 @@ def data_from(folder: Path | None) -> Iterator[None]:
 
 
 def available(benchmarks: Sequence[Benchmark]) -> tuple[list[Benchmark], list[dict[str, str]]]:
-    """Benchmarks whose data is here, and the others with the reason.
+    """Return benchmarks whose data is here, and the others with the reason.
 
     Raises:
         UserError: none is.
@@ -80,7 +80,7 @@ def _refuse(left_out: Sequence[Mapping[str, str]]) -> None:
 def list_tasks(
     sitting: Any, options: Options, benchmarks: Sequence[Benchmark], left_out: list[dict[str, str]]
 ) -> list[Any]:
-    """The tasks of all benchmarks, in order; a benchmark that cannot be read is left out.
+    """List the tasks of all benchmarks, in order; a benchmark that cannot be read is left out.
 
     Raises:
         UserError: none can be read.

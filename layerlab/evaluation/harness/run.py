@@ -48,7 +48,7 @@ class LeafTask:
         return title if part == title else f"{title} {part}"
 
     def questions(self, limit: int | None) -> int:
-        """How many will be asked."""
+        """Return how many will be asked."""
         whole = len(self.task.eval_docs)
         return whole if limit is None else min(whole, limit)
 
@@ -71,7 +71,7 @@ class EvaluationRun:
     watch: Watch
 
     def records(self, leaves: list[LeafTask]) -> Iterator[dict[str, Any]]:
-        """Results of all tasks, in their order; those that are kept are not asked again.
+        """Yield results of all tasks, in their order; those that are kept are not asked again.
 
         Raises:
             UserError: the model has no tokenizer, a task fewer examples than were asked for, or
@@ -167,7 +167,7 @@ class EvaluationRun:
 
 
 def run_benchmarks(found: TaskResult) -> Mean:
-    """The score of a task: the mean of its questions', or one of their edits taken together.
+    """Return the score of a task: the mean of its questions', or one of their edits taken together.
 
     Source: fei23 for corrections, whose samples have counts of edits as their score.
     """

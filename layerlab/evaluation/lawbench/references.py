@@ -9,12 +9,12 @@ class Unreadable(Exception):
 
 
 def after(start: str, answer: str) -> str:
-    """The answer without the word that announces it."""
+    """Return the answer without the word that announces it."""
     return answer.replace(start, "")
 
 
 def letter(start: str, options: str, answer: str) -> str:
-    """The letter that follows `start`."""
+    """Return the letter that follows `start`."""
     found = re.match(f"{re.escape(start)}([{options}])", answer)
     if not found:
         raise Unreadable(f"{start}{options[0]}")
@@ -22,7 +22,7 @@ def letter(start: str, options: str, answer: str) -> str:
 
 
 def label(start: str, end: str, options: Sequence[str], answer: str) -> str:
-    """The one label between two wordings."""
+    """Label the one label between two wordings."""
     found = answer.removeprefix(start).removesuffix(end)
     if answer != start + found + end or found not in options:
         raise Unreadable(f"{start}{options[0]}{end}")
@@ -30,7 +30,10 @@ def label(start: str, end: str, options: Sequence[str], answer: str) -> str:
 
 
 def labels(start: str, end: str, between: str, answer: str) -> frozenset[str]:
-    """The labels of an answer; they need not be among the options, and then are never found."""
+    """Return the labels of an answer.
+
+    They need not be among the options, and then are never found.
+    """
     found = answer.removeprefix(start).removesuffix(end)
     if answer != start + found + end or not found:
         raise Unreadable(f"{start}...{between}...{end}")
@@ -38,14 +41,14 @@ def labels(start: str, end: str, between: str, answer: str) -> frozenset[str]:
 
 
 def articles(answer: str) -> frozenset[int]:
-    """Numbers of articles of the criminal law."""
+    """Return numbers of articles of the criminal law."""
     if not re.fullmatch(r"法条:刑法第\d+(、\d+)*条", answer):
         raise Unreadable("法条:刑法第264、266条")
     return frozenset(map(int, re.findall(r"\d+", answer)))
 
 
 def months(answer: str) -> int:
-    """A prison term."""
+    """Return a prison term."""
     found = re.fullmatch(r"刑期:(\d+)个月", answer)
     if not found:
         raise Unreadable("刑期:12个月")
@@ -53,7 +56,7 @@ def months(answer: str) -> int:
 
 
 def amount(answer: str) -> float:
-    """A sum of money."""
+    """Return a sum of money."""
     found = re.fullmatch(r"上文涉及到的犯罪金额:(\d+(?:\.\d+)?)元。", answer)
     if not found:
         raise Unreadable("上文涉及到的犯罪金额:2000.0元。")
@@ -61,7 +64,7 @@ def amount(answer: str) -> float:
 
 
 def entities(answer: str) -> dict[str, str]:
-    """Entities by their type; a blank answer holds none."""
+    """Return entities by their type; a blank answer holds none."""
     parts = [part.split(":") for part in answer.split(";") if part.strip()]
     if any(len(part) < 2 for part in parts):
         raise Unreadable("受害人:...;时间:...")
@@ -69,5 +72,5 @@ def entities(answer: str) -> dict[str, str]:
 
 
 def parts(answer: str) -> list[str]:
-    """The triggers of an answer, in their order."""
+    """Return the triggers of an answer, in their order."""
     return answer.split(";")

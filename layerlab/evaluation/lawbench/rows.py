@@ -29,7 +29,7 @@ class Rows:
 
 
 def scored_rows(number: str, *, shots: int = 0, folder: Path | None = None) -> Rows:
-    """The rows of one task.
+    """Return the rows of one task.
 
     Args:
         number: of the task, as `1-1`.

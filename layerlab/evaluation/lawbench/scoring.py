@@ -18,7 +18,7 @@ _UNSAID = {"无", "未提及"}
 
 
 def text(output: str, gold: str, *, words: Words) -> Mark:
-    """ROUGE-L over words.
+    """Return ROUGE-L over words.
 
     Source: fei23.
     Differs: an empty output counts as an abstention here; the source counts none in these tasks.
@@ -27,7 +27,7 @@ def text(output: str, gold: str, *, words: Words) -> Mark:
 
 
 def score_characters(output: str, gold: str) -> Mark:
-    """F1 over characters; an empty output is an abstention.
+    """Score F1 over characters; an empty output is an abstention.
 
     Source: fei23.
     """
@@ -35,7 +35,7 @@ def score_characters(output: str, gold: str) -> Mark:
 
 
 def score_choice(output: str, gold: str, *, options: Sequence[str]) -> Mark:
-    """Right if the gold option is the only one that occurs.
+    """Score right if the gold option is the only one that occurs.
 
     Source: fei23.
     """
@@ -43,7 +43,7 @@ def score_choice(output: str, gold: str, *, options: Sequence[str]) -> Mark:
 
 
 def score_label_set(output: str, gold: frozenset[str], *, options: Sequence[str]) -> Mark:
-    """F1 of the labels that occur.
+    """Score F1 of the labels that occur.
 
     Source: fei23.
     """
@@ -52,7 +52,7 @@ def score_label_set(output: str, gold: frozenset[str], *, options: Sequence[str]
 
 
 def score_entities(output: str, gold: Mapping[str, str], *, types: Sequence[str]) -> Mark:
-    """Soft F1 of the entities by their types.
+    """Score soft F1 of the entities by their types.
 
     Source: fei23.
     """
@@ -61,7 +61,7 @@ def score_entities(output: str, gold: Mapping[str, str], *, types: Sequence[str]
 
 
 def entities_in(output: str, types: Sequence[str]) -> dict[str, str]:
-    """What follows a type and a colon, up to the next space or line; the last mention wins.
+    """Return what follows a type and a colon, up to the next space or line; the last mention wins.
 
     Nothing is read from the last two characters of an output, and entities that are said to be
     absent are left out. A semicolon ends no entity, so that an answer on one line runs on.
@@ -84,7 +84,7 @@ def entities_in(output: str, types: Sequence[str]) -> dict[str, str]:
 
 
 def score_triggers(output: str, gold: Sequence[str]) -> Mark:
-    """Soft F1 of words in their order, between semicolons.
+    """Score soft F1 of words in their order, between semicolons.
 
     Source: fei23.
     """
@@ -92,7 +92,7 @@ def score_triggers(output: str, gold: Sequence[str]) -> Mark:
 
 
 def score_articles(output: str, gold: frozenset[int]) -> Mark:
-    """F1 of the numbers of articles.
+    """Score F1 of the numbers of articles.
 
     Source: fei23.
     """
@@ -101,7 +101,7 @@ def score_articles(output: str, gold: frozenset[int]) -> Mark:
 
 
 def articles_in(output: str) -> set[int]:
-    """The first number of each part between enumeration commas, without its paragraph (款).
+    """Return the first number of each part between enumeration commas, without its paragraph (款).
 
     Source: fei23.
 
@@ -119,7 +119,7 @@ def articles_in(output: str) -> set[int]:
 
 
 def score_correction(output: str, gold: str, *, source: str) -> Mark:
-    """F0.5 of the corrections of one sentence, approximate.
+    """Score F0.5 of the corrections of one sentence, approximate.
 
     Source: fei23.
     Differs: of difflib's edits, where the source has an aligner of its own. It takes one F of the

@@ -55,7 +55,7 @@ class Task:
         return self.judge(output, self.read(row["answer"]), **question)
 
     def left_out(self, answer: str) -> str | None:
-        """Why a row with this answer is not scored, or None where it is."""
+        """Return why a row with this answer is not scored, or None where it is."""
         return next((why for word, why in self.kept_out.items() if word in answer), None)
 
 

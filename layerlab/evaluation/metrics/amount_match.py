@@ -6,7 +6,7 @@ from layerlab.evaluation.metrics.mark import Mark
 
 
 def numbers_in(output: str) -> list[float]:
-    """The numbers of a text, in their order; signs and separators of thousands are not read.
+    """Return the numbers of a text, in their order; signs and separators of thousands are not read.
 
     Source: fei23, criminal damages.
 
@@ -18,7 +18,7 @@ def numbers_in(output: str) -> list[float]:
 
 
 def number_match(output: str, gold: float) -> Mark:
-    """Right if the gold number occurs among those of the output; no number is an abstention.
+    """Return right if the gold number occurs among those of the output; no number is an abstention.
 
     Source: fei23, criminal damages.
 

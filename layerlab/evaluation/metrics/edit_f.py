@@ -18,7 +18,7 @@ class EditCount(NamedTuple):
 
 
 def edits(source: str, target: str) -> set[Edit]:
-    """What turns one sentence into another: spans of `source`, and what stands there then.
+    """Return what turns one sentence into another: spans of `source`, and what stands there then.
 
     Source: Own, on difflib's matching.
 
@@ -35,7 +35,9 @@ def edits(source: str, target: str) -> set[Edit]:
 
 
 def edit_count(source: str, prediction: str, reference: str) -> EditCount:
-    """The edits of a prediction against those of the reference; equal span and text is right.
+    """Return the edits of a prediction against those of the reference.
+
+    Equal span and text is right.
 
     White space does not count; a prediction ends at most five characters after the reference's
     length, as in the source; an empty one is read as the words for "no content".
@@ -53,7 +55,7 @@ def edit_count(source: str, prediction: str, reference: str) -> EditCount:
 
 
 def edit_f(count: EditCount, *, beta: float = BETA) -> float:
-    """F score of corrections, in which precision weighs more than recall.
+    """Return f score of corrections, in which precision weighs more than recall.
 
     F = (1 + b^2) t / ((1 + b^2) t + b^2 m + n), with t right, n needless and m missed edits.
 

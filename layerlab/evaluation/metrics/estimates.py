@@ -38,7 +38,7 @@ class Mean:
         return self.value - WIDE * self.error, self.value + WIDE * self.error
 
     def told(self, percent: bool = True) -> str:
-        """As a table shows it: in percent, with its standard error.
+        """Return the told as a table shows it: in percent, with its standard error.
 
         Questions that all score alike have no spread to tell an error from, so none is shown.
 
@@ -77,7 +77,7 @@ def mark_accuracy(scores: Sequence[int | float]) -> Mean:
 
 
 def wilson(share: float, n: float) -> Ends | None:
-    """The score interval of a share, which is honest at 0 and 1 too, where its error is 0.
+    """Return the score interval of a share, which is honest at 0 and 1 too, where its error is 0.
 
         (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)   with   z = 1.96
 
@@ -103,13 +103,13 @@ def wilson(share: float, n: float) -> Ends | None:
 
 
 def with_interval(found: Mean) -> dict[str, float | None]:
-    """The 95 % interval of a mean and what it is made of, as results keep them."""
+    """Return the 95 % interval of a mean and what it is made of, as results keep them."""
     low, high = found.ends or (None, None)
     return {"low": low, "high": high, "effective_n": found.size}
 
 
 def paired_mean(ours: Sequence[int | float], theirs: Sequence[int | float]) -> Mean:
-    """Mean difference over the same questions; what makes a question hard for both cancels.
+    """Return mean difference over the same questions; what makes a question hard for both cancels.
 
     Args:
         ours: score of each question.
@@ -155,7 +155,10 @@ def combine_means(parts: Sequence[Mean], weights: Sequence[int | float] | None =
 
 
 def _size(parts: Sequence[Mean], shares: Sequence[float], value: float) -> float | None:
-    """The number of questions that a mean of shares is as sure as; None where others are in it."""
+    """Return the number of questions that a mean of shares is as sure as.
+
+    None where others are in it.
+    """
     counted = [(w, part.value, part.size) for w, part in zip(shares, parts, strict=True) if w]
     if any(size is None for _, _, size in counted):
         return None
@@ -167,6 +170,6 @@ def _size(parts: Sequence[Mean], shares: Sequence[float], value: float) -> float
 def match_scores(
     ours: Mapping[Any, float], theirs: Mapping[Any, float]
 ) -> tuple[list[float], list[float]]:
-    """Scores of the questions that both runs answered, in one order."""
+    """Match scores of the questions that both runs answered, in one order."""
     same = [key for key in ours if key in theirs]
     return [ours[key] for key in same], [theirs[key] for key in same]

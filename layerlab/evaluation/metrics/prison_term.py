@@ -13,7 +13,7 @@ _DIGITS = 4000
 
 
 def log_distance(months: int, gold_months: int) -> float:
-    """Distance of two terms: |ln(gold + 1) - ln(months + 1)|.
+    """Return distance of two terms: |ln(gold + 1) - ln(months + 1)|.
 
     0 means they are the same; ln 2 = 0.69 that one is about twice the other.
 
@@ -28,7 +28,7 @@ def log_distance(months: int, gold_months: int) -> float:
 
 
 def term_score(output: str, gold_months: int) -> Mark:
-    """Nearness of the term in an output to the gold one: 1 - log distance / ln 216.
+    """Return nearness of the term in an output to the gold one: 1 - log distance / ln 216.
 
     1 means the same number of months; 0 a distance of ln 216, and no term at all. A term further
     off than that is below 0, as the source leaves it, so that the mean of the rows is its score.
@@ -43,7 +43,7 @@ def term_score(output: str, gold_months: int) -> Mark:
 
 
 def months_in(output: str) -> int | None:
-    """The first number of months in a text; without one, its first number of years times 12.
+    """Return the first number of months in a text; without one, its first number of years times 12.
 
     A date counts too where it is the first: "2016年3月" reads as 3 months, as in the source.
 

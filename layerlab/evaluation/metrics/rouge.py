@@ -49,7 +49,7 @@ def rouge(
 
 
 def common_subsequence(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
-    """Length of the longest sequence that is left of both when some of their elements go.
+    """Return length of the longest sequence that is left of both when some of their elements go.
 
     Source: hyyro04: one bit for each element of `a`, one addition for each of `b`.
     Unit: elements.

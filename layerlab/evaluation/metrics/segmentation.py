@@ -36,7 +36,7 @@ class Words:
 
 @cache
 def _tokenizer() -> Any:
-    """A tokenizer of our own, which words added elsewhere in the process do not change."""
+    """Return a tokenizer of our own, which words added elsewhere in the process do not change."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it imports a module that is deprecated

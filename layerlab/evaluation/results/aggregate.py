@@ -67,7 +67,7 @@ def _of_benchmark(
 
 
 def unsound_remarks(benchmarks: Iterable[Record]) -> list[str]:
-    """A line for every model and benchmark at which the model computed what is no number."""
+    """Return a line for every model and benchmark at which the model computed what is no number."""
     return [
         f"{row['arm']}: {row['title']}: NaN or infinite logits at {row['unsound']:,} of "
         f"{row['n']:,} questions; they count as wrong, and the score says nothing of the model: "
@@ -78,7 +78,7 @@ def unsound_remarks(benchmarks: Iterable[Record]) -> list[str]:
 
 
 def group_rows(benchmarks: Iterable[Record]) -> list[dict[str, Any]]:
-    """Means of the source's groups and of all general benchmarks, by model."""
+    """Return means of the source's groups and of all general benchmarks, by model."""
     found: list[dict[str, Any]] = []
     for (arm,), rows in _group([one for one in benchmarks if whole(one)], "arm").items():
         parts = {str(row["benchmark"]): _mean(row) for row in rows}
@@ -94,7 +94,7 @@ def group_rows(benchmarks: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 def section_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Means of the parts of a benchmark that its authors name: levels, kinds, categories."""
+    """Return means of the parts of a benchmark that its authors name: levels, kinds, categories."""
     found: list[dict[str, Any]] = []
     for (arm, name), rows in _group(records, "arm", "benchmark").items():
         benchmark, parts = BENCHMARKS[name], _parts(rows)
@@ -111,7 +111,7 @@ def section_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def left_out_line(row: Record) -> str:
-    """Which benchmark was not asked, and why.
+    """Return which benchmark was not asked, and why.
 
     Example:
         >>> left_out_line({"title": "CSL", "reason": "CSL is not here"})
@@ -134,7 +134,7 @@ def _headings(benchmark: Benchmark) -> dict[str, dict[str, str]]:
 
 
 def _headed(benchmark: Benchmark, parts: Parts, headings: Mapping[str, str]) -> dict[str, Average]:
-    """Under headings, by the benchmark's own rule."""
+    """Return the headed under headings, by the benchmark's own rule."""
     if benchmark.average != "weighted":
         return means_by_heading(parts, headings)
     shares = {name: float(part.n) for name, part in parts.items()}
@@ -171,7 +171,7 @@ def _by(headings: Mapping[str, str]) -> Callable[[Record], str | None]:
 
 
 def _lost(rows: Iterable[Record]) -> bool:
-    """Whether no question that could be asked was answered with logits that are numbers."""
+    """Return whether no question that could be asked was answered with logits that are numbers."""
     rows = list(rows)
     unsound = sum(row.get("unsound") or 0 for row in rows)
     unfit = sum(row["shots"]["unfit"] for row in rows)
@@ -191,7 +191,10 @@ def _value(average: Average) -> dict[str, Any]:
 
 
 def _chance(benchmark: Benchmark, records: Sequence[Record]) -> float | None:
-    """The score of guessing, averaged as the scores are; None where nothing is chosen from."""
+    """Return the score of guessing, averaged as the scores are.
+
+    None where nothing is chosen from.
+    """
     chances = {str(one["subject"]): Mean(one["chance"] or 0.0, None, one["n"]) for one in records}
     if all(one["chance"] is None for one in records):
         return None
@@ -220,7 +223,7 @@ def _shots(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _others(records: Sequence[Record]) -> dict[str, float]:
-    """Further metrics of a benchmark that is one task."""
+    """Return further metrics of a benchmark that is one task."""
     if len(records) != 1:
         return {}
     return {

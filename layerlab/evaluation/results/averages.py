@@ -58,7 +58,7 @@ def official(
     *,
     without: Sequence[str] = (),
 ) -> Average:
-    """The official average of a benchmark.
+    """Return the official average of a benchmark.
 
     value = sum w m / sum w over its subjects, with w = 1, or the number of questions where the
     rule is weighted; standard error = sqrt(sum (w e)^2) / sum w, its subjects being independent.
@@ -86,7 +86,7 @@ def official(
 
 
 def macro(parts: Mapping[str, Mean], wanted: Sequence[str], what: str = "parts") -> Average:
-    """Plain mean: every part counts alike.
+    """Return plain mean: every part counts alike.
 
     Source: Own.
 
@@ -103,7 +103,7 @@ def weighted_mean(
     wanted: Sequence[str],
     what: str = "parts",
 ) -> Average:
-    """Mean of parts by their weights.
+    """Return mean of parts by their weights.
 
     Source: Own.
 
@@ -123,7 +123,7 @@ def weighted_mean(
 
 
 def means_by_heading(parts: Mapping[str, Mean], headings: Mapping[str, str]) -> dict[str, Average]:
-    """Plain means under headings, as LawBench's levels and kinds of task.
+    """Return plain means under headings, as LawBench's levels and kinds of task.
 
     Source: Own.
 
@@ -138,7 +138,7 @@ def means_by_heading(parts: Mapping[str, Mean], headings: Mapping[str, str]) -> 
 
 
 def group_means(parts: Mapping[str, Mean]) -> dict[str, Average]:
-    """Means of the general benchmarks by the source's groups, and of all eleven.
+    """Return means of the general benchmarks by the source's groups, and of all eleven.
 
     Source: pangu23, tables 5 and 6: the average of all is the plain mean of the eleven.
 

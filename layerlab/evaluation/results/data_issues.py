@@ -9,7 +9,7 @@ from layerlab.evaluation.lawbench.rows import scored_rows
 
 
 def remarks(benchmarks: Iterable[Benchmark]) -> list[str]:
-    """A line for each benchmark and each way in which its questions are odd.
+    """Return a line for each benchmark and each way in which its questions are odd.
 
     They are scored as published or left out, so that counts are the official ones.
     """
@@ -21,7 +21,7 @@ def remarks(benchmarks: Iterable[Benchmark]) -> list[str]:
 
 
 def _odd(benchmark: Benchmark) -> Iterator[str]:
-    """The first question of each kind, and how many more there are."""
+    """Yield the first question of each kind, and how many more there are."""
     found: dict[str, list[str]] = {}
     for subject in benchmark.subjects:
         for line in oddities(benchmark, subject, benchmark.split):
@@ -33,7 +33,7 @@ def _odd(benchmark: Benchmark) -> Iterator[str]:
 
 
 def _unscored(benchmark: Benchmark) -> Iterator[str]:
-    """Rows that the source leaves out of a task's score."""
+    """Yield rows that the source leaves out of a task's score."""
     for subject in benchmark.subjects:
         left_out = scored_rows(subject.name).left_out
         for why, count in Counter(left_out.values()).items():

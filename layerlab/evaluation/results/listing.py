@@ -16,7 +16,7 @@ WHOLE = 80
 
 
 def list_benchmarks(folder: Path | None = None) -> list[dict[str, Any]]:
-    """Every benchmark in a row.
+    """List every benchmark in a row.
 
     Args:
         folder: of the data; LAYERLAB_DATA where none is given.
@@ -41,7 +41,7 @@ def list_benchmarks(folder: Path | None = None) -> list[dict[str, Any]]:
 
 
 def _find(one: Benchmark, folder: Path | None) -> dict[str, Any]:
-    """Whether it is here; one that cannot be read hides no other."""
+    """Find whether it is here; one that cannot be read hides no other."""
     try:
         return {"here": is_here(one, folder), "fault": None}
     except UserError as error:
@@ -63,6 +63,6 @@ _COLUMNS: tuple[Column, ...] = (
 
 
 def render_listing(rows: list[dict[str, Any]], width: int = WHOLE) -> RenderableType:
-    """The rows for a terminal, in several tables where it is narrow."""
+    """Render the rows for a terminal, in several tables where it is narrow."""
     words = tuple(name for name, _ in _COLUMNS if name != "subjects")
     return grid(rows, _COLUMNS, words, None if width >= WHOLE else width)

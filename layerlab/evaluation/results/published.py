@@ -41,15 +41,15 @@ class Published:
     rows: Mapping[str, tuple[float, ...]]
 
     def cells(self, model: str) -> dict[str, float]:
-        """What was printed for a model, by what the columns are called here."""
+        """Return what was printed for a model, by what the columns are called here."""
         return dict(zip(self.parts, self.rows[model], strict=False))
 
     def printed(self, model: str) -> float:
-        """The average as printed."""
+        """Return the average as printed."""
         return self.rows[model][-1]
 
     def recomputed(self, model: str) -> Average:
-        """The average that the cells give by the rule.
+        """Return the average that the cells give by the rule.
 
         Source: Own.
         """
@@ -77,7 +77,7 @@ class Slip:
 
 @cache
 def tables() -> Mapping[int, Published]:
-    """Tables 5, 6, 8, 9 and 10 of the source, by their numbers.
+    """Return tables 5, 6, 8, 9 and 10 of the source, by their numbers.
 
     Source: pangu23, section 5.
 
@@ -96,7 +96,7 @@ def tables() -> Mapping[int, Published]:
 
 
 def slips() -> tuple[Slip, ...]:
-    """The averages of the source that do not follow from its cells.
+    """Return the averages of the source that do not follow from its cells.
 
     Source: Own.
     """
@@ -104,7 +104,7 @@ def slips() -> tuple[Slip, ...]:
 
 
 def find_tables(benchmark: str) -> tuple[Published, ...]:
-    """The tables that print a benchmark: its own one, or those with a column of it.
+    """Find the tables that print a benchmark: its own one, or those with a column of it.
 
     Source: pangu23, section 5.
 

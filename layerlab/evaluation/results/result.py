@@ -75,7 +75,7 @@ class EvaluationResult:
     folder: Path | None = None
 
     def frame(self, kind: str = "benchmarks") -> pd.DataFrame:
-        """One table of it.
+        """Return one table of it.
 
         Args:
             kind: "benchmarks", "subjects", "groups" (means of the source's headings), "sections"
@@ -89,7 +89,7 @@ class EvaluationResult:
         return pd.DataFrame([_flat(row) for row in self.content.get(kind, ())])
 
     def score(self, benchmark: str, arm: str | None = None) -> float:
-        """The score of a benchmark, from 0 to 1.
+        """Score the score of a benchmark, from 0 to 1.
 
         Args:
             benchmark: its name.
@@ -107,7 +107,7 @@ class EvaluationResult:
         )
 
     def table(self, width: int = 100, *, subjects: bool = False) -> RenderableType:
-        """What a terminal shows of it.
+        """Return what a terminal shows of it.
 
         Args:
             width: of the terminal in characters.
@@ -116,14 +116,14 @@ class EvaluationResult:
         return render_table(self.content, width, subjects=subjects)
 
     def told(self, width: int = 100, *, subjects: bool = False) -> str:
-        """The same as plain text."""
+        """Return the same as plain text."""
         console = Console(width=width, markup=False, highlight=False, color_system=None)
         with console.capture() as caught:
             console.print(self.table(width, subjects=subjects))
         return caught.get()
 
     def to_json(self) -> str:
-        """All of it as JSON."""
+        """Return all of it as JSON."""
         return json.dumps(self.content, ensure_ascii=False, indent=1)
 
     def save(self, folder: Path) -> "EvaluationResult":

@@ -19,12 +19,12 @@ LISTED = 6  # of names in a line
 
 
 def render_table(content: Row, width: int, *, subjects: bool = False) -> Group:
-    """Everything that a result holds, arm by arm, then what has to be known beside."""
+    """Render everything that a result holds, arm by arm, then what has to be known beside."""
     return Group(*_parts(content, width, subjects))
 
 
 def percent(value: float | None, error: float | None = None) -> str:
-    """A share of one in percent, with its standard error.
+    """Return a share of one in percent, with its standard error.
 
     Example:
         >>> percent(0.5, 0.0312), percent(None)
@@ -34,7 +34,7 @@ def percent(value: float | None, error: float | None = None) -> str:
 
 
 def format_score(row: Row) -> str:
-    """A score with its standard error; none where no question had logits that are numbers.
+    """Format a score with its standard error; none where no question had logits that are numbers.
 
     Example:
         >>> format_score({"score": 0.0, "error": 0.0, "n": 2, "lost": True})
@@ -46,7 +46,7 @@ def format_score(row: Row) -> str:
 
 
 def span(row: Row) -> str:
-    """The 95 % interval of a score, in percent.
+    """Return the 95 % interval of a score, in percent.
 
     Example:
         >>> span({"low": 0.0, "high": 0.65762}), span({"score": 1.0})
@@ -66,7 +66,7 @@ def grid(
     left: Sequence[str] = (),
     width: int | None = None,
 ) -> RenderableType:
-    """A table of rows; numbers stand to the right.
+    """Return a table of rows; numbers stand to the right.
 
     Args:
         left: headings of columns of words.
@@ -161,7 +161,7 @@ def _benchmarks(rows: Sequence[Row], width: int) -> RenderableType:
 
 
 def _how(row: Row) -> str:
-    """The average, the scoring, and what else is known of a score."""
+    """Return the average, the scoring, and what else is known of a score."""
     found = [_shorten(str(row["formula"]))]
     if "scoring" in row:
         found.append(f"{row['metric']} by {row['scoring']}" + ", explained" * bool(row["cot"]))
@@ -172,7 +172,7 @@ def _how(row: Row) -> str:
 
 
 def _shorten(formula: str) -> str:
-    """A formula that names only the first of many that are missing."""
+    """Shorten a formula that names only the first of many that are missing."""
     head, sign, names = formula.partition("; not run: ")
     listed = names.split(", ")
     more = f" and {len(listed) - LISTED} more" if len(listed) > LISTED else ""

@@ -46,7 +46,7 @@ _DENIED = (
 
 
 def extract_letter(output: str, letters: str, *, reasoned: bool = False) -> str | None:
-    """The letter of the option that an output chooses.
+    """Extract the letter of the option that an output chooses.
 
     In this order: the letter that the output begins with; the one that it calls the answer; the
     only one that occurs. Letters of which it says that they are not the answer count for nothing.

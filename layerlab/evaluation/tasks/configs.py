@@ -77,7 +77,7 @@ def _group(benchmark: Benchmark) -> str:
 
 
 def _variant(benchmark: Benchmark, name: str, changed: str) -> str:
-    """A group of the same tasks, asked or marked in another way."""
+    """Return a group of the same tasks, asked or marked in another way."""
     return (
         f"group: {benchmark.task}_{name}\n"
         f'group_alias: "{benchmark.title}, {name}"\n'

@@ -189,7 +189,7 @@ def _space(text: str, question: Item) -> Prompt:
 
 
 def _whole(texts: tuple[str, ...], question: Item) -> Prompt:
-    """Whole texts to compare, with nothing before them."""
+    """Return whole texts to compare, with nothing before them."""
     return Prompt(text="", choices=texts, target=texts[question.right[0]])
 
 

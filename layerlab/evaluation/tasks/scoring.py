@@ -12,7 +12,7 @@ from layerlab.evaluation.tasks.answer_extraction import extract_letter
 
 
 def likeliest(likelihoods: Sequence[float]) -> int:
-    """The place of the largest; of equal ones, the first.
+    """Return the place of the largest; of equal ones, the first.
 
     Source: Own.
 
@@ -24,7 +24,7 @@ def likeliest(likelihoods: Sequence[float]) -> int:
 
 
 def by_likelihood(likelihoods: Sequence[float], right: Sequence[int]) -> float:
-    """1 where the likeliest choice is right, else 0.
+    """Return 1 where the likeliest choice is right, else 0.
 
     Differs: AGIEval asks for all right options of some questions; one choice can name only one,
     so it is right where it is among them, as in lm-eval's own tasks. A likelihood that is no number
@@ -42,7 +42,7 @@ def by_likelihood(likelihoods: Sequence[float], right: Sequence[int]) -> float:
 
 
 def by_letter(output: str, letters: str, right: str, *, reasoned: bool = False) -> dict[str, float]:
-    """Whether a written answer names the right option; an abstention counts as wrong.
+    """Return whether a written answer names the right option; an abstention counts as wrong.
 
     Source: Own.
 
@@ -71,7 +71,7 @@ def by_value(output: str, reply: str) -> dict[str, float]:
 
 
 def _value(output: str) -> str:
-    """The value that an output ends in.
+    """Return the value that an output ends in.
 
     What is boxed, else what stands between the last dollars of its first line, else what follows
     the last "is" or "=" there.
@@ -88,7 +88,7 @@ def _value(output: str) -> str:
 
 
 def _braced(text: str) -> str:
-    """What the first pair of braces of a text holds."""
+    """Return what the first pair of braces of a text holds."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter == "{") - (letter == "}")
@@ -98,7 +98,7 @@ def _braced(text: str) -> str:
 
 
 def _plain(value: str) -> str:
-    """A value without what changes nothing in it."""
+    """Return a value without what changes nothing in it."""
     text = normal_form("NFKC", value)
     text = re.sub(r"\\(?:left|right|!|,|;|quad|text\{ ?[^}]*\})|[\s$]|\^\\circ", "", text)
     text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
@@ -107,7 +107,7 @@ def _plain(value: str) -> str:
 
 
 def summary(output: str) -> str:
-    r"""The first line of an output that says something.
+    r"""Return the first line of an output that says something.
 
     Source: Own.
 

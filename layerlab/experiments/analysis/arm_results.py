@@ -94,7 +94,7 @@ class ArmResults:
         return len(self.values) + len(self.diverged)
 
     def mean(self, name: str) -> float | None:
-        """Of a number of the results, over the seeds that did not diverge."""
+        """Return the mean of a number of the results, over the seeds that did not diverge."""
         if name == self.metric:
             numbers = list(self.values.values())
         else:
@@ -103,12 +103,12 @@ class ArmResults:
         return math.fsum(numbers) / len(numbers) if numbers else None
 
     def most(self, name: str) -> float | None:
-        """The largest of a number of the results."""
+        """Return the largest of a number of the results."""
         found = [run.value(name) for run in self.runs.values()]
         return max((one for one in found if one is not None), default=None)
 
     def sd(self) -> float | None:
-        """Of what is compared, from seed to seed."""
+        """Return the sd of what is compared, from seed to seed."""
         values = list(self.values.values())
         return deviation(values) if len(values) > 1 else None
 
@@ -122,14 +122,14 @@ class ArmResults:
         ]
 
     def _value(self, seed: int) -> float | None:
-        """Of both halves of the held-out text together."""
+        """Return the value of both halves of the held-out text together."""
         runs = [self.sweep[rate].get(seed) for rate in self.rates[seed]]
         parts = [None if run is None else run.halves(self.metric) for run in runs]
         even, odd = parts
         return None if even is None or odd is None else even[0] + odd[1]
 
     def _best(self, seeds: Collection[int], half: int) -> float | None:
-        """The best rate for some seeds, on one half of the blocks."""
+        """Return the best rate for some seeds, on one half of the blocks."""
         asked = {
             rate: {seed: run for seed, run in runs.items() if seed in seeds}
             for rate, runs in self.sweep.items()
@@ -152,7 +152,7 @@ def collect_arm(name: str, records: Sequence[RunRecord], metric: str) -> ArmResu
 
 
 def _try(sweep: Mapping[float, Runs], metric: str, half: int | None = None) -> dict[float, float]:
-    """Mean loss of each rate, on all blocks or on one half of them."""
+    """Return mean loss of each rate, on all blocks or on one half of them."""
     done = {
         rate: {seed: run for seed, run in runs.items() if run.finished}
         for rate, runs in sweep.items()

@@ -59,7 +59,7 @@ class Pair:
         return min(raw for raw, _ in both), min(after for _, after in both)
 
     def content(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the content as plain values."""
         found = self.evidence.found
         return {
             "arm": self.arm,
@@ -98,7 +98,7 @@ def judge_claims(
     family: Family,
     unit: str,
 ) -> list[dict[str, Any]]:
-    """Every claim of a recipe with its verdict, as plain values.
+    """Return every claim of a recipe with its verdict, as plain values.
 
     Args:
         rivals: the baseline of each arm.
@@ -120,7 +120,7 @@ def judge_claims(
 
 
 def tests(claim: Claim, rivals: Mapping[str, str]) -> list[list[Asked]]:
-    """The tests that a claim is made of, by its pairs."""
+    """Return the tests that a claim is made of, by its pairs."""
     return [_tests(claim, arm, rival) for arm, rival in pairs(claim, rivals)]
 
 
@@ -136,7 +136,7 @@ def _tests(claim: Claim, arm: str, rival: str) -> list[Asked]:
 
 
 def pairs(claim: Claim, rivals: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The pairs of arms that a claim is made of; of an order the better one comes first."""
+    """Yield the pairs of arms that a claim is made of; of an order the better one comes first."""
     groups = [[one] if isinstance(one, str) else list(one) for one in claim.arms]
     if claim.relation == "order":
         for better, worse in pairwise(groups):
@@ -153,7 +153,7 @@ def pairs(claim: Claim, rivals: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def _pair(
     asked: Sequence[Asked], section: CompareSection, stages: Sequence[Stage], family: Family
 ) -> Pair:
-    """A pair as the look that came last to any of its tests has it."""
+    """Return a pair as the look that came last to any of its tests has it."""
     test, stage = asked[0][0], stages[-1]
     judged = stages[max((family[one].look for one, _ in asked))]
     planned = section.seeds, section.rates if section.search == "grid" else ()
@@ -194,7 +194,7 @@ def _row(judged: Judged, level: Level, unit: str) -> dict[str, Any]:
 
 
 def _describe(judged: Judged, level: Level, unit: str) -> str:
-    """The verdict in a sentence, with the number that decides it."""
+    """Describe the verdict in a sentence, with the number that decides it."""
     count, told = len(judged.pairs), _decisive(judged)
     head = str(judged.word) + (" at this budget" if judged.word == "not decided" else "")
     if count > 1:
@@ -205,7 +205,7 @@ def _describe(judged: Judged, level: Level, unit: str) -> str:
 
 
 def _decisive(judged: Judged) -> Pair:
-    """The surest pair against a claim that fails; else the one that is least sure."""
+    """Return the surest pair against a claim that fails; else the one that is least sure."""
     if judged.word == "fails":
         return min(judged.pairs, key=lambda pair: pair.wrong[1])
     return max(judged.pairs, key=lambda pair: (pair.right[1], -pair.wrong[1]))

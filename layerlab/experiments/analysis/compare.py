@@ -107,7 +107,7 @@ def _read(found: Sequence[Path | RunRecord]) -> list[RunRecord]:
 def _plan(
     section: CompareSection, names: Sequence[str], records: Sequence[RunRecord]
 ) -> tuple[list[RunRecord], list[str]]:
-    """The runs that the plan knows, and a remark for each that it does not."""
+    """Plan the runs that the plan knows, and a remark for each that it does not."""
     kept, left = [], []
     for record in records:
         if record.arm not in names:
@@ -140,7 +140,7 @@ def _refuse_twice(records: Sequence[RunRecord]) -> None:
 def look_at_runs(
     section: CompareSection, rivals: Mapping[str, str], records: Sequence[RunRecord], metric: str
 ) -> tuple[list[Stage], Family]:
-    """The runs up to each look that was taken, and what came of every test at any.
+    """Return the runs up to each look that was taken, and what came of every test at any.
 
     Where none was, the stage is that of the first.
     """
@@ -219,7 +219,7 @@ def _rows(
 
 
 def _scale(side: ArmResults) -> str:
-    """The size that a verdict is about: what holds there may not hold at another."""
+    """Scale the size that a verdict is about: what holds there may not hold at another."""
     parameters, tokens = side.most("parameters"), side.most("tokens")
     if parameters is None or tokens is None:
         return ""
@@ -227,7 +227,7 @@ def _scale(side: ArmResults) -> str:
 
 
 def _unequal(stage: Stage) -> list[str]:
-    """A remark where arms vary unlike each other more than chance would have it."""
+    """Return a remark where arms vary unlike each other more than chance would have it."""
     p = stage.model.unequal() if stage.section.variance == "moderated" else None
     if p is None or p >= stage.level.alpha:
         return []
@@ -240,7 +240,7 @@ def _unequal(stage: Stage) -> list[str]:
 
 
 def _alone(rivals: Mapping[str, str]) -> list[str]:
-    """A remark where there is nothing to compare."""
+    """Return a remark where there is nothing to compare."""
     if any(name != rival for name, rival in rivals.items()):
         return []
     (name,) = rivals
@@ -248,7 +248,7 @@ def _alone(rivals: Mapping[str, str]) -> list[str]:
 
 
 def _one_text(stage: Stage, rivals: Mapping[str, str]) -> list[str]:
-    """A remark where intervals leave the choice of the held-out text out."""
+    """Return a remark where intervals leave the choice of the held-out text out."""
     found = [stage.difference(name, rival) for name, rival in rivals.items() if name != rival]
     if not any(one.text is None and one.interval for one in found):
         return []
@@ -262,7 +262,7 @@ def _missing(section: CompareSection, side: ArmResults) -> list[int]:
 
 
 def _stop(section: CompareSection, look: CompareSection | None) -> list[str]:
-    """A remark on looks: after how many seeds this was judged, and that it may be final."""
+    """Return a remark on looks: after how many seeds this was judged, and that it may be final."""
     if not section.looks:
         return []
     looks, most = ", ".join(map(str, section.looks)), len(section.seeds)
@@ -326,7 +326,7 @@ def _test(found: Difference, corrected: float | None = None) -> dict[str, Any]:
 
 
 def _start(side: ArmResults, base: ArmResults) -> float | None:
-    """The largest difference to the baseline before the first update, over shared seeds."""
+    """Return the largest difference to the baseline before the first update, over shared seeds."""
     pairs = [
         (run.value("step0_nats"), base.runs[seed].value("step0_nats"))
         for seed, run in side.runs.items()
@@ -337,7 +337,7 @@ def _start(side: ArmResults, base: ArmResults) -> float | None:
 
 
 def _mismatch(section: CompareSection, side: ArmResults, base: ArmResults) -> float | None:
-    """What matching left, in percent of the baseline's."""
+    """Return what matching left, in percent of the baseline's."""
     if section.match == "none":
         return None
     if section.match == "time":

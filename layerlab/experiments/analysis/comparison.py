@@ -40,7 +40,7 @@ class Comparison:
         return list(self.content.get("failed", ()))
 
     def row(self, arm: str) -> dict[str, Any]:
-        """The row of an arm.
+        """Return the row of an arm.
 
         Raises:
             UserError: there is no such arm.
@@ -53,7 +53,7 @@ class Comparison:
         )
 
     def frame(self, part: Part = "rows") -> "pd.DataFrame":
-        """A part of it as a table; of curves a row is a point of a run.
+        """Return a part of it as a table; of curves a row is a point of a run.
 
         Raises:
             UserError: there is no such part.
@@ -73,14 +73,14 @@ class Comparison:
         return pd.DataFrame(_points(self.content[part], part))
 
     def table(self, width: int = 100) -> "RenderableType":
-        """For a terminal of this width."""
+        """Return the table for a terminal of this width."""
         from layerlab.experiments.analysis.table import table
 
         return table(self.content, width)
 
 
 def plain(value: Any) -> Any:
-    """The same in what JSON has: no infinity, and nothing that is not a number."""
+    """Return the same in what JSON has: no infinity, and nothing that is not a number."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -17,7 +17,7 @@ Points = Mapping[str, list[Any]]
 
 
 def curves(record: RunRecord, chosen: bool) -> dict[str, Any]:
-    """The curves of a run, column by column.
+    """Return the curves of a run, column by column.
 
     Args:
         chosen: whether it ran at the rate that its arm is judged at.
@@ -34,7 +34,7 @@ def curves(record: RunRecord, chosen: bool) -> dict[str, Any]:
 
 
 def paired_curves(stage: Stage, rivals: Mapping[str, str], by: str) -> list[dict[str, Any]]:
-    """Each arm's difference to its baseline at each evaluation, with its interval.
+    """Return each arm's difference to its baseline at each evaluation, with its interval.
 
     Each is that of the table, with the losses of its moment.
 
@@ -72,7 +72,7 @@ def _points(
 def _by_point(
     runs: Mapping[int, RunRecord], by: str, metric: str
 ) -> dict[int | float, dict[int, float]]:
-    """Values by point, then by seed."""
+    """Return values by point, then by seed."""
     found: dict[int | float, dict[int, float]] = {}
     for seed, record in runs.items():
         events = [event for event in record.events if event.get("kind") == "evaluation"]
@@ -93,5 +93,5 @@ def _columns(record: RunRecord, kind: str, names: Sequence[str]) -> Points:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinity and nothing that is not a number."""
+    """Return JSON has no infinity and nothing that is not a number."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

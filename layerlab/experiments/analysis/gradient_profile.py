@@ -31,7 +31,7 @@ def gradient_ratio(record: RunRecord) -> float | None:
 
 
 def profiles(record: RunRecord) -> dict[int, list[float]]:
-    """Logarithms of the gradient norm of every block, the first one first, by update.
+    """Return logarithms of the gradient norm of every block, the first one first, by update.
 
     Unit: powers of ten. A reading that lacks a block, or has one of norm 0, is left out.
     """
@@ -50,7 +50,7 @@ def profiles(record: RunRecord) -> dict[int, list[float]]:
 
 
 def gradients(section: CompareSection, sides: Mapping[str, ArmResults]) -> list[dict[str, Any]]:
-    """Profiles of the runs that are judged, where a claim is on gradients, as plain values.
+    """Return profiles of the runs that are judged, where a claim is on gradients, as plain values.
 
     `start` is the first reading, before any update, and `mean` that of all readings.
     """

@@ -58,14 +58,14 @@ class Stage:
         return difference
 
     def difference(self, arm: str, rival: str, measure: str = LOSS) -> Difference:
-        """Of two arms: of their losses, or of what else was counted."""
+        """Return the difference of two arms: of their losses, or of what else was counted."""
         key = arm, rival, measure
         if key not in self._found:
             self._found[key] = self._difference(*key)
         return self._found[key]
 
     def evidence(self, test: PairTest) -> Evidence:
-        """What the runs say of the pair of a test."""
+        """Return what the runs say of the pair of a test."""
         arm, rival = self.sides[test.arm], self.sides[test.rival]
         return Evidence(
             found=self.difference(test.arm, test.rival, test.measure),
@@ -89,7 +89,7 @@ def collect_arms(
     metric: str,
     seeds: Collection[int],
 ) -> dict[str, ArmResults]:
-    """The sides of a comparison, of these seeds."""
+    """Collect the sides of a comparison, of these seeds."""
     kept = [one for one in records if one.seed in seeds]
     return {
         name: collect_arm(name, [one for one in kept if one.arm == name], metric) for name in names

@@ -6,7 +6,7 @@ UNIT = "loss spikes a run"
 
 
 def count(run: RunRecord) -> float | None:
-    """How many there were; None where nobody listened."""
+    """Count how many there were; None where nobody listened."""
     if not run.manifest["recipe"].get("monitor", {}).get("every"):
         return None
     alarms = (one for one in run.events if one.get("kind") == "alarm")

@@ -13,7 +13,7 @@ _COUNTS: Mapping[str, Callable[[RunRecord], float | None]] = {
 
 
 def last_readings(measure: str, runs: Mapping[int, RunRecord]) -> dict[int, float]:
-    """The number of each run that has ended, by seed; nothing of runs that were not watched.
+    """Return the number of each run that has ended, by seed; nothing of runs that were not watched.
 
     Args:
         measure: of a claim; one of `UNITS`, which has its unit.

@@ -17,7 +17,7 @@ _BLIND = ("baseline", "no verdict")
 
 
 def disclose_added_seeds(content: Content, file: Path) -> dict[str, Any]:
-    """A comparison with the seeds of its first look, and a remark on those that came later.
+    """Return a comparison with the seeds of its first look, and a remark on those that came later.
 
     Runs that went on after an interruption came later too, but their seeds were planned before.
 
@@ -37,7 +37,7 @@ def disclose_added_seeds(content: Content, file: Path) -> dict[str, Any]:
 
 
 def _seen(content: Content) -> set[str]:
-    """The runs that a table has shown the results of, without those of baselines."""
+    """Return the runs that a table has shown the results of, without those of baselines."""
     arms = {row["arm"] for row in content.get("rows", ()) if row["verdict"] not in _BLIND}
     return {run["run"] for run in content.get("runs", ()) if run["arm"] in arms}
 

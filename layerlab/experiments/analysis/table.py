@@ -51,7 +51,7 @@ _FOLDING = ("verdict", "interval", "detectable", "arm")
 
 
 def table(content: Mapping[str, Any], width: int) -> Group:
-    """The rows, then each verdict in words, then what has to be known beside.
+    """Return the rows, then each verdict in words, then what has to be known beside.
 
     No column is left out: what finds no room beside the verdicts has a table below them.
     """
@@ -68,7 +68,7 @@ def table(content: Mapping[str, Any], width: int) -> Group:
 
 
 def differences(rows: Sequence[Row]) -> list[str]:
-    """In what each arm differs from its baseline, a line for each that has one."""
+    """Return in what each arm differs from its baseline, a line for each that has one."""
     return [
         f"{row['arm']} against {row['against']}: {_departure(row.get('differs'))}"
         for row in rows
@@ -81,7 +81,7 @@ def _columns(names: Collection[str]) -> list[Column]:
 
 
 def _choose(content: Mapping[str, Any], width: int) -> list[str]:
-    """The columns that find room between the arm and its verdict.
+    """Choose the columns that find room between the arm and its verdict.
 
     What decides may fold the words of others for it; what costs stands together or not at all.
     """
@@ -135,7 +135,7 @@ def _cells(
 
 
 def _widths(content: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, int]:
-    """Characters that each column asks for, with the arm and its verdict around them."""
+    """Return characters that each column asks for, with the arm and its verdict around them."""
     whole = [_ARM, *columns, _VERDICT]
     found = {name: len(name) for name, _ in whole}
     for row in content["rows"]:

@@ -78,7 +78,7 @@ class Verdict:
 
 
 def judge(case: Case) -> Verdict:
-    """The verdict on an arm."""
+    """Judge the verdict on an arm."""
     word = _word(case)
     parts = [
         _sentence(case, word),
@@ -92,7 +92,7 @@ def judge(case: Case) -> Verdict:
 
 
 def number(value: int | float, sign: bool = False) -> str:
-    """Four decimals, or two digits of what is smaller than they show.
+    """Return four decimals, or two digits of what is smaller than they show.
 
     Example:
         >>> number(0.01234), number(-0.000012), number(0.5, sign=True)
@@ -230,7 +230,7 @@ def _evidence(case: Case) -> str:
 
 
 def later_said(later: Difference | None, decided: Evidence, unit: str) -> str:
-    """What the seeds after the deciding look say; the word stands whatever they do.
+    """Return what the seeds after the deciding look say; the word stands whatever they do.
 
     Args:
         later: over all seeds; None where the last look decided.
@@ -247,7 +247,7 @@ def later_said(later: Difference | None, decided: Evidence, unit: str) -> str:
 
 
 def interval_said(found: Difference) -> str:
-    """The interval, and what part of it is the seeds' and what the text's."""
+    """Return the interval, and what part of it is the seeds' and what the text's."""
     low, high = found.interval or (0.0, 0.0)
     told = (
         f"{_percent(found.level.confidence)} interval {number(low, True)} to {number(high, True)}"

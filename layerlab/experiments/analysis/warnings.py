@@ -17,7 +17,7 @@ def remarks(
     contrasts: Sequence[SettingDifference],
     worse: Collection[str] = (),
 ) -> list[str]:
-    """On rates, seeds, divergence and declared differences.
+    """Return the remarks on rates, seeds, divergence and declared differences.
 
     Args:
         worse: arms with that verdict.
@@ -33,7 +33,7 @@ def remarks(
 
 
 def loose(name: str, baseline: str, match: str, percent: float | None) -> str | None:
-    """A sentence where matching left something between two sides."""
+    """Return a sentence where matching left something between two sides."""
     if percent is None or abs(percent) <= LOOSE:
         return None
     return f"{name} is matched by {match} and still differs from {baseline} by {percent:+.2f} %"

@@ -14,7 +14,7 @@ TABLES = 2  # times the journals: a page and the tables beside it hold their num
 
 
 def checkpoint_bytes(recipe: TrainingRecipe) -> int:
-    """The most that a resolved recipe's run takes for its checkpoints while it is under way.
+    """Return the most that a resolved recipe's run takes for its checkpoints while it is under way.
 
     A new one is whole before the oldest goes; a finished run keeps none.
 
@@ -58,7 +58,7 @@ def _model(recipe: TrainingRecipe) -> int:
 
 
 def page_bytes(journals: int) -> int:
-    """A report with what lies beside it, of runs with so many bytes of journals.
+    """Return a report with what lies beside it, of runs with so many bytes of journals.
 
     Unit: bytes.
     """

@@ -106,7 +106,7 @@ class Estimate:
         return sum(side.runs * side.flops for side in self.sides)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts, numbers and texts."""
+        """Return plain dicts, numbers and texts."""
         totals = (
             "runs",
             "slots",
@@ -125,7 +125,7 @@ class Estimate:
         }
 
     def table(self, width: int = 120) -> Any:
-        """A row per arm, and what all runs take together, for a terminal of this width."""
+        """Return a row per arm, and what all runs take together, for a terminal of this width."""
         from layerlab.experiments.estimate.table import (
             estimate_table,  # drawing is asked for on a terminal alone
         )
@@ -142,7 +142,7 @@ def estimate(
     processes: bool = True,
     lockstep: bool = False,
 ) -> Estimate:
-    """What the runs of a plan cost together.
+    """Estimate what the runs of a plan cost together.
 
     Args:
         runs: at least one, resolved.
@@ -198,7 +198,7 @@ def _crowd(
 
 
 def _in_one(crowd: Sequence[ArmEstimate]) -> int:
-    """Bytes of runs in one process: what each holds, and the pass of one after the other."""
+    """Return bytes of runs in one process: what each holds, and the pass of one after the other."""
     passing = max(side.activations for side in crowd)
     return passing + sum(side.memory - side.activations for side in crowd)
 
@@ -239,7 +239,7 @@ def _side(runs: Sequence[RunSpec], pace: StepTime, peak: float | None) -> ArmEst
 
 
 def _reading(recipe: TrainingRecipe, pace: StepTime, validation: int) -> float:
-    """Seconds of a run's evaluations, which read each token forward only."""
+    """Return seconds of a run's evaluations, which read each token forward only."""
     if recipe.evaluate.blocks is not None:
         validation = min(validation, recipe.evaluate.blocks * (recipe.data.block or validation))
     updates = recipe.train.updates or 0

@@ -26,7 +26,7 @@ print(time.process_time() + sum(os.times()[2:4]))
 
 
 def startup_seconds(device: str, *, measure: bool = True) -> float:
-    """Seconds until the process of a run can begin with its work.
+    """Return seconds until the process of a run can begin with its work.
 
     It is measured once for each machine and each set of versions. On a CPU it is processor time,
     as a pace is; else it is time as it passes, much of which a GPU takes to wake up.
@@ -51,7 +51,7 @@ def startup_seconds(device: str, *, measure: bool = True) -> float:
 
 
 def free_memory(device: str) -> int | None:
-    """Bytes of memory that are free for runs; None where the device does not tell."""
+    """Return bytes of memory that are free for runs; None where the device does not tell."""
     place = torch.device(device)
     if place.type == "cpu":
         return int(psutil.virtual_memory().available)
@@ -61,7 +61,7 @@ def free_memory(device: str) -> int | None:
 
 
 def _measure(device: str) -> float | None:
-    """None where no process can be started like this."""
+    """Measure none where no process can be started like this."""
     begun = time.perf_counter()
     said: Any = subprocess.run(
         [sys.executable, "-P", "-c", STARTED, device], capture_output=True, text=True, check=False

@@ -60,7 +60,7 @@ class StepTime:
 def measure_step_time(
     run: RunSpec, flops: int, peak: float | None, *, measure: bool = True
 ) -> StepTime:
-    """The pace of a run, measured in at most three seconds or so; else by formula.
+    """Measure the pace of a run, measured in at most three seconds or so; else by formula.
 
     Models that are compiled are measured as they are before, which takes no minute of compiling.
 
@@ -82,7 +82,7 @@ def measure_step_time(
 def cached_step_times(
     runs: Mapping[str, RunSpec], flops: Mapping[str, int], peak: float
 ) -> dict[str, float]:
-    """Seconds of an update of each arm, as they were first measured on this machine.
+    """Return seconds of an update of each arm, as they were first measured on this machine.
 
     They no longer change: a plan that divides time by them is then the same each time, and what it
     has begun can be resumed. Arms take turns, and the fastest of their turns counts, so that no arm
@@ -118,7 +118,7 @@ def _turns(runs: Mapping[str, RunSpec], flops: Mapping[str, int], peak: float) -
 
 
 def _timeless(run: RunSpec) -> list[Any]:
-    """All that the time of an update depends on."""
+    """Return all that the time of an update depends on."""
     recipe = run.recipe
     kept = recipe.decisive()
     train = {
@@ -132,7 +132,7 @@ def _timeless(run: RunSpec) -> list[Any]:
 
 
 def _fits(run: RunSpec) -> bool:
-    """Whether the model can be had here in a moment."""
+    """Return whether the model can be had here in a moment."""
     recipe = run.recipe
     found = design_model(recipe)
     size = account(found.spec, found.shape).parameters
@@ -145,7 +145,7 @@ def _fits(run: RunSpec) -> bool:
 
 
 def _assumed_activations(run: RunSpec) -> int:
-    """Bytes: what a Llama block keeps of each token, and the logits with their gradient."""
+    """Return bytes: what a Llama block keeps of each token, and the logits with their gradient."""
     shape, recipe = design_model(run.recipe).shape, run.recipe
     size = 4 if recipe.train.precision == "fp32" else 2
     layer = (10 * shape.width + 4 * shape.inner) * size
@@ -154,7 +154,7 @@ def _assumed_activations(run: RunSpec) -> int:
 
 
 def _rows(run: RunSpec) -> int:
-    """Sequences of a forward pass in one process, as the loop splits its batch."""
+    """Return sequences of a forward pass in one process, as the loop splits its batch."""
     train = run.recipe.train
     return MicroBatcher(train.batch // run.recipe.run.processes, train.micro_batch).size
 
@@ -186,7 +186,7 @@ class _Trial:
         self.tokens: Tensor = drawn.to(self.device)
 
     def pace(self) -> StepTime:
-        """Once to warm up and to see what is kept, then for the time."""
+        """Return once to warm up and to see what is kept, then for the time."""
         kept = _Kept(self.model)
         with self._rounded():
             with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
@@ -239,7 +239,7 @@ class _Trial:
         return emulation(self.model, self.recipe.emulate, seed=0, update=0)
 
     def _longer(self) -> float:
-        """How many times the work of a token of the trial a token of a whole block is."""
+        """Return how many times the work of a token of the trial a token of a whole block is."""
         if self.length == self.block:
             return 1.0
         shorter = replace(self.shape, context=self.length)
@@ -247,7 +247,7 @@ class _Trial:
 
 
 def _portion(tokens: int, rows: int, block: int) -> tuple[int, int]:
-    """Sequences and their length, of so many tokens at most.
+    """Return sequences and their length, of so many tokens at most.
 
     Example:
         >>> _portion(1000, 16, 128), _portion(100, 16, 128), _portion(10**9, 16, 128)

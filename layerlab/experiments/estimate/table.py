@@ -14,7 +14,7 @@ BESIDE = {"embedding + head", "FLOP per run", "memory", "disk"}
 
 
 def estimate_table(estimate: Any, width: int) -> Group:
-    """A row per arm, and what all runs take together."""
+    """Estimate a row per arm, and what all runs take together."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     columns = _columns(estimate.sides)
     kept = [name for name in columns if width >= NARROW or name not in BESIDE]
@@ -66,7 +66,7 @@ def _lines(estimate: Any) -> list[str]:
 
 
 def _conditions(estimate: Any) -> list[str]:
-    """Under which the times and the memory are what they are."""
+    """Return the conditions under which the times and the memory are what they are."""
     lines = [f"peak, by square matrix products: {amount(estimate.peak, 'FLOP/s')}"]
     if estimate.cluster:
         lines.append("times are those of this machine, and nothing waits in the cluster's queue")
@@ -86,7 +86,7 @@ def _conditions(estimate: Any) -> list[str]:
 
 
 def _together(estimate: Any) -> str:
-    """How many runs there are, and how they share their time."""
+    """Return how many runs there are, and how they share their time."""
     if estimate.runs == 1:
         return "1 run"
     if estimate.lockstep:
@@ -95,7 +95,7 @@ def _together(estimate: Any) -> str:
 
 
 def _savings(sides: Sequence[Any]) -> str:
-    """Of all arms alike, or of the first ones by their names."""
+    """Return the savings of all arms alike, or of the first ones by their names."""
     told = {side.arm: _save(side.token_flops) for side in sides}
     if len({*told.values()}) == 1:
         return told[sides[0].arm]

@@ -82,7 +82,7 @@ def run_one(run: RunSpec, folder: Path, watch: Watch | None = None) -> dict[str,
 
 
 def is_here(settings: RunSection) -> bool:
-    """Whether a single run is carried out in the process that asks for it.
+    """Return whether a single run is carried out in the process that asks for it.
 
     Example:
         >>> is_here(RunSection()), is_here(RunSection(processes=2))
@@ -169,7 +169,7 @@ def _skip(run: RunSpec, out: Path) -> RunOutcome | None:
 
 
 def finished_result(run: RunSpec, folder: Path) -> dict[str, Any] | None:
-    """The result of a run, where its folder holds it whole."""
+    """Return the result of a run, where its folder holds it whole."""
     result = read_result(folder)
     return result if result and result.get("run") == run.name else None
 
@@ -179,10 +179,10 @@ class Work(Protocol):
     """A run that was handed out, to processes here or to a cluster."""
 
     def code(self) -> int | None:
-        """Its exit code; None while it waits or goes on."""
+        """Return its exit code; None while it waits or goes on."""
 
     def running(self) -> bool:
-        """Whether it goes on now, and so should be heard of."""
+        """Return whether it goes on now, and so should be heard of."""
 
     def stop(self) -> None:
         """Ask for a checkpoint and an end."""
@@ -191,7 +191,7 @@ class Work(Protocol):
         """End it at once."""
 
     def words(self, most: int = 20) -> list[str]:
-        """The last lines that it said."""
+        """Return the last lines that it said."""
 
 
 class _Executor(NamedTuple):
@@ -253,7 +253,7 @@ class _Pool:
         self.active.append(_Active(run, folder, attempt, place, work, Heartbeat(folder)))
 
     def _over(self, one: _Active) -> bool:
-        """Whether a run has come to an end; tells what is new, and ends one that hangs."""
+        """Return whether a run has come to an end; tells what is new, and ends one that hangs."""
         over = one.work.code() is not None
         event = one.sign.news()
         if event is not None:
@@ -266,7 +266,7 @@ class _Pool:
         return over
 
     def _again(self, one: _Active) -> list[tuple[RunSpec, int]]:
-        """A run that ended too soon is put back in the queue; any other has its outcome."""
+        """Return a run that ended too soon is put back in the queue; any other has its outcome."""
         self.active.remove(one)
         code, result = one.work.code(), finished_result(one.run, one.folder)
         if result is None and code != WRONG and one.attempt < self.settings.attempts:
@@ -314,7 +314,7 @@ def wait_for(done: Callable[[], bool], seconds: float) -> bool:
 
 
 def _why(one: _Active) -> str:
-    """Why a run ended that has no result."""
+    """Return why a run ended that has no result."""
     code = one.work.code() or 0
     if one.hung:
         return "it said nothing for longer than run.timeout"

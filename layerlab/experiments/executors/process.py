@@ -56,7 +56,7 @@ class RunProcess:
                 place.pin(own.pid)
 
     def code(self) -> int | None:
-        """The exit code of the run: None while it goes on, else the first that is not 0."""
+        """Return the exit code of the run: None while it goes on, else the first that is not 0."""
         codes = [one.poll() for one in self._all]
         bad = [code for code in codes if code]
         if bad and self._bad is None:
@@ -68,7 +68,7 @@ class RunProcess:
         return self._bad if bad or None in codes else 0
 
     def running(self) -> bool:
-        """Whether it goes on: here nothing waits."""
+        """Return whether it goes on: here nothing waits."""
         return self.code() is None
 
     def stop(self, sign: int = signal.SIGTERM) -> None:
@@ -88,12 +88,12 @@ class RunProcess:
             one.wait()
 
     def words(self, most: int = 20) -> list[str]:
-        """The last lines that were said since it was started."""
+        """Return the last lines that were said since it was started."""
         return tail(self.folder / LOG, most, self._said)
 
 
 def tail(file: Path, most: int, start: int = 0) -> list[str]:
-    """The last lines of a file, but for empty ones; none where there is no such file.
+    """Return the last lines of a file, but for empty ones; none where there is no such file.
 
     Args:
         start: where in the file to begin at the earliest.
@@ -122,7 +122,7 @@ def ranks(count: int) -> list[dict[str, str]]:
 
 
 def _free() -> int:
-    """A port that nobody listens on."""
+    """Return a port that nobody listens on."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         number: int = found.getsockname()[1]

@@ -28,7 +28,7 @@ class Slot:
     gpus: str | None = None
 
     def environment(self) -> dict[str, str]:
-        """What has to be set before the process imports torch."""
+        """Return what has to be set before the process imports torch."""
         threads = str(self.threads)
         found = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         return found if self.gpus is None else found | {"CUDA_VISIBLE_DEVICES": self.gpus}
@@ -43,7 +43,7 @@ class Slot:
 
 
 def slots(settings: RunSection) -> list[tuple[Slot, ...]]:
-    """A place for each run that is carried out at one time: a slot per process of the run.
+    """Return a place for each run that is carried out at one time: a slot per process of the run.
 
     As many as there are physical cores for all their threads, or GPUs, unless `run.slots` says
     otherwise. Two threads on one core would slow each other down, and threads that wander cost
@@ -61,7 +61,7 @@ def slots(settings: RunSection) -> list[tuple[Slot, ...]]:
 
 
 def fit_at_once(settings: RunSection, runs: int) -> int:
-    """How many of so many runs go on at one time, here or on a cluster.
+    """Fit how many of so many runs go on at one time, here or on a cluster.
 
     A GPU that is not here is counted as one, so that what is for another machine can be planned.
 
@@ -124,7 +124,7 @@ def cores() -> list[tuple[int, ...]]:
 
 
 def _siblings(number: int) -> set[int]:
-    """The hardware threads of the core that one of them belongs to."""
+    """Return the hardware threads of the core that one of them belongs to."""
     try:
         text = Path(_SIBLINGS.format(number)).read_text(encoding="ascii").strip()
         spans = [span.partition("-") for span in text.split(",")]
@@ -135,7 +135,7 @@ def _siblings(number: int) -> set[int]:
 
 
 def _allow(count: int) -> int:
-    """At most as many cores as the container is given time for."""
+    """Return at most as many cores as the container is given time for."""
     try:
         quota, period = Path(_QUOTA).read_text(encoding="ascii").split()
         return max(1, min(count, round(int(quota) / int(period))))
@@ -144,7 +144,7 @@ def _allow(count: int) -> int:
 
 
 def gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -72,7 +72,7 @@ class Task:
         return code
 
     def checkpoint(self) -> Any:
-        """Preempted, or out of time: let the run write a checkpoint, and submit it again."""
+        """Return preempted, or out of time: let the run write a checkpoint, and submit it again."""
         from submitit.helpers import DelayedSubmission
 
         self._stop()
@@ -120,7 +120,10 @@ class Cluster:
         self._ahead: dict[Path, Any] = {}
 
     def rows(self, folders: Sequence[Path]) -> list[tuple[Slot, ...]]:
-        """Places for runs; Slurm, which has a queue of its own, is handed all of them at once."""
+        """Return places for runs.
+
+        Slurm, which has a queue of its own, is handed all of them at once.
+        """
         if self.queue is None:
             return slots(self.settings)
         place = (Slot(threads=self.settings.threads),) * self.settings.processes
@@ -130,7 +133,7 @@ class Cluster:
         return [place] * len(folders)
 
     def start(self, folder: Path, place: tuple[Slot, ...]) -> "Job":
-        """The job of a run: the one of the array, or a new one."""
+        """Return the job of a run: the one of the array, or a new one."""
         job = self._ahead.pop(folder, None) or self._submitted([folder], place)[0]
         return Job(job, folder, self.queue)
 
@@ -152,7 +155,7 @@ class Job:
         self._gone: float | None = None
 
     def code(self) -> int | None:
-        """The exit code of the run; 1 where the job is gone and has left none."""
+        """Return the exit code of the run; 1 where the job is gone and has left none."""
         if self._job.paths.result_pickle.exists():
             return 1 if self._job.exception() else int(self._job.result())
         if self._state() is not None:
@@ -163,7 +166,7 @@ class Job:
         return 1 if time.monotonic() - self._gone > LOOK else None
 
     def running(self) -> bool:
-        """Whether the job has been given a machine."""
+        """Return whether the job has been given a machine."""
         return self._state() == "RUNNING"
 
     def stop(self) -> None:
@@ -179,12 +182,12 @@ class Job:
             self._job.cancel(check=False)
 
     def words(self, most: int = 20) -> list[str]:
-        """The last lines of the run's log, or what Slurm said of the job."""
+        """Return the last lines of the run's log, or what Slurm said of the job."""
         found = tail(self._folder / "log.txt", most)
         return found or tail(self._job.paths.stderr, most)
 
     def _state(self) -> str | None:
-        """As Slurm names it; None when the job is gone."""
+        """Return the state as Slurm names it; None when the job is gone."""
         if self._queue is not None:
             return self._queue.state(self._job.job_id)
         return None if self._job.done() else "RUNNING"
@@ -199,7 +202,7 @@ class Queue:
         self._seen: set[str] = set()
 
     def state(self, job: str) -> str | None:
-        """As Slurm names it; None when the job is gone."""
+        """Return the state as Slurm names it; None when the job is gone."""
         if time.monotonic() - self._asked >= LOOK or job not in self._seen:
             self._ask()
             self._seen.add(job)
@@ -216,7 +219,7 @@ class Queue:
 
 
 def _refuse(error: Exception) -> UserError:
-    """Slurm's own words, as of a partition that is not there, are on the last line."""
+    """Return Slurm's own words, as of a partition that is not there, are on the last line."""
     said = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
     remedy = "mend [run.slurm] of the recipe"
     if any(one in said for one in _UNREACHED):
@@ -250,7 +253,7 @@ def _executor(folder: Path, settings: RunSection) -> Any:
 
 
 def _parameters(settings: RunSection) -> dict[str, Any]:
-    """The settings of a job, by submitit's names."""
+    """Return the settings of a job, by submitit's names."""
     asked = settings.slurm
     cores = settings.threads * settings.processes
     found: dict[str, Any] = {

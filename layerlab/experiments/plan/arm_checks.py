@@ -44,7 +44,7 @@ def check_comparable(section: CompareSection, runs: Sequence[RunSpec]) -> None:
 
 
 def _foreseen(run: RunSpec) -> dict[str, Any]:
-    """What a plan knows of a manifest."""
+    """Return what a plan knows of a manifest."""
     recipe = run.recipe
     return {
         "run": run.name,

@@ -67,7 +67,7 @@ class Varied:
 
     @classmethod
     def of(cls, section: CompareSection) -> "Varied":
-        """What a compare section declares."""
+        """Return what a compare section declares."""
         return cls(differ=section.differ, rates=bool(section.rates), time=section.match == "time")
 
 
@@ -122,7 +122,7 @@ def check_equal_terms(manifests: Sequence[Manifest], varied: Varied) -> list[Set
 
 
 def notes(manifests: Sequence[Manifest]) -> list[str]:
-    """Differences that are allowed and worth a word: micro-batches of equal batches."""
+    """Return differences that are allowed and worth a word: micro-batches of equal batches."""
     sizes: dict[Any, set[int]] = {}
     for one in manifests:
         if one.get("micro_batch"):
@@ -137,13 +137,13 @@ def notes(manifests: Sequence[Manifest]) -> list[str]:
 
 
 def settings(manifest: Manifest) -> dict[str, Any]:
-    """Settings by the paths that a recipe gives them, and the rest by its own."""
+    """Return settings by the paths that a recipe gives them, and the rest by its own."""
     found = dict(flatten(manifest))
     return {path.removeprefix("recipe."): value for path, value in found.items()}
 
 
 def matches(path: str, patterns: Sequence[str]) -> bool:
-    """Whether a path is one of those that are named, or lies in a section that is.
+    """Return whether a path is one of those that are named, or lies in a section that is.
 
     Example:
         >>> matches("train.batch", ["train.*"]), matches("train.batch", ["data", "machine.*"])
@@ -179,7 +179,7 @@ def _between(
 
 
 def _orders(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[SettingDifference]:
-    """The order of the text depends on the seed, and must not depend on anything else."""
+    """Yield the order of the text depends on the seed, and must not depend on anything else."""
     leads: dict[Any, tuple[str, Any]] = {}
     for manifest, own in zip(manifests, flat, strict=True):
         run, order = str(manifest.get("run")), own.get("data.order")
@@ -191,7 +191,7 @@ def _orders(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[Set
 
 
 def _mix(manifest: Manifest) -> Iterator[SettingDifference]:
-    """What a run was continued with that it was not begun with."""
+    """Mix what a run was continued with that it was not begun with."""
     first, *later = manifest.get("sittings") or [{}]
     run, begun = str(manifest.get("run")), settings(first)
     for sitting in later:
@@ -212,7 +212,7 @@ def _is_allowed(contrast: SettingDifference, varied: Varied) -> bool:
 
 
 def _is_implied(path: str, declared: Sequence[str], equal_tokens: bool) -> bool:
-    """Whether a difference follows from one that has been declared."""
+    """Return whether a difference follows from one that has been declared."""
     if equal_tokens and path in _LENGTH and matches("train.batch", declared):
         return True
     return any(
@@ -221,7 +221,7 @@ def _is_implied(path: str, declared: Sequence[str], equal_tokens: bool) -> bool:
 
 
 def _is_covered(cause: str, declared: Sequence[str]) -> bool:
-    """Whether a setting is declared; of a table such as `data.sources` a part suffices."""
+    """Return whether a setting is declared; of a table such as `data.sources` a part suffices."""
     return matches(cause, declared) or any(one.startswith(f"{cause}.") for one in declared)
 
 
@@ -234,7 +234,7 @@ def _equal_tokens(manifests: Sequence[Manifest]) -> bool:
 
 
 def _first(found: Sequence[SettingDifference], equal_tokens: bool) -> list[SettingDifference]:
-    """One for each setting, causes before what follows from them."""
+    """Return one for each setting, causes before what follows from them."""
     single = list({one.path: one for one in reversed(found)}.values())[::-1]
     paths = [one.path for one in single]
     causes = [

@@ -58,13 +58,16 @@ class Model:
 
     @classmethod
     def planned(cls, recipe: TrainingRecipe) -> "Model":
-        """The model of a resolved recipe, counted by formula."""
+        """Return the model of a resolved recipe, counted by formula."""
         cost = count_costs(recipe)
         return cls(design=design_model(recipe), parameters=cost.parameters, flops=cost.forward)
 
     @classmethod
     def trained(cls, record: RunRecord) -> "Model | None":
-        """The model of a run as its manifest has it; None where it names what is not there now."""
+        """Return the model of a run as its manifest has it.
+
+        None where it names what is not there now.
+        """
         try:
             design = design_model(make_recipe(record.manifest["recipe"]))
         except UserError:
@@ -74,7 +77,10 @@ class Model:
 
 
 def planned_factors(recipe: TrainingRecipe, runs: Sequence[RunSpec]) -> list[Json]:
-    """In what each arm of a plan will differ from its baseline; empty where nothing is compared."""
+    """Return in what each arm of a plan will differ from its baseline.
+
+    Empty where nothing is compared.
+    """
     if recipe.compare is None:
         return []
     rivals = {str(arm.name): str(arm.against) for arm in arms(recipe.compare, recipe)}
@@ -88,7 +94,7 @@ def planned_factors(recipe: TrainingRecipe, runs: Sequence[RunSpec]) -> list[Jso
 
 
 def begun_models(records: Iterable[RunRecord]) -> dict[str, Model | None]:
-    """The model of each arm that has begun."""
+    """Return the model of each arm that has begun."""
     first: dict[str, RunRecord] = {}
     for record in records:
         first.setdefault(record.arm, record)
@@ -98,7 +104,7 @@ def begun_models(records: Iterable[RunRecord]) -> dict[str, Model | None]:
 def departures(
     models: Mapping[str, Model | None], rivals: Mapping[str, str]
 ) -> dict[str, Json | None]:
-    """In what each arm differs from its baseline, as plain values.
+    """Return in what each arm differs from its baseline, as plain values.
 
     Args:
         models: by arm.
@@ -111,7 +117,7 @@ def departures(
 
 
 def factors(own: Design, base: Design) -> list[Factor]:
-    """Slots, stack and sizes in which two designs differ, in this order.
+    """Return slots, stack and sizes in which two designs differ, in this order.
 
     Example:
         >>> from layerlab.model.design import design
@@ -127,7 +133,7 @@ def factors(own: Design, base: Design) -> list[Factor]:
 
 
 def warn_of_many_slots(rows: Sequence[Row]) -> Iterator[str]:
-    """A sentence on the arms that change more than one slot at once.
+    """Yield a sentence on the arms that change more than one slot at once.
 
     Args:
         rows: of a comparison: `arm` and `differs` of each.
@@ -142,7 +148,7 @@ def warn_of_many_slots(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def together(differs: Mapping[str, Any] | None) -> str:
-    """What the verdict on an arm has to add where more than one slot differs; else empty.
+    """Return what the verdict on an arm has to add where more than one slot differs; else empty.
 
     Example:
         >>> together({"slots": ["norm", "ffn"], "stack": ["position"]})
@@ -216,7 +222,7 @@ def _fields(place: str, kind: type[Any], own: Any, base: Any) -> Iterator[Factor
 
 
 def _plain(value: Any) -> Any:
-    """A part in words: its name, with the options that are set."""
+    """Return a part in words: its name, with the options that are set."""
     if not isinstance(value, Choice):
         return value
     options = ", ".join(f"{name}={one}" for name, one in value.options)
@@ -224,7 +230,7 @@ def _plain(value: Any) -> Any:
 
 
 def _following(own: Spec, base: Spec) -> set[str]:
-    """Norms of the stack that differ only because those of the blocks do."""
+    """Return norms of the stack that differ only because those of the blocks do."""
     return {
         name
         for name in _EDGES

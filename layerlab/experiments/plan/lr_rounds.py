@@ -55,6 +55,6 @@ def _at(run: RunSpec, rate: float) -> RunSpec:
 
 
 def _mean(runs: Sequence[RunSpec], out: Path) -> float:
-    """Of the seeds; infinite where one of them diverged or crashed."""
+    """Return the mean of the seeds; infinite where one of them diverged or crashed."""
     found = [(read_result(out / run.name) or {}).get("nats") for run in runs]
     return fmean(math.inf if one is None else one for one in found)

@@ -26,7 +26,7 @@ class Grid:
     rates: tuple[float, ...]
 
     def propose(self, results: Tried) -> float | None:
-        """The smallest rate that was not tried."""
+        """Return the smallest rate that was not tried."""
         return next((rate for rate in sorted(self.rates) if rate not in results), None)
 
 
@@ -44,7 +44,7 @@ class Optuna:
     seed: int = 0
 
     def propose(self, results: Tried) -> float | None:
-        """The next rate, of four digits; None after the last trial.
+        """Return the next rate, of four digits; None after the last trial.
 
         Raises:
             UserError: optuna is not installed.
@@ -97,7 +97,7 @@ class Best:
 
 
 def next_rate(section: CompareSection, seed: int = 0) -> Search:
-    """The search that a compare section asks for.
+    """Return the search that a compare section asks for.
 
     Raises:
         UserError: optuna is asked for, and there is no range or no optuna.
@@ -120,7 +120,7 @@ def next_rate(section: CompareSection, seed: int = 0) -> Search:
 
 
 def best(results: Tried) -> Best:
-    """The rate of the lowest loss, and whether the range should have been wider.
+    """Return the rate of the lowest loss, and whether the range should have been wider.
 
     Raises:
         UserError: nothing was tried.
@@ -150,7 +150,7 @@ def wider(rates: Tried, edge: Edge) -> float:
 
 
 def _edge(rate: float, results: Tried) -> Edge | None:
-    """The end that a rate lies at: no other lies beyond it on that side, diverged or not.
+    """Return the end that a rate lies at: no other lies beyond it on that side, diverged or not.
 
     How near an end is goes by the range of rates that did not diverge: one far out says nothing.
     """
@@ -176,7 +176,7 @@ def _between(results: Tried) -> float | None:
 
 
 def _round(rate: float) -> float:
-    """A rate of four digits: it names a folder."""
+    """Return a rate of four digits: it names a folder."""
     return float(f"{rate:.4g}")
 
 

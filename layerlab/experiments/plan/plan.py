@@ -14,7 +14,7 @@ from layerlab.training.run_spec import SIZES, RunSpec, count_costs, design_model
 
 
 def resolve_recipe(recipe: TrainingRecipe, extent: CorpusSize) -> TrainingRecipe:
-    """The recipe of one run with its sizes, its block and its updates written out.
+    """Resolve the recipe of one run with its sizes, its block and its updates written out.
 
     Raises:
         UserError: the vocabulary or the block do not fit the corpus, or the run is empty.
@@ -44,7 +44,7 @@ def resolve_recipe(recipe: TrainingRecipe, extent: CorpusSize) -> TrainingRecipe
 
 
 def _updates(recipe: TrainingRecipe, block: int, extent: CorpusSize) -> int:
-    """The length of a run in updates."""
+    """Return the length of a run in updates."""
     train = recipe.train
     each = train.batch * block
     if train.updates is not None:
@@ -59,7 +59,7 @@ def _updates(recipe: TrainingRecipe, block: int, extent: CorpusSize) -> int:
 
 
 def arms(comparison: CompareSection, recipe: TrainingRecipe) -> list[Arm]:
-    """The arms with their names, variants and baselines written out; a baseline is its own.
+    """Return the arms with their names, variants and baselines written out; a baseline is its own.
 
     Raises:
         UserError: two have one name, or a baseline is none of them.
@@ -96,7 +96,7 @@ def arms(comparison: CompareSection, recipe: TrainingRecipe) -> list[Arm]:
 
 
 def sides(recipe: TrainingRecipe) -> dict[str, TrainingRecipe]:
-    """What each arm trains, by its name, with sizes and lengths as they were given.
+    """Return what each arm trains, by its name, with sizes and lengths as they were given.
 
     A recipe that compares nothing is one side. An arm that trains on other text than the recipe's
     is judged on the recipe's all the same.
@@ -117,7 +117,7 @@ def sides(recipe: TrainingRecipe) -> dict[str, TrainingRecipe]:
 def plan(
     recipe: TrainingRecipe, extent: CorpusSize, own: Mapping[str, CorpusSize] | None = None
 ) -> list[RunSpec]:
-    """Every run of a recipe: one, or arms x rates x seeds; seeds vary slowest.
+    """Plan every run of a recipe: one, or arms x rates x seeds; seeds vary slowest.
 
     So the first runs to finish already make a comparison, with few seeds.
 
@@ -160,7 +160,7 @@ def _runs(recipe: TrainingRecipe, extents: Mapping[str, CorpusSize]) -> list[Run
 def _match(
     recipe: TrainingRecipe, comparison: CompareSection, extents: Mapping[str, CorpusSize]
 ) -> Iterator[tuple[str, tuple[TrainingRecipe, Match | None]]]:
-    """Each arm's recipe, matched to the baseline's size."""
+    """Match each arm's recipe, matched to the baseline's size."""
     found = {name: resolve_recipe(side, extents[name]) for name, side in sides(recipe).items()}
     rivals = {str(arm.name): str(arm.against) for arm in arms(comparison, recipe)}
     for name, side in found.items():
@@ -180,7 +180,7 @@ def _side(arm: Arm, single: TrainingRecipe) -> TrainingRecipe:
 
 
 def _judge_alike(name: str, side: TrainingRecipe, single: TrainingRecipe) -> TrainingRecipe:
-    """An arm's recipe with the held-out text that all arms have."""
+    """Return an arm's recipe with the held-out text that all arms have."""
     own, common = side.data, single.data
     for setting in ("validation", "held"):
         if getattr(own, setting) != getattr(common, setting):
@@ -194,5 +194,5 @@ def _judge_alike(name: str, side: TrainingRecipe, single: TrainingRecipe) -> Tra
 
 
 def _texts(data: DataSection) -> list[Source]:
-    """The sources, whatever their shares of a batch are."""
+    """Return the sources, whatever their shares of a batch are."""
     return [one.model_copy(update={"weight": 1.0}) for one in data.sources]

@@ -106,7 +106,7 @@ class Additive:
         return Prior(found.variance, min(found.freedom, MOST, max(1, counted - 1)))
 
     def difference(self, arm: str, rival: str, level: Level) -> Difference:
-        """An arm against another, with moderated variances of both.
+        """Return an arm against another, with moderated variances of both.
 
         Degrees of freedom are Satterthwaite's, and no more than the table has.
         """
@@ -161,11 +161,11 @@ class Additive:
         return float(bartlett(*groups).pvalue) if self.usable and len(groups) > 1 else None
 
     def spread(self, arm: str) -> float:
-        """Standard deviation of an arm's residuals."""
+        """Return standard deviation of an arm's residuals."""
         return math.sqrt(self.variances[self.arms.index(self._first[arm])])
 
     def _told(self, weights: np.ndarray, places: tuple[int, int]) -> bool:
-        """Whether the table can tell a difference: holes may have cut it in two."""
+        """Return whether the table can tell a difference: holes may have cut it in two."""
         wanted = np.zeros(self._design.model.shape[1])
         wanted[places[0]], wanted[places[1]] = 1.0, -1.0
         return bool(np.abs(weights @ self._design.model - wanted).max() < 1e-8)
@@ -185,7 +185,7 @@ def presence(pairs: Collection[tuple[str, str]]) -> dict[str, float]:
 
 @lru_cache(maxsize=256)
 def _fit(pattern: tuple[tuple[bool, ...], ...]) -> _Design:
-    """Least squares of arm + seed for the cells that a table has."""
+    """Fit least squares of arm + seed for the cells that a table has."""
     arms, seeds = len(pattern), len(pattern[0]) if pattern else 0
     places = [(a, s) for a in range(arms) for s in range(seeds) if pattern[a][s]]
     model = np.zeros((len(places), arms + seeds))

@@ -95,7 +95,7 @@ class Difference:
         return None if self.error is None else self.error * math.sqrt(self.n)
 
     def p_at(self, shift: float = 0.0) -> float | None:
-        """Two-sided p of the true difference being `shift`, before any correction."""
+        """Return two-sided p of the true difference being `shift`, before any correction."""
         if self.mean is None:
             return None
         if self.whole is None:
@@ -156,7 +156,10 @@ class Difference:
         return least, most
 
     def _at(self, error: float) -> Callable[[int], Range]:
-        """Standard error and its degrees at another number of seeds; the text stays as it is."""
+        """Return standard error and its degrees at another number of seeds.
+
+        The text stays as it is.
+        """
 
         def at(n: int) -> Range:
             seeds = error**2 * self.n / n, self.freedom * (n - 1) / (self.n - 1)
@@ -173,7 +176,7 @@ class Difference:
 def difference_to(
     arm: Mapping[int, float], baseline: Mapping[int, float], level: Level | None = None
 ) -> Difference:
-    """The difference of two arms whose values are given by seed.
+    """Return the difference of two arms whose values are given by seed.
 
     Paired over the seeds that both have; only where they have none in common, unpaired.
     """
@@ -187,7 +190,7 @@ def difference_to(
 def paired_difference(
     arm: Sequence[float], baseline: Sequence[float], level: Level | None = None
 ) -> Difference:
-    """The paired t-test, its interval, and what it could have found.
+    """Return the paired t-test, its interval, and what it could have found.
 
     Example:
         >>> found = paired_difference([1.0, 2.1, 3.0], [1.1, 2.2, 3.2])
@@ -235,7 +238,7 @@ def welch(
 
 
 def satterthwaite(parts: Sequence[tuple[float, Number]]) -> Range:
-    """Standard error and degrees of freedom of a sum of independent estimates of variance.
+    """Return standard error and degrees of freedom of a sum of independent estimates of variance.
 
     Args:
         parts: variances with their degrees.
@@ -251,7 +254,7 @@ def satterthwaite(parts: Sequence[tuple[float, Number]]) -> Range:
 
 
 def spread_limits(error: Number, freedom: Number, confidence: float) -> Range:
-    """The interval of sigma around an estimate of it: its chi-squared limits."""
+    """Return the interval of sigma around an estimate of it: its chi-squared limits."""
     from scipy.special import chdtri
 
     tail = (1 - confidence) / 2
@@ -260,13 +263,13 @@ def spread_limits(error: Number, freedom: Number, confidence: float) -> Range:
 
 
 def deviation(values: Sequence[float]) -> float:
-    """The standard deviation of a sample, with n - 1."""
+    """Return the standard deviation of a sample, with n - 1."""
     mean = math.fsum(values) / len(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def holm(raw: Sequence[float]) -> list[float]:
-    """Holm's step-down correction: p of each arm, for all arms together.
+    """Return Holm's step-down correction: p of each arm, for all arms together.
 
     corrected_(i) = max over j <= i of min(1, (k - j + 1) p_(j)), in ascending order.
 
@@ -297,7 +300,7 @@ def power(shift: Number, freedom: Number, alpha: Number) -> float:
 
 
 def detectable(error: Number, freedom: Number, level: Level) -> float:
-    """Smallest true effect that is found at the power: the noncentral t, solved.
+    """Return smallest true effect that is found at the power: the noncentral t, solved.
 
     Args:
         error: standard error of the difference.
@@ -308,7 +311,7 @@ def detectable(error: Number, freedom: Number, level: Level) -> float:
 
 @cache
 def _shift(freedom: Number, alpha: float, wanted: float) -> float:
-    """The truth, in standard errors, that is found with this probability."""
+    """Return the truth, in standard errors, that is found with this probability."""
     from scipy.optimize import brentq
 
     def missing(shift: Number) -> float:
@@ -321,7 +324,7 @@ def _shift(freedom: Number, alpha: float, wanted: float) -> float:
 
 
 def needed(effect: Number, at: Callable[[int], Range], level: Level) -> int | None:
-    """Seeds at which a test finds an effect at the power; None beyond a million.
+    """Return seeds at which a test finds an effect at the power; None beyond a million.
 
     Args:
         at: standard error and its degrees at a number of seeds.

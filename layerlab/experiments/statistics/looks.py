@@ -19,7 +19,10 @@ _OPEN = ("not distinguishable", "too few seeds", "no verdict", "diverged")
 
 
 def stretches(section: CompareSection, runs: Sequence[RunSpec]) -> list[list[RunSpec]]:
-    """The runs that each look waits for, beside those before; all at once where there are none."""
+    """Return the runs that each look waits for, beside those before.
+
+    All at once where there are none.
+    """
     if not section.looks:
         return [list(runs)]
     ends = (0, *section.looks)
@@ -30,14 +33,14 @@ def stretches(section: CompareSection, runs: Sequence[RunSpec]) -> list[list[Run
 
 
 def is_decided(content: Mapping[str, Any]) -> bool:
-    """Whether every arm and every claim has its word."""
+    """Return whether every arm and every claim has its word."""
     words = [row["verdict"] for row in content["rows"]]
     claims = [claim["verdict"] for claim in content["claims"]]
     return not any(word in _OPEN for word in words) and "not decided" not in claims
 
 
 def expected_runs(section: CompareSection, arms: int) -> dict[float, float]:
-    """Runs until every arm has its word, by the effect that all of them have; simulated.
+    """Return runs until every arm has its word, by the effect that all of them have; simulated.
 
     Args:
         arms: with their baseline.
@@ -50,7 +53,10 @@ def expected_runs(section: CompareSection, arms: int) -> dict[float, float]:
 
 
 def describe_looks(section: CompareSection, arms: int) -> list[str]:
-    """What a plan with looks says of the number of its runs; nothing where there are none."""
+    """Describe what a plan with looks says of the number of its runs.
+
+    Nothing where there are none.
+    """
     if not section.looks:
         return []
     runs = expected_runs(section, arms)
@@ -76,7 +82,7 @@ class _Drawn:
 
 
 def _seeds(section: CompareSection, arms: int, effect: float, rng: np.random.Generator) -> int:
-    """After which a simulated comparison stops."""
+    """Return the seeds after which a simulated comparison stops."""
     table = rng.standard_normal((arms, len(section.seeds)))
     table[1:] += effect
     tests = [PairTest(str(arm), "0") for arm in range(1, arms)]

@@ -63,7 +63,7 @@ def prior(variances: ArrayLike, freedoms: ArrayLike) -> Prior:
 
 
 def moderate(variance: float, freedom: float, common: Prior) -> float:
-    """An arm's variance, drawn towards the common one.
+    """Return an arm's variance, drawn towards the common one.
 
     (d_0 s_0^2 + d s^2) / (d_0 + d)
 

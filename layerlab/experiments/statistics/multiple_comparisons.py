@@ -77,7 +77,7 @@ class Stage(Protocol):
     """The runs up to a look."""
 
     def evidence(self, test: PairTest) -> Evidence:
-        """What they say of the pair of a test."""
+        """Return what they say of the pair of a test."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,10 @@ class Finding:
     look: int = -1
 
     def toward(self, side: int) -> tuple[float, float]:
-        """P before and after the correction of the difference being on a side; 1 if it is not."""
+        """Return p before and after the correction of the difference being on a side.
+
+        1 if it is not.
+        """
         return (self.raw, self.corrected) if self.side == side else (1.0, 1.0)
 
     @property
@@ -136,7 +139,7 @@ class Family:
         return len(self.tests)
 
     def __getitem__(self, test: PairTest) -> Finding:
-        """What came of a test, from whichever arm it is told."""
+        """Return what came of a test, from whichever arm it is told."""
         return self._found[test] if test in self._found else self._found[test.turned].turned
 
     def _judge(self, look: int, share: float, stage: Stage) -> None:
@@ -150,7 +153,7 @@ class Family:
 
 
 def spent_alpha(alpha: float, part: float) -> float:
-    """Alpha that is spent when so much of the information is there.
+    """Return alpha that is spent when so much of the information is there.
 
     2 - 2 Phi(z_(alpha/2) / sqrt(part)): next to nothing at first, all of it at the end.
 
@@ -166,7 +169,7 @@ def spent_alpha(alpha: float, part: float) -> float:
 
 
 def shares(looks: Sequence[int], alpha: float) -> list[float]:
-    """The share of alpha that each look has: what is spent between it and the one before.
+    """Return the share of alpha that each look has: what is spent between it and the one before.
 
     The shares add up to 1, so the probability of a false word at any look is no more than alpha,
     however the looks hang together. Their joint distribution would allow the last one a little

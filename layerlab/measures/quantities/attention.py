@@ -51,7 +51,7 @@ class _Rows:
 
 @one_thread()
 def focus(attended: AttentionRecord, *, dtype: torch.dtype = torch.float32) -> Focus:
-    """Entropy, sink mass and logit extremes of every head, in one pass over blocks of rows.
+    """Return entropy, sink mass and logit extremes of every head, in one pass over blocks of rows.
 
     entropy   = mean over rows i with T_i > 1 keys of  -sum_j A_ij log A_ij / log T_i
     sink_mass = mean_i A_i0
@@ -75,7 +75,7 @@ def focus(attended: AttentionRecord, *, dtype: torch.dtype = torch.float32) -> F
 
 
 def entropy_bound(spread: HeadRows, counts: HeadRows) -> HeadRows:
-    """The least entropy of a softmax over T keys, sigma = ||logits - their mean||_2.
+    """Return the least entropy of a softmax over T keys, sigma = ||logits - their mean||_2.
 
     log(1 + (T - 1) b) + sigma sqrt(T (T - 1)) b / (1 + (T - 1) b)
     with   b = exp(-sigma sqrt(T / (T - 1)))
@@ -120,14 +120,14 @@ def _rows(part: AttentionRecord, dtype: torch.dtype) -> Iterator[_Rows]:
 
 
 def _spread(scores: Tensor, allowed: Tensor, counts: Tensor) -> Tensor:
-    """How far the allowed scores of each row lie from their mean, in the Euclidean norm."""
+    """Return how far the allowed scores of each row lie from their mean, in the Euclidean norm."""
     finite = scores.masked_fill(~allowed, 0.0)
     mean = finite.sum(-1) / counts.clamp_min(1)
     return finite.sub_(mean[..., None]).masked_fill_(~allowed, 0.0).norm(dim=-1)
 
 
 def _pool(part: AttentionRecord, blocks: list[_Rows]) -> Focus:
-    """Means and extremes over the rows of all blocks."""
+    """Pool means and extremes over the rows of all blocks."""
     sums = blocks[0].received.new_zeros(part.heads, part.keys)
     for block in blocks:
         sums[:, block.keys] += block.received

@@ -35,7 +35,7 @@ class Numbers:
 
 
 def normwise(f: Map, x: Tensor, alone: bool) -> float:
-    """||J||_2 ||x||_2 / ||f(x)||_2, by power steps: from below, close after `STEPS`.
+    """Return ||J||_2 ||x||_2 / ||f(x)||_2, by power steps: from below, close after `STEPS`.
 
     Source: budzinskiy25, section 3.1.
     Unit: none.
@@ -64,7 +64,7 @@ def normwise(f: Map, x: Tensor, alone: bool) -> float:
 
 
 def mixed(f: Map, x: Hidden) -> float:
-    """max_i (|J| |x|)_i / max_i |f_i|, the median of a few tokens; NaN of wide layers.
+    """Return max_i (|J| |x|)_i / max_i |f_i|, the median of a few tokens; NaN of wide layers.
 
     Source: budzinskiy25, section 3.1.
     Unit: none.
@@ -79,7 +79,7 @@ def mixed(f: Map, x: Hidden) -> float:
 
 
 def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
-    """One row per layer and component, from the beginning of the first sequence.
+    """Read one row per layer and component, from the beginning of the first sequence.
 
     Source: Own.
     """
@@ -112,7 +112,7 @@ def _row(found: Numbers) -> Row:
 
 
 def components(known: Theory) -> Iterator[tuple[str, Numbers]]:
-    """The condition numbers of what is known of a block.
+    """Yield the condition numbers of what is known of a block.
 
     Source: Own.
     """
@@ -169,7 +169,7 @@ def _scores(x: Hidden, parts: Attention) -> Numbers:
 
 
 def _softmax(x: Hidden, parts: Attention) -> Numbers:
-    """Of the rows of every head; a token's number is that of its worst head.
+    """Return the softmax of the rows of every head; a token's number is that of its worst head.
 
     (|J| |s|)_i = p_i ((1 - 2 p_i) |s_i| + p . |s|), and J is symmetric.
     """

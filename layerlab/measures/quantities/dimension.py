@@ -31,7 +31,7 @@ ENOUGH = 4  # tokens for each feature: see `reliable`
 
 
 def effective_dimension(eigenvalues: Vector, epsilon: float = 0.8) -> Scalar:
-    """The fewest principal directions that hold the share epsilon of the variance.
+    """Return the fewest principal directions that hold the share epsilon of the variance.
 
     d(epsilon) = min {k : sum_{i<=k} lambda_i >= epsilon * sum_i lambda_i}
 
@@ -62,7 +62,7 @@ def effective_dimension(eigenvalues: Vector, epsilon: float = 0.8) -> Scalar:
 
 
 def effective_rank(eigenvalues: Vector) -> Scalar:
-    """How many equal singular values would have the entropy of these.
+    """Return how many equal singular values would have the entropy of these.
 
     erank = exp(-sum_i p_i log p_i)   with   p_i = sigma_i / sum_j sigma_j
     and sigma_i = sqrt(lambda_i)
@@ -83,7 +83,7 @@ def effective_rank(eigenvalues: Vector) -> Scalar:
 
 
 def entropy_rank(eigenvalues: Vector) -> Scalar:
-    """How many equal eigenvalues would have the entropy of these.
+    """Return how many equal eigenvalues would have the entropy of these.
 
     exp(-sum_i q_i log q_i)   with   q_i = lambda_i / sum_j lambda_j
 
@@ -97,7 +97,7 @@ def entropy_rank(eigenvalues: Vector) -> Scalar:
 
 
 def participation_ratio(eigenvalues: Vector) -> Scalar:
-    """How many equal eigenvalues would have the sum and the sum of squares of these.
+    """Return how many equal eigenvalues would have the sum and the sum of squares of these.
 
     PR = (sum_i lambda_i)^2 / sum_i lambda_i^2
 
@@ -114,7 +114,7 @@ def participation_ratio(eigenvalues: Vector) -> Scalar:
 
 
 def stable_rank(eigenvalues: Vector) -> Scalar:
-    """The squared Frobenius norm over the squared spectral norm.
+    """Return the squared Frobenius norm over the squared spectral norm.
 
     ||M||_F^2 / ||M||_2^2 = sum_i lambda_i / max_i lambda_i
 
@@ -154,7 +154,7 @@ def _check_share(epsilon: float) -> None:
 
 
 def reliable(tokens: int, width: int) -> bool:
-    """Whether there are enough tokens for the width to read a dimension off them.
+    """Return whether there are enough tokens for the width to read a dimension off them.
 
     tokens >= 4 * width
 
@@ -168,7 +168,7 @@ def reliable(tokens: int, width: int) -> bool:
 
 
 def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
-    """No rows yet: the tokens join the pool of their layer.
+    """Read no rows yet: the tokens join the pool of their layer.
 
     Source: Own.
     """
@@ -177,7 +177,7 @@ def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
 
 
 def close(run: MeasureContext) -> Iterator[Row]:
-    """One row for each layer; each pool is let go when it has been read.
+    """Yield one row for each layer; each pool is let go when it has been read.
 
     Source: Own.
     """

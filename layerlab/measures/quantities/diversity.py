@@ -21,7 +21,7 @@ from layerlab.shapes import Hidden, Scalar
 
 
 def diversity(h: Hidden) -> Scalar:
-    """Distance of the token features from the nearest matrix with equal rows.
+    """Return distance of the token features from the nearest matrix with equal rows.
 
     d_M(X) = min_x ||X - 1 x^T||_F = ||X - 1 m^T||_F   with   m = mean over tokens
 
@@ -42,7 +42,7 @@ def diversity(h: Hidden) -> Scalar:
 
 
 def relative_residual(h: Hidden) -> Scalar:
-    """Share of the features that differs between tokens.
+    """Return share of the features that differs between tokens.
 
     rho(X) = ||JX||_F / ||X||_F
 
@@ -63,7 +63,7 @@ def relative_residual(h: Hidden) -> Scalar:
 
 
 def composite_residual(h: Hidden) -> Scalar:
-    """The relative residual in the composite norm of the rank-collapse theorem.
+    """Return the relative residual in the composite norm of the rank-collapse theorem.
 
     ||JX||_{1,inf} / ||X||_{1,inf}   with   ||M||_{1,inf} = sqrt(||M||_1 ||M||_inf)
 
@@ -82,7 +82,7 @@ def composite_residual(h: Hidden) -> Scalar:
 
 
 def cosine(h: Hidden) -> Scalar:
-    """Mean cosine between two different tokens.
+    """Return mean cosine between two different tokens.
 
     cos(X) = (||sum_i x_i / |x_i| ||^2 - n) / (n (n-1))
 
@@ -154,7 +154,7 @@ def _places(layer: Layer) -> Iterator[tuple[str, Hidden]]:
 
 
 def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
-    """One row for the stream after the block, and one for each branch that joined it.
+    """Read one row for the stream after the block, and one for each branch that joined it.
 
     Source: Own.
     """

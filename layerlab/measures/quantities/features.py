@@ -60,7 +60,7 @@ class Chosen:
     places: list[list[tuple[int, int]]]
 
     def of(self, sequence: int) -> list[tuple[int, int, int]]:
-        """Word, number among those of the word, and position, of what lies in a sequence."""
+        """Return word, number among those of the word, and position, of what lies in a sequence."""
         return [
             (word, number, position)
             for word, places in enumerate(self.places)
@@ -88,7 +88,7 @@ class Cloud:
 
 
 def choice(sequences: Sequence[Tensor], words: int, points: int, skip: int) -> Chosen:
-    """The most frequent tokens, and up to so many occurrences of each, evenly spread.
+    """Return the most frequent tokens, and up to so many occurrences of each, evenly spread.
 
     Source: pangu23, section 5.2.
 
@@ -117,7 +117,7 @@ def _spread(places: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
 
 
 def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
-    """No rows yet: the tokens join the cloud of their layer.
+    """Read no rows yet: the tokens join the cloud of their layer.
 
     Source: Own.
     """
@@ -133,7 +133,7 @@ def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
 
 
 def close(run: MeasureContext) -> Iterator[Row]:
-    """One row for each layer, and its points into the picture; each cloud is then let go.
+    """Yield one row for each layer, and its points into the picture; each cloud is then let go.
 
     Source: Own.
 
@@ -184,7 +184,10 @@ def _points(cloud: Cloud, found: Components) -> tuple[Tensor, Tensor]:
 
 
 def _table(cloud: Cloud, points: Tensor, chosen: Chosen) -> list[list[list[float | None]]]:
-    """By word and occurrence; None where this layer of its sequence was not finite."""
+    """Return the table by word and occurrence.
+
+    None where this layer of its sequence was not finite.
+    """
     table: list[list[list[float | None]]] = [
         [[None] * COMPONENTS for _ in places] for places in chosen.places
     ]

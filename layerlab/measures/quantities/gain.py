@@ -45,7 +45,7 @@ SINKS = "attention sinks take probability, so its rows do not sum to 1"
 
 
 def contraction(attended: AttentionRecord, *, exact: bool = False) -> HeadVector:
-    """The factor by which a head's attention can at most scale the diversity of its values.
+    """Return the factor by which a head's attention can at most scale the diversity of its values.
 
     sqrt(lambda) = ||(I - e e^T) A||_2   with   e = (1, ..., 1) / sqrt(n)
 
@@ -83,7 +83,7 @@ def _contraction(attended: AttentionRecord) -> HeadVector:
 
 
 def spectral_bound(matrix: Float[Tensor, "*batch row column"]) -> Float[Tensor, " *batch"]:
-    """The spectral norm, never below the true one: it enters a bound.
+    """Return the spectral norm, never below the true one: it enters a bound.
 
     ||W||_2 = sqrt(lambda_max(W W^T)), in float64, times 1 + m (n + 8) u for its own rounding
 
@@ -102,7 +102,7 @@ def spectral_bound(matrix: Float[Tensor, "*batch row column"]) -> Float[Tensor, 
 def attention_bound(
     contractions: HeadVector, values: HeadVector, output: Scalar
 ) -> tuple[Scalar, Scalar]:
-    """Theorem 2, as the source has it and with each head's own constants.
+    """Return Theorem 2, as the source has it and with each head's own constants.
 
     d_M(MSA(Z)) <= sqrt(lambda H) s v1 d_M(Z),   lambda = max_h lambda_h,  s = max_h s_h
     d_M(MSA(Z)) <= sqrt(sum_h lambda_h s_h^2) v1 d_M(Z)
@@ -199,7 +199,7 @@ def _constants(layer: Layer, name: str, run: MeasureContext) -> Constants:
 
 
 def _bounds(layer: Layer, name: str, constants: Constants, exact: bool) -> dict[str, float]:
-    """The columns that a theorem gives, NaN where it does not speak."""
+    """Return the columns that a theorem gives, NaN where it does not speak."""
     columns = dict.fromkeys(("bound", "sharp", "factor", "contraction"), nan)
     if name == "attention" and layer.attention is not None and layer.attention.sums_to_one:
         contractions = contraction(layer.attention, exact=exact)
@@ -261,7 +261,7 @@ def _number(layer: Layer, name: str) -> int:
 
 
 def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
-    """One row for attention and one for feed-forward, where the block exposes them.
+    """Read one row for attention and one for feed-forward, where the block exposes them.
 
     Source: Own.
     """

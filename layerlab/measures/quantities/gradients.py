@@ -17,7 +17,7 @@ Gradients = Mapping[str, Tensor]
 
 
 def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
-    """One row per format and layer, for the loss of the beginning of the first sequence.
+    """Read one row per format and layer, for the loss of the beginning of the first sequence.
 
     Source: Own.
 
@@ -45,7 +45,7 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
 
 
 def _gradients(run: Emulation, tokens: Tensor) -> Gradients:
-    """Of the mean next-token loss, in all parameters."""
+    """Return the gradients of the mean next-token loss, in all parameters."""
     model: Any = run.model
     wanted = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
     before = [parameter.requires_grad for parameter in wanted]

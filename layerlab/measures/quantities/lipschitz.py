@@ -58,7 +58,7 @@ class Ritz:
 def largest_singular(
     forward: Map, adjoint: Map, start: Vector, *, steps: int, tolerance: float
 ) -> Ritz:
-    """Largest singular value of a linear map known only by its products.
+    """Return largest singular value of a linear map known only by its products.
 
     J V_k = U_k B_k   and   J^T U_k = V_k B_k^T + beta_k v_{k+1} e_k^T
     value = ||[B_k, beta_k e_k]||_2
@@ -114,7 +114,7 @@ def _orthogonal(vector: Vector, basis: list[Tensor]) -> Vector:
 
 
 def _ritz(diagonal: Vector, above: Vector) -> Ritz:
-    """The best pair that a bidiagonal factor with this diagonal and superdiagonal offers."""
+    """Return the best pair that a bidiagonal factor with this diagonal and superdiagonal offers."""
     size = len(diagonal)
     wide = torch.zeros(size, size + 1, dtype=torch.float64)
     wide[:, :-1].diagonal().copy_(diagonal)
@@ -141,7 +141,7 @@ def _check_transposed(product: Tensor, length: Tensor, size: Tensor) -> None:
 def local_lipschitz(
     rerun: Map, stream: Hidden, *, steps: int = 4, tolerance: float = 0.01, seed: int = 0
 ) -> Ritz:
-    """Largest singular value of a block's Jacobian at one input, all tokens together.
+    """Return largest singular value of a block's Jacobian at one input, all tokens together.
 
     local = max_D ||J D||_F / ||D||_F,   J D = d/dt f(X + t D) at t = 0
 
@@ -185,7 +185,7 @@ def local_lipschitz(
 
 
 def _reverse_twice(rerun: Map, stream: Hidden) -> tuple[Map, Map]:
-    """J v as the derivative of the linear map u -> J^T u: one forward per product."""
+    """Return j v as the derivative of the linear map u -> J^T u: one forward per product."""
     point = stream.detach().clone().requires_grad_(True)
     image = rerun(point)
     dual = torch.zeros_like(image, requires_grad=True)
@@ -207,7 +207,7 @@ def _forward_and_reverse(rerun: Map, stream: Hidden) -> tuple[Map, Map]:
 
 
 def _flat(product: Map, like: Hidden) -> Map:
-    """The same product on one long vector, in at least float32."""
+    """Return the same product on one long vector, in at least float32."""
     precision = torch.promote_types(like.dtype, torch.float32)
 
     def flat(vector: Tensor) -> Tensor:
@@ -217,7 +217,9 @@ def _flat(product: Map, like: Hidden) -> Map:
 
 
 def spectral_norm(matrix: Matrix) -> float:
-    """Largest singular value of a weight matrix, by products with it; accurate to six digits.
+    """Return largest singular value of a weight matrix, by products with it.
+
+    Accurate to six digits.
 
     ||W||_2 = max_x |W x| / |x|
 
@@ -242,7 +244,7 @@ def spectral_norm(matrix: Matrix) -> float:
 
 
 def weight_product(matrices: Mapping[str, Tensor]) -> float:
-    """Product of the spectral norms of a block's matrices, of experts the largest.
+    """Weight product of the spectral norms of a block's matrices, of experts the largest.
 
     weights = prod_W ||W||_2
 
@@ -267,7 +269,7 @@ def weight_product(matrices: Mapping[str, Tensor]) -> float:
 
 
 def _matrices(layer: Layer) -> dict[str, Tensor]:
-    """The block's matrices and stacks of matrices, those kept off the device included."""
+    """Return the block's matrices and stacks of matrices, those kept off the device included."""
     if layer.weights is not None and layer.weights.matrices:
         return dict(layer.weights.matrices)
     found: dict[str, Tensor] = {}
@@ -312,7 +314,7 @@ def _local(layer: Layer, run: MeasureContext) -> Ritz:
 
 
 def _memory_gib(layer: Layer) -> float:
-    """What the graph keeps of attention: unlike a fused forward it stores the scores."""
+    """Return what the graph keeps of attention: unlike a fused forward it stores the scores."""
     if layer.attention is None or layer.entered is None:
         return 0.0
     scores = layer.attention.heads * layer.attention.tokens * layer.attention.keys
@@ -320,7 +322,7 @@ def _memory_gib(layer: Layer) -> float:
 
 
 def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
-    """One row per block, and one for the embedding output, which has a gradient only.
+    """Read one row per block, and one for the embedding output, which has a gradient only.
 
     Source: Own.
     """

@@ -31,7 +31,7 @@ FREE = "no norm in front of attention bounds what it reads"
 
 
 def factored_spectrum(query: QueryWeights, key: KeyWeights) -> Spectrum:
-    """Singular values of W_k^T W_q of every head, largest first, by its factors.
+    """Return singular values of W_k^T W_q of every head, largest first, by its factors.
 
     sigma(W_k^T W_q) = sigma(R_k R_q^T)   with   W_q^T = Q_q R_q,  W_k^T = Q_k R_k
 
@@ -60,12 +60,12 @@ def factored_spectrum(query: QueryWeights, key: KeyWeights) -> Spectrum:
 
 
 def _triangle(weight: Tensor) -> Tensor:
-    """R of W^T = Q R, head by head: one head at a time stays in the processor's cache."""
+    """Return r of W^T = Q R, head by head: one head at a time stays in the processor's cache."""
     return torch.stack([torch.linalg.qr(head.mT, mode="r").R for head in weight])
 
 
 def absolute_norm(query: QueryWeights, key: KeyWeights) -> HeadVector:
-    """Largest singular value of |W_k|^T |W_q|, absolute values entry by entry.
+    """Return largest singular value of |W_k|^T |W_q|, absolute values entry by entry.
 
     It is what relative rounding errors of the scores grow by; never below that of W_k^T W_q.
 
@@ -76,7 +76,7 @@ def absolute_norm(query: QueryWeights, key: KeyWeights) -> HeadVector:
 
 
 def score_bound(weights: HeadWeights, *, differences: bool = False) -> HeadVector:
-    """The largest score that a head can give, whatever its input.
+    """Score the largest score that a head can give, whatever its input.
 
     M = [(Gamma sqrt(d) + |beta|) sigma_q + |b_q|] [(Gamma sqrt(d) + |beta|) sigma_k + |b_k|] s
 
@@ -127,7 +127,7 @@ def _normed_reach(weight: Tensor, gain: Tensor, shift: Tensor | None) -> Tensor:
 
 
 def _exact(weight: Tensor) -> Tensor:
-    """In float64, which not every accelerator has."""
+    """Return the exact in float64, which not every accelerator has."""
     return weight.cpu().double()
 
 
@@ -142,7 +142,7 @@ def _norm(weight: Tensor) -> Tensor:
 def prenorm_bound(
     scores: HeadVector, tokens: int, *, window: int | None = None, causal: bool = True
 ) -> HeadVector:
-    """Upper bound on the spectral norm of an attention matrix whose scores are at most M.
+    """Return upper bound on the spectral norm of an attention matrix whose scores are at most M.
 
     causal:      sqrt( sum_{i=1}^n 1 / (1 + (i-1) e^{-2M}) )
     window w:    sqrt( max_j sum_{i=j}^{min(n, j+w-1)} 1 / (1 + (min(i, w)-1) e^{-2M}) )
@@ -175,7 +175,7 @@ def prenorm_bound(
 
 
 def _rows_sum(odds: float, tokens: int, span: int) -> Tensor:
-    """The largest column sum that rows of min(i, span) keys allow."""
+    """Return the largest column sum that rows of min(i, span) keys allow."""
     keys = torch.arange(1, min(tokens, 2 * span) + 1, dtype=torch.float64).clamp_max(span)
     largest = 1 / (1 + (keys - 1) * odds)
     sums = torch.cat([largest.new_zeros(1), largest.cumsum(0)])
@@ -200,7 +200,7 @@ def printed_bound(weights: HeadWeights, tokens: int) -> HeadVector:
 
 
 def read(weights: HeadWeights, run: MeasureContext) -> Iterator[Row]:
-    """One row per head; a column without a reading is NaN, and `run.notes` says why.
+    """Read one row per head; a column without a reading is NaN, and `run.notes` says why.
 
     Source: spectral25, budzinskiy25.
 
@@ -217,7 +217,7 @@ def read(weights: HeadWeights, run: MeasureContext) -> Iterator[Row]:
 
 
 def _form(weights: HeadWeights, run: MeasureContext) -> dict[str, list[float]]:
-    """The columns about W_k^T W_q itself."""
+    """Return the columns about W_k^T W_q itself."""
     if weights.query_norm is not None:
         _note(weights, run, ("norm", "smallest", "condition", "abs_norm"), NORMED)
         return {}
@@ -237,7 +237,7 @@ def _form(weights: HeadWeights, run: MeasureContext) -> dict[str, list[float]]:
 
 
 def _bounds(weights: HeadWeights, run: MeasureContext) -> dict[str, list[float]]:
-    """The columns that need a norm in front of attention, or on its query and key."""
+    """Return the columns that need a norm in front of attention, or on its query and key."""
     names = ("score_bound", "prenorm_bound", "prenorm_printed")
     tokens = run.options.get("tokens") or weights.context
     unknown = weights.refused.get("gain", FREE)

@@ -38,7 +38,7 @@ Errors = Float[Tensor, " token"]
 
 
 def error(seen: Hidden, exact: Hidden) -> Errors:
-    """How far each token's features are from what they should be, relative to their norm.
+    """Return how far each token's features are from what they should be, relative to their norm.
 
     e_t = ||seen_t - exact_t||_2 / ||exact_t||_2
 
@@ -55,7 +55,7 @@ def error(seen: Hidden, exact: Hidden) -> Errors:
 
 
 def divergence(seen: Hidden, exact: Hidden) -> Errors:
-    """KL(exact || seen) of the next-token distributions that two sets of logits give.
+    """Return KL(exact || seen) of the next-token distributions that two sets of logits give.
 
     Source: Own.
     Unit: nats.
@@ -81,7 +81,7 @@ def _predict(
 
 
 def apriori(whole: ModelContext, tokens: Tensor, names: Sequence[str]) -> dict[str, list[float]]:
-    """Theorem 4.30 at the first tokens of a sequence: its bound behind each block.
+    """Return Theorem 4.30 at the first tokens of a sequence: its bound behind each block.
 
     NaN in front of them, behind a block of which the theorem does not speak, and for formats that
     are no plain floating point. Weights count as exact.
@@ -110,7 +110,7 @@ def apriori(whole: ModelContext, tokens: Tensor, names: Sequence[str]) -> dict[s
 
 
 def _rows(whole: ModelContext, names: Sequence[str]) -> dict[str, Any]:
-    """Rows of both measures: one set of runs gives the stream and the logits."""
+    """Return rows of both measures: one set of runs gives the stream and the logits."""
     key = ("rounding", tuple(names))
     if key in whole.memory:
         return whole.memory[key]
@@ -179,7 +179,7 @@ def _logits(again: Reruns, seen: Tensor) -> Row:
 
 
 def _loss(logits: Tensor, tokens: Tensor) -> float:
-    """Mean next-token loss in nats."""
+    """Return mean next-token loss in nats."""
     chances = torch.log_softmax(logits[:-1].double(), -1)
     return float(-chances.gather(-1, tokens[1:, None]).mean())
 
@@ -193,7 +193,7 @@ def _overflow(run: MeasureContext, rows: Iterable[Row], column: str) -> None:
 
 
 def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
-    """One row per sequence, format and layer.
+    """Read one row per sequence, format and layer.
 
     Source: Own.
     """
@@ -213,7 +213,7 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
 
 
 def _vacuous(rows: Sequence[Row]) -> str:
-    """From which layer on the running bound says nothing."""
+    """Return the vacuous from which layer on the running bound says nothing."""
     empty = [row["layer"] for row in rows if row["running"] >= VACUOUS]
     endless = [row["layer"] for row in rows if row["running"] == inf]
     if not empty:
@@ -225,7 +225,7 @@ def _vacuous(rows: Sequence[Row]) -> str:
 
 
 def read_logits(whole: ModelContext, run: MeasureContext) -> list[Row]:
-    """One row per sequence, format and mode.
+    """Read one row per sequence, format and mode.
 
     Source: Own.
     """

@@ -99,7 +99,7 @@ def saliency(
     sample: int = 512,
     again: bool = True,
 ) -> Saliency:
-    """The saliency of every layer, reduced, from one forward and one backward pass.
+    """Return the saliency of every layer, reduced, from one forward and one backward pass.
 
     S_tc = |d target / d h_tc|
 
@@ -165,7 +165,7 @@ def _reduce(stream: Tensor, gradient: Tensor, bins: int, sample: int) -> Reading
 
 
 def read(whole: ModelContext, run: MeasureContext) -> Iterator[Row]:
-    """One row per layer and token; the picture goes to the run.
+    """Read one row per layer and token; the picture goes to the run.
 
     Source: Own.
 
@@ -229,7 +229,7 @@ def _remarks(asked: Prompt, kept: int) -> dict[str, str]:
 def _picture(
     subject: LoadedModel, found: Saliency, positions: list[int], words: list[str], quantity: str
 ) -> dict[str, Any]:
-    """The maps of token x bin, as bytes, and what was asked and answered."""
+    """Return the maps of token x bin, as bytes, and what was asked and answered."""
     readings = list(found.layers.values())
     bins = min(reading.image.shape[1] for reading in readings)
     layers, bins = room(list(found.layers), len(positions), bins)
@@ -268,7 +268,7 @@ def _picture(
 def _token(
     subject: LoadedModel, logits: Tensor, token: int | None, whole: str | None = None
 ) -> dict[str, Any] | None:
-    """A token with what the model thinks of it, and the word that it begins."""
+    """Return a token with what the model thinks of it, and the word that it begins."""
     if token is None:
         return None
     (word,) = alone(subject, torch.tensor([token]))

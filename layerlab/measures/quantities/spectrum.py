@@ -41,7 +41,7 @@ class Spectrum:
 def spectrum(
     attended: AttentionRecord, *, dtype: torch.dtype = torch.float32, dense: int = DENSE_TOKENS
 ) -> Spectrum:
-    """Norms of the attention matrix A of every head, from products with A alone.
+    """Return norms of the attention matrix A of every head, from products with A alone.
 
     ||A||_2 = max ||A x|| / ||x||,   ||J A||_2   with   J = I - e e^T,   e = (1, ..., 1) / sqrt(n)
 
@@ -92,7 +92,7 @@ def spectrum(
 
 @lru_cache(maxsize=256)
 def uniform_norm(tokens: int, keys: int, causal: bool = True) -> float:
-    """Spectral norm of the attention that weighs every allowed key alike.
+    """Return spectral norm of the attention that weighs every allowed key alike.
 
     C_ij = 1 / (keys that row i may use); with a causal rule and n keys the Cesaro matrix
 

@@ -13,7 +13,7 @@ Vector = Float[Tensor, " value"]
 
 
 def precise(h: Hidden) -> Hidden:
-    """The same numbers in float64, where no float32 feature overflows when squared.
+    """Return the same numbers in float64, where no float32 feature overflows when squared.
 
     Source: Own.
     """
@@ -23,7 +23,7 @@ def precise(h: Hidden) -> Hidden:
 
 
 def centre(h: Hidden) -> Hidden:
-    """Features minus their mean over tokens, in float64.
+    """Centre features minus their mean over tokens, in float64.
 
     JX = (I - e e^T) X   with   e = (1, ..., 1) / sqrt(n)
 
@@ -39,7 +39,7 @@ def centre(h: Hidden) -> Hidden:
 
 
 def gram_eigenvalues(m: Matrix) -> Vector:
-    """Squared singular values of a matrix, the largest first, in float64.
+    """Return squared singular values of a matrix, the largest first, in float64.
 
     lambda_i = sigma_i(M)^2, the eigenvalues of M^T M or of M M^T, whichever is smaller
 
@@ -87,7 +87,7 @@ class Pool:
             self._fold()
 
     def eigenvalues(self) -> Vector:
-        """Eigenvalues of the second moments about the mean, the largest first.
+        """Return eigenvalues of the second moments about the mean, the largest first.
 
         Source: Own.
         """
@@ -97,7 +97,7 @@ class Pool:
         return _spectrum(self.moments, max(self.tokens, len(self.moments)))
 
     def second_moments(self) -> tuple[Vector, Matrix]:
-        """The mean token, and the second moments about it, n times the covariance.
+        """Return the mean token, and the second moments about it, n times the covariance.
 
         Source: Own.
         """
@@ -130,5 +130,5 @@ def _spectrum(gram: Matrix, size: int) -> Vector:
 
 
 def _flat(m: Matrix, largest: Scalar) -> Vector:
-    """The spectrum of zeros is zeros; that of what is not finite is NaN."""
+    """Return the spectrum of zeros is zeros; that of what is not finite is NaN."""
     return m.new_full((min(m.shape),), 0.0 if largest == 0 else NAN)

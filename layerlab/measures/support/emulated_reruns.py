@@ -23,7 +23,7 @@ DOMAINS = {"formats": Constraint(kind=str)}
 
 
 def formats(run: MeasureContext) -> list[str]:
-    """The formats that were asked for, by name.
+    """Return the formats that were asked for, by name.
 
     Source: Own.
 
@@ -34,7 +34,7 @@ def formats(run: MeasureContext) -> list[str]:
 
 
 def parse_formats(given: str | Iterable[str]) -> list[str]:
-    """Formats with commas, each looked up and kept once, as it was spelled first.
+    """Parse formats with commas, each looked up and kept once, as it was spelled first.
 
     Source: Own.
 
@@ -71,7 +71,7 @@ class Reruns:
         return forward(self.model, self.tokens)
 
     def emulated(self, format: str, mode: str) -> list[Tensor]:
-        """The same as `true`, in a format."""
+        """Return the same as `true`, in a format."""
         run = Emulation(self.model, regime(format, mode))
         return [one[0] for one in outputs(run, self.call, self.blocks)]
 
@@ -94,7 +94,7 @@ def _relative(spread: Tensor, true: Tensor) -> float:
 
 
 def forward(model: Any, tokens: Tensor) -> Any:
-    """One forward pass without a cache.
+    """Return one forward pass without a cache.
 
     Source: Own.
     """
@@ -102,7 +102,7 @@ def forward(model: Any, tokens: Tensor) -> Any:
 
 
 def reruns(whole: ModelContext, tokens: Tensor) -> Reruns:
-    """The reference run of one sequence, ready for others beside it.
+    """Return the reference run of one sequence, ready for others beside it.
 
     Source: Own.
 

@@ -19,7 +19,7 @@ Binned = Float[Tensor, "token bin"]
 
 
 def bin_channels(gradient: Hidden, bins: int) -> Binned:
-    """Mean saliency of neighbouring channels, in bins whose sizes differ by 1 at most.
+    """Bin mean saliency of neighbouring channels, in bins whose sizes differ by 1 at most.
 
     Source: Own.
     Unit: that of the saliency.
@@ -53,7 +53,7 @@ def room(layers: Sequence[int], tokens: int, bins: int) -> tuple[list[int], int]
 
 
 def pack_bytes(image: Tensor, peak: float) -> str:
-    """Square roots as shares of that of the largest value: bytes by row, deflated, in base64.
+    """Pack square roots as shares of that of the largest value: bytes by row, deflated, in base64.
 
     Source: Own.
 

@@ -73,7 +73,7 @@ class Process(Protocol):
 
 
 def dense(matrix: Attentions) -> tuple[Block, ...]:
-    """A matrix as one block.
+    """Return a matrix as one block.
 
     Source: Own.
     """
@@ -81,7 +81,7 @@ def dense(matrix: Attentions) -> tuple[Block, ...]:
 
 
 def profile(blocks: Iterable[Block], keys: int) -> Profile:
-    """Column sums, column norms and row sums of non-negative matrices, in one pass.
+    """Return column sums, column norms and row sums of non-negative matrices, in one pass.
 
     Source: Own.
     """
@@ -128,7 +128,7 @@ def gram(
 
 
 def _image(block: Block, vectors: Tensor) -> Tensor:
-    """A x, summed in chunks: that keeps the worst rounding of long rows small."""
+    """Return a x, summed in chunks: that keeps the worst rounding of long rows small."""
     chunks = zip(vectors.split(CHUNK, -1), block.entries.mT.split(CHUNK, -2), strict=True)
     first, *rest = (vector @ entries for vector, entries in chunks)
     return sum(rest, start=first)
@@ -297,7 +297,7 @@ class Ritz:
 
 
 def _error(values: Tensor, residual: Tensor) -> Tensor:
-    """Estimated relative error of the largest Ritz value."""
+    """Return estimated relative error of the largest Ritz value."""
     largest = values[:, -1]
     gap = largest - values[:, -2] if values.shape[1] > 1 else largest
     error = torch.minimum(residual, residual.square() / gap.clamp_min(1e-300))

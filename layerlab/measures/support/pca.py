@@ -45,7 +45,9 @@ class Components:
 
 
 def components(pool: Pool) -> Components:
-    """The three directions of most variance; those without any are zeros, as beyond the width.
+    """Return the three directions of most variance.
+
+    Those without any are zeros, as beyond the width.
 
     S v_i = lambda_i v_i,   S = sum_t (x_t - m)(x_t - m)^T / (n - 1),   variance_i = lambda_i
 
@@ -74,7 +76,7 @@ def components(pool: Pool) -> Components:
 
 
 def coordinates(h: Hidden, found: Components) -> Points:
-    """Where tokens lie in the space of the three directions.
+    """Return where tokens lie in the space of the three directions.
 
     c_ti = v_i . (x_t - m)
 
@@ -85,7 +87,7 @@ def coordinates(h: Hidden, found: Components) -> Points:
 
 
 def apartness(points: Points, marks: Marks) -> Scalar:
-    """How far tokens of different words lie apart, as a share of how far any lie apart.
+    """Return how far tokens of different words lie apart, as a share of how far any lie apart.
 
     eta^2 = sum_w n_w ||m_w - m||^2 / sum_t ||c_t - m||^2
 
@@ -108,6 +110,6 @@ def apartness(points: Points, marks: Marks) -> Scalar:
 
 
 def _sign(vectors: Directions) -> Directions:
-    """Each direction turned so that its largest entry, the first of equals, is positive."""
+    """Return each direction turned so that its largest entry, the first of equals, is positive."""
     largest = vectors.abs().argmax(1, keepdim=True)
     return vectors * torch.where(vectors.gather(1, largest) < 0, -1.0, 1.0)

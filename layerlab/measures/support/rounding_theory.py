@@ -65,7 +65,7 @@ class Theory:
 
 
 def theory(layer: Layer, model: nn.Module) -> Theory | None:
-    """What the theory knows of one block on one sequence; None of the embedding output.
+    """Return what the theory knows of one block on one sequence; None of the embedding output.
 
     Source: Own.
     """
@@ -108,7 +108,7 @@ def _same(found: Tensor, given: Tensor) -> bool:
 
 
 def _norm(block: nn.Module, x: Hidden, y: Hidden) -> Norm | None:
-    """The norm of the block that makes y of x; none where y is x."""
+    """Return the norm of the block that makes y of x; none where y is x."""
     if _same(x, y):
         return None
     for module in block.modules():
@@ -181,7 +181,7 @@ def _wide(value: Tensor | None) -> Tensor | None:
 
 
 def _tables(model: nn.Module, x: Hidden) -> tuple[Tensor | None, Tensor | None]:
-    """Cosines and sines of the model's rotary positions, one row per token."""
+    """Return cosines and sines of the model's rotary positions, one row per token."""
     rotary = next((one for one in model.modules() if hasattr(one, "attention_scaling")), None)
     if rotary is None:
         return None, None
@@ -194,7 +194,7 @@ def _tables(model: nn.Module, x: Hidden) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _feedforward(block: nn.Module, x: Hidden, y: Hidden) -> FeedForward | None:
-    """The linear maps and the activation that make y of x, with a gate or without."""
+    """Return the linear maps and the activation that make y of x, with a gate or without."""
     linears = list(_linears(block, x.shape[-1]))
     x, y = x[:ROWS], y[:ROWS]
     for count in (2, 3):
@@ -224,7 +224,7 @@ def _candidates(maps: tuple[Any, ...], width: int) -> Iterator[FeedForward]:
 
 
 def _linears(block: nn.Module, width: int) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Weights (out, in) and biases of the linear maps that are not in its attention."""
+    """Yield weights (out, in) and biases of the linear maps that are not in its attention."""
     for path, module in block.named_modules():
         if _ATTENTION.search(path) or not isinstance(module, nn.Linear | Conv1D):
             continue

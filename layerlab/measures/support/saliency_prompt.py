@@ -65,7 +65,7 @@ def check(options: Mapping[str, Any]) -> None:
 
 
 def prompt(subject: LoadedModel, options: Mapping[str, Any], read: Sequence[Tensor]) -> Prompt:
-    """The prompt that the options `text`, `target`, `foil` and `position` describe.
+    """Return the prompt that the options `text`, `target`, `foil` and `position` describe.
 
     Source: Own.
 
@@ -144,7 +144,7 @@ def _going_on(subject: LoadedModel, text: str) -> Tensor:
 def _word(
     subject: LoadedModel, tokens: Tensor, text: str | None, word: Word, kind: str
 ) -> tuple[int, ...]:
-    """The tokens of a word behind the text, as the tokenizer cuts the two together."""
+    """Return the tokens of a word behind the text, as the tokenizer cuts the two together."""
     if word is None:
         return ()
     if isinstance(word, int):
@@ -185,7 +185,7 @@ def _first(subject: LoadedModel, kind: str, whole: str, word: tuple[int, ...]) -
 
 
 def earlier(prompt: Prompt) -> list[int]:
-    """Positions up to the one asked at that belong to an earlier occurrence of the target.
+    """Return positions up to the one asked at that belong to an earlier occurrence of the target.
 
     Source: Own.
     """

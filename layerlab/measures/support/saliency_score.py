@@ -14,7 +14,7 @@ Vocabulary = Float[Tensor, " vocab"]
 def objective(
     logits: Vocabulary, target: int, foil: int | None = None, *, probability: bool = False
 ) -> Scalar:
-    """What is differentiated: how much the model is for a token, or for it against a rival.
+    """Return what is differentiated: how much the model is for a token, or for it against a rival.
 
     z_target,  or  log softmax(z)_target;  with a foil  z_target - z_foil  in both cases
 
@@ -44,7 +44,7 @@ def absolute(gradient: Hidden) -> TokenVector:
 
 
 def euclidean(gradient: Hidden) -> TokenVector:
-    """Length of a token's gradient: the most that a change of length 1 could do.
+    """Return length of a token's gradient: the most that a change of length 1 could do.
 
     L2_t = sqrt(sum_c g_tc^2)
 
@@ -69,7 +69,9 @@ def product(stream: Hidden, gradient: Hidden) -> TokenVector:
 
 
 def alikeness(stream: Hidden) -> TokenVector:
-    """Mean cosine of each token with the others; its mean over tokens is that of `diversity`.
+    """Return mean cosine of each token with the others.
+
+    Its mean over tokens is that of `diversity`.
 
     cos_t = (x_t/|x_t| . sum_i x_i/|x_i| - 1) / (n - 1)
 

@@ -66,7 +66,7 @@ class Linear:
 
 
 def rounding(dtype: torch.dtype, terms: int, scores: float = 0.0) -> float:
-    """What rounding may move an output by, relative to the size of what was summed.
+    """Return what rounding may move an output by, relative to the size of what was summed.
 
     lambda (sqrt(8) u + sqrt(terms) (1 + scores) u_32),   lambda = 8
 
@@ -139,7 +139,7 @@ def feedforward_fit(block: nn.Module, sublayer: Sublayer) -> FeedForward | None:
 
 
 def is_routed(block: nn.Module) -> bool:
-    """Whether the feed-forward layer of a block chooses between experts for each token.
+    """Return whether the feed-forward layer of a block chooses between experts for each token.
 
     Source: Own.
     """
@@ -176,7 +176,7 @@ def _fit(gap: Tensor, noise: Tensor, slack: float) -> Fit:
 
 
 def _linears(block: nn.Module) -> Iterator[Linear]:
-    """The linear maps of a block that do not lie in its attention."""
+    """Yield the linear maps of a block that do not lie in its attention."""
     # Late: a formula needs no transformers.
     from transformers.pytorch_utils import Conv1D
 

@@ -53,7 +53,7 @@ class Account:
 
 
 def account(spec: Spec, shape: Shape) -> Account:
-    """The account of a spec at a size.
+    """Return the account of a spec at a size.
 
     Source: Own; attention as in kaplan20, section 2.1, with its full square.
     """
@@ -86,7 +86,7 @@ def _sum(spec: Spec, shape: Shape, around: Cost, layers: list[Cost]) -> Account:
 
 
 def _around(spec: Spec, site: Site, find: Find) -> Cost | None:
-    """What stands before and after the layers; None where a part has no formula."""
+    """Return what stands before and after the layers; None where a part has no formula."""
     edge: list[tuple[Slot, Choice]] = [
         ("norm", spec.stack.embedding_norm),
         ("norm", spec.stack.final_norm),

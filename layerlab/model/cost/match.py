@@ -60,7 +60,7 @@ class Match:
         return {name: getattr(self.shape, name) for name in SIZES}
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts, numbers and texts."""
+        """Return plain dicts, numbers and texts."""
         counts = {"found": self.found, "wanted": self.wanted, "mismatch": self.mismatch}
         return {"by": self.by, "on": self.on, **counts, "percent": self.percent} | {
             "sizes": self.sizes
@@ -85,7 +85,7 @@ def match_sizes(
     options: Mapping[str, Any] | None = None,
     **sizes: Any,
 ) -> Match:
-    """The sizes at which a variant is on equal terms with another that has the sizes given.
+    """Match the sizes at which a variant is on equal terms with another that has the sizes given.
 
     Args:
         name: the variant that is resized.
@@ -116,7 +116,7 @@ def match_sizes(
 
 
 def rival(own: Design, against: str | None, sizes: Mapping[str, Any]) -> Design:
-    """The other side of a comparison: at the sizes of the first, unless it is a preset.
+    """Return the other side of a comparison: at the sizes of the first, unless it is a preset.
 
     Raises:
         UserError: nothing has this name.
@@ -134,7 +134,7 @@ def match(
     by: str = "ffn",
     on: str = "parameters",
 ) -> Match:
-    """The shape, changed in one size, at which a spec comes nearest to an account.
+    """Match the shape, changed in one size, at which a spec comes nearest to an account.
 
     A width keeps the number of heads and the feed-forward's share of the width.
 
@@ -168,7 +168,7 @@ def _resize(shape: Shape, by: str, step: int) -> Shape:
 
 
 def _others(by: str) -> str:
-    """What to type in place of a size that does not do."""
+    """Return what to type in place of a size that does not do."""
     first, second = (way for way in ("ffn", "depth", "width") if way != by)
     return (
         f"match by {first} or {second}: type --match {first} with layerlab variants, or write "
@@ -177,7 +177,7 @@ def _others(by: str) -> str:
 
 
 def _nearest(count: Callable[[int], int], wanted: int, by: str) -> int:
-    """The step at which a growing count is nearest to what is wanted."""
+    """Return the step at which a growing count is nearest to what is wanted."""
     if count(1) == count(64):
         raise UserError(
             f"matching by {by} changes nothing here: this variant costs the same at every size; "

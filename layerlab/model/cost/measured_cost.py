@@ -18,7 +18,9 @@ from layerlab.model.build import assemble
 
 
 def count_operations(spec: Spec, shape: Shape) -> dict[str, int]:
-    """The fields of an `Account`, counted; operations outside matrix products stay unknown, as 0.
+    """Count the fields of an `Account`, counted.
+
+    Operations outside matrix products stay unknown, as 0.
 
     Source: Own.
     """
@@ -51,7 +53,7 @@ def count_operations(spec: Spec, shape: Shape) -> dict[str, int]:
 
 
 def _inside(model: Any) -> Iterator[Tensor]:
-    """The parameters of layers, norms and the stack's residual."""
+    """Yield the parameters of layers, norms and the stack's residual."""
     for child in model.model.children():
         if not isinstance(child, nn.Embedding):
             yield from child.parameters()

@@ -28,7 +28,7 @@ class Watch:
     """A finder that leaves finding to the others, and enrols when a module of `MOMENTS` has run."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """What another finder gives for a module of `MOMENTS`; None for all others."""
+        """Find what another finder gives for a module of `MOMENTS`; None for all others."""
         if name not in MOMENTS:
             return None
         others = [one for one in sys.meta_path if one is not self and hasattr(one, "find_spec")]
@@ -73,6 +73,6 @@ def _there(name: str) -> bool:
 
 
 def _under_way(name: str) -> bool:
-    """Whether it is being imported right now: its names may not be there yet."""
+    """Return whether it is being imported right now: its names may not be there yet."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     return name not in _RAN and bool(getattr(spec, "_initializing", False))

@@ -95,7 +95,7 @@ def exported(config):
 
 
 def code_files(config: Any) -> dict[str, bytes]:
-    """The files that a configuration's model needs beside it, by name.
+    """Return the files that a configuration's model needs beside it, by name.
 
     Source: Own.
 
@@ -133,7 +133,7 @@ def _file(name: str, text: str) -> bytes:
 
 
 def _source(name: str) -> str:
-    """The source of an installed module."""
+    """Return the source of an installed module."""
     spec = importlib.util.find_spec(name)
     loader: Any = spec.loader if spec else None
     text: str = loader.get_source(name)
@@ -147,7 +147,7 @@ def _shapes() -> str:
 
 
 def _seal(code: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Files by name, of which that of the configuration has the hashes of all."""
+    """Return files by name, of which that of the configuration has the hashes of all."""
     first = f"{file_stem(CONFIG)}.py"
     (docstring, *_) = ast.parse(code[first]).body
     lines = code[first].splitlines(keepends=True)

@@ -6,7 +6,7 @@ from layerlab.variants.registry import part
 
 
 def choose_parts(spec: Spec) -> list[tuple[type[Part], dict[str, object]]]:
-    """The part of each slot with all its options.
+    """Choose the part of each slot with all its options.
 
     Source: Own.
 
@@ -23,7 +23,7 @@ def choose_parts(spec: Spec) -> list[tuple[type[Part], dict[str, object]]]:
 
 
 def tensor_plan(spec: Spec) -> dict[str, str]:
-    """How tensor parallelism shards the matrices of each layer.
+    """Return how tensor parallelism shards the matrices of each layer.
 
     Source: Own.
     """

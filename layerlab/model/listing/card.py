@@ -85,7 +85,7 @@ class Card:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Plain lists, dicts, numbers and texts."""
+        """Return plain lists, dicts, numbers and texts."""
         preset = self.preset and {
             key: getattr(self.preset, key) for key in ("name", "source", "published", "unsaid")
         }
@@ -123,7 +123,7 @@ _TEXTS = (
 
 
 def list_variants() -> dict[str, Card]:
-    """Every variant that can be built, by its name, at the size that `build` starts from.
+    """List every variant that can be built, by its name, at the size that `build` starts from.
 
     Source: Own.
 
@@ -135,7 +135,7 @@ def list_variants() -> dict[str, Card]:
 
 
 def card(found: Design) -> Card:
-    """The card of a design.
+    """Return the card of a design.
 
     Source: Own.
     """

@@ -36,7 +36,7 @@ class _Branch:
 
 
 def picture(spec: Spec, shape: Shape) -> str:
-    """The way of a token's features from the embedding to the logits.
+    """Return the way of a token's features from the embedding to the logits.
 
     The rail at the left is the residual stream; a branch leaves it at ├ and comes back at the
     residual, which is named with its options. A layer in the middle is drawn.
@@ -103,7 +103,7 @@ def _there(slot: Slot, choice: Choice, site: Site) -> bool:
 
 
 def _describe(slot: Slot, choice: Choice) -> str:
-    """A part with the options that differ from its defaults."""
+    """Describe a part with the options that differ from its defaults."""
     kind = part(slot, choice.name)
     differs = {
         name: value

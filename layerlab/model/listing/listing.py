@@ -50,7 +50,7 @@ class Request:
     named: bool = False
 
     def shown(self, width: int) -> Group:
-        """For a terminal of this width."""
+        """Return the shown for a terminal of this width."""
         if self.named:
             return page(self.cards[0], *self.matches)
         lines = [
@@ -60,7 +60,7 @@ class Request:
         return Group(table(self.cards, self.refused, width), *lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain lists, dicts, numbers and texts."""
+        """Return plain lists, dicts, numbers and texts."""
         return {
             "schema": 1,
             "variants": {one.name: one.to_json() for one in self.cards},
@@ -78,7 +78,9 @@ def request(
     by: Any = None,
     against: str | None = None,
 ) -> Request:
-    """The cards of some variants, or of all, file by file; resized where they are to be matched.
+    """Return the cards of some variants, or of all, file by file.
+
+    Resized where they are to be matched.
 
     Raises:
         UserError: one that was named cannot be, none can, or there is nothing to match.
@@ -118,7 +120,7 @@ def _everything(
 
 
 def table(found: Sequence[Card], refused: Mapping[str, str], width: int) -> Group:
-    """The table: one line per variant, grouped by file, narrow enough for the terminal."""
+    """Return the table: one line per variant, grouped by file, narrow enough for the terminal."""
     wide = width >= WIDE
     grid = Table(box=None, padding=(0, 2 if width >= AIRY else 1, 0, 0), pad_edge=False)
     grid.add_column("variant", overflow="fold", style="bold")
@@ -138,7 +140,7 @@ def table(found: Sequence[Card], refused: Mapping[str, str], width: int) -> Grou
 
 
 def page(one: Card, matched: Match | None = None) -> Group:
-    """All that is known of one variant."""
+    """Return all that is known of one variant."""
     parts: list[RenderableType] = [
         Text.assemble((_show(one.name), "bold"), f"  {_show(one.home)}"),
         Text(_show(one.about)),
@@ -159,7 +161,7 @@ def page(one: Card, matched: Match | None = None) -> Group:
 
 
 def figure(count: int) -> str:
-    """A count in three digits.
+    """Return a count in three digits.
 
     Example:
         >>> figure(6738415616), figure(999), figure(15253504)
@@ -174,7 +176,7 @@ def figure(count: int) -> str:
 
 
 def percent(share: float) -> str:
-    """A difference in percent; 0 says that there is none.
+    """Return a difference in percent; 0 says that there is none.
 
     Example:
         >>> percent(0.0), percent(0.4567), percent(-34.2), percent(1e-4)
@@ -185,7 +187,7 @@ def percent(share: float) -> str:
 
 
 def _order() -> list[str]:
-    """The reference first, then file by file; within a file as it is declared."""
+    """Order the reference first, then file by file; within a file as it is declared."""
     return sorted(variants(), key=lambda name: home(name) != _FIRST)
 
 
@@ -286,5 +288,5 @@ def _value(value: Any) -> str:
 
 
 def _show(text: str) -> str:
-    """A file from outside may say anything; what no reader could see is left out."""
+    """Return a file from outside may say anything; what no reader could see is left out."""
     return "".join(one for one in text if one.isprintable() or one == "\n")

@@ -71,7 +71,7 @@ class Reading:
 
 
 def read(model: PreTrainedModel) -> Reading:
-    """A model of a family that we know, as the reference variant with equal logits.
+    """Read a model of a family that we know, as the reference variant with equal logits.
 
     Source: Own.
 
@@ -229,7 +229,7 @@ def _rename(state: State, names: Mapping[str, str]) -> Iterator[tuple[str, Tenso
 
 
 def _straight(state: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """GPT's matrices are stored input x output, and query, key and value in one."""
+    """Yield GPT's matrices are stored input x output, and query, key and value in one."""
     for name, tensor in state:
         embedding = name.startswith(("model.embed", "lm_head"))
         if not embedding and tensor.dim() == 2:

@@ -47,7 +47,7 @@ class Step0:
         return self.difference == 0
 
     def told(self, name: str, variant: str, place: str) -> str:
-        """What was done, in a few lines for a terminal."""
+        """Return what was done, in a few lines for a terminal."""
         added = f"{self.added:,} parameters that {name} does not have"
         lines = [f"{name} rebuilt as {variant}: {added}"]
         if self.remark:
@@ -76,7 +76,7 @@ def rebuild(
     seed: int = 0,
     shared: bool = False,
 ) -> LabForCausalLM:
-    """The model as the variant `name` (None: the reference that it is), with its weights.
+    """Rebuild the model as the variant `name` (None: the reference that it is), with its weights.
 
     Args:
         shared: keep the original's tensors where nothing has to be transposed, so that training
@@ -110,7 +110,9 @@ def rebuild(
 
 
 def step0(original: PreTrainedModel, new: LabForCausalLM) -> Step0:
-    """The two models side by side on random tokens, without dropout; their modes are put back.
+    """Return the two models side by side on random tokens, without dropout.
+
+    Their modes are put back.
 
     Source: Own.
     """
@@ -131,7 +133,10 @@ def step0(original: PreTrainedModel, new: LabForCausalLM) -> Step0:
 
 
 def _add(new: LabForCausalLM, state: Mapping[str, Tensor]) -> int:
-    """Parameters beyond those of the original; a second copy of one that it ties is one more."""
+    """Return parameters beyond those of the original.
+
+    A second copy of one that it ties is one more.
+    """
     met: set[int] = set()
     added = 0
     for key, own in new.named_parameters():
@@ -155,7 +160,10 @@ def _evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _fill(config: Any, found: Reading, foreign: set[int]) -> LabForCausalLM:
-    """The model with the weights that were read; those whose memory is foreign are copied."""
+    """Return the model with the weights that were read.
+
+    Those whose memory is foreign are copied.
+    """
     first = next(iter(found.state.values()))
     with torch.device("meta"):
         skeleton = LabForCausalLM(config)
@@ -193,7 +201,7 @@ def _check_tied(state: Mapping[str, Tensor], tied: Mapping[str, str]) -> None:
 
 
 def _apart(state: Mapping[str, Tensor], foreign: set[int]) -> dict[str, Tensor]:
-    """The same weights, each in memory of its own: none foreign, and no two in one place."""
+    """Return the same weights, each in memory of its own: none foreign, and no two in one place."""
     seen, found = set(foreign), {}
     for key, tensor in state.items():
         place = tensor.untyped_storage().data_ptr()

@@ -71,7 +71,9 @@ def describe_carried(idea: str, kind: str) -> str:
 
 
 def root(idea: Variant, kind: str) -> str:
-    """The nearest variant that a model's kind and an idea descend from; else the idea's baseline.
+    """Return the nearest variant that a model's kind and an idea descend from.
+
+    Else the idea's baseline.
 
     Source: Own.
     """
@@ -80,7 +82,7 @@ def root(idea: Variant, kind: str) -> str:
 
 
 def _line(name: str) -> list[str]:
-    """A variant, its baseline, the baseline of that, and so on."""
+    """Return a variant, its baseline, the baseline of that, and so on."""
     known, found = variants(), [name]
     while found[-1] in known and known[found[-1]].baseline not in found:
         found.append(known[found[-1]].baseline)

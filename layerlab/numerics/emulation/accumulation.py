@@ -13,7 +13,7 @@ Round = Callable[[Tensor], Tensor]
 
 
 def multiply_groups(left: Tensor, right: Tensor, ends: Tensor | None) -> Tensor:
-    """Products by group, as mixtures of experts compute them.
+    """Multiply products by group, as mixtures of experts compute them.
 
     PyTorch's own operation knows no float64.
 
@@ -41,7 +41,7 @@ def multiply_groups(left: Tensor, right: Tensor, ends: Tensor | None) -> Tensor:
 def accumulate(
     name: str, factors: Sequence[Any], options: Mapping[str, Any], terms: int, round: Round
 ) -> Tensor:
-    """A matrix product with its running sum rounded after every so many terms.
+    """Return a matrix product with its running sum rounded after every so many terms.
 
     With one term a product is rounded before it is added, as in the scalar model
     fl(x op y) = (x op y)(1 + delta); with more the terms of a block are summed exactly. What

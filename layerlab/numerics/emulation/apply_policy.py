@@ -55,12 +55,12 @@ class Kept:
     tied: frozenset[str]
 
     def parameter(self, name: str) -> bool:
-        """Whether a parameter of this path stays in float32."""
+        """Return whether a parameter of this path stays in float32."""
         return name.rpartition(".")[0] in self.modules | self.tied
 
 
 def find_kept(model: nn.Module, policy: Policy) -> Kept:
-    """Look up what a policy keeps.
+    """Find look up what a policy keeps.
 
     Source: Own.
 
@@ -156,7 +156,7 @@ def apply_precision(
 
 
 def saved_policy(model: nn.Module) -> Policy:
-    """The policy that a model was saved with.
+    """Return the policy that a model was saved with.
 
     Source: Own.
 
@@ -249,7 +249,7 @@ def blocks(model: nn.Module) -> list[str]:
 
 
 def _casting(wanted: torch.dtype | None) -> Callable[..., Any]:
-    """A hook that brings a module's input to its parameters' dtype, or to the one wanted.
+    """Return a hook that brings a module's input to its parameters' dtype, or to the one wanted.
 
     What comes beside its input, such as the weights of experts, is not narrowed.
     """
@@ -289,7 +289,7 @@ def _supplying(dtype: torch.dtype) -> Callable[..., Any]:
 
 
 def _widening(module: nn.Module, args: Any, options: Any) -> Any:
-    """A hook before the first block: from here on the stream is in float32."""
+    """Return a hook before the first block: from here on the stream is in float32."""
     if args:
         return (_to(args[0], torch.float32), *args[1:]), options
     return args, {**options, "hidden_states": _to(options["hidden_states"], torch.float32)}
@@ -301,7 +301,7 @@ def _narrowing(low: torch.dtype) -> Callable[..., Any]:
 
 
 def _tied(model: nn.Module, modules: set[str]) -> frozenset[str]:
-    """The modules outside that share a parameter with one inside."""
+    """Return the modules outside that share a parameter with one inside."""
     owners: dict[int, list[str]] = {}
     for name, value in model.named_parameters(remove_duplicate=False):
         owners.setdefault(id(value), []).append(name.rpartition(".")[0])
@@ -319,14 +319,14 @@ def _dtype(module: nn.Module) -> torch.dtype:
 
 
 def _owns(module: nn.Module) -> bool:
-    """Whether a module has parameters of its own to compute with."""
+    """Return whether a module has parameters of its own to compute with."""
     return any(
         value is not None and value.dtype.is_floating_point for value in module._parameters.values()
     )
 
 
 def _scales(module: nn.Module) -> bool:
-    """Whether all that a module has are gains and shifts, as a norm."""
+    """Return whether all that a module has are gains and shifts, as a norm."""
     owned = [value for value in module._parameters.values() if value is not None]
     return bool(owned) and all(value.dim() <= 1 for value in owned)
 
@@ -338,7 +338,7 @@ def _within(name: str, entries: list[str]) -> bool:
 
 
 def low_precision_weights(model: nn.Module) -> Iterator[tuple[str, str, dict[str, Any], Tensor]]:
-    """Owner, name, table and value of what a model loaded in a low dtype has in that dtype.
+    """Yield owner, name, table and value of what a model loaded in a low dtype has in that dtype.
 
     Those are the floating parameters and persistent buffers. Other buffers are made in float32
     after loading; of these only tables that lose nothing, such as masks, count as low.
@@ -356,7 +356,7 @@ def low_precision_weights(model: nn.Module) -> Iterator[tuple[str, str, dict[str
 
 
 def _loses(values: Tensor) -> bool:
-    """Whether a table cannot be written down in eight binary digits."""
+    """Return whether a table cannot be written down in eight binary digits."""
     return not torch.equal(values.to(torch.bfloat16).to(values.dtype), values)
 
 
@@ -382,7 +382,7 @@ def _look_up(entries: list[str], model: nn.Module) -> None:
 
 
 def stays_single(model: nn.Module, name: str, low: torch.dtype) -> bool:
-    """Whether transformers would load this parameter in float32 whatever dtype is asked for.
+    """Return whether transformers would load this parameter in float32 whatever dtype is asked for.
 
     Source: Own.
     """

@@ -64,7 +64,7 @@ def regime(
     accumulate: Any = None,
     device: str | None = None,
 ) -> EmulatedArithmetic:
-    """The arithmetic of a model that is run in a format.
+    """Return the arithmetic of a model that is run in a format.
 
     `as-run` rounds what the code computes in its own low dtype to the format, and leaves what it
     widens to float32 in float32. `flat` rounds every result to the format. `autocast` leaves the
@@ -125,7 +125,7 @@ def regime(
 
 
 def _split(format: AnyFormat, mode: str) -> tuple[AnyFormat | None, Format]:
-    """The format of the factors of products, if it is one of its own, and that of results."""
+    """Split the format of the factors of products, if it is one of its own, and that of results."""
     if not isinstance(format, Format):
         return format, cast(Format, find("bf16"))
     if format.name == "tf32" and mode == "as-run":
@@ -134,7 +134,7 @@ def _split(format: AnyFormat, mode: str) -> tuple[AnyFormat | None, Format]:
 
 
 def modes(format: str | AnyFormat) -> tuple[str, ...]:
-    """The modes that a format can be emulated in.
+    """Return the modes that a format can be emulated in.
 
     Source: Own.
     """
@@ -143,7 +143,7 @@ def modes(format: str | AnyFormat) -> tuple[str, ...]:
 
 
 def exact(low: torch.dtype) -> EmulatedArithmetic:
-    """The reference: float64 throughout, whatever dtype the code asks for.
+    """Return the reference: float64 throughout, whatever dtype the code asks for.
 
     Source: Own.
     """
@@ -151,7 +151,7 @@ def exact(low: torch.dtype) -> EmulatedArithmetic:
 
 
 def _low(format: Format) -> torch.dtype:
-    """The dtype that the code of a model run in such a format would see."""
+    """Return the dtype that the code of a model run in such a format would see."""
     if format.digits > SINGLE:
         return torch.float64
     if format.digits == SINGLE:
@@ -164,7 +164,7 @@ def _narrow(format: Format) -> bool:
 
 
 def _also(mode: str) -> tuple[torch.dtype, ...]:
-    """Nominal dtypes that are rounded beside the low one."""
+    """Return nominal dtypes that are rounded beside the low one."""
     if mode != "flat":
         return ()
     return (torch.float16, torch.bfloat16, torch.float32, torch.float64)

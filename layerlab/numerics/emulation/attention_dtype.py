@@ -23,7 +23,7 @@ EAGER = ("eager_attention_forward", "eager_attention")
 
 
 def attends(module: nn.Module) -> bool:
-    """Whether a module, or its `attend`, asks transformers' interface for its attention.
+    """Return whether a module, or its `attend`, asks transformers' interface for its attention.
 
     Source: Own.
     """
@@ -48,7 +48,7 @@ def answer(model: nn.Module) -> None:
 
 
 def implementations(config: Any) -> dict[str, str | None]:
-    """Which attention a configuration asks for, and each of those inside it.
+    """Return which attention a configuration asks for, and each of those inside it.
 
     Source: Own.
     """
@@ -72,7 +72,7 @@ def _settle(
     *args: Any,
     **options: Any,
 ) -> Any:
-    """The module's own attention on queries, keys, values and mask of one dtype."""
+    """Return the module's own attention on queries, keys, values and mask of one dtype."""
     dtype = torch.float32 if getattr(module, SINGLE, False) else value.dtype
     mask = finite(mask, dtype) if floating(mask) else mask
     exchange = getattr(module, EXCHANGE, None)
@@ -84,7 +84,7 @@ def _settle(
 
 
 def _eager(module: nn.Module) -> Callable[..., Any] | None:
-    """The eager attention that a module's code, or that of its `attend`, falls back to."""
+    """Return the eager attention that a module's code, or that of its `attend`, falls back to."""
     homes = (type(module).__module__, getattr(getattr(module, "attend", None), "__module__", ""))
     scopes = (vars(sys.modules[home]) for home in homes if home in sys.modules)
     found = (value for scope in scopes for name, value in scope.items() if name in EAGER)

@@ -103,7 +103,7 @@ def closure(parts: Iterable[Part], whole: Error) -> float:
 
 
 def outputs(run: Emulation, call: Call, modules: Sequence[nn.Module]) -> list[Tensor]:
-    """What enters the first of some modules, what each gives, and the logits, in one run.
+    """Return what enters the first of some modules, what each gives, and the logits, in one run.
 
     Source: Own.
 
@@ -140,12 +140,12 @@ def outputs(run: Emulation, call: Call, modules: Sequence[nn.Module]) -> list[Te
 
 
 def _copy(value: Tensor) -> Tensor:
-    """A later operation in place must not change what was seen."""
+    """Return a later operation in place must not change what was seen."""
     return unwrap(value).detach().clone()
 
 
 def error(seen: Tensor, true: Tensor) -> float:
-    """||seen - true||^2 / ||true||^2 over all tokens.
+    """Return ||seen - true||^2 / ||true||^2 over all tokens.
 
     Source: Own.
     Unit: none.
@@ -298,7 +298,7 @@ class Placement:
         self.front = self._before()
 
     def _before(self) -> frozenset[str]:
-        """Modules outside the stack that round before its first block does."""
+        """Return modules outside the stack that round before its first block does."""
         running = [place for place in self.places if tuple(place) not in self.stored]
         first = next((i for i, place in enumerate(running) if place.layer is not None), 0)
         behind = {place.module for place in running[first:] if place.layer is None}
@@ -306,14 +306,14 @@ class Placement:
         return frozenset(ahead - behind)
 
     def grouped(self, key: Callable[[OpSite], Any]) -> dict[Any, frozenset[OpSite]]:
-        """The places by what a function says of each."""
+        """Return the places by what a function says of each."""
         found: dict[Any, set[OpSite]] = {}
         for place in self.places:
             found.setdefault(key(place), set()).add(place)
         return {name: frozenset(group) for name, group in found.items()}
 
     def kind(self, place: OpSite) -> str:
-        """The component in a few words: its path in the block, and what is done there.
+        """Return the component in a few words: its path in the block, and what is done there.
 
         What a block adds is the residual stream; parameters of all kinds are one component.
         """
@@ -339,13 +339,13 @@ class Placement:
 
 
 def _glossed(name: str) -> str:
-    """A name with what it stands for, where it does not say so itself."""
+    """Return a name with what it stands for, where it does not say so itself."""
     known = GLOSSES.get(name.rpartition(".")[2])
     return f"{name} ({known})" if known else name
 
 
 def _prefix(stack: Sequence[OpSite]) -> str:
-    """The path of the blocks with `*` for their number."""
+    """Return the path of the blocks with `*` for their number."""
     if not stack:
         return ""
     found = NUMBER.search(stack[0].module)

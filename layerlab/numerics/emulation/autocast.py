@@ -106,7 +106,9 @@ def autocasting(model: nn.Module, dtype: torch.dtype, device: str | None) -> Ite
 
 
 def lower(arguments: Any) -> Any:
-    """Arguments as autocast hands them to an operation of the low dtype; as they are without it.
+    """Lower arguments as autocast hands them to an operation of the low dtype.
+
+    As they are without it.
 
     Source: Own.
     """
@@ -117,7 +119,7 @@ def lower(arguments: Any) -> Any:
 
 
 def _cast(value: Any) -> bool:
-    """Whether autocast casts a value: float64 it leaves."""
+    """Return whether autocast casts a value: float64 it leaves."""
     floats = isinstance(value, Tensor) and value.dtype.is_floating_point
     return floats and value.dtype != torch.float64
 
@@ -127,6 +129,6 @@ def _to(arguments: Any, dtype: torch.dtype) -> Any:
 
 
 def _widest(arguments: Any) -> torch.dtype | None:
-    """The widest dtype among those that autocast casts; None where there is none."""
+    """Return the widest dtype among those that autocast casts; None where there is none."""
     dtypes = [value.dtype for value in tree_leaves(arguments) if _cast(value)]
     return reduce(torch.promote_types, dtypes) if dtypes else None

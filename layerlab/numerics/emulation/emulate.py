@@ -88,7 +88,7 @@ class Emulation(EmulationMode):
         self._selection = Selection(self.model, only=frozenset(places))
 
     def chosen(self, place: OpSite) -> bool:
-        """Whether results at a place are rounded."""
+        """Return whether results at a place are rounded."""
         return place in self._selection
 
     @contextmanager
@@ -153,7 +153,7 @@ class Emulation(EmulationMode):
             (selection.rounded if known else selection.islands).add(place)
 
     def _moves(self, func: Any, given: Sequence[Any], output: EmulatedTensor) -> bool:
-        """Whether an operation gives values that it was given, in the format they had."""
+        """Return whether an operation gives values that it was given, in the format they had."""
         if func._opname not in EXACT or not given:
             return False
         results = self.regime.results
@@ -198,7 +198,7 @@ class Emulation(EmulationMode):
         return factors
 
     def _read(self, factor: Tensor, operation: str) -> Tensor:
-        """Keys or values as the cache gives them back, rounded along the width of a head."""
+        """Read keys or values as the cache gives them back, rounded along the width of a head."""
         place = OpSite(self._place.module, "cache")
         if not self.chosen(place):
             return factor
@@ -206,7 +206,7 @@ class Emulation(EmulationMode):
         return self._along(factor, self.regime.cache, turned=operation == "scores")
 
     def _activation(self, factor: Any, last: bool) -> Any:
-        """What meets a parameter in a product, rounded along the axis that is summed."""
+        """Return what meets a parameter in a product, rounded along the axis that is summed."""
         place = OpSite(self._place.module, "factor")
         matrix = floating(factor) and factor.dim() >= 2
         if not matrix or getattr(factor, "weight", False) or not self.chosen(place):
@@ -218,7 +218,7 @@ class Emulation(EmulationMode):
         return self._along(factor, self.regime.activations, turned=last)
 
     def _along(self, factor: Tensor, format: Any, turned: bool) -> Tensor:
-        """A factor rounded along its last axis, or along the one before."""
+        """Return a factor rounded along its last axis, or along the one before."""
         values, round = self.inner(factor), self._round(format)
         if turned:
             return round(values.transpose(-2, -1).contiguous()).transpose(-2, -1)
@@ -232,7 +232,7 @@ class Emulation(EmulationMode):
         return self._rounds[format]
 
     def _enter(self, module: nn.Module, args: Any, options: Any) -> Any:
-        """Features that a model is given directly are in its dtype."""
+        """Return features that a model is given directly are in its dtype."""
         return tree_map(self._given, args), tree_map(self._given, options)
 
     def _given(self, value: Any) -> Any:
@@ -284,7 +284,7 @@ class Emulation(EmulationMode):
         return carrier
 
     def _weight(self, values: Tensor, place: OpSite, format: AnyFormat) -> Tensor:
-        """A parameter in its format; groups and blocks lie along the axis that is summed."""
+        """Weight a parameter in its format; groups and blocks lie along the axis that is summed."""
         module = self.model.get_submodule(place.module)
         # transformers' Conv1D keeps its matrix the other way round.
         turned = type(module).__name__ == "Conv1D" and values.dim() == 2

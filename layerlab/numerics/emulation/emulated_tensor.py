@@ -66,12 +66,12 @@ class EmulatedTensor(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Outside its mode a carrier counts as the values that it holds."""
+        """Return outside its mode a carrier counts as the values that it holds."""
         return func(*tree_map(unwrap, tuple(args)), **tree_map(unwrap, kwargs or {}))
 
 
 def unwrap(value: Any) -> Any:
-    """The values of a carrier; anything else as it is.
+    """Return the values of a carrier; anything else as it is.
 
     Source: Own.
     """
@@ -79,7 +79,7 @@ def unwrap(value: Any) -> Any:
 
 
 def floating(value: Any) -> bool:
-    """Whether something is a tensor of floating numbers.
+    """Return whether something is a tensor of floating numbers.
 
     Source: Own.
     """
@@ -104,7 +104,7 @@ class Uncarried(torch.autograd.Function):
 
 
 def plain(output: Any) -> Any:
-    """What a model returned, with plain tensors for its carriers.
+    """Return what a model returned, with plain tensors for its carriers.
 
     Source: Own.
     """
@@ -181,7 +181,7 @@ class EmulationMode(TorchDispatchMode, ABC):
         """Take note of an operation that torch would not do on such dtypes."""
 
     def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The operation on held values."""
+        """Compute the operation on held values."""
         return func(*self.inner(args), **self.inner(kwargs))
 
     def __torch_dispatch__(
@@ -227,7 +227,7 @@ class EmulationMode(TorchDispatchMode, ABC):
         return wrapped
 
     def _write(self, func: Any, flat: list[Any], args: Any, kwargs: Any) -> Any:
-        """An operation in place: into what a carrier holds, or back into a plain tensor."""
+        """Write an operation in place: into what a carrier holds, or back into a plain tensor."""
         target = kwargs.get("out", args[0] if args else None)
         if not isinstance(target, Tensor):
             raise UserError(
@@ -259,7 +259,7 @@ class EmulationMode(TorchDispatchMode, ABC):
         return target
 
     def inner(self, value: Any) -> Any:
-        """Arguments as the held computation needs them: wide tensors, wide dtypes."""
+        """Return arguments as the held computation needs them: wide tensors, wide dtypes."""
         if isinstance(value, EmulatedTensor):
             return value.held
         if isinstance(value, Tensor):
@@ -295,12 +295,12 @@ def _flat(values: Iterable[Any]) -> Iterable[Any]:
 
 
 def _concerns(flat: Iterable[Any]) -> bool:
-    """Whether any argument is a floating tensor."""
+    """Return whether any argument is a floating tensor."""
     return any(isinstance(value, Tensor) and value.dtype.is_floating_point for value in flat)
 
 
 def writes_in_place(func: Any) -> bool:
-    """Whether an operation writes into one of its arguments.
+    """Return whether an operation writes into one of its arguments.
 
     Source: Own.
     """
@@ -308,7 +308,7 @@ def writes_in_place(func: Any) -> bool:
 
 
 def _kind(value: Any) -> Any:
-    """What of an argument decides the dtype of the result."""
+    """Return what of an argument decides the dtype of the result."""
     if isinstance(value, Tensor):
         return value.dtype, value.dim() == 0
     return value if isinstance(value, torch.dtype) else type(value)
@@ -329,7 +329,7 @@ def _ask(func: Any, flat: list[Any], args: Any, kwargs: Any) -> tuple[Dtypes, bo
 
 
 def _shadows(arguments: Any) -> Any:
-    """Arguments with tensors that have shape and dtype only."""
+    """Return arguments with tensors that have shape and dtype only."""
 
     def shadow(value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -350,7 +350,10 @@ def _promote(flat: list[Any]) -> torch.dtype:
 
 
 def _endless(dtypes: Dtypes) -> Iterator[torch.dtype]:
-    """The dtypes of the results; of a list with more members than when it was asked, the last's."""
+    """Return the dtypes of the results.
+
+    Of a list with more members than when it was asked, the last's.
+    """
     return chain(dtypes, repeat(dtypes[-1])) if dtypes else iter(())
 
 

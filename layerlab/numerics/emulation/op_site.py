@@ -129,7 +129,7 @@ class Tracker:
         self._stage.pop()
 
     def place(self, func: Any) -> OpSite:
-        """Where the operation that is being run belongs."""
+        """Place where the operation that is being run belongs."""
         node = torch._C._current_autograd_node()
         if node is not None:
             return self._nodes.get(node._sequence_nr(), OpSite("backward"))
@@ -162,14 +162,14 @@ class Tracker:
         return self._attends[name]
 
     def _attending(self) -> str:
-        """Which of attention's two products this is: before its softmax or after it."""
+        """Return which of attention's two products this is: before its softmax or after it."""
         before = self._stage[-1] < WEIGHED
         self._stage[-1] = SCORED if before else MIXED
         return "scores" if before else "context"
 
 
 def attends(module: nn.Module) -> bool:
-    """Whether the forward pass of a module, or a function that it calls, names a softmax.
+    """Return whether the forward pass of a module, or a function that it calls, names a softmax.
 
     What its parts do is theirs, but for a part that is a softmax.
 
@@ -181,7 +181,7 @@ def attends(module: nn.Module) -> bool:
 
 
 def _says(name: str, value: Any, module: nn.Module, seen: set[Any]) -> bool:
-    """Whether a name, or the code that it stands for, speaks of a softmax."""
+    """Return whether a name, or the code that it stands for, speaks of a softmax."""
     while isinstance(value, partial):
         value = value.func
     if WORD.search(name.lower()) or WORD.search(str(getattr(value, "__name__", "")).lower()):
@@ -216,7 +216,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _find(module: nn.Module, name: str) -> Any:
-    """An attribute of a module, without running what a property would."""
+    """Find an attribute of a module, without running what a property would."""
     return inspect.getattr_static(module, name, None)
 
 

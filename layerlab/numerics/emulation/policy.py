@@ -65,7 +65,7 @@ class Policy:
                 partial.unlink()
 
     def toml(self) -> str:
-        """The policy as the text of a TOML file."""
+        """Return the policy as the text of a TOML file."""
         lines = [f"format = {quote_toml(self.format)}", "keep = ["]
         lines += [f"    {quote_toml(name)}," for name in self.keep]
         lines.append("]")

@@ -13,7 +13,7 @@ from layerlab.validation import short_repr
 
 
 def matches(place: OpSite, patterns: Sequence[str]) -> bool:
-    """Whether one of the patterns names the place, its module, or a module around it.
+    """Return whether one of the patterns names the place, its module, or a module around it.
 
     Source: Own.
     """
@@ -90,7 +90,7 @@ class Selection:
 
 
 def patterns(where: Any, model: nn.Module) -> tuple[str, ...] | None:
-    """The patterns that select places, their modules looked up in the model.
+    """Return the patterns that select places, their modules looked up in the model.
 
     Source: Own.
 
@@ -119,7 +119,7 @@ def patterns(where: Any, model: nn.Module) -> tuple[str, ...] | None:
 
 
 def unmatched(pattern: str, names: Iterable[str]) -> str:
-    """What to say of a pattern that selects nothing.
+    """Return what to say of a pattern that selects nothing.
 
     Source: Own.
     """

@@ -49,7 +49,7 @@ class Snapshot:
 
 
 def _is_written(value: Tensor) -> bool:
-    """Whether a buffer's values are worth a copy."""
+    """Return whether a buffer's values are worth a copy."""
     if value.is_meta:
         return False
     return not value.dtype.is_floating_point or value.numel() <= SMALL

@@ -26,7 +26,7 @@ class Unfused(TorchFunctionMode):
             return self.attend(*args, **kwargs)
 
     def attend(self, *args: Any, **kwargs: Any) -> Any:
-        """What is done in its place."""
+        """Return what is done in its place."""
         return attention(*args, **kwargs)
 
 
@@ -40,7 +40,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Attention as a fused kernel computes it, one operation at a time.
+    """Return attention as a fused kernel computes it, one operation at a time.
 
     out_i = sum_j round(e_ij) v_j / sum_j e_ij with e_ij = exp(s_ij - max_j s_ij), s in float32.
 

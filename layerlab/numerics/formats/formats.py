@@ -60,7 +60,7 @@ class Format:
             )
 
     def _reaches(self, number: Any) -> bool:
-        """Whether it is a number of so many digits with the highest exponent."""
+        """Return whether it is a number of so many digits with the highest exponent."""
         if number not in NUMBER or self.highest is None:
             return self.highest is None and number == math.inf
         significand, exponent = math.frexp(number)
@@ -169,7 +169,7 @@ AnyFormat: TypeAlias = Format | Integer | Block
 
 
 def bits(format: AnyFormat) -> int | float | None:
-    """Bits of one stored number, with its part of a block's scale; None without a limit.
+    """Return bits of one stored number, with its part of a block's scale; None without a limit.
 
     Sign, significand and exponent: 1 + (t - 1) + ceil(log2(highest - lowest + 2)), where one code
     of the exponent is that of the subnormals. Scales of whole numbers are not counted.
@@ -196,7 +196,7 @@ def _ieee(name: str, digits: int, lowest: int, highest: int) -> Format:
 
 
 def largest(digits: int, highest: int) -> float:
-    """The largest number of so many digits with this exponent.
+    """Return the largest number of so many digits with this exponent.
 
     Source: Own.
     """
@@ -251,7 +251,7 @@ SPELLINGS = (
 
 
 def find(format: Any) -> AnyFormat:
-    """The format that a name stands for; a format itself, and a torch dtype, are taken too.
+    """Find the format that a name stands for; a format itself, and a torch dtype, are taken too.
 
     "t11" has eleven digits and no limit to the exponent, "t11:-14:15" exponents from -14 to 15; a
     last ":inf", ":saturate" or ":nan" sets what overflow gives. Whole numbers take ":channel" (one
@@ -306,7 +306,7 @@ def _with(format: Format, policy: Any) -> Format:
 
 
 def _digits(match: re.Match[str]) -> Format:
-    """So many digits, with or without limits to the exponent."""
+    """Return so many digits, with or without limits to the exponent."""
     name, digits = match.group(0), int(match.group(1))
     if match.group(2) is None:
         return Format(name, digits, None, None, math.inf)
@@ -331,7 +331,7 @@ def _integer(name: str, bits: int, options: list[str]) -> Integer:
 
 
 def _option(option: str) -> tuple[str, dict[str, Any]]:
-    """What an option of whole numbers is about, and what it sets."""
+    """Return what an option of whole numbers is about, and what it sets."""
     group = re.fullmatch(r"group([1-9]\d*)", option)
     axis = re.fullmatch(r"axis(-?\d+)", option)
     if group:

@@ -66,7 +66,7 @@ class Grid:
 
 @lru_cache(maxsize=1024)
 def grid(format: Format, mode: Mode, dtype: torch.dtype) -> Grid:
-    """What rounding to a format does to the bits of a carrier.
+    """Return what rounding to a format does to the bits of a carrier.
 
     Source: ieee19, sections 4.3 and 7.4, for overflow in each mode; ocp23, conversion to eight
     bits, for saturation and formats that have no infinity.
@@ -95,7 +95,7 @@ def grid(format: Format, mode: Mode, dtype: torch.dtype) -> Grid:
 
 
 def _most(format: Format, bias: int, dtype: torch.dtype) -> int:
-    """The bits of the largest number of the format that the carrier holds."""
+    """Return the bits of the largest number of the format that the carrier holds."""
     held = format.largest
     if format.highest is None or format.highest > bias:
         held = largest(format.digits, bias)

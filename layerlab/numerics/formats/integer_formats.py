@@ -12,7 +12,7 @@ from layerlab.numerics.formats.formats import Integer
 def to_integers(
     x: Tensor, format: Integer, mode: str = "nearest", generator: torch.Generator | None = None
 ) -> Tensor:
-    """The whole numbers times their scale, in the dtype of x (float32 or float64).
+    """Return the whole numbers times their scale, in the dtype of x (float32 or float64).
 
     Symmetric: s = max |x| / (2^(b-1) - 1), q = round(x / s). Asymmetric: s = (max(x, 0) -
     min(x, 0)) / (2^b - 1), q = round(x / s) + z with z = round(-min(x, 0) / s). Scales are those of
@@ -42,7 +42,7 @@ def to_integers(
 
 
 def _positive(scale: Tensor) -> Tensor:
-    """No scale is zero, or so small that dividing by it overflows."""
+    """Return no scale is zero, or so small that dividing by it overflows."""
     return scale.clamp(min=torch.finfo(scale.dtype).tiny)
 
 
@@ -65,7 +65,7 @@ def _whole(x: Tensor, mode: str, generator: torch.Generator | None) -> Tensor:
 
 
 def _group(x: Tensor, format: Integer) -> tuple[Tensor, Any]:
-    """The values that share a scale along the last axis, and the way back."""
+    """Return the values that share a scale along the last axis, and the way back."""
     if format.per == "tensor" or x.dim() == 0:
         return x.reshape(-1), lambda y: y.view(x.shape)
     if not -x.dim() <= format.axis < x.dim():
@@ -81,7 +81,7 @@ def _group(x: Tensor, format: Integer) -> tuple[Tensor, Any]:
 
 
 def split_blocks(x: Tensor, size: int) -> Tensor:
-    """The last axis in blocks, on an axis of their own; the last one is filled up with zeros.
+    """Split the last axis in blocks, on an axis of their own; the last one is filled up with zeros.
 
     Source: Own.
     """
@@ -91,7 +91,7 @@ def split_blocks(x: Tensor, size: int) -> Tensor:
 
 
 def join_blocks(blocks: Tensor, like: Tensor) -> Tensor:
-    """Back to one axis, without what was filled up.
+    """Join back to one axis, without what was filled up.
 
     Source: Own.
     """

@@ -69,7 +69,7 @@ _found: list[Kernel] = []
 
 
 def kernel() -> Kernel:
-    """The kernel of this process, compiled or found in the cache at the first call.
+    """Return the kernel of this process, compiled or found in the cache at the first call.
 
     `LAYERLAB_KERNEL=0` turns it off.
 
@@ -107,7 +107,7 @@ class Launch:
 
 
 def flags() -> frozenset[str]:
-    """What the processor says that it can do, as the kernel of Linux lists it.
+    """Return what the processor says that it can do, as the kernel of Linux lists it.
 
     Source: Own.
     """
@@ -120,7 +120,7 @@ def flags() -> frozenset[str]:
 
 
 def compiler() -> str | None:
-    """The C++ compiler that would be used.
+    """Return the C++ compiler that would be used.
 
     Source: Own.
     """
@@ -139,7 +139,7 @@ def _obtain() -> Kernel:
 
 
 def _keep(folder: Path) -> Kernel | None:
-    """What an earlier process left; None where it is damaged, or does not load or work."""
+    """Return what an earlier process left; None where it is damaged, or does not load or work."""
     for path in sorted(folder.glob("rounding-*.so")):
         if not _ours(path):
             continue
@@ -154,7 +154,7 @@ def _keep(folder: Path) -> Kernel | None:
 
 
 def _name(path: Path) -> str:
-    """How a library is called in the cache."""
+    """Name how a library is called in the cache."""
     return f"rounding-{hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()}.so"
 
 
@@ -238,7 +238,7 @@ def _cache() -> Path:
 
 
 def _ours(path: Path) -> bool:
-    """Whether the file is there and nobody else put it there: loading it runs it."""
+    """Return whether the file is there and nobody else put it there: loading it runs it."""
     try:
         owner = path.stat().st_uid
     except OSError:

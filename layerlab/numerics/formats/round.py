@@ -66,7 +66,7 @@ def round_to(
 def rounder(
     format: str | AnyFormat, mode: str = "nearest", generator: torch.Generator | None = None
 ) -> Rounder:
-    """A function of a tensor, and of `out` if wanted, that rounds as `round_to` does.
+    """Return a function of a tensor, and of `out` if wanted, that rounds as `round_to` does.
 
     Source: Own.
 
@@ -93,7 +93,7 @@ def rounder(
 
 
 def sparing(format: AnyFormat, mode: str, generator: torch.Generator | None) -> Rounder:
-    """As `rounder`, but what model code writes as a mask stays as it is.
+    """Return the sparing as `rounder`, but what model code writes as a mask stays as it is.
 
     Source: Own.
     """
@@ -104,7 +104,7 @@ def sparing(format: AnyFormat, mode: str, generator: torch.Generator | None) -> 
 
 
 def _apply(format: AnyFormat, mode: Mode, generator: torch.Generator | None) -> Rounder:
-    """A function that rounds what has passed the checks, whatever becomes of gradients."""
+    """Return a function that rounds what has passed the checks, whatever becomes of gradients."""
     if isinstance(format, Format):
         return Rounding(format, mode, generator)
 

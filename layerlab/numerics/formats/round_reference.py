@@ -18,7 +18,7 @@ LARGEST = {word: torch.iinfo(word).max for word in WORDS.values()}
 
 
 def noise(x: Tensor, generator: torch.Generator | None) -> Tensor:
-    """The random bits of stochastic rounding: a word for each element, in logical order.
+    """Return the random bits of stochastic rounding: a word for each element, in logical order.
 
     Source: Own.
     """
@@ -87,7 +87,7 @@ def _nearby(bits: Tensor, grid: Grid, mode: Mode, drawn: Tensor | None) -> tuple
 
 
 def _even(size: Tensor, grid: Grid) -> bool:
-    """Whether it is known that a format without subnormals meets none of the carrier's."""
+    """Return whether it is known that a format without subnormals meets none of the carrier's."""
     if not grid.wide or grid.normal >= grid.stored or not _is_asked(size):
         return False
     try:
@@ -99,7 +99,7 @@ def _even(size: Tensor, grid: Grid) -> bool:
 
 
 def _is_asked(size: Tensor) -> bool:
-    """Whether values may be looked at; on a GPU asking would cost more than it saves."""
+    """Return whether values may be looked at; on a GPU asking would cost more than it saves."""
     return size.is_cpu and size.numel() > 0 and not torch.compiler.is_compiling()
 
 
@@ -123,7 +123,7 @@ def _parts(size: Tensor, grid: Grid, stochastic: bool) -> tuple[Tensor, Tensor, 
 
 
 def _calm(size: Tensor, grid: Grid) -> bool:
-    """Whether it is known that nothing overflows."""
+    """Return whether it is known that nothing overflows."""
     if not _is_asked(size):
         return False
     try:
@@ -141,7 +141,7 @@ def _add(
     drawn: Tensor | None,
     always: bool,
 ) -> Any:
-    """What is added before the dropped bits are cut off."""
+    """Return what is added before the dropped bits are cut off."""
     if mode == "nearest":
         odd = significand >> drop
         odd &= 1 if always else ones & 1

@@ -27,7 +27,7 @@ class Rounding:
         self._launches: dict[torch.dtype, Launch | None] = {}
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """The rounded tensor; gradients are not its business."""
+        """Return the rounded tensor; gradients are not its business."""
         launch = self._launches.get(x.dtype)
         if (
             launch is not None
@@ -81,7 +81,7 @@ class Rounding:
         in_torch(x, out, grid(self.format, self.mode, x.dtype), self.mode, drawn)
 
     def _same_layout(self, x: Tensor, out: Tensor) -> bool:
-        """Whether the elements of both lie in one piece of memory, in the same order."""
+        """Return whether the elements of both lie in one piece of memory, in the same order."""
         if out.is_neg():
             return False
         if x.is_contiguous() and out.is_contiguous():

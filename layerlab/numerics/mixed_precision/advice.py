@@ -147,7 +147,7 @@ class Advice:
         )
 
     def frame(self) -> "pd.DataFrame":
-        """What was tried: one row each, NaN in `left` for what was not chosen."""
+        """Return what was tried: one row each, NaN in `left` for what was not chosen."""
         import pandas as pd
 
         rows = [
@@ -159,7 +159,7 @@ class Advice:
         )
 
     def to_json(self) -> str:
-        """What a program reads; null for what is infinite."""
+        """Return what a program reads; null for what is infinite."""
         found = asdict(self)
         shares = {"work": self.cost.work, "share": self.cost.share, "growth": self.cost.growth}
         found |= {"cost": {**found["cost"], **shares}, "reached": self.reached}
@@ -170,7 +170,7 @@ class Advice:
         return json.dumps(found, indent=2)
 
     def told(self, path: Path | None = None) -> str:
-        """A page of text: what was tried, what came out, and what the source advises.
+        """Return a page of text: what was tried, what came out, and what the source advises.
 
         Args:
             path: where the policy was written.

@@ -36,7 +36,7 @@ CONTROL = "control of W_k^T W_q"
 
 
 def attentions(model: nn.Module) -> list[str]:
-    """Paths of the modules whose attention could be kept apart.
+    """Return paths of the modules whose attention could be kept apart.
 
     Source: Own.
     """
@@ -47,7 +47,7 @@ def attentions(model: nn.Module) -> list[str]:
 
 
 def literature_advice(search: PolicyRuns, budget: float) -> tuple[AdviceCheck, AdviceCheck]:
-    """Both pieces of advice, each judged by whether it alone keeps within a budget.
+    """Return both pieces of advice, each judged by whether it alone keeps within a budget.
 
     Nothing is decided where the budget lies within two standard errors of what is left.
 
@@ -86,7 +86,7 @@ def _higher(search: PolicyRuns, budget: float) -> AdviceCheck:
 
 
 def judge_share(left: float, error: float, budget: float) -> str:
-    """Whether a share is within a budget, where that is more than two standard errors away.
+    """Return whether a share is within a budget, where that is more than two standard errors away.
 
     Source: Own.
     """

@@ -27,7 +27,7 @@ PIECES = 16
 
 
 def check_request(format: str, budget: float | None = None) -> str:
-    """The name of a format, once it and a budget are such that something can be searched for.
+    """Check the name of a format, once it and a budget are such that something can be searched for.
 
     Source: Own.
 
@@ -49,7 +49,7 @@ def check_request(format: str, budget: float | None = None) -> str:
 
 
 def losses(seen: Tensor, true: Tensor) -> Tensor:
-    """Squared error of each token.
+    """Return squared error of each token.
 
     Source: Own.
     Unit: that of the logits, squared.
@@ -152,24 +152,27 @@ class PolicyRuns:
             )
 
     def _remedy(self) -> str:
-        """What helps against logits that overflow."""
+        """Return what helps against logits that overflow."""
         reach = getattr(find(self.format), "highest", None)
         if isinstance(reach, int) and reach < REACH:
             return "name a format with a wider range, such as bf16"
         return "bf16 reaches as far as float32, so look for weights that are too large"
 
     def logits(self, emulation: Emulation) -> Tensor:
-        """One run."""
+        """Return one run."""
         self.runs += 1
         return outputs(emulation, lambda: self.run(self.model), ())[-1]
 
     def left(self, logits: Tensor) -> float:
-        """Their squared error over that with nothing kept; infinite where there are no numbers."""
+        """Return their squared error over that with nothing kept.
+
+        Infinite where there are no numbers.
+        """
         found = error(logits, self.true) / self.whole
         return found if isfinite(found) else inf
 
     def deviation(self, logits: Tensor) -> float:
-        """Standard error of what they leave, over the text."""
+        """Return standard error of what they leave, over the text."""
         return deviation(losses(logits, self.true), self.losses)
 
     @property
@@ -178,7 +181,7 @@ class PolicyRuns:
         return len(self.losses)
 
     def share(self, keep: Iterable[str]) -> float:
-        """What is left under a policy, emulated.
+        """Return what is left under a policy, emulated.
 
         Raises:
             UserError: torch would refuse to run the model so.
@@ -196,14 +199,14 @@ class PolicyRuns:
         return self.shares[names]
 
     def autocast(self) -> float | None:
-        """What torch.autocast leaves, emulated; None where it does not know the format."""
+        """Return what torch.autocast leaves, emulated; None where it does not know the format."""
         if "autocast" not in modes(self.format):
             return None
         self.step("under autocast")
         return self.left(self.logits(Emulation(self.model, regime(self.format, "autocast"))))
 
     def tried(self, name: str, keep: Iterable[str]) -> float | None:
-        """The same, or None and a note where it cannot be."""
+        """Return the same, or None and a note where it cannot be."""
         self.step(" + ".join(keep))
         try:
             return self.share(keep)
@@ -212,12 +215,12 @@ class PolicyRuns:
             return None
 
     def alone(self, name: str) -> Candidate | None:
-        """What it leaves to keep one thing only."""
+        """Return what it leaves to keep one thing only."""
         found = self.tried(name, (name,))
         return None if found is None else Candidate(keep=name, alone=found)
 
     def real(self, keep: Iterable[str]) -> float | None:
-        """Squared error of a copy in torch's own low dtype; None where torch has none.
+        """Return squared error of a copy in torch's own low dtype; None where torch has none.
 
         The copy is gone when the next is made.
         """
@@ -233,7 +236,10 @@ class PolicyRuns:
         return self.reals[names]
 
     def _error(self, low: nn.Module, names: frozenset[str]) -> float:
-        """Of a model in a low dtype; infinite where it does not run, or gives no numbers."""
+        """Return the error of a model in a low dtype.
+
+        Infinite where it does not run, or gives no numbers.
+        """
         try:
             with torch.no_grad():
                 seen: Any = self.run(low)
@@ -246,12 +252,12 @@ class PolicyRuns:
         return found if isfinite(found) else inf
 
     def real_deviation(self, keep: Iterable[str]) -> float:
-        """Standard error of the share that real runs leave; 0 where there is none."""
+        """Return standard error of the share that real runs leave; 0 where there is none."""
         kept, whole = (self.real_losses.get(names) for names in (frozenset(keep), frozenset()))
         return 0.0 if kept is None or whole is None else deviation(kept, whole)
 
     def real_share(self, keep: Iterable[str]) -> float | None:
-        """What is left under a policy in real runs."""
+        """Return what is left under a policy in real runs."""
         whole, kept = self.real(()), self.real(keep)
         return None if whole is None or kept is None or whole == inf else kept / whole
 

@@ -90,7 +90,7 @@ def advise(
 
 
 def candidates(model: nn.Module) -> list[str]:
-    """What could be kept: the stream, attention, and every kind of module that computes.
+    """Return what could be kept: the stream, attention, and every kind of module that computes.
 
     Source: Own.
     """
@@ -108,7 +108,7 @@ def candidates(model: nn.Module) -> list[str]:
 
 
 def _describe(search: PolicyRuns, choice: Candidate, chosen: Sequence[str]) -> Candidate:
-    """A choice with what was left once it was kept beside the more useful ones."""
+    """Describe a choice with what was left once it was kept beside the more useful ones."""
     if choice.keep not in chosen:
         return choice
     upto = chosen[: chosen.index(choice.keep) + 1]
@@ -118,7 +118,10 @@ def _describe(search: PolicyRuns, choice: Candidate, chosen: Sequence[str]) -> C
 def _choose(
     search: PolicyRuns, found: Sequence[Candidate], budget: float, bill: "PolicyCost"
 ) -> list[str]:
-    """What to keep; if that is most of the model, a second order is tried, the cheaper taken."""
+    """Choose what to keep.
+
+    If that is most of the model, a second order is tried, the cheaper taken.
+    """
     first = _prune(search, _greedy(search, found, budget, bill, NEAR), budget, bill)
     spent = bill.of(first)
     if not spent.most or not search.within(first, budget):
@@ -131,7 +134,7 @@ def _choose(
 def _greedy(
     search: PolicyRuns, found: Sequence[Candidate], budget: float, bill: "PolicyCost", near: float
 ) -> list[str]:
-    """One more at a time, of those that leave nearly the least the best for its price."""
+    """Return one more at a time, of those that leave nearly the least the best for its price."""
     chosen: list[str] = []
     left = 1.0
     worth = {choice.keep: (1 - choice.alone) / bill.price([choice.keep]) for choice in found}
@@ -157,7 +160,7 @@ def _best(
     price: Callable[[str], float],
     near: float,
 ) -> str:
-    """Of those whose gain is near the largest the one with most gain per price."""
+    """Return the best of those whose gain is near the largest the one with most gain per price."""
     # Below the budget nothing more is gained, unless the real run needs it.
     gains = {name: left - max(share, min(budget, left)) for name, share in useful.items()}
     if not any(gains.values()):
@@ -169,7 +172,10 @@ def _best(
 
 
 def _prune(search: PolicyRuns, chosen: list[str], budget: float, bill: "PolicyCost") -> list[str]:
-    """Without what the budget can do without; a budget that is not reached needs all."""
+    """Return the prune without what the budget can do without.
+
+    A budget that is not reached needs all.
+    """
     if not search.within(chosen, budget):
         return chosen
     for name in sorted(chosen, key=lambda name: -bill.price([name])):
@@ -203,7 +209,7 @@ class PolicyCost:
         self.sizes = {name: value.numel() for name, value in model.named_parameters()}
 
     def of(self, keep: Sequence[str]) -> Cost:
-        """Operations in products and bytes of parameters that are in float32."""
+        """Return operations in products and bytes of parameters that are in float32."""
         found = find_kept(self.model, Policy(format=self.format, keep=tuple(keep)))
         wide = found.modules | found.tied
         single = sum(self.counts.get(name, 0) for name in wide if not _inside(name, wide))
@@ -229,7 +235,7 @@ class PolicyCost:
 
 
 def cost(model: nn.Module, run: Run, policy: Policy) -> Cost:
-    """Operations in products, and bytes of parameters, that a policy has in float32.
+    """Return operations in products, and bytes of parameters, that a policy has in float32.
 
     Source: Own.
     Unit: operations and bytes.
@@ -238,7 +244,7 @@ def cost(model: nn.Module, run: Run, policy: Policy) -> Cost:
 
 
 def _grouped_flops(left: Any, right: Any, *rest: Any, **options: Any) -> int:
-    """Of products by group: each row meets one matrix."""
+    """Return the grouped flops of products by group: each row meets one matrix."""
     groups = left[0] if len(left) == len(right) == 3 else 1
     return int(2 * groups * left[-2] * left[-1] * right[-1])
 

@@ -64,7 +64,7 @@ class Correlation:
         self._known: Any = WeakIdKeyDictionary()
 
     def spread(self, call: OpCall, given: Sequence[Any]) -> ErrorState:
-        """The spread of a result of which more is known than its rule says; else None.
+        """Return the spread of a result of which more is known than its rule says; else None.
 
         Args:
             call: the step.
@@ -150,7 +150,7 @@ def _flat(scale: Scale) -> Scale:
 
 
 def _scale(call: OpCall) -> Scale | None:
-    """The squared factor by which a step multiplies a whole row; None if it does more."""
+    """Scale the squared factor by which a step multiplies a whole row; None if it does more."""
     if call.name in KEEPING:
         exact = call.name not in ("add", "sub") or call.spread(1) is None or _none(call.spread(1))
         return 1.0 if exact else None
@@ -173,7 +173,7 @@ def _none(spread: ErrorState) -> bool:
 
 
 def _fits(record: Scores | Weights, output: Tensor) -> bool:
-    """Whether a result still has the rows and columns of a record."""
+    """Return whether a result still has the rows and columns of a record."""
     if output.dim() < 2:
         return False
     if isinstance(record, Weights):

@@ -59,7 +59,7 @@ class Hull(Unfused):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor | None:
-        """How large each result may be; None where something may overflow on the way."""
+        """Return how large each result may be; None where something may overflow on the way."""
         if dropout_p or (attn_mask is not None and attn_mask.dtype != torch.bool):
             return None
         asked, keys, values = _reach(query), _reach(key), _reach(value)
@@ -86,7 +86,7 @@ class Hull(Unfused):
         return inside * (1 + 2 * count * self._tiny() / (1 - once))
 
     def _tiny(self) -> float:
-        """The smallest number: what may come of nothing where it is rounded up."""
+        """Return the smallest number: what may come of nothing where it is rounded up."""
         lowest = [(one.lowest, one.digits) for one in self.formats if one.lowest is not None]
         return max(2.0 ** (low - digits + 1) for low, digits in lowest if low is not None)
 

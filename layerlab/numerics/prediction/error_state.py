@@ -61,7 +61,7 @@ class Algebra(ABC):
         self.unit = unit
 
     def size(self, x: Tensor) -> Tensor:
-        """|x|^p."""
+        """Return |x|^p."""
         return x.abs() if self.power == 1 else x.square()
 
     def factor(self, number: int | float) -> float:
@@ -69,26 +69,29 @@ class Algebra(ABC):
 
     @abstractmethod
     def through(self, x: Tensor, y: Tensor, s: Tensor, f: Map, known: Function) -> Tensor:
-        """The spread of y = f(x)."""
+        """Return the spread of y = f(x)."""
 
     @abstractmethod
     def divisor(self, x: Tensor, s: ErrorState) -> Tensor:
-        """How small |x| counts below a fraction."""
+        """Return how small |x| counts below a fraction."""
 
     @abstractmethod
     def slack(self, terms: int | float, size: Callable[[], Tensor]) -> ErrorState:
-        """What the arithmetic in which a result is made may add: gamma_terms of a size."""
+        """Return what the arithmetic in which a result is made may add: gamma_terms of a size."""
 
     @abstractmethod
     def rounded(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> ErrorState:
-        """The spread after rounding."""
+        """Return the spread after rounding."""
 
     @abstractmethod
     def ends(self, x: Tensor, s: ErrorState) -> tuple[Tensor, Tensor]:
-        """The smallest and the largest value that is reckoned with."""
+        """Return the smallest and the largest value that is reckoned with."""
 
     def gone(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> Tensor | None:
-        """Which finite values overflow to infinity for sure; None for formats that never do."""
+        """Return which finite values overflow to infinity for sure.
+
+        None for formats that never do.
+        """
         if format.overflow != "inf" or format.highest is None or format.digits >= MOST_DIGITS:
             return None
         most = x.abs().amax() if x.numel() else 0.0
@@ -103,11 +106,14 @@ class Algebra(ABC):
     def stored(
         self, x: Tensor, kept: Tensor, s: ErrorState, format: AnyFormat, mode: str
     ) -> ErrorState:
-        """The spread of what a storage format made of x, `kept`; its scales depend on all of x."""
+        """Return the spread of what a storage format made of x, `kept`.
+
+        Its scales depend on all of x.
+        """
 
     @abstractmethod
     def spread(self, s: ErrorState, like: Tensor) -> Tensor:
-        """What is reported: a standard deviation, or the bound."""
+        """Return what is reported: a standard deviation, or the bound."""
 
 
 class Variance(Algebra):
@@ -125,7 +131,7 @@ class Variance(Algebra):
         return None
 
     def rounded(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> ErrorState:
-        """Adds what rounding adds to a value known up to its spread.
+        """Return adds what rounding adds to a value known up to its spread.
 
         E[(fl(x) - x)^2] for x + e, e normal with variance v and gap g of the format at x, is
         g^2/12 + (r^2 - g^2/12) w to the first term of its Fourier series, w = exp(-2 pi^2 v/g^2):
@@ -166,7 +172,7 @@ TINY = 1e-300
 def _moments(
     apart: Tensor, gap: Tensor, x: Tensor, mode: str, format: Format
 ) -> tuple[Tensor, Tensor]:
-    """The mean square of a rounding error of a spread-out value, and of this very one."""
+    """Return the mean square of a rounding error of a spread-out value, and of this very one."""
     square = gap.square()
     if mode in ("nearest", "away"):
         return square / 12, apart.square()
@@ -233,7 +239,7 @@ class Bound(Algebra):
 
 
 def _share(format: Integer | Block) -> float:
-    """The largest error over the largest size of a group or block, in any mode."""
+    """Return the largest error over the largest size of a group or block, in any mode."""
     if isinstance(format, Integer):
         # One step, and for a zero point half a step more.
         steps = 2 ** (format.bits - 1) - 1
@@ -257,7 +263,7 @@ def algebra(kind: Kind, wide: torch.dtype) -> Algebra:
 
 
 def spacing(x: Tensor, format: Format) -> Tensor:
-    """The gap between neighbours of the format where x is; 0 for 0 in an unlimited one.
+    """Return the gap between neighbours of the format where x is; 0 for 0 in an unlimited one.
 
     Source: ieee19, section 3.3.
     """
@@ -269,7 +275,7 @@ def spacing(x: Tensor, format: Format) -> Tensor:
 
 
 def add_variances(*parts: ErrorState) -> ErrorState:
-    """The sum of spreads, where None is nothing.
+    """Return the sum of spreads, where None is nothing.
 
     Source: Own.
     """
@@ -281,17 +287,20 @@ def add_variances(*parts: ErrorState) -> ErrorState:
 
 
 def _never(within: Tensor, s: Tensor) -> Tensor:
-    """An exact value stays exact, also where a derivative is infinite; what is undefined is inf."""
+    """Return an exact value stays exact, also where a derivative is infinite.
+
+    What is undefined is inf.
+    """
     return torch.where(s == 0, 0.0, within).nan_to_num(math.inf, math.inf)
 
 
 def _reach(x: Tensor, s: Tensor) -> Tensor:
-    """A little more than s, for the rounding of x + s; none where x is exact."""
+    """Return a little more than s, for the rounding of x + s; none where x is exact."""
     return torch.where(s == 0, 0.0, s * ROOM + x.abs() * 2.0**-52)
 
 
 def _directions(mode: str) -> tuple[str, str]:
-    """The modes that take the ends of an interval furthest."""
+    """Return the modes that take the ends of an interval furthest."""
     return ("down", "up") if mode == "stochastic" else (mode, mode)
 
 

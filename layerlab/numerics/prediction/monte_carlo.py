@@ -96,6 +96,6 @@ def sample_errors(
 
 
 def _take(run: Emulation, call: Callable[[], Any], modules: Sequence[nn.Module]) -> list[Tensor]:
-    """What the modules gave and the logits, without what the first of them was given."""
+    """Return what the modules gave and the logits, without what the first of them was given."""
     found = outputs(run, call, modules)
     return found[1:] if modules else found

@@ -38,7 +38,7 @@ class OpCall:
         return self.args[index]
 
     def option(self, index: int, default: Any) -> Any:
-        """A positional argument that may have been left out."""
+        """Return a positional argument that may have been left out."""
         return self.args[index] if index < len(self.args) else default
 
     def spread(self, index: int) -> ErrorState:
@@ -46,11 +46,11 @@ class OpCall:
         return found if floats(found) else None
 
     def again(self, *args: Any, **changes: Any) -> Any:
-        """The same operation on other values."""
+        """Return the same operation on other values."""
         return self.run(*args, **{**self.kwargs, **changes})
 
     def dense(self) -> list[Any]:
-        """Arguments with spreads for values, zeros for exact ones."""
+        """Return arguments with spreads for values, zeros for exact ones."""
         return [
             _dense(value, spread) for value, spread in zip(self.args, self.spreads, strict=True)
         ]
@@ -64,7 +64,7 @@ Rule = Callable[[OpCall, Algebra], ErrorState | list[ErrorState]]
 
 
 def floats(value: Any) -> bool:
-    """Whether this is a tensor of floating numbers.
+    """Return whether this is a tensor of floating numbers.
 
     Source: Own.
     """
@@ -72,7 +72,7 @@ def floats(value: Any) -> bool:
 
 
 def flat(values: Any) -> Any:
-    """The leaves of nested lists.
+    """Return the leaves of nested lists.
 
     Source: Own.
     """
@@ -84,7 +84,7 @@ def flat(values: Any) -> Any:
 
 
 def zeros(like: Tensor) -> Tensor:
-    """Zeros that lie in memory as a tensor does, so that what views one can view the other.
+    """Return zeros that lie in memory as a tensor does, so that what views one can view the other.
 
     Source: Own.
     """
@@ -102,7 +102,7 @@ def _dense(value: Any, spread: Any) -> Any:
 
 
 def lacking(name: Any) -> UserError:
-    """What to say of an operation that has no rule.
+    """Return what to say of an operation that has no rule.
 
     Source: Own.
     """
@@ -113,7 +113,7 @@ def lacking(name: Any) -> UserError:
 
 
 def map_nested(value: Any, pick: Callable[[Any], Any]) -> Any:
-    """A structure of lists and tuples with its leaves replaced.
+    """Return a structure of lists and tuples with its leaves replaced.
 
     Source: Own.
     """
@@ -123,7 +123,7 @@ def map_nested(value: Any, pick: Callable[[Any], Any]) -> Any:
 
 
 def state_of(value: Any) -> Any:
-    """The spread of a carrier; None for exact values, and what is no value as it is.
+    """Return the spread of a carrier; None for exact values, and what is no value as it is.
 
     Source: Own.
     """

@@ -129,7 +129,7 @@ class Prediction(Emulation):
             _keep(func, inputs, outputs[0])
 
     def _rounding(self, func: Any, given: Sequence[Any], output: EmulatedTensor) -> Format | None:
-        """The format that a result is rounded to, as an emulation would."""
+        """Return the format that a result is rounded to, as an emulation would."""
         results = self.regime.results
         format = results.get(output.dtype)
         if format is None or not self.chosen(self._place):
@@ -150,7 +150,7 @@ class Prediction(Emulation):
         return super()._write_plain(func, flat, target, args, kwargs)
 
     def _shifts(self, call: OpCall) -> bool:
-        """Whether this multiplies with a power of two, so that what was rounded stays so."""
+        """Return whether this multiplies with a power of two, so that what was rounded stays so."""
         if self.algebra.power == 1 or call.name not in ("mul", "div", "mul_", "div_"):
             return False
         number = call.value(1)
@@ -168,7 +168,7 @@ class Prediction(Emulation):
         return self._factor(factor, super()._activation(factor, last), self.regime.activations)
 
     def _factor(self, factor: Any, kept: Any, format: AnyFormat | None) -> Any:
-        """A factor that an emulation would round: its value stays, its spread grows."""
+        """Return a factor that an emulation would round: its value stays, its spread grows."""
         if kept is factor or format is None:
             return factor
         value = self.inner(factor)
@@ -179,7 +179,7 @@ class Prediction(Emulation):
         return carrier
 
     def _summed(self, call: OpCall, given: Sequence[Any]) -> Any:
-        """The spread of a product whose sums are rounded on the way; None for exact sums."""
+        """Return the spread of a product whose sums are rounded on the way; None for exact sums."""
         steps, format = self.regime.accumulate, self._result(given)
         if steps is None or format is None or not self.chosen(self._place):
             return None
@@ -225,12 +225,12 @@ class _Weights(TorchFunctionMode):
 
 
 def _bare(value: Any) -> Any:
-    """A value that counts as exact."""
+    """Return a value that counts as exact."""
     return EmulatedTensor(value.held, value.dtype) if isinstance(value, EmulatedTensor) else value
 
 
 def _group(left: Tensor, right: Tensor, *rest: Any, offs: Any = None, **options: Any) -> Tensor:
-    """PyTorch's own operation knows no float64."""
+    """Return PyTorch's own operation knows no float64."""
     return multiply_groups(left, right, rest[0] if rest else offs)
 
 
@@ -266,7 +266,7 @@ def spreads(
     kind: str,
     where: str | Iterable[str] | None = None,
 ) -> Readings:
-    """What is predicted, or guaranteed, of the error of modules' outputs and of the logits.
+    """Return what is predicted, or guaranteed, of the error of modules' outputs and of the logits.
 
     "variance" gives a standard deviation for each element: the root of the squared effect of
     rounding the weights, which is computed, and of the first-order variance of all other roundings.
@@ -357,7 +357,7 @@ def _taking(
 
 
 def _first(output: Any) -> EmulatedTensor | None:
-    """The logits of an output that has any, or its first floating tensor."""
+    """Return the logits of an output that has any, or its first floating tensor."""
     output = getattr(output, "logits", output)
     if isinstance(output, EmulatedTensor):
         return output

@@ -76,7 +76,7 @@ TABLE: dict[str, Rule] = {
 
 
 def rule(func: Any) -> Rule:
-    """The rule of an operation; of one in place, that of its form that makes new tensors.
+    """Return the rule of an operation; of one in place, that of its form that makes new tensors.
 
     Source: Own.
 
@@ -91,7 +91,7 @@ def rule(func: Any) -> Rule:
 
 
 def _is_compared(values: Any, spreads: Any) -> bool:
-    """Whether no two compared values come nearer to each other than their bounds."""
+    """Return whether no two compared values come nearer to each other than their bounds."""
     apart = torch.as_tensor(values[0], dtype=torch.float64) - values[1]
     reach = _bound(spreads[0]) + _bound(spreads[1])
     return not bool(((apart.abs() <= reach) & (torch.as_tensor(reach) > 0)).any())
@@ -103,7 +103,7 @@ def _bound(spread: Any) -> Any:
 
 
 def _is_ranked(values: Any, spreads: Any) -> bool:
-    """Whether the k best stay the k best, in this order."""
+    """Return whether the k best stay the k best, in this order."""
     if not isinstance(_bound(spreads[0]), Tensor):
         return True
     dim = next((value for value in values[2:3] if isinstance(value, int)), -1)

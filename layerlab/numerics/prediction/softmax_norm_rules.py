@@ -43,7 +43,7 @@ def softmax(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def _simplex(s: Tensor, p: Tensor, spread: Tensor, dim: int) -> Tensor:
-    """The furthest that softmax may be from p when each score is moved within its spread."""
+    """Return the furthest that softmax may be from p when each score is moved within its spread."""
     high, low = s + spread, s - spread
     fuzz = s.shape[dim] * 2.0**-51
     least, most = low.logsumexp(dim, keepdim=True), high.logsumexp(dim, keepdim=True)
@@ -56,7 +56,7 @@ def _simplex(s: Tensor, p: Tensor, spread: Tensor, dim: int) -> Tensor:
 
 
 def log_softmax(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Logarithms of weights, l = s - log sum exp s.
+    """Return logarithms of weights, l = s - log sum exp s.
 
     Source: Own.
     """
@@ -84,7 +84,7 @@ def log_softmax(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def logsumexp(call: OpCall, algebra: Algebra) -> ErrorState:
-    """The smooth maximum log sum exp s, which moves no further than its terms.
+    """Return the smooth maximum log sum exp s, which moves no further than its terms.
 
     Source: Own.
     """
@@ -109,7 +109,7 @@ def _shift(s: Tensor, spread: Tensor, dim: Any, keep: bool) -> Tensor:
 
 
 def layer_norm(call: OpCall, algebra: Algebra) -> list[ErrorState]:
-    """LayerNorm y = g n + b, n = (x - mean x) / sqrt(var x + eps).
+    """Return LayerNorm y = g n + b, n = (x - mean x) / sqrt(var x + eps).
 
     dn = (1/sigma) (I - (1 1^T + n n^T)/d) dx. The bound: with centred errors c of size |c|, sigma
     moves by at most ||c|| / sqrt(d), and n_i by (|c_i| + |n_i| ||c|| / sqrt(d)) / sigma_lowest.
@@ -139,7 +139,7 @@ def layer_norm(call: OpCall, algebra: Algebra) -> list[ErrorState]:
 
 
 def rms_norm(call: OpCall, algebra: Algebra) -> list[ErrorState]:
-    """RMSNorm y = g n, n = x / sqrt(mean x^2 + eps): the same without centring.
+    """Return RMSNorm y = g n, n = x / sqrt(mean x^2 + eps): the same without centring.
 
     Source: budzinskiy25, Lemma 3.6, for the derivative; the bound Own.
     """
@@ -175,7 +175,7 @@ def _divide(apart: Tensor, n: Tensor, sigma: Tensor, epsilon: float, dims: list[
 
 
 def _moments(x: Tensor, mean: Tensor, n: Tensor, sigma: Tensor, dims: list[int]) -> Tensor:
-    """What a running mean and variance lose in the arithmetic that holds them."""
+    """Return what a running mean and variance lose in the arithmetic that holds them."""
     size = x.abs().mean(dims, keepdim=True)
     spoiled = x.square().mean(dims, keepdim=True).sqrt() / sigma
     return (x.abs() + size + mean.abs()) / sigma + n.abs() * (1 + spoiled)
@@ -198,13 +198,13 @@ def _affine(call: OpCall, algebra: Algebra, through: ErrorState, n: Tensor) -> E
 
 
 def _statistics(call: OpCall, algebra: Algebra, sigma: Tensor) -> list[ErrorState]:
-    """Mean and 1/sigma, which only a backward pass asks for: nothing is known of them."""
+    """Return mean and 1/sigma, which only a backward pass asks for: nothing is known of them."""
     unknown = [torch.full_like(result, math.inf) for result in call.results[1:]]
     return list(unknown)
 
 
 def vector_norm(call: OpCall, algebra: Algebra) -> ErrorState:
-    """||x||: a norm moves no further than the norm of the errors.
+    """Return ||x||: a norm moves no further than the norm of the errors.
 
     Source: Own.
     """
@@ -225,7 +225,7 @@ def vector_norm(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def variance(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
-    """Variances sum (x - mean)^2 / (n - c): d = 2 (x - mean) dx / (n - c).
+    """Return variances sum (x - mean)^2 / (n - c): d = 2 (x - mean) dx / (n - c).
 
     Source: Own.
     """

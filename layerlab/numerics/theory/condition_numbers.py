@@ -29,7 +29,7 @@ SIGNS = 16
 
 
 def quotient(above: Place, below: Place) -> Place:
-    """|above| / |below| with 0/0 = 0 and x/0 = inf.
+    """Return |above| / |below| with 0/0 = 0 and x/0 = inf.
 
     Source: budzinskiy25, section 3.1.
     """
@@ -37,7 +37,7 @@ def quotient(above: Place, below: Place) -> Place:
 
 
 def distance(found: Features, exact: Features) -> Numbers:
-    """rho_c: the largest |found - exact| / |exact| among the features.
+    """Return rho_c: the largest |found - exact| / |exact| among the features.
 
     Source: budzinskiy25, section 3.1.
     """
@@ -45,7 +45,7 @@ def distance(found: Features, exact: Features) -> Numbers:
 
 
 def induced_norm(matrix: Matrices, p: int | float, q: int | float) -> Numbers:
-    """||A||_{p,q} = max ||A x||_q over ||x||_p = 1.
+    """Return ||A||_{p,q} = max ||A x||_q over ||x||_p = 1.
 
     Exact: the largest column in q for p = 1, the largest row in p/(p-1) for q = inf, the largest
     singular value for 2, 2. For p = inf all sign vectors are tried, and for q = 1 those of A^T: no
@@ -87,7 +87,7 @@ def _dual(p: int | float) -> float:
 def normwise(
     jacobian: Jacobian, x: Features, value: Result, p: int | float = 2, q: int | float = 2
 ) -> Numbers:
-    """k_{p,q} = ||J||_{p,q} ||x||_p / ||f||_q.
+    """Return k_{p,q} = ||J||_{p,q} ||x||_p / ||f||_q.
 
     Source: budzinskiy25, Lemma 3.3.
     """
@@ -96,7 +96,7 @@ def normwise(
 
 
 def mixed(jacobian: Jacobian, x: Features, value: Result, q: int | float = math.inf) -> Numbers:
-    """k_{c,q} = ||J D_x||_{inf,q} / ||f||_q: componentwise before, in norm behind.
+    """Return k_{c,q} = ||J D_x||_{inf,q} / ||f||_q: componentwise before, in norm behind.
 
     Source: budzinskiy25, Lemma 3.3.
     """
@@ -105,7 +105,7 @@ def mixed(jacobian: Jacobian, x: Features, value: Result, q: int | float = math.
 
 
 def componentwise(jacobian: Jacobian, x: Features, value: Result) -> Numbers:
-    """k_{c,c} = max_i (|J| |x|)_i / |f_i|.
+    """Return k_{c,c} = max_i (|J| |x|)_i / |f_i|.
 
     Source: budzinskiy25, Lemma 3.3.
     """
@@ -116,7 +116,7 @@ def componentwise(jacobian: Jacobian, x: Features, value: Result) -> Numbers:
 def affine(
     x: Features, weight: Float[Tensor, "out width"], bias: Float[Tensor, " out"] | None = None
 ) -> Numbers:
-    """max_i (|W| |x|)_i / |W x + b|_i; without a bias at least 1, and the xi of lm_head.
+    """Return max_i (|W| |x|)_i / |W x + b|_i; without a bias at least 1, and the xi of lm_head.
 
     Source: budzinskiy25, Lemma 3.4.
     """
@@ -125,7 +125,7 @@ def affine(
 
 
 def residual(x: Features, added: Features) -> Numbers:
-    """The cancellation chi = max_i (|x_i| + |a_i|) / |x_i + a_i|, at least 1.
+    """Return the cancellation chi = max_i (|x_i| + |a_i|) / |x_i + a_i|, at least 1.
 
     Also that of word plus position.
 
@@ -135,7 +135,7 @@ def residual(x: Features, added: Features) -> Numbers:
 
 
 def centring(x: Features) -> Numbers:
-    """max_i (||x||_1 + (d-2) |x_i|) / (d |x_i - mean|): without end near constant inputs.
+    """Return max_i (||x||_1 + (d-2) |x_i|) / (d |x_i - mean|): without end near constant inputs.
 
     Source: budzinskiy25, Lemma 3.7.
     """
@@ -149,7 +149,7 @@ def _centring(x: Features, centred: Features) -> Features:
 
 
 def norm(x: Features, parts: Norm) -> Numbers:
-    """Of an RMS norm exact, of a layer norm an upper bound.
+    """Return the norm of an RMS norm exact, of a layer norm an upper bound.
 
     RMS, eps = 0: 2 (1 - min x_i^2 / ||x||^2) <= 2, the minimum over entries other than 0.
     RMS: max over those of 1 + (s - 2 x_i^2) / (s + d eps), s = ||x||^2; a gain falls out.
@@ -180,7 +180,7 @@ def norm(x: Features, parts: Norm) -> Numbers:
 
 
 def layer_normwise(x: Features) -> Numbers:
-    """k_{2,2} of a layer norm without eps: ||x|| / ||x - mean||; for three features or more.
+    """Return k_{2,2} of a layer norm without eps: ||x|| / ||x - mean||; for three features or more.
 
     That of an RMS norm is 1.
 
@@ -191,7 +191,7 @@ def layer_normwise(x: Features) -> Numbers:
 
 
 def elementwise(z: Features, name: str) -> Features:
-    """|z phi'(z) / phi(z)| of every entry.
+    """Return |z phi'(z) / phi(z)| of every entry.
 
     ReLU: 1 above 0 and 0 below. SiLU: |1 + z (1 - sigma(z))| <= max(1.2785, |z| - 1).
     GELU: |1 + z pdf / Phi| <= max(1.2946, z^2). Its tanh form, with
@@ -205,7 +205,7 @@ def elementwise(z: Features, name: str) -> Features:
 
 
 def mlp(x: Features, parts: FeedForward) -> Numbers:
-    """xi_M, an upper bound that also serves rounding.
+    """Return xi_M, an upper bound that also serves rounding.
 
     Without a gate: max [|W_2| |phi'(z)| (|W_1| |x| + |b_1|) + |b_2|] / |y|, z = W_1 x + b_1; of
     ReLU only the active units count, whose |phi'| is 1.
@@ -234,7 +234,7 @@ def _reach(
 
 
 def softmax(s: Features) -> Numbers:
-    """max_i (1 - 2 p_i) |s_i| + p . |s| <= 2 ||s||_inf.
+    """Return max_i (1 - 2 p_i) |s_i| + p . |s| <= 2 ||s||_inf.
 
     Source: budzinskiy25, Lemma 3.13.
     """
@@ -271,14 +271,14 @@ def score_numerator(
 
 
 def _turned_back(x: Tensor, parts: Attention, tokens: slice) -> Tensor:
-    """R^T x: the transpose of x cos + turned(x) sin."""
+    """Return R^T x: the transpose of x cos + turned(x) sin."""
     assert parts.cosine is not None and parts.sine is not None
     first, second = (x * parts.sine[tokens]).chunk(2, -1)
     return x * parts.cosine[tokens] + torch.cat([second, -first], -1)
 
 
 def scores(x: Sequence, parts: Attention, index: int = 0) -> Float[Tensor, "*place token"]:
-    """The largest condition of the scores of each query: `score_numerator` over |s|.
+    """Return the largest condition of the scores of each query: `score_numerator` over |s|.
 
     An upper bound; equality unless the token's score with itself attains it.
 
@@ -289,7 +289,7 @@ def scores(x: Sequence, parts: Attention, index: int = 0) -> Float[Tensor, "*pla
 
 
 def cancellation(x: Sequence, parts: Attention) -> Float[Tensor, "*place token"]:
-    """xi_A: max [|W_O| stack_h ((|W_v| |X| + |b_v|) p_h) + |b_O|] / |y|, at least 1.
+    """Return xi_A: max [|W_O| stack_h ((|W_v| |X| + |b_v|) p_h) + |b_O|] / |y|, at least 1.
 
     Source: budzinskiy25, Lemma 3.14; heads and projection Own.
     """
@@ -335,7 +335,7 @@ def attention_uniform(x: Sequence, parts: Attention) -> Float[Tensor, "*place to
 
 
 def form_norms(parts: Attention) -> Float[Tensor, " head"]:
-    """sigma_max(W_k^T W_q) of every head, by way of its head_width x head_width factors.
+    """Return sigma_max(W_k^T W_q) of every head, by way of its head_width x head_width factors.
 
     Source: Own.
     """
@@ -346,7 +346,7 @@ def form_norms(parts: Attention) -> Float[Tensor, " head"]:
 def product_singular_values(
     left: Float[Tensor, "inner width"], right: Float[Tensor, "inner width"]
 ) -> Float[Tensor, " rank"]:
-    """Singular values of left^T right that can differ from 0, largest first.
+    """Return singular values of left^T right that can differ from 0, largest first.
 
     Source: golub13.
     """

@@ -53,7 +53,7 @@ class Layer:
         return first * self.last * max(1.0, self.feedforward * self.middle_norm)
 
     def after(self, error: float) -> float:
-        """rho_c behind the layer, from rho_c in front of it."""
+        """Return rho_c behind the layer, from rho_c in front of it."""
         attended = self.attention * (self.norm * error + self.norm_own) + self.attention_own
         middle = self.middle * max(error, attended) + self.added
         normed = self.middle_norm * middle + self.middle_norm_own
@@ -95,7 +95,7 @@ def block(
 def stack(
     x: Stream, blocks: Sequence[Block], arithmetic: Arithmetic, error: Stream | None = None
 ) -> Iterator[Step]:
-    """The running bound behind each block.
+    """Stack the running bound behind each block.
 
     Source: Own.
     """
@@ -106,7 +106,7 @@ def stack(
 
 
 def layer(x: Stream, parts: Block, arithmetic: Arithmetic) -> Layer:
-    """The factors of Theorem 4.30 for one block at one input.
+    """Return the factors of Theorem 4.30 for one block at one input.
 
     A norm's condition is 2 for RMS and that of `conditioning.norm` for layer norm, the attention's
     xi_A (1 + 2 max num), the feed-forward's xi_M.
@@ -146,7 +146,7 @@ def _most(numbers: Tensor) -> float:
 
 
 def recursion(x: Stream, blocks: Sequence[Block], arithmetic: Arithmetic) -> list[float]:
-    """rho_c behind each block by Theorem 4.30: first order, worst case times worst case.
+    """Return rho_c behind each block by Theorem 4.30: first order, worst case times worst case.
 
     m = chi_1 max(rho, k_A (k_1 rho + own) + own) + u
     rho <- chi_2 max(m, xi_M (k_2 m + own) + own) + u
@@ -166,7 +166,7 @@ def recursion(x: Stream, blocks: Sequence[Block], arithmetic: Arithmetic) -> lis
 
 
 def weight_factor(parts: Block) -> float:
-    """4 (1 + 4 s G^2 max_h sigma_max(W_k^T W_q)): a layer's factor, from its weights alone.
+    """Weight 4 (1 + 4 s G^2 max_h sigma_max(W_k^T W_q)): a layer's factor, from its weights alone.
 
     Without the factors xi and chi of the data, each at least 1; two RMS norms make the 4. G is the
     longest normed row, sqrt(d) max |gain| + ||shift||: with one head, gain 1 and s = 1/sqrt(d) it

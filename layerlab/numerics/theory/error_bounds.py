@@ -25,7 +25,7 @@ Place = Float[Tensor, "..."]
 
 
 def relative(error: Features, exact: Features) -> Float[Tensor, "*place"]:
-    """rho_c of each token: the largest |error| / |exact|, with 0/0 = 0 and x/0 = inf.
+    """Return rho_c of each token: the largest |error| / |exact|, with 0/0 = 0 and x/0 = inf.
 
     Source: budzinskiy25, section 3.1.
     Unit: none; times 2^t it is in units of the last place or so.
@@ -41,7 +41,7 @@ def affine(
     error: Features | None = None,
     terms: Count | None = None,
 ) -> Result:
-    """Of W x + b, summed in any order, the bias last.
+    """Return the affine of W x + b, summed in any order, the bias last.
 
     (d u + u) |W| |x| + u |b| + |W| error,   d u = u_product + (d-1) u_sum
 
@@ -65,7 +65,7 @@ def affine(
 
 
 def _larger(x: Place, error: Place | None, arithmetic: Arithmetic) -> Place:
-    """The largest the computed input can be; in first order what it should be."""
+    """Return the largest the computed input can be; in first order what it should be."""
     return x.abs() if error is None else arithmetic.reach(x.abs(), error)
 
 
@@ -76,7 +76,7 @@ def residual(
     error: Features | None = None,
     added_error: Features | None = None,
 ) -> Features:
-    """Of x + added: u |x + added| + both errors.
+    """Return the residual of x + added: u |x + added| + both errors.
 
     Relative to the sum it is at most chi max(rho_x, rho_added) + u, with chi of `conditioning`.
 
@@ -108,7 +108,7 @@ def centring(x: Features, arithmetic: Arithmetic, error: Features | None = None)
 def norm(
     x: Features, parts: Norm, arithmetic: Arithmetic, error: Features | None = None
 ) -> Features:
-    """Of an RMS or a layer norm with eps, gain and shift.
+    """Return the norm of an RMS or a layer norm with eps, gain and shift.
 
     RMS: (d/2 + 3) u |y|, one u more with a gain, `extra` more as the norm says; the input's error
     comes through |J| error, at most twice its relative size. d/2 is gamma_d under a square root.
@@ -137,7 +137,7 @@ def norm(
 
 
 def _scale(x: Features, parts: Norm, error: Features, arithmetic: Arithmetic) -> Features:
-    """|c'/r(c') - c/r(c)| for c' within `error` of the centred features c."""
+    """Scale |c'/r(c') - c/r(c)| for c' within `error` of the centred features c."""
     radius = parts.radius(parts.centred(x))
     part = error / torch.where(radius > 0, radius, 1.0)
     along = parts.direction(x).abs()
@@ -151,7 +151,7 @@ def _scale(x: Features, parts: Norm, error: Features, arithmetic: Arithmetic) ->
 
 
 def _extremes(along: Features, part: Features) -> tuple[Features, Features]:
-    """How far sqrt(d) a_i / sqrt(a_i^2 + rest) can rise and fall from a_i, exactly.
+    """Return how far sqrt(d) a_i / sqrt(a_i^2 + rest) can rise and fall from a_i, exactly.
 
     It rises with a_i and falls with the rest, which holds eps and all other entries.
     """
@@ -183,7 +183,7 @@ def sums_of_others(x: Features) -> Features:
 
 
 def _over(above: Features, below: Features) -> Features:
-    """A quotient in which 0/0 is 0."""
+    """Return a quotient in which 0/0 is 0."""
     return torch.where(above == 0, 0.0, above / torch.where(above == 0, 1.0, below))
 
 
@@ -227,7 +227,7 @@ def _drift(function: Activation, error: Features, arithmetic: Arithmetic) -> Fea
 def mlp(
     x: Features, parts: FeedForward, arithmetic: Arithmetic, error: Features | None = None
 ) -> Result:
-    """Of outward(act(inward x)), or with a gate of outward(act(gate x) * inward x).
+    """Return the mlp of outward(act(inward x)), or with a gate of outward(act(gate x) * inward x).
 
     ReLU, where rounding changes no sign: xi_M (d + |Omega| + 2) u |y|. Omega holds the units that
     rounding may leave above 0; the others are 0 and cost nothing.
@@ -256,7 +256,7 @@ def mlp(
 def _gated(
     left: tuple[Features, Features], right: tuple[Features, Features], arithmetic: Arithmetic
 ) -> Features:
-    """Of the product of two values with their errors."""
+    """Return the gated of the product of two values with their errors."""
     (one, one_wrong), (other, other_wrong) = left, right
     came = one.abs() * other_wrong + other.abs() * one_wrong
     came = arithmetic.reach(came, one_wrong * other_wrong)

@@ -50,7 +50,7 @@ class Norm:
         return unit * ((x / unit).square().mean(-1, keepdim=True) + self.eps / unit**2).sqrt()
 
     def direction(self, x: Features) -> Features:
-        """Before gain and shift."""
+        """Return the direction before gain and shift."""
         centred = self.centred(x)
         radius = self.radius(centred)
         return torch.where(radius > 0, centred / torch.where(radius > 0, radius, 1.0), 0.0)
@@ -139,7 +139,7 @@ class Attention:
         )
 
     def joined(self) -> Float[Tensor, "out joined"] | None:
-        """The output projection as one matrix on the heads side by side."""
+        """Return the output projection as one matrix on the heads side by side."""
         return None if self.output is None else self.output.permute(1, 0, 2).flatten(1)
 
     def mask(self, x: Sequence) -> Mask:
@@ -165,7 +165,7 @@ class Attention:
         return functional.linear(x, head.value, head.value_bias)
 
     def scores(self, x: Sequence, index: int) -> Tensor:
-        """Of every pair of tokens, those that the mask forbids among them."""
+        """Return the scores of every pair of tokens, those that the mask forbids among them."""
         return self.scale * (self.queries(x, index) @ self.keys(x, index).mT)
 
     def weights(self, x: Sequence, index: int) -> Tensor:
@@ -194,7 +194,7 @@ class Block:
 
 
 def rotate_half(x: Features) -> Features:
-    """The halves of the features swapped, the second one negated.
+    """Return the halves of the features swapped, the second one negated.
 
     Source: su21, equation 34.
     """

@@ -67,7 +67,7 @@ class Arithmetic:
                 )
 
     def units(self) -> Mapping[str, float]:
-        """Every unit roundoff by its operation."""
+        """Return every unit roundoff by its operation."""
         return {name: getattr(self, name) for name in OPERATIONS}
 
     @property
@@ -80,11 +80,11 @@ class Arithmetic:
         return size if self.first_order else size + error
 
     def linear(self) -> Arithmetic:
-        """The same units, to first order."""
+        """Return the same units, to first order."""
         return replace(self, first_order=True)
 
     def growth(self, **counts: Count) -> Tensor:
-        """The largest |theta| of a product of that many factors (1 + delta)^{+-1}.
+        """Return the largest |theta| of a product of that many factors (1 + delta)^{+-1}.
 
         sum_i n_i u_i in first order, exp(sum_i -n_i log(1 - u_i)) - 1 in full. Halves count too:
         under a square root an error enters with a half.
@@ -100,7 +100,7 @@ OPERATIONS = tuple(field.name for field in fields(Arithmetic) if field.name != "
 
 
 def uniform(unit: float) -> Arithmetic:
-    """Every operation rounded with one unit, constants exact: the model of the source.
+    """Return every operation rounded with one unit, constants exact: the model of the source.
 
     Source: budzinskiy25, Model 4.1.
 
@@ -133,7 +133,7 @@ def mixed(low: float, high: float) -> Arithmetic:
 
 
 def printable(first: Tensor, full: Tensor) -> Tensor:
-    """The simpler of two forms where it may be printed: the first-order one only below 0.1.
+    """Return the simpler of two forms where it may be printed: the first-order one only below 0.1.
 
     Source: Own.
     """

@@ -133,7 +133,9 @@ def project(
 
 
 def matrices(block: nn.Module) -> dict[str, Tensor]:
-    """Every weight matrix of a block by its name; stacked experts stay one array of three axes.
+    """Return every weight matrix of a block by its name.
+
+    Stacked experts stay one array of three axes.
 
     Source: Own.
     """
@@ -176,7 +178,10 @@ def _front(
 
 
 def _query_norms(attention: nn.Module, found: Layout, refused: dict[str, str]) -> dict[str, Any]:
-    """Gain and shift of the norms on q and k; a norm of unknown form leaves no bound on scores."""
+    """Return gain and shift of the norms on q and k.
+
+    A norm of unknown form leaves no bound on scores.
+    """
     norms: dict[str, Any] = {}
     for part, names in (("query", QUERY_NORM), ("key", KEY_NORM)):
         modules = (getattr(attention, name, None) for name in names)
@@ -192,7 +197,7 @@ def _query_norms(attention: nn.Module, found: Layout, refused: dict[str, str]) -
 
 
 def _head_norm(module: nn.Module, width: int) -> Norm | None:
-    """A norm on heads: one gain for all, one row per head, or over all heads at once."""
+    """Return a norm on heads: one gain for all, one row per head, or over all heads at once."""
     parts = getattr(module, "norms", None)
     if isinstance(parts, nn.ModuleList):
         each = [read for part in parts if (read := norm(part, width)) is not None]
@@ -209,7 +214,7 @@ def _head_norm(module: nn.Module, width: int) -> Norm | None:
 
 
 def _scaling(attention: nn.Module, config: Any, width: int) -> float:
-    """The module's own factor on q . k; some families name it, some name its inverse."""
+    """Return the module's own factor on q . k; some families name it, some name its inverse."""
     for name in ("scaling", "softmax_scale", "inv_norm_factor", "scale"):
         value = getattr(attention, name, None)
         if isinstance(value, float):
@@ -269,7 +274,7 @@ STRETCHED = "queries are stretched with their position"
 
 
 def _uneven(attention: nn.Module, config: Any) -> str | None:
-    """Why no bound on the weights alone reaches the scores."""
+    """Return why no bound on the weights alone reaches the scores."""
     own = getattr(config, "attn_config", None)
     if getattr(config, "alibi", False) or getattr(own, "alibi", False):
         return "a bias is added to every score"
@@ -289,7 +294,7 @@ def _uneven(attention: nn.Module, config: Any) -> str | None:
 def _rotary(
     attention: nn.Module, config: Any, layer: int, rotary: nn.Module | None
 ) -> float | None:
-    """Factor m on the cosines and sines of RoPE, None without RoPE."""
+    """Return factor m on the cosines and sines of RoPE, None without RoPE."""
     parameters = getattr(config, "rope_parameters", None)
     own = any(hasattr(attention, name) for name in ("rotary_dim", "embed_positions", "rotary_emb"))
     if getattr(config, "alibi", False) or not (parameters or own):

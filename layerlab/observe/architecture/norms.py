@@ -56,7 +56,7 @@ class Norm:
 
 
 def norm(module: nn.Module, *shape: int) -> Norm | None:
-    """Gain, shift and kind of a norm over the last axis, from its answers to three vectors.
+    """Return gain, shift and kind of a norm over the last axis, from its answers to three vectors.
 
     None where the module is not such a norm: its answers do not fit gain * x / rms(x) + shift.
 
@@ -87,7 +87,7 @@ def norm(module: nn.Module, *shape: int) -> Norm | None:
 
 
 def front_norm(block: nn.Module, attention: nn.Module) -> nn.Module | None:
-    """The norm inside `block` that attention's input comes from; None in a post-norm block.
+    """Return the norm inside `block` that attention's input comes from; None in a post-norm block.
 
     Source: Own.
     """
@@ -104,7 +104,7 @@ def front_norm(block: nn.Module, attention: nn.Module) -> nn.Module | None:
 
 
 def _ancestors(block: nn.Module, attention: nn.Module) -> Iterator[tuple[nn.Module, str]]:
-    """Modules of `block` that hold `attention`, nearest first, with the child on the way."""
+    """Yield modules of `block` that hold `attention`, nearest first, with the child on the way."""
     path = next((name for name, module in block.named_modules() if module is attention), "")
     steps = path.split(".") if path else []
     for depth in reversed(range(len(steps))):

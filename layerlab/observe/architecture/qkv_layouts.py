@@ -40,12 +40,12 @@ class Affine:
     bias: Float[Tensor, " out"] | None
 
     def rows(self, head_width: int) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias cut into heads of `head_width` consecutive outputs."""
+        """Return weight and bias cut into heads of `head_width` consecutive outputs."""
         weight = self.weight.unflatten(0, (-1, head_width))
         return weight, None if self.bias is None else self.bias.unflatten(0, (-1, head_width))
 
     def take(self, index: Tensor) -> "Affine":
-        """Some of the outputs."""
+        """Return some of the outputs."""
         return Affine(
             weight=self.weight[index], bias=None if self.bias is None else self.bias[index]
         )
@@ -90,7 +90,7 @@ def _none(reason: str) -> Layout:
 
 
 def _stranger(attention: nn.Module, children: Mapping[str, nn.Module]) -> str | None:
-    """The first child with weights that is in no list above."""
+    """Return the first child with weights that is in no list above."""
     known = {*QUERY, *KEY, *VALUE, *OUTPUT, *FUSED, *QUERY_NORM, *KEY_NORM, *AFTER, *IDLE}
     for name, child in children.items():
         if name not in known and next(child.parameters(), None) is not None:
@@ -112,7 +112,9 @@ def _head_width(attention: nn.Module, config: Any) -> int:
 
 
 def affine(module: nn.Module | None) -> Affine | None:
-    """Weight and bias of a linear module; None for anything else, quantised weights included.
+    """Return weight and bias of a linear module.
+
+    None for anything else, quantised weights included.
 
     Source: Own.
     """
@@ -159,7 +161,10 @@ def _separate(block: nn.Module, attention: nn.Module, width: int) -> Layout:
 
 
 def _output(block: nn.Module, attention: nn.Module) -> nn.Module | None:
-    """The output projection; BERT keeps it beside the attention module, in `output.dense`."""
+    """Return the output projection.
+
+    BERT keeps it beside the attention module, in `output.dense`.
+    """
     own = _pick(dict(attention.named_children()), OUTPUT)
     if own is not None:
         return own
@@ -200,19 +205,19 @@ def _finish(attention: nn.Module, found: Layout) -> Layout:
 
 
 def _blocks(heads: int, kv_heads: int, width: int, attention: nn.Module) -> tuple[Tensor, ...]:
-    """[queries | keys | values], each head after head."""
+    """Return [queries | keys | values], each head after head."""
     sizes = (heads * width, kv_heads * width, kv_heads * width)
     return torch.arange(sum(sizes)).split(sizes)
 
 
 def _interleave(heads: int, kv_heads: int, width: int, attention: nn.Module) -> tuple[Tensor, ...]:
-    """Per head [query | key | value]."""
+    """Return the interleave per head [query | key | value]."""
     rows = torch.arange(heads * 3 * width).view(heads, 3, width)
     return tuple(rows[:, part].flatten() for part in range(3))
 
 
 def _group(heads: int, kv_heads: int, width: int, attention: nn.Module) -> tuple[Tensor, ...]:
-    """Per key-value head [its queries | key | value]."""
+    """Return the group per key-value head [its queries | key | value]."""
     group = heads // kv_heads
     rows = torch.arange(kv_heads * (group + 2) * width).view(kv_heads, group + 2, width)
     return rows[:, :-2].flatten(), rows[:, -2].flatten(), rows[:, -1].flatten()

@@ -85,7 +85,7 @@ def anatomy(model: PreTrainedModel) -> ModelStructure:
 
 
 def text_config(model: PreTrainedModel) -> Any:
-    """The part of the configuration that describes the language model.
+    """Return the part of the configuration that describes the language model.
 
     Source: Own.
     """
@@ -93,7 +93,7 @@ def text_config(model: PreTrainedModel) -> Any:
 
 
 def _stack(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
-    """The blocks: the outermost module list as long as the configuration says."""
+    """Stack the blocks: the outermost module list as long as the configuration says."""
     root = model.get_decoder() if hasattr(model, "get_decoder") else None
     if root is None or not any(isinstance(module, nn.ModuleList) for module in root.modules()):
         root = model
@@ -168,7 +168,7 @@ def own_functions(module: nn.Module) -> Iterator[FunctionType]:
 
 
 def _asking(module: nn.Module) -> FunctionType | None:
-    """The function or method that asks the attention interface for its function."""
+    """Return the function or method that asks the attention interface for its function."""
     for function in own_functions(module):
         if INTERFACE in function.__code__.co_names:
             return function
@@ -176,7 +176,7 @@ def _asking(module: nn.Module) -> FunctionType | None:
 
 
 def uses_interface(module: nn.Module) -> bool:
-    """Whether the module's code asks transformers' `AttentionInterface` for its attention.
+    """Return whether the module's code asks transformers' `AttentionInterface` for its attention.
 
     Source: Own.
     """
@@ -184,7 +184,7 @@ def uses_interface(module: nn.Module) -> bool:
 
 
 def interface_of(module: nn.Module) -> tuple[Any, Callable[..., Any] | None]:
-    """The interface a module asks, and the eager function it falls back to.
+    """Return the interface a module asks, and the eager function it falls back to.
 
     Source: Own.
     """
@@ -197,7 +197,7 @@ def interface_of(module: nn.Module) -> tuple[Any, Callable[..., Any] | None]:
 
 
 def first_tensor(output: Any) -> torch.Tensor:
-    """The hidden features of a module's output, which may be a tuple.
+    """Return the hidden features of a module's output, which may be a tuple.
 
     Source: Own.
     """

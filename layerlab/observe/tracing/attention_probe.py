@@ -46,7 +46,7 @@ class AttentionCall:
     output: Tensor | None = None
 
     def attended(self, row: int) -> AttentionRecord:
-        """The record of one sequence of the batch."""
+        """Return the record of one sequence of the batch."""
         return AttentionRecord(
             layer=self.part.number,
             name=self.part.name,
@@ -100,7 +100,7 @@ def _row(tensor: Tensor | None, row: int) -> Tensor | None:
 
 
 def _join(mask: Tensor | None, bias: Tensor | None, keys: int) -> Tensor | None:
-    """Mask and position bias as one; a boolean mask stays boolean where it is alone."""
+    """Join mask and position bias as one; a boolean mask stays boolean where it is alone."""
     mask = None if mask is None else mask[..., :keys]
     if bias is None or mask is None:
         return bias if mask is None else mask
@@ -189,7 +189,7 @@ def _restore(interface: Any, name: str, before: Any) -> None:
 
 
 def implementation(module: nn.Module) -> str:
-    """The name under which a module asks for its attention.
+    """Return the name under which a module asks for its attention.
 
     Source: Own.
     """
@@ -257,7 +257,10 @@ def _is_causal(weights: Tensor) -> bool:
 
 
 def _four(scores: Tensor) -> Tensor:
-    """Scores as batch x head x token x key; families without a batch axis fold it into heads."""
+    """Return scores as batch x head x token x key.
+
+    Families without a batch axis fold it into heads.
+    """
     return scores if scores.dim() == 4 else scores[None]
 
 

@@ -78,7 +78,7 @@ class AttentionRecord:
     def logits(
         self, heads: slice = ALL, rows: slice = ALL, dtype: torch.dtype = torch.float32
     ) -> Attentions:
-        """Scaled scores before softcap, bias and mask: scaling * q_i . k_j."""
+        """Return scaled scores before softcap, bias and mask: scaling * q_i . k_j."""
         if self.scores is not None:
             return self.scores[heads, rows].to(dtype, copy=True)
         assert self.query is not None and self.key is not None
@@ -88,7 +88,7 @@ class AttentionRecord:
         return query @ key.to(dtype).transpose(-1, -2)
 
     def allowed(self, heads: slice = ALL, rows: slice = ALL, keys: slice = ALL) -> Allowed:
-        """Which keys a row may use; the head axis has length 1 where heads agree."""
+        """Return which keys a row may use; the head axis has length 1 where heads agree."""
         row = torch.arange(self.tokens, device=self.device)[rows, None] + self.keys - self.tokens
         column = torch.arange(self.keys, device=self.device)[keys]
         allowed = torch.ones(1, len(row), len(column), dtype=torch.bool, device=self.device)
@@ -132,11 +132,14 @@ class AttentionRecord:
     def weights(
         self, heads: slice = ALL, rows: slice = ALL, dtype: torch.dtype = torch.float32
     ) -> Attentions:
-        """Rows of the attention matrix A; they sum to 1, or to less where there are sinks."""
+        """Return rows of the attention matrix A.
+
+        They sum to 1, or to less where there are sinks.
+        """
         return self.normalised(self.masked(heads, rows, dtype), heads)
 
     def normalised(self, scores: Attentions, heads: slice = ALL) -> Attentions:
-        """The softmax of masked scores; a sink takes its part and is cut off."""
+        """Return the softmax of masked scores; a sink takes its part and is cut off."""
         if self.sinks is None:
             return torch.softmax(scores, -1)
         sinks = self.sinks[heads].to(scores)[:, None, None].expand(-1, scores.shape[1], 1)

@@ -50,7 +50,7 @@ class Tile:
 
 
 def tile(attended: AttentionRecord, dtype: torch.dtype, dense: int = DENSE_TOKENS) -> Tile:
-    """The attention matrices of a record, kept up to `dense` tokens and streamed above.
+    """Return the attention matrices of a record, kept up to `dense` tokens and streamed above.
 
     A score of size s that is rounded to u s moves its probability by as much, relatively, however
     the matrix is used. Kept tiles have their softmax in float64, which is done once;
@@ -67,7 +67,7 @@ def tile(attended: AttentionRecord, dtype: torch.dtype, dense: int = DENSE_TOKEN
 
 
 def height(keys: int) -> int:
-    """Rows of a block: few enough to stay in the cache, enough to keep the products busy.
+    """Return rows of a block: few enough to stay in the cache, enough to keep the products busy.
 
     Source: Own.
     """
@@ -87,7 +87,7 @@ def groups(
 
 
 def blocks(length: int, size: int) -> Iterator[slice]:
-    """Consecutive slices of at most `size`, covering `length`.
+    """Return consecutive slices of at most `size`, covering `length`.
 
     Source: Own.
     """
@@ -131,7 +131,7 @@ def triangular(attended: AttentionRecord) -> AttentionRecord:
 def cut(
     attended: AttentionRecord, rows: slice = ALL, heads: slice = ALL
 ) -> tuple[slice, AttentionRecord]:
-    """Some heads and rows with only the keys that causality and the window let them reach.
+    """Return some heads and rows with only the keys that causality and the window let them reach.
 
     Source: Own.
 
@@ -154,7 +154,7 @@ def cut(
 
 
 def _adds_nothing(attended: AttentionRecord, rows: slice, allowed: Tensor) -> bool:
-    """Whether a mask is zero wherever it forbids nothing."""
+    """Return whether a mask is zero wherever it forbids nothing."""
     assert attended.bias is not None
     part = _part(attended.bias, ALL, rows, ALL)
     return part.dtype == torch.bool or not bool(((part != 0) & allowed).any())
@@ -168,7 +168,7 @@ def _keys(attended: AttentionRecord, heads: slice) -> Tensor:
 
 
 def _part(bias: Tensor, *parts: slice) -> Tensor:
-    """The slice of a bias of which some axes may have length 1 because they are shared."""
+    """Return the slice of a bias of which some axes may have length 1 because they are shared."""
     return bias[
         tuple(ALL if size == 1 else part for size, part in zip(bias.shape, parts, strict=True))
     ]

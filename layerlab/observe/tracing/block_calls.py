@@ -55,7 +55,7 @@ class BlockCall:
 def hidden_call(
     name: str, module: nn.Module, args: Any, options: Any, output: Any, tokens: int
 ) -> Call | None:
-    """A child's call, where it gave features of every token.
+    """Return a child's call, where it gave features of every token.
 
     Source: Own.
     """
@@ -73,7 +73,7 @@ def hidden_call(
 
 
 def hidden(args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
-    """The stream among the arguments of a block: the first floating tensor, by convention.
+    """Return the stream among the arguments of a block: the first floating tensor, by convention.
 
     Source: Own.
 
@@ -88,7 +88,7 @@ def hidden(args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
 
 
 def _argument(module: nn.Module, name: str, args: Any, options: Any) -> Tensor | None:
-    """The named tensor argument of a call, if the module has one."""
+    """Return the named tensor argument of a call, if the module has one."""
     if not hasattr(module, "forward"):
         return None
     signature = inspect.signature(type(module).forward)
@@ -100,7 +100,7 @@ def _argument(module: nn.Module, name: str, args: Any, options: Any) -> Tensor |
 def sublayers(
     visit: BlockCall, part: AttentionPart | None, stream: Tensor | None = None
 ) -> dict[str, Sublayer]:
-    """What attention and feed-forward saw and gave, where the block exposes them.
+    """Return what attention and feed-forward saw and gave, where the block exposes them.
 
     Source: Own.
 
@@ -127,7 +127,7 @@ def sublayers(
 
 
 def _sublayer(visit: BlockCall, begin: Call, end: Call, stream: Tensor | None) -> Sublayer:
-    """A sublayer from its first child to its last.
+    """Return a sublayer from its first child to its last.
 
     Some families norm (or drop out) the branch before it joins the stream: whatever reads the
     sublayer's very output is part of the branch. Some add the residual inside the sublayer: it is
@@ -150,7 +150,10 @@ def _sublayer(visit: BlockCall, begin: Call, end: Call, stream: Tensor | None) -
 
 
 def _factor(visit: BlockCall, branch: Tensor, stream: Tensor) -> float | None:
-    """By what constant a branch joins; norms read the stream, and in a post-norm block give it."""
+    """Return the factor by what constant a branch joins.
+
+    Norms read the stream, and in a post-norm block give it.
+    """
     entered = [visit.entered, *(call.entered for call in visit.calls)]
     normed = [call.kept for call in visit.calls if not call.heavy]
     heavy = [_net(call) for call in visit.calls if call.heavy]
@@ -163,17 +166,17 @@ def _factor(visit: BlockCall, branch: Tensor, stream: Tensor) -> float | None:
 
 
 def _like(branch: Tensor, given: list[Tensor]) -> list[Tensor]:
-    """The features that could be added to a branch."""
+    """Return the features that could be added to a branch."""
     return [flat for one in given if (flat := _flat(one)).shape == branch.shape]
 
 
 def _net(call: Call) -> Tensor:
-    """What a module gave, without the residual that some add inside."""
+    """Return what a module gave, without the residual that some add inside."""
     return call.kept if call.residual is None else call.kept - call.residual
 
 
 def _flat(features: Tensor) -> Tensor:
-    """One sequence's features; a few families drop the batch axis inside the block."""
+    """Return one sequence's features; a few families drop the batch axis inside the block."""
     return features[0] if features.dim() == 3 else features
 
 

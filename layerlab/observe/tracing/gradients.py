@@ -43,7 +43,7 @@ def logits_and_gradient(
     *,
     again: bool = True,
 ) -> Vocabulary:
-    """The logits at a position, while the gradient of what is made of them goes to `keep`.
+    """Return the logits at a position, while the gradient of what is made of them goes to `keep`.
 
     d objective / d stream of every layer, 0 (the embedding output) to the last block
 

@@ -20,7 +20,9 @@ SLACK = 8
 def factor(
     branch: Hidden, sums: Sequence[Hidden], bases: Sequence[Hidden], beside: Sequence[Hidden]
 ) -> float | None:
-    """By what constant a branch is multiplied where it joins the stream; None where it is not seen.
+    """Return the factor by what constant a branch is multiplied where it joins the stream.
+
+    None where it is not seen.
 
     sum = base + factor * branch,  factor > 0,   or   sum = base + other + branch
 

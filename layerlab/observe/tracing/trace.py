@@ -258,7 +258,7 @@ class _Watcher:
             self.quiet = False
 
     def sound(self, layer: int, stream: Tensor) -> bool:
-        """Whether the stream is finite; the first fault of a layer is kept."""
+        """Return whether the stream is finite; the first fault of a layer is kept."""
         bad = stream.numel() - int(torch.isfinite(stream).sum())
         if bad:
             self.found.faults.setdefault(layer, f"{bad} of {stream.numel()} features not finite")
@@ -273,7 +273,7 @@ class _Watcher:
         return None if part.number in self.found.silent else heard[0].attended(0)
 
     def rerun(self, block: nn.Module, visit: BlockCall, stream: Tensor) -> Tensor:
-        """The block's output for another stream at the same positions and masks."""
+        """Return the block's output for another stream at the same positions and masks."""
         args, options = _replace(visit.args, visit.options, visit.entered, stream[None])
         return first_tensor(block.forward(*args, **options))[0]
 

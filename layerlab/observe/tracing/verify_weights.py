@@ -65,7 +65,7 @@ def faults(
     left: Float[Tensor, "token written"] | None = None,
     start: int | None = 0,
 ) -> dict[str, str]:
-    """What the trace contradicts, and how.
+    """Return what the trace contradicts, and how.
 
     Without RoPE, q and k must agree entry by entry. RoPE turns them, but not at position 0, and it
     keeps |q_i| and q_i . k_i at every position i. A norm on q and k is checked up to its scale.
@@ -119,7 +119,7 @@ def _is_normed(weights: HeadWeights, z: Tensor, roundoff: float) -> bool:
 def _heads(
     weight: Tensor, bias: Tensor | None, z: Tensor, clip: float | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """W z + b per head, and how far rounding may have carried the model's own from it.
+    """Return w z + b per head, and how far rounding may have carried the model's own from it.
 
     |error| <= (2 u + 2 width u_32) (|W| |z| + |b|), u of the model and u_32 of the accumulator.
     """
@@ -135,7 +135,7 @@ def _heads(
 
 
 def _within(seen: Tensor, expected: Tensor, error: Tensor) -> bool:
-    """Entries that are NaN or infinite in both are broken weights, not a wrong cut."""
+    """Return entries that are NaN or infinite in both are broken weights, not a wrong cut."""
     if seen.shape != expected.shape:
         return False
     gap = (seen.to(expected) - expected).abs()
@@ -203,7 +203,7 @@ def _unnormed(
 
 
 def _per_head(gain: Tensor, heads: Tensor) -> Tensor:
-    """A gain in any of its three forms, as it multiplies (head, row, head width)."""
+    """Return a gain in any of its three forms, as it multiplies (head, row, head width)."""
     if gain.ndim == 2:
         return gain[:, None]
     return gain if gain.shape[0] == heads.shape[-1] else gain.view(heads.shape[0], 1, -1)
@@ -255,7 +255,7 @@ def _seen_scores(
 
 
 def _seen_rows(weights: HeadWeights, attended: AttentionRecord, rows: list[int]) -> dict[str, str]:
-    """Whether every row used the keys that the bounds count on, its scores unbiased."""
+    """Return whether every row used the keys that the bounds count on, its scores unbiased."""
     for row in rows:
         allowed = int(attended.allowed(rows=slice(row, row + 1)).sum(-1).min())
         expected = row + 1 if weights.window is None else min(row + 1, weights.window)

@@ -30,7 +30,10 @@ Band = list[tuple[Number, Number, Number, Number]]
 
 
 def pictures(content: Json) -> dict[str, str]:
-    """Names of files with the pictures of a comparison; empty where there is nothing to show."""
+    """Return names of files with the pictures of a comparison.
+
+    Empty where there is nothing to show.
+    """
     return {
         "forest.svg": forest_picture(content),
         "curves.svg": curve_picture(content),
@@ -39,7 +42,7 @@ def pictures(content: Json) -> dict[str, str]:
 
 
 def forest_picture(content: Json) -> str:
-    """Differences to the baseline with their intervals, the lowest loss first; or empty."""
+    """Return differences to the baseline with their intervals, the lowest loss first; or empty."""
     rows = list(content.get("rows") or ())
     if not rows:
         return ""
@@ -64,7 +67,10 @@ def forest_picture(content: Json) -> str:
 
 
 def curve_picture(content: Json) -> str:
-    """Held-out loss of each arm along the run: mean and range of its seeds; empty without any."""
+    """Return held-out loss of each arm along the run: mean and range of its seeds.
+
+    Empty without any.
+    """
     metric = str(content.get("metric") or "nats")
     bands = dict(_bands(content, metric))
     if not bands:
@@ -84,7 +90,7 @@ def curve_picture(content: Json) -> str:
 
 
 def gradient_picture(content: Json) -> str:
-    """Norm of the gradient by block, in the mean of a run's readings; empty without any."""
+    """Return norm of the gradient by block, in the mean of a run's readings; empty without any."""
     bands = dict(_blocks(content))
     if not bands:
         return ""
@@ -102,7 +108,7 @@ def gradient_picture(content: Json) -> str:
 
 
 def _lines(frame: "_Frame", bands: Mapping[str, Band]) -> Iterator[str]:
-    """The line of each arm in its band, its name behind its end, and what they are."""
+    """Yield the line of each arm in its band, its name behind its end, and what they are."""
     ends = frame.spread({name: frame.y(band[-1][1]) for name, band in bands.items()})
     for number, (name, band) in enumerate(bands.items()):
         yield from _arm(frame, name, band, number, ends[name])
@@ -145,7 +151,7 @@ class _Frame:
         yield _words(middle, self.bottom + 32, across, anchor="middle", size=11, fill=MUTED)
 
     def spread(self, wanted: Mapping[str, Number], apart: Number = 13.0) -> dict[str, Number]:
-        """Places of names beside the ends of their lines, so that none covers another."""
+        """Return places of names beside the ends of their lines, so that none covers another."""
         order = sorted(wanted, key=lambda name: wanted[name])
         places: list[Number] = []
         for name in order:
@@ -159,7 +165,7 @@ class _Frame:
 
 
 def _bands(content: Json, metric: str) -> Iterator[tuple[str, Band]]:
-    """Each arm's update, mean, smallest and largest value over its seeds."""
+    """Yield each arm's update, mean, smallest and largest value over its seeds."""
     done = {str(run.get("run")) for run in content.get("runs") or () if run.get("finished")}
     curves = [one for one in content.get("curves") or () if one.get("chosen")]
     # A run that is under way would end the band of its arm where it stands.
@@ -215,7 +221,7 @@ def _arm(frame: _Frame, name: str, band: Band, number: int, end: Number) -> Iter
 
 
 def _contest(line: Json, base: str, lane: Point, y: Number) -> Iterator[str]:
-    """An arm's name, what its seeds can miss, its interval, its mark and its number."""
+    """Yield an arm's name, what its seeds can miss, its interval, its mark and its number."""
     tone = "baseline" if line["verdict"] == "baseline" else line["tone"]
     colour = TONES[tone]
     yield _words(12, y + 4, _label(line, base), weight="600" if tone == "baseline" else "400")

@@ -49,7 +49,7 @@ class Figure:
 
 
 def layout(**own: Any) -> dict[str, Any]:
-    """The style of a figure for a paper: white, no title, letters legible in a column."""
+    """Return the style of a figure for a paper: white, no title, letters legible in a column."""
     return {
         "font": {"family": FONT, "size": LETTERS, "color": "#1b1e23"},
         "margin": {"l": 58, "r": 12, "t": 12, "b": 46},
@@ -66,7 +66,7 @@ def layout(**own: Any) -> dict[str, Any]:
 
 
 def axis(title: str, **own: Any) -> dict[str, Any]:
-    """An axis of such a figure."""
+    """Return an axis of such a figure."""
     return {
         "title": {"text": title, "standoff": 8},
         "showline": True,
@@ -81,7 +81,7 @@ def axis(title: str, **own: Any) -> dict[str, Any]:
 
 
 def plain(text: str) -> str:
-    """Text as plotly shows it letter by letter: it reads a little HTML in every text.
+    """Return text as plotly shows it letter by letter: it reads a little HTML in every text.
 
     Example:
         >>> plain("<b>")
@@ -91,7 +91,7 @@ def plain(text: str) -> str:
 
 
 def drawable() -> bool:
-    """Whether the extra `figures` is installed."""
+    """Return whether the extra `figures` is installed."""
     return importlib.util.find_spec("kaleido") is not None
 
 

@@ -25,7 +25,7 @@ def heads(
     numbers: Sequence[int],
     column: str,
 ) -> Figure:
-    """One cell for each layer and head."""
+    """Return one cell for each layer and head."""
     trace = {
         "type": "heatmap",
         "x": list(layers),
@@ -63,7 +63,7 @@ def attention(detail: Json) -> Figure:
 
 
 def pages(measure: str, label: str, picture: Json) -> dict[str, Figure]:
-    """The pictures of a measure of one model, at some of its layers."""
+    """Return the pictures of a measure of one model, at some of its layers."""
     draw = {"saliency": _saliency, "features": _cloud}.get(picture["kind"])
     layers = picture["mapped"] if picture["kind"] == "saliency" else picture["layers"]
     if draw is None:
@@ -75,7 +75,7 @@ def pages(measure: str, label: str, picture: Json) -> dict[str, Figure]:
 
 
 def _saliency(picture: Json, at: int) -> Figure:
-    """A map token x channel; colours follow the root of the share of the largest."""
+    """Return a map token x channel; colours follow the root of the share of the largest."""
     bins, peak = picture["bins"], picture["peaks"][at] or 0.0
     rows = _unpack(picture["maps"][at], bins)
     trace = _shade([[row[bin] / 255 for row in rows] for bin in range(bins)], "|gradient|")
@@ -95,7 +95,7 @@ def _saliency(picture: Json, at: int) -> Figure:
 
 
 def _cloud(picture: Json, at: int) -> Figure:
-    """Two projections of the points, on one scale."""
+    """Return two projections of the points, on one scale."""
     scale = (picture["reach"][at] or 0.0) / STEPS
     most = 1.05 * (picture["reach"][at] or 1.0)
     shares = ["" if share is None else f" ({share:.1%})" for share in picture["shares"][at]]
@@ -151,13 +151,13 @@ def _shade(grid: list[list[float | None]], title: str) -> dict[str, Any]:
 
 
 def _unpack(packed: str, width: int) -> list[bytes]:
-    """Rows of bytes, deflated, in base64."""
+    """Return rows of bytes, deflated, in base64."""
     flat = zlib.decompress(base64.b64decode(packed))
     return [flat[start : start + width] for start in range(0, len(flat), width)]
 
 
 def _some(places: Sequence[int], names: Sequence[Any], most: int = 40) -> dict[str, Any]:
-    """Names of places, no more than there is room for."""
+    """Return names of places, no more than there is room for."""
     step = -(-len(places) // most) or 1
     return {
         "tickvals": list(places[::step]),

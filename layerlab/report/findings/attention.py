@@ -64,12 +64,15 @@ def _headroom(score: float) -> str:
 
 
 def _bfloat_step(number: float) -> float:
-    """Distance between neighbouring bf16 numbers of this size."""
+    """Return distance between neighbouring bf16 numbers of this size."""
     return math.ldexp(1.0, math.frexp(number)[1] - 8) if math.isfinite(number) else math.inf
 
 
 def _entropy(readings: Readings) -> Iterator[RuleHit]:
-    """A layer that is sharp throughout; sharpness that a sink explains is left to the sink rule."""
+    """Yield a layer that is sharp throughout.
+
+    Sharpness that a sink explains is left to the sink rule.
+    """
     rows = readings.rows("attention", "entropy")
     if rows.empty:
         return

@@ -30,7 +30,7 @@ class Peak:
 
 
 def figure(number: float) -> str:
-    """A number as a reader wants it: three digits, no exponent where none is needed."""
+    """Return a number as a reader wants it: three digits, no exponent where none is needed."""
     size = abs(number)
     if size and (size >= 1e6 or size < 1e-3):
         return f"{number:.2e}"
@@ -42,7 +42,7 @@ def percent(share: float) -> str:
 
 
 def runs(numbers: list[int]) -> str:
-    """Whole numbers as runs: 3-5, 9; one wide span where there would be too many runs."""
+    """Return whole numbers as runs: 3-5, 9; one wide span where there would be too many runs."""
     ordered = sorted(set(numbers))
     spans: list[list[int]] = []
     for number in ordered:

@@ -61,13 +61,13 @@ def find(report: Mapping[str, Any], frames: Mapping[str, pd.DataFrame]) -> list[
 
 
 def worst(findings: Iterable[Finding]) -> Severity | None:
-    """The gravest severity, or None where nothing was found."""
+    """Return the gravest severity, or None where nothing was found."""
     present = {finding.severity for finding in findings}
     return next((severity for severity in SEVERITIES if severity in present), None)
 
 
 def exceeds(findings: Iterable[Finding], limit: Literal["warning", "error"]) -> bool:
-    """Whether a finding is as grave as `limit`, or graver."""
+    """Return whether a finding is as grave as `limit`, or graver."""
     grave = SEVERITIES[: SEVERITIES.index(limit) + 1]
     return worst(findings) in grave
 

@@ -51,7 +51,10 @@ def _loss(worst: Any) -> str:
 
 
 def _advice(name: str) -> str:
-    """What to do about another answer; of a format of few digits, also what was not tried here."""
+    """Return what to do about another answer.
+
+    Of a format of few digits, also what was not tried here.
+    """
     if FEW.match(name.lower()):
         return (
             f"This is no verdict on inference in {name}: every result is rounded to it, the "

@@ -65,7 +65,7 @@ class Finding:
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> "Finding":
-        """The finding that `to_dict` wrote, also after a turn through JSON."""
+        """Return the finding that `to_dict` wrote, also after a turn through JSON."""
         known = {field.name: entry[field.name] for field in fields(cls) if field.name in entry}
         for name in ("value", "threshold"):
             if known.get(name) is not None:
@@ -89,7 +89,7 @@ class Location:
         return f"layer {self.layer} head {self.head}"
 
     def key(self, shown: Shown | None, model: str) -> str | None:
-        """Name of the picture of this place."""
+        """Return name of the picture of this place."""
         numbers = [self.sequence or 0, self.layer]
         if shown == "attention":
             numbers.append(self.head)
@@ -131,7 +131,7 @@ class Readings:
     sequences: Sequence[Mapping[str, Any]] = ()
 
     def rows(self, frame: str, *columns: str) -> pd.DataFrame:
-        """Rows where each of `columns` has a reading; none where a column does not exist."""
+        """Return rows where each of `columns` has a reading; none where a column does not exist."""
         table = self.frames.get(frame)
         if table is None or table.empty or not set(columns) <= set(table.columns):
             return pd.DataFrame(columns=["sequence", "layer", "head", *columns], dtype=float)

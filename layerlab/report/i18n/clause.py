@@ -55,7 +55,7 @@ class _Way(NamedTuple):
     text: str = ""
 
     def behind(self, given: str, said: str, known: bool) -> "_Way":
-        """The same behind one more clause."""
+        """Return the same behind one more clause."""
         left, unknown = self.left + _left(given, said), self.unknown + (not known)
         return _Way(left, self.known - known, unknown, said + self.text)
 
@@ -68,7 +68,7 @@ class Clauses:
         self.known, self.label = known, label
 
     def said(self, text: str) -> str:
-        """A text: as a whole where one message says it, else in parts."""
+        """Return a text: as a whole where one message says it, else in parts."""
         if (whole := self._whole(text)) is not None:
             return whole
         sentences = _SENTENCE.split(text)
@@ -86,7 +86,7 @@ class Clauses:
         return min(ways, key=lambda way: _left(text, way), default=None)
 
     def _cut(self, text: str) -> str:
-        """A sentence, cut in the best way."""
+        """Return a sentence, cut in the best way."""
         bare = text.removesuffix(".")
         entries = ["", *_split(_MARK, bare)]
         listed = all(map(_ENTRY.fullmatch, entries[1::2]))
@@ -100,7 +100,10 @@ class Clauses:
         return min(cut, self.known(text) or text, key=lambda way: _left(text, way))
 
     def _ways(self, entries: list[str], best: list[_Way], comma: str) -> Iterator[_Way]:
-        """Ways to say clauses, each behind its mark; `best` are those from the next ones on."""
+        """Yield ways to say clauses, each behind its mark.
+
+        `best` are those from the next ones on.
+        """
         mark = self.label(comma if entries[0] == _LISTED else entries[0])
         for count, after in enumerate(best, 1):
             given = "".join(entries[1 : 2 * count])
@@ -118,11 +121,11 @@ class Clauses:
         return None if known is None else mark + known
 
     def _inside(self, text: str) -> str:
-        """A clause that no message says, in smaller parts."""
+        """Return a clause that no message says, in smaller parts."""
         return self._joined(text) or self._bracketed(text) or self._numbered(text) or text
 
     def _joined(self, text: str) -> str | None:
-        """What "and" joins, if all of it is known or a name."""
+        """Return what "and" joins, if all of it is known or a name."""
         entries = _split(_ALSO, text)[::2]
         said = [self.said(one) for one in entries] if len(entries) > 1 else entries
         stand = [one for one, other in zip(entries, said, strict=True) if one == other]
@@ -131,7 +134,7 @@ class Clauses:
         return self.label(_AND).join(said)
 
     def _bracketed(self, text: str) -> str | None:
-        """What is in brackets, and what is beside them."""
+        """Return what is in brackets, and what is beside them."""
         pieces = _BRACKETS.split(text)
         if len(pieces) == 1:
             return None
@@ -147,7 +150,7 @@ class Clauses:
         return text if said == note else fill(self.label(_BRACKETED), {"value": "", "note": said})
 
     def _numbered(self, text: str) -> str | None:
-        """A name before a number."""
+        """Return a name before a number."""
         if (found := _NUMBERED.fullmatch(text)) is None:
             return None
         name = self.label(found[1])
@@ -155,7 +158,7 @@ class Clauses:
 
 
 def tidy(text: str) -> str:
-    """A text without spaces beside its full-width marks.
+    """Return a text without spaces beside its full-width marks.
 
     Example:
         >>> tidy("层 ： 3")
@@ -165,7 +168,7 @@ def tidy(text: str) -> str:
 
 
 def prose(text: str) -> bool:
-    """Whether several words of English stand in a row.
+    """Return whether several words of English stand in a row.
 
     Example:
         >>> prose("比 llama, mamba 更好"), prose("比 all of the others 更好")
@@ -175,7 +178,7 @@ def prose(text: str) -> bool:
 
 
 def _split(seam: re.Pattern[str], text: str) -> list[str]:
-    """A text cut at seams outside brackets; what stands at each seam is between its parts."""
+    """Split a text cut at seams outside brackets; what stands at each seam is between its parts."""
     first, *rest = seam.split(text)
     found = [first]
     for mark, part in zip(rest[::2], rest[1::2], strict=True):
@@ -187,6 +190,6 @@ def _split(seam: re.Pattern[str], text: str) -> list[str]:
 
 
 def _left(given: str, said: str) -> int:
-    """How many words of a text are said as they were."""
+    """Return how many words of a text are said as they were."""
     words = set(_WORD.findall(said))
     return sum(word in words for word in _WORD.findall(given))

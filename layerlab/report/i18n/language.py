@@ -54,20 +54,20 @@ class Language:
         self._clauses = Clauses(lru_cache(_SEEN)(self._found), self.label)
 
     def label(self, message: str) -> str:
-        """A fixed text of the page."""
+        """Label a fixed text of the page."""
         return self.catalogue.gettext(message) if message else ""
 
     def column(self, name: str) -> str:
-        """A column of a table: what it is, with the name that it has in the files."""
+        """Return a column of a table: what it is, with the name that it has in the files."""
         known = self.catalogue.pgettext(COLUMN, name)
         return name if known == name else f"{known} ({name})"
 
     def axis(self, name: str) -> str:
-        """What a row is named by, without the name that the column has in the files."""
+        """Return what a row is named by, without the name that the column has in the files."""
         return self.catalogue.pgettext(COLUMN, name)
 
     def said(self, text: str) -> str:
-        """A text with whatever numbers stand in it; what nobody knows of it stands.
+        """Return a text with whatever numbers stand in it; what nobody knows of it stands.
 
         Example:
             >>> language("zh").said("pangu23, Figure 4; Own")
@@ -76,11 +76,11 @@ class Language:
         return text if self.code == ENGLISH or not text.strip() else self._clauses.said(text)
 
     def word(self, value: Any) -> Any:
-        """Words of the page; numbers and data are left as they are."""
+        """Return words of the page; numbers and data are left as they are."""
         return self.said(value) if isinstance(value, Label) else value
 
     def _found(self, text: str, *, begun: bool = False, strong: bool = False) -> str | None:
-        """What the catalogue has for a text: as it stands, or by its template."""
+        """Return what the catalogue has for a text: as it stands, or by its template."""
         # A sentence begins with a capital, and its template may not.
         forms = (text, text[:1].lower() + text[1:])
         for given in forms:
@@ -101,11 +101,11 @@ class Language:
         return None
 
     def names(self, text: str) -> str:
-        """What rows have in common, with commas: each part by itself."""
+        """Return what rows have in common, with commas: each part by itself."""
         return ", ".join(self.said(part) for part in text.split(", "))
 
     def remark(self, note: str, models: Iterable[Mapping[str, Any]]) -> str:
-        """A note about a model, which begins with the model's name."""
+        """Return a note about a model, which begins with the model's name."""
         for model in models:
             name = f"{model['name']}: "
             if note.startswith(name):
@@ -126,13 +126,13 @@ class Language:
 
 
 def languages() -> list[str]:
-    """The languages that a page can be in."""
+    """Return the languages that a page can be in."""
     return [ENGLISH, *sorted(file.parts[-3] for file in FOLDER.glob(f"*/*/{DOMAIN}.mo"))]
 
 
 @cache
 def language(code: str) -> Language:
-    """A language by its code.
+    """Return a language by its code.
 
     Raises:
         UserError: there is no page in this language.

@@ -31,7 +31,7 @@ class Template:
         self._most = longest if own(longest) > _FEW else ""
 
     def parts(self, text: str) -> dict[str, str] | None:
-        """What fills its placeholders in a text, or None if the text is another."""
+        """Return what fills its placeholders in a text, or None if the text is another."""
         place = 0
         for word in self.words:
             if (start := text.find(word, place)) < 0:
@@ -54,7 +54,7 @@ class Template:
 
 
 def pattern(message: str, *, numbers: bool = False) -> re.Pattern[str]:
-    """What a template looks like when it is filled.
+    """Return what a template looks like when it is filled.
 
     Args:
         numbers: where nothing but a space stands between two, the second begins with a digit.
@@ -86,7 +86,9 @@ def pattern(message: str, *, numbers: bool = False) -> re.Pattern[str]:
 
 
 def fill(message: str, parts: dict[str, str]) -> str:
-    """A template with its placeholders filled; a placeholder that nothing is given for stays.
+    """Return a template with its placeholders filled.
+
+    A placeholder that nothing is given for stays.
 
     Example:
         >>> fill("第 {layer} 层", {"layer": "3"})
@@ -96,5 +98,5 @@ def fill(message: str, parts: dict[str, str]) -> str:
 
 
 def own(message: str) -> int:
-    """How many letters and digits a template brings itself."""
+    """Return how many letters and digits a template brings itself."""
     return sum(character.isalnum() for character in PLACEHOLDER.sub("", message))

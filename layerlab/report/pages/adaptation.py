@@ -47,7 +47,7 @@ Json = dict[str, Any]
 
 
 def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
-    """The whole page of an adaptation.
+    """Render the whole page of an adaptation.
 
     Raises:
         UserError: a part of the content is of another kind than an adaptation's, or there is no
@@ -109,7 +109,7 @@ def save_curriculum(content: Mapping[str, Any], folder: Path, lang: str = ENGLIS
 
 
 def _check(content: Mapping[str, Any]) -> Json:
-    """The content as plain JSON values with every part present.
+    """Check the content as plain JSON values with every part present.
 
     Raises:
         UserError: a part is of another kind.
@@ -138,7 +138,7 @@ def _facts(whole: Json) -> Iterable[tuple[str, Any]]:
 
 
 def _describe(whole: Json) -> Iterable[str]:
-    """What was learned and forgotten, in sentences."""
+    """Describe what was learned and forgotten, in sentences."""
     for one in whole["changes"]:
         rival = one.get("against")
         more = "" if rival == "before" else f", against {rival}"
@@ -162,7 +162,7 @@ def _samples(whole: Json) -> dict[str, list[tuple[str, str]]]:
 
 
 def _picture(runs: Sequence[Mapping[str, Any]], kind: str, known: Language) -> Json | None:
-    """Bits per byte along the tokens, a line for each run, a colour for each arm."""
+    """Return bits per byte along the tokens, a line for each run, a colour for each arm."""
     arms = list(dict.fromkeys(str(run.get("arm")) for run in runs))
     traces = []
     for run in runs:
@@ -207,7 +207,7 @@ def _picture(runs: Sequence[Mapping[str, Any]], kind: str, known: Language) -> J
 
 
 def _race(whole: Json, kind: str) -> Json:
-    """The curves of a kind as a comparison has them."""
+    """Return the curves of a kind as a comparison has them."""
     runs = [run for run in whole["pretrain"] if (run.get("curves") or {}).get(kind)]
     names = [f"{run.get('arm')}-s{run.get('seed')}" for run in runs]
     return {

@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 
 def sections(whole: Mapping[str, Any], pictures: int) -> list[Json]:
-    """The parts of the page in their order; those that hold nothing are left out.
+    """Return the parts of the page in their order; those that hold nothing are left out.
 
     Args:
         pictures: that there are of the curves.
@@ -51,7 +51,7 @@ def sections(whole: Mapping[str, Any], pictures: int) -> list[Json]:
 
 
 def table(name: str, title: str, head: Sequence[str], rows: Any, hint: str = "") -> Json:
-    """A table as `grid.html` draws it.
+    """Return a table as `grid.html` draws it.
 
     Args:
         name: a word for its id.
@@ -61,7 +61,10 @@ def table(name: str, title: str, head: Sequence[str], rows: Any, hint: str = "")
 
 
 def _scores(whole: Mapping[str, Any]) -> Json:
-    """A row for each model, so that the page is wide enough; below what is to be known beside."""
+    """Return a row for each model, so that the page is wide enough.
+
+    Below what is to be known beside.
+    """
     columns = whole["table"].get("columns") or []
     tests = whole["table"].get("rows") or ()
     head = ["", *(Label(f"{one.get('title')} ({_unit(one)})") for one in tests)]
@@ -104,7 +107,7 @@ def _hint(tests: Iterable[Mapping[str, Any]]) -> str:
 
 
 def lonely(titles: Sequence[str]) -> str:
-    """Why some texts have no standard error."""
+    """Return why some texts have no standard error."""
     said = f"One document of {' and '.join(titles)} is held out: one has no standard error"
     return f"{said}."
 
@@ -114,7 +117,7 @@ def _single(cell: Any) -> bool:
 
 
 def _span(cells: Iterable[Any], name: str) -> str | None:
-    """A count that all models share, or its least and largest."""
+    """Return a count that all models share, or its least and largest."""
     found = [one[name] for one in cells if isinstance(one, Mapping) and one.get(name) is not None]
     if not found:
         return None
@@ -154,7 +157,7 @@ def _differences(whole: Mapping[str, Any]) -> list[Json]:
 
 
 def place(one: Mapping[str, Any]) -> str:
-    """Which model it is about: after which stage, of which arms."""
+    """Place which model it is about: after which stage, of which arms."""
     return f"{one.get('after')} ({', '.join(map(str, one.get('arms') or ()))})"
 
 
@@ -185,7 +188,7 @@ def _changes(whole: Mapping[str, Any]) -> Json:
 
 
 def vocabularies(whole: Mapping[str, Any]) -> Iterable[Json]:
-    """What each proof found of each set of texts."""
+    """Yield what each proof found of each set of texts."""
     for number, one in enumerate(whole["vocabulary"]):
         rows = [
             [
@@ -314,7 +317,7 @@ def _searches(whole: Mapping[str, Any]) -> Iterable[Json]:
 
 
 def stages(whole: Mapping[str, Any]) -> Json:
-    """Every stage with its folder and how long it took."""
+    """Return every stage with its folder and how long it took."""
     rows = [
         [
             Label(one.get("stage") or ""),

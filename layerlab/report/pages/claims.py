@@ -17,7 +17,7 @@ def render(
     *,
     made: Mapping[str, Any] | None = None,
 ) -> str:
-    """The whole page.
+    """Render the whole page.
 
     Args:
         studies: of each its name, title, source, draws and verdicts, or the error that kept it
@@ -42,7 +42,7 @@ def render(
 
 
 def count_words(studies: Sequence[Mapping[str, Any]]) -> dict[bool, Counter[str]]:
-    """How often each word was said: of claims of the sources, and, where True, of our own."""
+    """Count how often each word was said: of claims of the sources, and, where True, of our own."""
     counts: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
     for study in studies:
         for one in study["verdicts"]:

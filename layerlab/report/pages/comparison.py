@@ -82,7 +82,7 @@ Json = dict[str, Any]
 
 
 def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
-    """The whole page of a comparison.
+    """Render the whole page of a comparison.
 
     Raises:
         UserError: a part of the content is of another kind than a comparison's, or there is no page
@@ -92,7 +92,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
 
 
 def render_run(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
-    """The whole page of one run: a comparison's content with one arm and without rows.
+    """Render the whole page of one run: a comparison's content with one arm and without rows.
 
     Raises:
         UserError: a part of the content is of another kind than a comparison's, or there is no page
@@ -150,7 +150,7 @@ def save_run(folder: Path, lang: str = ENGLISH) -> Path:
 
 
 def view(content: Mapping[str, Any]) -> Json:
-    """What the page draws of a checked content: curves, differences, rates, the monitor."""
+    """Return what the page draws of a checked content: curves, differences, rates, the monitor."""
     names = _arms(content)
     metric = content["metric"]
     chosen = {str(run.get("arm")) for run in content["runs"] if run.get("chosen")}
@@ -218,7 +218,7 @@ def _words(script: str, shown: Json, lang: str) -> Json:
 
 
 def quantity_name(name: str, lang: str) -> str:
-    """What a monitor reads: in English its name, else what it is, with that behind.
+    """Return what a monitor reads: in English its name, else what it is, with that behind.
 
     Example:
         >>> quantity_name("stream_norm", "en"), quantity_name("stream_norm", "zh")
@@ -231,7 +231,7 @@ def quantity_name(name: str, lang: str) -> str:
 
 
 def quantity(value: Any, unit: str = "") -> str:
-    """A large number with its prefix, a dash where there is none.
+    """Return a large number with its prefix, a dash where there is none.
 
     Example:
         >>> quantity(7_300_000), quantity(612e6, "B"), quantity(None)
@@ -247,7 +247,7 @@ def quantity(value: Any, unit: str = "") -> str:
 
 
 def _check(content: Mapping[str, Any]) -> Json:
-    """The content as plain JSON values with every part present.
+    """Check the content as plain JSON values with every part present.
 
     Raises:
         UserError: a part is of another kind.
@@ -275,7 +275,7 @@ def _mappings(rows: Any) -> bool:
 
 
 def _arms(content: Mapping[str, Any]) -> list[str]:
-    """Names of the arms, in the order of the recipe, and of whatever else ran."""
+    """Return names of the arms, in the order of the recipe, and of whatever else ran."""
     ran = [str(run.get("arm", "")) for run in content["runs"]]
     return list(dict.fromkeys([*content["arms"], *(row["arm"] for row in content["rows"]), *ran]))
 
@@ -295,7 +295,7 @@ def _run(run: Mapping[str, Any], names: Sequence[str], metric: str, chosen: set[
 
 
 def _paired(curves: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Json]:
-    """The differences of each arm to the baseline along the run, thinned."""
+    """Return the differences of each arm to the baseline along the run, thinned."""
     found = []
     for one in curves:
         points = [point for point in one.get("points") or () if isinstance(point, Mapping)]
@@ -322,14 +322,14 @@ def _write_tables(content: Mapping[str, Any], folder: Path, names: Sequence[str]
 
 
 def _cell(value: Any) -> Any:
-    """What is no plain value is written as JSON."""
+    """Return what is no plain value is written as JSON."""
     if isinstance(value, Mapping | list | tuple):
         return json.dumps(plain(value), ensure_ascii=False)
     return value
 
 
 def _rows(content: Mapping[str, Any], name: str) -> list[Any]:
-    """The rows of a table; of curves, a row is a point."""
+    """Return the rows of a table; of curves, a row is a point."""
     if name == "paired":
         points = [(one.get("arm"), p) for one in content[name] for p in one.get("points") or ()]
         return [{"arm": arm, **point} for arm, point in points]
@@ -344,7 +344,7 @@ def _rows(content: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _brief(value: Any) -> Any:
-    """Curves with as many digits as a picture shows; the journals of the runs have all."""
+    """Return curves with as many digits as a picture shows; the journals of the runs have all."""
     if isinstance(value, Mapping):
         return {name: _brief(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

@@ -37,7 +37,7 @@ Row = Mapping[str, Any]
 
 
 def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
-    """The whole page of an evaluation.
+    """Render the whole page of an evaluation.
 
     Raises:
         UserError: there is no page in this language.
@@ -77,7 +77,7 @@ def save_scores(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -
 
 
 def format_share(score: Any, error: Any) -> str | None:
-    """A share of one in percent beside its standard error.
+    """Format a share of one in percent beside its standard error.
 
     Example:
         >>> format_share(0.25, 0.0202), format_share(0.25, None), format_share(0.0, 0.0)
@@ -89,14 +89,17 @@ def format_share(score: Any, error: Any) -> str | None:
 
 
 def format_score(row: Row) -> str | None:
-    """A score beside its standard error; none where no question had logits that are numbers."""
+    """Format a score beside its standard error.
+
+    None where no question had logits that are numbers.
+    """
     if row.get("lost"):
         return label("not finite")
     return format_share(row["score"], row["error"])
 
 
 def span(row: Row) -> str | None:
-    """The 95 % interval of a score in percent; None where there is none.
+    """Return the 95 % interval of a score in percent; None where there is none.
 
     Example:
         >>> span({"low": 0.0, "high": 0.65762})
@@ -119,7 +122,7 @@ def _facts(content: Row) -> Iterable[tuple[str, Any]]:
 
 
 def _forests(rows: Sequence[Row]) -> Iterable[Json]:
-    """Of each benchmark a line for every model."""
+    """Yield the forests of each benchmark a line for every model."""
     for title in dict.fromkeys(row["title"] for row in rows):
         lines = [_line(row) for row in rows if row["title"] == title]
         yield {"title": title, "lines": lines}
@@ -195,7 +198,7 @@ def _groups(content: Row) -> Json:
 
 
 def _formulas(rows: Iterable[Row], name: str) -> str:
-    """How each average is taken, once for all models."""
+    """Return how each average is taken, once for all models."""
     found = dict.fromkeys(f"{row[name]}: {row['formula']}." for row in rows)
     return " ".join(["In percent, with standard errors and 95 % intervals.", *found])
 
@@ -219,7 +222,7 @@ def _parts(content: Row) -> Json:
 
 
 def _subjects(content: Row) -> Iterable[Json]:
-    """A table for every benchmark of several subjects, folded, because some have many."""
+    """Yield a table for every benchmark of several subjects, folded, because some have many."""
     titles = {row["benchmark"]: row["title"] for row in reversed(content["benchmarks"])}
     head = ("", SCORE, INTERVAL, QUESTIONS, ABSTAINED)
     for number, (name, title) in enumerate(reversed(titles.items())):

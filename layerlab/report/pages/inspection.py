@@ -26,7 +26,7 @@ _RANK = {"error": 0, "warning": 1, "info": 2}
 
 
 def render(report: Mapping[str, Any], lang: str = ENGLISH) -> str:
-    """The whole page of a report dict (the content of `report.json`).
+    """Render the whole page of a report dict (the content of `report.json`).
 
     Raises:
         UserError: there is no page in this language.
@@ -49,7 +49,7 @@ def render(report: Mapping[str, Any], lang: str = ENGLISH) -> str:
 
 
 def rank_findings(findings: list[dict[str, Any]], view: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The findings, worst first, with where each belongs on the page."""
+    """Rank the findings, worst first, with where each belongs on the page."""
     names = [model["name"] for model in view["models"]]
     measures = {measure["name"]: measure["title"] for measure in view["measures"]}
     ordered = sorted(findings, key=lambda f: _RANK.get(f["severity"], len(_RANK)))
@@ -65,12 +65,15 @@ def rank_findings(findings: list[dict[str, Any]], view: Mapping[str, Any]) -> li
 
 
 def severities(findings: list[dict[str, Any]]) -> dict[str, int]:
-    """How many findings there are of each severity, worst first."""
+    """Return how many findings there are of each severity, worst first."""
     return {rank: sum(f["severity"] == rank for f in findings) for rank in _RANK}
 
 
 def script_words(script: str, view: Mapping[str, Any], lang: str) -> dict[str, Any]:
-    """The words that a script says, and those of its data, in a language; none in English."""
+    """Return the words that a script says, and those of its data, in a language.
+
+    None in English.
+    """
     if lang == ENGLISH:
         return {}
     known = language(lang)

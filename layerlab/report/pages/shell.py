@@ -41,7 +41,7 @@ def join_scripts(names: Iterable[str]) -> str:
 
 
 def embedded(data: Any) -> str:
-    r"""JSON that can stand inside a script element, whatever its strings contain.
+    r"""Return JSON that can stand inside a script element, whatever its strings contain.
 
     Example:
         >>> embedded("</script>")
@@ -52,7 +52,7 @@ def embedded(data: Any) -> str:
 
 
 def policy(scripts: list[str]) -> str:
-    """A content security policy that allows these scripts and nothing from anywhere else."""
+    """Return a content security policy that allows these scripts and nothing from anywhere else."""
     hashes = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
@@ -61,7 +61,7 @@ def policy(scripts: list[str]) -> str:
 
 
 def words(script: str, said: Iterable[str], lang: str) -> dict[str, Any]:
-    """What `say.js` reads: the words of a script, and texts of its data, in a language.
+    """Return what `say.js` reads: the words of a script, and texts of its data, in a language.
 
     Args:
         script: all the scripts of a page, as one text.
@@ -82,7 +82,7 @@ def _hash(script: str) -> str:
 
 @cache
 def plotly() -> str:
-    """The library that draws, ready to stand in a script element."""
+    """Return the library that draws, ready to stand in a script element."""
     # A script element ends at the first "</script", and a parser turns "\r\n" into "\n",
     # after which the hash of the policy would no longer match.
     return get_plotlyjs().replace("\r\n", "\n").replace("</script", "<\\/script")
@@ -90,7 +90,7 @@ def plotly() -> str:
 
 @cache
 def environment(lang: str = ENGLISH) -> Environment:
-    """Templates, with autoescape, and how words, numbers and names are written in them.
+    """Return templates, with autoescape, and how words, numbers and names are written in them.
 
     Raises:
         UserError: there is no page in this language.
@@ -160,7 +160,7 @@ def option(value: Any) -> str:
 
 
 def moment(value: str, known: Language | None = None) -> str:
-    """A time stamp as a date and a time, or unchanged where it is not one.
+    """Return a time stamp as a date and a time, or unchanged where it is not one.
 
     Example:
         >>> moment("2026-11-20T12:00:00Z")

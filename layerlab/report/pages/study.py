@@ -23,7 +23,7 @@ _SPEAKS = re.compile(rb"<html lang=\"([^\"]+)\">")
 
 
 def render(study: Mapping[str, Any], lang: str = ENGLISH) -> str:
-    """The whole page of a study dict (the content of `study.json`).
+    """Render the whole page of a study dict (the content of `study.json`).
 
     Raises:
         UserError: there is no page in this language.
@@ -47,7 +47,7 @@ def render(study: Mapping[str, Any], lang: str = ENGLISH) -> str:
 
 
 def language_of(file: Path) -> str | None:
-    """The language of a page; None where there is none."""
+    """Return the language of a page; None where there is none."""
     try:
         with file.open("rb") as source:
             found = _SPEAKS.search(source.read(200))
@@ -87,7 +87,7 @@ def _texts(values: Sequence[Any], say: Say) -> list[Any]:
 
 
 def _rows(frame: Mapping[str, Any]) -> dict[str, Any]:
-    """The head of a table, row by row."""
+    """Return the head of a table, row by row."""
     columns = [frame["data"][name] for name in frame["columns"]]
     rows = list(zip(*columns, strict=True))
     return {"columns": frame["columns"], "rows": rows[:ROWS], "count": len(rows)}

@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
-    """The whole page of a proof.
+    """Render the whole page of a proof.
 
     Raises:
         UserError: there is no page in this language.
@@ -123,7 +123,7 @@ def _origin(row: Mapping[str, Any]) -> str:
 
 
 def _tokens(content: Mapping[str, Any]) -> Iterable[tuple[str, list[str], int]]:
-    """Tokens that have to be looked at, by what they are."""
+    """Yield tokens that have to be looked at, by what they are."""
     for title, name in (
         (label("Out of reach"), "unreachable"),
         (label("New, and not whole characters"), "partial"),

@@ -18,7 +18,7 @@ _FIGURE_ENDINGS = {f".{kind}" for kind in Kind}
 
 
 def is_report(folder: Path) -> bool:
-    """Whether a folder holds a report and nothing else: no file but what a report writes."""
+    """Return whether a folder holds a report and nothing else: no file but what a report writes."""
     names = {entry.name for entry in folder.iterdir()}
     if DATA not in names or not names <= {PAGE, DATA, TABLES, FIGURES}:
         return False
@@ -36,7 +36,7 @@ def is_report(folder: Path) -> bool:
 
 
 def _own_figures(folder: Path, content: Mapping[str, Any]) -> bool:
-    """Whether a folder, if it is there, holds figures of this report and nothing else."""
+    """Return whether a folder, if it is there, holds figures of this report and nothing else."""
     if not folder.is_dir():
         return not folder.exists()
     from layerlab.report.figures.inspection import figures
@@ -53,7 +53,7 @@ def _own_figures(folder: Path, content: Mapping[str, Any]) -> bool:
 
 
 def is_study(folder: Path) -> bool:
-    """Whether a folder holds a study and nothing else: no file but what a study writes."""
+    """Return whether a folder holds a study and nothing else: no file but what a study writes."""
     entries = {entry.name: entry for entry in folder.iterdir()}
     if set(entries) == {ACCIDENT}:
         return True

@@ -71,7 +71,7 @@ class Report:
         self._folder: Path | None = None
 
     def frame(self, name: str) -> pd.DataFrame:
-        """The readings of one measure; no rows where it is not applicable.
+        """Return the readings of one measure; no rows where it is not applicable.
 
         Raises:
             UserError: there is no such measure in this report.
@@ -114,12 +114,12 @@ class Report:
         return copy.deepcopy(self._content["notes"])
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of `report.json`: strict JSON values only."""
+        """Return the content of `report.json`: strict JSON values only."""
         tables = {name: encode_table(frame) for name, frame in self._frames.items()}
         return {**copy.deepcopy(self._content), "frames": tables}
 
     def to_json(self) -> str:
-        """The text of `report.json`."""
+        """Return the text of `report.json`."""
         return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":")) + "\n"
 
     def save(self, folder: str | Path, *, figures: str | None = None, lang: str = ENGLISH) -> Path:
@@ -166,7 +166,7 @@ class Report:
         return files.write_file(Path(path), self._page(lang))
 
     def summary(self) -> Group:
-        """Lines for a terminal: the models, what was found, and where the files are."""
+        """Return lines for a terminal: the models, what was found, and where the files are."""
         asked = saliency_summary.saliency_answers(
             self._content, self._frames.get(saliency_summary.NAME)
         )
@@ -211,7 +211,7 @@ class Report:
 
 
 def load_report(path: str | Path) -> Report:
-    """The report in a folder, or in a `report.json`.
+    """Load the report in a folder, or in a `report.json`.
 
     Raises:
         UserError: there is none, or it is damaged, or a newer layerlab wrote it.

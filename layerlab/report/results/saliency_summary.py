@@ -24,7 +24,7 @@ LEGEND = (
 
 
 def saliency_answers(content: Mapping[str, Any], rows: pd.DataFrame | None) -> list[RenderableType]:
-    """What was asked and answered, and the tokens with the largest scores, of each model.
+    """Return what was asked and answered, and the tokens with the largest scores, of each model.
 
     Args:
         rows: the frame of the measure.
@@ -69,7 +69,7 @@ def _token(word: Mapping[str, Any]) -> str:
 
 
 def _line(rows: pd.DataFrame, name: str) -> pd.DataFrame:
-    """One model's tokens at the embeddings, the largest score first."""
+    """Return one model's tokens at the embeddings, the largest score first."""
     own = rows[rows["model"] == name]
     return own[own["layer"] == own["layer"].min()].sort_values(SCORE, ascending=False)
 
@@ -93,7 +93,7 @@ def _pair(cells: Iterable[str] | None, size: int) -> tuple[str, ...]:
 
 
 def _whole(words: Mapping[int, str], place: int) -> str:
-    """A token; of one that is nothing but the part of a character, with that character."""
+    """Return a token; of one that is nothing but the part of a character, with that character."""
     word, following = str(words[place]), place + 1
     while word and not word.replace(text.PART, "") and following in words:
         ending = str(words[following])

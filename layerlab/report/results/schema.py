@@ -49,7 +49,7 @@ _MEASURE: dict[str, Any] = {
 
 
 def check_schema(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content with every part present and of its kind.
+    """Check the content with every part present and of its kind.
 
     Raises:
         UserError: a part is of another kind, or a model, a measure or a finding cannot be read.

@@ -20,7 +20,7 @@ NEARLY = 0.99  # of sqrt(n): from here on the bound says no more than sqrt(n) do
 
 
 def notes(frames: Frames, models: Iterable[Mapping[str, Any]]) -> list[Note]:
-    """The notes that these readings call for.
+    """Return the notes that these readings call for.
 
     Args:
         frames: the readings by measure.

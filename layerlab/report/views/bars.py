@@ -17,7 +17,9 @@ MOST = 24
 def view(
     report: Mapping[str, Any], measure: Mapping[str, Any], rows: pd.DataFrame, missing: list[Json]
 ) -> Json:
-    """The rows of a measure, means over sequences, as cells; and what a plotted measure has, empty.
+    """Return the rows of a measure, means over sequences, as cells.
+
+    And what a plotted measure has, empty.
 
     Rows stand in the order of the readings.
     """
@@ -82,7 +84,7 @@ def _row(row: dict[Any, Any], left: list[str], columns: list[str], bar: str, mos
 
 
 def _share(value: Any, most: float) -> float:
-    """Length of a bar in percent."""
+    """Return length of a bar in percent."""
     known = value is not None and pd.notna(value) and most > 0
     return round(100 * max(0.0, float(value) / most), 1) if known else 0.0
 

@@ -15,7 +15,10 @@ FINE_SLACK = TERMS * 2.0**-24
 
 
 def excess(rows: pd.DataFrame, bound: Mapping[str, Any]) -> pd.Series:
-    """How far each reading lies beyond its bound, relative to it; NaN where one is missing."""
+    """Return how far each reading lies beyond its bound, relative to it.
+
+    NaN where one is missing.
+    """
     value, limit = finite(rows[bound["column"]]), finite(rows[bound["limit"]])
     sign = 1.0 if bound["side"] == "upper" else -1.0
     return sign * (value - limit) / np.maximum(limit.abs(), FINE_SLACK)
@@ -31,6 +34,6 @@ def violations(rows: pd.DataFrame, bound: Mapping[str, Any], dtype: str | None) 
 
 
 def finite(column: pd.Series) -> pd.Series:
-    """The column as floats, with NaN for whatever is not a finite number."""
+    """Return the column as floats, with NaN for whatever is not a finite number."""
     values = pd.to_numeric(column, errors="coerce").astype(float)
     return values.where(np.isfinite(values))

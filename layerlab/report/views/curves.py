@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 def curve_columns(curves: Sequence[Mapping[str, Any]], kind: str, values: Sequence[str]) -> Json:
-    """Each run's curve as columns, by the place of the run among `curves`.
+    """Return each run's curve as columns, by the place of the run among `curves`.
 
     A thinned curve holds the means of its bins, each at the last update of its bin.
 
@@ -50,7 +50,9 @@ def curve_columns(curves: Sequence[Mapping[str, Any]], kind: str, values: Sequen
 
 
 def bins(updates: np.ndarray, most: int) -> np.ndarray:
-    """For each of the updates, in order, the last one of its bin; the last is always kept.
+    """Return the bins for each of the updates, in order, the last one of its bin.
+
+    The last is always kept.
 
     Example:
         >>> bins(np.array([10, 20, 30, 40, 50]), 2)
@@ -63,7 +65,7 @@ def bins(updates: np.ndarray, most: int) -> np.ndarray:
 
 
 def shares(confidence: float, counts: Iterable[int]) -> dict[str, float]:
-    """How many standard errors wide, on each side, the interval of a mean of n seeds is."""
+    """Return how many standard errors wide, on each side, the interval of a mean of n seeds is."""
     from scipy import stats
 
     return {
@@ -74,7 +76,7 @@ def shares(confidence: float, counts: Iterable[int]) -> dict[str, float]:
 
 
 def short(value: Any, digits: int = DIGITS) -> float | int | None:
-    """A number with few digits; None for whatever is not a finite number.
+    """Return a number with few digits; None for whatever is not a finite number.
 
     Example:
         >>> short(3.14159265), short(2048.0), short(None), short(float("nan"))
@@ -87,7 +89,7 @@ def short(value: Any, digits: int = DIGITS) -> float | int | None:
 
 
 def _table(columns: Any, values: Sequence[str]) -> pd.DataFrame:
-    """The points of a curve that have a place, in order; empty where it cannot be read."""
+    """Return the points of a curve that have a place, in order; empty where it cannot be read."""
     given = columns if isinstance(columns, Mapping) else {}
     updates = given.get("update") or []
     names = ("update", *PLACES, *values)
@@ -112,7 +114,7 @@ def _columns(points: pd.DataFrame, ends: np.ndarray, values: Sequence[str]) -> J
 
 
 def _place(column: pd.Series, updates: Sequence[Any]) -> list[Any] | float | int | None:
-    """The column, or what it is of the updates, or None where it is nowhere known."""
+    """Place the column, or what it is of the updates, or None where it is nowhere known."""
     if column.isna().all():
         return None
     places, at = column.to_numpy(), np.array(updates, dtype=float)

@@ -15,7 +15,9 @@ Json = dict[str, Any]
 
 
 def equality(manifests: Mapping[str, Any], declared: Sequence[str]) -> Json:
-    """Paths with one value for all runs; and those with several, each with the arms that have it.
+    """Return paths with one value for all runs.
+
+    And those with several, each with the arms that have it.
 
     Args:
         manifests: by the names of runs.
@@ -40,7 +42,7 @@ def equality(manifests: Mapping[str, Any], declared: Sequence[str]) -> Json:
 
 
 def leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Paths and values of a nested mapping; lists are values.
+    """Yield paths and values of a nested mapping; lists are values.
 
     Example:
         >>> dict(leaves({"train": {"batch": 16}, "name": "a"}))
@@ -54,14 +56,14 @@ def leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def format_value(value: Any) -> str:
-    """A value on one line, as JSON writes it, text without its quotes."""
+    """Format a value on one line, as JSON writes it, text without its quotes."""
     if isinstance(value, str):
         return value
     return "–" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def is_allowed(path: str, declared: Sequence[str]) -> bool:
-    """Whether a setting is among those declared: by its path, its table, or a pattern.
+    """Return whether a setting is among those declared: by its path, its table, or a pattern.
 
     Example:
         >>> is_allowed("machine.threads", ["machine.*"]), is_allowed("train.rate", ["train.batch"])
@@ -71,7 +73,10 @@ def is_allowed(path: str, declared: Sequence[str]) -> bool:
 
 
 def _share(values: Mapping[str, Sequence[str]]) -> list[Json]:
-    """Each value with the arms that have it; of many values, the first few and how many more."""
+    """Return each value with the arms that have it.
+
+    Of many values, the first few and how many more.
+    """
     found = [
         {"value": value, "arms": list(dict.fromkeys(arms))}
         for value, arms in list(values.items())[:MOST]

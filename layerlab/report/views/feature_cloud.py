@@ -32,7 +32,7 @@ def pictures(report: Mapping[str, Any], name: str, budget: int = BYTES) -> list[
 
 
 def cloud(picture: Mapping[str, Any]) -> Json:
-    """One model's points, rounded to what a screen can show."""
+    """Return one model's points, rounded to what a screen can show."""
     reach = [max(map(abs, _known(layer)), default=0.0) for layer in picture["points"]]
     return {
         "kind": KIND,
@@ -85,7 +85,7 @@ def _known(layer: Iterable[Iterable[Iterable[Any]]]) -> list[float]:
 
 
 def _steps(points: Sequence[Sequence[Any]], most: float) -> list[list[int | None]]:
-    """By direction, so that a picture takes them as they are."""
+    """Return the steps by direction, so that a picture takes them as they are."""
     return [
         [
             None if point[axis] is None else round(STEPS * point[axis] / (most or 1))

@@ -38,12 +38,12 @@ def forest(rows: Sequence[Mapping[str, Any]], baseline: str, order: Sequence[str
 
 
 def tone(verdict: Any) -> str:
-    """How a verdict is marked: baseline, better, worse, or unsure."""
+    """Return how a verdict is marked: baseline, better, worse, or unsure."""
     return next((word for word in TONES if str(verdict or "").startswith(word)), "unsure")
 
 
 def format_signed(value: Any, width: Any = None) -> str:
-    """A difference with its sign, a dash where there is none.
+    """Format a difference with its sign, a dash where there is none.
 
     Args:
         width: of its interval, which says how many digits mean anything.

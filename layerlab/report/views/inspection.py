@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 
 def compact(report: Mapping[str, Any]) -> Json:
-    """What the page draws of a whole report."""
+    """Return what the page draws of a whole report."""
     models = [
         {"name": text.prose(str(m["name"]), 60), "step": m.get("step"), "layers": m["layers"]}
         for m in report["models"]
@@ -43,7 +43,7 @@ def compact(report: Mapping[str, Any]) -> Json:
 
 
 def frame(report: Mapping[str, Any], name: str) -> pd.DataFrame:
-    """The readings of one measure as a table; empty where the measure has none."""
+    """Return the readings of one measure as a table; empty where the measure has none."""
     stored = report["frames"].get(name)
     if stored is None:
         return pd.DataFrame(columns=["model", "layer"])
@@ -51,7 +51,7 @@ def frame(report: Mapping[str, Any], name: str) -> pd.DataFrame:
 
 
 def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
-    """One measure: how it is drawn, and one series per model and category."""
+    """Measure one measure: how it is drawn, and one series per model and category."""
     rows = frame(report, measure["name"])
     if "layer" not in measure["per"]:
         return bars.view(report, measure, rows, missing(report, measure))
@@ -101,12 +101,15 @@ def _banded(values: Json, band: Mapping[str, Any] | None) -> None:
 
 
 def numeric(rows: pd.DataFrame, names: Iterable[str]) -> list[str]:
-    """The columns that can be drawn; a column without a single reading counts, text does not."""
+    """Return the columns that can be drawn.
+
+    A column without a single reading counts, text does not.
+    """
     return [n for n in names if n in rows and not _is_text(rows[n])]
 
 
 def missing(report: Mapping[str, Any], measure: Mapping[str, Any]) -> list[Json]:
-    """The models that have no reading of this measure, each with its reason."""
+    """Return the models that have no reading of this measure, each with its reason."""
     index = {model["name"]: i for i, model in enumerate(report["models"])}
     return [
         {"model": index.get(entry["model"]), "reason": text.prose(str(entry["reason"]))}
@@ -179,7 +182,10 @@ def _summaries(
     columns: Sequence[str],
     index: pd.Index | None = None,
 ) -> Json:
-    """Mean, smallest and largest of each column per key; the range only where there is one."""
+    """Return mean, smallest and largest of each column per key.
+
+    The range only where there is one.
+    """
     if not columns:
         return {}
     grouped = table.groupby(keys, sort=True)[list(columns)]
@@ -230,7 +236,7 @@ def _detail(stored: Mapping[str, Any]) -> Json:
 
 
 def _pack(rows: Sequence[Sequence[int]], width: int) -> str:
-    """Rows of bytes, filled up with zeros to a rectangle, deflated, in base64."""
+    """Pack rows of bytes, filled up with zeros to a rectangle, deflated, in base64."""
     table = np.zeros((len(rows), width), dtype=np.uint8)
     for index, row in enumerate(rows):
         table[index, : len(row)] = np.clip(row[:width], 0, 255)

@@ -19,7 +19,7 @@ Json = dict[str, Any]
 def pictures(
     report: Mapping[str, Any], name: str, rows: pd.DataFrame, budget: int = BYTES
 ) -> list[Json]:
-    """The pictures of a measure, in the order of the models, as long as there is room.
+    """Return the pictures of a measure, in the order of the models, as long as there is room.
 
     Args:
         name: of the measure.
@@ -42,7 +42,7 @@ def pictures(
 
 
 def drawable(picture: Any) -> bool:
-    """Whether this is a picture of a saliency."""
+    """Return whether this is a picture of a saliency."""
     return isinstance(picture, Mapping) and picture.get("kind") == KIND
 
 
@@ -80,7 +80,7 @@ def _word(given: Mapping[str, Any] | None) -> Json | None:
 
 
 def _line(part: pd.DataFrame, score: str, positions: Iterable[int]) -> list[float | None]:
-    """One layer's score of every position."""
+    """Return one layer's score of every position."""
     by = dict(zip(part["position"], part[score], strict=True))
     return [_number(by.get(position)) for position in positions]
 

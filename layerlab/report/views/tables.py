@@ -38,13 +38,13 @@ def plain(content: Any) -> Any:
 
 
 def tidy(frame: pd.DataFrame) -> pd.DataFrame:
-    """A copy of which every column has one of `DTYPES`, with rows counted from 0."""
+    """Return a copy of which every column has one of `DTYPES`, with rows counted from 0."""
     columns = {_text(str(name)): _column(frame[name]) for name in frame.columns}
     return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)))
 
 
 def empty(per: Iterable[str], columns: Iterable[str]) -> pd.DataFrame:
-    """A table of a measure that has no row: the columns are there."""
+    """Return a table of a measure that has no row: the columns are there."""
     whole = {"sequence", "layer", "head"}
     names = {"model": "str"}
     names |= {name: "int64" if name in whole else "str" for name in per}
@@ -53,7 +53,7 @@ def empty(per: Iterable[str], columns: Iterable[str]) -> pd.DataFrame:
 
 
 def encode_table(frame: pd.DataFrame) -> dict[str, Any]:
-    """A tidy table as plain JSON values, column by column."""
+    """Encode a tidy table as plain JSON values, column by column."""
     return {
         "columns": list(frame.columns),
         "dtypes": {str(name): str(frame[name].dtype) for name in frame.columns},
@@ -62,7 +62,7 @@ def encode_table(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def decode_table(name: str, entry: Mapping[str, Any]) -> pd.DataFrame:
-    """The table that `encode_table` wrote.
+    """Decode the table that `encode_table` wrote.
 
     Raises:
         UserError: it is not such a table.
@@ -124,7 +124,7 @@ def _column(column: pd.Series) -> pd.Series:
 
 
 def _mix(values: pd.Series, present: list[Any]) -> pd.Series:
-    """Numbers that came as objects, perhaps with None among them."""
+    """Mix numbers that came as objects, perhaps with None among them."""
     if len(present) == len(values) and all(isinstance(e, (bool, np.bool_)) for e in present):
         return values.astype("bool")
     if len(present) == len(values) and all(isinstance(e, (int, np.integer)) for e in present):
@@ -139,5 +139,5 @@ def _number(number: float) -> float | str | None:
 
 
 def _text(text: str) -> str:
-    """The text with halves of surrogate pairs spelled out: UTF-8 cannot hold them."""
+    """Return the text with halves of surrogate pairs spelled out: UTF-8 cannot hold them."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

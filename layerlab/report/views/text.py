@@ -14,7 +14,7 @@ _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"}
 
 
 def token(text: str, limit: int = 24) -> str:
-    r"""A token as it is printed: spaces and line ends shown, at most `limit` characters.
+    r"""Return a token as it is printed: spaces and line ends shown, at most `limit` characters.
 
     Example:
         >>> token(" King\n")
@@ -36,7 +36,7 @@ def prose(text: str, limit: int = 600) -> str:
 
 
 def quote_text(text: str, limit: int = 600) -> str:
-    r"""What a model wrote, every space of it: in quotes, with escapes as in JSON.
+    r"""Quote what a model wrote, every space of it: in quotes, with escapes as in JSON.
 
     Example:
         >>> quote_text("  the\n"), quote_text("")

@@ -86,7 +86,7 @@ def judge(forward: np.ndarray, back: np.ndarray, seed: int) -> Verdict:
 
 
 def plot(forward: np.ndarray, back: np.ndarray) -> list[Picture]:
-    """Median and 5 to 95 % of both ways over the blocks passed."""
+    """Plot median and 5 to 95 % of both ways over the blocks passed."""
     lines = []
     for kind, (way, draws) in enumerate({"forward": forward, "backward": back}.items()):
         low, middle, high = np.percentile(draws, [5, 50, 95], axis=0)

@@ -33,7 +33,7 @@ COMPARED = len(NORMS) * len(DEPTHS) * len(DIGITS)
 
 
 def conditioned(draw: Draw, weights: Weights, condition: float, fixed: str) -> Weights:
-    """Weights whose W_k^T W_q has this condition number and a norm of `NORMS`.
+    """Return weights whose W_k^T W_q has this condition number and a norm of `NORMS`.
 
     The singular vectors are random, the singular values geometric between 1 and 1 / condition.
     """
@@ -51,7 +51,7 @@ def conditioned(draw: Draw, weights: Weights, condition: float, fixed: str) -> W
 
 
 def one(draw: Draw, condition: float, fixed: str, norm: str) -> dict[str, Tensor]:
-    """One batch: errors at some depths."""
+    """Return one batch: errors at some depths."""
     found = stack_errors(
         draw,
         ENSEMBLE,
@@ -99,7 +99,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def judge(errors: dict[str, np.ndarray], seed: int) -> Verdict:
-    """The largest effect of the condition number over norms, depths and digits."""
+    """Judge the largest effect of the condition number over norms, depths and digits."""
     effects: dict[tuple[str, int, int], Interval] = {}
     for fixed, found in errors.items():
         for depth in range(len(DEPTHS)):
@@ -133,7 +133,7 @@ def _named(key: tuple[str, int, int], effects: dict[tuple[str, int, int], Interv
 
 
 def plot(errors: dict[str, np.ndarray]) -> list[Picture]:
-    """Median error over the condition number, a picture per fixed norm."""
+    """Plot median error over the condition number, a picture per fixed norm."""
     found = []
     for fixed, draws in errors.items():
         lines = [

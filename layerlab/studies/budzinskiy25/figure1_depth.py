@@ -66,7 +66,7 @@ Errors = Mapping[str, np.ndarray]
 
 
 def one(draw: Draw, norm: str, layers: int) -> dict[str, Tensor]:
-    """One batch: errors after each block."""
+    """Return one batch: errors after each block."""
     return {"errors": stack_errors(draw, ENSEMBLE, DIGITS, layers, norm)}  # type: ignore[arg-type]
 
 
@@ -93,7 +93,7 @@ def run(work: StudyContext) -> Outcome:
 def judge_growth(
     errors: Errors, reduce: Callable[[np.ndarray], np.ndarray], claim: str, seed: int
 ) -> Verdict:
-    """Whether an error is closer to an exponential of the depth than to a power of it."""
+    """Judge whether an error is closer to an exponential of the depth than to a power of it."""
 
     def advantage(draws: np.ndarray) -> float:
         return fits(reduce(draws))[0].explained - fits(reduce(draws))[1].explained
@@ -116,7 +116,7 @@ def judge_growth(
 
 
 def _grow(name: str, errors: np.ndarray, advantage: Interval) -> str:
-    """By how much in each half of the depth, and which curve explains it."""
+    """Return the grow by how much in each half of the depth, and which curve explains it."""
     early, late = halves(errors)
     exponential, power = fits(errors)
     return (
@@ -127,20 +127,20 @@ def _grow(name: str, errors: np.ndarray, advantage: Interval) -> str:
 
 
 def fits(errors: np.ndarray) -> tuple[Line, Line]:
-    """The logarithm of an error by layer, and by the logarithm of the layer."""
+    """Return the logarithm of an error by layer, and by the logarithm of the layer."""
     layers, logs = np.arange(1, len(errors) + 1), np.log(errors)
     return line(layers, logs), line(np.log(layers), logs)
 
 
 def halves(errors: np.ndarray) -> tuple[float, float]:
-    """The factor per layer in the first and in the second half of the depth."""
+    """Return the factor per layer in the first and in the second half of the depth."""
     half = max(2, len(errors) // 2)
     parts = (fits(errors[:half]), fits(errors[-half:]))
     return float(np.exp(parts[0][0].slope)), float(np.exp(parts[1][0].slope))
 
 
 def judge_spread(errors: Errors, seed: int) -> Verdict:
-    """How far the median stays below the mean."""
+    """Judge how far the median stays below the mean."""
 
     def ratio(draws: np.ndarray) -> float:
         return float(draws.mean() / np.median(draws))
@@ -158,7 +158,7 @@ def judge_spread(errors: Errors, seed: int) -> Verdict:
 
 
 def judge_rare(errors: Errors, seed: int) -> Verdict:
-    """Which share of the draws lies orders of magnitude below the mean."""
+    """Judge which share of the draws lies orders of magnitude below the mean."""
 
     def share(draws: np.ndarray) -> float:
         return float((draws < draws.mean() / 10**ORDERS).mean())
@@ -181,7 +181,10 @@ def judge_rare(errors: Errors, seed: int) -> Verdict:
 
 
 def rested(errors: Errors) -> str:
-    """What is to be said of means after the last layer that rest on few draws; nothing if none."""
+    """Return what is to be said of means after the last layer that rest on few draws.
+
+    Nothing if none.
+    """
     found = {name: resting(draws[:, -1]) for name, draws in errors.items()}
     if min(found.values()) >= FEW:
         return ""
@@ -194,7 +197,7 @@ def _describe(found: Mapping[str, Interval]) -> str:
 
 
 def lines(table: pd.DataFrame) -> list[Picture]:
-    """The upper row of the figure, means, and the lower one, medians with 5 to 95 %."""
+    """Return the upper row of the figure, means, and the lower one, medians with 5 to 95 %."""
     kept = table[table["statistic"] == "normwise"]
     means, medians = [], []
     for kind, digits in enumerate(DIGITS):
@@ -219,7 +222,7 @@ def lines(table: pd.DataFrame) -> list[Picture]:
 
 
 def heap(errors: np.ndarray) -> Picture:
-    """The histogram of the last layer, with the means as vertical lines."""
+    """Return the histogram of the last layer, with the means as vertical lines."""
     final = errors[:, -1, :, NORMWISE]
     return histogram(
         "histogram",
@@ -231,7 +234,7 @@ def heap(errors: np.ndarray) -> Picture:
 
 
 def saturation(errors: np.ndarray) -> list[str]:
-    """How much of the mean belongs to draws that have no correct digit left."""
+    """Return how much of the mean belongs to draws that have no correct digit left."""
     found = []
     most = errors[:, -1, FINE, NORMWISE].max()
     for place, digits in enumerate(DIGITS[:FINE]):

@@ -28,14 +28,14 @@ NEAR = 0.5
 
 
 def scale(weights: Weights, norm: float) -> Weights:
-    """The same weights with the given spectral norm of W_k^T W_q."""
+    """Scale the same weights with the given spectral norm of W_k^T W_q."""
     product = weights.key.mT @ weights.query
     factor = (norm / torch.linalg.matrix_norm(product, 2)).sqrt()[:, None, None]
     return replace(weights, query=weights.query * factor, key=weights.key * factor)
 
 
 def one(draw: Draw, spectral: float, norm: str, digits: int) -> dict[str, Tensor]:
-    """One batch: errors at the depths of the figure."""
+    """Return one batch: errors at the depths of the figure."""
     found = stack_errors(
         draw,
         ENSEMBLE,
@@ -75,7 +75,10 @@ def run(work: StudyContext) -> Outcome:
 
 
 def slope(errors: np.ndarray, depth: int, within: tuple[int, int], seed: int) -> Interval:
-    """The power of the norm that the mean error follows; intervals of all depths hold together."""
+    """Return the power of the norm that the mean error follows.
+
+    Intervals of all depths hold together.
+    """
     places = [place for place, norm in enumerate(NORMS) if within[0] <= norm <= within[1]]
     norms = np.log([NORMS[place] for place in places])
     chosen = errors[:, places, DEPTHS.index(depth), NORMWISE]
@@ -88,7 +91,7 @@ def slope(errors: np.ndarray, depth: int, within: tuple[int, int], seed: int) ->
 
 
 def judge_grows(errors: np.ndarray, seed: int) -> Verdict:
-    """Whether the error grows with the norm at every depth."""
+    """Judge whether the error grows with the norm at every depth."""
     found = {depth: slope(errors, depth, RANGES[0], seed) for depth in DEPTHS}
     said = ", ".join(f"{power} at {depth} layers" for depth, power in found.items())
     return Verdict(
@@ -103,7 +106,7 @@ def judge_grows(errors: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_degrees(errors: np.ndarray, seed: int) -> Verdict:
-    """Whether the power is about 1 at ten layers and about 2 at twenty.
+    """Judge whether the power is about 1 at ten layers and about 2 at twenty.
 
     The power itself grows with the norm, so two ranges enclose it: the claim holds if both agree
     with it, fails if what they enclose is away from it, and else depends on where one reads it.
@@ -133,7 +136,7 @@ def judge_degrees(errors: np.ndarray, seed: int) -> Verdict:
 
 
 def plot(errors: np.ndarray) -> list[Picture]:
-    """Mean and median error over the norm, a line per depth."""
+    """Plot mean and median error over the norm, a line per depth."""
     found = []
     for name, reduce in (("mean", np.mean), ("median", np.median)):
         lines = [

@@ -31,7 +31,7 @@ SHARP = 10.0
 def one(
     draw: Draw, placement: str, norm: str, layers: int, digits: int, variance: float
 ) -> dict[str, Tensor]:
-    """One batch: errors after each block."""
+    """Return one batch: errors after each block."""
     ensemble = Ensemble(
         width=SIZE,
         tokens=SIZE,
@@ -83,7 +83,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def judge(claim: str, placement: str, errors: dict[str, np.ndarray], seed: int) -> Verdict:
-    """How far one placement lies above pre-norm after the last layer."""
+    """Judge how far one placement lies above pre-norm after the last layer."""
     pair = np.stack([errors[placement][:, -1], errors["pre"][:, -1]], 1)
 
     def ratio(draws: np.ndarray) -> float:
@@ -105,7 +105,7 @@ def judge(claim: str, placement: str, errors: dict[str, np.ndarray], seed: int) 
 
 
 def plot(errors: dict[str, np.ndarray]) -> list[Picture]:
-    """Mean and median error by layer, a line per placement."""
+    """Plot mean and median error by layer, a line per placement."""
     found = []
     for name, reduce in (("mean", np.mean), ("median", np.median)):
         lines = [

@@ -30,20 +30,20 @@ EFFECT = 1.5
 
 
 def near(draw: Draw, spread: float, norm: str, digits: int) -> dict[str, Tensor]:
-    """One batch: errors of a norm on inputs 1 + spread * N(0, 1)."""
+    """Return one batch: errors of a norm on inputs 1 + spread * N(0, 1)."""
     x = draw.normal(1, WIDTH, mean=1.0, deviation=spread)
     return {"errors": normed(x, norm, digits)}
 
 
 def normed(x: Draws, norm: str, digits: int) -> Tensor:
-    """Errors of a norm, input by input."""
+    """Return errors of a norm, input by input."""
     strict, exact = Strict(digits), Exact()
     held = strict.take(x)
     return errors(NORMS[norm](strict, held), NORMS[norm](exact, exact.take(held)))
 
 
 def inputs(patient: "LoadedModel", tokens: int) -> dict[str, Tensor]:
-    """What each norm of a model read on the built-in text, token x width, in float64."""
+    """Return what each norm of a model read on the built-in text, token x width, in float64."""
     assert patient.tokenizer is not None, "built-in models have one"
     text = builtin.SAMPLE.read_text("utf-8")
     ids = patient.tokenizer(text, return_tensors="pt", truncation=True, max_length=tokens).input_ids
@@ -122,7 +122,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def in_model(model: str, digits: int) -> dict[str, np.ndarray]:
-    """Errors of both norms in one built-in model, one row per norm and token."""
+    """Return errors of both norms in one built-in model, one row per norm and token."""
     # Late: the list of studies needs no transformers.
     from layerlab.loading.model import subject
 
@@ -133,7 +133,7 @@ def in_model(model: str, digits: int) -> dict[str, np.ndarray]:
 
 
 def judge_constant(errors_of: dict[str, np.ndarray], seed: int) -> Verdict:
-    """How much larger the error of layer norm is near a constant."""
+    """Judge how much larger the error of layer norm is near a constant."""
     pair = np.stack([errors_of[norm][:, -1, NORMWISE] for norm in ("layer", "rms")], 1)
     found = bootstrap(pair, _ratio, seed)
     medians = np.median(errors_of["layer"][:, 1:, NORMWISE], axis=0)

@@ -52,7 +52,7 @@ NONE = torch.tensor(torch.nan, dtype=torch.float64)
 
 
 def one(draw: Draw, model: str) -> dict[str, Tensor]:
-    """One batch: for each passage every module of one block, which is drawn."""
+    """Return one batch: for each passage every module of one block, which is drawn."""
     subject = patient(model)
     ids = excerpts(draw, model, TOKENS)
     assert not isinstance(subject.stack, str), subject.stack
@@ -71,7 +71,7 @@ def one(draw: Draw, model: str) -> dict[str, Tensor]:
 
 
 def modules(seen: "Theory") -> Iterator[Module]:
-    """What is seen of a block, at its last token."""
+    """Yield what is seen of a block, at its last token."""
     entered = (
         (seen.attention_norm, seen.entered),
         (seen.feedforward_norm, seen.middle),
@@ -99,7 +99,7 @@ def modules(seen: "Theory") -> Iterator[Module]:
 
 
 def norm_modules(norm: Norm, x: Tensor) -> Iterator[Module]:
-    """A norm as it is, and a layer norm also as the source has it."""
+    """Yield a norm as it is, and a layer norm also as the source has it."""
     form = condition_numbers.norm(x, norm)
     if norm.kind == "rms":
         two = torch.full_like(form, 2.0)
@@ -115,7 +115,7 @@ def norm_modules(norm: Norm, x: Tensor) -> Iterator[Module]:
 
 
 def attention_modules(parts: Attention, x: Tensor) -> Iterator[Module]:
-    """Scores and softmax of the first head, all of attention, and rotary positions."""
+    """Yield scores and softmax of the first head, all of attention, and rotary positions."""
     row = parts.scores(x, 0)[-1]
     yield Module(
         name="scores",
@@ -152,7 +152,7 @@ def attention_modules(parts: Attention, x: Tensor) -> Iterator[Module]:
 
 
 def uniform(x: Tensor, parts: Attention) -> Tensor:
-    """1 + 4 s max_h ||W_q|| ||W_k|| max_i ||x_i||^2, biases as one more column beside a 1.
+    """Return 1 + 4 s max_h ||W_q|| ||W_k|| max_i ||x_i||^2, biases as one more column beside a 1.
 
     Lemma 3.14 with the norms of both factors, which rotary positions between them do not change.
     """
@@ -167,7 +167,7 @@ def uniform(x: Tensor, parts: Attention) -> Tensor:
 
 
 def beside(matrix: Tensor, bias: Tensor | None) -> Tensor:
-    """A matrix with its bias as a last column."""
+    """Return a matrix with its bias as a last column."""
     return matrix if bias is None else torch.cat([matrix, bias[:, None]], 1)
 
 
@@ -212,14 +212,17 @@ def run(work: StudyContext) -> Outcome:
 
 
 def share(every: np.ndarray, above: int, below: int) -> np.ndarray:
-    """One quantity over another, passage x model x module."""
+    """Return one quantity over another, passage x model x module."""
     return np.asarray(every[..., above] / every[..., below])
 
 
 def medians(
     every: np.ndarray, above: int, below: int, seed: int
 ) -> dict[tuple[str, str], Interval]:
-    """The median quotient of each module of each model that has both; intervals hold together."""
+    """Return the median quotient of each module of each model that has both.
+
+    Intervals hold together.
+    """
     found = share(every, above, below)
     there = {
         (model, name): found[:, place, row]
@@ -238,7 +241,7 @@ def _median(values: np.ndarray) -> float:
 
 
 def judge_never(every: np.ndarray) -> Verdict:
-    """Whether any perturbation is enlarged by more than the condition number."""
+    """Judge whether any perturbation is enlarged by more than the condition number."""
     largest = maximum(share(every, WORST, FORM))
     return Verdict(
         claim=STUDY.claim,
@@ -252,7 +255,7 @@ def judge_never(every: np.ndarray) -> Verdict:
 
 
 def judge_norms(every: np.ndarray, seed: int) -> Verdict:
-    """RMS norm has a condition of 2 at most, layer norm has none such."""
+    """Judge RMS norm has a condition of 2 at most, layer norm has none such."""
     rms = maximum(every[:, :, ROWS.index("RMS norm"), EXACT])
     layer = every[:, :, ROWS.index("layer norm"), EXACT]
     usual = bootstrap(np.nanmax(layer, axis=1), _median, seed)
@@ -267,7 +270,7 @@ def judge_norms(every: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_attained(every: np.ndarray, seed: int) -> Verdict:
-    """Whether the closed forms are conditions, or only bounds on them."""
+    """Judge whether the closed forms are conditions, or only bounds on them."""
     found = medians(every, WORST, FORM, seed)
     least = min(found, key=lambda key: found[key].value)
     far = {key: one for key, one in found.items() if one.value < TIGHT}
@@ -284,7 +287,7 @@ def judge_attained(every: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_loose(every: np.ndarray, seed: int) -> Verdict:
-    """What the uniform form of attention is worth behind a norm."""
+    """Judge what the uniform form of attention is worth behind a norm."""
     row = ROWS.index("attention")
     found = {
         model: bootstrap(one, _median, seed, comparisons=len(builtin.NAMES))
@@ -303,7 +306,7 @@ def judge_loose(every: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_usual(every: np.ndarray, seed: int) -> Verdict:
-    """What random perturbations do."""
+    """Judge what random perturbations do."""
     found = medians(every, TYPICAL, FORM, seed)
     best, least = (choose(found, key=lambda key: found[key].value) for choose in (max, min))
     inner = {key: one for key, one in found.items() if key[1] in ("perceptron", "SwiGLU")}
@@ -319,7 +322,7 @@ def judge_usual(every: np.ndarray, seed: int) -> Verdict:
 
 
 def plot(every: np.ndarray, seed: int) -> tuple[Picture, ...]:
-    """How tight the forms are, and how large."""
+    """Plot how tight the forms are, and how large."""
     found = medians(every, WORST, FORM, seed)
     shown = sorted(found, key=lambda key: (ROWS.index(key[1]), key[0]))
     tight = [

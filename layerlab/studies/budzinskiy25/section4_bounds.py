@@ -61,7 +61,7 @@ SMALL = 1e-9
 
 
 def one(draw: Draw, model: str) -> dict[str, Tensor]:
-    """One batch: for each passage one block, all its modules, rounded and at the worst."""
+    """Return one batch: for each passage one block, all its modules, rounded and at the worst."""
     modules = list(modules_of_blocks(draw, model))
     with torch.no_grad():
         observed = torch.stack([largest_shares(module) for module in modules], 1)
@@ -74,7 +74,7 @@ def one(draw: Draw, model: str) -> dict[str, Tensor]:
 
 
 def modules_of_blocks(draw: Draw, model: str) -> list[Rounded]:
-    """The modules of `ROWS` on what drawn blocks of a model read and weigh."""
+    """Return the modules of `ROWS` on what drawn blocks of a model read and weigh."""
     subject = patient(model)
     assert not isinstance(subject.stack, str), subject.stack
     ids = excerpts(draw, model, TOKENS)
@@ -107,7 +107,7 @@ def modules_of_blocks(draw: Draw, model: str) -> list[Rounded]:
 
 
 def largest_shares(module: Rounded) -> Tensor:
-    """The largest |error| over its bound in each format, draw x format."""
+    """Return the largest |error| over its bound in each format, draw x format."""
     exact = module.run(Exact())
     found = []
     for digits in FORMATS.values():
@@ -118,17 +118,17 @@ def largest_shares(module: Rounded) -> Tensor:
 
 
 def size(module: Rounded) -> Tensor:
-    """The bound on the largest relative error of the last row in units of u, draw."""
+    """Return the bound on the largest relative error of the last row in units of u, draw."""
     return relative(module.limit, module.run(Exact()))[:, -1]
 
 
 def beyond(module: Rounded, columns: tuple[int, ...]) -> Tensor:
-    """The worst that roundings can do over its bound, the larger of some entries, draw."""
+    """Return the worst that roundings can do over its bound, the larger of some entries, draw."""
     return (worst(module.run, columns) / module.limit[:, -1, list(columns)]).amax(1)
 
 
 def adversaries() -> dict[str, float]:
-    """The same for inputs in which every sum carries all in its first term."""
+    """Return the same for inputs in which every sum carries all in its first term."""
     found = {}
     for module in hostile():
         last = range(module.limit.shape[-1])
@@ -141,7 +141,7 @@ def adversaries() -> dict[str, float]:
 
 
 def hostile() -> list[Rounded]:
-    """Modules with inputs and weights that attain a constant, or pass a false one."""
+    """Return modules with inputs and weights that attain a constant, or pass a false one."""
     row = torch.full((1, 1, 6), SMALL, dtype=torch.float64)
     row[..., 0] = 1.0
     eye = torch.full((1, 6, 6), SMALL, dtype=torch.float64)
@@ -217,7 +217,7 @@ def _places(rows: list[str]) -> list[int]:
 
 
 def judge_never(observed: np.ndarray, worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
-    """Whether any rounding passes a corrected bound."""
+    """Judge whether any rounding passes a corrected bound."""
     kept = _places(CORRECT)
     seen, most = maximum(observed[:, :, kept]), maximum(worsts[:, :, kept])
     made = max(hostile_[row] for row in CORRECT)
@@ -238,7 +238,7 @@ def _exceeded(row: str, worsts: np.ndarray, hostile_: dict[str, float]) -> tuple
 
 
 def judge_unshifted(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
-    """(t + 2) u of the unshifted softmax on the one that code computes."""
+    """Judge (t + 2) u of the unshifted softmax on the one that code computes."""
     found, made = _exceeded("Lemma 4.19, unshifted", worsts, hostile_)
     return Verdict(
         claim="The bound (t + 2) u of the softmax also holds where the largest score is taken away "
@@ -252,7 +252,7 @@ def judge_unshifted(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
 
 
 def judge_ranged(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
-    """Lemma 4.21 as derived for the unshifted softmax."""
+    """Judge Lemma 4.21 as derived for the unshifted softmax."""
     found, made = _exceeded("Lemma 4.21, without range", worsts, hostile_)
     return Verdict(
         claim="The bound on attention holds without the range of the scores.",
@@ -265,7 +265,7 @@ def judge_ranged(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
 
 
 def judge_lowered(hostile_: dict[str, float]) -> Verdict:
-    """Which constants are attained."""
+    """Judge which constants are attained."""
     least = min(hostile_[row] for row in ATTAINED)
     said = ", ".join(f"{hostile_[row]:.4f} ({NAMES[row]})" for row in CORRECT)
     return Verdict(
@@ -282,7 +282,7 @@ def judge_lowered(hostile_: dict[str, float]) -> Verdict:
 
 
 def judge_near(observed: np.ndarray, seed: int) -> Verdict:
-    """How much of a bound is used by rounding as it happens."""
+    """Judge how much of a bound is used by rounding as it happens."""
     found = {
         row: bootstrap(observed[:, :, index, 0].max(1), lambda draws: float(np.median(draws)), seed)
         for index, row in enumerate(ROWS)
@@ -302,7 +302,7 @@ def judge_near(observed: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_speaking(sizes: np.ndarray) -> Verdict:
-    """Where a bound on the relative error is 1 or more: it says nothing there."""
+    """Judge where a bound on the relative error is 1 or more: it says nothing there."""
     words, empty = [], 0.0
     for format, digits in FORMATS.items():
         shares = {
@@ -323,7 +323,7 @@ def judge_speaking(sizes: np.ndarray) -> Verdict:
 
 
 def plot(observed: np.ndarray, worsts: np.ndarray, seed: int) -> Picture:
-    """What is used of each bound."""
+    """Plot what is used of each bound."""
 
     def median(values: np.ndarray) -> Interval:
         return bootstrap(values, lambda draws: float(np.median(draws)), seed)

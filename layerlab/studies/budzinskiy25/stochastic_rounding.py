@@ -28,7 +28,7 @@ STANDARD_ERRORS = 3.0
 
 
 def errors_of_sums(draw: Draw, mode: str, digits: int) -> dict[str, Tensor]:
-    """One batch: signed relative errors of sums of products of positive numbers."""
+    """Return one batch: signed relative errors of sums of products of positive numbers."""
     strict = Strict(digits, mode, draw.generator, carrier=torch.float64)
     x, y = (strict.take(draw.uniform(1, max(LENGTHS))) for _ in range(2))
     exact = (x * y).cumsum(-1)
@@ -92,7 +92,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def bounds(terms: int, digits: int) -> dict[str, float]:
-    """Bounds on the relative error of a sum of positive products.
+    """Return bounds on the relative error of a sum of positive products.
 
     To nearest (1 + u)^n - 1 with u = 2^-t. Stochastic, with probability 1 - CHANCE,
     sqrt(((1 + u^2)^n - 1) / CHANCE): each factor 1 + delta has the mean 1 given those before it.
@@ -137,7 +137,7 @@ def judge_shorter(signed: dict[str, np.ndarray], digits: int, seed: int) -> Verd
 
 
 def judge_unbiased(signed: dict[str, np.ndarray]) -> Verdict:
-    """The mean signed error of the longest sum, in its standard errors."""
+    """Judge the mean signed error of the longest sum, in its standard errors."""
     scores = {
         mode: float(draws[:, -1].mean() / (draws[:, -1].std(ddof=1) / len(draws) ** 0.5))
         for mode, draws in signed.items()
@@ -159,7 +159,7 @@ def judge_unbiased(signed: dict[str, np.ndarray]) -> Verdict:
 
 
 def judge_averaged(blocks: dict[str, dict[str, np.ndarray]], seed: int) -> Verdict:
-    """Whether one block is more accurate under stochastic rounding, where sums are short."""
+    """Judge whether one block is more accurate under stochastic rounding, where sums are short."""
     pair = np.stack([blocks[mode]["single"] for mode in ("stochastic", "nearest")], 1)
 
     def ratio(draws: np.ndarray) -> float:
@@ -184,7 +184,7 @@ def judge_averaged(blocks: dict[str, dict[str, np.ndarray]], seed: int) -> Verdi
 
 
 def drawn(signed: dict[str, np.ndarray], digits: int) -> Any:
-    """Mean error over the number of terms, with both bounds."""
+    """Return mean error over the number of terms, with both bounds."""
     lines = [
         Curve(
             name=mode,

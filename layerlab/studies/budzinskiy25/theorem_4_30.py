@@ -36,7 +36,7 @@ CLOSE = 1e3
 
 
 def theory_of_block(weights: Weights, draw: int) -> Block:
-    """One draw of the source's block, as the theory has it."""
+    """Return one draw of the source's block, as the theory has it."""
     norm = Norm(kind="rms")
     return Block(
         attention_norm=norm,
@@ -54,7 +54,7 @@ def theory_of_block(weights: Weights, draw: int) -> Block:
 
 
 def one(draw: Draw, digits: int) -> dict[str, Tensor]:
-    """One batch: the largest relative error and both bounds, draw x layer x column."""
+    """Return one batch: the largest relative error and both bounds, draw x layer x column."""
     # Late: what bounds whole blocks is only computed here.
     from layerlab.numerics.theory import depth_bounds
 
@@ -79,7 +79,7 @@ def one(draw: Draw, digits: int) -> dict[str, Tensor]:
 
 
 def errors_of_trained(draw: Draw) -> dict[str, Tensor]:
-    """One batch: the theorem in bf16 behind each block of a trained model, draw x layer."""
+    """Return one batch: the theorem in bf16 behind each block of a trained model, draw x layer."""
     from layerlab.numerics.theory import depth_bounds
 
     subject = patient(MODEL)
@@ -144,7 +144,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def judge_never(found: dict[str, np.ndarray]) -> Verdict:
-    """Whether an error passes the theorem."""
+    """Judge whether an error passes the theorem."""
     most = {
         name: maximum(every[..., OBSERVED] / every[..., RECURSION]) for name, every in found.items()
     }
@@ -165,7 +165,7 @@ TELLS = "The bound of Theorem 4.30 tells the size of the error within a thousand
 
 
 def judge_size(found: dict[str, np.ndarray], column: int, claim: str, seed: int) -> Verdict:
-    """How far above the error the bound is after the last layer."""
+    """Judge how far above the error the bound is after the last layer."""
 
     def above(every: np.ndarray) -> Interval:
         logs = np.log10(every[:, -1, column] / every[:, -1, OBSERVED])
@@ -189,7 +189,7 @@ def judge_size(found: dict[str, np.ndarray], column: int, claim: str, seed: int)
 
 
 def judge_speaking(model: dict[str, np.ndarray], seed: int) -> Verdict:
-    """Whether the theorem says anything of a trained model."""
+    """Judge whether the theorem says anything of a trained model."""
     first = bootstrap(model["errors"][:, 0], lambda one: float(np.median(one)), seed)
     last = bootstrap(np.log10(model["errors"][:, -1]), lambda one: float(np.median(one)), seed)
     empty = float((model["errors"] >= VACUOUS).mean())
@@ -209,7 +209,7 @@ def judge_speaking(model: dict[str, np.ndarray], seed: int) -> Verdict:
 
 
 def plot(found: dict[str, np.ndarray], name: str) -> Picture:
-    """Error and bounds by layer."""
+    """Plot error and bounds by layer."""
     every = found[name]
     lines = []
     for column, label in enumerate(COLUMNS):

@@ -12,7 +12,7 @@ SHARED = {"engine", "support"}
 
 
 def studies() -> dict[str, Any]:
-    """Every study of the package by its name, in the order of the names."""
+    """Return every study of the package by its name, in the order of the names."""
     package = importlib.import_module(PACKAGE)
     found: dict[str, Any] = {}
     for entry in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):

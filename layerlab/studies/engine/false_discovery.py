@@ -19,7 +19,9 @@ def chance(claim: Mapping[str, Any]) -> float | None:
 
 
 def rates(chances: Sequence[float | None]) -> list[float | None]:
-    """The false-discovery rate at which each test is just a discovery; None where nothing tested.
+    """Return the false-discovery rate at which each test is just a discovery.
+
+    None where nothing tested.
 
     Source: Benjamini and Hochberg, J. R. Statist. Soc. B 57 (1995) 289. Tests that share a
     baseline depend on one another positively, under which the rate still holds.

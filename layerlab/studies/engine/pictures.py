@@ -44,7 +44,7 @@ class Gap:
 
 
 def gaps(name: str, title: str, drawn: Sequence[Gap], *, x: str) -> Picture:
-    """Differences one below the other, each with its interval, and a line at none."""
+    """Return differences one below the other, each with its interval, and a line at none."""
     data = {
         "type": "scatter",
         "mode": "markers",
@@ -66,7 +66,10 @@ def gaps(name: str, title: str, drawn: Sequence[Gap], *, x: str) -> Picture:
 def curves(
     name: str, title: str, drawn: Sequence[Curve], *, x: str, y: str, log: str = "y"
 ) -> Picture:
-    """Lines over one quantity; `log` names the axes that are logarithmic: "y", "xy" or ""."""
+    """Return lines over one quantity.
+
+    `log` names the axes that are logarithmic: "y", "xy" or "".
+    """
     data: list[dict[str, Any]] = []
     for curve in drawn:
         data += _traces(curve)
@@ -84,7 +87,7 @@ def histogram(
     marks: Mapping[str, float],
     x: str,
 ) -> Picture:
-    """Histograms over a logarithmic axis, each with a vertical line at its mark."""
+    """Return histograms over a logarithmic axis, each with a vertical line at its mark."""
     data: list[dict[str, Any]] = []
     shapes = []
     for index, (label, (middles, counts)) in enumerate(bars.items()):
@@ -120,7 +123,7 @@ def histogram(
 def plane(
     name: str, title: str, outlines: Sequence[Curve], points: Sequence[Curve], *, x: str, y: str
 ) -> Picture:
-    """Outlines and clouds of points in a plane, with one unit for both axes."""
+    """Return outlines and clouds of points in a plane, with one unit for both axes."""
     data = [trace for outline in outlines for trace in _traces(outline)]
     for cloud in points:
         colour = COLOURS[cloud.kind % len(COLOURS)]
@@ -144,7 +147,7 @@ def plane(
 
 
 def style(number: int) -> str:
-    """How a line is drawn, where there are more of them than colours."""
+    """Return how a line is drawn, where there are more of them than colours."""
     return ("solid", "dash", "dot", "dashdot")[number // len(COLOURS) % 4]
 
 
@@ -188,13 +191,13 @@ def crosses(
 
 
 def fade(colour: str, alpha: float = 0.16) -> str:
-    """A colour that lets others through."""
+    """Return a colour that lets others through."""
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
     return f"rgba({red},{green},{blue},{alpha})"
 
 
 def _error(drawn: Sequence[Gap], colour: str) -> dict[str, Any]:
-    """Intervals as plotly's error bars; what has none has bars of no length."""
+    """Return intervals as plotly's error bars; what has none has bars of no length."""
     return {
         "type": "data",
         "symmetric": False,
@@ -256,7 +259,7 @@ def _layout(axes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def heat(name: str, title: str, panels: Sequence[Mapping[str, Any]], **axes: str) -> Picture:
-    """Matrices side by side, the first row at the top; light is little."""
+    """Return matrices side by side, the first row at the top; light is little."""
     layout = dict(curves(name, title, [], x=axes["x"], y=axes["y"], log="").layout)
     layout |= {
         "hovermode": "closest",

@@ -84,7 +84,7 @@ class StudyResult:
         return {name: frame.copy() for name, frame in self._frames.items()}
 
     def frame(self, name: str | None = None) -> pd.DataFrame:
-        """One table of readings; the first if no name is given.
+        """Return one table of readings; the first if no name is given.
 
         Raises:
             UserError: there is no such table.
@@ -100,12 +100,12 @@ class StudyResult:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of `study.json`: strict JSON values only."""
+        """Return the content of `study.json`: strict JSON values only."""
         tables = {name: encode_table(frame) for name, frame in self._frames.items()}
         return {**copy.deepcopy(self._content), "frames": tables}
 
     def to_json(self) -> str:
-        """The text of `study.json`."""
+        """Return the text of `study.json`."""
         return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":")) + "\n"
 
     def save(self, folder: str | Path, *, figures: str | None = None, lang: str = ENGLISH) -> Path:
@@ -148,7 +148,7 @@ class StudyResult:
             write_file(page, render(self.to_dict(), lang))
 
     def lines(self) -> list[list[tuple[str, str]]]:
-        """What a terminal shows, as pieces of text with their styles."""
+        """Return what a terminal shows, as pieces of text with their styles."""
         found = []
         wide = max(INDENT, *(len(one["word"]) + 1 for one in self._content["verdicts"]))
         for verdict in self._content["verdicts"]:
@@ -164,7 +164,7 @@ class StudyResult:
         return found
 
     def summary(self) -> Group:
-        """The verdicts for a terminal."""
+        """Return the verdicts for a terminal."""
         return Group(*(Text.assemble(*pieces) for pieces in self.lines()))
 
     def __repr__(self) -> str:
@@ -172,7 +172,7 @@ class StudyResult:
 
 
 def load_record(folder: Path) -> StudyResult | None:
-    """The study in a folder, or None where there is none that can be read."""
+    """Load the study in a folder, or None where there is none that can be read."""
     try:
         content = json.loads((folder / disk.STUDY_DATA).read_text(encoding="utf-8"))
         if content["schema"] != SCHEMA:
@@ -185,7 +185,7 @@ def load_record(folder: Path) -> StudyResult | None:
 
 
 def _describe(verdict: Mapping[str, Any]) -> Iterator[str]:
-    """The sentence of a verdict with its place, and on what it was judged."""
+    """Describe the sentence of a verdict with its place, and on what it was judged."""
     place = verdict.get("source")
     yield f"{verdict['said']} ({place})" if place else str(verdict["said"])
     judged = [verdict.get("scale"), verdict.get("unit"), LOOKED if verdict.get("looked") else ""]

@@ -171,7 +171,7 @@ def study(
 
 
 def find_study(name: str) -> Study:
-    """The study of this name.
+    """Find the study of this name.
 
     Raises:
         UserError: there is none.
@@ -202,7 +202,7 @@ def run_study(plan: StudyRequest, *, progress: bool = True) -> StudyResult:
 
 
 def _finish(plan: StudyRequest) -> StudyResult | None:
-    """What an earlier run wrote with the same settings and code."""
+    """Return what an earlier run wrote with the same settings and code."""
     if plan.out is None or plan.restart:
         return None
     earlier = load_record(plan.out)

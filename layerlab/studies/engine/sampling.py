@@ -46,14 +46,14 @@ class Draw:
     generator: torch.Generator
 
     def normal(self, *shape: int, mean: float = 0.0, deviation: float = 1.0) -> Tensor:
-        """Float64 numbers of a normal distribution, a set per draw."""
+        """Return Float64 numbers of a normal distribution, a set per draw."""
         drawn = torch.randn(
             self.count, *shape, generator=self.generator, dtype=torch.float64, device="cpu"
         )
         return drawn.mul_(deviation).add_(mean)
 
     def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
-        """Float64 numbers between two, a set per draw."""
+        """Return Float64 numbers between two, a set per draw."""
         drawn = torch.rand(
             self.count, *shape, generator=self.generator, dtype=torch.float64, device="cpu"
         )
@@ -95,7 +95,7 @@ class StudyContext:
     judged: Mapping[str, Any] = field(default_factory=dict)
 
     def gather(self, part: Part, cases: Sequence[Case] = ({},), batch: int = 64) -> list[Arrays]:
-        """All draws of each case, computed by `part(draw, **case)`, one row per draw.
+        """Gather all draws of each case, computed by `part(draw, **case)`, one row per draw.
 
         The same numbers are drawn in every case, so that cases are compared draw by draw.
         """
@@ -145,13 +145,13 @@ class StudyContext:
 
 
 def digest(content: Any) -> str:
-    """A hash of JSON values that is the same in every process."""
+    """Return a hash of JSON values that is the same in every process."""
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def cores() -> int:
-    """How many batches are computed at once: OMP_NUM_THREADS, else one per physical core."""
+    """Return how many batches are computed at once: OMP_NUM_THREADS, else one per physical core."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdigit() and int(given) else psutil.cpu_count(logical=False) or 1
 
@@ -159,7 +159,10 @@ def cores() -> int:
 def _compute(
     one: Callable[[tuple[int, int]], Arrays], jobs: Sequence[tuple[int, int]], threads: int
 ) -> Iterator[tuple[tuple[int, int], Arrays]]:
-    """Results as they come; an interruption waits for the batches under way, and no more."""
+    """Compute results as they come.
+
+    An interruption waits for the batches under way, and no more.
+    """
     # Batches side by side instead of threads inside of each: their tensors fit a core's cache.
     with one_thread():
         pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
@@ -177,7 +180,7 @@ def _join(parts: Sequence[Arrays]) -> Arrays:
 
 
 def _read(file: Path) -> Arrays | None:
-    """What an earlier run stored, or None; a file that was cut off counts as nothing."""
+    """Read what an earlier run stored, or None; a file that was cut off counts as nothing."""
     try:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}

@@ -49,7 +49,7 @@ class Line:
 
 
 def line(x: Points, y: Points) -> Line:
-    """The least-squares line through points; those that are not finite are left out."""
+    """Return the least-squares line through points; those that are not finite are left out."""
     across, up = np.asarray(x, float), np.asarray(y, float)
     kept = np.isfinite(across) & np.isfinite(up)
     across, up = across[kept], up[kept]
@@ -65,7 +65,7 @@ def mean(values: Table) -> Table:
 
 
 def median(values: Table) -> Table:
-    """Median over the draws, the first axis."""
+    """Return median over the draws, the first axis."""
     return np.median(values, axis=0)
 
 
@@ -76,7 +76,7 @@ def bootstrap(
     rounds: int = ROUNDS,
     comparisons: int = 1,
 ) -> Interval:
-    """A number made of draws (the first axis), with its interval.
+    """Return a number made of draws (the first axis), with its interval.
 
     Args:
         comparisons: intervals that are to be right together (Bonferroni): each is wider for it,
@@ -91,13 +91,16 @@ def bootstrap(
 
 
 def maximum(values: Table) -> Interval:
-    """The largest of some numbers, NaN left out, as it is; see above why without an interval."""
+    """Return the largest of some numbers, NaN left out, as it is.
+
+    See above why without an interval.
+    """
     most = float(np.nanmax(values))
     return Interval(most, most, most)
 
 
 def mean_of_groups(values: Table, number: Callable[[Table], float], groups: int) -> Interval:
-    """The mean of a number over disjoint groups of draws, with Student's interval.
+    """Return the mean of a number over disjoint groups of draws, with Student's interval.
 
     For what hangs on the largest draws, of which resampling knows no larger ones: the number is
     that of so many draws as a group has.
@@ -122,7 +125,10 @@ def resting(values: Table) -> float:
 
 
 def summary(values: Table, labels: Mapping[str, Any]) -> dict[str, Any]:
-    """One row: how a quantity is distributed over draws; infinite ones count for the quantiles."""
+    """Return one row: how a quantity is distributed over draws.
+
+    Infinite ones count for the quantiles.
+    """
     finite = np.isfinite(values)
     low, middle, high = np.percentile(values, [5, 50, 95], method="nearest")
     return {
@@ -138,7 +144,7 @@ def summary(values: Table, labels: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows as a frame."""
+    """Return rows as a frame."""
     return pd.DataFrame([dict(row) for row in rows])
 
 

@@ -77,7 +77,7 @@ class Outcome:
 
 
 def claimant(source: str) -> str:
-    """Whose claim it is: a key of docs/sources.md, or Own.
+    """Return whose claim it is: a key of docs/sources.md, or Own.
 
     Example:
         >>> claimant("pangu23, Table 4"), claimant("Own, after dong21, section 3")
@@ -131,7 +131,7 @@ class Study:
         return claimant(self.source)
 
     def settled(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The options with what was given.
+        """Return the options with what was given.
 
         Raises:
             UserError: an unknown option, or a value that it does not take.

@@ -58,7 +58,7 @@ class Suite:
         return [part.name for part in self.parts if part.record is None]
 
     def summary(self) -> Group:
-        """For a terminal: a line for each study, and how many claims hold."""
+        """Return the summary for a terminal: a line for each study, and how many claims hold."""
         table = grid(
             ("study", "verdict", "claims", "seconds"),
             [_line(part) for part in self.parts],
@@ -134,7 +134,10 @@ def _draw(record: StudyResult | None) -> dict[str, Any]:
 
 
 def _make(parts: Sequence[Part], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Mode, time, machine and command of the page; what was finished before had its own threads."""
+    """Make mode, time, machine and command of the page.
+
+    What was finished before had its own threads.
+    """
     fast, threads = bool(settings.get("fast")), settings.get("threads")
     words = ["layerlab", "study", "--all", *["--fast"] * fast]
     for name, usual in (("seed", 0), ("runs", RUNS)):

@@ -21,7 +21,7 @@ class Clock:
         self._start = time.perf_counter(), time.process_time()
 
     def spent(self) -> dict[str, float]:
-        """Seconds of all sittings."""
+        """Return seconds of all sittings."""
         start, processor = self._start
         return {
             "wall seconds": round(self._wall + time.perf_counter() - start, 1),
@@ -35,7 +35,7 @@ class Clock:
 
 
 def _read(file: Path | None) -> tuple[float, float]:
-    """What earlier sittings left; a file that cannot be read counts as none."""
+    """Read what earlier sittings left; a file that cannot be read counts as none."""
     try:
         found = json.loads(file.read_text("utf-8")) if file is not None else {}
         return float(found.get("wall seconds", 0)), float(found.get("processor seconds", 0))

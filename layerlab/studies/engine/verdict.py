@@ -13,7 +13,7 @@ from layerlab.studies.engine.study import Word
 
 
 def above(found: Interval, asked: float, neutral: float | None = None) -> Word:
-    """Whether a number is more than was asked for.
+    """Return whether a number is more than was asked for.
 
     Args:
         neutral: where there is no effect, if the size that is asked for is the study's own; left
@@ -32,13 +32,13 @@ def above(found: Interval, asked: float, neutral: float | None = None) -> Word:
 
 
 def below(found: Interval, asked: float, neutral: float | None = None) -> Word:
-    """Whether a number is less than was asked for; `above` with the signs turned."""
+    """Return whether a number is less than was asked for; `above` with the signs turned."""
     turned = Interval(-found.value, -found.high, -found.low)
     return above(turned, -asked, None if neutral is None else -neutral)
 
 
 def within(found: Interval, low: float, high: float) -> Word:
-    """Whether a number lies between two, which are the claim's own."""
+    """Return whether a number lies between two, which are the claim's own."""
     return each((above(found, low), below(found, high)))
 
 

@@ -36,7 +36,7 @@ ROUNDING = 1 + 1e-9
 
 
 def heads(draw: Draw, limit: float, kind: str) -> dict[str, Tensor]:
-    """One batch: the norm of a head's attention and both bounds, a head per draw."""
+    """Return one batch: the norm of a head's attention and both bounds, a head per draw."""
     from layerlab.measures.quantities.querykey import prenorm_bound, printed_bound, score_bound
     from layerlab.measures.quantities.spectrum import spectrum
 
@@ -55,7 +55,7 @@ def heads(draw: Draw, limit: float, kind: str) -> dict[str, Tensor]:
 
 
 def random_heads(draw: Draw, limit: float) -> "tuple[Tensor, HeadWeights]":
-    """What a layer norm gives of random features, and heads with random weights."""
+    """Return what a layer norm gives of random features, and heads with random weights."""
     stream = torch.nn.functional.layer_norm(draw.normal(TOKENS, WIDTH), (WIDTH,))
     return stream, scale_weights(draw.normal(HEAD, WIDTH), draw.normal(HEAD, WIDTH), limit)
 
@@ -77,7 +77,7 @@ def aimed_heads(draw: Draw, limit: float) -> "tuple[Tensor, HeadWeights]":
 
 
 def scale_weights(query: Tensor, key: Tensor, limit: float) -> "HeadWeights":
-    """Weights of heads behind a layer norm without gain and shift, with the given M."""
+    """Scale weights of heads behind a layer norm without gain and shift, with the given M."""
     from layerlab.observe.architecture.head_weights import HeadWeights
 
     norms = torch.linalg.matrix_norm(query, 2) * torch.linalg.matrix_norm(key, 2)
@@ -94,7 +94,7 @@ def scale_weights(query: Tensor, key: Tensor, limit: float) -> "HeadWeights":
 
 
 def attend(stream: Tensor, weights: "HeadWeights", *, causal: bool) -> "AttentionRecord":
-    """The attention of a head per draw on its own features."""
+    """Return the attention of a head per draw on its own features."""
     from layerlab.observe.tracing.attention_record import AttentionRecord
 
     assert weights.query is not None and weights.key is not None
@@ -125,7 +125,7 @@ def norms(draw: Draw, name: str) -> dict[str, Tensor]:
 
 
 def limits(name: str) -> dict[str, np.ndarray]:
-    """M and both bounds of every head of a built-in model that stands behind a norm."""
+    """Return m and both bounds of every head of a built-in model that stands behind a norm."""
     from layerlab.measures.quantities.querykey import MEASURES
     from layerlab.measures.runner import readings
     from layerlab.studies.support.passages import tokens_of
@@ -186,7 +186,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def largest(found: Arrays, norm: str, bound: str) -> np.ndarray:
-    """Norm over bound, draw by draw; above 1 the bound is false."""
+    """Return norm over bound, draw by draw; above 1 the bound is false."""
     return np.asarray(found[norm] / found[bound])
 
 
@@ -201,7 +201,7 @@ def _median(values: np.ndarray) -> float:
 
 
 def judge_masked(found: Mapping[float, Arrays], seed: int) -> Verdict:
-    """The bound as printed, for the causal attention of a GPT."""
+    """Judge the bound as printed, for the causal attention of a GPT."""
     limit, ratios = _worst(found, "causal", "printed")
     above = sum(int((largest(one, "causal", "printed") > ROUNDING).sum()) for one in found.values())
     ratio = bootstrap(ratios, _median, seed)
@@ -216,7 +216,7 @@ def judge_masked(found: Mapping[float, Arrays], seed: int) -> Verdict:
 
 
 def judge_scale(found: Mapping[float, Arrays], seed: int) -> Verdict:
-    """The bound as printed without a mask, where its argument is right but for the scale."""
+    """Judge the bound as printed without a mask, where its argument is right but for the scale."""
     limit, ratios = _worst(found, "unmasked", "printed")
     ratio = bootstrap(ratios, _median, seed)
     right = max(largest(one, "unmasked", "unmasked bound").max() for one in found.values())
@@ -231,7 +231,7 @@ def judge_scale(found: Mapping[float, Arrays], seed: int) -> Verdict:
 
 
 def judge_corrected(found: Mapping[str, Mapping[float, Arrays]], seed: int) -> Verdict:
-    """The sum over rows of i keys."""
+    """Judge the sum over rows of i keys."""
     ratios = {
         kind: np.stack([largest(one, "causal", "corrected") for one in by_limit.values()], 1)
         for kind, by_limit in found.items()
@@ -249,7 +249,7 @@ def judge_corrected(found: Mapping[str, Mapping[float, Arrays]], seed: int) -> V
 
 
 def judge_tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
-    """What is left of the bound at the weights of trained models."""
+    """Judge what is left of the bound at the weights of trained models."""
     root = TOKENS**0.5
     shares = {
         name: float((found["prenorm_bound"] > VACUOUS * root).mean())
@@ -273,7 +273,7 @@ def judge_tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
 
 
 def judge_separates(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
-    """Post-norm attention reads a layer norm too, from its second layer on."""
+    """Judge post-norm attention reads a layer norm too, from its second layer on."""
     pre, post = (bounds[name]["prenorm_bound"] for name in PAIR)
     ratio = Interval(
         float(np.median(post) / np.median(pre)),
@@ -297,7 +297,7 @@ def judge_separates(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
 
 
 def judge_near_one(models: Mapping[str, Arrays], seed: int) -> Verdict:
-    """Whether the largest column sum of a pre-norm model is near 1."""
+    """Judge whether the largest column sum of a pre-norm model is near 1."""
     columns = {n: bootstrap(found["column"] ** 2, _median, seed) for n, found in models.items()}
     measured = {n: bootstrap(found["norm"], _median, seed) for n, found in models.items()}
     pre, post = (columns[name] for name in PAIR)
@@ -316,7 +316,7 @@ def judge_near_one(models: Mapping[str, Arrays], seed: int) -> Verdict:
 
 
 def plot(found: Mapping[float, Arrays]) -> Picture:
-    """Norms of random heads and the bounds, by M."""
+    """Plot norms of random heads and the bounds, by M."""
     names = {
         "causal": "norm, causal mask",
         "unmasked": "norm, no mask",

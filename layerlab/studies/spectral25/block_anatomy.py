@@ -42,7 +42,7 @@ ENTERED = ("attention reads", "attention gives", "MLP reads", "MLP gives")
 
 
 def anatomy(draw: Draw, name: str) -> dict[str, Tensor]:
-    """One batch: what heads and sublayers of every layer do, passage by passage."""
+    """Return one batch: what heads and sublayers of every layer do, passage by passage."""
     found: dict[str, list[Tensor]] = {"heads": [], "norms": [], "residuals": []}
 
     def read(layer: Any) -> None:
@@ -59,7 +59,7 @@ def anatomy(draw: Draw, name: str) -> dict[str, Tensor]:
 
 @cache
 def weights(name: str) -> "list[HeadWeights]":
-    """Of every attention layer of a built-in model, cut into heads."""
+    """Return the weights of every attention layer of a built-in model, cut into heads."""
     from layerlab.observe.architecture.head_weights import project
 
     subject = passages.patient(name)
@@ -78,7 +78,7 @@ def weights(name: str) -> "list[HeadWeights]":
 
 
 def contributions(attended: Any, found: "HeadWeights") -> Tensor:
-    """What every head adds, head x token x width: A_h V_h through its slice of W_O."""
+    """Return what every head adds, head x token x width: A_h V_h through its slice of W_O."""
     assert found.output is not None and attended.value is not None
     matrices = attended.weights(dtype=torch.float64)
     values = attended.value.double()
@@ -91,7 +91,7 @@ def contributions(attended: Any, found: "HeadWeights") -> Tensor:
 
 
 def _heads(layer: Any, found: "HeadWeights") -> Tensor:
-    """Head x quantity; `error` is of all heads together, and the same in each."""
+    """Return head x quantity; `error` is of all heads together, and the same in each."""
     attended = layer.attention
     added = contributions(attended, found)
     bias = found.output_bias
@@ -110,7 +110,10 @@ def _heads(layer: Any, found: "HeadWeights") -> Tensor:
 
 
 def entropy(matrices: Tensor) -> Tensor:
-    """Of each head's rows, as a share of that of equal weights; rows with few keys left out."""
+    """Return the entropy of each head's rows, as a share of that of equal weights.
+
+    Rows with few keys left out.
+    """
     rows = matrices[:, KEYS - 1 :]
     found = -torch.xlogy(rows, rows).sum(-1)
     keys = torch.arange(KEYS, matrices.shape[1] + 1, dtype=rows.dtype)
@@ -118,7 +121,7 @@ def entropy(matrices: Tensor) -> Tensor:
 
 
 def apart(matrices: Tensor) -> Tensor:
-    """How much of its attention a head has elsewhere than another one, mean over the others.
+    """Return how much of its attention a head has elsewhere than another one, mean over the others.
 
     Half the sum of differences of two rows: 0 where they are equal, 1 where they share no key.
     """
@@ -128,7 +131,7 @@ def apart(matrices: Tensor) -> Tensor:
 
 
 def _norms(layer: Any) -> Tensor:
-    """Root mean square over tokens of the length of the stream, and of what joins it."""
+    """Return root mean square over tokens of the length of the stream, and of what joins it."""
     parts = [layer.entered, *(_branch(layer, name) for name in SUBLAYERS[1:])]
     return torch.stack([part.double().square().sum(1).mean().sqrt() for part in parts])
 
@@ -178,7 +181,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def column(part: Arrays, name: str) -> np.ndarray:
-    """One quantity of heads: draw by layer by head."""
+    """Return one quantity of heads: draw by layer by head."""
     return np.asarray(part["heads"][..., HEADS.index(name)])
 
 
@@ -187,7 +190,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def describe(found: Mapping[str, Interval]) -> str:
-    """Model by model."""
+    """Describe model by model."""
     return ", ".join(f"{one} in {name}" for name, one in found.items())
 
 
@@ -206,7 +209,7 @@ def judge_summed(parts: Mapping[str, Arrays]) -> Verdict:
 
 
 def judge_elsewhere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
-    """Heads of a layer, two by two."""
+    """Judge heads of a layer, two by two."""
     found = {
         name: bootstrap(column(part, "apart"), _mean, seed, comparisons=len(parts))
         for name, part in parts.items()
@@ -222,13 +225,13 @@ def judge_elsewhere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
 
 
 def quotients(part: Arrays, read: str, given: str) -> np.ndarray:
-    """What a sublayer does to the share that differs: draw by layer."""
+    """Return what a sublayer does to the share that differs: draw by layer."""
     values = part["residuals"]
     return np.asarray(values[..., ENTERED.index(given)] / values[..., ENTERED.index(read)])
 
 
 def judge_closer(parts: Mapping[str, Arrays], seed: int) -> Verdict:
-    """What attention does to the part that differs between tokens."""
+    """Judge what attention does to the part that differs between tokens."""
     found = {
         name: bootstrap(1 / quotients(part, *ENTERED[:2]), _mean, seed, comparisons=len(parts))
         for name, part in parts.items()
@@ -245,7 +248,7 @@ def judge_closer(parts: Mapping[str, Arrays], seed: int) -> Verdict:
 
 
 def judge_further(parts: Mapping[str, Arrays], seed: int) -> Verdict:
-    """What the MLP does to it."""
+    """Judge what the MLP does to it."""
     found = {
         name: bootstrap(quotients(part, *ENTERED[2:]), _mean, seed, comparisons=len(parts))
         for name, part in parts.items()
@@ -281,7 +284,7 @@ def judge_carried(parts: Mapping[str, Arrays], seed: int) -> Verdict:
 
 
 def rows(parts: Mapping[str, Arrays]) -> list[dict[str, Any]]:
-    """Every head of every layer."""
+    """Return every head of every layer."""
     return [
         summary(values[:, layer, head], {"model": name, "layer": layer + 1, "head": head, **label})
         for name, part in parts.items()
@@ -293,7 +296,7 @@ def rows(parts: Mapping[str, Arrays]) -> list[dict[str, Any]]:
 
 
 def rows_of(parts: Mapping[str, Arrays]) -> list[dict[str, Any]]:
-    """Lengths and residuals of every layer."""
+    """Return lengths and residuals of every layer."""
     kinds = (("norms", SUBLAYERS), ("residuals", ENTERED))
     return [
         summary(part[key][:, layer, place], {"model": name, "layer": layer + 1, "quantity": label})
@@ -305,7 +308,7 @@ def rows_of(parts: Mapping[str, Arrays]) -> list[dict[str, Any]]:
 
 
 def matrices(name: str) -> Picture:
-    """Attention of all heads of one layer on the first sentence of the built-in text."""
+    """Return attention of all heads of one layer on the first sentence of the built-in text."""
     from layerlab.loading.token_text import token_strings
     from layerlab.report.figures.export import plain
 
@@ -337,7 +340,7 @@ def matrices(name: str) -> Picture:
 
 
 def by_head(part: Arrays, quantity: str, title: str) -> Picture:
-    """One quantity of every head, mean over passages."""
+    """Return one quantity of every head, mean over passages."""
     values = column(part, quantity).mean(0)
     panel = {
         "x": [f"head {head}" for head in range(values.shape[1])],
@@ -349,7 +352,7 @@ def by_head(part: Arrays, quantity: str, title: str) -> Picture:
 
 
 def lengths(parts: Mapping[str, Arrays]) -> Picture:
-    """Of the stream, and of what joins it."""
+    """Return the lengths of the stream, and of what joins it."""
     labels = ("stream before the block", "attention adds", "MLP adds")
     return _plot(
         parts,
@@ -361,7 +364,7 @@ def lengths(parts: Mapping[str, Arrays]) -> Picture:
 
 
 def residuals(parts: Mapping[str, Arrays]) -> Picture:
-    """What differs between tokens, before and behind each sublayer."""
+    """Return what differs between tokens, before and behind each sublayer."""
     title = "Share of the features that differs between tokens (mean over passages)"
     return _plot(parts, "residuals", ENTERED, title, y="||JX|| / ||X||")
 

@@ -57,7 +57,7 @@ def _norm(attention: Tensor) -> Tensor:
 
 @once
 def eager(name: str) -> Any:
-    """A model whose attention gives its matrices, as the script loads it."""
+    """Return a model whose attention gives its matrices, as the script loads it."""
     # Late: the list of studies needs no transformers.
     from layerlab.loading.model import subject
 
@@ -125,13 +125,16 @@ def run(work: StudyContext) -> Outcome:
 
 
 def name_models(options: Mapping[str, Any]) -> str:
-    """Models that a user gave, with their parameters; what they were trained on they do not say."""
+    """Name models that a user gave, with their parameters.
+
+    What they were trained on they do not say.
+    """
     sizes = {name: eager(options[role]).num_parameters() for name, role in NAMED.items()}
     return " and ".join(f"{options[NAMED[name]]} of {short(size)}" for name, size in sizes.items())
 
 
 def pair(options: Mapping[str, Any]) -> str:
-    """Which models these are, and what differs between them."""
+    """Return which models these are, and what differs between them."""
     if all(options[NAMED[name]] == name for name in NAMED):
         return (
             "The pair is two built-in models of 8 layers and 4 heads, trained on the same batches "
@@ -148,13 +151,13 @@ def _mean(values: np.ndarray) -> float:
 
 
 def _gaps(parts: Parts, texts: str, quantity: str = "own") -> np.ndarray:
-    """Post-norm less pre-norm, text by text and layer by layer."""
+    """Return post-norm less pre-norm, text by text and layer by layer."""
     post, pre = (parts[name, texts][quantity] for name in ("post-norm", "pre-norm"))
     return np.asarray(post - pre)
 
 
 def judge_placement(parts: Parts, seed: int) -> Verdict:
-    """Whether post-norm lies above pre-norm from the second layer on."""
+    """Judge whether post-norm lies above pre-norm from the second layer on."""
     gaps = {texts: _gaps(parts, texts)[:, 1:] for texts in LENGTHS}
     count = sum(gap.shape[1] for gap in gaps.values())
     layers = {
@@ -178,7 +181,7 @@ def judge_placement(parts: Parts, seed: int) -> Verdict:
 
 
 def judge_padding(parts: Parts, seed: int) -> Verdict:
-    """The padded matrix against the text's own."""
+    """Judge the padded matrix against the text's own."""
     excess = {
         case: bootstrap(
             (found["padded"] - found["own"]).mean(1), _mean, seed, comparisons=len(parts)
@@ -202,7 +205,7 @@ def judge_padding(parts: Parts, seed: int) -> Verdict:
 
 
 def growth(found: Mapping[str, Arrays]) -> np.ndarray:
-    """Long less short, and the same of uniform attention, in logarithms of the mean norm."""
+    """Return long less short, and the same of uniform attention, in logarithms of the mean norm."""
     texts = zip(found["long"]["own"].mean(1), found["short"]["own"].mean(1), strict=True)
     flat = zip(found["long"]["uniform"], found["short"]["uniform"], strict=True)
     return np.array([[*own, *uniform] for own, uniform in zip(texts, flat, strict=True)])
@@ -214,7 +217,7 @@ def _explain(table_of: np.ndarray) -> float:
 
 
 def judge_length(parts: Parts, seed: int) -> Verdict:
-    """How much of the growth with length uniform attention shows, which knows no text."""
+    """Judge how much of the growth with length uniform attention shows, which knows no text."""
     told, shares, ratios = [], [], []
     for name in NAMED:
         both = growth({texts: parts[name, texts] for texts in LENGTHS})
@@ -237,7 +240,7 @@ def judge_length(parts: Parts, seed: int) -> Verdict:
 
 
 def judge_larger(parts: Parts, seed: int) -> Verdict:
-    """Placement against length, in the same unit."""
+    """Judge placement against length, in the same unit."""
     place = np.abs(_gaps(parts, "long").mean(1).mean())
     pre = {texts: parts["pre-norm", texts]["own"].mean(1) for texts in LENGTHS}
     both = np.stack([_gaps(parts, "long").mean(1), pre["long"] - pre["short"]], 1)
@@ -253,7 +256,7 @@ def judge_larger(parts: Parts, seed: int) -> Verdict:
 
 
 def plot(parts: Parts, texts: str) -> Picture:
-    """Norms by layer, own tokens and padded, of both models."""
+    """Plot norms by layer, own tokens and padded, of both models."""
     lines = []
     for kind, name in enumerate(NAMED):
         found = parts[name, texts]

@@ -63,7 +63,7 @@ def stack(draw: Draw, kind: str, causal: bool) -> dict[str, Tensor]:
 
 
 def _matrices(draw: Draw) -> dict[str, Tensor]:
-    """Random maps that keep the size of what they are given."""
+    """Return random maps that keep the size of what they are given."""
     return {
         "form": draw.normal(WIDTH, WIDTH) @ draw.normal(WIDTH, WIDTH) / WIDTH**1.5,
         "value": torch.linalg.qr(draw.normal(WIDTH, WIDTH)).Q,
@@ -73,12 +73,12 @@ def _matrices(draw: Draw) -> dict[str, Tensor]:
 
 
 def _size(stream: Tensor) -> Tensor:
-    """Root mean square of all entries, one number for each draw."""
+    """Return root mean square of all entries, one number for each draw."""
     return stream.square().mean((1, 2), keepdim=True).sqrt()
 
 
 def attend(stream: Tensor, matrices: Mapping[str, Tensor], *, kind: str, causal: bool) -> Tensor:
-    """Attention without a skip; scores are held at one size, whatever that of the stream."""
+    """Return attention without a skip; scores are held at one size, whatever that of the stream."""
     length = _size(stream) if kind == PLAIN else stream.square().mean(-1, keepdim=True).sqrt()
     read = stream / length
     scores = read @ matrices["form"] @ read.mT
@@ -89,7 +89,7 @@ def attend(stream: Tensor, matrices: Mapping[str, Tensor], *, kind: str, causal:
 
 
 def feed(mixed: Tensor, matrices: Mapping[str, Tensor], dose: float) -> tuple[Tensor, Tensor]:
-    """f(y) = c tanh(dose y W_1) W_2 at the size of y, whatever the dose; and its constant.
+    """Return f(y) = c tanh(dose y W_1) W_2 at the size of y, whatever the dose; and its constant.
 
     y is taken at size 1, and c is one number for each draw that gives f(y) the size of y, so that
     the Lipschitz constant is at most c dose ||W_1|| ||W_2||.
@@ -218,7 +218,7 @@ def judge_slows(
     claim: str,
     seed: int,
 ) -> Verdict:
-    """The response of some stacks to the dose."""
+    """Judge the response of some stacks to the dose."""
     found = {
         case: _slope(parts[case]["residual"], parts[case]["lipschitz"], seed, len(cases))
         for case in cases
@@ -277,7 +277,7 @@ def judge_trained(models: Mapping[str, np.ndarray], seed: int) -> Verdict:
 
 
 def plot_stacks(parts: Mapping[tuple[str, bool], Arrays]) -> Picture:
-    """Random stacks over the constant; what is below the picture's foot is drawn there."""
+    """Plot random stacks over the constant; what is below the picture's foot is drawn there."""
     lines = [
         _curve(
             _label((kind, causal)),
@@ -295,7 +295,7 @@ def plot_stacks(parts: Mapping[tuple[str, bool], Arrays]) -> Picture:
 
 
 def plot_models(models: Mapping[str, np.ndarray]) -> Picture:
-    """Trained models over the dose."""
+    """Plot trained models over the dose."""
     lines = [
         _curve(name, list(TRAINED_DOSES), found, kind=kind, style="solid")
         for kind, (name, found) in enumerate(models.items())

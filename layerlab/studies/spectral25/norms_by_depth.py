@@ -54,7 +54,7 @@ def _one(placement: str, seed: int, ids: Tensor) -> dict[str, Tensor]:
 
 
 def norm_of_product(matrices: Tensor) -> dict[str, Tensor]:
-    """The norm of the product of all layers' matrices, and the product of their norms."""
+    """Return the norm of the product of all layers' matrices, and the product of their norms."""
     product = torch.eye(matrices.shape[-1], dtype=matrices.dtype)
     for matrix in matrices:
         product = matrix @ product
@@ -65,7 +65,7 @@ def norm_of_product(matrices: Tensor) -> dict[str, Tensor]:
 
 
 def random(placement: str, seed: int) -> Any:
-    """A stack at its start."""
+    """Return a stack at its start."""
     from layerlab.model.build import build
 
     model = build(
@@ -134,7 +134,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def drift(found: np.ndarray) -> np.ndarray:
-    """Mean of the plateau's layers less that of the second to the tenth, draw by draw."""
+    """Return mean of the plateau's layers less that of the second to the tenth, draw by draw."""
     return np.asarray(found[:, PLATEAU].mean(1) - found[:, RISE].mean(1))
 
 
@@ -181,7 +181,7 @@ def judge_bounded(parts: Curves, seed: int) -> Verdict:
 
 
 def judge_lacks(parts: Curves, seed: int) -> Verdict:
-    """Post-norm over as many."""
+    """Judge post-norm over as many."""
     found = _drifts(parts, "post-norm", seed)
     first, second = parts["post-norm", "sharp"]["norm"][:, :2].mean(0)
     return Verdict(
@@ -199,7 +199,7 @@ def judge_lacks(parts: Curves, seed: int) -> Verdict:
 
 
 def judge_shape(parts: Curves, seed: int) -> Verdict:
-    """Whether the figure's rise and fall are there without training."""
+    """Judge whether the figure's rise and fall are there without training."""
     told, steps = [], []
     for scores in SHARPNESS:
         found = parts["pre-norm", scores]["norm"]
@@ -223,7 +223,7 @@ def judge_shape(parts: Curves, seed: int) -> Verdict:
 
 
 def judge_products(parts: Curves) -> Verdict:
-    """What is multiplied over all layers, against the product of the norms."""
+    """Judge what is multiplied over all layers, against the product of the norms."""
     found = {place: maximum(parts[place, "sharp"]["product"]) for place in VARIANTS}
     told = ", ".join(f"{norm} in {place}" for place, norm in found.items())
     single = np.median(parts["pre-norm", "sharp"]["norms"])
@@ -241,7 +241,7 @@ def judge_products(parts: Curves) -> Verdict:
 
 
 def plot(parts: Curves, uniform: float) -> Picture:
-    """Norms by depth."""
+    """Plot norms by depth."""
     layers = list(range(1, DEPTH + 1))
     lines = []
     for (place, scores), found in parts.items():

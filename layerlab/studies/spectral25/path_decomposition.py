@@ -64,7 +64,7 @@ def attending(piece: Piece, x: Tensor) -> Linear:
 
 
 def feeding(piece: Piece, x: Tensor) -> Linear:
-    """What the feed-forward does to any features while its gate and norm stay as at x."""
+    """Return what the feed-forward does to any features while its gate and norm stay as at x."""
     parts, norm = piece.feedforward, piece.second
     if parts is None or norm is None:
         return torch.zeros_like
@@ -80,14 +80,16 @@ def feeding(piece: Piece, x: Tensor) -> Linear:
 
 
 def _hold(norm: "Norm", x: Tensor) -> Tensor:
-    """The factor that an RMS norm multiplies the features of each token by."""
+    """Return the factor that an RMS norm multiplies the features of each token by."""
     assert norm.kind == "rms" and norm.shift is None, "a held norm is linear without a mean"
     gain = torch.ones(x.shape[-1]).to(x) if norm.gain is None else norm.gain
     return gain / norm.radius(x)
 
 
 def paths(start: Tensor, pieces: Sequence[Piece]) -> Tensor:
-    """What the paths of each length carry to the output, length x token x width; they sum to it.
+    """Return what the paths of each length carry to the output, length x token x width.
+
+    They sum to it.
 
     Y_k <- Y_k + F(Y_(k-1)) in every layer, F its attention; a feed-forward acts on each alike.
 
@@ -138,13 +140,13 @@ def trained_layers() -> tuple[Piece, ...]:
 
 
 def embedded(ids: Tensor) -> Tensor:
-    """The embedding output of the built-in llama."""
+    """Return the embedding output of the built-in llama."""
     embedding: Any = patient(MODEL).model.get_input_embeddings()
     return torch.as_tensor(embedding.weight.detach().double()[ids])
 
 
 def random(draw: Draw, causal: bool) -> tuple[Piece, ...]:
-    """Attention with skips alone, each matrix of entries N(0, 1 / inputs)."""
+    """Return attention with skips alone, each matrix of entries N(0, 1 / inputs)."""
     from layerlab.numerics.theory.modules import Attention, Norm
 
     allowed = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
@@ -171,7 +173,7 @@ def random(draw: Draw, causal: bool) -> tuple[Piece, ...]:
 
 
 def one(draw: Draw, case: str) -> dict[str, Tensor]:
-    """One batch: shares, sizes and residuals of the paths of each length."""
+    """Return one batch: shares, sizes and residuals of the paths of each length."""
     if case == MODEL:
         found = [paths(embedded(ids), trained_layers()) for ids in excerpts(draw, MODEL, TOKENS)]
     else:
@@ -186,20 +188,20 @@ def one(draw: Draw, case: str) -> dict[str, Tensor]:
 
 
 def share(parts: Tensor) -> Tensor:
-    """<Y_k, X> / |X|^2 of each length, X the sum: they sum to 1 and may be negative."""
+    """Return <Y_k, X> / |X|^2 of each length, X the sum: they sum to 1 and may be negative."""
     whole = parts.sum(0)
     return (parts * whole).sum((1, 2)) / whole.square().sum()
 
 
 def apart(parts: Tensor) -> Tensor:
-    """The same of what differs between tokens: every part minus its mean over tokens."""
+    """Return the same of what differs between tokens: every part minus its mean over tokens."""
     from layerlab.measures.support.centring import centre
 
     return share(torch.stack([centre(part) for part in parts]))
 
 
 def residual(parts: Tensor) -> Tensor:
-    """The relative residual of what paths of each length carry; 0 is rank one."""
+    """Return the relative residual of what paths of each length carry; 0 is rank one."""
     from layerlab.measures.quantities.diversity import relative_residual
 
     return torch.stack([relative_residual(part) for part in parts])
@@ -248,7 +250,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def length(shares: np.ndarray) -> np.ndarray:
-    """The mean length of a path, weighed by its share, draw by draw."""
+    """Return the mean length of a path, weighed by its share, draw by draw."""
     return np.asarray(shares @ np.arange(shares.shape[1]))
 
 
@@ -292,7 +294,7 @@ def _step(found: Mapping[str, Sequence[Interval]]) -> Iterator[dict[str, Any]]:
 
 
 def judge_ranked(found: Mapping[str, Sequence[Interval]]) -> Verdict:
-    """Whether every sublayer more takes what is carried nearer to rank 1."""
+    """Judge whether every sublayer more takes what is carried nearer to rank 1."""
     every = [step for one in found.values() for step in one]
     told = ", ".join(
         f"{min(step.value for step in one):.3g} to {max(step.value for step in one):.3g} in "
@@ -316,7 +318,7 @@ def judge_ranked(found: Mapping[str, Sequence[Interval]]) -> Verdict:
 
 
 def judge_nearer(found: Mapping[str, Sequence[Interval]], draws: int) -> Verdict:
-    """The same as far as it goes."""
+    """Judge the same as far as it goes."""
     every = [step for one in found.values() for step in one[:FALLING]]
     last = max(every, key=lambda step: step.high)
     return Verdict(
@@ -353,7 +355,7 @@ def judge_differing(parts: dict[str, Any], seed: int) -> Verdict:
 
 
 def plot(quantity: str, title: str, parts: dict[str, Any], y: str) -> Picture:
-    """One line per stack over the length of paths."""
+    """Plot one line per stack over the length of paths."""
     places = list(range(DEPTH + 1))
     lines = [
         Curve(

@@ -41,7 +41,7 @@ KEPT = 0.05
 
 
 def bare(draw: Draw, causal: bool) -> dict[str, Tensor]:
-    """One batch: the relative residual after each layer of softmax(X B X^T / sqrt(d)) X V.
+    """Return one batch: the relative residual after each layer of softmax(X B X^T / sqrt(d)) X V.
 
     B is a product of two random matrices over d, V is random and orthogonal, so it keeps distances.
     """
@@ -108,13 +108,13 @@ def _residuals(model: Any, ids: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _draw(draw: Draw) -> tuple[int, Tensor]:
-    """A seed for the weights, and token ids."""
+    """Draw a seed for the weights, and token ids."""
     seed = int(torch.randint(2**31, (), generator=draw.generator))
     return seed, torch.randint(VOCAB, (TOKENS,), generator=draw.generator)
 
 
 def widen(model: Any) -> Any:
-    """The model with every matrix of its blocks scaled to entries of variance 1 / inputs.
+    """Widen the model with every matrix of its blocks scaled to entries of variance 1 / inputs.
 
     Models start with entries of 0.02, with which a narrow stack does next to nothing.
     """
@@ -191,7 +191,7 @@ def _median(values: np.ndarray) -> float:
 
 
 def judge_doubly(residuals: np.ndarray, seed: int) -> Verdict:
-    """The claim as it stands: attention that sees every token."""
+    """Judge the claim as it stands: attention that sees every token."""
     found = bootstrap(order(residuals), _median, seed)
     shown = ", ".join(f"{one:.2g}" for one in np.median(residuals, 0)[3:7])
     return Verdict(
@@ -205,7 +205,7 @@ def judge_doubly(residuals: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_halved(residuals: np.ndarray, seed: int) -> Verdict:
-    """The same under the mask that every GPT has."""
+    """Judge the same under the mask that every GPT has."""
     last = 6
     ratios = (residuals[:, -1] / residuals[:, -1 - last]) ** (1 / last)
     found, power = bootstrap(ratios, _median, seed), bootstrap(order(residuals), _median, seed)
@@ -222,7 +222,7 @@ def judge_halved(residuals: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_rotary(found: np.ndarray, learned: np.ndarray, seed: int) -> Verdict:
-    """Positions inside attention keep its rows apart when all tokens are equal."""
+    """Judge positions inside attention keep its rows apart when all tokens are equal."""
     powers = {
         name: bootstrap(order(one, FLOOR_MODEL), _median, seed)
         for name, one in (("rotary", found), ("learned", learned))
@@ -245,7 +245,7 @@ def _last(found: np.ndarray, seed: int) -> Interval:
 
 
 def judge_skips(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) -> Verdict:
-    """Attention with its skip beside attention alone."""
+    """Judge attention with its skip beside attention alone."""
     kept = {causal: _last(stacks["attention-skip", causal], seed) for causal in (False, True)}
     alone = {causal: _last(stacks["attention-only", causal], seed) for causal in (False, True)}
     low = min(kept[c].low / alone[c].high for c in kept)
@@ -263,7 +263,7 @@ def judge_skips(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) -> Ver
 
 
 def judge_feedforward(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) -> Verdict:
-    """Feed-forward without skips beside attention alone."""
+    """Judge feed-forward without skips beside attention alone."""
     found = {c: _last(stacks["attention-mlp", c], seed) for c in (False, True)}
     alone = {c: _last(stacks["attention-only", c], seed) for c in (False, True)}
     slower = bootstrap(
@@ -286,12 +286,12 @@ def judge_feedforward(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) 
 
 
 def _decay(residuals: np.ndarray) -> np.ndarray:
-    """Powers of ten of the relative residual behind three layers."""
+    """Return powers of ten of the relative residual behind three layers."""
     return np.asarray(np.log10(residuals[:, 2]))
 
 
 def plot_bare(found: Mapping[bool, np.ndarray]) -> Picture:
-    """Bare attention, with mask and without."""
+    """Plot bare attention, with mask and without."""
     lines = [
         _curve("causal mask" if causal else "no mask", residuals, int(causal), "solid", FLOOR)
         for causal, residuals in found.items()
@@ -301,7 +301,7 @@ def plot_bare(found: Mapping[bool, np.ndarray]) -> Picture:
 
 
 def plot_stacks(stacks: Mapping[tuple[str, bool], np.ndarray]) -> Picture:
-    """The variants of the package."""
+    """Plot the variants of the package."""
     lines = [
         _curve(
             f"{LABELS[name]}, {'causal' if causal else 'no mask'}",

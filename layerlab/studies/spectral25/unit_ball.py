@@ -55,7 +55,7 @@ class Chosen:
 
 
 def angles(draw: Draw, name: str) -> dict[str, Tensor]:
-    """One batch: queries, keys and scores of every head, passage by passage."""
+    """Return one batch: queries, keys and scores of every head, passage by passage."""
     found: list[dict[str, Tensor]] = []
 
     def read(layer: Any) -> None:
@@ -101,12 +101,12 @@ def share_matched(query: Tensor, key: Tensor, allowed: Tensor) -> Tensor:
 
 
 def between(query: Tensor, key: Tensor, allowed: Tensor) -> Tensor:
-    """The mean cosine between a query and the keys that it may use."""
+    """Return the mean cosine between a query and the keys that it may use."""
     return _cosines(query, key)[allowed].mean()
 
 
 def maps(name: str) -> Tensor:
-    """The value-output map of every head of a built-in model, head x width x width."""
+    """Return the value-output map of every head of a built-in model, head x width x width."""
     from layerlab.observe.architecture.head_weights import project
 
     subject = patient(name)
@@ -134,7 +134,7 @@ def axes(mapped: Tensor) -> Tensor:
 
 
 def choose_head(name: str) -> Chosen:
-    """The head whose map has the largest norm, on the beginning of the built-in text."""
+    """Choose the head whose map has the largest norm, on the beginning of the built-in text."""
     every = maps(name)
     head = int(torch.linalg.matrix_norm(every, 2).argmax())
     left, values, _ = torch.linalg.svd(every[head])
@@ -205,14 +205,14 @@ def _mean(values: np.ndarray) -> float:
 def together(
     values: Mapping[str, np.ndarray], number: Callable[[np.ndarray], float], seed: int
 ) -> dict[str, Interval]:
-    """A number of each model, with intervals that hold together."""
+    """Return a number of each model, with intervals that hold together."""
     return {
         name: bootstrap(one, number, seed, comparisons=len(values)) for name, one in values.items()
     }
 
 
 def judge_aligned(parts: Mapping[str, Arrays], seed: int) -> Verdict:
-    """Whether direction decides, or length has a say."""
+    """Judge whether direction decides, or length has a say."""
     found = together({name: one["aligned"] for name, one in parts.items()}, _mean, seed)
     said = ", ".join(f"{share} of rows in {name}" for name, share in found.items())
     chance = _mean(1 / np.arange(KEYS, TOKENS + 1))
@@ -228,7 +228,7 @@ def judge_aligned(parts: Mapping[str, Arrays], seed: int) -> Verdict:
 
 
 def judge_cones(parts: Mapping[str, Arrays], seed: int) -> Verdict:
-    """Queries among themselves, keys among themselves, and the two."""
+    """Judge queries among themselves, keys among themselves, and the two."""
     told = []
     gaps = together(
         {
@@ -256,13 +256,13 @@ def judge_cones(parts: Mapping[str, Arrays], seed: int) -> Verdict:
 
 
 def ratios(values: np.ndarray) -> np.ndarray:
-    """The longest over the shortest semi-axis that is there, head by head."""
+    """Return the longest over the shortest semi-axis that is there, head by head."""
     there = values > 1e-6 * values[:, :1]
     return np.asarray([one[0] / one[kept][-1] for one, kept in zip(values, there, strict=True)])
 
 
 def judge_ball(semi: Mapping[str, np.ndarray], seed: int) -> Verdict:
-    """Semi-axes of the image of the unit ball."""
+    """Judge semi-axes of the image of the unit ball."""
     found = together({name: ratios(values) for name, values in semi.items()}, _median, seed)
     said = ", ".join(f"{ratio} in {name}" for name, ratio in found.items())
     rank = int((semi[MODELS[0]] > 1e-6 * semi[MODELS[0]][:, :1]).sum(1).max())
@@ -280,7 +280,7 @@ def judge_ball(semi: Mapping[str, np.ndarray], seed: int) -> Verdict:
 
 
 def judge_ordered(parts: Mapping[str, Arrays], seed: int) -> Verdict:
-    """The size of scores behind a norm."""
+    """Judge the size of scores behind a norm."""
     found = together({name: one["score"].max(1) for name, one in parts.items()}, _median, seed)
     said = ", ".join(f"{score} in {name}" for name, score in found.items())
     return Verdict(
@@ -295,7 +295,7 @@ def judge_ordered(parts: Mapping[str, Arrays], seed: int) -> Verdict:
 
 
 def judge_sphere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
-    """The length of what attention reads."""
+    """Judge the length of what attention reads."""
     found = together({name: one["radius"] for name, one in parts.items()}, _mean, seed)
     said = ", ".join(f"{radius} in {name}" for name, radius in found.items())
     width = patient(MODELS[0]).config.hidden_size
@@ -310,7 +310,7 @@ def judge_sphere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
 
 
 def plot_ball(one: Chosen) -> Picture:
-    """The ellipse of the two leading directions, with the tokens that were mapped."""
+    """Plot the ellipse of the two leading directions, with the tokens that were mapped."""
     turn = np.linspace(0, 2 * np.pi, 181)
     first, second = (float(value) for value in one.values[:2])
     circle = Curve(
@@ -339,7 +339,7 @@ def plot_ball(one: Chosen) -> Picture:
 
 
 def plot_angles(one: Chosen) -> Picture:
-    """Queries and keys in the plane of their two leading directions."""
+    """Plot queries and keys in the plane of their two leading directions."""
     both = torch.cat([one.query, one.key])
     right = torch.linalg.svd(both, full_matrices=False).Vh[:2]
     clouds = [
@@ -360,7 +360,7 @@ def plot_angles(one: Chosen) -> Picture:
 
 
 def plot_axes(semi: Mapping[str, np.ndarray]) -> Picture:
-    """Semi-axes of the images, over heads."""
+    """Plot semi-axes of the images, over heads."""
     lines = []
     for kind, (name, values) in enumerate(semi.items()):
         rank = int((values > 1e-6 * values[:, :1]).sum(1).min())

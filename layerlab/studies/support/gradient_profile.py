@@ -14,7 +14,7 @@ Json = Mapping[str, Any]
 
 
 def pictures(gradients: Sequence[Json]) -> tuple[Picture, ...]:
-    """The norm by block, for each arm; none where no claim is on gradients."""
+    """Return the norm by block, for each arm; none where no claim is on gradients."""
     if not gradients:
         return ()
     arms = _by_arm(gradients)
@@ -71,7 +71,7 @@ def _curve(name: str, runs: Sequence[Json], time: str, number: int) -> Curve:
 
 
 def _spread(runs: Sequence[Json], time: str, block: int) -> tuple[float, float, float]:
-    """Mean, smallest and largest logarithm over the seeds."""
+    """Return mean, smallest and largest logarithm over the seeds."""
     values = [run[time][block] for run in runs]
     return sum(values) / len(values), min(values), max(values)
 

@@ -34,7 +34,7 @@ def overlap(length: int) -> str:
 
 @once
 def patient(name: str) -> "LoadedModel":
-    """A built-in model, loaded once."""
+    """Return a built-in model, loaded once."""
     # Late: the list of studies needs no transformers.
     from layerlab.loading.model import subject
 
@@ -43,14 +43,14 @@ def patient(name: str) -> "LoadedModel":
 
 @once
 def tokens_of(name: str) -> Tensor:
-    """The built-in text as a built-in model reads it."""
+    """Return the built-in text as a built-in model reads it."""
     tokenizer: Any = patient(name).tokenizer
     found = tokenizer(builtin.SAMPLE.read_text("utf-8"), verbose=False)["input_ids"]
     return torch.tensor(found)
 
 
 def excerpts(draw: Draw, name: str, length: int, each: int = 1) -> Tensor:
-    """Token ids of a built-in model: `each` passages for every draw, one below the other."""
+    """Return token ids of a built-in model: `each` passages for every draw, one below the other."""
     whole = tokens_of(name)
     starts = torch.randint(len(whole) - length, (draw.count * each,), generator=draw.generator)
     return torch.stack([whole[start : start + length] for start in starts.tolist()])

@@ -80,7 +80,10 @@ Read = Callable[[Twin], dict[str, Any]]
 
 
 def recipe(arm: str, seed: int, *, layers: int, width: int, updates: int) -> Any:
-    """What one model is trained by; the plain one beside it says how many parameters it has."""
+    """Return what one model is trained by.
+
+    The plain one beside it says how many parameters it has.
+    """
     from layerlab.recipes.training import make_recipe
 
     return make_recipe(
@@ -108,7 +111,7 @@ def recipe(arm: str, seed: int, *, layers: int, width: int, updates: int) -> Any
 
 
 def parameters(variant: str = PLAIN, *, layers: int, width: int) -> int:
-    """How many a model of these sizes has; where an arm is matched to it, about as many."""
+    """Return how many a model of these sizes has; where an arm is matched to it, about as many."""
     # Late: a list of studies needs nothing that trains.
     from layerlab.model.cost.cost import account
     from layerlab.model.design import design
@@ -146,7 +149,7 @@ def train_one(arm: str, seed: int, **sizes: int) -> Twin:
 
 
 def gather_arms(work: StudyContext, arms: Sequence[str]) -> tuple[Parts, tuple[str, ...]]:
-    """Loss and layers of every arm, seed by seed, and what a reader has to know of them."""
+    """Gather loss and layers of every arm, seed by seed, and what a reader has to know of them."""
     seeds = seeds_of(work)
     found, notes = kept_readings(
         work, [(arm, seed) for arm in arms for seed in seeds], depth, kind="depth"
@@ -164,7 +167,7 @@ def gather_arms(work: StudyContext, arms: Sequence[str]) -> tuple[Parts, tuple[s
 def kept_readings(
     work: StudyContext, jobs: Sequence[Job], read: Read, *, kind: str, asked: str = ""
 ) -> tuple[dict[Job, dict[str, Any]], list[str]]:
-    """What is read of every model, and what came otherwise than by training it now.
+    """Return what is read of every model, and what came otherwise than by training it now.
 
     Readings that lie among the runs are taken from there. Others are trained for and left there;
     the fast mode trains small models for them instead, and leaves nothing.
@@ -224,17 +227,17 @@ def kept_readings(
 
 
 def _hours(stored: Mapping[str, Any] | None, begun: float) -> float | None:
-    """How long a model took, now or when it was trained."""
+    """Return how long a model took, now or when it was trained."""
     return (time.perf_counter() - begun) / 3600 if stored is None else stored.get("hours")
 
 
 def generator_of(work: StudyContext, number: int) -> torch.Generator:
-    """The random numbers of a batch, as `StudyContext.gather` hands them out."""
+    """Return the random numbers of a batch, as `StudyContext.gather` hands them out."""
     return torch.Generator().manual_seed(int(digest([work.seed, number])[:15], 16))
 
 
 def seeds_of(work: StudyContext) -> list[int]:
-    """A seed of training for every draw."""
+    """Return a seed of training for every draw."""
     return [
         int(torch.randint(2**31, (), generator=generator_of(work, number)))
         for number in range(work.draws)
@@ -242,20 +245,23 @@ def seeds_of(work: StudyContext) -> list[int]:
 
 
 def place(runs: Path, kind: str, arm: str, seed: int, **sizes: int) -> Path:
-    """Where readings of a model lie; another recipe is another file."""
+    """Place where readings of a model lie; another recipe is another file."""
     key = recipe(arm, seed, **sizes).hash()[:8]
     return runs / RUNS / f"{kind}-{arm}-s{seed}-{key}.json"
 
 
 def depth(twin: Twin) -> dict[str, Any]:
-    """Loss, and by layer what of the features differs and their dimension."""
+    """Return loss, and by layer what of the features differs and their dimension."""
     from layerlab.studies.support.feature_statistics import depths
 
     return {"nats": twin.nats, "layers": depths(twin.subject, twin.held).tolist()}
 
 
 def _store(file: Path, text: str | None) -> dict[str, Any] | None:
-    """What an earlier training left, if it was on this text; any will do where none is named."""
+    """Return what an earlier training left, if it was on this text.
+
+    Any will do where none is named.
+    """
     if not file.is_file():
         return None
     found: dict[str, Any] = json.loads(file.read_text("utf-8"))
@@ -263,12 +269,12 @@ def _store(file: Path, text: str | None) -> dict[str, Any] | None:
 
 
 def readings(runs: Path) -> str:
-    """A hash of all that lies among the runs."""
+    """Return a hash of all that lies among the runs."""
     return digest([file.read_text("utf-8") for file in sorted((runs / RUNS).glob("*.json"))])
 
 
 def over_seeds(ours: np.ndarray, theirs: np.ndarray, comparisons: int = 1) -> Interval:
-    """Mean difference of two arms with its interval, seed by seed.
+    """Return mean difference of two arms with its interval, seed by seed.
 
     Args:
         comparisons: that are to be right together.
@@ -284,14 +290,14 @@ def over_seeds(ours: np.ndarray, theirs: np.ndarray, comparisons: int = 1) -> In
 
 
 def ratio(ours: np.ndarray, theirs: np.ndarray, comparisons: int = 1) -> Interval:
-    """Geometric mean of the quotients of two arms with its interval, seed by seed."""
+    """Return geometric mean of the quotients of two arms with its interval, seed by seed."""
     found = over_seeds(np.log(ours), np.log(theirs), comparisons)
     value, low, high = np.exp([found.value, found.low, found.high]).tolist()
     return Interval(value, low, high)
 
 
 def rows(parts: Parts) -> Iterator[dict[str, Any]]:
-    """For a table: every seed of every arm, layer by layer."""
+    """Yield the rows for a table: every seed of every arm, layer by layer."""
     for arm, part in parts.items():
         for seed, layers in enumerate(part["layers"]):
             for layer, (residual, dimension) in enumerate(layers):
@@ -306,7 +312,7 @@ def rows(parts: Parts) -> Iterator[dict[str, Any]]:
 
 
 def plot(parts: Parts, column: int) -> Picture:
-    """One quantity by layer, and the range of the seeds."""
+    """Plot one quantity by layer, and the range of the seeds."""
     lines = []
     for kind, (arm, part) in enumerate(parts.items()):
         found = part["layers"][..., column]

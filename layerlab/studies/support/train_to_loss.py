@@ -68,7 +68,7 @@ class Contest:
 
 
 def recipe(trial: Trial, *, layers: int, width: int, updates: int) -> Any:
-    """What a model is trained by; the rate stays, so that a run may stop anywhere."""
+    """Return what a model is trained by; the rate stays, so that a run may stop anywhere."""
     from layerlab.recipes.training import make_recipe
 
     every = max(1, updates // EVALUATIONS)
@@ -137,7 +137,7 @@ def train_one(trial: Trial, **sizes: int) -> Found:
 
 
 def norms(patient: Any, ids: torch.Tensor) -> list[float]:
-    """The spectral norm of attention by layer, mean over heads and passages."""
+    """Return the spectral norm of attention by layer, mean over heads and passages."""
     from layerlab.measures.quantities.spectrum import spectrum
 
     found: dict[int, list[torch.Tensor]] = {}
@@ -151,14 +151,14 @@ def norms(patient: Any, ids: torch.Tensor) -> list[float]:
 
 
 def place(runs: Path, trial: Trial, **sizes: int) -> Path:
-    """Where readings of a model lie; another recipe or target is another file."""
+    """Place where readings of a model lie; another recipe or target is another file."""
     key = recipe(trial, **sizes).hash()[:8]
     until = "sweep" if trial.target is None else f"{trial.target:.2f}"
     return runs / small_models.RUNS / f"{KIND}-{trial.arm}-s{trial.seed}-{until}-{key}.json"
 
 
 def gather_trials(work: StudyContext) -> tuple[Contest, tuple[str, ...]]:
-    """All trials, and what a reader has to know of them.
+    """Gather all trials, and what a reader has to know of them.
 
     Readings that lie among the runs are taken from there. Others are trained for and left there;
     the fast mode trains small models for them instead, and leaves nothing.
@@ -223,7 +223,10 @@ def goal(curves: Sequence[Sequence[tuple[int, float]]]) -> float:
 
 
 def _fetch(work: StudyContext, text: str, sizes: Mapping[str, int], trial: Trial) -> Found:
-    """As an earlier training left it, if it was on this text; else trained now and left there."""
+    """Return the fetch as an earlier training left it, if it was on this text.
+
+    Else trained now and left there.
+    """
     file = place(work.runs, trial, **sizes)
     found: Found = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     if found.get("text") == text:
@@ -234,7 +237,7 @@ def _fetch(work: StudyContext, text: str, sizes: Mapping[str, int], trial: Trial
 
 
 def _store(work: StudyContext, sizes: Mapping[str, int], trial: Trial) -> Found:
-    """What an earlier training left, on whatever text.
+    """Return what an earlier training left, on whatever text.
 
     Raises:
         FileNotFoundError: none did.
@@ -251,7 +254,7 @@ def _count(work: StudyContext, trial: Trial, found: Found, kept: int) -> Found:
 
 
 def _identity() -> str:
-    """Of the text: the documentation is that of the Python that runs."""
+    """Return the identity of the text: the documentation is that of the Python that runs."""
     from layerlab.data.sources import open_source
     from layerlab.recipes.training_sections import Source
 

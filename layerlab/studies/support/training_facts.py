@@ -25,7 +25,7 @@ LISTED = 3
 
 
 def runs_in(folders: Sequence[Path]) -> dict[str, Any]:
-    """How many runs, how long they took together, and on what: strict JSON values."""
+    """Return how many runs, how long they took together, and on what: strict JSON values."""
     results = [_read(folder / "result.json") for folder in folders]
     manifests = [_read(folder / "manifest.json") for folder in folders]
     return {
@@ -40,7 +40,7 @@ def runs_in(folders: Sequence[Path]) -> dict[str, Any]:
 
 
 def settings_of(folders: Sequence[Path]) -> dict[str, str]:
-    """Text, sizes and length of runs, as words: one value, or all that there are."""
+    """Return text, sizes and length of runs, as words: one value, or all that there are."""
     results = [_read(folder / "result.json") for folder in folders]
     manifests = [_read(folder / "manifest.json") for folder in folders]
     return {
@@ -76,7 +76,7 @@ def _at(content: Any, *path: str) -> Any:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """A file of a run; what an earlier version did not leave is not known."""
+    """Read a file of a run; what an earlier version did not leave is not known."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -79,7 +79,7 @@ def save(folder: Path, state: CheckpointState, keep: int) -> Path:
 
 
 def load(folder: Path) -> tuple[CheckpointState | None, list[str]]:
-    """The newest checkpoint that is whole, and a note for each that had to be passed over.
+    """Load the newest checkpoint that is whole, and a note for each that had to be passed over.
 
     Returns:
         No state where there is none, or none that is whole; the notes say which.
@@ -182,7 +182,7 @@ def _fill(folder: Path, state: CheckpointState) -> None:
 
 
 def _untied(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Each tensor once, on the CPU, and which further names it has."""
+    """Return each tensor once, on the CPU, and which further names it has."""
     first: dict[tuple[Any, ...], str] = {}
     kept, tied = {}, {}
     for name, tensor in weights.items():
@@ -200,7 +200,7 @@ def _untied(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, st
 
 
 def _plain(value: Any) -> Any:
-    """The same in types that `weights_only=True` reads back.
+    """Return the same in types that `weights_only=True` reads back.
 
     Raises:
         TypeError: something else is in it; better now than when the run is to resume.

@@ -37,7 +37,7 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(result: Mapping[str, Any]) -> str:
-    """A line for each of its values, the losses of blocks in one."""
+    """Return a line for each of its values, the losses of blocks in one."""
     lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in result.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -71,7 +71,7 @@ def _remedy(folder: Path) -> Iterator[None]:
 
 @torch.no_grad()
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
-    """A hash of all weights: equal only where every bit is."""
+    """Return a hash of all weights: equal only where every bit is."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(weights):
         digest.update(name.encode())

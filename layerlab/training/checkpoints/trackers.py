@@ -119,7 +119,7 @@ def trackers(names: Sequence[str], folder: Path, config: Mapping[str, Any]) -> T
 
 
 def values(event: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
-    """Numbers and texts of an event, under names that a tracker groups by.
+    """Return numbers and texts of an event, under names that a tracker groups by.
 
     Example:
         >>> values({"kind": "train", "update": 3, "loss": 5.0, "rate": 0.001})
@@ -147,7 +147,7 @@ def _spot(row: Mapping[str, Any]) -> str:
 
 
 def _tracker(name: str, folder: Path, key: str) -> Any:
-    """A tracker of accelerate that goes on with what has this key."""
+    """Return a tracker of accelerate that goes on with what has this key."""
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
     kind = LOGGER_TYPE_TO_CLASS[name]
@@ -163,7 +163,7 @@ def _tracker(name: str, folder: Path, key: str) -> Any:
 
 
 def _mlflow(kind: Any, project: str, folder: Path, key: str) -> Any:
-    """A run of MLflow gives itself its key, which is found again by a tag."""
+    """Return a run of MLflow gives itself its key, which is found again by a tag."""
     import mlflow
 
     if "MLFLOW_TRACKING_URI" not in os.environ:
@@ -178,13 +178,13 @@ def _mlflow(kind: Any, project: str, folder: Path, key: str) -> Any:
 
 
 def _project(folder: Path) -> str:
-    """The recipe's name: runs lie in RECIPE/runs/RUN."""
+    """Return the recipe's name: runs lie in RECIPE/runs/RUN."""
     above = folder.resolve().parents
     return above[1].name if above[0].name == "runs" else "layerlab"
 
 
 def _keys(place: Path, names: Sequence[str]) -> dict[str, Any]:
-    """A key of one's own for each tracker, the same after a resume."""
+    """Return a key of one's own for each tracker, the same after a resume."""
     try:
         known = json.loads((place / "keys.json").read_text("utf-8"))
     except (OSError, ValueError):
@@ -197,7 +197,7 @@ def _keys(place: Path, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _last(file: Path) -> dict[str, int]:
-    """The last step that was told, of each kind of event."""
+    """Return the last step that was told, of each kind of event."""
     found: dict[str, int] = {}
     if file.exists():
         for line in file.read_text("utf-8", errors="replace").splitlines():
@@ -208,7 +208,7 @@ def _last(file: Path) -> dict[str, int]:
 
 
 def _settings(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings by their paths, as what every tracker takes."""
+    """Yield settings by their paths, as what every tracker takes."""
     for name, value in content.items():
         if isinstance(value, Mapping):
             yield from _settings(value, f"{prefix}{name}.")

@@ -61,7 +61,7 @@ class Alert:
         return f"update {self.update}: {self.text}"
 
     def event(self) -> dict[str, Any]:
-        """For a journal, which knows the update."""
+        """Return the event for a journal, which knows the update."""
         content = asdict(self)
         del content["update"]
         return content

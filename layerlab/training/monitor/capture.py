@@ -145,7 +145,7 @@ class Recording:
 
 
 def _real(mask: Any, row: int) -> tuple[int, int]:
-    """From the first token that is not padding to the next that is."""
+    """Return the real from the first token that is not padding to the next that is."""
     if not isinstance(mask, Tensor) or mask.dim() != 2:
         return 0, ENDLESS
     kept = [bool(one) for one in mask[row].tolist()]
@@ -154,7 +154,7 @@ def _real(mask: Any, row: int) -> tuple[int, int]:
 
 
 def _document(positions: Any, row: int, start: int) -> int:
-    """Where positions start again, and with them another document."""
+    """Return where positions start again, and with them another document."""
     if not isinstance(positions, Tensor) or positions.dim() != 2:
         return ENDLESS
     steps = positions[row % len(positions), start:].diff()
@@ -163,14 +163,14 @@ def _document(positions: Any, row: int, start: int) -> int:
 
 
 def _unfolded(scores: Tensor | None, batch: int) -> Tensor | None:
-    """Families without a batch axis fold it into their heads."""
+    """Return families without a batch axis fold it into their heads."""
     if scores is None or len(scores) == batch:
         return scores
     return scores[0].unflatten(0, (batch, -1))
 
 
 def _take(tensor: Tensor | None, row: int, rows: slice, keys: slice | None = None) -> Tensor | None:
-    """One sequence of batch x head x token x anything; axes of length 1 are shared."""
+    """Return one sequence of batch x head x token x anything; axes of length 1 are shared."""
     if tensor is None:
         return None
     one = tensor[row % len(tensor)]

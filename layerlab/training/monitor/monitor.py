@@ -137,7 +137,7 @@ class Monitor:
     def judge(
         self, loss: Tensor | float | None = None, norm: Tensor | float | None = None
     ) -> list[Alert]:
-        """Look at a loss or a norm that the loop knows only later, or between two updates.
+        """Return look at a loss or a norm that the loop knows only later, or between two updates.
 
         Raises:
             Alarmed: there is an alarm, and `on_alarm` is "raise".
@@ -161,7 +161,10 @@ class Monitor:
         return dict(self._latest)
 
     def news(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Readings and alarms since this was last asked, as JSON values; without their update."""
+        """Return readings and alarms since this was last asked, as JSON values.
+
+        Without their update.
+        """
         rows = self._table.rows(self._told[0])
         alarms = [alarm.event() for alarm in self.alarms[self._told[1] :]]
         self._told = [len(self._table), len(self.alarms)]
@@ -170,7 +173,7 @@ class Monitor:
         return [_plain(row) for row in rows], [_plain(alarm) for alarm in alarms]
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs to go on as if never interrupted, as JSON values."""
+        """Return what a resumed run needs to go on as if never interrupted, as JSON values."""
         return {"updates": self.updates, "rules": self._rules.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -194,7 +197,7 @@ class Monitor:
         self._recording = self._within = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Monitor":
-        """A copy of the model, such as an average of its weights, is not watched."""
+        """Return a copy of the model, such as an average of its weights, is not watched."""
         return self
 
     def _arm(self) -> None:
@@ -262,7 +265,7 @@ class Monitor:
 
 
 def unwrap_model(model: nn.Module) -> tuple[PreTrainedModel, list[nn.Module]]:
-    """The model inside of DDP, torch.compile or PEFT, and all that a loop might call.
+    """Return the model inside of DDP, torch.compile or PEFT, and all that a loop might call.
 
     Raises:
         UserError: there is none of transformers.
@@ -282,7 +285,7 @@ def unwrap_model(model: nn.Module) -> tuple[PreTrainedModel, list[nn.Module]]:
 
 
 def _uncompiled() -> AbstractContextManager[Any]:
-    """Compiled parts run as they were written: hooks are heard in no other way."""
+    """Return compiled parts run as they were written: hooks are heard in no other way."""
     # What was never imported has compiled nothing, and takes seconds to import.
     if "torch._dynamo" not in sys.modules:
         return nullcontext()
@@ -295,7 +298,7 @@ def _number(value: Tensor | float | None) -> float | None:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity."""
+    """Return JSON has no infinity."""
     return {
         name: None if isinstance(value, float) and not isfinite(value) else value
         for name, value in row.items()

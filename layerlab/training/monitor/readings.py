@@ -69,7 +69,7 @@ class Reading:
             self._try("gradient", self._gradients, gradient)
 
     def summary(self) -> dict[str, float]:
-        """One number for each measure: the largest, or the smallest where small is bad."""
+        """Return one number for each measure: the largest, or the smallest where small is bad."""
         found: dict[str, list[float]] = {}
         for layer, _, measure, value in self.rows:
             if measure != "gradient" or layer is None:
@@ -167,7 +167,7 @@ def attention_norm(attended: AttentionRecord) -> HeadVector:
 
 
 def _exact(weight: Tensor) -> Tensor:
-    """Float64, or float32 where the device is quick and has all it takes."""
+    """Return Float64, or float32 where the device is quick and has all it takes."""
     weight = _whole(weight.detach())
     return weight.float() if weight.device.type == "cuda" else weight.cpu().double()
 
@@ -194,18 +194,21 @@ def _pool(measure: str, values: Tensor) -> Tensor:
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """What is sharded over several devices, in one piece; every process must ask for it."""
+    """Return what is sharded over several devices, in one piece; every process must ask for it."""
     full: Any = getattr(tensor, "full_tensor", None)
     return tensor if full is None else full()
 
 
 def _fault(call: AttentionCall) -> str | None:
-    """Why it is not plain attention; as coarse as in bfloat16, because rounding may be emulated."""
+    """Return why it is not plain attention.
+
+    As coarse as in bfloat16, because rounding may be emulated.
+    """
     return None if call.output is None else replace(call, output=call.output.bfloat16()).fault()
 
 
 def _drops(attention: nn.Module) -> bool:
-    """Whether probabilities are dropped, so that the output is not that of the scores."""
+    """Return whether probabilities are dropped, so that the output is not that of the scores."""
     if not attention.training:
         return False
     rates = [value for name, value in vars(attention).items() if "dropout" in name]

@@ -76,7 +76,7 @@ class Rules:
     active: dict[str, list[str]] = field(default_factory=dict)
 
     def state(self) -> dict[str, Any]:
-        """Everything it remembers, as JSON values."""
+        """Return everything it remembers, as JSON values."""
         return {name: getattr(self, name) for name in ("losses", "norms", "tops", "active")}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -115,7 +115,7 @@ class Rules:
         return self._fresh("reading", update, found)
 
     def _fresh(self, kind: str, update: int, found: Iterable[Finding]) -> list[Alert]:
-        """Alarms for what was not already found last time, one for each rule."""
+        """Return alarms for what was not already found last time, one for each rule."""
         found = list(found)
         before = self.active.get(kind, [])
         self.active[kind] = [one.key for one in found]
@@ -153,7 +153,7 @@ class Rules:
             )
 
     def _usual(self) -> tuple[float, float]:
-        """Above which a loss is a spike, and the running median."""
+        """Return above which a loss is a spike, and the running median."""
         if len(self.losses) < FEW:
             return inf, inf
         middle = median(self.losses)
@@ -163,7 +163,7 @@ class Rules:
         return middle + self.limits.spike * max(apart, CONSTANT * abs(middle)), middle
 
     def _norms(self, norms: Places, kind: str) -> Iterator[Finding]:
-        """Whether the logarithm of a gradient's norm stands far above its running median."""
+        """Yield whether the logarithm of a gradient's norm stands far above its running median."""
         least = self.limits.least if kind == "update" else self.limits.window
         for (layer, _), norm in norms.items():
             past = self.norms.setdefault(f"{kind}/{layer}", [])
@@ -218,7 +218,7 @@ class Rules:
                 )
 
     def _jumps(self, measure: str, what: str, values: Places) -> Iterator[Finding]:
-        """Whether something is far above its last readings, and the loss does not fall."""
+        """Yield whether something is far above its last readings, and the loss does not fall."""
         losses = self.losses
         falls = len(losses) > 1 and losses[-1] <= median(losses)
         for (layer, head), value, past in self._topmost(measure, values):
@@ -282,7 +282,7 @@ class Rules:
                 )
 
     def _topmost(self, measure: str, values: Places) -> Iterator[tuple[Place, float, list[float]]]:
-        """The largest head of each layer, and how large it was in the readings before."""
+        """Yield the largest head of each layer, and how large it was in the readings before."""
         for layer in dict.fromkeys(layer for layer, _ in values):
             place = max((one for one in values if one[0] == layer), key=lambda one: values[one])
             past = self.tops.setdefault(f"{measure}/{layer}", [])
@@ -311,7 +311,7 @@ def _infinite(measure: str, values: Places) -> Iterator[Finding]:
 
 
 def _each(values: Places, pick: Any) -> Iterator[tuple[int | None, float]]:
-    """One value for each layer."""
+    """Yield one value for each layer."""
     for layer in dict.fromkeys(layer for layer, _ in values):
         yield layer, pick(value for place, value in values.items() if place[0] == layer)
 

@@ -35,7 +35,10 @@ class Table:
             self._value.append(value)
 
     def rows(self, start: int = 0) -> list[dict[str, Any]]:
-        """As dictionaries, from one on; what has no layer or head has None there."""
+        """Return the rows as dictionaries, from one on.
+
+        What has no layer or head has None there.
+        """
         return [
             {
                 **{
@@ -49,7 +52,7 @@ class Table:
         ]
 
     def frame(self) -> "pd.DataFrame":
-        """As a table; what has no layer or head is missing there."""
+        """Return the frame as a table; what has no layer or head is missing there."""
         import pandas as pd
 
         found = pd.DataFrame({name: list(column) for name, column in self._columns.items()})

@@ -35,12 +35,12 @@ class ProjectionRows:
     heads: int
 
     def weight(self) -> Tensor:
-        """The matrix, head x head_width x width, with its gradient."""
+        """Weight the matrix, head x head_width x width, with its gradient."""
         matrix: Tensor = self.module.weight  # type: ignore[assignment]
         return self.of(matrix).unflatten(0, (self.heads, -1))
 
     def of(self, matrix: Tensor) -> Tensor:
-        """These rows of a matrix as the module keeps it, the right way round."""
+        """Return these rows of a matrix as the module keeps it, the right way round."""
         matrix = matrix.T if self.turned else matrix
         return matrix if self.rows is None else matrix[self.rows.to(matrix.device)]
 
@@ -59,7 +59,7 @@ class ProjectionRows:
                 value.mul_(all_rows if axis == value.dim() - 1 else all_rows[:, None])
 
     def _height(self, total: int) -> int:
-        """Rows of one head."""
+        """Return rows of one head."""
         return (total if self.rows is None else len(self.rows)) // self.heads
 
 
@@ -86,7 +86,7 @@ class QKHead:
 
 
 def heads_of(model: Any) -> list[QKHead]:
-    """Queries and keys of every attention layer.
+    """Return queries and keys of every attention layer.
 
     Raises:
         UserError: there are none, or a layer's cannot be told apart.
@@ -150,7 +150,7 @@ def _number(holders: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def _rows(numbers: Tensor, holders: Sequence[nn.Module]) -> ProjectionRows:
-    """Which matrix, and which of its rows, numbers were read from."""
+    """Return which matrix, and which of its rows, numbers were read from."""
     first = numbers.flatten(0, 1)[:, 0].long()
     start = 0
     for module in holders:

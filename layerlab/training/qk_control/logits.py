@@ -188,7 +188,7 @@ def _note_above(
 
 
 def _visible(mask: Any, causal: bool, scores: Tensor) -> Tensor:
-    """Which keys a query sees."""
+    """Return which keys a query sees."""
     if isinstance(mask, Tensor):
         mask = mask[..., : scores.shape[-1]]
         return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2

@@ -71,7 +71,7 @@ class QKControl:
             )
 
     def loss(self) -> Tensor | None:
-        """The penalty to be added to the loss of an update, once; None without one.
+        """Return the penalty to be added to the loss of an update, once; None without one.
 
         spectral * mean sigma_1^2 + condition * mean log(sigma_1 / sigma_r)
 
@@ -108,12 +108,15 @@ class QKControl:
         self.untold += self.clipped
 
     def told(self) -> dict[str, int]:
-        """For a journal: heads scaled down since this was last asked; nothing without `clip`."""
+        """Return the told for a journal: heads scaled down since this was last asked.
+
+        Nothing without `clip`.
+        """
         found, self.untold = self.untold, 0
         return {"clipped": found} if self.section.clip else {}
 
     def _clip(self, head: QKHead, largest: Tensor) -> int:
-        """QK-clip of one layer: how many heads were scaled down.
+        """Return QK-clip of one layer: how many heads were scaled down.
 
         gamma = clip / S for heads with S > clip. W_q and W_k are both scaled by sqrt(gamma); where
         several heads share a key, which must then stay as it is for the others, W_q by gamma. So
@@ -143,7 +146,7 @@ class QKControl:
 
 
 def _extremes(head: QKHead) -> tuple[Tensor, Tensor]:
-    """Largest and smallest singular value of every head of a layer, its scaling included."""
+    """Return largest and smallest singular value of every head of a layer, its scaling included."""
     query, key = plain(head.query.weight()), plain(head.key.weight())
     with torch.autocast(query.device.type, enabled=False):
         largest, smallest = extreme_values(query, key)
@@ -167,7 +170,7 @@ def extreme_values(query: QueryWeights, key: KeyWeights) -> tuple[HeadVector, He
 
 @torch.no_grad()
 def _vectors(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """Left and right singular vectors of the first and the last singular value."""
+    """Return left and right singular vectors of the first and the last singular value."""
     if isinstance(query, EmulatedTensor):
         with _disable_current_modes():
             return _vectors(unwrap(query), unwrap(key))
@@ -185,7 +188,7 @@ def _vectors(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def log_condition(largest: HeadVector, smallest: HeadVector) -> HeadVector:
-    """log(sigma_1 / sigma_r) of each head, as far as its precision can tell sigma_r from 0.
+    """Return log(sigma_1 / sigma_r) of each head, as far as its precision can tell sigma_r from 0.
 
     Below that the smallest counts as that much, and has no gradient. A head of zeros has 0.
     """

@@ -42,7 +42,7 @@ class Sigma(nn.Module):
         )
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The matrix that the module multiplies with."""
+        """Return the matrix that the module multiplies with."""
         factors = self.gamma / self._norms(weight)
         rows, turned = self.parts[0]
         if rows is None:
@@ -55,7 +55,10 @@ class Sigma(nn.Module):
         return weight * (each if turned else each[:, None]).to(weight.dtype)
 
     def _norms(self, weight: Tensor) -> Tensor:
-        """u^T V v of each part; elementwise and in float32, whatever autocast does to products."""
+        """Return u^T V v of each part.
+
+        Elementwise and in float32, whatever autocast does to products.
+        """
         found = []
         for number, part in enumerate(self._matrices(weight)):
             left, right = self._vectors(number)
@@ -83,7 +86,7 @@ class Sigma(nn.Module):
 
 
 def _leading(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The singular vectors of the largest singular value."""
+    """Return the singular vectors of the largest singular value."""
     left, _, right = torch.linalg.svd(matrix, full_matrices=False)
     return left[:, 0].clone(), right[0].clone()
 

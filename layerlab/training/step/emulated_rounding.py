@@ -78,7 +78,7 @@ class Rounded(Emulation):
         self.passes = passes
 
     def chosen(self, place: OpSite) -> bool:
-        """Whether results at a place are rounded now."""
+        """Return whether results at a place are rounded now."""
         if self.passes == "both":
             return super().chosen(place)
         return (self.passes == "backward") == _backward() and super().chosen(place)
@@ -99,10 +99,10 @@ class Rounded(Emulation):
 
 
 def _backward() -> bool:
-    """Whether a gradient is being computed, and no layer is run again for it."""
+    """Return whether a gradient is being computed, and no layer is run again for it."""
     return torch._C._current_autograd_node() is not None and not torch.is_grad_enabled()
 
 
 def _number(text: str) -> int:
-    """Seed of a stream that has a name."""
+    """Return seed of a stream that has a name."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1

@@ -58,7 +58,7 @@ def key_dropout(model: nn.Module, seed: int, update: int, first_row: int) -> Ite
 
 
 def _key(model: nn.Module) -> torch.Tensor:
-    """One tensor for good: a compiled layer would be compiled again for another."""
+    """Return one tensor for good: a compiled layer would be compiled again for another."""
     device = next(model.parameters()).device
     kept: Any = vars(model).get("_dropout_key")
     if kept is None or kept.device != device:

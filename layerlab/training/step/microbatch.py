@@ -22,7 +22,7 @@ _MOST = 200  # characters of what an error says
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, of the machine or of a device."""
+    """Return whether an error says that memory ran out, of the machine or of a device."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(one in str(error) for one in _SAYINGS)
@@ -72,7 +72,7 @@ def explain_memory() -> Iterator[None]:
 
 
 def _process() -> str:
-    """Which process this is, where a run has several."""
+    """Return which process this is, where a run has several."""
     joined = torch.distributed
     if not joined.is_available() or not joined.is_initialized() or joined.get_world_size() == 1:
         return ""
@@ -92,7 +92,7 @@ class MicroBatcher:
         self.size = min(size or rows, rows)
 
     def pieces(self, batch: Batch) -> Iterator[tuple[int, Batch]]:
-        """Each piece with the number of its first row."""
+        """Yield each piece with the number of its first row."""
         for first in range(0, len(batch), self.size):
             yield first, batch[first : first + self.size]
 

@@ -41,7 +41,7 @@ class NonFiniteOrigin:
 
 
 def find_origin(model: nn.Module, again: Callable[[], Tensor]) -> NonFiniteOrigin | None:
-    """Which module made the first number that is not finite.
+    """Find which module made the first number that is not finite.
 
     Of the forward pass it is the first module to give back such a number. If there is none, the
     backward pass is watched at every node of its graph; a node belongs to the innermost module
@@ -72,7 +72,7 @@ def find_origin(model: nn.Module, again: Callable[[], Tensor]) -> NonFiniteOrigi
 def explain_origin(
     found: NonFiniteOrigin | None, loss: float, update: int, train: TrainSection
 ) -> str:
-    """What the user is told, in one line."""
+    """Explain what the user is told, in one line."""
     where = str(found) if found else "when the batch was run again, everything was finite"
     what = (
         "the gradient of a finite loss is not finite"
@@ -110,7 +110,7 @@ class _Watch:
                 waiting += [before for before, _ in node.next_functions]
 
     def backward(self, loss: Tensor, weights: list[nn.Parameter]) -> str | None:
-        """The owner of the first node that makes gradients which are not finite."""
+        """Return the owner of the first node that makes gradients which are not finite."""
         found: list[str] = []
 
         def listener(name: str) -> Callable[..., None]:
@@ -158,7 +158,7 @@ def _finite(tensor: Tensor) -> bool:
 
 
 def _eager(model: nn.Module) -> AbstractContextManager[Any]:
-    """A compiled layer hears no hooks; it is run as it is written."""
+    """Return a compiled layer hears no hooks; it is run as it is written."""
     if not any(getattr(module, "_compiled_call_impl", None) for module in model.modules()):
         return nullcontext()
     stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")

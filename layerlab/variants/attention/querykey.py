@@ -96,7 +96,7 @@ class NormedAttention(Attention):
 
 
 def first_sharpness(context: int) -> float:
-    """log2(L^2 - L): a token can then give nearly all attention to one of L others.
+    """Return log2(L^2 - L): a token can then give nearly all attention to one of L others.
 
     Source: henry20, section 3.
     """
@@ -105,7 +105,7 @@ def first_sharpness(context: int) -> float:
 
 
 def _widths(site: Site, form: str) -> tuple[int, int]:
-    """Over how many features queries and keys are normed."""
+    """Return the widths over how many features queries and keys are normed."""
     shape = site.shape
     if form == "head":
         return shape.head_width, shape.head_width

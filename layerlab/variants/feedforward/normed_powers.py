@@ -16,7 +16,7 @@ from layerlab.shapes import Features
 
 
 def normed_powers(x: Features, weight: Tensor, bias: Tensor, epsilon: float) -> Features:
-    """Sum over i of a_i RMS(x^i) + a_0; i from 1 on.
+    """Return sum over i of a_i RMS(x^i) + a_0; i from 1 on.
 
     Source: zhuo24, section 2.
 
@@ -34,7 +34,7 @@ def normed_powers(x: Features, weight: Tensor, bias: Tensor, epsilon: float) -> 
 
 
 def _sum(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """The sum, and the scale of each power."""
+    """Sum the sum, and the scale of each power."""
     square = x * x
     squares = [square]
     for _ in weight[1:]:
@@ -46,7 +46,7 @@ def _sum(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> tuple[Tenso
 
 
 def _horner(x: Tensor, factors: Sequence[Tensor]) -> Tensor:
-    """Sum over i of c_i x^i, i from 0 on."""
+    """Return sum over i of c_i x^i, i from 0 on."""
     *others, last = factors
     if not others:
         return last
@@ -114,7 +114,7 @@ class _NormedPowers(torch.autograd.Function):
 def _backward_rows(
     x: Tensor, gradient: Tensor, weight: Tensor, scales: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of the features and of the weights.
+    """Return the gradients of the features and of the weights.
 
     With q_i = sum over features of g x^i, the scale s_i = (mean x^2i + epsilon)^-1/2 moves by
     -s_i^3 x^(2i - 1) i / n, so that the gradient of x is

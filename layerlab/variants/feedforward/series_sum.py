@@ -15,7 +15,7 @@ Numbers = Sequence[Tensor]
 
 
 def series(x: Features, names: Sequence[str], scales: Numbers, shifts: Numbers) -> Features:
-    """f_1(a_1 x + b_1) + sum over i > 1 of [f_i(a_i x + b_i) - f_i(b_i)].
+    """Return f_1(a_1 x + b_1) + sum over i > 1 of [f_i(a_i x + b_i) - f_i(b_i)].
 
     Source: pangu23, equation 7; the terms less their values at rest: Own.
 
@@ -48,7 +48,7 @@ def _summed(
 
 
 def resting(shift: Tensor, x: Tensor, name: str) -> Tensor:
-    """What a term gives where its argument is zero, rounded as a row of features is.
+    """Return what a term gives where its argument is zero, rounded as a row of features is.
 
     Source: Own.
     """
@@ -127,5 +127,5 @@ def _at_rest(gradient: Tensor, names: Sequence[str], numbers: Numbers, totals: N
 
 
 def _halves(numbers: Numbers) -> tuple[Numbers, Numbers]:
-    """Scales and shifts."""
+    """Return scales and shifts."""
     return numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]

@@ -33,7 +33,7 @@ SPREAD = 0.01
 
 
 def scattered(shape: torch.Size, draw: Draw) -> Tensor:
-    """Gaussian with standard deviation 0.01.
+    """Return Gaussian with standard deviation 0.01.
 
     Source: Own.
     """
@@ -41,7 +41,7 @@ def scattered(shape: torch.Size, draw: Draw) -> Tensor:
 
 
 def scattered_above(shape: torch.Size, draw: Draw) -> Tensor:
-    """Absolute values of a Gaussian with standard deviation 0.01.
+    """Return absolute values of a Gaussian with standard deviation 0.01.
 
     Source: Own.
     """
@@ -49,7 +49,7 @@ def scattered_above(shape: torch.Size, draw: Draw) -> Tensor:
 
 
 def first_only(shape: torch.Size, draw: Draw) -> Tensor:
-    """A kernel that reads the present token alone.
+    """Return a kernel that reads the present token alone.
 
     Source: Own.
     """
@@ -59,7 +59,7 @@ def first_only(shape: torch.Size, draw: Draw) -> Tensor:
 
 
 def apart(name: str) -> Start:
-    """How the shift of a further term starts: off zero, and where the gradient passes.
+    """Return how the shift of a further term starts: off zero, and where the gradient passes.
 
     Source: Own.
     """
@@ -338,7 +338,7 @@ class Siaf(Part):
 
 
 def named(chosen: Mapping[str, Any]) -> list[str]:
-    """The activation of each term.
+    """Return the activation of each term.
 
     Source: Own.
     """

@@ -85,7 +85,10 @@ class Experts(Part):
         return out
 
     def shares(self, x: Stream) -> Tensor:
-        """By how much each expert counts for each token; zero where it was not chosen."""
+        """Return the shares by how much each expert counts for each token.
+
+        Zero where it was not chosen.
+        """
         scores = self.router(x)
         exact = torch.promote_types(scores.dtype, torch.float32)
         likely = torch.softmax(scores, dim=-1, dtype=exact)

@@ -12,7 +12,7 @@ FEED_FORWARD = "x <- x + (S(u W_gate) * (u W_up)) W_down, u = RMS(x)"
 
 
 def summed(n: int) -> str:
-    """The series of n activations; of two, both are written out.
+    """Return the series of n activations; of two, both are written out.
 
     Source: pangu23, equation 7.
 
@@ -28,7 +28,7 @@ def summed(n: int) -> str:
 
 
 def series(n: int) -> Variant:
-    """The Llama block with a series of n activations on its gate.
+    """Return the Llama block with a series of n activations on its gate.
 
     Source: pangu23, Table 2.
     """
@@ -47,7 +47,7 @@ def series(n: int) -> Variant:
 
 
 def augmented(r: int) -> Variant:
-    """The Llama block with an augmented shortcut whose bottleneck is the width over r.
+    """Return the Llama block with an augmented shortcut whose bottleneck is the width over r.
 
     Source: pangu23, Table 3.
     """

@@ -18,7 +18,7 @@ from layerlab.shapes import Stream
 def joined(
     x: Stream, y: Stream, weight: Tensor, low: Tensor | None = None, up: Tensor | None = None
 ) -> Stream:
-    """The sum a y + b (x + U l), or a y + b x without U and l.
+    """Return the sum a y + b (x + U l), or a y + b x without U and l.
 
     Source: menghani24, section 2.
 

@@ -22,7 +22,7 @@ EPSILON = 1e-6  # added to mean squares: what transformers' Inkling 2 does
 
 
 def newest(shape: torch.Size, draw: Draw) -> Tensor:
-    """Weight 1 on the newest of a sequence, 0 on the others.
+    """Return weight 1 on the newest of a sequence, 0 on the others.
 
     Source: pagliardini24, section 3.
     """
@@ -94,26 +94,26 @@ class DenseFormer(Residual):
 
 
 def _finish(site: Site) -> int:
-    """How many blocks gave their output where this part reads; 0 inside of one."""
+    """Return how many blocks gave their output where this part reads; 0 inside of one."""
     if site.role == "stack":
         return site.shape.layers
     return site.layer if site.role == "attention" else 0
 
 
 def _upto(site: Site) -> range:
-    """The blocks whose inputs are in the carry after this one, counted once per block."""
+    """Return the blocks whose inputs are in the carry after this one, counted once per block."""
     return range(site.layer + 1) if site.role == "attention" else range(0)
 
 
 def _terms(finished: int, dilation: int, period: int) -> Sequence[int]:
-    """The outputs that are averaged after so many blocks, oldest first."""
+    """Return the outputs that are averaged after so many blocks, oldest first."""
     if finished == 0 or finished % period:
         return ()
     return range(finished % dilation, finished + 1, dilation)
 
 
 def _needed(site: Site, dilation: int, period: int) -> bool:
-    """Whether a later average takes what enters this block."""
+    """Return whether a later average takes what enters this block."""
     later = range(site.layer + 1, site.shape.layers + 1)
     return site.role == "attention" and any(
         site.layer in _terms(one, dilation, period) for one in later
@@ -221,7 +221,7 @@ class AttentionResiduals(Residual):
 
     @staticmethod
     def _inverse_size(x: Stream) -> Tensor:
-        """1 / root mean square, in float32 at least, which the scores take on from it."""
+        """Return 1 / root mean square, in float32 at least, which the scores take on from it."""
         exact = x.to(torch.promote_types(x.dtype, torch.float32))
         return torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + EPSILON)
 
@@ -241,19 +241,19 @@ class AttentionResiduals(Residual):
 
 
 def _done(site: Site) -> int:
-    """How many sublayers stand before this place."""
+    """Return how many sublayers stand before this place."""
     if site.role == "stack":
         return 2 * site.shape.layers
     return 2 * site.layer + (site.role == "ffn")
 
 
 def _size(shape: Shape, form: str, blocks: int) -> int:
-    """Sublayers per block."""
+    """Return sublayers per block."""
     return 1 if form == "full" else -(-2 * shape.layers // blocks)
 
 
 def _sums(done: int, size: int) -> int:
-    """Finished sums, the embedding among them, beside the one that is being built."""
+    """Return finished sums, the embedding among them, beside the one that is being built."""
     return -(-done // size)
 
 

@@ -101,7 +101,7 @@ class History(Residual):
         return y + (past if self.divisor == 1 else past / self.divisor)
 
     def _past(self, flow: Flow) -> Stream | None:
-        """The sum over earlier layers that this add joins, None while it is empty."""
+        """Return the sum over earlier layers that this add joins, None while it is empty."""
         if self.crossed:
             return flow.take("residual", "before")
         return None if self.source is None else flow.kept("residual", self.source)

@@ -132,7 +132,7 @@ class HyperConnections(ParallelStreams):
         return streams, rows, written.squeeze(-2)
 
     def _weights(self, streams: Tensor) -> tuple[Tensor, Tensor]:
-        """One row per stream: its A_m, its row of A_r, its B."""
+        """Return one row per stream: its A_m, its row of A_r, its B."""
         if not self.dynamic:
             return streams, self.static.expand(*streams.shape[:2], -1, -1)
         streams, product = self._product(streams)
@@ -140,7 +140,7 @@ class HyperConnections(ParallelStreams):
         return streams, torch.addcmul(self.static, torch.cat([alpha, beta]), torch.tanh(product))
 
     def _product(self, streams: Tensor) -> tuple[Tensor, Tensor]:
-        """The streams, and N(H) W."""
+        """Return the streams, and N(H) W."""
         norm, weight = self.norm, self.weight
         if worthwhile(streams) and bare(weight, nn.Linear) and bare(norm, LayerNorm):
             product, through, *_ = NormedRows.apply(

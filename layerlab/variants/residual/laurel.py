@@ -101,7 +101,7 @@ class Laurel(Residual):
         return bare(self.right, nn.Linear) and bare(self.norm, nn.Identity)
 
     def _augmented(self, x: Tensor, low: Tensor | None) -> Tensor:
-        """The stream x + h(x)."""
+        """Return the stream x + h(x)."""
         return x if low is None else x + self.norm(self.right(low))
 
     def _seen(self, x: Tensor, flow: Flow) -> Tensor:

@@ -55,7 +55,7 @@ class NormedProduct(torch.autograd.Function):
 
 
 def normed_product(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """W x / sqrt(mean(x^2) + epsilon), and x.
+    """Return w x / sqrt(mean(x^2) + epsilon), and x.
 
     Source: xie25, section 4.3.1, which also norms after the product.
     """
@@ -75,7 +75,7 @@ def _inverse(x: Tensor) -> Tensor:
 
 
 def doubly_stochastic(logits: Matrices, iterations: int, guard: float) -> Matrices:
-    """exp(logits), its rows and then its columns divided by their sums, again and again.
+    """Return exp(logits), its rows and then its columns divided by their sums, again and again.
 
     Rows and columns of the limit sum to 1. Columns come last, so theirs are exact.
 
@@ -227,7 +227,10 @@ class ManifoldConnections(ParallelStreams):
             return (read.unsqueeze(-2).to(streams.dtype) @ streams).squeeze(-2)
 
     def _logits(self, streams: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """In float32 at least; the norm is one number a token and comes after the product."""
+        """Return the logits in float32 at least.
+
+        The norm is one number a token and comes after the product.
+        """
         flat = streams.flatten(-2)
         flat = flat.to(torch.promote_types(flat.dtype, torch.float32))
         product, flat = normed_product(flat, self.weight.to(flat.dtype))

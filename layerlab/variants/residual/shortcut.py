@@ -25,7 +25,9 @@ ALSO_FFN = Option(
 
 
 def bottleneck(width: int, r: int | float) -> int:
-    """Width of the narrow layer: the width over r, or times r where r is a fraction; at least 1.
+    """Return width of the narrow layer: the width over r, or times r where r is a fraction.
+
+    At least 1.
 
     Source: pangu23, section 4.1.
 
@@ -37,7 +39,7 @@ def bottleneck(width: int, r: int | float) -> int:
 
 
 def circulant_block(width: int, block: int | None) -> int:
-    """Side of a circulant block; where none is given, at most a quarter of the width.
+    """Return side of a circulant block; where none is given, at most a quarter of the width.
 
     Source: tang21, block-circulant projection.
 

@@ -32,7 +32,7 @@ ALONE = Lock()
 
 
 def component(kind: str) -> str:
-    """Which component a kind of place belongs to.
+    """Return which component a kind of place belongs to.
 
     Example:
         >>> component("attn:softmax"), component("attn:context"), component("mlp.act_fn")
@@ -75,7 +75,7 @@ class Trials:
             return outputs(run, lambda: self.model(input_ids=self.ids, use_cache=False), ())[-1]
 
     def _error(self) -> Tensor:
-        """||z' - z||^2 / ||z||^2 of each passage."""
+        """Return ||z' - z||^2 / ||z||^2 of each passage."""
         seen, true = self._logits(self._run).double(), self._true.double()
         return (seen - true).square().sum((1, 2)) / true.square().sum((1, 2))
 
@@ -85,5 +85,5 @@ class Trials:
         return self._error()
 
     def keeping(self, *names: str) -> Tensor:
-        """The error where all components round but these."""
+        """Return the error where all components round but these."""
         return self.rounding(name for name in self.places if name not in names)

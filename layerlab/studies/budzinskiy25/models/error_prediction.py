@@ -28,7 +28,10 @@ NEAR = 1.25
 
 
 def one(draw: Draw, model: str, format: str) -> dict[str, Tensor]:
-    """One batch: passage x place x kind, observed over foretold; behind each block, and logits."""
+    """Return one batch: passage x place x kind, observed over foretold.
+
+    Behind each block, and logits.
+    """
     # Late: the list of studies needs no transformers.
     from layerlab.numerics.emulation.arithmetic import regime
     from layerlab.numerics.emulation.attribution import outputs
@@ -64,7 +67,7 @@ def one(draw: Draw, model: str, format: str) -> dict[str, Tensor]:
 
 
 def length(x: Tensor) -> Tensor:
-    """The norm of each passage; infinite entries make it infinite."""
+    """Return the norm of each passage; infinite entries make it infinite."""
     return x.flatten(1).norm(dim=1)
 
 
@@ -130,14 +133,14 @@ def run(work: StudyContext) -> Outcome:
 
 
 def named(places: int) -> list[str]:
-    """What is read, in order."""
+    """Return what is read, in order."""
     return [*(f"block {number}" for number in range(1, places)), "logits"]
 
 
 def medians(
     ratios: dict[tuple[str, str], np.ndarray], kind: int, seed: int
 ) -> dict[tuple[str, str, str], Interval]:
-    """Median quotient of each model and format behind its last block, and of the logits.
+    """Return median quotient of each model and format behind its last block, and of the logits.
 
     Their intervals hold together.
     """
@@ -156,7 +159,7 @@ def medians(
 def judge_near(
     ratios: dict[tuple[str, str], np.ndarray], kind: int, factor: float, claim: str, seed: int
 ) -> Verdict:
-    """Whether all medians are within a factor of what was foretold."""
+    """Judge whether all medians are within a factor of what was foretold."""
     found = medians(ratios, kind, seed)
     far = max(found, key=lambda key: max(found[key].value, 1 / found[key].value))
     models = []
@@ -176,7 +179,7 @@ def judge_near(
 
 
 def judge_telling(bounds: dict[tuple[str, str], np.ndarray]) -> Verdict:
-    """Whether a worst case that runs along leaves anything to say."""
+    """Judge whether a worst case that runs along leaves anything to say."""
     empty = {label: float((found[:, -1] >= 1).mean()) for label, found in bounds.items()}
     endless = {label: float(np.isinf(found[:, -1]).mean()) for label, found in bounds.items()}
     first = {label: float(np.median(found[:, 0])) for label, found in bounds.items()}
@@ -194,7 +197,7 @@ def judge_telling(bounds: dict[tuple[str, str], np.ndarray]) -> Verdict:
 
 
 def plot(ratios: dict[tuple[str, str], np.ndarray], format: str) -> Picture:
-    """Observed over foretold along the blocks of each model."""
+    """Plot observed over foretold along the blocks of each model."""
     lines = []
     for kind, model in enumerate(builtin.NAMES):
         found = ratios[model, format]
@@ -222,7 +225,7 @@ def plot(ratios: dict[tuple[str, str], np.ndarray], format: str) -> Picture:
 
 
 def bands(values: np.ndarray) -> dict[str, Sequence[float]]:
-    """Where most passages are."""
+    """Return where most passages are."""
     low, high = np.percentile(values, [5, 95], axis=0)
     return {"low": low.tolist(), "high": high.tolist()}
 

@@ -25,7 +25,10 @@ CLOSED = 0.25
 
 
 def one(draw: Draw, model: str, format: str, mode: str) -> dict[str, Tensor]:
-    """One batch: squared error of the logits by component, passage by passage; the last is all."""
+    """Return one batch: squared error of the logits by component, passage by passage.
+
+    The last is all.
+    """
     trials = Trials(model, excerpts(draw, model, TOKENS), format, mode)
     alone = [
         trials.rounding([name]) if name in trials.places else torch.full_like(trials.whole, 0.0)
@@ -109,7 +112,7 @@ def judge_attention(errors: dict[str, np.ndarray], seed: int, format: str) -> Ve
 
 
 def judge_stepwise(found: dict[tuple[str, str], Interval]) -> Verdict:
-    """The same where no fused kernel keeps scores and softmax in float32."""
+    """Judge the same where no fused kernel keeps scores and softmax in float32."""
     own = {name: one for (model, name), one in found.items() if model == STEPWISE}
     scores = own.pop("scores and softmax", Interval(0.0, 0.0, 0.0))
     second = max(own, key=lambda name: own[name].value)
@@ -129,7 +132,7 @@ def judge_stepwise(found: dict[tuple[str, str], Interval]) -> Verdict:
 
 
 def judge_dominant(found: dict[tuple[str, str], Interval]) -> Verdict:
-    """Whether one component is the largest in every model."""
+    """Judge whether one component is the largest in every model."""
     largest = {}
     for model in builtin.NAMES:
         own = {name: one for (where, name), one in found.items() if where == model}
@@ -152,7 +155,7 @@ def judge_dominant(found: dict[tuple[str, str], Interval]) -> Verdict:
 
 
 def judge_adding(errors: dict[str, np.ndarray], seed: int) -> Verdict:
-    """Whether the shares add up to the whole."""
+    """Judge whether the shares add up to the whole."""
     found = {model: share_of(every, list(COMPONENTS), seed) for model, every in errors.items()}
     said = ", ".join(f"{one} ({model})" for model, one in found.items())
     return Verdict(
@@ -166,7 +169,7 @@ def judge_adding(errors: dict[str, np.ndarray], seed: int) -> Verdict:
 
 
 def plot(found: dict[tuple[str, str], Interval]) -> Picture:
-    """The shares, model by model."""
+    """Plot the shares, model by model."""
     ordered = sorted(found, key=lambda key: (builtin.NAMES.index(key[0]), -found[key].value))
     shares = [
         Gap(

@@ -41,7 +41,7 @@ class Module:
 
 
 def measure(module: Module, generator: torch.Generator) -> Tensor:
-    """The numbers of one module, in the order of `COLUMNS`."""
+    """Measure the numbers of one module, in the order of `COLUMNS`."""
     f, x = module.f, module.x
     value = f(x)
     jacobian = torch.func.jacrev(f)(x).reshape(len(value), -1)

@@ -44,11 +44,11 @@ class Ensemble:
     conditioned: bool = False
 
     def start(self, draw: Draw) -> Tensor:
-        """Inputs with standard normal entries."""
+        """Return inputs with standard normal entries."""
         return draw.normal(self.tokens, self.width)
 
     def weights(self, draw: Draw) -> Weights:
-        """The matrices of one block."""
+        """Return the matrices of one block."""
         query, key, value = (
             draw.normal(self.width, self.width, deviation=self.attention) for _ in range(3)
         )
@@ -66,7 +66,7 @@ class Ensemble:
 
 
 def rounding(digits: int) -> Strict:
-    """Arithmetic of so many digits.
+    """Return arithmetic of so many digits.
 
     With more than `MOST_DIGITS` a result is rounded to float64 first, which moves one of some 2^(52
     - digits): roundings that small are for errors that have to stay small, and not for their bits.
@@ -83,7 +83,10 @@ def stack_errors(
     placement: Placement = "pre",
     changed: Callable[[Weights], Weights] = lambda weights: weights,
 ) -> Tensor:
-    """Errors after each block, draw x layer x digits x statistic; `changed` alters the weights."""
+    """Stack errors after each block, draw x layer x digits x statistic.
+
+    `changed` alters the weights.
+    """
     return run(
         [rounding(each) for each in digits],
         ensemble.start(draw),
@@ -95,7 +98,7 @@ def stack_errors(
 
 
 def by_layer(errors: np.ndarray, digits: Sequence[int], **labels: Any) -> pd.DataFrame:
-    """How each statistic is distributed over draws, per layer and digits."""
+    """Return how each statistic is distributed over draws, per layer and digits."""
     return table(
         [
             summary(
@@ -110,7 +113,7 @@ def by_layer(errors: np.ndarray, digits: Sequence[int], **labels: Any) -> pd.Dat
 
 
 def last(errors: np.ndarray, digits: Sequence[int], **labels: Any) -> pd.DataFrame:
-    """The errors of every draw after the last layer."""
+    """Return the errors of every draw after the last layer."""
     columns: Mapping[str, Any] = {
         f"{name}_{each}": errors[:, -1, place, statistic]
         for place, each in enumerate(digits)

@@ -22,7 +22,7 @@ Part = tuple[Draws, Pullback]
 
 
 def normed(arithmetic: Exact, x: Draws, norm: NormName) -> Part:
-    """The norm of `decoder` and its pullback; the gradient of an all-zero row is 0.
+    """Return the norm of `decoder` and its pullback; the gradient of an all-zero row is 0.
 
     Source: budzinskiy25, Lemma 3.6 and Lemma 3.8.
     """
@@ -44,7 +44,7 @@ def normed(arithmetic: Exact, x: Draws, norm: NormName) -> Part:
 
 
 def attend(arithmetic: Exact, x: Draws, weights: Weights) -> Part:
-    """Attention of `decoder` and its pullback.
+    """Return attention of `decoder` and its pullback.
 
     Source: budzinskiy25, Lemma 3.14.
     """
@@ -69,7 +69,7 @@ def attend(arithmetic: Exact, x: Draws, weights: Weights) -> Part:
 
 
 def feed(arithmetic: Exact, x: Draws, weights: Weights) -> Part:
-    """The two-layer perceptron of `decoder` and its pullback; ReLU has the slope 0 at 0.
+    """Return the two-layer perceptron of `decoder` and its pullback; ReLU has the slope 0 at 0.
 
     Source: budzinskiy25, Lemma 3.10.
     """
@@ -83,7 +83,7 @@ def feed(arithmetic: Exact, x: Draws, weights: Weights) -> Part:
 
 
 def block(arithmetic: Exact, x: Draws, weights: Weights, norm: NormName = "layer") -> Part:
-    """One pre-norm block, as `decoder.block` computes it, and its pullback.
+    """Return one pre-norm block, as `decoder.block` computes it, and its pullback.
 
     Source: budzinskiy25, (6) and (9).
     """

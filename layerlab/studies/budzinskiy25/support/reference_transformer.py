@@ -31,14 +31,14 @@ class Weights:
     outer: Tensor
 
     def taken(self, arithmetic: Exact) -> "Weights":
-        """The same in the carrier and the digits of an arithmetic."""
+        """Return the same in the carrier and the digits of an arithmetic."""
         return Weights(
             **{one.name: arithmetic.take(getattr(self, one.name)) for one in fields(self)}
         )
 
 
 def root_mean_square(arithmetic: Exact, x: Draws) -> Draws:
-    """R(x) = sqrt(d) x / ||x||, row by row; 0 where the row is 0.
+    """Return R(x) = sqrt(d) x / ||x||, row by row; 0 where the row is 0.
 
     Source: budzinskiy25, (8).
     """
@@ -48,7 +48,7 @@ def root_mean_square(arithmetic: Exact, x: Draws) -> Draws:
 
 
 def centre(arithmetic: Exact, x: Draws) -> Draws:
-    """C(x) = x - mean(x), row by row.
+    """Centre C(x) = x - mean(x), row by row.
 
     Source: budzinskiy25, Lemma 3.7.
     """
@@ -57,7 +57,7 @@ def centre(arithmetic: Exact, x: Draws) -> Draws:
 
 
 def layer_norm(arithmetic: Exact, x: Draws) -> Draws:
-    """N(x) = R(C(x)), row by row.
+    """Return N(x) = R(C(x)), row by row.
 
     Source: budzinskiy25, (1).
     """
@@ -68,7 +68,7 @@ NORMS: dict[str, Norm] = {"layer": layer_norm, "rms": root_mean_square}
 
 
 def softmax(arithmetic: Exact, scores: Draws) -> Draws:
-    """Causal softmax of each row, shifted by its largest allowed score.
+    """Return causal softmax of each row, shifted by its largest allowed score.
 
     Source: budzinskiy25, section 2.2.
     Differs: shifted, as every implementation is; the source's own form overflows.
@@ -82,7 +82,7 @@ def softmax(arithmetic: Exact, scores: Draws) -> Draws:
 
 
 def attention(arithmetic: Exact, x: Draws, weights: Weights) -> Draws:
-    """One causal head without an output matrix.
+    """Return one causal head without an output matrix.
 
     Source: budzinskiy25, section 2.2.
     """
@@ -95,7 +95,7 @@ def attention(arithmetic: Exact, x: Draws, weights: Weights) -> Draws:
 
 
 def perceptron(arithmetic: Exact, x: Draws, weights: Weights) -> Draws:
-    """Two matrices with a ReLU between, no bias.
+    """Return two matrices with a ReLU between, no bias.
 
     Source: budzinskiy25, (2).
     """
@@ -110,7 +110,7 @@ def block(
     norm: NormName = "layer",
     placement: Placement = "pre",
 ) -> Draws:
-    """One block; `placement` says where the norm of the attention stands.
+    """Return one block; `placement` says where the norm of the attention stands.
 
     "pre" is x + A(N(x)), "branch" x + N(A(x)), "sum" N(x + A(x)); the feed-forward is x + M(N(x))
     in all three, so that one thing differs. "post" has both norms behind their sums: N(x + A(x)),
@@ -138,7 +138,7 @@ STATISTICS = {
 
 
 def errors(observed: Draws, exact: Draws) -> Tensor:
-    """The three statistics of the error of each draw, in the order of `STATISTICS`.
+    """Return the three statistics of the error of each draw, in the order of `STATISTICS`.
 
     A component that is exactly zero has the error 0 where it was hit, infinity where not.
 
@@ -159,7 +159,7 @@ def run(
     norm: NormName = "layer",
     placement: Placement = "pre",
 ) -> Tensor:
-    """Errors of a stack after each block, draw x layer x arithmetic x statistic.
+    """Return errors of a stack after each block, draw x layer x arithmetic x statistic.
 
     Input and weights are rounded to the fewest digits of all, so that every arithmetic computes the
     same function of the same numbers, and only the operations differ.

@@ -59,7 +59,7 @@ CONTESTS = (
 
 
 def word(found: Contest) -> Word:
-    """What both splits say, of which the source does not say which it took."""
+    """Return what both splits say, of which the source does not say which it took."""
     return combine(above(found.interval(questions), 0) for questions in SPLITS.values())
 
 
@@ -98,7 +98,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def judge(found: Contest, claim: str) -> Verdict:
-    """One difference against chance."""
+    """Judge one difference against chance."""
     said = ", ".join(
         f"{found.interval(questions)} if it was the {split} split of {questions:,} questions"
         for split, questions in SPLITS.items()
@@ -114,7 +114,7 @@ def judge(found: Contest, claim: str) -> Verdict:
 
 
 def plot() -> Picture:
-    """Every contest with the interval of both splits."""
+    """Plot every contest with the interval of both splits."""
     shown = []
     for one in CONTESTS:
         for split, questions in SPLITS.items():

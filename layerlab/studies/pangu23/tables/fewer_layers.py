@@ -15,13 +15,13 @@ DIGIT = 0.005
 
 
 def count_costs(name: str, preset: str, **sizes: int) -> Account:
-    """A variant at a published shape, some sizes changed."""
+    """Count a variant at a published shape, some sizes changed."""
     found = design(name, preset=preset, sizes=sizes)
     return account(found.spec, found.shape)
 
 
 def accounting() -> dict[str, float]:
-    """Millions of parameters: where the 7B model and its baseline differ."""
+    """Return millions of parameters: where the 7B model and its baseline differ."""
     ours, plain = (count_costs(name, OURS) for name in ("pangu-pi", "llama"))
     shape = design(THEIRS).shape
     block = (
@@ -42,13 +42,13 @@ def accounting() -> dict[str, float]:
 
 
 def read_per_token(layers: int, vocab: int) -> float:
-    """Weights of blocks and head, read for each token that is decoded."""
+    """Read weights of blocks and head, read for each token that is decoded."""
     found = count_costs("llama", THEIRS, layers=layers, vocab=vocab)
     return float(found.blocks + found.head)
 
 
 def run(work: StudyContext) -> Outcome:
-    """Count, judge and draw."""
+    """Return count, judge and draw."""
     found = accounting()
     block = found["one block"]
     shown = [
@@ -74,7 +74,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def judge_pays(found: dict[str, float]) -> Verdict:
-    """Whether the modules' parameters are what three layers were given up for."""
+    """Judge whether the modules' parameters are what three layers were given up for."""
     worth = found["its modules"] / found["one block"]
     # A block has at least its attention, whatever the feed-forward is.
     most = found["its modules"] / found["attention of one block"]
@@ -91,7 +91,7 @@ def judge_pays(found: dict[str, float]) -> Verdict:
 
 
 def judge_similar(found: dict[str, float]) -> Verdict:
-    """Whether both models have the same number of parameters."""
+    """Judge whether both models have the same number of parameters."""
     ratio = found["PanGu-pi 7B"] / found["Llama 7B"]
     return Verdict(
         claim="PanGu-pi 7B has about as many parameters as Llama 7B.",
@@ -104,7 +104,7 @@ def judge_similar(found: dict[str, float]) -> Verdict:
 
 
 def judge_faster() -> Verdict:
-    """Whether the printed speed-up is more than the layers and the vocabularies give."""
+    """Judge whether the printed speed-up is more than the layers and the vocabularies give."""
     printed = LATENCY[OURS] / LATENCY[THEIRS]
     vocab, theirs = (design(name).shape.vocab for name in (OURS, THEIRS))
     plain = read_per_token(32, theirs)

@@ -45,7 +45,7 @@ Measured = Mapping[str, Any]
 
 
 def rivals(width: int) -> dict[str, tuple[Any, Any, float]]:
-    """PanGu-pi and Llama of each comparison, and the quotient of the weights that they read.
+    """Return PanGu-pi and Llama of each comparison, and the quotient of the weights that they read.
 
     Those of the 1B are no wider than the 1B.
     """
@@ -65,7 +65,10 @@ def rivals(width: int) -> dict[str, tuple[Any, Any, float]]:
 
 
 def measure_times(width: int, device: str, repetitions: int) -> dict[str, Any]:
-    """Both comparisons; a CPU's in processor time of one thread, which others do not lengthen."""
+    """Measure both comparisons.
+
+    A CPU's in processor time of one thread, which others do not lengthen.
+    """
     from layerlab.latency import measure
     from layerlab.latency.config import latency_config
 
@@ -88,7 +91,7 @@ def measure_times(width: int, device: str, repetitions: int) -> dict[str, Any]:
 
 
 def place(runs: Path, width: int, device: str = "cpu") -> Path:
-    """Where times lie."""
+    """Place where times lie."""
     kind = "" if device == "cpu" else f"{device}-"
     return (
         runs / small_models.RUNS / f"latency-{kind}{digest([width, CONTEXT, NEW, DEPTH])[:8]}.json"
@@ -96,7 +99,7 @@ def place(runs: Path, width: int, device: str = "cpu") -> Path:
 
 
 def run(work: StudyContext) -> Outcome:
-    """Time, judge and draw."""
+    """Return time, judge and draw."""
     width, device = work.options["width"], work.options["device"]
     file = place(work.runs, width, device)
     if not work.fast:
@@ -126,7 +129,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def describe_times(found: Measured) -> str:
-    """Where the times are from."""
+    """Describe where the times are from."""
     one = found[FEWER]
     machine = one["machine"]
     where = f"{machine['processor']} with {machine['threads']} thread, in processor time"
@@ -139,7 +142,7 @@ def describe_times(found: Measured) -> str:
 
 
 def check_plan(found: Measured) -> list[str]:
-    """What a reader has to know where the plan was not kept."""
+    """Check what a reader has to know where the plan was not kept."""
     pairs = found[FEWER]["ratio"]["pairs"]
     if pairs == PLANNED:
         return []
@@ -159,7 +162,10 @@ def judge_replicated(verdict: Verdict, found: Measured | None) -> Verdict:
 
 
 def quotient(found: Measured, name: str) -> Interval:
-    """Of a step of PanGu-pi and one of Llama; without an interval where there are few pairs."""
+    """Return the quotient of a step of PanGu-pi and one of Llama.
+
+    Without an interval where there are few pairs.
+    """
     ratio = found[name]["ratio"]
     low, high = ratio["low"], ratio["high"]
     if low is None or high is None:
@@ -168,18 +174,18 @@ def quotient(found: Measured, name: str) -> Interval:
 
 
 def below(found: Interval, most: float) -> Word:
-    """Whether a quotient is at most as large as said."""
+    """Return whether a quotient is at most as large as said."""
     return "holds" if found.high < most else "fails" if found.low > most else "not decided"
 
 
 def printed_ratio(name: str) -> float:
-    """The source's quotient."""
+    """Return the source's quotient."""
     pangu, llama = PRINTED[name]
     return pangu / llama
 
 
 def judge_untimed(claim: str, name: str, source: str) -> Verdict:
-    """Nothing is said where nothing was timed."""
+    """Judge nothing is said where nothing was timed."""
     return Verdict(
         claim=claim,
         word="not decided",
@@ -190,13 +196,13 @@ def judge_untimed(claim: str, name: str, source: str) -> Verdict:
 
 
 def steps(found: Measured, name: str) -> str:
-    """Both times in words."""
+    """Return both times in words."""
     pangu, llama = found[name]["milliseconds"]
     return f"a step takes {pangu:.3g} against {llama:.3g} ms"
 
 
 def judge_quicker(found: Measured | None) -> Verdict:
-    """With the layers of the source's 7B."""
+    """Judge it with the layers of the source's 7B."""
     if found is None:
         return judge_untimed(STUDY.claim, FEWER, "")
     ratio = quotient(found, FEWER)
@@ -210,7 +216,7 @@ def judge_quicker(found: Measured | None) -> Verdict:
 
 
 def judge_costs(found: Measured | None) -> Verdict:
-    """With the same layers in both."""
+    """Judge it with the same layers in both."""
     claim = "At one depth both modules of PanGu-pi cost 4 % of a step."
     if found is None:
         return judge_untimed(claim, SAME, PLACES[SAME])
@@ -226,7 +232,7 @@ def judge_costs(found: Measured | None) -> Verdict:
 
 
 def judge_explained(found: Measured | None) -> Verdict:
-    """By the weights that a token reads."""
+    """Judge it by the weights that a token reads."""
     claim = "The time of a step is that of the weights it reads, so that layers alone explain it."
     source = "Own, on pangu23, section 5.3"
     if found is None:
@@ -246,7 +252,7 @@ def judge_explained(found: Measured | None) -> Verdict:
 
 
 def rows(found: Measured | None) -> list[dict[str, Any]]:
-    """What was printed beside what was timed."""
+    """Return what was printed beside what was timed."""
     made = []
     for name in PRINTED:
         row: dict[str, Any] = {"comparison": name, "printed": printed_ratio(name)}
@@ -265,7 +271,7 @@ def rows(found: Measured | None) -> list[dict[str, Any]]:
 
 
 def plot(found: Measured | None) -> Picture:
-    """Quotients one below the other."""
+    """Plot quotients one below the other."""
     shown = []
     for name in PRINTED:
         shown.append(Gap(name=f"{name}: printed", middle=printed_ratio(name), low=None, high=None))
@@ -284,7 +290,7 @@ def plot(found: Measured | None) -> Picture:
 
 
 def inputs(runs: Path) -> list[str]:
-    """What lies there."""
+    """Return what lies there."""
     return [
         file.read_text("utf-8")
         for file in sorted((runs / small_models.RUNS).glob("latency-*.json"))

@@ -27,7 +27,7 @@ def count_costs(n: int, form: str) -> Account:
 
 
 def excess(value: float, base: float) -> float:
-    """By how many per cent a value is above its base.
+    """Return the excess by how many per cent a value is above its base.
 
     Example:
         >>> excess(3, 2)
@@ -56,7 +56,7 @@ def rows(form: str) -> list[Row]:
 
 
 def run(work: StudyContext) -> Outcome:
-    """Count, judge and draw."""
+    """Return count, judge and draw."""
     every = {form: rows(form) for form in ("affine-in", "multi-projection")}
     lines = [
         Curve(
@@ -97,7 +97,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def judge_ignored(every: dict[str, list[Row]]) -> Verdict:
-    """Whether two terms can be ignored, as counted."""
+    """Judge whether two terms can be ignored, as counted."""
     two = every["affine-in"][CHOSEN - 1]
     largest = max(float(two["parameters"]), float(two["operations"]))
     return Verdict(
@@ -113,7 +113,7 @@ def judge_ignored(every: dict[str, list[Row]]) -> Verdict:
 
 
 def judge_matrices(every: dict[str, list[Row]]) -> Verdict:
-    """Whether the same holds where every term has its matrix."""
+    """Judge whether the same holds where every term has its matrix."""
     two = every["multi-projection"][CHOSEN - 1]
     least = min(float(two["parameters"]), float(two["operations"]))
     printed = float(two["printed_latency"])
@@ -129,7 +129,7 @@ def judge_matrices(every: dict[str, list[Row]]) -> Verdict:
 
 
 def judge_steady() -> Verdict:
-    """Whether each further term costs the same time, as it costs the same count."""
+    """Judge whether each further term costs the same time, as it costs the same count."""
     steps = [PRINTED[n + 1] - PRINTED[n] for n in (1, 2, 3)]
     # Two numbers rounded to 0.01 put an error of 0.01 on each step, and 0.02 between two.
     apart = max(steps) - min(steps)

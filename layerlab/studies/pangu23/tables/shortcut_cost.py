@@ -21,19 +21,19 @@ Row = dict[str, float | int]
 
 
 def count_costs(name: str, **options: object) -> Account:
-    """A variant at the shape of the source's 1B model."""
+    """Count a variant at the shape of the source's 1B model."""
     found = design(name, preset=SIZE, options=options)
     return account(found.spec, found.shape)
 
 
 def added_parameters(r: int, form: str = "bottleneck") -> int:
-    """Parameters that a shortcut adds in all layers."""
+    """Return parameters that a shortcut adds in all layers."""
     base = count_costs("llama").parameters
     return count_costs(f"as-{r}", form=form).parameters - base
 
 
 def rows() -> list[Row]:
-    """Per cent above no shortcut: weights read for a token, and what is printed."""
+    """Return the rows per cent above no shortcut: weights read for a token, and what is printed."""
     base = count_costs("llama")
     found: list[Row] = []
     for r, milliseconds in PRINTED.items():
@@ -51,7 +51,7 @@ def rows() -> list[Row]:
 
 
 def run(work: StudyContext) -> Outcome:
-    """Count, judge and draw."""
+    """Return count, judge and draw."""
     found = rows()
     lines = [
         Curve(
@@ -91,7 +91,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def judge_sixteen() -> Verdict:
-    """The price of the bottleneck against that of a square matrix."""
+    """Judge the price of the bottleneck against that of a square matrix."""
     ratio = added_parameters(1, form="full") / added_parameters(CHOSEN)
     return Verdict(
         claim=STUDY.claim,
@@ -104,7 +104,7 @@ def judge_sixteen() -> Verdict:
 
 
 def judge_by_weights(found: list[Row]) -> Verdict:
-    """Whether the printed latencies are those of the weights that the shapes add."""
+    """Judge whether the printed latencies are those of the weights that the shapes add."""
     off: dict[int, float] = {}
     for row in found:
         # Both of the two numbers are rounded.
@@ -131,7 +131,7 @@ def judge_by_weights(found: list[Row]) -> Verdict:
 
 
 def judge_slower() -> Verdict:
-    """What the text says of the table, against the table."""
+    """Judge what the text says of the table, against the table."""
     times = [PRINTED[r] for r in sorted(PRINTED)]
     steps = [after - before for before, after in pairwise(times)]
     return Verdict(
@@ -145,7 +145,7 @@ def judge_slower() -> Verdict:
 
 
 def judge_additive() -> Verdict:
-    """Whether the two modules' latencies add up in the table of components."""
+    """Judge whether the two modules' latencies add up in the table of components."""
     apart = (SERIES - PLAIN) + (PRINTED[CHOSEN] - PLAIN) - (BOTH - PLAIN)
     return Verdict(
         claim="Series activation and augmented shortcut together cost the sum of what each costs.",

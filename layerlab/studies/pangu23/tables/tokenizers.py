@@ -38,7 +38,7 @@ PAR = 0.02
 
 
 def code(name: str) -> str:
-    """The text of a module of the standard library, or of all that a package of it holds."""
+    """Return the text of a module of the standard library, or of all that a package of it holds."""
     found = find_spec(name)
     file = None if found is None or found.origin is None else Path(found.origin)
     if file is None or file.suffix != ".py" or not file.is_file():
@@ -51,7 +51,7 @@ def code(name: str) -> str:
 
 
 def sizes(base: int) -> dict[str, int]:
-    """Entries of every vocabulary, in the proportions of the source's table."""
+    """Return entries of every vocabulary, in the proportions of the source's table."""
     from layerlab.tokenization.published_rates import TABLE
 
     printed = {row.tokenizer: row.entries for row in TABLE}
@@ -78,7 +78,7 @@ def vocabularies(base: int) -> dict[str, Any]:
 
 
 def count_tokens(draw: Draw, entries: int, characters: int) -> dict[str, Tensor]:
-    """Tokens and characters of files that nothing was learned from, under each tokenizer."""
+    """Count tokens and characters of files that nothing was learned from, under each tokenizer."""
     from layerlab.tokenization.compression import compression
 
     words = vocabularies(entries)
@@ -137,7 +137,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def published_rows() -> tuple[list[dict[str, Any]], list[str]]:
-    """The source's own table."""
+    """Return the source's own table."""
     from layerlab.tokenization.published_rates import ABOUT, TABLE
 
     rows = [
@@ -148,7 +148,10 @@ def published_rows() -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def at_hand() -> tuple[list[dict[str, Any]], list[str]]:
-    """The tokenizers of the data folder on the questions of the source; what cannot be had, why."""
+    """Return the tokenizers of the data folder on the questions of the source.
+
+    What cannot be had, why.
+    """
     from layerlab.tokenization import published_rates
 
     try:
@@ -173,7 +176,7 @@ def at_hand() -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def ratio(tokens: np.ndarray, upper: str, lower: str, seed: int) -> Interval:
-    """Tokens of all files under one tokenizer over those under another."""
+    """Return tokens of all files under one tokenizer over those under another."""
     pair = tokens[:, [KINDS.index(upper), KINDS.index(lower)]]
 
     def number(values: np.ndarray) -> float:
@@ -184,7 +187,7 @@ def ratio(tokens: np.ndarray, upper: str, lower: str, seed: int) -> Interval:
 
 
 def judge_lower(tokens: np.ndarray, seed: int) -> Verdict:
-    """Whether the extension shortens the domain's text."""
+    """Judge whether the extension shortens the domain's text."""
     found = ratio(tokens, EXTENDED, BASE, seed)
     printed = rates()
     return Verdict(
@@ -198,7 +201,7 @@ def judge_lower(tokens: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_on_par(tokens: np.ndarray, seed: int) -> Verdict:
-    """Whether a larger general vocabulary is no better."""
+    """Judge whether a larger general vocabulary is no better."""
     found, printed = ratio(tokens, EXTENDED, LARGER, seed), rates()
     asked = 1 + PAR
     return Verdict(
@@ -213,7 +216,7 @@ def judge_on_par(tokens: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_of_domain(tokens: np.ndarray, seed: int) -> Verdict:
-    """Whether any other entries would have done as well."""
+    """Judge whether any other entries would have done as well."""
     found, size = (
         ratio(tokens, EXTENDED, EQUAL, seed),
         ratio(tokens, EQUAL, BASE, seed),
@@ -230,14 +233,14 @@ def judge_of_domain(tokens: np.ndarray, seed: int) -> Verdict:
 
 
 def rates() -> dict[str, float]:
-    """As printed."""
+    """Return the rates as printed."""
     from layerlab.tokenization.published_rates import TABLE
 
     return {row.tokenizer: row.rate for row in TABLE}
 
 
 def judge_monotone() -> Verdict:
-    """Whether size alone tells the order."""
+    """Judge whether size alone tells the order."""
     from layerlab.tokenization.published_rates import TABLE
 
     pairs = [(one, other) for one in TABLE for other in TABLE if one.entries < other.entries]

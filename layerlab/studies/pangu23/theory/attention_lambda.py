@@ -34,7 +34,7 @@ ROUNDING = 1e-9
 
 
 def one(draw: Draw, tokens: int) -> dict[str, Tensor]:
-    """One batch: lambda of every head of a model, and of random matrices, by draw."""
+    """Return one batch: lambda of every head of a model, and of random matrices, by draw."""
     scores = draw.normal(tokens, tokens)
     future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
     causal = torch.softmax(scores.masked_fill(future, -torch.inf), -1)
@@ -46,7 +46,7 @@ def one(draw: Draw, tokens: int) -> dict[str, Tensor]:
 
 
 def largest(matrices: Tensor) -> Tensor:
-    """lambda, never below the true one.
+    """Return lambda, never below the true one.
 
     Example:
         >>> round(largest(torch.eye(3, dtype=torch.float64)).item(), 9)
@@ -56,7 +56,7 @@ def largest(matrices: Tensor) -> Tensor:
 
 
 def balance(matrices: Tensor) -> Tensor:
-    """Positive matrices whose rows and columns all sum to 1, rows to the last digit."""
+    """Return positive matrices whose rows and columns all sum to 1, rows to the last digit."""
     for _ in range(TURNS):
         matrices = matrices / matrices.sum(-2, keepdim=True)
         matrices = matrices / matrices.sum(-1, keepdim=True)
@@ -64,7 +64,7 @@ def balance(matrices: Tensor) -> Tensor:
 
 
 def heads(ids: Tensor) -> Tensor:
-    """Lambda of all heads in all layers, passage by passage."""
+    """Return lambda of all heads in all layers, passage by passage."""
     found: list[Tensor] = []
 
     def read(seen: Any) -> None:
@@ -76,14 +76,14 @@ def heads(ids: Tensor) -> Tensor:
 
 
 def uniform(tokens: int) -> Tensor:
-    """Every token sees all before it, and itself, alike."""
+    """Return every token sees all before it, and itself, alike."""
     return torch.ones(tokens, tokens, dtype=torch.float64).tril() / torch.arange(
         1, tokens + 1, dtype=torch.float64
     ).view(-1, 1)
 
 
 def blocks(tokens: int) -> Tensor:
-    """The first half sees its first token alone, and the second half its own first one."""
+    """Return the first half sees its first token alone, and the second half its own first one."""
     half = tokens // 2
     seen = (torch.arange(tokens) >= half).long() * half
     return torch.eye(tokens, dtype=torch.float64)[seen]
@@ -153,7 +153,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def judge_real(found: dict[int, np.ndarray], seed: int) -> Verdict:
-    """How many heads of a model contract, at the longest passages."""
+    """Judge how many heads of a model contract, at the longest passages."""
     tokens = max(found)
     values = found[tokens]
     share = bootstrap(values, lambda drawn: float((drawn < 1).mean()), seed)
@@ -174,7 +174,7 @@ def _share(share: Interval) -> str:
 
 
 def judge_doubly(found: dict[int, np.ndarray]) -> Verdict:
-    """The case that the source proves."""
+    """Judge the case that the source proves."""
     highest = max(found, key=lambda tokens: float(found[tokens].max()))
     top = maximum(found[highest])
     return Verdict(
@@ -190,7 +190,7 @@ def judge_doubly(found: dict[int, np.ndarray]) -> Verdict:
 
 
 def judge_running(lengths: list[int], values: list[float]) -> Verdict:
-    """The mildest causal attention there is."""
+    """Judge the mildest causal attention there is."""
     above = [tokens for tokens, value in zip(lengths, values, strict=True) if value > 1]
     said = ", ".join(
         f"{value:.2f} at {tokens}" for tokens, value in zip(lengths, values, strict=True)
@@ -207,7 +207,7 @@ def judge_running(lengths: list[int], values: list[float]) -> Verdict:
 
 
 def judge_unbounded(lengths: list[int], values: list[float]) -> Verdict:
-    """The worst causal attention."""
+    """Judge the worst causal attention."""
     grows = all(
         abs(value - tokens / 2) < ROUNDING * tokens
         for tokens, value in zip(lengths, values, strict=True)

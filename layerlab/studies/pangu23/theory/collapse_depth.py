@@ -28,13 +28,13 @@ TRAINED = ("llama", "pre-norm")
 
 
 def trained_depths(draw: Draw, name: str) -> dict[str, Tensor]:
-    """One batch: both quantities by layer in a built-in model."""
+    """Return one batch: both quantities by layer in a built-in model."""
     ids = excerpts(draw, name, TOKENS, EACH).view(draw.count, EACH, TOKENS)
     return {"layers": torch.stack([depths(patient(name), one) for one in ids])}
 
 
 def random_depths(draw: Draw, layers: int, width: int) -> dict[str, Tensor]:
-    """One batch: the same in random Llamas, with small and with ordinary matrices."""
+    """Return one batch: the same in random Llamas, with small and with ordinary matrices."""
     from layerlab.loading.model import subject
     from layerlab.model.build import build
 
@@ -121,7 +121,7 @@ def ratio(found: np.ndarray, quantity: int, seed: int) -> Interval:
 
 
 def judge_alike(claim: str, found: np.ndarray, seed: int, where: str) -> Verdict:
-    """Whether tokens become alike, in what differs of their size."""
+    """Judge whether tokens become alike, in what differs of their size."""
     trained = claim == STUDY.claim
     left, dimension = (ratio(found, quantity, seed) for quantity in (RESIDUAL, DIMENSION))
     start, end = (float(found[:, place, RESIDUAL].mean()) for place in (0, -1))
@@ -139,7 +139,7 @@ def judge_alike(claim: str, found: np.ndarray, seed: int, where: str) -> Verdict
 
 
 def judge_narrow(found: np.ndarray, seed: int) -> Verdict:
-    """Whether the features use ever fewer directions."""
+    """Judge whether the features use ever fewer directions."""
     left = ratio(found, DIMENSION, seed)
     means = found[..., DIMENSION].mean(0)
     widest = int(means.argmax())
@@ -159,7 +159,7 @@ def judge_narrow(found: np.ndarray, seed: int) -> Verdict:
 
 
 def plot(found: dict[str, np.ndarray], column: int) -> Picture:
-    """A line per model, with the interval of its mean."""
+    """Plot a line per model, with the interval of its mean."""
     lines = []
     for kind, (name, one) in enumerate(found.items()):
         low, high = np.percentile(one[..., column], [LOW, HIGH], axis=0)

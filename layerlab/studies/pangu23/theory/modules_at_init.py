@@ -32,7 +32,10 @@ EFFECT = 0.02
 
 
 def one(draw: Draw, layers: int, width: int) -> dict[str, Tensor]:
-    """One batch: d(0.8) over the width, variant by start by layer; weights shared by variants."""
+    """Return one batch: d(0.8) over the width, variant by start by layer.
+
+    Weights shared by variants.
+    """
     ids = excerpts(draw, "llama", TOKENS, EACH).view(draw.count, EACH, TOKENS)
     seeds = torch.randint(2**31, (draw.count,), generator=draw.generator).tolist()
     sizes = {"width": width, "layers": layers, "heads": 4, "vocab": 512, "context": TOKENS}
@@ -46,7 +49,7 @@ def one(draw: Draw, layers: int, width: int) -> dict[str, Tensor]:
 def dimensions(
     name: str, options: dict[str, Any], sizes: dict[str, Any], seed: int, ids: Tensor
 ) -> Tensor:
-    """Start by layer, of one variant."""
+    """Return start by layer, of one variant."""
     from layerlab.loading.model import subject
     from layerlab.model.build import build
 
@@ -105,7 +108,7 @@ def loss(found: np.ndarray, without: str, start: int, seed: int, comparisons: in
 
 
 def judge_limits(found: np.ndarray, seed: int) -> Verdict:
-    """The module whose absence is said to limit most."""
+    """Judge the module whose absence is said to limit most."""
     count = len(STARTS)
     losses = [loss(found, "without shortcut", start, seed, count) for start in range(count)]
     said = ", ".join(f"{one} ({label})" for one, label in zip(losses, STARTS, strict=True))
@@ -119,7 +122,7 @@ def judge_limits(found: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_series(found: np.ndarray, start: int, seed: int) -> Verdict:
-    """The module whose absence is said to lower every layer."""
+    """Judge the module whose absence is said to lower every layer."""
     lost = loss(found, "without series", start, seed)
     whole = float(found[:, 0, start, -1].mean())
     return Verdict(
@@ -134,7 +137,7 @@ def judge_series(found: np.ndarray, start: int, seed: int) -> Verdict:
 
 
 def plot(found: np.ndarray, start: int) -> Picture:
-    """A line per model."""
+    """Plot a line per model."""
     lines = [
         Curve(
             name=name,

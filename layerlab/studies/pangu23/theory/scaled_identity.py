@@ -53,7 +53,10 @@ def one(draw: Draw, layers: int, width: int) -> dict[str, Tensor]:
 
 
 def compare_weights(model: Any, scale: float, ids: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Relative residual by layer; growth of the noise against the features, and their motion."""
+    """Compare relative residual by layer.
+
+    Growth of the noise against the features, and their motion.
+    """
     weigh_shortcuts(model, scale)
     start = model.get_input_embeddings()(ids).detach()
     moved = noise * (LEVEL * start.norm() / noise.norm())
@@ -72,7 +75,7 @@ def weigh_shortcuts(model: Any, scale: float) -> None:
 
 
 def streams(model: Any, start: Tensor) -> list[Tensor]:
-    """The stream behind the embedding and behind each block."""
+    """Return the stream behind the embedding and behind each block."""
     from layerlab.observe.architecture.structure import anatomy, first_tensor
 
     found = [start]
@@ -153,12 +156,12 @@ def run(work: StudyContext) -> Outcome:
 
 
 def pair_draws(values: np.ndarray, seed: int) -> Interval:
-    """Mean of the larger weight less that of the plain shortcut, draw by draw."""
+    """Return mean of the larger weight less that of the plain shortcut, draw by draw."""
     return bootstrap(values[:, LARGER] - values[:, PLAIN], _mean, seed)
 
 
 def judge_prevents(residual: np.ndarray, seed: int) -> Verdict:
-    """Whether tokens stay apart."""
+    """Judge whether tokens stay apart."""
     last = residual[:, :, -1]
     found = pair_draws(last, seed)
     plain, larger = (float(last[:, place].mean()) for place in (PLAIN, LARGER))
@@ -173,7 +176,7 @@ def judge_prevents(residual: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_noisy(rest: np.ndarray, seed: int) -> Verdict:
-    """Whether noise grows beside the features."""
+    """Judge whether noise grows beside the features."""
     found = bootstrap(rest[:, LARGER, NOISE], _mean, seed)
     plain = bootstrap(rest[:, PLAIN, NOISE], _mean, seed)
     return Verdict(
@@ -189,7 +192,7 @@ def judge_noisy(rest: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_idle(rest: np.ndarray, seed: int) -> Verdict:
-    """Whether layers still do something."""
+    """Judge whether layers still do something."""
     pair = rest[:, [LARGER, PLAIN], MOTION]
     found = bootstrap(pair, _share, seed)
     larger, plain = (bootstrap(pair[:, place], _mean, seed) for place in (0, 1))

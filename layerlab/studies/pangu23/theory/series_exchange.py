@@ -32,7 +32,7 @@ FORMS: tuple[dict[str, Any], ...] = (
 
 
 def one(draw: Draw, **options: Any) -> dict[str, Tensor]:
-    """One batch: how strongly the output of each token answers to the input of each."""
+    """Return one batch: how strongly the output of each token answers to the input of each."""
     found = [influence(random_series(draw, options), draw) for _ in range(draw.count)]
     return {"influence": torch.stack(found)}
 
@@ -119,20 +119,23 @@ def run(work: StudyContext) -> Outcome:
 
 
 def backwards(influences: np.ndarray) -> np.ndarray:
-    """Mean influence by distance, over that of the token itself."""
+    """Return mean influence by distance, over that of the token itself."""
     places = range(len(influences))
     found = np.array([np.diagonal(influences, -distance).mean() for distance in places])
     return found / found[0]
 
 
 def others(influences: np.ndarray) -> float:
-    """The largest influence of one token on another, over the largest on itself; 0 is none."""
+    """Return the largest influence of one token on another, over the largest on itself.
+
+    0 is none.
+    """
     own = np.eye(influences.shape[-1], dtype=bool)
     return float(influences[..., ~own].max() / influences[..., own].max())
 
 
 def reach(influences: np.ndarray) -> int:
-    """How many tokens back an output still sees, in any draw; -1: it sees later tokens."""
+    """Return how many tokens back an output still sees, in any draw; -1: it sees later tokens."""
     if np.triu(influences, 1).any():
         return -1
     return max(
@@ -165,7 +168,7 @@ def _times(found: float) -> str:
 
 
 def judge_elementwise(parts: list[np.ndarray]) -> Verdict:
-    """The form that the source writes down and prices."""
+    """Judge the form that the source writes down and prices."""
     return _judge_absent(
         STUDY.claim,
         _of(parts, AFFINE, "scale-out"),
@@ -175,7 +178,7 @@ def judge_elementwise(parts: list[np.ndarray]) -> Verdict:
 
 
 def judge_literal(parts: list[np.ndarray]) -> Verdict:
-    """The form with a matrix for each term, of which the source says so outright."""
+    """Judge the form with a matrix for each term, of which the source says so outright."""
     return _judge_absent(
         "The series with a matrix for every term varies its input over neighbours, and so learns "
         "global information.",
@@ -186,7 +189,7 @@ def judge_literal(parts: list[np.ndarray]) -> Verdict:
 
 
 def judge_neighbours(parts: list[np.ndarray], back: list[np.ndarray], seed: int) -> Verdict:
-    """The form of the paper that the source builds on, made causal."""
+    """Judge the form of the paper that the source builds on, made causal."""
     shares: dict[int, Interval] = {}
     for options, found in zip(FORMS, back, strict=True):
         if options["form"] == LOCAL:
@@ -205,7 +208,7 @@ def judge_neighbours(parts: list[np.ndarray], back: list[np.ndarray], seed: int)
 
 
 def judge_everywhere(parts: list[np.ndarray]) -> Verdict:
-    """Whether what the convolution exchanges is global."""
+    """Judge whether what the convolution exchanges is global."""
     found = {
         int(options["n"]): reach(influences)
         for options, influences in zip(FORMS, parts, strict=True)

@@ -43,7 +43,7 @@ def one(draw: Draw, layer: int) -> dict[str, Tensor]:
 
 
 def attention_inputs(ids: Tensor, layer: int) -> Tensor:
-    """What attention reads in one layer, passage by passage."""
+    """Return what attention reads in one layer, passage by passage."""
     found: list[Tensor] = []
 
     def read(seen: Any) -> None:
@@ -76,7 +76,7 @@ def noise_and_signal(z: Tensor, theta: Tensor, noise: Tensor) -> Tensor:
 
 
 def noise_and_bound(z: float, noise: Tensor) -> tuple[float, float]:
-    """Noise diversity of relu(z + noise) at z, and its bound, with Theta = 1."""
+    """Return noise diversity of relu(z + noise) at z, and its bound, with Theta = 1."""
     start = torch.full_like(noise, z)
     change = torch.relu(start + noise) - torch.relu(start)
     return float(diversity(change)), float(noise.norm())
@@ -119,7 +119,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def judge_strict(gains: dict[str, np.ndarray]) -> Verdict:
-    """Theorem 5 as it stands, refuted by units that stay active."""
+    """Judge Theorem 5 as it stands, refuted by units that stay active."""
     noise, bound = noise_and_bound(5.0, torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
     drawn = np.stack([found[..., NOISE] for found in gains.values()])
     return Verdict(
@@ -135,7 +135,7 @@ def judge_strict(gains: dict[str, np.ndarray]) -> Verdict:
 
 
 def judge_condition() -> Verdict:
-    """Theorem 5's condition for equality, refuted by silent units."""
+    """Judge Theorem 5's condition for equality, refuted by silent units."""
     noise, bound = noise_and_bound(-5.0, torch.tensor([[1.0], [1.0]], dtype=torch.float64))
     return Verdict(
         scale=CASES,
@@ -151,7 +151,7 @@ def judge_condition() -> Verdict:
 
 
 def judge_usual(gains: dict[str, np.ndarray], seed: int) -> Verdict:
-    """What is left of the strict claim on features as they are."""
+    """Judge what is left of the strict claim on features as they are."""
     found = {
         name: bootstrap(values[:, :, SMALL, NOISE], _median, seed, comparisons=len(gains))
         for name, values in gains.items()
@@ -168,7 +168,7 @@ def judge_usual(gains: dict[str, np.ndarray], seed: int) -> Verdict:
 
 
 def robustness(gains: dict[str, np.ndarray], seed: int) -> dict[tuple[str, str], Interval]:
-    """Signal over noise behind the nonlinear path, over that behind the linear one."""
+    """Return signal over noise behind the nonlinear path, over that behind the linear one."""
     return {
         (features, name): bootstrap(
             _keep(found[:, row, SMALL]), _median, seed, comparisons=len(gains) * len(NAMES)
@@ -179,7 +179,7 @@ def robustness(gains: dict[str, np.ndarray], seed: int) -> dict[tuple[str, str],
 
 
 def judge_robust(ratios: dict[tuple[str, str], Interval], draws: int) -> Verdict:
-    """Whether the noise that is missing is more than the signal that is missing."""
+    """Judge whether the noise that is missing is more than the signal that is missing."""
     best, worst = (choose(ratios, key=lambda key: ratios[key].value) for choose in (max, min))
     return Verdict(
         claim="For the diversity that it keeps, a nonlinear shortcut lets less noise through than "
@@ -196,7 +196,7 @@ def judge_robust(ratios: dict[tuple[str, str], Interval], draws: int) -> Verdict
 
 
 def judge_even(gains: dict[str, np.ndarray], seed: int) -> Verdict:
-    """Equation 6 with its equality for noise without a mean."""
+    """Judge Equation 6 with its equality for noise without a mean."""
     found = {
         name: bootstrap(values[:, 0, SMALL, EVEN], _median, seed) for name, values in gains.items()
     }
@@ -222,7 +222,7 @@ def _keep(found: np.ndarray) -> np.ndarray:
 def plot(
     gains: dict[str, np.ndarray], ratios: dict[tuple[str, str], Interval]
 ) -> tuple[Picture, ...]:
-    """Noise by its level, and what is kept for it."""
+    """Plot noise by its level, and what is kept for it."""
     lines = []
     for kind, (features, found) in enumerate(gains.items()):
         # The activations differ alike on all features.

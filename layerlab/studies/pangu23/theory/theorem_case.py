@@ -84,13 +84,13 @@ class Part:
         return self.attention.heads**0.5 * self.values.max() * self.output
 
     def matrices(self, z: Tensor) -> Tensor:
-        """The attention matrices of features z."""
+        """Return the attention matrices of features z."""
         every = [self.attention.weights(z, head) for head in range(self.attention.heads)]
         return torch.stack(every)
 
 
 def parts(subject: "LoadedModel", ids: Tensor) -> list[Part]:
-    """Every layer of a model, for passages of that length."""
+    """Return every layer of a model, for passages of that length."""
     from layerlab.measures.support.rounding_theory import theory
 
     found: list[Part] = []
@@ -107,7 +107,7 @@ def parts(subject: "LoadedModel", ids: Tensor) -> list[Part]:
 
 
 def part(known: "Theory") -> Part:
-    """A layer with the norms of its matrices."""
+    """Return a layer with the norms of its matrices."""
     attention: Any = known.attention
     forward: Any = known.feedforward
     shared = attention.heads // len(attention.value)
@@ -158,17 +158,17 @@ class Extra:
         return self.term / spectral_bound(self.term)
 
     def sized(self, z: Tensor) -> Tensor:
-        """Noise of a tenth of the diversity of the features."""
+        """Return noise of a tenth of the diversity of the features."""
         return self.noise * (LEVEL * d(z) / self.noise.norm())
 
 
 def contraction(matrices: Tensor) -> Tensor:
-    """sqrt(lambda) of each attention matrix."""
+    """Return sqrt(lambda) of each attention matrix."""
     return spectral_bound(matrices - matrices.mean(-2, keepdim=True))
 
 
 def shortcut(z: Tensor, theta: Tensor) -> Tensor:
-    """T(Z) = gelu(Z Theta)."""
+    """Return T(Z) = gelu(Z Theta)."""
     return torch.nn.functional.gelu(z @ theta)
 
 
@@ -206,7 +206,7 @@ def single(layer: Part, z: Tensor, f: Tensor, stream: Tensor, extra: Extra) -> T
 
 
 def _grow(factor: Tensor, extra: Extra) -> Tensor:
-    """The factor of Theorem 4."""
+    """Return the factor of Theorem 4."""
     return factor + 1 + GELU.lipschitz * extra.norm
 
 
@@ -225,7 +225,7 @@ def _activate(layer: Part, f: Tensor) -> list[Tensor]:
 
 
 def _feedforward(layer: Part, f: Tensor) -> list[Tensor]:
-    """Theorem 3 on a plain feed-forward; and on a gated one, of which it does not speak."""
+    """Return Theorem 3 on a plain feed-forward; and on a gated one, of which it does not speak."""
     constant = activation(layer.feedforward.activation).lipschitz
     bound = constant * layer.inward * layer.outward * d(f)
     ratio = d(layer.feedforward.value(f)) / bound
@@ -260,7 +260,7 @@ def _series(layer: Part, f: Tensor, extra: Extra) -> Tensor:
 
 
 def _sum(layer: Part, f: Tensor, extra: Extra) -> tuple[Tensor, Tensor]:
-    """A series of two terms, and the factor of its bound."""
+    """Sum a series of two terms, and the factor of its bound."""
     kind, forward = activation(layer.feedforward.activation), layer.feedforward
     further = f @ extra.direction * layer.inward
     inner = kind.value(_inner(layer, f)) + kind.value(further)
@@ -269,7 +269,7 @@ def _sum(layer: Part, f: Tensor, extra: Extra) -> tuple[Tensor, Tensor]:
 
 
 def stack_statements(layers: Sequence[Part], start: Tensor, extra: Extra) -> Tensor:
-    """The statements in depth, on the layers' own maps without norms and other shortcuts.
+    """Stack the statements in depth, on the layers' own maps without norms and other shortcuts.
 
     As the source has them: the largest factor of any layer, to the power of the layers.
     """
@@ -295,7 +295,7 @@ def stack_statements(layers: Sequence[Part], start: Tensor, extra: Extra) -> Ten
 
 
 def _repeat(layers: Sequence[Part], z: Tensor, extra: Extra | None) -> tuple[Tensor, Tensor]:
-    """Attention upon attention, augmented or not, and the largest factor of a layer."""
+    """Return attention upon attention, augmented or not, and the largest factor of a layer."""
     factors = []
     for layer in layers:
         factor = contraction(layer.matrices(z)).max() * layer.size

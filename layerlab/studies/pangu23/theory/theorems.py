@@ -44,7 +44,7 @@ Found = dict[str, dict[str, np.ndarray]]
 
 
 def one(draw: Draw, model: str, trained: bool, tokens: int) -> dict[str, Tensor]:
-    """One batch: every statement on every layer, and on the stack."""
+    """Return one batch: every statement on every layer, and on the stack."""
     ids = excerpts(draw, model, tokens)
     if trained:
         subject, layers = patient(model), trace_layers(model, tokens)
@@ -65,12 +65,12 @@ def one(draw: Draw, model: str, trained: bool, tokens: int) -> dict[str, Tensor]
 
 @once
 def trace_layers(name: str, tokens: int) -> list[Part]:
-    """The layers of a built-in model."""
+    """Trace the layers of a built-in model."""
     return parts(patient(name), torch.arange(tokens))
 
 
 def twin(name: str, seed: int) -> "LoadedModel":
-    """A built-in model as it was before its training, from another seed."""
+    """Return a built-in model as it was before its training, from another seed."""
     from layerlab.loading.model import subject
     from layerlab.studies.support.builtin_architectures import Recipe, build
 
@@ -80,7 +80,7 @@ def twin(name: str, seed: int) -> "LoadedModel":
 def state_all(
     subject: "LoadedModel", layers: list[Part], ids: Tensor, extra: Extra
 ) -> tuple[Tensor, Tensor]:
-    """Every statement on one passage."""
+    """Return every statement on one passage."""
     rows: list[Tensor] = []
     starts: list[Tensor] = []
 
@@ -141,7 +141,7 @@ def split(part: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def tightness(model: str, ratios: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """A row per statement: in how many cases it holds, and how near it comes."""
+    """Return a row per statement: in how many cases it holds, and how near it comes."""
     rows = []
     for name, values in ratios.items():
         limit = ROUNDING if name == EQUALITY else 1 + ROUNDING
@@ -164,7 +164,7 @@ def tightness(model: str, ratios: dict[str, np.ndarray]) -> list[dict[str, Any]]
 
 
 def pool_cases(found: Found, name: str, trained: bool | None = None) -> np.ndarray:
-    """All cases of a statement, draw x layer of every model that has it."""
+    """Pool all cases of a statement, draw x layer of every model that has it."""
     kinds = {None: "", True: "trained", False: "random"}
     chosen = [
         ratios[name]
@@ -175,7 +175,7 @@ def pool_cases(found: Found, name: str, trained: bool | None = None) -> np.ndarr
 
 
 def judge_printed(found: Found, seed: int) -> Verdict:
-    """The literal statement: Theorem 1 has a factor too many."""
+    """Judge the literal statement: Theorem 1 has a factor too many."""
     z, output = torch.eye(4, dtype=torch.float64), 0.5
     # A = I and W = I: lambda and s are 1.
     counter = float(diversity(z) / (output * diversity(z)))
@@ -197,7 +197,7 @@ def judge_printed(found: Found, seed: int) -> Verdict:
 
 
 def judge_corrected(found: Found) -> Verdict:
-    """All inequalities, the slips mended."""
+    """Judge all inequalities, the slips mended."""
     every = {
         name: pool_cases(found, name)
         for name in (*SINGLE, *STACKED)
@@ -219,7 +219,7 @@ def judge_corrected(found: Found) -> Verdict:
 
 
 def judge_gated(found: Found) -> Verdict:
-    """Theorem 3 for the feed-forward that the source's own models have."""
+    """Judge Theorem 3 for the feed-forward that the source's own models have."""
     near, far = (maximum(pool_cases(found, name, True)) for name in (GATED, FAR))
     return Verdict(
         claim="Theorem 3 covers the gated feed-forward of the source's models.",
@@ -250,7 +250,7 @@ def judge_strict() -> Verdict:
 
 
 def judge_scales() -> Verdict:
-    """Theorem 7 for a series with scales, as the source writes the series first."""
+    """Judge Theorem 7 for a series with scales, as the source writes the series first."""
     z = torch.tensor([[1.0], [2.0]])
     gain = float((3 * z - (3 * z).mean()).norm() / (z - z.mean()).norm())
     return Verdict(
@@ -266,7 +266,7 @@ def judge_scales() -> Verdict:
 
 
 def judge_ceiling() -> Verdict:
-    """Whether a factor above one keeps features apart."""
+    """Judge whether a factor above one keeps features apart."""
     z = torch.eye(4)
     left = z + (-z) + torch.relu(z @ torch.zeros(4, 4))
     return Verdict(
@@ -282,7 +282,7 @@ def judge_ceiling() -> Verdict:
 
 
 def judge_usual(found: Found, seed: int) -> Verdict:
-    """Whether attention usually contracts by its constants."""
+    """Judge whether attention usually contracts by its constants."""
     real = bootstrap(pool_cases(found, SMALL, trained=True), _below, seed)
     random = bootstrap(pool_cases(found, SMALL, trained=False), _below, seed)
     middle = float(np.median(pool_cases(found, SMALL, trained=True)))
@@ -298,7 +298,7 @@ def judge_usual(found: Found, seed: int) -> Verdict:
 
 
 def judge_telling(found: Found, seed: int) -> Verdict:
-    """Whether the bounds in depth are near anything."""
+    """Judge whether the bounds in depth are near anything."""
     middle = {name: bootstrap(pool_cases(found, name, True), _median, seed) for name in STACKED}
     said = ", ".join(f"{one} of the bound of {name}" for name, one in middle.items())
     best = max(one.high for one in middle.values())
@@ -325,7 +325,7 @@ def _below(values: np.ndarray) -> float:
 
 
 def plot(found: Found) -> Picture:
-    """How near every statement comes to its bound."""
+    """Plot how near every statement comes to its bound."""
     names = [name for name in SINGLE if name not in (*CONSTANTS, EQUALITY, FAR)]
     shown = []
     for name in names:

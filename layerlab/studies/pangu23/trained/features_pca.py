@@ -46,7 +46,7 @@ FIRST, SECOND, THIRD, COSINE, APART, KEPT = range(len(COLUMNS))
 
 
 def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
-    """Layer x quantity of some passages together, and where the most frequent tokens lie.
+    """Read layer x quantity of some passages together, and where the most frequent tokens lie.
 
     `first`, `second` and `third` are shares of the variance, `kept` is the first of them where no
     token is left out; `cosine` is between the tokens of a passage, `apart` that of the clusters.
@@ -92,13 +92,13 @@ def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
 
 
 def ours(draw: Draw, name: str) -> dict[str, Tensor]:
-    """One batch: a built-in model."""
+    """Return one batch: a built-in model."""
     ids = excerpts(draw, name, TOKENS, EACH).view(draw.count, EACH, TOKENS)
     return {"layers": torch.stack([read(patient(name), one)[0] for one in ids])}
 
 
 def of_twin(one: small_models.Twin) -> dict[str, Any]:
-    """The same of a twin, on the text that was held out."""
+    """Return the same of a twin, on the text that was held out."""
     found, drawn = read(one.subject, one.held)
     return {"nats": one.nats, "layers": found.tolist(), **drawn}
 
@@ -151,32 +151,32 @@ def run(work: StudyContext) -> Outcome:
 
 
 def three(part: Arrays) -> np.ndarray:
-    """Share of the first three components: seed by block."""
+    """Return share of the first three components: seed by block."""
     return np.asarray(part["layers"][:, 1:, [FIRST, SECOND, THIRD]].sum(-1))
 
 
 def column(part: Arrays, number: int) -> np.ndarray:
-    """Seed by block."""
+    """Return seed by block."""
     return np.asarray(part["layers"][:, 1:, number])
 
 
 def together(found: list[Interval], asked: float, neutral: float) -> Word:
-    """All of them have to be as said, and one that is not is enough."""
+    """Return all of them have to be as said, and one that is not is enough."""
     return each(above(one, asked, neutral) for one in found)
 
 
 def seeds(parts: small_models.Parts) -> str:
-    """Unit of what twins tell."""
+    """Return unit of what twins tell."""
     return f"{len(parts[FULL]['layers'])} seeds of training"
 
 
 def describe(found: list[Interval], arms: tuple[str, ...]) -> str:
-    """One after the other."""
+    """Describe one after the other."""
     return ", ".join(f"{one} in {arm}" for arm, one in zip(arms, found, strict=True))
 
 
 def judge_diverse(parts: small_models.Parts) -> Verdict:
-    """The share of the variance that three directions hold."""
+    """Judge the share of the variance that three directions hold."""
     own = three(parts[FULL]).mean(1)
     found = [small_models.ratio(three(parts[arm]).mean(1), own, len(OTHERS)) for arm in OTHERS]
     return Verdict(
@@ -190,7 +190,7 @@ def judge_diverse(parts: small_models.Parts) -> Verdict:
 
 
 def judge_isotropic(parts: small_models.Parts) -> Verdict:
-    """The mean cosine between tokens."""
+    """Judge the mean cosine between tokens."""
     own = column(parts[FULL], COSINE).mean(1)
     cosines = [column(parts[arm], COSINE).mean(1) for arm in OTHERS]
     found = [small_models.over_seeds(one, own, len(OTHERS)) for one in cosines]
@@ -206,7 +206,7 @@ def judge_isotropic(parts: small_models.Parts) -> Verdict:
 
 
 def judge_spreads(parts: small_models.Parts) -> Verdict:
-    """From every block to the next; a Llama beside it, since the source means PanGu-pi."""
+    """Judge it from every block to the next; a Llama beside it, since the source means PanGu-pi."""
     found, plain = three(parts[FULL]), three(parts[VANILLA])
     count = found.shape[1] - 1
     steps = [small_models.ratio(found[:, at], found[:, at + 1], count) for at in range(count)]
@@ -244,7 +244,7 @@ def judge_gathers(parts: small_models.Parts, arm: str) -> Verdict:
 
 
 def judge_distinct(parts: small_models.Parts) -> Verdict:
-    """How far the clusters of frequent tokens lie apart."""
+    """Judge how far the clusters of frequent tokens lie apart."""
     own = column(parts[FULL], APART).mean(1)
     others = [column(parts[arm], APART).mean(1) for arm in ABLATED]
     found = [small_models.ratio(own, one, len(ABLATED)) for one in others]
@@ -264,7 +264,7 @@ def judge_distinct(parts: small_models.Parts) -> Verdict:
 
 
 def judge_along(found: np.ndarray, seed: int) -> Verdict:
-    """The first component of a Llama that was trained longer."""
+    """Judge the first component of a Llama that was trained longer."""
     layer = int(found[:, 1:, FIRST].mean(0).argmax()) + 1
     share = bootstrap(found[:, layer, FIRST], lambda one: float(one.mean()), seed)
     return Verdict(
@@ -280,7 +280,7 @@ def judge_along(found: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_outlying(found: np.ndarray, seed: int) -> Verdict:
-    """What the first token takes for itself."""
+    """Judge what the first token takes for itself."""
     quotient = found[:, 1:, KEPT] / found[:, 1:, FIRST]
     layer = int(quotient.mean(0).argmax())
     ratio = bootstrap(quotient[:, layer], lambda one: float(one.mean()), seed)
@@ -297,7 +297,7 @@ def judge_outlying(found: np.ndarray, seed: int) -> Verdict:
 
 
 def rows(parts: small_models.Parts) -> list[dict[str, Any]]:
-    """Every seed of every twin, layer by layer."""
+    """Return every seed of every twin, layer by layer."""
     return [
         {"model": f"{arm}, twin", "seed": seed, "layer": layer, **_named(one)}
         for arm, part in parts.items()
@@ -307,7 +307,7 @@ def rows(parts: small_models.Parts) -> list[dict[str, Any]]:
 
 
 def rows_of(built: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """The mean over draws of a built-in model."""
+    """Return the mean over draws of a built-in model."""
     return [
         {"model": name, "seed": -1, "layer": layer, **_named(one)}
         for name, found in built.items()
@@ -340,7 +340,7 @@ def _lines(
 
 
 def shares(parts: small_models.Parts, built: Mapping[str, np.ndarray]) -> Picture:
-    """Three components together."""
+    """Return three components together."""
     return curves(
         "shares",
         "Share of the variance in three components (mean of seeds, of draws)",
@@ -352,7 +352,7 @@ def shares(parts: small_models.Parts, built: Mapping[str, np.ndarray]) -> Pictur
 
 
 def cosines(parts: small_models.Parts, built: Mapping[str, np.ndarray]) -> Picture:
-    """Isotropy beside it."""
+    """Return isotropy beside it."""
     return curves(
         "cosine",
         "Mean cosine between tokens (mean of seeds, of draws)",
@@ -364,7 +364,7 @@ def cosines(parts: small_models.Parts, built: Mapping[str, np.ndarray]) -> Pictu
 
 
 def cloud(arm: str, one: Mapping[str, Any], layer: str) -> Picture:
-    """The most frequent tokens in one layer of a twin."""
+    """Return the most frequent tokens in one layer of a twin."""
     from layerlab.report.figures.export import plain
 
     share = sum(one["layers"][int(layer)][place] for place in (FIRST, SECOND, THIRD))

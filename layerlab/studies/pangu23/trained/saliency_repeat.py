@@ -60,14 +60,14 @@ _ALONE = Lock()
 
 
 def texts(draw: Draw) -> list[tuple[str, str]]:
-    """Texts that end in a name, with the name; no two are alike."""
+    """Return texts that end in a name, with the name; no two are alike."""
     every = list(product(STORIES, NAMES))
     chosen = torch.randperm(len(every), generator=draw.generator)[: draw.count].tolist()
     return [(every[one][0].format(name=every[one][1]), every[one][1]) for one in chosen]
 
 
 def case(subject: "LoadedModel", text: str, name: str) -> tuple["Prompt", list[int], int]:
-    """What is asked, where the name stood before, and where it begins for the last time."""
+    """Return what is asked, where the name stood before, and where it begins for the last time."""
     from layerlab.measures.support.saliency_prompt import Prompt
 
     tokenizer: Any = subject.tokenizer
@@ -84,7 +84,7 @@ def case(subject: "LoadedModel", text: str, name: str) -> tuple["Prompt", list[i
 
 
 def look_back(subject: "LoadedModel", text: str, name: str) -> tuple[Tensor, Tensor]:
-    """The quantities of one text, and the share of every token before the last name."""
+    """Return the quantities of one text, and the share of every token before the last name."""
     from layerlab.measures.quantities.saliency import saliency
 
     asked, places, last = case(subject, text, name)
@@ -104,7 +104,7 @@ def look_back(subject: "LoadedModel", text: str, name: str) -> tuple[Tensor, Ten
 
 
 def ours(draw: Draw, name: str) -> dict[str, Tensor]:
-    """One batch of texts: a built-in model."""
+    """Return one batch of texts: a built-in model."""
     return _read(patient(name), draw)
 
 
@@ -119,7 +119,7 @@ def _read(subject: "LoadedModel", draw: Draw) -> dict[str, Tensor]:
 def twin_quantities(
     work: StudyContext, jobs: list[small_models.Job]
 ) -> tuple[list[Arrays], list[str]]:
-    """The same of twins, and what a reader has to know of them."""
+    """Return the same of twins, and what a reader has to know of them."""
 
     def read(one: small_models.Twin) -> dict[str, Any]:
         draw = Draw(count=work.draws, generator=small_models.generator_of(work, 0))
@@ -143,7 +143,7 @@ def twin_quantities(
 
 
 def stand_ins(work: StudyContext, jobs: list[small_models.Job]) -> bool:
-    """Whether models of few updates answer here: in the fast mode, where no readings lie."""
+    """Return whether models of few updates answer here: in the fast mode, where no readings lie."""
     sizes = {name: work.options[name] for name in small_models.SIZES}
     files = [small_models.place(work.runs, "saliency", *job, **sizes) for job in jobs]
     return work.fast and not all(file.is_file() for file in files)
@@ -207,7 +207,7 @@ def _quotient(pair: np.ndarray) -> float:
 
 
 def able(values: np.ndarray, seed: int) -> bool:
-    """Whether one model is right about the end in more texts than a guess would be."""
+    """Return whether one model is right about the end in more texts than a guess would be."""
     return bootstrap(values[:, RIGHT], _mean, seed).low > CHANCE
 
 
@@ -216,12 +216,12 @@ def _is_asked(pairs: list[np.ndarray], sides: tuple[int, ...], seed: int) -> boo
 
 
 def pair_words(found: list[Interval], asked: float, neutral: float) -> Word:
-    """What all pairs of twins say."""
+    """Return what all pairs of twins say."""
     return combine(above(one, asked, neutral) for one in found)
 
 
 def describe_unit(pairs: list[np.ndarray]) -> str:
-    """Unit of what twins tell."""
+    """Describe unit of what twins tell."""
     return f"{len(pairs)} pairs of twins, {len(pairs[0])} texts each"
 
 
@@ -238,7 +238,7 @@ def _right(pairs: list[np.ndarray]) -> str:
 
 
 def judge_looks(pairs: list[np.ndarray], seed: int) -> Verdict:
-    """Whether the name is looked at more."""
+    """Judge whether the name is looked at more."""
     found = [bootstrap(pair[:, :, LIFT], _quotient, seed) for pair in pairs]
     lifts = [float(np.mean([pair[:, side, LIFT] for pair in pairs])) for side in (0, 1)]
     word = pair_words(found, EFFECT, 1) if _is_asked(pairs, (0, 1), seed) else "not decided"
@@ -255,7 +255,7 @@ def judge_looks(pairs: list[np.ndarray], seed: int) -> Verdict:
 
 
 def judge_surer(pairs: list[np.ndarray], seed: int) -> Verdict:
-    """Whether the name is predicted better."""
+    """Judge whether the name is predicted better."""
     found = [bootstrap(pair[:, 0, SURE] - pair[:, 1, SURE], _mean, seed) for pair in pairs]
     return Verdict(
         claim="With both modules the model is right about the name where without them it is wrong: "
@@ -273,7 +273,7 @@ def judge_surer(pairs: list[np.ndarray], seed: int) -> Verdict:
 
 
 def judge_isotropic(pairs: list[np.ndarray], seed: int, *, decides: bool = True) -> Verdict:
-    """Whether features point in more directions; of that nobody has to know a name."""
+    """Judge whether features point in more directions; of that nobody has to know a name."""
     found = [bootstrap(pair[:, 1, COSINE] - pair[:, 0, COSINE], _mean, seed) for pair in pairs]
     cosines = [float(np.mean([pair[:, side, COSINE] for pair in pairs])) for side in (0, 1)]
     return Verdict(
@@ -290,7 +290,10 @@ def judge_isotropic(pairs: list[np.ndarray], seed: int, *, decides: bool = True)
 
 
 def judge_back(parts: Mapping[str, Arrays], seed: int) -> Verdict:
-    """Whether models that were trained longer look back at all; those that can tell are judged."""
+    """Judge whether models that were trained longer look back at all.
+
+    Those that can tell are judged.
+    """
     shares = {
         name: bootstrap(part["quantities"][:, RIGHT], _mean, seed) for name, part in parts.items()
     }
@@ -333,7 +336,7 @@ def _rows(parts: Mapping[str, Arrays], seed: int) -> list[dict[str, Any]]:
 
 
 def plot(parts: Mapping[str, Arrays], seed: int) -> Picture:
-    """The lift in every model, over texts."""
+    """Plot the lift in every model, over texts."""
     found = {
         name: bootstrap(part["quantities"][:, LIFT], _mean, seed) for name, part in parts.items()
     }
@@ -349,7 +352,7 @@ def plot(parts: Mapping[str, Arrays], seed: int) -> Picture:
 
 
 def first(work: StudyContext) -> list[str]:
-    """The tokens of the first text before its last name, those of the name in bold."""
+    """Return the tokens of the first text before its last name, those of the name in bold."""
     from layerlab.loading.token_text import token_strings
 
     subject = patient(MODELS[0])
@@ -360,7 +363,7 @@ def first(work: StudyContext) -> list[str]:
 
 
 def plot_text(parts: Mapping[str, Arrays], words: list[str]) -> Picture:
-    """One text, token by token, in all models."""
+    """Plot one text, token by token, in all models."""
     lines = []
     for kind, (name, part) in enumerate(parts.items()):
         shares = part["shares"][0]

@@ -42,12 +42,12 @@ def run(work: StudyContext) -> Outcome:
 
 
 def more(parts: small_models.Parts, ours: str, theirs: str) -> Interval:
-    """How many nats per token one arm loses more than the other."""
+    """Return how many nats per token one arm loses more than the other."""
     return small_models.over_seeds(parts[ours]["nats"], parts[theirs]["nats"])
 
 
 def judge_worse(parts: small_models.Parts) -> Verdict:
-    """Whether the larger weight hurts."""
+    """Judge whether the larger weight hurts."""
     found = more(parts, LARGER, small_models.PLAIN)
     losses = ", ".join(f"{arm} {parts[arm]['nats'].mean():.3f}" for arm in ARMS)
     return Verdict(
@@ -61,7 +61,7 @@ def judge_worse(parts: small_models.Parts) -> Verdict:
 
 
 def judge_prevents(parts: small_models.Parts) -> Verdict:
-    """Whether tokens stay apart."""
+    """Judge whether tokens stay apart."""
     last = {arm: parts[arm]["layers"][:, -1, RESIDUAL] for arm in ARMS}
     found = small_models.over_seeds(last[LARGER], last[small_models.PLAIN])
     told = ", ".join(f"{arm} {last[arm].mean():.3f}" for arm in ARMS)
@@ -76,7 +76,7 @@ def judge_prevents(parts: small_models.Parts) -> Verdict:
 
 
 def judge_wider(parts: small_models.Parts) -> Verdict:
-    """Whether features use more directions."""
+    """Judge whether features use more directions."""
     means = {arm: parts[arm]["layers"][:, 1:, DIMENSION].mean(1) for arm in ARMS}
     found = small_models.ratio(means[LARGER], means[small_models.PLAIN])
     other = small_models.ratio(means[AUGMENTED], means[small_models.PLAIN])
@@ -91,7 +91,7 @@ def judge_wider(parts: small_models.Parts) -> Verdict:
 
 
 def judge_augmented(parts: small_models.Parts) -> Verdict:
-    """Whether the nonlinear shortcut is the better remedy."""
+    """Judge whether the nonlinear shortcut is the better remedy."""
     found = more(parts, LARGER, AUGMENTED)
     return Verdict(
         claim="The augmented shortcut, which is nonlinear, trains better than the larger weight.",
