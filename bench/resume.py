@@ -36,15 +36,15 @@ context = 64
 options = {{dropout = 0.1}}
 [data]
 sources = [{{text = "python-docs"}}]
-vocab = 512
+vocab_size = 512
 [train]
-updates = {UPDATES}
-batch = 4
+max_steps = {UPDATES}
+batch_size = 4
 [evaluate]
-every = 100
-blocks = 8
+eval_steps = 100
+max_eval_blocks = 8
 [run]
-checkpoint = 5
+save_steps = 5
 """
 TIMES = {"seconds", "runtime", "tokens_per_second", "peak_memory_bytes", "resumes"}
 

@@ -34,10 +34,10 @@ UPDATES = 60
 RECIPE: dict[str, Any] = {
     "name": "runner",
     "model": {"variant": "llama", "width": 128, "layers": 4, "heads": 4, "context": 128},
-    "data": {"vocab": 1024},
-    "train": {"batch": 8},
-    "evaluate": {"blocks": 4, "every": 1_000_000},
-    "run": {"model": False, "checkpoint": 1_000_000},
+    "data": {"vocab_size": 1024},
+    "train": {"batch_size": 8},
+    "evaluate": {"max_eval_blocks": 4, "eval_steps": 1_000_000},
+    "run": {"save_model": False, "save_steps": 1_000_000},
 }
 
 Line = Callable[..., None]
@@ -71,12 +71,12 @@ def together(courses: Sequence[Course]) -> list[float]:
 
 def speeds(slots: int, updates: int) -> list[float]:
     """Tokens per second of runs side by side, one for each slot."""
-    recipe = make_recipe({**RECIPE, "train": {**RECIPE["train"], "updates": updates}})
+    recipe = make_recipe({**RECIPE, "train": {**RECIPE["train"], "max_steps": updates}})
     corpus = prepare(recipe.data)
     runs = [_seeded(recipe, seed, extent(corpus, 128)) for seed in range(slots)]
     clock = Clock()
     with tempfile.TemporaryDirectory() as out:
-        outcomes = run_all(runs, Path(out), RunSection(slots=slots, threads=1), clock)
+        outcomes = run_all(runs, Path(out), RunSection(max_parallel=slots, threads=1), clock)
     failed = [one for one in outcomes if one.result is None]
     if failed:
         raise SystemExit(failed[0].text)

@@ -156,7 +156,7 @@ def comparison(arms: int, seeds: int, **section: Any) -> Any:
     listed = [{"name": f"a{arm}", "variant": "llama"} for arm in range(arms)]
     content = {
         "name": "simulated",
-        "train": {"updates": 1},
+        "train": {"max_steps": 1},
         "compare": {"arms": listed, "seeds": list(range(seeds)), **section},
     }
     return make_recipe(content).compare
@@ -167,7 +167,7 @@ def ended(arm: int, seed: int, nats: float | None, rate: float = 1e-3) -> RunRec
     manifest = {
         "run": f"a{arm}-{seed}-{rate:g}",
         "arm": f"a{arm}",
-        "recipe": {"train": {"seed": seed, "rate": rate}},
+        "recipe": {"train": {"seed": seed, "learning_rate": rate}},
     }
     return RunRecord(manifest=manifest, result={"nats": nats, "diverged": None if nats else "NaN"})
 

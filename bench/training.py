@@ -70,7 +70,7 @@ def recipe(small: bool, device: str, **train: Any) -> TrainingRecipe:
     return make_recipe(
         {
             "model": model,
-            "data": {"sources": [{"text": "brown"}], "vocab": 2048 if small else 8192},
+            "data": {"sources": [{"text": "brown"}], "vocab_size": 2048 if small else 8192},
             "train": settings,
             "run": {"device": device},
         }
@@ -113,20 +113,20 @@ def bare(found: TrainingRecipe, folder: Path) -> Round:
     device, train = found.run.device, run.recipe.train
     model = build_model(run, torch.device(device))
     optimizer = build_optimizer(model, train)
-    block = run.recipe.data.block or 0
+    block = run.recipe.data.block_size or 0
     order = BatchOrder(corpus, block, train.seed)
     update = 0
 
     def step() -> None:
         nonlocal update
-        rows = order.batch(update, train.batch).to(device)
+        rows = order.batch(update, train.batch_size).to(device)
         for group in optimizer.param_groups:
             group["lr"] = lr_at(update, UPDATES, train)
         optimizer.zero_grad()
         logits = model(input_ids=rows.inputs, use_cache=False).logits
         loss = causal_loss(logits, rows.targets, logits.shape[-1], shift_labels=rows.targets)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), train.clip)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), train.max_grad_norm)
         optimizer.step()
         loss.item()
         update += 1
@@ -171,18 +171,18 @@ def trainer(found: TrainingRecipe, folder: Path) -> Round:
     """Transformers' Trainer with the same optimizer, clipping and schedule."""
     run, corpus = prepared(found)
     device, train = found.run.device, run.recipe.train
-    order = BatchOrder(corpus, run.recipe.data.block or 0, train.seed)
+    order = BatchOrder(corpus, run.recipe.data.block_size or 0, train.seed)
 
     def one(updates: int) -> float:
         arguments = TrainingArguments(
             output_dir=str(folder / "trainer"),
-            per_device_train_batch_size=train.batch,
+            per_device_train_batch_size=train.batch_size,
             max_steps=updates + FIRST,
-            learning_rate=train.rate,
+            learning_rate=train.learning_rate,
             lr_scheduler_type="cosine",
-            weight_decay=train.decay,
-            adam_beta2=train.beta2,
-            max_grad_norm=train.clip,
+            weight_decay=train.weight_decay,
+            adam_beta2=train.adam_beta2,
+            max_grad_norm=train.max_grad_norm,
             optim="adamw_torch_fused",
             report_to="none",
             save_strategy="no",
@@ -223,7 +223,7 @@ def loop(given: argparse.Namespace, folder: Path) -> None:
     contestants = {"layerlab": ours, "bare PyTorch": bare, "transformers' Trainer": trainer}
     rounds = {name: make(found, folder) for name, make in contestants.items()}
     best = in_turns(rounds, given.rounds, given.updates)
-    told(best, found.train.batch * (found.model.context or 0))
+    told(best, found.train.batch_size * (found.model.context or 0))
     for peer, wanted in (("bare PyTorch", 0.98), ("transformers' Trainer", 1.04)):
         ratio = best[peer] / best["layerlab"]
         line(f"tokens/s of {peer}", f"{ratio:8.3f} times", f"at least {wanted}", ratio >= wanted)
@@ -242,7 +242,7 @@ def precision(given: argparse.Namespace, folder: Path) -> None:
     # An accelerator has one precision in a process, so each turn of each way has its own process.
     best = in_turns({name: elsewhere(name, given) for name in WAYS}, given.turns, given.updates)
     found = recipe(given.small, given.device)
-    told(best, found.train.batch * (found.model.context or 0))
+    told(best, found.train.batch_size * (found.model.context or 0))
     ratio = best["eager float32"] / best["compiled bf16"]
     line("compiled bf16 over eager float32", f"{ratio:8.3f} times", "at least 2.3", ratio >= 2.3)
 
@@ -271,11 +271,11 @@ def data(given: argparse.Namespace, folder: Path) -> None:
     print("data loading, share of an update")
     found = recipe(given.small, given.device)
     run, corpus = prepared(found)
-    order = BatchOrder(corpus, run.recipe.data.block or 0, 0)
-    order.batch(0, found.train.batch)
+    order = BatchOrder(corpus, run.recipe.data.block_size or 0, 0)
+    order.batch(0, found.train.batch_size)
     start = time.process_time()
     for update in range(200):
-        order.batch(update, found.train.batch)
+        order.batch(update, found.train.batch_size)
     loading = (time.process_time() - start) / 200
     update = in_turns({"layerlab": ours(found, folder)}, 2, given.updates)["layerlab"]
     share = 100 * loading / update

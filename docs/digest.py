@@ -178,7 +178,11 @@ def _said(claim: Json) -> str:
 
 def _extent(content: Json) -> str:
     compare = content["recipe"]["compare"]
-    tried = compare["trials"] if compare["search"] == "optuna" else max(1, len(compare["rates"]))
+    tried = (
+        compare["trials"]
+        if compare["search"] == "optuna"
+        else max(1, len(compare["learning_rates"]))
+    )
     planned = len(content["arms"]) * len(content["seeds"]) * tried
     done = [run for run in content["runs"] if run["finished"]]
     lengths = sorted({f"{run['updates']:,}" for run in done if run.get("updates")})

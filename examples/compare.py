@@ -10,9 +10,9 @@ import layerlab
 RECIPE = {
     "name": "example-pair",
     "model": {"width": 32, "layers": 2, "heads": 2, "context": 32},
-    "data": {"vocab": 300},
-    "train": {"updates": 20, "batch": 8, "rate": 5e-3},
-    "evaluate": {"every": 10, "blocks": 32},
+    "data": {"vocab_size": 300},
+    "train": {"max_steps": 20, "batch_size": 8, "learning_rate": 5e-3},
+    "evaluate": {"eval_steps": 10, "max_eval_blocks": 32},
     "compare": {
         "arms": ["llama", "pangu-pi"],
         "seeds": [1, 2],

@@ -13,9 +13,9 @@ import layerlab
 RECIPE = {
     "name": "example",
     "model": {"variant": "pangu-pi", "width": 32, "layers": 2, "heads": 2, "context": 32},
-    "data": {"vocab": 300},
-    "train": {"updates": 60, "batch": 8, "rate": 5e-3},
-    "evaluate": {"every": 20, "blocks": 32},
+    "data": {"vocab_size": 300},
+    "train": {"max_steps": 60, "batch_size": 8, "learning_rate": 5e-3},
+    "evaluate": {"eval_steps": 20, "max_eval_blocks": 32},
 }
 
 if __name__ == "__main__":

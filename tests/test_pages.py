@@ -158,7 +158,7 @@ Follow = Callable[[str], tuple[Path, str]]
 
 def planned(table: Table) -> list[RunSpec]:
     """A recipe of training; where only some sections are shown, with a length of its own."""
-    return plan(training.make_recipe({"train": {"updates": 1}, **table}), EXTENT)
+    return plan(training.make_recipe({"train": {"max_steps": 1}, **table}), EXTENT)
 
 
 def compared(table: Table) -> None:

@@ -61,9 +61,9 @@ def test_a_finished_run_is_skipped_from_what_is_kept_alone(
     small: dict[str, Any] = {
         "name": "small",
         "model": {"width": 16, "layers": 1, "heads": 2, "context": 16},
-        "data": {"vocab": 300},
-        "train": {"updates": 4, "batch": 2},
-        "evaluate": {"blocks": 2},
+        "data": {"vocab_size": 300},
+        "train": {"max_steps": 4, "batch_size": 2},
+        "evaluate": {"max_eval_blocks": 2},
         "compare": {"arms": ["llama", "gpt2"], "seeds": [1, 2], "claims": CLAIMS},
     }
     # In one process, which is quicker; how runs are carried out is no part of what they are.
@@ -211,7 +211,7 @@ def test_recipes_without_runs_say_so_and_what_they_would_judge(tmp_path: Path) -
     assert "**Not run yet.** It is for another device (cuda). `layerlab compare pangu-abl" in said
     for one in many:
         for claim in one.compare.claims if one.compare else ():
-            assert f"- {claim.says} ({claim.source})" in said
+            assert f"- {claim.statement} ({claim.source})" in said
     first = next(one for one in many if one.compare and one.compare.claims)
     count = len(first.compare.claims) if first.compare else 0
     assert f"Claims that wait for runs: [`{first.name}`](#{first.name}) {count}" in said

@@ -169,7 +169,7 @@ def base(place: StageContext) -> Json:
         return {"model": name, "words": WORDS, "result": {"name": found.name, **_facts(found)}}
     task = train.prepare(training, place.folder, progress=False)
     (run,) = task.runs
-    result = run_one(run, task.folder(run), _Telling(place, run.recipe.train.updates or 1))
+    result = run_one(run, task.folder(run), _Telling(place, run.recipe.train.max_steps or 1))
     if result["diverged"]:
         raise UserError(f"{result['diverged']}; the run is kept in {task.folder(run)}")
     folder = task.folder(run) / MODEL
@@ -193,8 +193,10 @@ def _read(place: StageContext, left_out: list[Json]) -> Json:
     found, words = place.model(), place.words()
     told: Json = {"bits": {}, "answers": []}
     with quiet_libraries():
-        for kind in ("domain", "general") if section.text and "text" in place.stage.needs else ():
-            texts = read_held_out(place.recipe, place.text, kind, section.text)
+        for kind in (
+            ("domain", "general") if section.text_bytes and "text" in place.stage.needs else ()
+        ):
+            texts = read_held_out(place.recipe, place.text, kind, section.text_bytes)
             if texts:
                 place.tell(f"reading {kind} text", 0.0)
                 told["bits"][kind] = bits_per_byte(found.model, words, texts).to_json()
@@ -203,7 +205,7 @@ def _read(place: StageContext, left_out: list[Json]) -> Json:
         add_plain_template(words)
     for prompt in section.prompts:
         try:
-            (answer,) = answers(found.model, words, [prompt], new=section.length)
+            (answer,) = answers(found.model, words, [prompt], new=section.max_new_tokens)
         except UserError as error:
             left_out.append({"what": "an answer", "why": str(error)})
             continue
@@ -226,9 +228,9 @@ def _ask(place: StageContext, left_out: list[Json]) -> Json:
                 out=place.folder / benchmark.name,
                 device=place.recipe.run.device,
                 progress=False,
-                shots=section.shots,
+                shots=section.num_fewshot,
                 limit=section.limit,
-                batch=section.batch,
+                batch=section.batch_size,
             ).content
         except UserError as error:
             absent = None if is_here(benchmark) else benchmark.name

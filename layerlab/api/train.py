@@ -53,7 +53,8 @@ class Trained:
 
         if not (self.folder / MODEL).is_dir():
             raise UserError(
-                f"{self.folder} kept no model; write run.model = true, delete it and train again"
+                f"{self.folder} kept no model; write run.save_model = true, delete it and train "
+                "again"
             )
         with quiet_libraries():
             return load_pretrained(AutoModelForCausalLM, self.folder / MODEL)
@@ -101,7 +102,7 @@ def train(
         recipe: a TOML file, the name of a recipe of the package, or its content as a dict.
         out: folder under which the recipe has one of its own.
         progress: show a live display on standard error.
-        settings: changes of the recipe by path, as `{"train.updates": 100}`.
+        settings: changes of the recipe by path, as `{"train.max_steps": 100}`.
         lang: language of the page.
         trust_recipe: run the Python files that the recipe names; one that `layerlab.load` has read
             needs no more than that.

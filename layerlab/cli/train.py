@@ -20,7 +20,9 @@ OUT = Path("layerlab-runs")
 Setting = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="PATH=VALUE", help="Change a setting: train.updates=100; may be repeated."
+        "--set",
+        metavar="PATH=VALUE",
+        help="Change a setting: train.max_steps=100; may be repeated.",
     ),
 ]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of all recipes' runs.")]
@@ -190,7 +192,7 @@ def settings(words: Sequence[str]) -> dict[str, Any]:
         if not sign or not path.strip() or not value.strip():
             raise UserError(
                 f"cannot read the setting {short_repr(word)}; expected PATH=VALUE: "
-                "type for example --set train.updates=100"
+                "type for example --set train.max_steps=100"
             )
         if (name := path.strip()) in found:
             raise UserError(f"--set {short_repr(name)} is given twice; type it once")

@@ -131,7 +131,8 @@ class EvalBlocks:
         ]
         if not found:
             raise UserError(
-                "the held-out text gives no token to predict; write a larger data.validation"
+                "the held-out text gives no token to predict; write a larger "
+                "data.validation_fraction"
             )
         count = min(limit or len(found), len(found))
         self.chosen = [found[number * len(found) // count] for number in range(count)]

@@ -124,10 +124,10 @@ def prepare(
         ('python-docs', 300)
     """
     own = _prepare(data, cache, progress)
-    if data.held is None:
+    if data.eval_sources is None:
         return own
     words = str(own.folder / "tokenizer")
-    held = data.model_copy(update={"sources": data.held, "held": None, "tokenizer": words})
+    held = data.model_copy(update={"sources": data.eval_sources, "held": None, "tokenizer": words})
     other = _prepare(held, cache, progress)
     return replace(
         own,
@@ -170,19 +170,19 @@ def count_blocks(stream: Stream, block: int) -> int:
     if whole < 1:
         raise UserError(
             f"{stream.name} gives {len(stream.tokens) - 1} tokens to train on, fewer than one "
-            f"block of {block}; give a longer text, or write a smaller data.block"
+            f"block of {block}; give a longer text, or write a smaller data.block_size"
         )
     return whole
 
 
 def _key(data: DataSection, texts: list[Text], words: PreTrainedTokenizerFast | None) -> str:
     """Return differs where the corpus would, as far as can be told without reading the texts."""
-    made = [data.vocab] if words is None else [_hash(words), separator(words, data.tokenizer)]
+    made = [data.vocab_size] if words is None else [_hash(words), separator(words, data.tokenizer)]
     sources = [
         [text.name, text.identity, source.limit]
         for text, source in zip(texts, data.sources, strict=True)
     ]
-    content = json.dumps([SCHEMA, sources, made, data.validation])
+    content = json.dumps([SCHEMA, sources, made, data.validation_fraction])
     return blake2b(content.encode(), digest_size=16).hexdigest()
 
 
@@ -224,7 +224,7 @@ class CorpusBuilder:
         with ExitStack() as stack:
             parts = [
                 stack.enter_context(self._spooled(folder / f"text-{number}", number)).split(
-                    self.data.validation, self.texts[number].name
+                    self.data.validation_fraction, self.texts[number].name
                 )
                 for number in range(len(self.texts))
             ]
@@ -254,14 +254,14 @@ class CorpusBuilder:
     def _trained(self, parts: list[DocumentStore]) -> PreTrainedTokenizerFast:
         self.progress("training a tokenizer", 0.0)
         texts = (piece.text for part in parts for piece in part.pieces())
-        return train_tokenizer(texts, self.data.vocab)
+        return train_tokenizer(texts, self.data.vocab_size)
 
     def _notes(self, words: PreTrainedTokenizerFast) -> list[str]:
-        if self.words is not None or entries(words) == self.data.vocab:
+        if self.words is not None or entries(words) == self.data.vocab_size:
             return []
         return [
             f"the text gives a tokenizer of {entries(words)} entries, "
-            f"not the {self.data.vocab} of data.vocab"
+            f"not the {self.data.vocab_size} of data.vocab_size"
         ]
 
     def _encoded(
@@ -330,7 +330,7 @@ def _read(folder: Path, data: DataSection, notes: tuple[str, ...]) -> Corpus:
         digest=content["digest"],
         train=sides["train"],
         validation=sides["validation"],
-        documents=data.documents,
+        documents=data.document_masking,
         notes=(*notes, *content["notes"]),
     )
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.records.events import read
+from layerlab.records.renamed_settings import current_manifest
 from layerlab.records.result import read_result
 from layerlab.system.files import write_file
 
@@ -68,7 +69,7 @@ def metrics(folder: Path) -> Metrical:
             f"{folder} holds no finished run; give one with a result.json, or finish it by typing "
             "layerlab train again"
         )
-    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+    manifest = current_manifest(json.loads((folder / "manifest.json").read_text("utf-8")))
     events = [one for one in read(folder) if one["update"] <= result["updates"]]
     epoch = result["tokens"] / manifest["data"]["train_tokens"]
     return Metrical(
@@ -79,7 +80,7 @@ def metrics(folder: Path) -> Metrical:
 
 
 def _train(result: Mapping[str, Any], manifest: Mapping[str, Any]) -> Metrics:
-    block = manifest["recipe"]["data"]["block"]
+    block = manifest["recipe"]["data"]["block_size"]
     found: Metrics = {"total_flos": 6 * result["tokens"] * _apart(manifest["model"])}
     if result.get("train_loss") is not None:
         found["train_loss"] = result["train_loss"]
@@ -90,7 +91,7 @@ def _train(result: Mapping[str, Any], manifest: Mapping[str, Any]) -> Metrics:
 
 def _eval(result: Mapping[str, Any], manifest: Mapping[str, Any], events: list[Any]) -> Metrics:
     settings = manifest["recipe"]
-    block, most = settings["data"]["block"], settings["evaluate"]["blocks"]
+    block, most = settings["data"]["block_size"], settings["evaluate"]["max_eval_blocks"]
     samples = math.ceil((manifest["data"]["validation_tokens"] - 1) / block)
     samples = samples if most is None else min(samples, most)
     found: Metrics = {
@@ -103,13 +104,13 @@ def _eval(result: Mapping[str, Any], manifest: Mapping[str, Any], events: list[A
     taken = last[0].get("runtime") if last else None
     if taken is None:  # a run that did not time its evaluations
         return found
-    steps = math.ceil(samples / settings["evaluate"]["batch"])
+    steps = math.ceil(samples / settings["evaluate"]["batch_size"])
     return found | {"eval_runtime": round(taken, 4)} | _speed("eval", taken, samples, steps)
 
 
 def _extra(result: Mapping[str, Any], manifest: Mapping[str, Any]) -> Metrics:
     """Return what run_clm does not print: what was really computed, and on what batch."""
-    block = manifest["recipe"]["data"]["block"]
+    block = manifest["recipe"]["data"]["block_size"]
     found: dict[str, Any] = {
         "batch_sequences": manifest["batch_tokens"] // block,
         "batch_tokens": manifest["batch_tokens"],

@@ -154,7 +154,9 @@ def estimate_task(task: Task, *, several: bool) -> Estimate:
     """
     check_task(task, several=several)
     section, evaluated, runs = task.recipe.compare, task.recipe.evaluate, list(task.runs)
-    held = EvalBlocks(task.corpora[runs[0].arm], runs[0].recipe.data.block or 1, evaluated.blocks)
+    held = EvalBlocks(
+        task.corpora[runs[0].arm], runs[0].recipe.data.block_size or 1, evaluated.max_eval_blocks
+    )
     if section is not None and section.search == "optuna":
         runs = [run for run in runs if run.rate == runs[0].rate] * section.trials
     return estimate(
@@ -196,7 +198,7 @@ def _prepare(
 
 
 def _extent(recipe: TrainingRecipe, corpora: Mapping[DataSection, Corpus]) -> CorpusSize:
-    block = recipe.data.block or design_model(recipe).shape.context
+    block = recipe.data.block_size or design_model(recipe).shape.context
     return extent(corpora[recipe.data.text()], block)
 
 
@@ -217,7 +219,7 @@ def display(task: Task, wanted: bool) -> Iterator[Watch]:
     if not wanted:
         yield Silent()
         return
-    lengths = {run.name: run.recipe.train.updates or 1 for run in task.runs}
+    lengths = {run.name: run.recipe.train.max_steps or 1 for run in task.runs}
     peak = peak_of(task.runs[0].recipe) if task.runs else None
     with RunsDisplay(lengths, peak=peak) as display:
         for note in task.notes:

@@ -89,7 +89,11 @@ def runs_of_recipe(
     left: dict[str, list[str]] = {}
     for record in records:
         run = _closest(runs, record)
-        swept = section.search == "grid" and section.rates and record.rate not in section.rates
+        swept = (
+            section.search == "grid"
+            and section.learning_rates
+            and record.rate not in section.learning_rates
+        )
         if run is None or swept:
             kept.append((len(runs), record))
         elif differ := _differences(run, record, section):
@@ -124,10 +128,10 @@ def _extent(side: TrainingRecipe, record: RunRecord) -> CorpusSize:
     """Return what a run tells of its text."""
     own, data = _recipe(record), record.manifest["data"]
     tokens = int(data["train_tokens"])
-    if side.train.epochs is not None:
+    if side.train.num_train_epochs is not None:
         # Each source leaves less than a block at its end; how much, the length of the run tells.
-        block, updates = own.data.block or 1, own.train.updates or 0
-        seen = round(updates * own.train.batch * block / side.train.epochs)
+        block, updates = own.data.block_size or 1, own.train.max_steps or 0
+        seen = round(updates * own.train.batch_size * block / side.train.num_train_epochs)
         tokens = min(max(seen, tokens - len(own.data.sources) * block), tokens)
     vocab = side.model.vocab or own.model.vocab or 0
     return CorpusSize(vocab=vocab, tokens=tokens, digest=str(data["digest"]))
@@ -140,13 +144,16 @@ def _time(recipe: TrainingRecipe, section: CompareSection) -> set[str]:
     return {
         str(arm.name)
         for arm in given
-        if str(arm.name) != baseline and "train.updates" not in arm.set
+        if str(arm.name) != baseline and "train.max_steps" not in arm.set
     }
 
 
 def _lasting(run: RunSpec, record: RunRecord) -> RunSpec:
     own = _recipe(record)
-    length = {"train.updates": own.train.updates, "evaluate.every": own.evaluate.every}
+    length = {
+        "train.max_steps": own.train.max_steps,
+        "evaluate.eval_steps": own.evaluate.eval_steps,
+    }
     return replace(run, recipe=run.recipe.changed(length)) if record.arm == run.arm else run
 
 
@@ -170,7 +177,7 @@ def _differences(
     return [
         (path, there.get(path), wanted.get(path))
         for path in dict.fromkeys([*wanted, *there])
-        if there.get(path) != wanted.get(path) and not (searched and path == "train.rate")
+        if there.get(path) != wanted.get(path) and not (searched and path == "train.learning_rate")
     ]
 
 

@@ -16,11 +16,11 @@ from layerlab.recipes.adaptation_sections import (
     EvaluateSection,
     PretrainSection,
     RunSection,
+    SftSection,
     TextSection,
-    TuneSection,
     VocabularySection,
 )
-from layerlab.recipes.load import load_table, validate_table, with_settings
+from layerlab.recipes.load import load_table, rename_settings, validate_table, with_settings
 from layerlab.recipes.training import LENGTHS, load_recipe
 from layerlab.recipes.training import TrainingRecipe as Training
 from layerlab.recipes.training_sections import Section, Title
@@ -47,7 +47,7 @@ class AdaptationRecipe(Section):
     vocabulary: VocabularySection | None = None
     embedding: EmbeddingSection | None = None
     pretrain: PretrainSection | None = None
-    tune: TuneSection | None = None
+    sft: SftSection | None = None
     evaluate: EvaluateSection | None = None
     arm: tuple[ArmSection, ...] = ()
     run: RunSection = RunSection()
@@ -74,18 +74,18 @@ class AdaptationRecipe(Section):
                 "pretrain.ratio replays general text, and there is none; write general = "
                 '[{ text = "FILE" }] under [data], or ratio = [1, 0]'
             )
-        weighed = [one.weight is not None for one in self.tune.sources] if self.tune else []
+        weighed = [one.weight is not None for one in self.sft.sources] if self.sft else []
         if any(weighed) and not all(weighed):
             raise ValueError(
-                "some of tune.sources have a weight and others have none; give one to all or none"
+                "some of sft.sources have a weight and others have none; give one to all or none"
             )
         return self
 
     @model_validator(mode="after")
     def _names(self) -> "AdaptationRecipe":
         """Return nothing is called twice."""
-        rows = [one.name for one in self.tune.sources] if self.tune else []
-        for what, names in (("arm", [one.name for one in self.arm]), ("tune.sources", rows)):
+        rows = [one.name for one in self.sft.sources] if self.sft else []
+        for what, names in (("arm", [one.name for one in self.arm]), ("sft.sources", rows)):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise ValueError(f"{what} has the name {twice[0]!r} twice; give each its own")
@@ -136,7 +136,7 @@ class AdaptationRecipe(Section):
         return found.model_copy(update={"run": found.run.model_copy(update=self._place())})
 
     def _place(self) -> dict[str, Any]:
-        return {"device": self.run.device, "threads": self.run.threads, "model": True}
+        return {"device": self.run.device, "threads": self.run.threads, "save_model": True}
 
 
 def make_recipe(content: Mapping[str, Any], place: str = "the recipe") -> AdaptationRecipe:
@@ -149,7 +149,7 @@ def make_recipe(content: Mapping[str, Any], place: str = "the recipe") -> Adapta
         >>> make_recipe({"base": {"model": "pre-norm"}}).arms().keys()
         dict_keys(['adaptation'])
     """
-    return validate_table(AdaptationRecipe, content, place)
+    return validate_table(AdaptationRecipe, rename_settings(content, place), place)
 
 
 def load_adaptation(given: str | PathLike[str]) -> AdaptationRecipe:

@@ -23,7 +23,7 @@ class BaseSection(Section):
     Attributes:
         model: a Hub id, a local folder, or a built-in name.
         recipe: of training: the tables of one, its file, or the name of one of the package.
-        set: settings of that recipe by their paths, as `{"train.updates" = 100}`.
+        set: settings of that recipe by their paths, as `{"train.max_steps" = 100}`.
     """
 
     model: Name | None = None
@@ -47,47 +47,49 @@ class TextSection(Section):
     Attributes:
         domain: as the sources of training.
         general: the same; without it no forgetting can be measured.
-        validation: share of each source's bytes that is held out, at its end; no stage learns it.
+        validation_fraction: share of each source's bytes that is held out, at its end; no stage
+            learns it.
     """
 
     domain: tuple[Source, ...] = ()
     general: tuple[Source, ...] = ()
-    validation: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    validation_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
 
 
 class CleanSection(Section):
     """Which documents are kept.
 
     Attributes:
-        form: of Unicode: NFC, NFKC, or none.
-        shortest: characters of a document.
-        longest: characters of a document.
-        broken: share of characters that may be U+FFFD or control characters.
-        symbols: `#` and ellipses that may come to one word.
-        words: share of words that must have a letter.
-        bullets: share of lines that may begin with a bullet.
-        ellipses: share of lines that may end in an ellipsis.
-        characters: share of characters that may stand in runs of 10 that were there before.
+        unicode_form: of Unicode: NFC, NFKC, or none.
+        min_chars: characters of a document.
+        max_chars: characters of a document.
+        max_broken_ratio: share of characters that may be U+FFFD or control characters.
+        max_symbol_ratio: `#` and ellipses that may come to one word.
+        min_word_ratio: share of words that must have a letter.
+        max_bullet_ratio: share of lines that may begin with a bullet.
+        max_ellipsis_ratio: share of lines that may end in an ellipsis.
+        max_repeated_ratio: share of characters that may stand in runs of 10 that were there before.
         repetition: leave out what repeats lines, paragraphs or words, by Gopher's limits.
-        exact: leave out a second document of the same words.
-        near: similarity from which a document counts as a copy; 0 looks for none.
+        exact_dedup: leave out a second document of the same words.
+        near_duplicate_threshold: similarity from which a document counts as a copy; 0 looks for
+            none.
         general: clean general text too.
         benchmarks: folders or files of questions, also by their place in the data folder, that are
             looked for in all that is learned from.
     """
 
-    form: Literal["NFC", "NFKC", "none"] = "NFC"
-    shortest: Whole = 50
-    longest: Count = 10_000_000
-    broken: Share = 0.005
-    symbols: Share = 0.1
-    words: Share = 0.8
-    bullets: Share = 0.9
-    ellipses: Share = 0.3
-    characters: Share = 0.5
+    unicode_form: Literal["NFC", "NFKC", "none"] = "NFC"
+    min_chars: Whole = 50
+    max_chars: Count = 10_000_000
+    max_broken_ratio: Share = 0.005
+    max_symbol_ratio: Share = 0.1
+    min_word_ratio: Share = 0.8
+    max_bullet_ratio: Share = 0.9
+    max_ellipsis_ratio: Share = 0.3
+    max_repeated_ratio: Share = 0.5
     repetition: bool = True
-    exact: bool = True
-    near: Share = 0.8
+    exact_dedup: bool = True
+    near_duplicate_threshold: Share = 0.8
     general: bool = True
     benchmarks: tuple[Name, ...] = ()
 
@@ -129,32 +131,32 @@ class StepSection(Section):
     """What both stages of training have in common.
 
     Attributes:
-        batch: rows of an update.
-        micro_batch: rows of a forward pass; all of a batch where it is left out.
-        block: tokens of a row; the model's context, at most 1024, where it is left out.
-        rate: the largest learning rate.
-        warmup: share of the updates in which it rises.
-        schedule: as transformers calls it.
-        decay: weight decay.
-        beta2: of AdamW.
-        precision: of the forward and backward pass.
-        recompute: activations in the backward pass, which saves memory.
-        every: updates between two readings; a tenth of the run where it is left out.
-        checkpoint: updates between two checkpoints; a tenth of the run where it is left out.
+        batch_size: rows of an update.
+        micro_batch_size: rows of a forward pass; all of a batch where it is left out.
+        block_size: tokens of a row; the model's context, at most 1024, where it is left out.
+        learning_rate: the largest learning rate.
+        warmup_ratio: share of the updates in which it rises.
+        lr_scheduler_type: as transformers calls it.
+        weight_decay: weight decay.
+        adam_beta2: of AdamW.
+        mixed_precision: of the forward and backward pass.
+        gradient_checkpointing: activations in the backward pass, which saves memory.
+        eval_steps: updates between two readings; a tenth of the run where it is left out.
+        save_steps: updates between two checkpoints; a tenth of the run where it is left out.
     """
 
-    batch: Count = 16
-    micro_batch: Count | None = None
-    block: Annotated[int, Field(ge=2)] | None = None
-    rate: Positive = 1e-4
-    warmup: Share = 0.05
-    schedule: Literal["cosine", "linear", "constant", "constant_with_warmup"] = "cosine"
-    decay: Annotated[float, Field(ge=0)] = 0.1
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    precision: Literal["fp32", "bf16"] = "fp32"
-    recompute: bool = False
-    every: Count | None = None
-    checkpoint: Count | None = None
+    batch_size: Count = 16
+    micro_batch_size: Count | None = None
+    block_size: Annotated[int, Field(ge=2)] | None = None
+    learning_rate: Positive = 1e-4
+    warmup_ratio: Share = 0.05
+    lr_scheduler_type: Literal["cosine", "linear", "constant", "constant_with_warmup"] = "cosine"
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    mixed_precision: Literal["fp32", "bf16"] = "fp32"
+    gradient_checkpointing: bool = False
+    eval_steps: Count | None = None
+    save_steps: Count | None = None
 
 
 class PretrainSection(StepSection):
@@ -163,8 +165,9 @@ class PretrainSection(StepSection):
     Attributes:
         tokens: to train on, rounded to whole updates.
         ratio: of domain to general tokens; [1, 0] replays nothing.
-        held: blocks of held-out text of each kind that are read; all where it is 0.
-        resample: share of the batches that is trained on, drawn by their loss; all where left out.
+        max_eval_blocks: blocks of held-out text of each kind that are read; all where it is 0.
+        resample_fraction: share of the batches that is trained on, drawn by their loss; all where
+            left out.
         seeds: one run each; what follows goes on from the first.
     """
 
@@ -172,8 +175,8 @@ class PretrainSection(StepSection):
     ratio: Annotated[
         tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=2, max_length=2)
     ] = (1, 1)
-    held: Whole = 512
-    resample: Annotated[float, Field(gt=0, le=1)] | None = None
+    max_eval_blocks: Whole = 512
+    resample_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     seeds: Annotated[tuple[Whole, ...], Field(min_length=1)] = (1,)
 
 
@@ -182,7 +185,7 @@ class RowsSection(Section):
 
     Attributes:
         name: in tables.
-        rows: a .jsonl, .json or .parquet file, or a folder of them; also by its place in the data
+        path: a .jsonl, .json or .parquet file, or a folder of them; also by its place in the data
             folder.
         kind: whether they are of the domain or general.
         weight: of the source's tokens beside the others'; where none gives one, every row is read
@@ -192,7 +195,7 @@ class RowsSection(Section):
     """
 
     name: Name
-    rows: Name
+    path: Name
     kind: Literal["domain", "general"] = "domain"
     weight: Positive | None = None
     limit: Count | None = None
@@ -204,35 +207,35 @@ class LoraSection(Section):
 
     Attributes:
         r: rank.
-        alpha: scale.
-        dropout: of what goes into an adapter.
-        whole: modules that learn without one, such as a grown embedding.
+        lora_alpha: scale.
+        lora_dropout: of what goes into an adapter.
+        modules_to_save: modules that learn without one, such as a grown embedding.
     """
 
     r: Count = 16
-    alpha: Positive = 32
-    dropout: Share = 0.0
-    whole: tuple[str, ...] = ()
+    lora_alpha: Positive = 32
+    lora_dropout: Share = 0.0
+    modules_to_save: tuple[str, ...] = ()
 
 
-class TuneSection(StepSection):
+class SftSection(StepSection):
     """Instruction tuning: rows of all sources, shuffled in one stage.
 
     Attributes:
         sources: of rows.
-        epochs: passes over all rows.
+        num_train_epochs: passes over all rows.
         tokens: to read instead.
-        held: share of the rows of each source that is only measured.
-        pack: put several conversations into a row, where none sees another.
+        validation_fraction: share of the rows of each source that is only measured.
+        packing: put several conversations into a row, where none sees another.
         seed: of the order and of what is held out.
         lora: adapters, which are added to the weights at the end.
     """
 
     sources: Annotated[tuple[RowsSection, ...], Field(min_length=1)]
-    epochs: Times = 1.0
+    num_train_epochs: Times = 1.0
     tokens: Count | None = None
-    held: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    pack: bool = True
+    validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    packing: bool = True
     seed: Whole = 0
     lora: LoraSection | None = None
 
@@ -244,12 +247,12 @@ class EvaluateSection(Section):
         suite: as `layerlab evaluate --suite`; nothing is asked where it is empty.
         after: of the stages base, vocabulary, pretrain and tune, those that are asked.
         domain: benchmarks that count as the domain's; the others are general.
-        shots: examples before each question; as usual where left out.
+        num_fewshot: examples before each question; as usual where left out.
         limit: only so many questions of every subject.
-        batch: prompts that are run at once.
-        text: bytes of held-out text of each kind that each model is read on; 0 reads none.
+        batch_size: prompts that are run at once.
+        text_bytes: bytes of held-out text of each kind that each model is read on; 0 reads none.
         prompts: what each model is asked to answer, for a look at it.
-        length: tokens of an answer.
+        max_new_tokens: tokens of an answer.
     """
 
     suite: str = ""
@@ -260,12 +263,12 @@ class EvaluateSection(Section):
         "tune",
     )
     domain: tuple[Name, ...] = ("lawbench", "financeiq", "fineval")
-    shots: Whole | None = None
+    num_fewshot: Whole | None = None
     limit: Count | None = None
-    batch: Count = 16
-    text: Whole = 200_000
+    batch_size: Count = 16
+    text_bytes: Whole = 200_000
     prompts: tuple[Name, ...] = ()
-    length: Count = 64
+    max_new_tokens: Count = 64
 
 
 class ArmSection(Section):

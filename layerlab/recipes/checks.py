@@ -43,61 +43,63 @@ def _place(recipe: TrainingRecipe) -> None:
         )
     if device != "cpu":
         return
-    if train.precision == "fp16":
+    if train.mixed_precision == "fp16":
         raise UserError(
-            'train.precision is "fp16", which PyTorch trains in on GPUs alone; '
-            'write precision = "bf16" or run.device = "cuda"'
+            'train.mixed_precision is "fp16", which PyTorch trains in on GPUs alone; '
+            'write mixed_precision = "bf16" or run.device = "cuda"'
         )
-    if train.attention in _ELSEWHERE:
+    if train.attn_implementation in _ELSEWHERE:
         raise UserError(
-            f"train.attention is {train.attention!r}, which cannot be had on a CPU: "
-            f'{_ELSEWHERE[train.attention]}; write attention = "sdpa"'
+            f"train.attn_implementation is {train.attn_implementation!r}, which cannot be had on a "
+            f'CPU: {_ELSEWHERE[train.attn_implementation]}; write attn_implementation = "sdpa"'
         )
 
 
 def _emulate(recipe: TrainingRecipe) -> None:
     """What hides operations from an emulation, rounds on its own, or has gradients elsewhere."""
-    train, processes = recipe.train, recipe.run.processes
+    train, processes = recipe.train, recipe.run.num_processes
     if recipe.emulate.format is None:
         return
-    if train.compile:
+    if train.torch_compile:
         raise UserError(
-            "train.compile is true: what a compiled layer rounds inside cannot be emulated; "
-            "write compile = false"
+            "train.torch_compile is true: what a compiled layer rounds inside cannot be emulated; "
+            "write torch_compile = false"
         )
-    if train.precision != "fp32":
+    if train.mixed_precision != "fp32":
         raise UserError(
-            f'train.precision is "{train.precision}", and its own rounding would come on top of '
-            'the emulated one; write precision = "fp32"'
+            f'train.mixed_precision is "{train.mixed_precision}", and its own rounding would come '
+            'on top of the emulated one; write mixed_precision = "fp32"'
         )
     if processes > 1:
         raise UserError(
-            f"run.processes is {processes}: emulated gradients are not exchanged between "
-            "processes; write processes = 1"
+            f"run.num_processes is {processes}: emulated gradients are not exchanged between "
+            "processes; write num_processes = 1"
         )
 
 
 def _rising(recipe: TrainingRecipe) -> None:
     train = recipe.train
-    if train.updates is not None and 0 < train.updates <= warmup_of(train.updates, train):
+    if train.max_steps is not None and 0 < train.max_steps <= warmup_of(train.max_steps, train):
         raise UserError(
-            f"train.warmup is {train.warmup:g}, and the run has {train.updates} updates, in all of "
-            "which the rate would rise; write warmup = 0.05, a share of the run, or a longer run"
+            f"train.warmup_steps is {train.warmup_steps:g}, and the run has {train.max_steps} "
+            "updates, in all of which the rate would rise; write warmup_steps = 0.05, a share of "
+            "the run, or a longer run"
         )
 
 
 def _share(recipe: TrainingRecipe) -> None:
     """Rows and weights that processes can share."""
-    settings, batch = recipe.run, recipe.train.batch
-    if batch % settings.processes:
+    settings, batch = recipe.run, recipe.train.batch_size
+    if batch % settings.num_processes:
         raise UserError(
-            f"train.batch is {batch}, which {settings.processes} processes cannot share evenly; "
-            f"write batch = {settings.processes * (batch // settings.processes + 1)}"
+            f"train.batch_size is {batch}, which {settings.num_processes} processes cannot share "
+            "evenly; write batch_size = "
+            f"{settings.num_processes * (batch // settings.num_processes + 1)}"
         )
-    if settings.sharding != "none" and settings.processes == 1:
+    if settings.sharding != "none" and settings.num_processes == 1:
         raise UserError(
-            'run.sharding is "fsdp" and run.processes is 1: nothing can be shared out; '
-            'write processes = 2 or sharding = "none"'
+            'run.sharding is "fsdp" and run.num_processes is 1: nothing can be shared out; '
+            'write num_processes = 2 or sharding = "none"'
         )
 
 

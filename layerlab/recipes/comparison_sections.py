@@ -16,8 +16,8 @@ class Arm(Section):
         against: the arm that it is judged against; the baseline where it is left out. Arms of
             several sizes have one each.
         options: of the variant.
-        set: other settings of the recipe by their paths, as `{"train.batch" = 8}`; a comparison
-            refuses those that `compare.differ` does not name.
+        set: other settings of the recipe by their paths, as `{"train.batch_size" = 8}`; a
+            comparison refuses those that `compare.allowed_differences` does not name.
     """
 
     name: str | None = None
@@ -32,7 +32,7 @@ class Claim(Section):
 
     Attributes:
         source: its key in docs/sources.md and the place, as `pangu23, Table 2`.
-        says: the claim, in words of one's own.
+        statement: the claim, in words of one's own.
         relation: of the arm to what it is held against. `alike` is within the margin; `no better`
             is not better by more than the margin; `order` ranks `arms`, the best first.
         arm: that it is about.
@@ -45,7 +45,7 @@ class Claim(Section):
     """
 
     source: Name
-    says: Name
+    statement: Name
     relation: Literal["better", "worse", "no better", "alike", "order"]
     arm: str | None = None
     arms: tuple[str | tuple[str, ...], ...] = ()
@@ -57,13 +57,14 @@ class Claim(Section):
     def _whole(self) -> "Claim":
         if self.relation == "order" and len(self.arms) < 2:
             raise ValueError(
-                f"the claim {self.says!r} orders {len(self.arms)} arms; expected two or more: "
+                f"the claim {self.statement!r} orders {len(self.arms)} arms; expected two or more: "
                 'write arms = ["best", "worst"]'
             )
         if (self.arm is None) == (not self.arms):
             raise ValueError(
-                f"the claim {self.says!r} names {'no arm' if self.arm is None else 'arm and arms'};"
-                ' expected one of both: write arm = "NAME"'
+                f"the claim {self.statement!r} names "
+                f"{'no arm' if self.arm is None else 'arm and arms'}; "
+                'expected one of both: write arm = "NAME"'
             )
         return self
 
@@ -95,7 +96,7 @@ class CompareSection(Section):
         arms: variants by name, or tables.
         baseline: the arm that others are judged against; the first where it is left out.
         seeds: fixed in advance; every arm runs with each.
-        rates: learning rates; each arm is judged at its best. One declared rate (that of the train
+        learning_rates: each arm is judged at its best. One declared rate (that of the train
             section) where they are left out.
         search: `grid` tries every rate; `optuna` searches between the smallest and the largest.
         trials: of a search by optuna.
@@ -105,9 +106,10 @@ class CompareSection(Section):
             a t-test of its own.
         match: what arms have in common with the baseline: `parameters`, `flops` of a token,
             `time` of the whole run, or `none`.
-        by: the size that is changed for it: `ffn`, `depth`, `width`.
+        match_by: the size that is changed for it: `ffn`, `depth`, `width`.
         lockstep: all arms of a seed see each batch in turn, in one process.
-        differ: settings, by their paths, in which runs may differ and still be compared.
+        allowed_differences: settings, by their paths, in which runs may differ and still be
+            compared.
         timed: runs whose speed counts, as `llama-s1`, where others shared their device; all where
             they are left out.
         confidence: of the intervals.
@@ -119,15 +121,15 @@ class CompareSection(Section):
     arms: Annotated[tuple[str | Arm, ...], Field(min_length=1, examples=[["llama", "pangu-pi"]])]
     baseline: str | None = None
     seeds: Annotated[tuple[Whole, ...], Field(min_length=1)] = (1, 2, 3)
-    rates: Annotated[tuple[Positive, ...], Field(examples=[[1e-3, 3e-3, 1e-2]])] = ()
+    learning_rates: Annotated[tuple[Positive, ...], Field(examples=[[1e-3, 3e-3, 1e-2]])] = ()
     search: Literal["grid", "optuna"] = "grid"
     trials: Count = 8
     looks: tuple[Whole, ...] = ()
     variance: Literal["moderated", "own"] = "moderated"
     match: Literal["none", "parameters", "flops", "time"] = "none"
-    by: Literal["ffn", "depth", "width"] = "ffn"
+    match_by: Literal["ffn", "depth", "width"] = "ffn"
     lockstep: bool = False
-    differ: tuple[str, ...] = ()
+    allowed_differences: tuple[str, ...] = ()
     timed: tuple[str, ...] = ()
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     power: Annotated[float, Field(gt=0.5, lt=1)] = 0.8

@@ -3,6 +3,7 @@
 import copy
 import difflib
 import json
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -16,6 +17,7 @@ from pydantic_core import ErrorDetails
 from layerlab.errors import UserError
 from layerlab.recipes.error_messages import describe_expected
 from layerlab.records.parse import quote_toml, toml_of
+from layerlab.records.renamed_settings import current_path, current_settings
 from layerlab.system.files import check_regular
 from layerlab.validation import short_repr
 
@@ -46,7 +48,7 @@ def validate_table(
 def with_settings(
     whole: Whole, settings: Mapping[str, Any], exclusive: Mapping[str, Sequence[str]]
 ) -> Whole:
-    """Return the same with settings by their paths, as `{"train.batch": 8}`.
+    """Return the same with settings by their paths, as `{"train.batch_size": 8}`.
 
     Args:
         exclusive: by the name of a table, settings of which the one that is set ousts the others.
@@ -54,6 +56,7 @@ def with_settings(
     Raises:
         UserError: there is no such setting, or it takes no such value.
     """
+    settings = {current_path(path): value for path, value in settings.items()}
     content = merge_settings(type(whole), whole.model_dump(mode="json"), settings, exclusive)
     return validate_table(type(whole), content, ", ".join(settings), settings)
 
@@ -96,6 +99,25 @@ def merge_settings(
         if last in others:
             table.update({name: None for name in others if name != last})
     return whole
+
+
+def rename_settings(content: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Return settings under the names of today; whoever gave older ones is warned in one line.
+
+    Raises:
+        UserError: a setting is given under both of its names.
+    """
+    renamed: list[str] = []
+    found = current_settings(content, renamed)
+    if renamed:
+        more = f" and {len(renamed) - 1} more" if len(renamed) > 1 else ""
+        warnings.warn(
+            f"{place}: {renamed[0].replace(' = ', ' is now called ')}{more}; the names of 0.1 are "
+            "still read, and docs/errors.md lists those of today",
+            FutureWarning,
+            stacklevel=2,
+        )
+    return found
 
 
 def load_table(

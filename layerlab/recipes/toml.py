@@ -15,7 +15,7 @@ def write_toml(recipe: Mapping[str, Any]) -> str:
     Example:
         >>> print(write_toml({"name": "a", "train": {"batch": 16, "micro_batch": None}}))
         name = "a"
-        train.batch = 16
+        train.batch_size = 16
     """
     return "\n".join(_lines(recipe, ()))
 

@@ -13,7 +13,13 @@ from pydantic import model_validator
 from layerlab.errors import UserError
 from layerlab.recipes import load
 from layerlab.recipes.comparison_sections import Arm, CompareSection
-from layerlab.recipes.load import load_table, merge_settings, validate_table, with_settings
+from layerlab.recipes.load import (
+    load_table,
+    merge_settings,
+    rename_settings,
+    validate_table,
+    with_settings,
+)
 from layerlab.recipes.paths import nearby
 from layerlab.recipes.training_sections import (
     ControlSection,
@@ -27,13 +33,14 @@ from layerlab.recipes.training_sections import (
     Title,
     TrainSection,
 )
+from layerlab.records.renamed_settings import current_path, settings_of_0_1
 from layerlab.validation import short_repr
 
 # How a run is carried out and what it is called do not decide what comes out of it.
 _BESIDE = frozenset({"name", "about", "inferred", "run", "compare"})
 DEEPEST = 16  # recipes that extend one another
 HOME = "training"
-LENGTHS = ("updates", "tokens", "epochs")
+LENGTHS = ("max_steps", "tokens", "num_train_epochs")
 EXCLUSIVE = {"train": LENGTHS}
 
 
@@ -65,7 +72,7 @@ class TrainingRecipe(Section):
         if len(given) != 1:
             raise ValueError(
                 f"train gives {' and '.join(given) or 'no length'}; expected one of "
-                f"{', '.join(LENGTHS)}: write updates = 400"
+                f"{', '.join(LENGTHS)}: write max_steps = 400"
             )
         if self.compare is not None and self.compare.lockstep and self.compare.search == "optuna":
             raise ValueError(
@@ -96,7 +103,7 @@ class TrainingRecipe(Section):
                     near = difflib.get_close_matches(name, names, n=1)
                     hint = f"did you mean {near[0]!r}? " if near else ""
                     raise ValueError(
-                        f"the claim {claim.says!r} names {name!r}, which is no arm; {hint}"
+                        f"the claim {claim.statement!r} names {name!r}, which is no arm; {hint}"
                         f"arms: {', '.join(names)}; or judge none: claims = []"
                     )
         return self
@@ -109,15 +116,16 @@ class TrainingRecipe(Section):
         """Return twelve hexadecimal digits of all that decides: the same in every process.
 
         Files of one's own count by what is in them. Defaults are left out, so that a setting which
-        a later version adds leaves the runs of an earlier one what they are.
+        a later version adds leaves the runs of an earlier one what they are; so do the names of
+        settings, of which those of 0.1 count.
         """
         content = self.model_dump(mode="json", exclude=set(_BESIDE), exclude_defaults=True)
         loaded = [hashlib.blake2b(Path(one).read_bytes()).hexdigest() for one in self.model.load]
-        text = json.dumps([content, loaded], sort_keys=True, separators=(",", ":"))
+        text = json.dumps([settings_of_0_1(content), loaded], sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
     def changed(self, settings: Mapping[str, Any]) -> "TrainingRecipe":
-        """Return the recipe with settings by their paths, as `{"train.batch": 8}`.
+        """Return the recipe with settings by their paths, as `{"train.batch_size": 8}`.
 
         Raises:
             UserError: there is no such setting, or it takes no such value.
@@ -146,14 +154,14 @@ def make_recipe(
         >>> make_recipe({"extends": "smoke", "train": {"updates": 3}}).train.updates
         3
     """
-    settings = settings or {}
+    settings = {current_path(path): value for path, value in (settings or {}).items()}
     whole = merge_settings(TrainingRecipe, _whole(content, place, ()), settings, EXCLUSIVE)
     return validate_table(TrainingRecipe, whole, place, settings)
 
 
 def _whole(content: Mapping[str, Any], place: str, seen: tuple[Path, ...]) -> dict[str, Any]:
     """Return all settings: those of the recipe that it extends, and its own in their stead."""
-    own = dict(nearby(content, Path(place).parent))
+    own = dict(nearby(rename_settings(content, place), Path(place).parent))
     if "extends" not in own:
         return own
     given = own.pop("extends")

@@ -87,23 +87,24 @@ class DataSection(Section):
 
     Attributes:
         sources: one or several, mixed by their weights.
-        held: texts whose ends are held out and evaluated; those of `sources` where it is left out.
-            A comparison fills it in for an arm that trains on other text.
+        eval_sources: texts whose ends are held out and evaluated; those of `sources` where it is
+            left out. A comparison fills it in for an arm that trains on other text.
         tokenizer: `train` trains a byte-level BPE on the training text; else a name of the Hub, a
             folder or a file.
-        vocab: of a tokenizer that is trained.
-        validation: share of the documents' bytes that is held out, at the end of each source.
-        block: tokens that a sequence predicts; the model's context where it is left out.
-        documents: whether attention stops at the boundaries of documents.
+        vocab_size: of a tokenizer that is trained.
+        validation_fraction: share of the documents' bytes that is held out, at the end of each
+            source.
+        block_size: tokens that a sequence predicts; the model's context where it is left out.
+        document_masking: whether attention stops at the boundaries of documents.
     """
 
     sources: _Sources = (Source(),)
-    held: _Sources | None = None
+    eval_sources: _Sources | None = None
     tokenizer: Name = "train"
-    vocab: Annotated[int, Field(ge=257, le=4_000_000)] = 2048
-    validation: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    block: Count | None = None
-    documents: bool = False
+    vocab_size: Annotated[int, Field(ge=257, le=4_000_000)] = 2048
+    validation_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    block_size: Count | None = None
+    document_masking: bool = False
 
     def text(self) -> "DataSection":
         """Return all of it but the blocks: what decides which corpus is read."""
@@ -112,7 +113,7 @@ class DataSection(Section):
     @model_validator(mode="after")
     def _apart(self) -> "DataSection":
         """Return what is held out of the beginning of a text is trained on by whoever reads on."""
-        for one in self.held or ():
+        for one in self.eval_sources or ():
             for own in self.sources:
                 if own.reads_on(one):
                     raise ValueError(
@@ -127,44 +128,45 @@ class TrainSection(Section):
     """The optimisation: all that decides a run beside its model and its data.
 
     Attributes:
-        updates: of the weights; or give tokens, or epochs.
+        max_steps: of the weights; or give tokens, or epochs.
         tokens: to train on, rounded to whole updates.
-        epochs: passes over the training text, rounded to whole updates.
-        batch: sequences per update.
-        micro_batch: sequences per forward pass of a process; all of its share of a batch where it
-            is left out, or is more. A batch that does not fit is split further by itself, and its
-            gradients added up.
-        rate: the largest learning rate.
-        schedule: its course after the warm-up.
-        warmup: updates, or below 1 a share of them, in which it rises from 0.
-        final: share of the rate that is left at the end (cosine, linear, wsd).
-        cooldown: share of the updates in which wsd falls.
-        decay: weight decay of matrices; norms, biases, scalars and series have none.
-        clip: largest norm of the gradient; 0 clips nothing.
-        precision: of the forward and backward pass; weights and moments stay float32.
-        compile: each layer by torch.compile.
-        attention: how it is computed; `flex_attention` and `flash_attention_2` need a GPU.
+        num_train_epochs: passes over the training text, rounded to whole updates.
+        batch_size: sequences per update.
+        micro_batch_size: sequences per forward pass of a process; all of its share of a batch where
+            it is left out, or is more. A batch that does not fit is split further by itself, and
+            its gradients added up.
+        learning_rate: the largest learning rate.
+        lr_scheduler_type: its course after the warm-up.
+        warmup_steps: updates, or below 1 a share of them, in which it rises from 0.
+        min_lr_ratio: share of the rate that is left at the end (cosine, linear, wsd).
+        decay_ratio: share of the updates in which wsd falls.
+        weight_decay: weight decay of matrices; norms, biases, scalars and series have none.
+        max_grad_norm: largest norm of the gradient; 0 clips nothing.
+        mixed_precision: of the forward and backward pass; weights and moments stay float32.
+        torch_compile: each layer by torch.compile.
+        attn_implementation: how it is computed; `flex_attention` and `flash_attention_2` need a
+            GPU.
         seed: draws the weights and the order of the text.
     """
 
-    updates: Count | None = None
+    max_steps: Count | None = None
     tokens: Count | None = None
-    epochs: Times | None = None
-    batch: Count = 16
-    micro_batch: Count | None = None
-    rate: Positive = 1e-3
-    schedule: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
-    warmup: Annotated[float, Field(ge=0)] = 0.05
-    final: Share = 0.1
-    cooldown: Annotated[float, Field(gt=0, le=1)] = 0.2
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    epsilon: Positive = 1e-8
-    decay: Annotated[float, Field(ge=0)] = 0.1
-    clip: Annotated[float, Field(ge=0)] = 1.0
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    compile: bool = False
-    attention: Literal["sdpa", "eager", "flex_attention", "flash_attention_2"] = "sdpa"
+    num_train_epochs: Times | None = None
+    batch_size: Count = 16
+    micro_batch_size: Count | None = None
+    learning_rate: Positive = 1e-3
+    lr_scheduler_type: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
+    warmup_steps: Annotated[float, Field(ge=0)] = 0.05
+    min_lr_ratio: Share = 0.1
+    decay_ratio: Annotated[float, Field(gt=0, le=1)] = 0.2
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    adam_epsilon: Positive = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
+    mixed_precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    torch_compile: bool = False
+    attn_implementation: Literal["sdpa", "eager", "flex_attention", "flash_attention_2"] = "sdpa"
     seed: Whole = 0
 
 
@@ -172,47 +174,48 @@ class EvaluateSection(Section):
     """What is measured on the text that was held out.
 
     Attributes:
-        every: updates; a tenth of the run where it is left out. The last update is always measured.
-        blocks: at most as many, the same for every run; all where it is left out.
-        batch: sequences per forward pass.
+        eval_steps: updates; a tenth of the run where it is left out. The last update is always
+            measured.
+        max_eval_blocks: at most as many, the same for every run; all where it is left out.
+        batch_size: sequences per forward pass.
         prompts: texts to continue, at each evaluation.
-        length: tokens of each continuation.
+        max_new_tokens: tokens of each continuation.
     """
 
-    every: Count | None = None
-    blocks: Count | None = None
-    batch: Count = 16
+    eval_steps: Count | None = None
+    max_eval_blocks: Count | None = None
+    batch_size: Count = 16
     prompts: tuple[str, ...] = ()
-    length: Count = 64
+    max_new_tokens: Count = 64
 
 
 class MonitorSection(Section):
     """What is watched while a run goes on.
 
     Attributes:
-        every: updates between two readings; 0 watches nothing.
+        interval: updates between two readings; 0 watches nothing.
     """
 
-    every: Whole = 0
+    interval: Whole = 0
 
 
 class ControlSection(Section):
     """What keeps the product of key and query weights small, for any variant.
 
     Attributes:
-        spectral: weight of a penalty on the spectral norm of each head's W_k^T W_q.
-        condition: weight of a penalty on the logarithm of its condition number.
-        clip: QK-clip: the largest score that a head may reach; its weights are scaled down after an
-            update that passes it. 0 clips nothing.
-        reparametrise: sigma-reparametrisation of the query and key matrices.
+        spectral_penalty: weight of a penalty on the spectral norm of each head's W_k^T W_q.
+        condition_penalty: weight of a penalty on the logarithm of its condition number.
+        qk_clip: QK-clip: the largest score that a head may reach; its weights are scaled down after
+            an update that passes it. 0 clips nothing.
+        sigma_reparam: sigma-reparametrisation of the query and key matrices.
         gamma: where their learnable size then starts: at their own `norm`, so that the model is at
             first the same, or at `one`.
     """
 
-    spectral: Annotated[float, Field(ge=0)] = 0.0
-    condition: Annotated[float, Field(ge=0)] = 0.0
-    clip: Annotated[float, Field(ge=0)] = 0.0
-    reparametrise: bool = False
+    spectral_penalty: Annotated[float, Field(ge=0)] = 0.0
+    condition_penalty: Annotated[float, Field(ge=0)] = 0.0
+    qk_clip: Annotated[float, Field(ge=0)] = 0.0
+    sigma_reparam: bool = False
     gamma: Literal["norm", "one"] = "norm"
 
 
@@ -255,36 +258,37 @@ class RunSection(Section):
     Attributes:
         device: cpu, cuda, cuda:N, mps, npu (torch_npu; untested) or xpu (untested).
         threads: of each run on a CPU.
-        slots: runs at once; one per core or GPU where it is left out.
-        runner: `local` processes, `slurm`, or `submitit` (its local executor).
-        processes: of one run; more than 1 trains one model on several devices.
+        max_parallel: runs at once; one per core or GPU where it is left out.
+        executor: `local` processes, `slurm`, or `submitit` (its local executor).
+        num_processes: of one run; more than 1 trains one model on several devices.
         sharding: `none` copies the model (DDP), `fsdp` shards it (FSDP2).
-        checkpoint: updates between two checkpoints; a tenth of the run where it is left out.
-        keep: checkpoints; the newest and those before it, at least 2. A finished run keeps none.
-        model: whether a finished run keeps its model.
-        points: lines of training loss in a journal, at most about as many.
-        track: trackers that accelerate knows: tensorboard, wandb, mlflow, trackio.
-        timeout: minutes after which a run that says nothing counts as crashed.
-        attempts: at a run that crashes.
+        save_steps: updates between two checkpoints; a tenth of the run where it is left out.
+        save_total_limit: checkpoints; the newest and those before it, at least 2. A finished run
+            keeps none.
+        save_model: whether a finished run keeps its model.
+        log_points: lines of training loss in a journal, at most about as many.
+        report_to: trackers that accelerate knows: tensorboard, wandb, mlflow, trackio.
+        timeout_minutes: minutes after which a run that says nothing counts as crashed.
+        max_attempts: at a run that crashes.
     """
 
     device: Name = "cpu"
     threads: Few = 1
-    slots: Few | None = None
-    runner: Literal["local", "slurm", "submitit"] = "local"
-    processes: Few = 1
+    max_parallel: Few | None = None
+    executor: Literal["local", "slurm", "submitit"] = "local"
+    num_processes: Few = 1
     sharding: Literal["none", "fsdp"] = "none"
-    checkpoint: Count | None = None
-    keep: Annotated[int, Field(ge=2)] = 2
-    model: bool = True
-    points: Count = 1000
-    track: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()
-    timeout: Times = 60.0
-    attempts: Few = 2
+    save_steps: Count | None = None
+    save_total_limit: Annotated[int, Field(ge=2)] = 2
+    save_model: bool = True
+    log_points: Count = 1000
+    report_to: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()
+    timeout_minutes: Times = 60.0
+    max_attempts: Few = 2
     slurm: SlurmSection = SlurmSection()
 
 
 def warmup_of(updates: int, train: TrainSection) -> int:
     """Return updates of the warm-up: as given, or below 1 a share of the run."""
-    wanted = train.warmup * updates if train.warmup < 1 else train.warmup
+    wanted = train.warmup_steps * updates if train.warmup_steps < 1 else train.warmup_steps
     return min(updates, round(wanted))

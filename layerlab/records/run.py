@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from layerlab.errors import UserError
 from layerlab.records.events import read
 from layerlab.records.parse import explain, read_json
+from layerlab.records.renamed_settings import current_manifest
 from layerlab.records.result import STRICT, read_result
 
 
@@ -48,7 +49,7 @@ class RunRecord:
     @property
     def rate(self) -> float:
         """The largest learning rate."""
-        return float(self.manifest["recipe"]["train"]["rate"])
+        return float(self.manifest["recipe"]["train"]["learning_rate"])
 
     @property
     def finished(self) -> bool:
@@ -127,7 +128,7 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())
     else:
-        return dict(found)
+        return current_manifest(found)
     raise UserError(f"cannot read {file}: {why}; delete {folder} and run it again")
 
 

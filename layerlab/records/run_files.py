@@ -6,6 +6,7 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.records.parse import json_of, read_json
+from layerlab.records.renamed_settings import current_manifest, current_settings
 
 RUNS, COMPARISON = "runs", "comparison.json"
 RECIPE, RUN = "recipe.json", "run.json"
@@ -33,7 +34,7 @@ def gather_run_files(content: Mapping[str, Any], folder: Path) -> Json:
     found: Json = {"manifests": {}, **{part: [] for part in _PARTS.values()}}
     for run in content.get("runs") or ():
         place = folder / RUNS / Path(str(run.get("run", ""))).name
-        manifest = _table(place / "manifest.json")
+        manifest = _manifest(place)
         if manifest is not None:
             found["manifests"][str(run["run"])] = manifest
         for part, rows in _events(place, run).items():
@@ -47,15 +48,15 @@ def describe_single(folder: Path) -> Json:
     Raises:
         UserError: no run has begun there.
     """
-    manifest = _table(folder / "manifest.json")
+    manifest = _manifest(folder)
     if manifest is None:
         raise UserError(f"no run has begun in {folder}; expected a folder of layerlab train")
-    recipe = _table(folder / "recipe.json") or {}
+    recipe = current_settings(_table(folder / "recipe.json") or {})
     result = _table(folder / "result.json")
     trained = _of(_of(manifest, "recipe"), "train")
     head: Json = {"run": str(manifest.get("run", folder.name))}
     head |= {"arm": str(manifest.get("arm", ""))}
-    head |= {"seed": trained.get("seed"), "rate": trained.get("rate")}
+    head |= {"seed": trained.get("seed"), "rate": trained.get("learning_rate")}
     run = {**(result or {}), **head, "chosen": True, "finished": result is not None}
     events = list(_lines(folder))
     curves = {
@@ -77,6 +78,11 @@ def describe_single(folder: Path) -> Json:
         "manifests": {head["run"]: manifest},
         **_events(folder, head),
     }
+
+
+def _manifest(folder: Path) -> Json | None:
+    found = _table(folder / "manifest.json")
+    return None if found is None else current_manifest(found)
 
 
 def _events(folder: Path, run: Mapping[str, Any]) -> dict[str, list[Json]]:

@@ -195,7 +195,7 @@ def make_study(recipe: TrainingRecipe) -> Study:
         title=recipe.name.replace("-", " ").capitalize(),
         source="; ".join(dict.fromkeys(one.source for one in section.claims)),
         claim=first.says,
-        cost=f"{len(section.arms) * len(section.seeds)} runs of {recipe.train.updates} updates",
+        cost=f"{len(section.arms) * len(section.seeds)} runs of {recipe.train.max_steps} updates",
         draws=len(section.seeds),
         unit="seeds",
         fixed=True,

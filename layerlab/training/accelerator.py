@@ -27,7 +27,7 @@ class RunAccelerator:
                 were asked for and are not there.
         """
         validate(recipe)
-        device, precision = recipe.run.device, recipe.train.precision
+        device, precision = recipe.run.device, recipe.train.mixed_precision
         # Accelerate keeps its choices for a whole process; an earlier run may have made others.
         if AcceleratorState._shared_state.get("_mixed_precision") != PRECISIONS[precision]:
             AcceleratorState._reset_state()

@@ -36,7 +36,7 @@ def flops_per_token(recipe: TrainingRecipe) -> Work:
     Source: Own; attention as in kaplan20, section 2.1.
     """
     found = design_model(recipe)
-    block = recipe.data.block or found.shape.context
+    block = recipe.data.block_size or found.shape.context
 
     def forward(tokens: int) -> int:
         return account(found.spec, replace(found.shape, context=tokens)).forward
@@ -66,4 +66,4 @@ def peak_of(recipe: TrainingRecipe) -> float | None:
     """
     if not here(recipe.run.device):
         return None
-    return matmul_peak(recipe.run.device, recipe.train.precision, recipe.run.threads)
+    return matmul_peak(recipe.run.device, recipe.train.mixed_precision, recipe.run.threads)

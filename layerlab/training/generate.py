@@ -30,7 +30,7 @@ def generate_samples(
     with _apart(model, seed), _uncompiled(model):
         for prompt in evaluate.prompts:
             given = words(prompt, add_special_tokens=False)["input_ids"] or [end]
-            added = _continue(model, given, end, evaluate.length, seed)
+            added = _continue(model, given, end, evaluate.max_new_tokens, seed)
             found.append((prompt, words.decode(added)))
     return found
 

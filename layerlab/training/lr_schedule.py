@@ -27,18 +27,18 @@ def lr_at(update: int, updates: int, train: TrainSection) -> float:
     """
     warm = warmup_of(updates, train)
     if update < warm:
-        return train.rate * (update + 1) / warm
-    return train.rate * _share(update - warm, updates - warm, train)
+        return train.learning_rate * (update + 1) / warm
+    return train.learning_rate * _share(update - warm, updates - warm, train)
 
 
 def _share(done: int, rest: int, train: TrainSection) -> float:
     """Return what is left of the rate after the warm-up."""
     part = done / max(1, rest)
-    if train.schedule == "cosine":
-        return train.final + (1 - train.final) * (1 + math.cos(math.pi * part)) / 2
-    if train.schedule == "linear":
-        return 1 - (1 - train.final) * part
-    if train.schedule == "constant":
+    if train.lr_scheduler_type == "cosine":
+        return train.min_lr_ratio + (1 - train.min_lr_ratio) * (1 + math.cos(math.pi * part)) / 2
+    if train.lr_scheduler_type == "linear":
+        return 1 - (1 - train.min_lr_ratio) * part
+    if train.lr_scheduler_type == "constant":
         return 1.0
-    left = (1 - part) / train.cooldown
-    return 1.0 if left >= 1 else train.final + (1 - train.final) * left
+    left = (1 - part) / train.decay_ratio
+    return 1.0 if left >= 1 else train.min_lr_ratio + (1 - train.min_lr_ratio) * left

@@ -26,7 +26,7 @@ def manifest(
 ) -> dict[str, Any]:
     """Return what a run is made of, as plain JSON values; `micro` sequences make a forward pass."""
     recipe = run.recipe
-    block = recipe.data.block or 0
+    block = recipe.data.block_size or 0
     settings = recipe.run
     return {
         "schema": SCHEMA,
@@ -45,11 +45,11 @@ def manifest(
         "model": _sizes(count_costs(recipe)),
         "machine": {
             **machine(settings.device, settings.threads),
-            "processes": settings.processes,
+            "processes": settings.num_processes,
             "sharding": settings.sharding,
         },
         "versions": versions(),
-        "batch_tokens": recipe.train.batch * block,
+        "batch_tokens": recipe.train.batch_size * block,
         "micro_batch": micro,
         "match": None if run.match is None else run.match.to_json(),
     }
@@ -87,7 +87,7 @@ def keep_manifest(content: Mapping[str, Any], folder: Path, update: int) -> str 
     write_file(folder / FILE, json.dumps(whole, indent=1) + "\n")
     return (
         f"from update {update} on {'; '.join(changed)}: the run is of several makes, and a "
-        "comparison refuses it unless compare.differ declares that"
+        "comparison refuses it unless compare.allowed_differences declares that"
         if changed
         else None
     )

@@ -22,14 +22,17 @@ def build_optimizer(model: nn.Module, train: TrainSection) -> torch.optim.AdamW:
     # Tied parameters are listed once, and stand in the group of the first that holds them.
     every = [one for one in model.parameters() if one.requires_grad]
     groups = [
-        {"params": [one for one in every if id(one) in decayed], "weight_decay": train.decay},
+        {
+            "params": [one for one in every if id(one) in decayed],
+            "weight_decay": train.weight_decay,
+        },
         {"params": [one for one in every if id(one) not in decayed], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],
-        lr=train.rate,
-        betas=(train.beta1, train.beta2),
-        eps=train.epsilon,
+        lr=train.learning_rate,
+        betas=(train.adam_beta1, train.adam_beta2),
+        eps=train.adam_epsilon,
         fused=True,
     )
 

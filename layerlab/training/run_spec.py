@@ -12,6 +12,7 @@ from layerlab.model.cost.cost import Account, account
 from layerlab.model.cost.match import Match
 from layerlab.model.design import Design, design
 from layerlab.recipes.training import TrainingRecipe, make_recipe
+from layerlab.records.renamed_settings import current_settings
 from layerlab.records.run_files import RECIPE, RUN, read_table
 from layerlab.system.files import write_file
 
@@ -43,7 +44,7 @@ class RunSpec:
     @property
     def rate(self) -> float:
         """The largest learning rate."""
-        return self.recipe.train.rate
+        return self.recipe.train.learning_rate
 
     @property
     def name(self) -> str:
@@ -98,7 +99,7 @@ def read_run(folder: Path) -> RunSpec:
     try:
         return RunSpec(
             arm=body["arm"],
-            recipe=make_recipe(recipe, str(folder / RECIPE)),
+            recipe=make_recipe(current_settings(recipe), str(folder / RECIPE)),
             digest=body["digest"],
             match=None if body["match"] is None else _match(body["match"]),
         )

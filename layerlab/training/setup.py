@@ -31,8 +31,8 @@ def build_model(run: RunSpec, device: torch.device) -> LabForCausalLM:
     found = design_model(run.recipe)
     model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed)
     torch.nn.Module.to(model, device)
-    set_attention(model, run.recipe.train.attention)
-    if run.recipe.train.compile:
+    set_attention(model, run.recipe.train.attn_implementation)
+    if run.recipe.train.torch_compile:
         # Most variants make one graph for all layers; some, one each.
         dynamo = torch._dynamo.config
         dynamo.recompile_limit = max(dynamo.recompile_limit, found.shape.layers + 8)
@@ -52,6 +52,6 @@ def set_attention(model: LabForCausalLM, name: str) -> None:
     except (ImportError, ValueError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise UserError(
-            f"train.attention is {name!r}, which cannot be had here: {reason}; "
-            'write attention = "sdpa"'
+            f"train.attn_implementation is {name!r}, which cannot be had here: {reason}; "
+            'write attn_implementation = "sdpa"'
         ) from error

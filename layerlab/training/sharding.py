@@ -53,24 +53,24 @@ def check(accelerator: Accelerator, settings: RunSection) -> None:
     Raises:
         UserError: another number of processes, or another way to share the work.
     """
-    wanted, found = settings.processes, int(accelerator.num_processes)
+    wanted, found = settings.num_processes, int(accelerator.num_processes)
     if found != wanted:
         raise UserError(
-            f"run.processes is {wanted} and this run was started as {found}; "
-            f"write processes = {found}, or type: torchrun --nproc_per_node {wanted} "
+            f"run.num_processes is {wanted} and this run was started as {found}; "
+            f"write num_processes = {found}, or type: torchrun --nproc_per_node {wanted} "
             "-m layerlab.training.worker FOLDER"
         )
     kind = accelerator.distributed_type
     if kind not in _kinds(settings):
         raise UserError(
-            f'run.processes is {wanted} with run.sharding "{settings.sharding}" on '
+            f'run.num_processes is {wanted} with run.sharding "{settings.sharding}" on '
             f"{settings.device}, and accelerate set up {kind.value}; unset the variables "
             "ACCELERATE_* of the environment, or give accelerate launch no configuration of its own"
         )
 
 
 def _kinds(settings: RunSection) -> set[DistributedType]:
-    if settings.processes == 1:
+    if settings.num_processes == 1:
         return {DistributedType.NO}
     if settings.device == "cpu":
         return {DistributedType.MULTI_CPU}
@@ -79,13 +79,13 @@ def _kinds(settings: RunSection) -> set[DistributedType]:
 
 def wrap_model(model: nn.Module, accelerator: Accelerator, settings: RunSection) -> Any:
     """Return the model with what joins its processes; its optimizer is made after this."""
-    if settings.processes == 1:
+    if settings.num_processes == 1:
         return model
     if settings.sharding == "none":
         return accelerator.prepare_model(model)
     if settings.device != "cpu":
         return fsdp2_prepare_model(accelerator, model)
-    mesh = init_device_mesh("cpu", (settings.processes,))
+    mesh = init_device_mesh("cpu", (settings.num_processes,))
     for layer in _apart(model):
         fully_shard(layer, mesh=mesh)
     return fully_shard(model, mesh=mesh)

@@ -85,8 +85,8 @@ class Trainer:
         self.corpus = corpus = load_corpus(run)
         self.recipe = run.recipe
         self.train = run.recipe.train
-        self.block = run.recipe.data.block or 0
-        self.updates = run.recipe.train.updates or 0
+        self.block = run.recipe.data.block_size or 0
+        self.updates = run.recipe.train.max_steps or 0
         self.place = RunAccelerator(run.recipe)
         self.model = build_model(run, self.place.device)
         self.control = QKControl(self.model, run.recipe.control)
@@ -94,20 +94,22 @@ class Trainer:
         self.optimizer = self.place.accelerator.prepare_optimizer(
             build_optimizer(self.model, self.train)
         )
-        every = run.recipe.monitor.every
+        every = run.recipe.monitor.interval
         self.monitor = Monitor(self.model, every=every, on_alarm=None) if every else None
         self.order = BatchOrder(corpus, self.block, self.train.seed)
-        self.held = EvalBlocks(corpus, self.block, run.recipe.evaluate.blocks)
-        self.split = MicroBatcher(self.train.batch // self.place.processes, self.train.micro_batch)
-        self.reader = Validator(self.held, self.place, run.recipe.evaluate.batch)
+        self.held = EvalBlocks(corpus, self.block, run.recipe.evaluate.max_eval_blocks)
+        self.split = MicroBatcher(
+            self.train.batch_size // self.place.processes, self.train.micro_batch_size
+        )
+        self.reader = Validator(self.held, self.place, run.recipe.evaluate.batch_size)
         # Where weights are shared out, even a rehearsal waits for all processes.
         self.rehearsed = self.place.processes == 1 or is_sharded(self.wrapped)
-        self.flops = flops_per_token(run.recipe).full * self.train.batch * self.block
+        self.flops = flops_per_token(run.recipe).full * self.train.batch_size * self.block
         self.update, self.seconds, self.resumes = 0, 0.0, 0
         self.losses: float | None = 0.0  # of all updates; an earlier version kept none
         self.score: ValidationResult | None = None
         self.step0: float | None = None
-        self.keeper = CheckpointManager(folder / CHECKPOINTS, run.recipe.run.keep)
+        self.keeper = CheckpointManager(folder / CHECKPOINTS, run.recipe.run.save_total_limit)
         remarks, events = self._resumed()
         allocate(self.optimizer)
         self.journal = EventLog(folder, events, silent=not self.place.first)
@@ -128,7 +130,7 @@ class Trainer:
         Raises:
             UserError: a tracker is asked for that is not installed.
         """
-        names = self.recipe.run.track if self.place.first else ()
+        names = self.recipe.run.report_to if self.place.first else ()
         self.trackers = trackers(names, self.folder, self.recipe.decisive())
         if self.place.first:
             content = manifest(self.run, self.corpus, self.order, self.held, self.split.size)
@@ -150,11 +152,11 @@ class Trainer:
         self.losses = None if self.losses is None else self.losses + loss
         self.seconds += time.perf_counter() - start
         last = self.update == self.updates
-        if last or self.update % max(1, self.updates // self.recipe.run.points) == 0:
+        if last or self.update % max(1, self.updates // self.recipe.run.log_points) == 0:
             self._count("train", loss=loss, rate=rate, norm=norm, **self.control.told())
-        if last or self.update % (self.recipe.evaluate.every or self.updates) == 0:
+        if last or self.update % (self.recipe.evaluate.eval_steps or self.updates) == 0:
             self._evaluate()
-        every = self.recipe.run.checkpoint or max(1, self.updates // 10)
+        every = self.recipe.run.save_steps or max(1, self.updates // 10)
         if not last and self.update % every == 0:
             self.checkpoint()
 
@@ -166,7 +168,7 @@ class Trainer:
         loss = self._gradient()
         norm = self._clipped()
         # In float16 a gradient too large to be held makes the scaler pass over an update.
-        held = torch.isfinite(norm) | (self.train.precision == "fp16")
+        held = torch.isfinite(norm) | (self.train.mixed_precision == "fp16")
         if not bool(torch.isfinite(loss) & held):
             raise self._diverged(loss)
         if self.monitor is not None:
@@ -203,7 +205,7 @@ class Trainer:
 
     def _rows(self) -> Batch:
         """Return the rows of the batch, those of this process."""
-        batch = self.order.batch(self.update, self.train.batch)
+        batch = self.order.batch(self.update, self.train.batch_size)
         return batch.part(self.place.rank, self.place.processes).to(self.place.device)
 
     def _accumulated(self, rows: Batch) -> Tensor:
@@ -226,7 +228,7 @@ class Trainer:
     @contextmanager
     def _drawn(self, first: int) -> Iterator[None]:
         """What a piece is run under: its own dropout, and emulated rounding."""
-        first += self.train.batch * self.place.rank // self.place.processes
+        first += self.train.batch_size * self.place.rank // self.place.processes
         when = (self.train.seed, self.update, first)
         with emulation(self.model, self.recipe.emulate, *when), key_dropout(self.model, *when):
             yield
@@ -245,13 +247,13 @@ class Trainer:
             output.logits,
             rows.targets,
             output.logits.shape[-1],
-            num_items_in_batch=self.train.batch * self.block,
+            num_items_in_batch=self.train.batch_size * self.block,
             shift_labels=rows.targets,
         )
 
     def _clipped(self) -> Tensor:
         """Return norm of the gradient before it is clipped."""
-        limit = self.train.clip or float("inf")
+        limit = self.train.max_grad_norm or float("inf")
         return full_tensor(self.place.accelerator.clip_grad_norm_(self.model.parameters(), limit))
 
     def _diverged(self, loss: Tensor) -> UserError:
@@ -295,7 +297,7 @@ class Trainer:
         """Tell of something with how far the run has come."""
         self._tell(
             kind,
-            tokens=self.update * self.train.batch * self.block,
+            tokens=self.update * self.train.batch_size * self.block,
             seconds=round(self.seconds, 4),
             flops=self.update * self.flops,
             **content,
@@ -364,7 +366,7 @@ class Trainer:
         self.journal.settle()
         score = None if diverged else self.score
         weights = gather_state(self.model.state_dict(keep_vars=True), keep=self.place.first)
-        tokens = self.update * self.train.batch * self.block
+        tokens = self.update * self.train.batch_size * self.block
         result = {
             "run": self.run.name,
             "arm": self.run.arm,
@@ -389,7 +391,7 @@ class Trainer:
             "blocks": score and score.blocks,
         }
         if self.place.first:
-            if diverged is None and self.recipe.run.model:
+            if diverged is None and self.recipe.run.save_model:
                 keep_model(self.folder, self.model, self.corpus.tokenizer, weights)
             result = write_result(self.folder, result)
         self.trackers.finish()

@@ -77,7 +77,7 @@ def evaluate(
     if whole[-1]:
         raise TooLarge(
             f"held-out text does not fit into memory {batch} blocks at a time; write a smaller "
-            "evaluate.batch, data.block, model.width or model.layers"
+            "evaluate.batch_size, data.block_size, model.width or model.layers"
         )
     table = whole[:-1].view(-1, 3)
     nats, right, count = table.sum(0).tolist()

@@ -25,28 +25,28 @@ def recipe(folder: Path, **changes: Any) -> dict[str, Any]:
             "recipe": {
                 "name": "small",
                 "model": {"width": 16, "layers": 1, "heads": 2, "context": 64},
-                "data": {"sources": general, "vocab": 280, "block": 16},
-                "train": {"updates": 6, "batch": 4},
-                "evaluate": {"blocks": 4},
-                "run": {"checkpoint": 2},
+                "data": {"sources": general, "vocab_size": 280, "block_size": 16},
+                "train": {"max_steps": 6, "batch_size": 4},
+                "evaluate": {"max_eval_blocks": 4},
+                "run": {"save_steps": 2},
             }
         },
         "data": {
             "domain": [{"text": str(folder / "law.jsonl")}],
             "general": general,
-            "validation": 0.2,
+            "validation_fraction": 0.2,
         },
-        "clean": {"shortest": 10, "repetition": False, "near": 0},
+        "clean": {"min_chars": 10, "repetition": False, "near_duplicate_threshold": 0},
         "vocabulary": {"size": "+8"},
         "embedding": {"input": "mean"},
-        "pretrain": {"tokens": 512, "rate": 1e-2, **step},
-        "tune": {
-            "sources": [{"name": "questions", "rows": str(folder / "rows.json")}],
-            "rate": 1e-2,
-            "epochs": 2,
+        "pretrain": {"tokens": 512, "learning_rate": 1e-2, **step},
+        "sft": {
+            "sources": [{"name": "questions", "path": str(folder / "rows.json")}],
+            "learning_rate": 1e-2,
+            "num_train_epochs": 2,
             **step,
-            "block": 64,
+            "block_size": 64,
         },
-        "evaluate": {"text": 2000, "prompts": ["Is it void?"], "length": 4},
+        "evaluate": {"text_bytes": 2000, "prompts": ["Is it void?"], "max_new_tokens": 4},
     }
     return {**content, **changes}

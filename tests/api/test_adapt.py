@@ -173,7 +173,12 @@ def test_what_cannot_be_asked_is_left_out_told_and_asked_when_it_is_there(
         "base": {"model": "pre-norm"},
         "data": {"domain": [{"text": "python-docs", "limit": 20_000}]},
         "clean": {"benchmarks": ["piqa"]},
-        "evaluate": {"suite": "piqa", "text": 0, "prompts": ["word " * 999, "Why?"], "length": 2},
+        "evaluate": {
+            "suite": "piqa",
+            "text_bytes": 0,
+            "prompts": ["word " * 999, "Why?"],
+            "max_new_tokens": 2,
+        },
     }
     found = layerlab.adapt(content, out=tmp_path / "out", progress=False)
     what = found.frame("left_out")["what"].tolist()
@@ -235,7 +240,7 @@ def test_texts_of_one_name_are_all_learned_and_held_out(tmp_path: Path) -> None:
 
 
 def test_text_of_which_nothing_is_left_is_one_line(tmp_path: Path) -> None:
-    content = recipe(tmp_path, base={"model": "pre-norm"}, clean={"shortest": 100_000})
+    content = recipe(tmp_path, base={"model": "pre-norm"}, clean={"min_chars": 100_000})
     with pytest.raises(UserError, match=r"nothing is left of .* after cleaning; relax the rules"):
         layerlab.adapt(content, out=tmp_path / "out", progress=False)
 

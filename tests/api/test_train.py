@@ -18,11 +18,15 @@ from tests import mounted
 SMALL = {
     "name": "small",
     "model": {"width": 16, "layers": 1, "heads": 2, "context": 16},
-    "data": {"vocab": 300},
-    "train": {"updates": 2, "batch": 2},
-    "evaluate": {"blocks": 2},
+    "data": {"vocab_size": 300},
+    "train": {"max_steps": 2, "batch_size": 2},
+    "evaluate": {"max_eval_blocks": 2},
 }
-LOST = {**SMALL, "name": "lost", "train": {"updates": 6, "batch": 2, "rate": 1e30, "clip": 0.0}}
+LOST = {
+    **SMALL,
+    "name": "lost",
+    "train": {"max_steps": 6, "batch_size": 2, "learning_rate": 1e30, "max_grad_norm": 0.0},
+}
 ONCE = {"compare.lockstep": True, "compare.seeds": [1]}
 TWO = {**SMALL, "compare": {"arms": ["llama", "gpt2"]}}
 
@@ -55,10 +59,10 @@ def test_a_kind_of_event_that_there_is_not_is_named(ended: Trained) -> None:
 
 
 def test_a_run_that_keeps_no_model_does_not_name_one(ended: Trained) -> None:
-    settings = {"run.model": False, "train.seed": 1}
+    settings = {"run.save_model": False, "train.seed": 1}
     run = train(SMALL, out=ended.folder.parents[2], progress=False, settings=settings)
     assert "The model" not in run.told()
-    with pytest.raises(UserError, match=r"kept no model; write run\.model = true, delete it"):
+    with pytest.raises(UserError, match=r"kept no model; write run\.save_model = true, delete it"):
         run.model()
 
 
@@ -91,10 +95,10 @@ def test_there_is_nothing_to_judge_before_anything_has_run(ended: Trained, tmp_p
 def test_arms_that_could_not_be_compared_are_refused_before_anything_runs(
     ended: Trained, tmp_path: Path
 ) -> None:
-    half = {"name": "half", "variant": "llama", "set": {"train.batch": 1}}
+    half = {"name": "half", "variant": "llama", "set": {"train.batch_size": 1}}
     unequal = {**SMALL, "compare": {"arms": ["llama", half]}}
     for begun in (compare, prepare):
-        with pytest.raises(UserError, match=r"train\.batch is 2 in llama.* and 1 in half-s1-"):
+        with pytest.raises(UserError, match=r"train\.batch_size is 2 in llama.* and 1 in half-s1-"):
             begun(unequal, out=tmp_path, progress=False)
     assert not list(tmp_path.iterdir())
 
@@ -126,7 +130,7 @@ def test_a_run_that_diverged_is_not_tried_again_and_says_where_it_is(
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     said = []
     for _ in range(2):
-        with pytest.raises(UserError, match=r"lower train\.rate") as told:
+        with pytest.raises(UserError, match=r"lower train\.learning_rate") as told:
             train(LOST, out=tmp_path, progress=False)
         said.append(str(told.value))
     (run,) = (tmp_path / "lost" / "runs").iterdir()
@@ -151,7 +155,7 @@ def test_a_report_without_room_takes_no_verdict_with_it(ended: Trained, tmp_path
     place, told = tmp_path / "disk", list[Comparison]()
     lockstep = {**SMALL, "compare": {**TWO["compare"], "seeds": [1], "lockstep": True}}
     with mounted.disk(place, "3m"):
-        task = prepare(lockstep, place, {"run.model": False}, progress=False)
+        task = prepare(lockstep, place, {"run.save_model": False}, progress=False)
         with pytest.raises(UserError, match=r"cannot write .*no space is left on the device; make"):
             compare_task(task, progress=False, tell=told.append)
         assert [row["arm"] for row in told[0].rows] == ["llama", "gpt2"]
@@ -179,13 +183,17 @@ def test_an_arm_learns_from_text_and_words_of_its_own_and_is_judged_on_the_text_
     base, own = ([{"text": str(tmp_path / f"{name}.txt")}] for name in ("base", "own"))
     arms = [
         "llama",
-        {"name": "own", "variant": "llama", "set": {"data.sources": own, "data.vocab": 9000}},
+        {"name": "own", "variant": "llama", "set": {"data.sources": own, "data.vocab_size": 9000}},
     ]
     recipe = {
         **SMALL,
-        "data": {"sources": base, "vocab": 300},
+        "data": {"sources": base, "vocab_size": 300},
         "evaluate": {},
-        "compare": {"arms": arms, "seeds": [1], "differ": ["data.sources", "data.vocab"]},
+        "compare": {
+            "arms": arms,
+            "seeds": [1],
+            "allowed_differences": ["data.sources", "data.vocab_size"],
+        },
     }
     found = compare(recipe, out=tmp_path, progress=False)
     assert not found.failed and found.content["metric"] == "bits_per_byte"
@@ -200,13 +208,13 @@ def test_an_arm_learns_from_text_and_words_of_its_own_and_is_judged_on_the_text_
     vocab = {name: run.manifest["recipe"]["model"]["vocab"] for name, run in runs.items()}
     assert vocab["llama"] == 300 < vocab["own"] < 9000
     assert runs["own"].count("embedding") == vocab["own"] * SMALL["model"]["width"]
-    told = [one for one in found.content["remarks"] if "not the 9000 of data.vocab" in one]
+    told = [one for one in found.content["remarks"] if "not the 9000 of data.vocab_size" in one]
     assert len(told) == 1
 
 
 def test_lockstep_is_refused_at_the_plan(ended: Trained) -> None:
-    with pytest.raises(UserError, match=r'lockstep .*run\.runner is "slurm"'):
-        settings = {"compare.lockstep": True, "run.runner": "slurm"}
+    with pytest.raises(UserError, match=r'lockstep .*run\.executor is "slurm"'):
+        settings = {"compare.lockstep": True, "run.executor": "slurm"}
         prepare(TWO, ended.folder, settings, progress=False)
 
 
@@ -214,7 +222,7 @@ def test_what_is_read_in_place_of_a_text_is_said(
     ended: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
-    settings = {"data.sources": [{"text": "brown"}], "data.vocab": 299}
+    settings = {"data.sources": [{"text": "brown"}], "data.vocab_size": 299}
     run = train(SMALL, out=tmp_path, progress=False, settings=settings)
     assert run.told().count("brown is not here") == 1
     (note,) = run.notes
@@ -229,7 +237,7 @@ def test_a_plan_says_what_is_read_in_place_of_a_text(
 
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
     words = ["train", "smoke", "--plan", "-q", "--set", 'data.sources=[{text="brown"}]']
-    told = CliRunner().invoke(app, [*words, "--set", "data.vocab=300"])
+    told = CliRunner().invoke(app, [*words, "--set", "data.vocab_size=300"])
     assert told.exit_code == 0 and told.output.count("brown is not here") == 1
-    told = CliRunner().invoke(app, [*words, "--set", "data.vocab=300", "--json"])
+    told = CliRunner().invoke(app, [*words, "--set", "data.vocab_size=300", "--json"])
     assert "brown is not here" in json.loads(told.stdout)["notes"][0]

@@ -175,13 +175,13 @@ def test_refuted_its_runs_can_be_compared_at_all() -> None:
     """Our comparison refuses runs of which some have half the batch and twice the updates."""
     arms = [
         {"name": f"m{m}", "variant": f"history-{m}" if m else "llama"}
-        | {"set": {"train.batch": 2 if m in HALF else 4}}
+        | {"set": {"train.batch_size": 2 if m in HALF else 4}}
         for m in range(8)
     ]
     train = {"updates": None, "tokens": 16 * 4 * 30}
     found = [manifest(run) for run in runs(recipe(*arms, train=train))]
-    with pytest.raises(UserError, match=r"train.batch is 4 in m0-s1.*and 2 in m3-s1") as told:
+    with pytest.raises(UserError, match=r"train.batch_size is 4 in m0-s1.*and 2 in m3-s1") as told:
         check_equal_terms(found, Varied())
-    assert str(told.value).endswith('compare.differ = ["train.batch"]')
+    assert str(told.value).endswith('compare.allowed_differences = ["train.batch_size"]')
     alike = [one for one in found if one["arm"] not in {f"m{m}" for m in HALF}]
     assert check_equal_terms(alike, Varied()) == []

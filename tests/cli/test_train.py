@@ -20,14 +20,14 @@ heads = 2
 context = 16
 
 [data]
-vocab = 300
+vocab_size = 300
 
 [train]
-updates = 2
-batch = 2
+max_steps = 2
+batch_size = 2
 
 [evaluate]
-blocks = 2
+max_eval_blocks = 2
 """
 ARMS = 'compare.arms=["llama", "gpt2"]'
 
@@ -109,12 +109,13 @@ def test_the_metrics_may_be_those_of_run_clm(
             "nothing has run yet in none/small; type layerlab compare without --judge",
         ),
         (
-            ("train", "small.toml", "--set", "train.batch=0"),
-            "train.batch is 0; expected a whole number from 1 to 1e+15: write train.batch = 16",
+            ("train", "small.toml", "--set", "train.batch_size=0"),
+            "train.batch_size is 0; expected a whole number from 1 to 1e+15: write "
+            "train.batch_size = 16",
         ),
         (
-            ("train", "small.toml", "--set", "train.batch"),
-            "cannot read the setting 'train.batch'; expected PATH=VALUE: type for example",
+            ("train", "small.toml", "--set", "train.batch_size"),
+            "cannot read the setting 'train.batch_size'; expected PATH=VALUE: type for example",
         ),
         (
             ("train", "small.toml", "--metrics", "run-clm", "--json"),
@@ -156,8 +157,8 @@ def test_without_a_recipe_there_is_a_list(
 def test_settings_are_toml_where_they_can_be() -> None:
     found = settings(["a.b=3", "c = [1, 2]", "d=plain words", "e=1e-3", "f=true"])
     assert found == {"a.b": 3, "c": [1, 2], "d": "plain words", "e": 0.001, "f": True}
-    for word in ("train.updates", "=3", "train.updates= "):
+    for word in ("train.max_steps", "=3", "train.max_steps= "):
         with pytest.raises(UserError, match="expected PATH=VALUE"):
             settings([word])
-    with pytest.raises(UserError, match=r"--set 'train\.updates' is given twice"):
-        settings(["train.updates=7", "train.updates=9"])
+    with pytest.raises(UserError, match=r"--set 'train\.max_steps' is given twice"):
+        settings(["train.max_steps=7", "train.max_steps=9"])

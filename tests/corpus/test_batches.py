@@ -44,7 +44,7 @@ def corpus(*sizes: int, weights: tuple[float, ...] = (), held: tuple[int, ...] =
 @pytest.fixture(scope="module")
 def docs(tmp_path_factory) -> Corpus:
     """A real text, with documents."""
-    given = DataSection(sources=(Source(limit=60_000),), vocab=300, documents=True)
+    given = DataSection(sources=(Source(limit=60_000),), vocab_size=300, document_masking=True)
     return prepare(given, tmp_path_factory.mktemp("cache"))
 
 
@@ -170,7 +170,9 @@ def test_bits_per_byte_do_not_depend_on_the_tokenizer(tmp_path: Path, vocab: int
     """Who gives each token the probability 256^-bytes needs 8 bits per byte under any."""
     text = tmp_path / "a.jsonl"
     text.write_text('{"text": "Zw\\u00f6lf K\\u00e4se: 12\\u20ac \\ud83d\\ude00, the the"}\n' * 40)
-    given = DataSection(sources=(Source(text=str(text)),), vocab=vocab, validation=0.3)
+    given = DataSection(
+        sources=(Source(text=str(text)),), vocab_size=vocab, validation_fraction=0.3
+    )
     found = prepare(given, tmp_path)
     held, sizes = EvalBlocks(found, 7), spelled(found)
     targets = torch.cat([batch.targets.flatten() for batch in held.batches(3)])

@@ -147,19 +147,25 @@ def test_a_small_text_gives_a_small_tokenizer_and_says_so(tmp_path: Path) -> Non
     (tmp_path / "a.txt").write_text("ab " * 20)
     corpus = prepare(data(tmp_path / "a.txt", vocab=1000), tmp_path)
     assert corpus.vocab < 300
-    assert f"a tokenizer of {corpus.vocab} entries, not the 1000 of data.vocab" in corpus.notes[0]
+    assert (
+        f"a tokenizer of {corpus.vocab} entries, not the 1000 of data.vocab_size" in corpus.notes[0]
+    )
 
 
 def test_the_notes_of_a_source_reach_the_corpus(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
-    corpus = prepare(DataSection(sources=(Source(text="brown", limit=9000),), vocab=300), tmp_path)
+    corpus = prepare(
+        DataSection(sources=(Source(text="brown", limit=9000),), vocab_size=300), tmp_path
+    )
     assert corpus.name == "python-docs" and "brown is not here" in corpus.notes[0]
     assert corpus.train[0].bytes + corpus.validation_bytes == 9000
 
 
 def test_sources_keep_their_weights_and_their_own_held_out_text(folder, tmp_path) -> None:
     sources = (Source(text=str(folder)), Source(limit=5000, weight=3.0))
-    corpus = prepare(DataSection(sources=sources, vocab=300, validation=0.1), tmp_path)
+    corpus = prepare(
+        DataSection(sources=sources, vocab_size=300, validation_fraction=0.1), tmp_path
+    )
     assert [stream.weight for stream in corpus.train] == [1.0, 3.0]
     assert [stream.name for stream in corpus.validation] == [str(folder), "python-docs"]
     assert corpus.validation_bytes == sum(stream.bytes for stream in corpus.validation) > 500

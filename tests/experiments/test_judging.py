@@ -27,14 +27,14 @@ context = 16
 
 [data]
 sources = [{ text = "corpus.txt" }]
-vocab = 300
+vocab_size = 300
 
 [train]
-epochs = 0.02
-batch = 2
+num_train_epochs = 0.02
+batch_size = 2
 
 [evaluate]
-blocks = 2
+max_eval_blocks = 2
 
 [compare]
 arms = ["llama", "gpt2"]
@@ -110,7 +110,7 @@ def test_runs_of_another_recipe_beside_are_named_and_change_nothing(tmp_path: Pa
     first = layerlab.compare(place, judge=True)
     (longer,) = [
         one
-        for one in records(recipe(train={"updates": 40}), LOSSES)
+        for one in records(recipe(train={"max_steps": 40}), LOSSES)
         if one.arm == "gpt2" and one.seed == 1
     ]
     write(place / "runs", longer)
@@ -118,7 +118,7 @@ def test_runs_of_another_recipe_beside_are_named_and_change_nothing(tmp_path: Pa
     assert again.rows == first.rows
     assert again.content["remarks"] == [
         *first.content["remarks"],
-        f"left out, because train.updates is 40 there and 20 in the recipe: {longer.name}",
+        f"left out, because train.max_steps is 40 there and 20 in the recipe: {longer.name}",
     ]
 
 
@@ -205,7 +205,10 @@ def another(place: Path) -> Path:
         ),
         (damaged, r"cannot read the recipe in .*comparison\.json: .*; name the recipe: type"),
         (mixed, r"gpt2-s1\S* and gpt2-s2\S* were made on two texts, and both lie here; leave the"),
-        (strange, r"no run in .* is of the recipe 'drawn': left out, because train\.updates is 7 "),
+        (
+            strange,
+            r"no run in .* is of the recipe 'drawn': left out, because train\.max_steps is 7 ",
+        ),
         (unnamed, r"no run in .* is of the recipe 'drawn': .* the recipe has no arm 'other'"),
         (another, r"the recipe 'drawn' has no compare section; type layerlab train in place of"),
     ],

@@ -69,7 +69,10 @@ def write(folder: Path, **changes: Any) -> Path:
         "run": "llama-s1",
         "arm": "llama",
         "data": {"train_tokens": SEQUENCES * BLOCK, "validation_tokens": 143 * BLOCK},
-        "recipe": {"data": {"block": BLOCK}, "evaluate": {"blocks": None, "batch": 8}},
+        "recipe": {
+            "data": {"block_size": BLOCK},
+            "evaluate": {"max_eval_blocks": None, "batch_size": 8},
+        },
         "model": {
             "embedding": 16_384_000,
             "head": 16_384_000,

@@ -52,7 +52,7 @@ def ended(run: RunSpec, **data: Any) -> RunRecord:
 def test_a_plan_comes_out_of_its_runs_as_it_came_out_of_the_text(
     match: str, length: dict[str, Any], tokens: int, vocab: int | None
 ) -> None:
-    found = recipe("llama", "pangu-pi", train={"updates": None, **length}, match=match, seeds=[1])
+    found = recipe("llama", "pangu-pi", train={"max_steps": None, **length}, match=match, seeds=[1])
     found = found.changed({"model.vocab": vocab})
     # A text gives whole blocks; the manifest has the tokens of the text.
     first = plan(found, CorpusSize(vocab=300, tokens=(tokens - 1) // 16 * 16, digest="d1"))
@@ -76,9 +76,9 @@ def test_the_order_is_that_of_the_plan_and_a_part_of_it_will_do(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"train.updates": 30}, "train.updates is 30 there and 20 in the recipe"),
+        ({"train.max_steps": 30}, "train.max_steps is 30 there and 20 in the recipe"),
         ({"model.options": {"head": "untied"}}, "model.options.head is 'untied' there and not set"),
-        ({"train.rate": 0.5}, "train.rate is 0.5 there and 0.001 in the recipe"),
+        ({"train.learning_rate": 0.5}, "train.learning_rate is 0.5 there and 0.001 in the recipe"),
         ({"data.sources": [{"text": "other.txt"}]}, "data.sources is "),
     ],
 )
@@ -117,7 +117,7 @@ def test_where_a_text_lies_is_no_part_of_it() -> None:
     found = make_recipe(
         {
             "model": {"width": 16, "layers": 1, "heads": 2, "context": 16},
-            "train": {"updates": 2},
+            "train": {"max_steps": 2},
             "compare": {"arms": ["llama"]},
         }
     )
@@ -148,14 +148,14 @@ def test_runs_of_two_texts_are_refused_and_a_plan_that_knows_its_own_leaves_the_
 def test_arms_that_are_matched_by_time_are_as_long_as_their_runs() -> None:
     found = recipe(match="time")
     long = [
-        replace(run, recipe=run.recipe.changed({"train.updates": 31, "evaluate.every": 3}))
+        replace(run, recipe=run.recipe.changed({"train.max_steps": 31, "evaluate.eval_steps": 3}))
         if run.arm == "gpt2"
         else run
         for run in runs(found)
     ]
     assert kept(found, [ended(run) for run in long]) == ([run.name for run in long], [])
     # The baseline is as long as the recipe says.
-    first = replace(long[0], recipe=long[0].recipe.changed({"train.updates": 31}))
+    first = replace(long[0], recipe=long[0].recipe.changed({"train.max_steps": 31}))
     assert kept(found, [ended(first), *map(ended, long[1:])])[1] == [
-        f"left out, because train.updates is 31 there and 20 in the recipe: {first.name}"
+        f"left out, because train.max_steps is 31 there and 20 in the recipe: {first.name}"
     ]

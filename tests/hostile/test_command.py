@@ -64,7 +64,7 @@ WORDS = [
     *("true", "None", "llama", "cuda:99", "meta", "complex64", "int4", "bf16,bf16,nope", "all"),
     *(ESC, "\u202eevil", "\n\n", "的" * 50, "x" * 5000, "../../x", "~nobody/x", "%s%n", "{{7*7}}"),
     *("/dev/zero", "/dev/null/x", "/proc/self/mem", "hf:no/such", "http://[", "a/b/c/d"),
-    *("train.updates=[[[[", "train.updates=" + "9" * 400, f"name={ESC}", "model.variant={}"),
+    *("train.max_steps=[[[[", "train.max_steps=" + "9" * 400, f"name={ESC}", "model.variant={}"),
     *("data.sources=[{}]", "run.device=[1]", "compare.arms=3", "extends=self.toml", "a.b.c.d=1"),
     *("shortcut.r=" + "9" * 400, "a={[]}", "activation.T=nan", "norm=" + ESC),
 ]

@@ -94,7 +94,9 @@ def test_what_is_nested_without_end_is_one_line(
 
 @pytest.mark.parametrize("value", [DEEP, DIGITS])
 def test_a_setting_without_end_is_one_line(value: str, place: Path) -> None:
-    typed("train", "smoke", "--plan", "--set", f"train.updates={value}").refused("train.updates")
+    typed("train", "smoke", "--plan", "--set", f"train.max_steps={value}").refused(
+        "train.max_steps"
+    )
 
 
 def test_a_chain_of_recipes_ends(place: Path) -> None:

@@ -121,5 +121,5 @@ def test_an_option_counts_once(words: tuple[str, ...], said: str) -> None:
 
 
 def test_an_option_that_may_be_repeated_is(place: Path) -> None:
-    words = ("--set", "train.batch=2", "--set", "train.updates=3")
+    words = ("--set", "train.batch_size=2", "--set", "train.max_steps=3")
     assert typed("train", "smoke", "--plan", *words).survived().code == 0

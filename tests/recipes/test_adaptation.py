@@ -53,10 +53,10 @@ ROWS = {"name": "a", "rows": "a.json"}
             r"pretrain\.ratio reads nothing of the domain",
         ),
         (
-            {**BASE, "tune": {"sources": [{**ROWS, "weight": 1}, {**ROWS, "name": "b"}]}},
+            {**BASE, "sft": {"sources": [{**ROWS, "weight": 1}, {**ROWS, "name": "b"}]}},
             r"some of tune\.sources have a weight and others have none",
         ),
-        ({**BASE, "tune": {"sources": [ROWS, ROWS]}}, r"tune\.sources has the name 'a' twice"),
+        ({**BASE, "sft": {"sources": [ROWS, ROWS]}}, r"tune\.sources has the name 'a' twice"),
         ({**BASE, "arm": [{"name": "a"}, {"name": "a"}]}, "arm has the name 'a' twice; give each"),
     ],
 )
@@ -73,9 +73,12 @@ def test_recipes_of_the_package_are_recipes(name: str) -> None:
 
 
 def test_a_setting_is_changed_in_a_table_that_was_not_there() -> None:
-    found = make_recipe({**BASE, **TEXT}).changed({"clean.near": 0.5})
-    assert found.clean is not None and found.clean.near == 0.5
-    with pytest.raises(UserError, match=r"no setting 'clean\.neer'; did you mean 'clean\.near'\?"):
+    found = make_recipe({**BASE, **TEXT}).changed({"clean.near_duplicate_threshold": 0.5})
+    assert found.clean is not None and found.clean.near_duplicate_threshold == 0.5
+    with pytest.raises(
+        UserError,
+        match=r"no setting 'clean\.neer'; did you mean 'clean\.near_duplicate_threshold'\?",
+    ):
         found.changed({"clean.neer": 0.5})
 
 
@@ -83,8 +86,8 @@ def test_a_setting_inside_of_a_recipe_that_is_only_named_is_refused() -> None:
     named = make_recipe({"base": {"recipe": "smoke"}})
     with pytest.raises(UserError, match=r"base\.recipe is the name 'smoke', no table; write the"):
         named.changed({"base.recipe.train.updates": 3})
-    written = named.changed({"base.set": {"train.updates": 3}}).training()
-    assert written is not None and written.train.updates == 3
+    written = named.changed({"base.set": {"train.max_steps": 3}}).training()
+    assert written is not None and written.train.max_steps == 3
 
 
 def test_the_base_is_one_run(tmp_path: Path) -> None:
@@ -124,8 +127,8 @@ def test_what_follows_goes_on_from_the_first_seed(tmp_path: Path) -> None:
 @given(
     st.sampled_from(
         [
-            ("pretrain.rate", 0.5, {"pretrain", "tune"}),
-            ("tune.epochs", 9.0, {"tune"}),
+            ("pretrain.learning_rate", 0.5, {"pretrain", "tune"}),
+            ("sft.num_train_epochs", 9.0, {"tune"}),
             ("embedding.input", "first", {"embedding", "pretrain", "tune"}),
             ("vocabulary.size", "+9", {"vocabulary", "embedding", "pretrain", "tune"}),
             (
@@ -134,7 +137,7 @@ def test_what_follows_goes_on_from_the_first_seed(tmp_path: Path) -> None:
                 {"base", "vocabulary", "embedding", "pretrain", "tune"},
             ),
             (
-                "data.validation",
+                "data.validation_fraction",
                 0.3,
                 {"clean", "vocabulary", "embedding", "pretrain", "tune"},
             ),
@@ -185,10 +188,10 @@ def test_near_copies_need_their_package_before_anything_runs(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(deduplication, "find_spec", lambda name: None)
-    content = recipe(tmp_path, clean={"near": 0.8})
+    content = recipe(tmp_path, clean={"near_duplicate_threshold": 0.8})
     with pytest.raises(UserError, match=r"found by datasketch, which .* or ask for near = 0"):
         plan_stages(make_recipe(content))
-    assert plan_stages(make_recipe({**content, "clean": {"near": 0}}))
+    assert plan_stages(make_recipe({**content, "clean": {"near_duplicate_threshold": 0}}))
 
 
 def test_questions_that_are_not_here_are_missed_before_anything_runs(
@@ -205,9 +208,9 @@ def test_questions_that_are_not_here_are_missed_before_anything_runs(
 def test_a_warmup_is_a_share_of_the_updates(share: float, updates: int, tmp_path: Path) -> None:
     from layerlab.adaptation.pipeline.run_stage import _arguments
 
-    read = make_recipe({**BASE, "tune": {"sources": [ROWS], "warmup": share}})
-    assert read.tune is not None
-    told = TrainingArguments(output_dir=str(tmp_path), **_arguments(read.tune, read))
+    read = make_recipe({**BASE, "sft": {"sources": [ROWS], "warmup_ratio": share}})
+    assert read.sft is not None
+    told = TrainingArguments(output_dir=str(tmp_path), **_arguments(read.sft, read))
     assert told.get_warmup_steps(100) == updates
 
 
@@ -215,6 +218,6 @@ def test_a_forecast_counts_the_rows_that_are_taken(tmp_path: Path) -> None:
     rows = [{"instruction": "a" * 60, "output": "b" * 30} for _ in range(10)]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     source = {"name": "a", "rows": str(tmp_path / "rows.json"), "limit": 3}
-    read = make_recipe({**BASE, "tune": {"sources": [source], "epochs": 2}})
+    read = make_recipe({**BASE, "sft": {"sources": [source], "num_train_epochs": 2}})
     found = forecast(read, plan_stages(read), StageStore(tmp_path))
     assert [row.tokens for row in found.rows] == [None, 2 * 3 * 90 // PER_TOKEN]

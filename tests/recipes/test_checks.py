@@ -22,46 +22,73 @@ SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
     ("changes", "said"),
     [
         (
-            {"train.batch": 3, "run.processes": 2},
-            "2 processes cannot share evenly; write batch = 4",
+            {"train.batch_size": 3, "run.num_processes": 2},
+            "2 processes cannot share evenly; write batch_size = 4",
         ),
-        ({"run.sharding": "fsdp"}, "nothing can be shared out; write processes = 2"),
+        ({"run.sharding": "fsdp"}, "nothing can be shared out; write num_processes = 2"),
         (
-            {"run.sharding": "fsdp", "run.processes": 2, "monitor.every": 1},
+            {"run.sharding": "fsdp", "run.num_processes": 2, "monitor.interval": 1},
             r"\[monitor\] reads whole weights, and run.sharding = \"fsdp\" leaves",
         ),
-        ({"run.sharding": "fsdp", "run.processes": 2, "control.clip": 9.0}, r"\[control\] reads"),
-        ({"run.sharding": "fsdp", "run.processes": 2, "emulate.format": "bf16"}, "emulate"),
         (
-            {"emulate.format": "bf16", "train.precision": "bf16"},
-            'train.precision is "bf16", and its own rounding would come on top of the emulated one',
+            {"run.sharding": "fsdp", "run.num_processes": 2, "control.qk_clip": 9.0},
+            r"\[control\] reads",
         ),
-        ({"emulate.format": "bf16", "train.precision": "fp16", "run.device": "cuda"}, "is .fp16."),
-        ({"emulate.format": "bf16", "train.compile": True}, "a compiled layer rounds inside cann"),
+        ({"run.sharding": "fsdp", "run.num_processes": 2, "emulate.format": "bf16"}, "emulate"),
         (
-            {"emulate.format": "bf16", "run.processes": 2},
-            "run.processes is 2: emulated gradients are not exchanged between processes; write pro",
+            {"emulate.format": "bf16", "train.mixed_precision": "bf16"},
+            'train.mixed_precision is "bf16", and its own rounding would come on top of the '
+            "emulated one",
         ),
-        ({"train.precision": "fp16"}, "which PyTorch trains in on GPUs alone"),
-        ({"train.attention": "flex_attention"}, "on a CPU: it has no backward pass on a CPU; wri"),
-        ({"train.attention": "flash_attention_2"}, "cannot be had on a CPU: FlashAttention has no"),
+        (
+            {"emulate.format": "bf16", "train.mixed_precision": "fp16", "run.device": "cuda"},
+            "is .fp16.",
+        ),
+        (
+            {"emulate.format": "bf16", "train.torch_compile": True},
+            "a compiled layer rounds inside cann",
+        ),
+        (
+            {"emulate.format": "bf16", "run.num_processes": 2},
+            "run.num_processes is 2: emulated gradients are not exchanged between processes; write "
+            "pro",
+        ),
+        ({"train.mixed_precision": "fp16"}, "which PyTorch trains in on GPUs alone"),
+        (
+            {"train.attn_implementation": "flex_attention"},
+            "on a CPU: it has no backward pass on a CPU; wri",
+        ),
+        (
+            {"train.attn_implementation": "flash_attention_2"},
+            "cannot be had on a CPU: FlashAttention has no",
+        ),
         (
             {"run.device": "potato"},
             "'potato', which is no device; expected cpu, .* device = \"cpu\"",
         ),
         ({"run.device": "cuda:x"}, "'cuda:x', which is no device; .*: write device = \"cuda\""),
         ({"run.device": "cpu:0"}, "'cpu:0', which is no device; .*: write device = \"cpu\""),
-        ({"train.warmup": 4}, "warmup is 4, and the run has 4 updates, in all of which the rate"),
-        ({"train.warmup": 4000}, "write warmup = 0.05, a share of the run, or a longer run"),
-        ({"train.warmup": 0.9}, "train.warmup is 0.9, and the run has 4 updates"),
+        (
+            {"train.warmup_steps": 4},
+            "warmup is 4, and the run has 4 updates, in all of which the rate",
+        ),
+        (
+            {"train.warmup_steps": 4000},
+            "write warmup_steps = 0.05, a share of the run, or a longer run",
+        ),
+        ({"train.warmup_steps": 0.9}, "train.warmup_steps is 0.9, and the run has 4 updates"),
     ],
 )
 def test_what_a_run_cannot_do_is_refused_by_its_plan(changes: dict[str, Any], said: str) -> None:
-    recipe = make_recipe({"train": {"updates": 4, "batch": 4}, "model": SMALL})
+    recipe = make_recipe({"train": {"max_steps": 4, "batch_size": 4}, "model": SMALL})
     for good in (
-        *({}, {"train.warmup": 3}, {"run.processes": 2, "run.sharding": "fsdp"}),
+        *({}, {"train.warmup_steps": 3}, {"run.num_processes": 2, "run.sharding": "fsdp"}),
         *({"run.device": "npu"}, {"run.device": "cuda:1"}, {"emulate.format": "bf16"}),
-        {"train.precision": "fp16", "train.attention": "flex_attention", "run.device": "cuda"},
+        {
+            "train.mixed_precision": "fp16",
+            "train.attn_implementation": "flex_attention",
+            "run.device": "cuda",
+        },
     ):
         validate(recipe.changed(good))
         plan(recipe.changed(good), EXTENT)
@@ -74,7 +101,7 @@ def test_what_a_run_cannot_do_is_refused_by_its_plan(changes: dict[str, Any], sa
 def test_an_arm_is_refused_before_any_text_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     rounded = {"name": "rounded", "set": {"emulate.format": "bf16"}}
     given = {
-        "train": {"updates": 4, "precision": "bf16"},
+        "train": {"max_steps": 4, "mixed_precision": "bf16"},
         "model": SMALL,
         "compare": {"arms": ["llama", rounded]},
     }
@@ -86,9 +113,12 @@ def test_an_arm_is_refused_before_any_text_is_read(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_arm_is_refused_too_and_by_the_length_that_its_tokens_come_to() -> None:
-    section = {"arms": ["llama", {"variant": "gpt2", "set": {"train.warmup": 2}}], "seeds": [1, 2]}
+    section = {
+        "arms": ["llama", {"variant": "gpt2", "set": {"train.warmup_steps": 2}}],
+        "seeds": [1, 2],
+    }
     train = {"tokens": 64, "batch": 2}
-    with pytest.raises(UserError, match=r"train\.warmup is 2, and the run has 2 updates"):
+    with pytest.raises(UserError, match=r"train\.warmup_steps is 2, and the run has 2 updates"):
         plan(make_recipe({"train": train, "model": SMALL, "compare": section}), EXTENT)
 
 

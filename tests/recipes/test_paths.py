@@ -9,9 +9,9 @@ from layerlab.recipes.training import load_recipe
 RECIPE = """
 [data]
 sources = [{ text = "own.txt" }, { text = "python-docs" }, { text = "hf:own" }, { text = "no.txt" }]
-held = [{ text = "own.txt" }]
+eval_sources = [{ text = "own.txt" }]
 [train]
-updates = 2
+max_steps = 2
 [compare]
 arms = ["llama", { name = "other", set = { "data.sources" = [{ text = "own.txt" }] } }]
 """
@@ -29,10 +29,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def texts(file: str) -> list[str]:
     recipe = load_recipe(file)
-    assert recipe.data.held is not None and recipe.compare is not None
+    assert recipe.data.eval_sources is not None and recipe.compare is not None
     (own,) = [arm for arm in recipe.compare.arms if not isinstance(arm, str)]
     (other,) = own.set["data.sources"]
-    return [one.text for one in (*recipe.data.sources, *recipe.data.held)] + [other["text"]]
+    return [one.text for one in (*recipe.data.sources, *recipe.data.eval_sources)] + [other["text"]]
 
 
 def test_a_text_beside_the_recipe_is_named_from_the_working_folder(place: Path) -> None:

@@ -16,25 +16,31 @@ from layerlab.recipes.adaptation import AdaptationRecipe as Adaptation
 from layerlab.recipes.error_messages import describe_expected
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe, make_recipe
 
-LENGTH = {"train": {"updates": 3}}
+LENGTH = {"train": {"max_steps": 3}}
 ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"train": {"updates": 3, "rte": 1}}, r"\[train\] has no 'rte'; did you mean 'rate'\?"),
+        ({"train": {"max_steps": 3, "rte": 1}}, r"\[train\] has no 'rte'; did you mean 'rate'\?"),
         ({"trian": {}, **LENGTH}, r"a recipe has no 'trian'; did you mean 'train'\?"),
         (
-            {"train": {"updates": "a"}},
-            r"train\.updates is 'a'; expected a whole number from 1 to 1e\+15: write",
+            {"train": {"max_steps": "a"}},
+            r"train\.max_steps is 'a'; expected a whole number from 1 to 1e\+15: write",
         ),
         (
-            {"train": {"updates": 3, "rate": -1}},
-            r"train\.rate is -1; expected a number above 0: write train\.rate = 0\.001",
+            {"train": {"max_steps": 3, "learning_rate": -1}},
+            r"train\.learning_rate is -1; expected a number above 0: write train\.learning_rate = ",
         ),
-        ({"train": {"updates": 1, "tokens": 3}}, "train gives updates and tokens; expected one of"),
-        ({}, "train gives no length; expected one of updates, tokens, epochs: write updates = 400"),
+        (
+            {"train": {"max_steps": 1, "tokens": 3}},
+            "train gives updates and tokens; expected one of",
+        ),
+        (
+            {},
+            "train gives no length; expected one of updates, tokens, epochs: write max_steps = 400",
+        ),
         ({**LENGTH, "compare": {"arms": [{"nam": "x"}]}}, "has no 'nam'; did you mean 'name'"),
         (
             {**LENGTH, "compare": {"arms": []}},
@@ -46,15 +52,24 @@ ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
             r"train is 3; expected a table: write \[train\] above its settings",
         ),
         ({**LENGTH, "model": {"inner": "x"}}, "model.inner is 'x'; expected a whole number or a"),
-        ({**LENGTH, "run": {"track": ["x"]}}, r"'trackio': write run.track = \[\"tensorboard\"\]"),
         (
-            {**LENGTH, "compare": {"arms": ["a"], "claims": [{"source": "x", "says": 3}]}},
+            {**LENGTH, "run": {"report_to": ["x"]}},
+            r"'trackio': write run.report_to = \[\"tensorboard\"\]",
+        ),
+        (
+            {**LENGTH, "compare": {"arms": ["a"], "claims": [{"source": "x", "statement": 3}]}},
             'claims.0.says is 3; expected a text that is not empty: write says = "NAME"',
         ),
         ({**LENGTH, "data": {"sources": [{"txt": "x"}]}}, "has no 'txt'; did you mean 'text'"),
-        ({"train": {"updates": 3, "schedule": "cos"}}, "'cosine', 'linear', 'constant' or 'wsd'"),
-        ({"train": {"updates": 3, "rate": float("nan")}}, r"train\.rate is nan"),
-        ({**LENGTH, "run": {"keep": 1}}, r"run\.keep is 1"),
+        (
+            {"train": {"max_steps": 3, "lr_scheduler_type": "cos"}},
+            "'cosine', 'linear', 'constant' or 'wsd'",
+        ),
+        (
+            {"train": {"max_steps": 3, "learning_rate": float("nan")}},
+            r"train\.learning_rate is nan",
+        ),
+        ({**LENGTH, "run": {"save_total_limit": 1}}, r"run\.save_total_limit is 1"),
         (
             {**LENGTH, "name": "../out"},
             r"name is '\.\./out'; .*a digit or _: write name = \"my-recipe\"$",
@@ -111,19 +126,19 @@ def test_a_recipe_takes_from_another_what_it_does_not_say(tmp_path):
     file = tmp_path / "long.toml"
     file.write_text('extends = "eight-residuals-twin"\n[train]\nupdates = 600\n')
     found = load_recipe(file)
-    assert found == twin.changed({"name": "long", "train.updates": 600})
+    assert found == twin.changed({"name": "long", "train.max_steps": 600})
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "mine.toml").write_text(
         'extends = "../long.toml"\n[train]\ntokens = 4096\n[model.options]\nqk_norm = true\n'
         '[compare]\narms = ["llama", "gpt2"]\nclaims = []\n'
     )
     mine = load_recipe(tmp_path / "more" / "mine.toml")
-    assert (mine.train.tokens, mine.train.updates, mine.train.batch) == (4096, None, 16)
+    assert (mine.train.tokens, mine.train.max_steps, mine.train.batch_size) == (4096, None, 16)
     assert mine.model.options == {"head": "untied", "qk_norm": True}
     assert mine.compare.arms == ("llama", "gpt2") and mine.compare.baseline == "llama"
-    alone = make_recipe({"extends": "smoke", "train": {"rate": 0.5}})
-    assert (alone.name, alone.train.rate) == ("recipe", 0.5)
-    assert alone.train.updates == load_recipe("smoke").train.updates
+    alone = make_recipe({"extends": "smoke", "train": {"learning_rate": 0.5}})
+    assert (alone.name, alone.train.learning_rate) == ("recipe", 0.5)
+    assert alone.train.max_steps == load_recipe("smoke").train.max_steps
 
 
 @pytest.mark.parametrize(
@@ -151,11 +166,15 @@ def test_what_cannot_be_extended_is_named(tmp_path, line, said):
 
 def test_how_a_run_is_carried_out_does_not_decide_it():
     plain = make_recipe(LENGTH)
-    other = make_recipe({**LENGTH, "name": "x", "about": "y", "run": {"threads": 2, "slots": 3}})
+    other = make_recipe(
+        {**LENGTH, "name": "x", "about": "y", "run": {"threads": 2, "max_parallel": 3}}
+    )
     assert plain.hash() == other.hash()
 
 
-@given(st.sampled_from([("train.rate", 0.5), ("model.width", 64), ("data.vocab", 300)]))
+@given(
+    st.sampled_from([("train.learning_rate", 0.5), ("model.width", 64), ("data.vocab_size", 300)])
+)
 def test_every_other_setting_decides_it(setting):
     plain = make_recipe(LENGTH)
     assert plain.changed(dict([setting])).hash() != plain.hash()
@@ -194,20 +213,20 @@ def test_settings_are_changed_by_their_paths():
     found = make_recipe(LENGTH).changed(
         {"train.tokens": 1000, "model.options.r": 3, "model.options.shortcut.form": "full"}
     )
-    assert found.train.updates is None and found.train.tokens == 1000
+    assert found.train.max_steps is None and found.train.tokens == 1000
     assert found.model.options == {"r": 3, "shortcut.form": "full"}
 
 
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("train.bach", r"no setting 'train\.bach'; did you mean 'train\.batch'"),
+        ("train.bach", r"no setting 'train\.bach'; did you mean 'train\.batch_size'"),
         ("nothing.x", r"no setting 'nothing\.x'"),
         (
-            "train.batch.x",
-            r"no setting 'train\.batch\.x'; train\.batch is a value, no table; known",
+            "train.batch_size.x",
+            r"no setting 'train\.batch_size\.x'; train\.batch_size is a value, no table; known",
         ),
-        ("trian.batch", r"no setting 'trian\.batch'; did you mean 'train\.batch'"),
+        ("trian.batch", r"no setting 'trian\.batch'; did you mean 'train\.batch_size'"),
         ("nothing.train", r"no setting 'nothing\.train'; known here: .*train"),
         (
             "data.sources.0.text",
@@ -237,9 +256,9 @@ def test_the_example_of_a_list_can_be_typed():
     ("path", "value", "said"),
     [
         (
-            "train.batch",
+            "train.batch_size",
             "a",
-            "train.batch is 'a'; expected a whole number from 1 to 1e+15: write",
+            "train.batch_size is 'a'; expected a whole number from 1 to 1e+15: write",
         ),
         (
             "data.sources",
@@ -250,7 +269,7 @@ def test_the_example_of_a_list_can_be_typed():
 )
 def test_a_setting_that_is_refused_is_named_once(path, value, said):
     with pytest.raises(UserError) as raised:
-        make_recipe(LENGTH).changed({"train.rate": 0.1, path: value})
+        make_recipe(LENGTH).changed({"train.learning_rate": 0.1, path: value})
     assert str(raised.value).startswith(said)
 
 
@@ -259,17 +278,21 @@ def test_settings_may_complete_a_recipe(tmp_path):
     file.write_text('[compare]\narms = ["llama", "gpt2"]\n')
     with pytest.raises(UserError, match=r"frag\.toml: train gives no length"):
         load_recipe(file)
-    settings = {"train.updates": 10, "model.options.head": "tied", "compare.differ": ["model.*"]}
+    settings = {
+        "train.max_steps": 10,
+        "model.options.head": "tied",
+        "compare.allowed_differences": ["model.*"],
+    }
     found = load_recipe(file, settings)
-    assert (found.train.updates, found.model.options) == (10, {"head": "tied"})
-    assert found == load_recipe(file, {"train.updates": 10}).changed(settings)
-    assert load_recipe("smoke", {"train.tokens": 100}).train.updates is None
-    assert load_recipe(file, {"train.updates": 1, "run.slurm.gpus": 2}).run.slurm.gpus == 2
-    with pytest.raises(UserError, match=r"^train\.updates is 0; "):
-        load_recipe(file, {"train.updates": 0})
-    for path in ("train.batch.x", "trian.updates", "compare.arms.0.name", "train.options.x"):
+    assert (found.train.max_steps, found.model.options) == (10, {"head": "tied"})
+    assert found == load_recipe(file, {"train.max_steps": 10}).changed(settings)
+    assert load_recipe("smoke", {"train.tokens": 100}).train.max_steps is None
+    assert load_recipe(file, {"train.max_steps": 1, "run.slurm.gpus": 2}).run.slurm.gpus == 2
+    with pytest.raises(UserError, match=r"^train\.max_steps is 0; "):
+        load_recipe(file, {"train.max_steps": 0})
+    for path in ("train.batch_size.x", "trian.updates", "compare.arms.0.name", "train.options.x"):
         with pytest.raises(UserError, match="a recipe has no setting"):
-            load_recipe(file, {"train.updates": 1, path: 1})
+            load_recipe(file, {"train.max_steps": 1, path: 1})
 
 
 def test_every_setting_has_words_and_an_example_that_it_takes():

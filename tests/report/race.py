@@ -277,15 +277,15 @@ def _recipe(
         "name": "eight-residuals-twin",
         "about": "Eight residual schemes.",
         "model": {"variant": "llama", "width": 128, "preset": None, "options": {"head": "untied"}},
-        "data": {"sources": [{"text": "brown", "weight": 1.0}], "vocab": 2048},
-        "train": {"updates": updates, "batch": 16, "rate": 0.003},
+        "data": {"sources": [{"text": "brown", "weight": 1.0}], "vocab_size": 2048},
+        "train": {"max_steps": updates, "batch_size": 16, "learning_rate": 0.003},
         "compare": {
             "arms": list(arms),
             "seeds": list(seeds),
-            "rates": list(rates) if len(rates) > 1 else [],
+            "learning_rates": list(rates) if len(rates) > 1 else [],
             "match": "parameters",
-            "by": "ffn",
-            "differ": [],
+            "match_by": "ffn",
+            "allowed_differences": [],
         },
     }
 
@@ -297,7 +297,7 @@ def _manifest(run: dict[str, Any]) -> dict[str, Any]:
         "arm": run["arm"],
         "recipe": {
             "model": {"variant": run["arm"], "width": 128, "layers": 6},
-            "train": {"batch": 16, "seed": run["seed"], "rate": run["rate"]},
+            "train": {"batch_size": 16, "seed": run["seed"], "learning_rate": run["rate"]},
         },
         "data": {"digest": "5f3a9c1e", "order": f"o{run['seed']}", "evaluation": "e77"},
         "model": {"parameters": run["parameters"]},

@@ -82,7 +82,7 @@ def raced() -> dict[str, Any]:
     content["claims"] = [{"verdict": "fails", "says": "So it is.", "source": "x", "said": ""}]
     content["samples"] = [{**head, "prompt": "The", "text": "jury"}]
     content["remarks"] = ["declared to differ: data.order is 1 in a and 2 in b"]
-    content["recipe"]["compare"]["differ"] = ["train.batch"]
+    content["recipe"]["compare"]["differ"] = ["train.batch_size"]
     for row in content["rows"]:
         row["said"] = f"{row['arm']} is better than llama by 0.0320 nats ({EVIDENCE})."
     return content
@@ -147,11 +147,13 @@ def test_no_fixed_label_is_english_and_every_number_is_there(name: str) -> None:
          "在此预算下 a 与 b 无法区分：-0.0320 奈特（95 % 区间 -0.0432 至 +0.0211，p = 0.1，"
          "3 个种子）；3 个种子以 80 % 的概率能发现 0.0500 至 0.2000 的效应（σ "
          "只是估计，故为范围）。"),
-        ("a is worse than b: a diverged at seeds 1, 2 (loss is nan at update 5; the first module "
-         "whose loss is not finite is lm_head; lower train.rate (now 0.1)); over the 2 seeds left "
-         "the difference is +0.1 nats.",
+        ((
+            "a is worse than b: a diverged at seeds 1, 2 (loss is nan at update 5; the first "
+            "module whose loss is not finite is lm_head; lower train.learning_rate (now 0.1)); "
+            "over the 2 seeds left the difference is +0.1 nats."
+        ),
          "a 比 b 更差：a 在 种子 1、2 上发散（更新 5 时损失为 nan；最先出现非有限损失的模块是 "
-         "lm_head；请降低 train.rate（现为 0.1））；在其余 2 个种子上差值为 +0.1 奈特。"),
+         "lm_head；请降低 train.learning_rate（现为 0.1））；在其余 2 个种子上差值为 +0.1 奈特。"),
         ("no verdict on a: no seed has finished for it and b both.",
          "对 a 无判定：它与 b 没有共同完成的种子。"),
         ("the largest score of attention layer 1, head 2 is 131, above 100 (and 2 more places): "

@@ -24,7 +24,7 @@ QUIET = {"progress": False, "fast": True}
 def small(**changes):
     """A comparison of a second, in this process: two arms, three seeds, and what is claimed."""
     sizes = {"width": 16, "layers": 1, "heads": 2, "context": 16, "variant": "llama"}
-    arms = [{"name": "llama"}, {"name": "short", "variant": "llama", "set": {"train.updates": 1}}]
+    arms = [{"name": "llama"}, {"name": "short", "variant": "llama", "set": {"train.max_steps": 1}}]
     claims = [
         {"source": "Own", "says": "One update is worse.", "relation": "worse", "arms": ["short"]},
         {"source": "Own", "says": "It is better.", "relation": "better", "arms": ["short"]},
@@ -34,14 +34,14 @@ def small(**changes):
             "name": "tiny",
             "about": "Too few updates.",
             "model": sizes,
-            "train": {"updates": 20, "batch": 4, "rate": 0.01},
-            "evaluate": {"blocks": 8},
+            "train": {"max_steps": 20, "batch_size": 4, "learning_rate": 0.01},
+            "evaluate": {"max_eval_blocks": 8},
             "compare": {
                 "arms": arms,
                 "seeds": [1, 2, 3],
                 "lockstep": True,
                 "claims": claims,
-                "differ": ["train.*", "evaluate.*"],
+                "allowed_differences": ["train.*", "evaluate.*"],
             },
             **changes,
         }
@@ -54,7 +54,7 @@ def test_every_recipe_with_claims_is_a_study_and_a_twin_stands_for_its_original(
     assert not {"eight-residuals", "pangu-ablation", "peers", "smoke"} & names
     one = studies()["eight-residuals-twin"]
     claims = load_recipe("eight-residuals-twin").compare.claims
-    assert one.claim == claims[0].says and one.draws == 3 and one.unit == "seeds"
+    assert one.claim == claims[0].statement and one.draws == 3 and one.unit == "seeds"
     assert all(claim.source in one.source for claim in claims)
 
 

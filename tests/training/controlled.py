@@ -26,7 +26,7 @@ def words() -> Tensor:
 
 
 def largest_scores(one: LabForCausalLM, limit: float = 1e-6) -> Tensor:
-    control = QKControl(one, ControlSection(clip=limit))
+    control = QKControl(one, ControlSection(qk_clip=limit))
     with torch.no_grad():
         one(words())
     found = torch.stack(control._scores.take())

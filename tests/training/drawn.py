@@ -22,7 +22,7 @@ def recipe(*arms: Any, train: Mapping[str, Any] | None = None, **compare: Any) -
         {
             "name": "drawn",
             "model": MODEL,
-            "train": {"updates": 20, "batch": 4, **(train or {})},
+            "train": {"max_steps": 20, "batch_size": 4, **(train or {})},
             "compare": {"arms": list(arms) or ["llama", "gpt2"], **compare},
         }
     )
@@ -31,7 +31,7 @@ def recipe(*arms: Any, train: Mapping[str, Any] | None = None, **compare: Any) -
 def manifest(run: RunSpec) -> dict[str, Any]:
     """The manifest that a run on this machine would have, apart from what is on the disk."""
     single = run.recipe
-    block = single.data.block or 0
+    block = single.data.block_size or 0
     return {
         "schema": 1,
         "run": run.name,
@@ -48,8 +48,8 @@ def manifest(run: RunSpec) -> dict[str, Any]:
         "model": {"parameters": 1000, "forward_flops": 2000},
         "machine": {"processor": "one", "device": "cpu", "threads": 1},
         "versions": {"torch": "2.13.0"},
-        "batch_tokens": single.train.batch * block,
-        "micro_batch": single.train.batch,
+        "batch_tokens": single.train.batch_size * block,
+        "micro_batch": single.train.batch_size,
     }
 
 

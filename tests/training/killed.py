@@ -36,10 +36,10 @@ def recipe(folder: Path, **settings: Any) -> TrainingRecipe:
     """A run of seconds, with dropout, several evaluations and a checkpoint every third update."""
     plain = {
         "model": {"width": 16, "layers": 2, "heads": 2, "context": 16, "options": {"dropout": 0.1}},
-        "data": {"sources": [{"text": str(text(folder))}], "vocab": 260},
-        "train": {"updates": UPDATES, "batch": 4, "rate": 0.01},
-        "evaluate": {"every": 4, "blocks": 4},
-        "run": {"checkpoint": 3, "model": False},
+        "data": {"sources": [{"text": str(text(folder))}], "vocab_size": 260},
+        "train": {"max_steps": UPDATES, "batch_size": 4, "learning_rate": 0.01},
+        "evaluate": {"eval_steps": 4, "max_eval_blocks": 4},
+        "run": {"save_steps": 3, "save_model": False},
     }
     return make_recipe(plain).changed(settings)
 

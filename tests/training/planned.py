@@ -16,7 +16,7 @@ SIZES = {"width": 32, "layers": 2, "heads": 2, "context": 16}
 
 
 def recipe(model: dict[str, Any] | None = None, **sections: Any) -> TrainingRecipe:
-    given: dict[str, Any] = {"model": {**SIZES, **(model or {})}, "train": {"updates": 20}}
+    given: dict[str, Any] = {"model": {**SIZES, **(model or {})}, "train": {"max_steps": 20}}
     return make_recipe({**given, **sections})
 
 

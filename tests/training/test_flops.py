@@ -45,13 +45,13 @@ def test_only_the_square_of_attention_grows_with_length(name: str) -> None:
 
 @given(st.integers(1, 64))
 def test_a_causal_mask_saves_less_than_half_of_everything(block: int) -> None:
-    found = flops_per_token(recipe({"context": 64, "vocab": 300}, data={"block": block}))
+    found = flops_per_token(recipe({"context": 64, "vocab": 300}, data={"block_size": block}))
     assert found.full / 2 < found.causal <= found.full
     assert (found.causal == found.full) == (block == 1)
 
 
 def test_blocks_shorter_than_the_context_cost_less() -> None:
-    long, short = recipe({"context": 64}), recipe({"context": 64}, data={"block": 16})
+    long, short = recipe({"context": 64}), recipe({"context": 64}, data={"block_size": 16})
     assert flops_per_token(short) == flops_per_token(recipe({"context": 16}))
     assert flops_per_token(short).full < flops_per_token(long).full
 
@@ -117,7 +117,7 @@ def test_memory_is_measured_and_the_formula_comes_near() -> None:
     measured = measure_step_time(run, flops, 1e11).activations
     assumed = measure_step_time(run, flops, 1e11, measure=False).activations
     assert 0.5 < assumed / measured < 2
-    small = plan(recipe(sizes, train={"updates": 20, "micro_batch": 4}), EXTENT)[0]
+    small = plan(recipe(sizes, train={"max_steps": 20, "micro_batch_size": 4}), EXTENT)[0]
     assert measure_step_time(small, flops, 1e11).activations == pytest.approx(
         measured / 4, rel=0.05
     )
@@ -130,11 +130,11 @@ def test_a_pass_has_the_rows_that_the_loop_gives_it(
     processes: int, micro_batch: int | None, rows: int
 ) -> None:
     train = {"updates": 20, "batch": 16, "micro_batch": micro_batch}
-    of_run = recipe(train=train, run={"processes": processes})
+    of_run = recipe(train=train, run={"num_processes": processes})
     assert step_time._rows(plan(of_run, EXTENT)[0]) == rows
     memory = [
         estimate(plan(one, EXTENT), measure=False).sides[0].memory
-        for one in (of_run, recipe(train={"updates": 20, "batch": rows}))
+        for one in (of_run, recipe(train={"max_steps": 20, "batch_size": rows}))
     ]
     assert memory[0] == memory[1]
 
@@ -171,14 +171,14 @@ def timed(monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float]) -> list[Run
 
 
 def test_equal_time_gives_a_slow_arm_fewer_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = runs(evaluate={"every": 5})
+    given = runs(evaluate={"eval_steps": 5})
     # Arms take turns; the fastest turn counts.
     asked = timed(monkeypatch, [0.1, 0.9, 0.3, 0.2, 0.5, 0.4])
     found = equal_time(given, arms(_comparison(), recipe()))
     assert [run.arm for run in asked] == 3 * ["llama", "gpt2"]
-    updates = {run.arm: run.recipe.train.updates for run in found}
+    updates = {run.arm: run.recipe.train.max_steps for run in found}
     assert updates == {"llama": 20, "gpt2": 10}
-    assert {run.arm: run.recipe.evaluate.every for run in found} == {"llama": 5, "gpt2": 2}
+    assert {run.arm: run.recipe.evaluate.eval_steps for run in found} == {"llama": 5, "gpt2": 2}
     assert [run.seed for run in found] == [run.seed for run in given]
     # The same plan comes out again, though nothing is measured any more.
     timed(monkeypatch, [])
@@ -186,12 +186,12 @@ def test_equal_time_gives_a_slow_arm_fewer_updates(monkeypatch: pytest.MonkeyPat
 
 
 def test_equal_time_keeps_what_an_arm_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    fixed = {"variant": "gpt2", "name": "gpt2", "set": {"train.updates": 7}}
+    fixed = {"variant": "gpt2", "name": "gpt2", "set": {"train.max_steps": 7}}
     comparison = _comparison(["llama", fixed])
-    given = runs(compare={"arms": ["llama", fixed], "differ": ["train.updates"]})
+    given = runs(compare={"arms": ["llama", fixed], "allowed_differences": ["train.max_steps"]})
     timed(monkeypatch, 3 * [0.1])
     found = equal_time(given, arms(comparison, recipe()))
-    assert {run.arm: run.recipe.train.updates for run in found} == {"llama": 20, "gpt2": 7}
+    assert {run.arm: run.recipe.train.max_steps for run in found} == {"llama": 20, "gpt2": 7}
 
 
 def _comparison(sides: Sequence[Any] = ("llama", "gpt2")) -> Any:

@@ -31,7 +31,7 @@ def model() -> LabForCausalLM:
 
 
 def asked(*prompts: str, length: int = 8) -> EvaluateSection:
-    return EvaluateSection(prompts=prompts, length=length)
+    return EvaluateSection(prompts=prompts, max_new_tokens=length)
 
 
 def by_hand(model: LabForCausalLM, corpus: Any, prompt: str, length: int) -> str:

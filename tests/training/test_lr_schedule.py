@@ -13,7 +13,7 @@ UPDATES = 40
 
 
 def rates(**settings):
-    train = TrainSection(updates=UPDATES, rate=2.0, **settings)
+    train = TrainSection(max_steps=UPDATES, learning_rate=2.0, **settings)
     return [lr_at(update, UPDATES, train) for update in range(UPDATES)]
 
 
@@ -51,5 +51,5 @@ def test_wsd_is_flat_and_then_falls():
 
 
 def test_a_warm_up_below_one_is_a_share():
-    assert warmup_of(200, TrainSection(updates=1, warmup=0.05)) == 10
-    assert warmup_of(200, TrainSection(updates=1, warmup=4000)) == 200
+    assert warmup_of(200, TrainSection(max_steps=1, warmup_steps=0.05)) == 10
+    assert warmup_of(200, TrainSection(max_steps=1, warmup_steps=4000)) == 200

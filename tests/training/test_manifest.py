@@ -30,7 +30,7 @@ def sitting(run: Any, folder: Path, until: int) -> dict[str, Any]:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
-    return killed.run_of(killed.recipe(tmp_path, **{"train.updates": 6, "run.checkpoint": 100}))
+    return killed.run_of(killed.recipe(tmp_path, **{"train.max_steps": 6, "run.save_steps": 100}))
 
 
 def test_a_run_of_two_versions_is_told_and_refused(
@@ -49,7 +49,9 @@ def test_a_run_of_two_versions_is_told_and_refused(
         check_equal_terms([found], Varied())
     said = str(refused.value)
     assert f"is '2.13.0' in {run.name} at first and '2.99.0' in {run.name} from" in said
-    assert said.endswith('make them equal, or type compare.differ = ["versions.torch"]')
+    assert said.endswith(
+        'make them equal, or type compare.allowed_differences = ["versions.torch"]'
+    )
     assert [one.path for one in check_equal_terms([found], Varied(differ=("versions.*",)))]
     # Two runs that are mixed alike are no better than one.
     with pytest.raises(UserError, match=r"versions\.torch"):

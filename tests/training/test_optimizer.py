@@ -10,7 +10,7 @@ from layerlab import build, list_variants
 from layerlab.recipes.training_sections import TrainSection
 from layerlab.training.optimizer import allocate, build_optimizer
 
-TRAIN = TrainSection(updates=1, decay=0.25)
+TRAIN = TrainSection(max_steps=1, weight_decay=0.25)
 
 
 def split(model):

@@ -187,11 +187,13 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_the_module(
     place: Path, tmp_path: Path
 ) -> None:
     """Nothing is broken by hand: the rate alone drives the weights out of float32."""
-    run = killed.run_of(killed.recipe(place, **{"train.rate": 1e30, "train.clip": 0.0}))
+    run = killed.run_of(
+        killed.recipe(place, **{"train.learning_rate": 1e30, "train.max_grad_norm": 0.0})
+    )
     with pytest.raises(UserError, match=r"at update \d+; the .* is not finite|was not finite") as e:
         trainer.train_run(run, tmp_path)
     text = str(e.value)
-    assert text.endswith("lower train.rate (now 1e+30)") and "\n" not in text
+    assert text.endswith("lower train.learning_rate (now 1e+30)") and "\n" not in text
     assert "model." in text or "lm_head" in text
     result = read_result(tmp_path)
     assert result is not None and result["diverged"] == text and result["nats"] is None
@@ -230,7 +232,7 @@ BUILT = trainer.build_model
 def test_out_of_memory_takes_smaller_pieces_and_learns_the_same(
     tmp_path: Path, place: Path
 ) -> None:
-    run = killed.run_of(killed.recipe(place, **{"model.options": {}, "train.batch": 5}))
+    run = killed.run_of(killed.recipe(place, **{"model.options": {}, "train.batch_size": 5}))
     results, weights = {}, {}
     for rows in (5, 4, 1):
         results[rows], model = on_a_small_device(run, tmp_path / str(rows), rows)

@@ -66,8 +66,13 @@ def made(text: Path, **settings: Any) -> RunSpec:
         **SMALL,
         "data": source,
         "model": {**SMALL["model"], "variant": "gpt2", "layers": 2},
-        "evaluate": {"blocks": 5, "batch": 1, "prompts": ["the cat"], "length": 4},
-        "run": {"checkpoint": 100},
+        "evaluate": {
+            "max_eval_blocks": 5,
+            "batch_size": 1,
+            "prompts": ["the cat"],
+            "max_new_tokens": 4,
+        },
+        "run": {"save_steps": 100},
     }
     recipe = make_recipe(content).changed(settings)
     (found,) = plan(recipe, extent(prepare(recipe.data), 16))
@@ -87,7 +92,7 @@ def two(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("two")
     for way, sharding in WAYS.items():
         for how in ("whole", "stopped"):
-            settings = {"run.processes": 2, "run.sharding": sharding}
+            settings = {"run.num_processes": 2, "run.sharding": sharding}
             write_run(made(text, **settings), out / f"{way}-{how}")
     running = [
         Forked("-c", PROGRAM, out, env={**os.environ, **Slot(threads=1).environment(), **rank})
@@ -167,7 +172,9 @@ def asked(**settings: Any) -> RunSection:
 def test_a_run_that_is_not_what_was_asked_for_stops() -> None:
     accelerator = Accelerator(cpu=True)
     check(accelerator, asked())
-    with pytest.raises(UserError, match=r"run.processes is 2 and this run was started as 1; write"):
+    with pytest.raises(
+        UserError, match=r"run.num_processes is 2 and this run was started as 1; write"
+    ):
         check(accelerator, asked(processes=2))
 
 

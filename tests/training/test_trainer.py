@@ -22,9 +22,9 @@ from tests.forked import python
 
 SMALL = {
     "model": {"width": 16, "layers": 2, "heads": 2, "context": 16},
-    "data": {"vocab": 300},
-    "train": {"updates": 6, "batch": 4, "rate": 0.01},
-    "evaluate": {"every": 3, "blocks": 4, "batch": 3},
+    "data": {"vocab_size": 300},
+    "train": {"max_steps": 6, "batch_size": 4, "learning_rate": 0.01},
+    "evaluate": {"eval_steps": 3, "max_eval_blocks": 4, "batch_size": 3},
 }
 
 
@@ -91,13 +91,13 @@ def test_the_journal_tells_every_update_and_every_evaluation(tmp_path: Path) -> 
 
 def test_what_is_counted_over_all_updates_outlives_an_interruption(tmp_path: Path) -> None:
     """Heads that were clipped, and losses: of updates without an event, and before a checkpoint."""
-    settings = {"control.clip": 0.005, "run.points": 2}
+    settings = {"control.qk_clip": 0.005, "run.log_points": 2}
     whole, counts = begun(tmp_path / "a", **settings), []
     while not whole.done:
         whole.advance()
         counts.append(whole.control.clipped)
     # The mean loss is that of all six updates, too, though two are written down.
-    every = train_run(run_of(**{**settings, "run.points": 6}), tmp_path / "every")
+    every = train_run(run_of(**{**settings, "run.log_points": 6}), tmp_path / "every")
     losses = [one["loss"] for one in read(tmp_path / "every") if one["kind"] == "train"]
     assert len(losses) == 6 and every["train_loss"] == sum(losses) / 6
     told = [one["clipped"] for one in read(tmp_path / "a") if one["kind"] == "train"]
@@ -129,7 +129,10 @@ def test_the_model_that_is_kept_is_the_model_that_was_measured(tmp_path: Path) -
 
 @pytest.mark.parametrize("micro", [1, 2, 3])
 def test_a_batch_in_pieces_gives_the_gradient_of_the_batch(tmp_path: Path, micro: int) -> None:
-    whole, pieces = begun(tmp_path / "a"), begun(tmp_path / "b", **{"train.micro_batch": micro})
+    whole, pieces = (
+        begun(tmp_path / "a"),
+        begun(tmp_path / "b", **{"train.micro_batch_size": micro}),
+    )
     losses = [float(training._gradient()) for training in (whole, pieces)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     pairs = zip(whole.model.parameters(), pieces.model.parameters(), strict=True)
@@ -149,7 +152,7 @@ def test_the_manifest_says_what_has_to_be_equal(tmp_path: Path) -> None:
 
 
 def test_bf16_trains_and_keeps_its_weights_in_float32(tmp_path: Path) -> None:
-    training = begun(tmp_path, **{"train.precision": "bf16"})
+    training = begun(tmp_path, **{"train.mixed_precision": "bf16"})
     training.advance()
     assert {one.dtype for one in training.model.parameters()} == {torch.float32}
     with training.place.precision():
@@ -166,10 +169,10 @@ def test_compiled_layers_are_one_graph_and_learn_the_same(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"train.precision": "fp16"}, 'is "fp16", which PyTorch trains in on GPUs alone'),
-        ({"train.attention": "flex_attention"}, "it has no backward pass on a CPU"),
-        ({"emulate.format": "bf16", "train.precision": "bf16"}, "on top of the emulated one"),
-        ({"emulate.format": "bf16", "train.compile": True}, "cannot be emulated"),
+        ({"train.mixed_precision": "fp16"}, 'is "fp16", which PyTorch trains in on GPUs alone'),
+        ({"train.attn_implementation": "flex_attention"}, "it has no backward pass on a CPU"),
+        ({"emulate.format": "bf16", "train.mixed_precision": "bf16"}, "on top of the emulated one"),
+        ({"emulate.format": "bf16", "train.torch_compile": True}, "cannot be emulated"),
         ({"run.device": "potato"}, "run.device is 'potato', which is no device"),
     ],
 )
@@ -211,7 +214,7 @@ def test_a_text_that_has_changed_since_the_plan_is_refused() -> None:
 
 
 def test_documents_do_not_see_each_other_where_that_is_asked(tmp_path: Path) -> None:
-    apart = begun(tmp_path, **{"data.documents": True})
+    apart = begun(tmp_path, **{"data.document_masking": True})
     rows = apart._rows()
     assert rows.positions is not None
     apart.advance()

@@ -46,7 +46,12 @@ def built_with(room: Room) -> Callable[..., Any]:
 
 
 def run_of(place: Path) -> Any:
-    settings = {"train.updates": 4, "evaluate.every": 2, "evaluate.batch": 4, "run.checkpoint": 3}
+    settings = {
+        "train.max_steps": 4,
+        "evaluate.eval_steps": 2,
+        "evaluate.batch_size": 4,
+        "run.save_steps": 3,
+    }
     return killed.run_of(killed.recipe(place, **settings))
 
 

@@ -28,9 +28,9 @@ WORDS = "the cat sat on the mat and the dog lay by the door while rain fell on t
 SMALL = {
     "name": "small",
     "model": {"width": 16, "layers": 1, "heads": 2, "context": 16},
-    "train": {"updates": 6, "batch": 4},
-    "evaluate": {"blocks": 4},
-    "run": {"checkpoint": 2, "model": False},
+    "train": {"max_steps": 6, "batch_size": 4},
+    "evaluate": {"max_eval_blocks": 4},
+    "run": {"save_steps": 2, "save_model": False},
 }
 
 
@@ -113,7 +113,9 @@ def test_a_run_that_fails_alone_says_why(
     small: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over two processes, which are not this one; who says it stands in for a worker."""
-    both = RunSpec(arm="a", recipe=small.recipe.changed({"run.processes": 2}), digest=small.digest)
+    both = RunSpec(
+        arm="a", recipe=small.recipe.changed({"run.num_processes": 2}), digest=small.digest
+    )
     monkeypatch.setattr(local, "run_all", partial(run_all, command=standin("wrong")))
     with pytest.raises(UserError, match="all that it said is in") as error:
         run_one(both, tmp_path / "runs" / both.name)
@@ -131,7 +133,7 @@ def test_a_run_whose_text_has_changed_since_it_was_planned_fails(
 
 @POSIX
 def test_a_run_that_is_told_to_stop_goes_on_bit_for_bit(small: RunSpec, tmp_path: Path) -> None:
-    settings = {"train.updates": 120, "run.checkpoint": 60, "evaluate.every": 60}
+    settings = {"train.max_steps": 120, "run.save_steps": 60, "evaluate.eval_steps": 60}
     long = RunSpec(arm="long", recipe=small.recipe.changed(settings), digest=small.digest)
     folder = tmp_path / "runs" / long.name
     write_run(long, folder)

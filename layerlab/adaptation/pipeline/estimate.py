@@ -133,16 +133,16 @@ def _tokens(recipe: AdaptationRecipe, stage: Stage) -> int | None:
     if stage.kind == "base" and (training := recipe.training()) is not None:
         if training.train.tokens is not None:
             return training.train.tokens
-        block = training.data.block or design_model(training).shape.context
-        updates = training.train.updates
-        return updates * training.train.batch * block if updates is not None else None
+        block = training.data.block_size or design_model(training).shape.context
+        updates = training.train.max_steps
+        return updates * training.train.batch_size * block if updates is not None else None
     if stage.kind == "pretrain" and recipe.pretrain is not None:
-        return round(recipe.pretrain.tokens * (recipe.pretrain.resample or 1))
-    if stage.kind == "tune" and recipe.tune is not None:
-        if recipe.tune.tokens is not None:
-            return recipe.tune.tokens
-        sizes = map(_bytes, recipe.tune.sources)
-        return round(recipe.tune.epochs * sum(sizes) / PER_TOKEN)
+        return round(recipe.pretrain.tokens * (recipe.pretrain.resample_fraction or 1))
+    if stage.kind == "tune" and recipe.sft is not None:
+        if recipe.sft.tokens is not None:
+            return recipe.sft.tokens
+        sizes = map(_bytes, recipe.sft.sources)
+        return round(recipe.sft.num_train_epochs * sum(sizes) / PER_TOKEN)
     return None
 
 
@@ -150,7 +150,7 @@ def _bytes(section: RowsSection) -> int:
     if section.limit is not None:
         turns = (turn for row in rows_of(section) for turn in row.turns)
         return sum(len(turn.text.encode()) for turn in turns)
-    place = find_text(section.rows)
+    place = find_text(section.path)
     inside = [one for one in place.rglob("*") if one.is_file()] if place.is_dir() else [place]
     return sum(one.stat().st_size for one in inside)
 
@@ -162,7 +162,7 @@ def _parameters(recipe: AdaptationRecipe, stages: Sequence[Stage], shelf: StageS
         return int(kept["result"]["parameters"])
     training = recipe.training()
     if training is not None:
-        sized = training.changed({"model.vocab": training.model.vocab or training.data.vocab})
+        sized = training.changed({"model.vocab": training.model.vocab or training.data.vocab_size})
         return count_costs(sized).parameters
     return _configure(str(recipe.base.model))
 

@@ -13,6 +13,7 @@ from layerlab.errors import UserError
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import EvaluateSection, PretrainSection, RowsSection
 from layerlab.recipes.training_sections import Source
+from layerlab.records.renamed_settings import settings_of_0_1
 from layerlab.validation import short_repr
 
 ENGINES = {"lm_eval": "eval", "jieba": "eval"}
@@ -105,8 +106,8 @@ def _stages(name: str, recipe: AdaptationRecipe) -> list[Stage]:
     if recipe.pretrain is not None:
         _pretraining(arm, recipe.pretrain)
         _ask(arm, "pretrain")
-    if recipe.tune is not None:
-        settings = {**_plain(recipe.tune), "rows": _rows(recipe.tune.sources)}
+    if recipe.sft is not None:
+        settings = {**_plain("sft", recipe.sft), "rows": _rows(recipe.sft.sources)}
         arm.add("tune", settings, "model", gives=("model",))
         _ask(arm, "tune")
     return arm.stages
@@ -118,13 +119,15 @@ def _vocabulary(arm: PlanBuilder) -> None:
         from layerlab.tokenization.published_rates import questions
 
         questions()  # which says at once that they are not here
-    arm.add("vocabulary", _plain(recipe.vocabulary), "text", "words", gives=("words",))
-    starts = _plain(recipe.embedding) if recipe.embedding else {}
+    arm.add(
+        "vocabulary", _plain("vocabulary", recipe.vocabulary), "text", "words", gives=("words",)
+    )
+    starts = _plain("embedding", recipe.embedding) if recipe.embedding else {}
     arm.add("embedding", starts, "text", "model", "words", gives=("model",))
 
 
 def _pretraining(arm: PlanBuilder, section: PretrainSection) -> None:
-    settings = _plain(section, without="seeds") | _weights(arm.recipe)
+    settings = _plain("pretrain", section, without="seeds") | _weights(arm.recipe)
     before, first = arm.given["model"], ""
     for seed in section.seeds:
         arm.given["model"] = before
@@ -145,7 +148,7 @@ def _ask(arm: PlanBuilder, after: str) -> None:
     if section is None or after not in section.after:
         return
     _check_engine(section)
-    arm.add("evaluate", _plain(section, without="after"), "text", "model", after=after)
+    arm.add("evaluate", _plain("evaluate", section, without="after"), "text", "model", after=after)
 
 
 def _check_engine(section: EvaluateSection) -> None:
@@ -177,18 +180,18 @@ def _files(model: str) -> list[str]:
 
 
 def _text(recipe: AdaptationRecipe) -> dict[str, Any]:
-    if recipe.clean is not None and recipe.clean.near:
+    if recipe.clean is not None and recipe.clean.near_duplicate_threshold:
         check_near()
-    rules = _plain(recipe.clean, without="benchmarks") if recipe.clean else None
+    rules = _plain("clean", recipe.clean, without="benchmarks") if recipe.clean else None
     texts = [
         [kind, source.limit, open_source(source).identity] for kind, _, source in sources(recipe)
     ]
-    return {"rules": rules, "texts": texts, "validation": recipe.data.validation}
+    return {"rules": rules, "texts": texts, "validation": recipe.data.validation_fraction}
 
 
 def _search(recipe: AdaptationRecipe) -> dict[str, Any]:
     assert recipe.clean is not None
-    rows = _rows(recipe.tune.sources) if recipe.tune else []
+    rows = _rows(recipe.sft.sources) if recipe.sft else []
     return {
         "benchmarks": [[name, _there(name)] for name in recipe.clean.benchmarks],
         "rows": rows,
@@ -206,7 +209,7 @@ def _there(name: str) -> list[str]:
 
 def _rows(given: tuple[RowsSection, ...]) -> list[list[Any]]:
     """Return what is in the files of rows."""
-    return [[one.name, one.limit, _content(find_text(one.rows))] for one in given]
+    return [[one.name, one.limit, _content(find_text(one.path))] for one in given]
 
 
 def _content(place: Path) -> list[str]:
@@ -214,12 +217,12 @@ def _content(place: Path) -> list[str]:
     return [fingerprint(path) for path in inside or [place]]
 
 
-def _plain(section: Any, without: str = "") -> dict[str, Any]:
-    """Return a section as JSON has it.
+def _plain(name: str, section: Any, without: str = "") -> dict[str, Any]:
+    """Return a section as JSON has it, for the key of a stage.
 
-    Defaults are left out, so that a new setting changes no key.
+    Defaults are left out, and names are those of 0.1, so that a new setting or name changes no key.
     """
     content: dict[str, Any] = section.model_dump(
         mode="json", exclude={without} if without else None, exclude_defaults=True
     )
-    return content
+    return settings_of_0_1(content, name)

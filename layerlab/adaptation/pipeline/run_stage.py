@@ -28,6 +28,7 @@ from layerlab.loading.model import LoadedModel, subject
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import EmbeddingSection, StepSection
 from layerlab.records.events import read
+from layerlab.records.renamed_settings import settings_of_0_1
 from layerlab.system.files import write_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.tokenization.change import PROOF, Texts, remake
@@ -140,16 +141,16 @@ def pretraining(place: StageContext) -> Json:
             domain=materials(recipe, place.text, "domain"),
             general=materials(recipe, place.text, "general") or None,
             ratio=section.ratio,
-            block=section.block,
-            validation=recipe.data.validation,
+            block=section.block_size,
+            validation=recipe.data.validation_fraction,
         ),
         course=Course(
             tokens=section.tokens,
-            batch=section.batch,
+            batch=section.batch_size,
             seed=place.stage.seed,
-            every=section.every,
-            held=section.held or None,
-            resample=section.resample,
+            every=section.eval_steps,
+            held=section.max_eval_blocks or None,
+            resample=section.resample_fraction,
         ),
         out=place.folder,
         progress=place.tell,
@@ -164,24 +165,25 @@ def pretraining(place: StageContext) -> Json:
 
 def tuning(place: StageContext) -> Json:
     """Tune on conversations; what an earlier sitting left is gone on with."""
-    section = place.recipe.tune
+    section = place.recipe.sft
     assert section is not None
     weights = {one.name: one.weight for one in section.sources if one.weight is not None}
-    lora = Lora(**section.lora.model_dump(), merged=True) if section.lora else None
+    adapters = section.lora and settings_of_0_1(section.lora.model_dump(), "sft.lora")
+    lora = Lora(**adapters, merged=True) if adapters else None
     done = tune(
         place.model().model,
         place.words(),
         {one.name: rows_of(one) for one in section.sources},
         out=place.folder,
         lesson=Lesson(
-            block=section.block,
-            batch=section.batch,
-            epochs=section.epochs,
+            block=section.block_size,
+            batch=section.batch_size,
+            epochs=section.num_train_epochs,
             tokens=section.tokens,
             weights=weights or None,
-            held=section.held,
-            every=section.every,
-            pack=section.pack,
+            held=section.validation_fraction,
+            every=section.eval_steps,
+            pack=section.packing,
             seed=section.seed,
             lora=lora,
         ),
@@ -213,20 +215,20 @@ def _save(place: StageContext, model: Any, words: Any) -> None:
 def _arguments(section: StepSection, recipe: AdaptationRecipe) -> Json:
     """Return the arguments in the words of transformers.TrainingArguments."""
     given: Json = {
-        "learning_rate": section.rate,
-        "warmup_steps": min(section.warmup, BELOW_ONE),
-        "lr_scheduler_type": section.schedule,
-        "weight_decay": section.decay,
-        "adam_beta2": section.beta2,
-        "per_device_train_batch_size": section.micro_batch or section.batch,
+        "learning_rate": section.learning_rate,
+        "warmup_steps": min(section.warmup_ratio, BELOW_ONE),
+        "lr_scheduler_type": section.lr_scheduler_type,
+        "weight_decay": section.weight_decay,
+        "adam_beta2": section.adam_beta2,
+        "per_device_train_batch_size": section.micro_batch_size or section.batch_size,
         "use_cpu": recipe.run.device == "cpu",
     }
-    if section.precision == "bf16":
+    if section.mixed_precision == "bf16":
         given["bf16"] = True
-    if section.recompute:
+    if section.gradient_checkpointing:
         given["activation_checkpointing"] = True
-    if section.checkpoint is not None:
-        given["save_steps"] = section.checkpoint
+    if section.save_steps is not None:
+        given["save_steps"] = section.save_steps
     return given
 
 

@@ -23,6 +23,7 @@ from layerlab.errors import UserError
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import CleanSection, RowsSection
 from layerlab.recipes.training_sections import Source
+from layerlab.records.renamed_settings import settings_of_0_1
 
 # What keeps every document as it is.
 NONE = Rules(
@@ -62,6 +63,7 @@ def _rules(section: CleanSection | None) -> Rules:
     if section is None:
         return NONE
     plain = section.model_dump(exclude={"general", "benchmarks", "repetition"})
+    plain = settings_of_0_1(plain, "clean")
     quality = Quality(**{one.name: plain.pop(one.name) for one in fields(Quality)})
     return Rules(**plain, quality=quality, repetition=Limits() if section.repetition else None)
 
@@ -89,7 +91,7 @@ def halves(
             file = folder / f"{kind}-{number}" / TEXT
             pieces = open_source(Source(text=str(file))).pieces()
             spool = spool_documents(pieces, Path(scratch) / f"{kind}-{number}", source.text, None)
-            cut = stack.enter_context(spool).split(recipe.data.validation, source.text)
+            cut = stack.enter_context(spool).split(recipe.data.validation_fraction, source.text)
             found[kind, _free(_named(source.text), kind, found)] = cut
         yield found
 
@@ -118,7 +120,7 @@ def rows_of(section: RowsSection) -> list[Conversation]:
     Raises:
         UserError: there are none, or one is bad.
     """
-    given = conversations(str(find_text(section.rows)), ignore=section.ignore)
+    given = conversations(str(find_text(section.path)), ignore=section.ignore)
     return list(islice(given, section.limit))
 
 
@@ -140,7 +142,7 @@ def contamination_of(recipe: AdaptationRecipe, folder: Path) -> Json:
             chain.from_iterable(given),
             chain.from_iterable(texts.pieces() for texts, _ in parts.values()),
         )
-        said = chain.from_iterable(map(_translate, recipe.tune.sources)) if recipe.tune else ()
+        said = chain.from_iterable(map(_translate, recipe.sft.sources)) if recipe.sft else ()
         asked = (one for place in there for one in questions(place))
         found = contamination(chain(learned, said), asked).to_json()
     matches = list(found["matches"])

@@ -101,8 +101,8 @@ def mix_texts(
         data = DataSection(
             sources=tuple(source.model_copy(update={"weight": 1.0}) for source in every),
             tokenizer=folder,
-            validation=reading.validation,
-            documents=reading.documents,
+            validation_fraction=reading.validation,
+            document_masking=reading.documents,
         )
         corpus = prepare(data, reading.cache, progress)
     kinds = [kind for kind, found in texts.items() for _ in found]

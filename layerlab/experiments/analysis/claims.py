@@ -156,7 +156,7 @@ def _pair(
     """Return a pair as the look that came last to any of its tests has it."""
     test, stage = asked[0][0], stages[-1]
     judged = stages[max((family[one].look for one, _ in asked))]
-    planned = section.seeds, section.rates if section.search == "grid" else ()
+    planned = section.seeds, section.learning_rates if section.search == "grid" else ()
     sides = stage.sides[test.arm], stage.sides[test.rival]
     return Pair(
         arm=test.arm,
@@ -179,7 +179,7 @@ def _row(judged: Judged, level: Level, unit: str) -> dict[str, Any]:
     named = dict.fromkeys(name for pair in judged.pairs for name in (pair.arm, pair.rival))
     return {
         "source": claim.source,
-        "says": claim.says,
+        "says": claim.statement,
         "relation": claim.relation,
         "measure": claim.measure,
         "margin": claim.margin if claim.relation in _WITHIN else None,

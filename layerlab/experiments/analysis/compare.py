@@ -28,7 +28,7 @@ from layerlab.version import VERSION
 
 # Where these differ, tokens are not the same tokens, and only bytes can be compared. A tokenizer
 # that is trained differs with its text.
-_WORDS = ("data.tokenizer", "data.vocab", "data.sources")
+_WORDS = ("data.tokenizer", "data.vocab_size", "data.sources")
 _COUNTS = {"parameters": "parameters", "flops": "forward_flops"}
 UNITS = {"nats": "nats", "bits_per_byte": "bits per byte"}
 
@@ -116,7 +116,11 @@ def _plan(
             left.append(
                 f"{record.name} is left out: seed {record.seed} is none of those fixed in advance"
             )
-        elif section.search == "grid" and section.rates and record.rate not in section.rates:
+        elif (
+            section.search == "grid"
+            and section.learning_rates
+            and record.rate not in section.learning_rates
+        ):
             left.append(
                 f"{record.name} is left out: the sweep does not have its rate {record.rate:g}"
             )
@@ -258,7 +262,7 @@ def _one_text(stage: Stage, rivals: Mapping[str, str]) -> list[str]:
 
 
 def _missing(section: CompareSection, side: ArmResults) -> list[int]:
-    return side.missing(section.seeds, section.rates if section.search == "grid" else ())
+    return side.missing(section.seeds, section.learning_rates if section.search == "grid" else ())
 
 
 def _stop(section: CompareSection, look: CompareSection | None) -> list[str]:

@@ -7,7 +7,7 @@ UNIT = "loss spikes a run"
 
 def count(run: RunRecord) -> float | None:
     """Count how many there were; None where nobody listened."""
-    if not run.manifest["recipe"].get("monitor", {}).get("every"):
+    if not run.manifest["recipe"].get("monitor", {}).get("interval"):
         return None
     alarms = (one for one in run.events if one.get("kind") == "alarm")
     return float(sum(one.get("measure") == "loss" for one in alarms))

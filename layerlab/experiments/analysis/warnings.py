@@ -47,7 +47,7 @@ def _published(section: CompareSection) -> Iterator[str]:
 
 
 def _rates(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator[str]:
-    if not section.rates:
+    if not section.learning_rates:
         rates = sorted({rate for side in sides.values() for rate in side.sweep})
         if len(rates) == 1:
             yield (
@@ -57,7 +57,7 @@ def _rates(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator
         elif rates:
             yield "each arm is compared at one declared learning rate of its own"
         return
-    if len(section.rates) == 2 and section.search == "grid":
+    if len(section.learning_rates) == 2 and section.search == "grid":
         yield "two learning rates are no sweep: an optimum shows between three or more"
     counts = {name: len(side.tried) for name, side in sides.items()}
     if max(counts.values(), default=0) > 1:
@@ -81,7 +81,7 @@ def _rates(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator
 
 
 def _unfinished(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator[str]:
-    rates = section.rates if section.search == "grid" else ()
+    rates = section.learning_rates if section.search == "grid" else ()
     missing = {name: side.missing(section.seeds, rates) for name, side in sides.items()}
     told = [f"{name} {', '.join(map(str, seeds))}" for name, seeds in missing.items() if seeds]
     if told:

@@ -20,18 +20,18 @@ def checkpoint_bytes(recipe: TrainingRecipe) -> int:
 
     Unit: bytes.
     """
-    updates = recipe.train.updates or 0
-    every = recipe.run.checkpoint or max(1, updates // 10)
-    held = min(recipe.run.keep + 1, max(0, updates - 1) // every)
+    updates = recipe.train.max_steps or 0
+    every = recipe.run.save_steps or max(1, updates // 10)
+    held = min(recipe.run.save_total_limit + 1, max(0, updates - 1) // every)
     return held * (WEIGHT + MOMENTS) * count_costs(recipe).parameters
 
 
 def kept_bytes(recipe: TrainingRecipe) -> int:
-    """What a finished run keeps: its journal and papers, and its model where `run.model` is true.
+    """Return what a finished run keeps: its journal, its papers and, if wanted, its model.
 
     Unit: bytes.
     """
-    return PAPERS + journal_bytes(recipe) + (_model(recipe) if recipe.run.model else 0)
+    return PAPERS + journal_bytes(recipe) + (_model(recipe) if recipe.run.save_model else 0)
 
 
 def journal_bytes(recipe: TrainingRecipe) -> int:
@@ -39,11 +39,11 @@ def journal_bytes(recipe: TrainingRecipe) -> int:
 
     Unit: bytes.
     """
-    updates, shape = recipe.train.updates or 0, design_model(recipe).shape
-    losses = updates // max(1, updates // recipe.run.points)
-    evaluations = 1 + -(-updates // (recipe.evaluate.every or max(1, updates)))
-    sample = LINE // 2 + TEXT * recipe.evaluate.length
-    every = recipe.monitor.every
+    updates, shape = recipe.train.max_steps or 0, design_model(recipe).shape
+    losses = updates // max(1, updates // recipe.run.log_points)
+    evaluations = 1 + -(-updates // (recipe.evaluate.eval_steps or max(1, updates)))
+    sample = LINE // 2 + TEXT * recipe.evaluate.max_new_tokens
+    every = recipe.monitor.interval
     readings = 1 + (updates - 1) // every if every else 0
     return (
         LINE * losses

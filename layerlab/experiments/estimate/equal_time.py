@@ -37,7 +37,7 @@ def equal_time(
 ) -> list[RunSpec]:
     """Return runs with as many updates as fit into the time that the baseline takes for its own.
 
-    An arm that sets `train.updates` keeps them. The speed of every other is measured once on a
+    An arm that sets `train.max_steps` keeps them. The speed of every other is measured once on a
     machine and kept in the cache, so that the same plan comes out each time.
 
     Args:
@@ -53,7 +53,7 @@ def equal_time(
     of: dict[str, RunSpec] = {}
     for run in runs:
         of.setdefault(run.arm, run)
-    free = [arm for arm in of if arm == first or "train.updates" not in named[arm].set]
+    free = [arm for arm in of if arm == first or "train.max_steps" not in named[arm].set]
     device, peak = of[first].recipe.run.device, peak_of(of[first].recipe)
     if peak is None:
         raise UserError(
@@ -63,7 +63,7 @@ def equal_time(
     measured = {arm: of[arm] for arm in free}
     flops = {arm: flops_per_token(run.recipe).full for arm, run in measured.items()}
     seconds = cached_step_times(measured, flops, peak)
-    updates = updates_for_time(seconds, first, of[first].recipe.train.updates or 0)
+    updates = updates_for_time(seconds, first, of[first].recipe.train.max_steps or 0)
     found = [
         replace(run, recipe=run.recipe.changed(_lasting(run, updates[run.arm])))
         if run.arm in updates and run.arm != first
@@ -77,6 +77,6 @@ def equal_time(
 
 def _lasting(run: RunSpec, updates: int) -> dict[str, Any]:
     """Return settings of so many updates; evaluations as often, in shares of the run, as before."""
-    train, every = run.recipe.train, run.recipe.evaluate.every
-    share = (every or 1) / (train.updates or 1)
-    return {"train.updates": updates, "evaluate.every": max(1, round(share * updates))}
+    train, every = run.recipe.train, run.recipe.evaluate.eval_steps
+    share = (every or 1) / (train.max_steps or 1)
+    return {"train.max_steps": updates, "evaluate.eval_steps": max(1, round(share * updates))}

@@ -171,7 +171,7 @@ def estimate(
         for arm, side in sides.items()
     }
     crowd = _crowd(runs, sides, settings, lockstep)
-    cluster = settings.runner == "slurm" and not lockstep
+    cluster = settings.executor == "slurm" and not lockstep
     return Estimate(
         sides=tuple(replace(side, seconds=seconds[arm]) for arm, side in sides.items()),
         slots=len(crowd),
@@ -181,7 +181,7 @@ def estimate(
         peak=peak,
         start=start,
         room=free_memory(first.run.device) if peak and not cluster else None,
-        compiled=any(run.recipe.train.compile for run in runs),
+        compiled=any(run.recipe.train.torch_compile for run in runs),
         lockstep=lockstep,
         cluster=cluster,
     )
@@ -213,8 +213,8 @@ def _side(runs: Sequence[RunSpec], pace: StepTime, peak: float | None) -> ArmEst
     recipe = runs[0].recipe
     found = design_model(recipe)
     cost, each = account(found.spec, found.shape), flops_per_token(recipe)
-    updates = recipe.train.updates or 0
-    tokens = recipe.train.batch * (recipe.data.block or found.shape.context)
+    updates = recipe.train.max_steps or 0
+    tokens = recipe.train.batch_size * (recipe.data.block_size or found.shape.context)
     return ArmEstimate(
         arm=runs[0].arm,
         runs=len(runs),
@@ -240,12 +240,14 @@ def _side(runs: Sequence[RunSpec], pace: StepTime, peak: float | None) -> ArmEst
 
 def _reading(recipe: TrainingRecipe, pace: StepTime, validation: int) -> float:
     """Return seconds of a run's evaluations, which read each token forward only."""
-    if recipe.evaluate.blocks is not None:
-        validation = min(validation, recipe.evaluate.blocks * (recipe.data.block or validation))
-    updates = recipe.train.updates or 0
-    every = recipe.evaluate.every or max(1, updates // 10)
+    if recipe.evaluate.max_eval_blocks is not None:
+        validation = min(
+            validation, recipe.evaluate.max_eval_blocks * (recipe.data.block_size or validation)
+        )
+    updates = recipe.train.max_steps or 0
+    every = recipe.evaluate.eval_steps or max(1, updates // 10)
     evaluations = 1 + -(-updates // every)
-    tokens = recipe.train.batch * (recipe.data.block or 1)
+    tokens = recipe.train.batch_size * (recipe.data.block_size or 1)
     forward = (pace.update or 0.0) / 3 if pace.forward is None else pace.forward
     return evaluations * validation * forward / tokens
 

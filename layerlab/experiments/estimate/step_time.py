@@ -68,11 +68,11 @@ def measure_step_time(
         flops: of a token, forward and backward.
         peak: FLOPs per second of the fastest matrix product.
     """
-    tokens = run.recipe.train.batch * (run.recipe.data.block or 1)
+    tokens = run.recipe.train.batch_size * (run.recipe.data.block_size or 1)
     if peak is None:
         return StepTime(update=None, activations=_assumed_activations(run), measured=False)
     if not measure or not _fits(run):
-        share = tokens * flops / (ASSUMED * peak) / run.recipe.run.processes
+        share = tokens * flops / (ASSUMED * peak) / run.recipe.run.num_processes
         return StepTime(update=share, activations=_assumed_activations(run), measured=False)
     devices: list[int] | None = [] if run.recipe.run.device == "cpu" else None
     with with_threads(run.recipe.run.threads), torch.random.fork_rng(devices=devices):
@@ -128,7 +128,7 @@ def _timeless(run: RunSpec) -> list[Any]:
     }
     place = machine(recipe.run.device, recipe.run.threads)
     emulate = recipe.emulate.model_dump()
-    return [kept["model"], recipe.data.block, train, emulate, recipe.run.processes, place]
+    return [kept["model"], recipe.data.block_size, train, emulate, recipe.run.num_processes, place]
 
 
 def _fits(run: RunSpec) -> bool:
@@ -147,16 +147,18 @@ def _fits(run: RunSpec) -> bool:
 def _assumed_activations(run: RunSpec) -> int:
     """Return bytes: what a Llama block keeps of each token, and the logits with their gradient."""
     shape, recipe = design_model(run.recipe).shape, run.recipe
-    size = 4 if recipe.train.precision == "fp32" else 2
+    size = 4 if recipe.train.mixed_precision == "fp32" else 2
     layer = (10 * shape.width + 4 * shape.inner) * size
-    tokens = _rows(run) * (recipe.data.block or shape.context)
+    tokens = _rows(run) * (recipe.data.block_size or shape.context)
     return tokens * (shape.layers * layer + 8 * shape.vocab)
 
 
 def _rows(run: RunSpec) -> int:
     """Return sequences of a forward pass in one process, as the loop splits its batch."""
     train = run.recipe.train
-    return MicroBatcher(train.batch // run.recipe.run.processes, train.micro_batch).size
+    return MicroBatcher(
+        train.batch_size // run.recipe.run.num_processes, train.micro_batch_size
+    ).size
 
 
 class _Trial:
@@ -167,7 +169,7 @@ class _Trial:
         found = design_model(recipe)
         self.run, self.recipe = run, recipe
         self.device = torch.device(recipe.run.device)
-        self.block = recipe.data.block or found.shape.context
+        self.block = recipe.data.block_size or found.shape.context
         slower = 1 if recipe.emulate.format is None else EMULATED
         self.rows, self.length = _portion(
             int(PASS * ASSUMED * peak / flops / slower), _rows(run), self.block
@@ -176,7 +178,7 @@ class _Trial:
         self.flops = flops
         self.spec, self.shape = found.spec, found.shape
         model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed)
-        set_attention(model, recipe.train.attention)
+        set_attention(model, recipe.train.attn_implementation)
         self.model = model.train()
         self.model.to(self.device)
         self.optimizer = build_optimizer(self.model, recipe.train)
@@ -195,7 +197,7 @@ class _Trial:
         self._step()
         taken = [self._timed() for _ in range(TIMES)]
         through, step = (min(column) for column in zip(*taken, strict=True))
-        wanted = self.recipe.train.batch * self.block / self.recipe.run.processes
+        wanted = self.recipe.train.batch_size * self.block / self.recipe.run.num_processes
         scale = wanted / (self.rows * self.length) * self._longer()
         portion = _rows(self.run) * self.block / (self.rows * self.length)
         return StepTime(
@@ -225,15 +227,15 @@ class _Trial:
         return causal_loss(logits, self.tokens, logits.shape[-1])
 
     def _step(self) -> None:
-        limit = self.recipe.train.clip or float("inf")
+        limit = self.recipe.train.max_grad_norm or float("inf")
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     def _precision(self) -> AbstractContextManager[Any]:
-        if self.recipe.train.precision == "fp32":
+        if self.recipe.train.mixed_precision == "fp32":
             return nullcontext()
-        return torch.autocast(self.device.type, dtype=DTYPES[self.recipe.train.precision])
+        return torch.autocast(self.device.type, dtype=DTYPES[self.recipe.train.mixed_precision])
 
     def _rounded(self) -> AbstractContextManager[Any]:
         return emulation(self.model, self.recipe.emulate, seed=0, update=0)

@@ -73,12 +73,12 @@ def _conditions(estimate: Any) -> list[str]:
     if estimate.start:
         lines.append(f"of each run, the start of its process: {duration(estimate.start)}")
     if estimate.compiled:
-        lines.append("train.compile: times are those of eager models, without compiling")
+        lines.append("train.torch_compile: times are those of eager models, without compiling")
     if estimate.room is not None and estimate.memory > estimate.room:
-        fewer = "compare.lockstep = false" if estimate.lockstep else "fewer run.slots"
+        fewer = "compare.lockstep = false" if estimate.lockstep else "fewer run.max_parallel"
         lines.append(
             f"MORE MEMORY than the {amount(estimate.room, 'B')} that are free here: "
-            f"{fewer}, or a smaller train.micro_batch"
+            f"{fewer}, or a smaller train.micro_batch_size"
         )
     if not all(side.measured for side in estimate.sides):
         lines.append("~ by formula: 40 % of the peak")

@@ -88,7 +88,7 @@ def is_here(settings: RunSection) -> bool:
         >>> is_here(RunSection()), is_here(RunSection(processes=2))
         (True, False)
     """
-    return settings.processes == 1 and settings.runner == "local"
+    return settings.num_processes == 1 and settings.executor == "local"
 
 
 def _here(run: RunSpec, folder: Path, watch: Watch) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def run_all(
 
     Args:
         out: in which each has a folder of its name.
-        settings: of where and how; `run.runner` says by whom.
+        settings: of where and how; `run.executor` says by whom.
         watch: is told of every run's progress, and of its end.
         command: that carries out the run whose folder is its last argument.
 
@@ -150,7 +150,7 @@ def run_all(
 def _crew(
     settings: RunSection, out: Path, runs: Sequence[RunSpec], command: Sequence[str]
 ) -> "_Executor":
-    if settings.runner == "local":
+    if settings.executor == "local":
         return _Executor(slots(settings), lambda folder, row: RunProcess(folder, row, command))
     # Late: it needs an extra.
     from layerlab.experiments.executors.slurm import Cluster
@@ -260,7 +260,7 @@ class _Pool:
             self.watch.update(one.run.name, event)
         if not one.work.running():
             one.sign.renew()
-        elif one.sign.silent() > 60 * self.settings.timeout:
+        elif one.sign.silent() > 60 * self.settings.timeout_minutes:
             one.hung = True
             one.work.kill()
         return over
@@ -269,7 +269,7 @@ class _Pool:
         """Return a run that ended too soon is put back in the queue; any other has its outcome."""
         self.active.remove(one)
         code, result = one.work.code(), finished_result(one.run, one.folder)
-        if result is None and code != WRONG and one.attempt < self.settings.attempts:
+        if result is None and code != WRONG and one.attempt < self.settings.max_attempts:
             self.watch.note(f"{one.run.name}: {_why(one)}; it goes on from its last checkpoint")
             return [(one.run, one.attempt + 1)]
         self._end(one, "failed" if result is None else "finished", result)
@@ -317,7 +317,7 @@ def _why(one: _Active) -> str:
     """Return why a run ended that has no result."""
     code = one.work.code() or 0
     if one.hung:
-        return "it said nothing for longer than run.timeout"
+        return "it said nothing for longer than run.timeout_minutes"
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
     if code > 128 and code - 128 in signal.valid_signals():

@@ -41,11 +41,11 @@ def check_lockstep(sides: Mapping[str, TrainingRecipe]) -> None:
                     f"run.{setting} is {json.dumps(given)}; write lockstep = false, or "
                     f"{setting} = {json.dumps(expected)}"
                 )
-    precisions = sorted({side.train.precision for side in sides.values()})
+    precisions = sorted({side.train.mixed_precision for side in sides.values()})
     if len(precisions) > 1:
         raise UserError(
             f"compare.lockstep runs all arms in one process, and they ask for {precisions}; "
-            "expected one train.precision: write lockstep = false"
+            "expected one train.mixed_precision: write lockstep = false"
         )
     first = next(iter(sides))
     for name, side in sides.items():

@@ -45,8 +45,8 @@ class Slot:
 def slots(settings: RunSection) -> list[tuple[Slot, ...]]:
     """Return a place for each run that is carried out at one time: a slot per process of the run.
 
-    As many as there are physical cores for all their threads, or GPUs, unless `run.slots` says
-    otherwise. Two threads on one core would slow each other down, and threads that wander cost
+    As many as there are physical cores for all their threads, or GPUs, unless `run.max_parallel`
+    says otherwise. Two threads on one core would slow each other down, and threads that wander cost
     their caches: each has its own core. Where more are asked for than there are, nobody is pinned.
 
     Raises:
@@ -56,7 +56,7 @@ def slots(settings: RunSection) -> list[tuple[Slot, ...]]:
         return _gpus(settings)
     if settings.device != "cpu":  # one device by its number, or of which there is one
         free = Slot(threads=settings.threads)
-        return [(free,) * settings.processes] * (settings.slots or 1)
+        return [(free,) * settings.num_processes] * (settings.max_parallel or 1)
     return _share(settings, cores())
 
 
@@ -69,23 +69,23 @@ def fit_at_once(settings: RunSection, runs: int) -> int:
         >>> fit_at_once(RunSection(slots=3), 24), fit_at_once(RunSection(slots=3), 1)
         (3, 1)
     """
-    if settings.runner == "slurm":
+    if settings.executor == "slurm":
         return min(runs, settings.slurm.parallel)
     if settings.device == "cuda" and not gpus():
-        return min(runs, settings.slots or 1)
+        return min(runs, settings.max_parallel or 1)
     return min(runs, len(slots(settings)))
 
 
 def _share(settings: RunSection, found: Sequence[tuple[int, ...]]) -> list[tuple[Slot, ...]]:
     each = settings.threads
-    count = settings.slots or max(1, len(found) // (each * settings.processes))
-    if count * settings.processes * each > len(found):
-        return [(Slot(threads=each),) * settings.processes] * count
+    count = settings.max_parallel or max(1, len(found) // (each * settings.num_processes))
+    if count * settings.num_processes * each > len(found):
+        return [(Slot(threads=each),) * settings.num_processes] * count
     places = [
         Slot(threads=each, cores=tuple(one for core in found[start : start + each] for one in core))
-        for start in range(0, count * settings.processes * each, each)
+        for start in range(0, count * settings.num_processes * each, each)
     ]
-    width = settings.processes
+    width = settings.num_processes
     return [tuple(places[start : start + width]) for start in range(0, len(places), width)]
 
 
@@ -96,18 +96,18 @@ def _gpus(settings: RunSection) -> list[tuple[Slot, ...]]:
             'run.device is "cuda", and there is no GPU here that PyTorch can use; '
             'write device = "cpu"'
         )
-    if settings.processes > len(found):
+    if settings.num_processes > len(found):
         raise UserError(
-            f"run.processes is {settings.processes}, one GPU each, and there are {len(found)} "
-            f"here; write processes = {len(found)}"
+            f"run.num_processes is {settings.num_processes}, one GPU each, and there are "
+            f"{len(found)} here; write num_processes = {len(found)}"
         )
-    count = settings.slots or len(found) // settings.processes
+    count = settings.max_parallel or len(found) // settings.num_processes
     rows = []
-    for start in range(0, count * settings.processes, settings.processes):
+    for start in range(0, count * settings.num_processes, settings.num_processes):
         # Where more runs are asked for than there are GPUs, they share them in turn.
-        own = [found[place % len(found)] for place in range(start, start + settings.processes)]
+        own = [found[place % len(found)] for place in range(start, start + settings.num_processes)]
         slot = Slot(threads=settings.threads, gpus=",".join(own))
-        rows.append((slot,) * settings.processes)
+        rows.append((slot,) * settings.num_processes)
     return rows
 
 

@@ -113,7 +113,7 @@ class Cluster:
 
     def __init__(self, folder: Path, settings: RunSection, command: Sequence[str] = WORKER) -> None:
         self.settings, self.command = settings, command
-        self.queue = Queue() if settings.runner == "slurm" else None
+        self.queue = Queue() if settings.executor == "slurm" else None
         # Its own each time: what an earlier one left there is not taken for an answer.
         own = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
         self._executor = _executor(folder.resolve() / own, settings)
@@ -126,7 +126,7 @@ class Cluster:
         """
         if self.queue is None:
             return slots(self.settings)
-        place = (Slot(threads=self.settings.threads),) * self.settings.processes
+        place = (Slot(threads=self.settings.threads),) * self.settings.num_processes
         for start in range(0, len(folders), ARRAY):
             part = folders[start : start + ARRAY]
             self._ahead |= dict(zip(part, self._submitted(part, place), strict=True))
@@ -225,7 +225,7 @@ def _refuse(error: Exception) -> UserError:
     if any(one in said for one in _UNREACHED):
         remedy = (
             "Slurm is not set up or not running here: type the command on a machine where sinfo "
-            'answers, or write run.runner = "local"'
+            'answers, or write run.executor = "local"'
         )
     return UserError(f"Slurm takes no jobs: {said}; {remedy}")
 
@@ -233,20 +233,20 @@ def _refuse(error: Exception) -> UserError:
 def _executor(folder: Path, settings: RunSection) -> Any:
     if find_spec("submitit") is None:
         raise UserError(
-            f'run.runner is "{settings.runner}", which needs submitit; '
+            f'run.executor is "{settings.executor}", which needs submitit; '
             "type: pip install 'layerlab[slurm]'"
         )
     from submitit import AutoExecutor
 
-    cluster = "slurm" if settings.runner == "slurm" else "local"
+    cluster = "slurm" if settings.executor == "slurm" else "local"
     try:
         executor = AutoExecutor(
             folder=folder, cluster=cluster, **{f"{cluster}_max_num_timeout": TIMEOUTS}
         )
     except RuntimeError as error:
         raise UserError(
-            'run.runner is "slurm", and there is no srun here; type the command on a machine of '
-            'the cluster, or write runner = "local"'
+            'run.executor is "slurm", and there is no srun here; type the command on a machine of '
+            'the cluster, or write executor = "local"'
         ) from error
     executor.update_parameters(**_parameters(settings))
     return executor
@@ -255,7 +255,7 @@ def _executor(folder: Path, settings: RunSection) -> Any:
 def _parameters(settings: RunSection) -> dict[str, Any]:
     """Return the settings of a job, by submitit's names."""
     asked = settings.slurm
-    cores = settings.threads * settings.processes
+    cores = settings.threads * settings.num_processes
     found: dict[str, Any] = {
         "name": "layerlab",
         "timeout_min": asked.minutes,
@@ -264,7 +264,7 @@ def _parameters(settings: RunSection) -> dict[str, Any]:
         "mem_gb": asked.memory_gb,
         "stderr_to_stdout": False,
     }
-    if settings.runner == "slurm":
+    if settings.executor == "slurm":
         found |= {
             "slurm_partition": asked.partition,
             "slurm_account": asked.account,

@@ -37,7 +37,7 @@ def check_comparable(section: CompareSection, runs: Sequence[RunSpec]) -> None:
     """
     manifests = [_foreseen(run) for run in runs]
     known = {path for one in manifests for path in settings(one)} | set(PATHS)
-    for pattern in section.differ:
+    for pattern in section.allowed_differences:
         if not any(matches(path, [pattern]) for path in known):
             raise UserError(_unknown(pattern, sorted(known)))
     check_equal_terms(manifests, Varied.of(section))
@@ -52,7 +52,7 @@ def _foreseen(run: RunSpec) -> dict[str, Any]:
         "recipe": recipe.decisive(),
         "data": {"digest": run.digest},
         "machine": recipe.run.model_dump(include={"threads", "processes", "sharding"}),
-        "batch_tokens": recipe.train.batch * (recipe.data.block or 0),
+        "batch_tokens": recipe.train.batch_size * (recipe.data.block_size or 0),
     }
 
 
@@ -62,6 +62,6 @@ def _unknown(pattern: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(pattern, names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return (
-        f"compare.differ has {short_repr(pattern)}, which no run has; {hint}expected a setting by "
-        'its path, as "train.batch", or a whole section: "machine.*"'
+        f"compare.allowed_differences has {short_repr(pattern)}, which no run has; {hint}expected "
+        'a setting by its path, as "train.batch_size", or a whole section: "machine.*"'
     )

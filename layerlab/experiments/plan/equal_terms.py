@@ -16,29 +16,31 @@ Pair = tuple[str, str]
 
 # What names a run and does not decide it; a smaller micro-batch leaves the tokens of an update.
 # The sittings of a run are held against each other, and not against those of another.
-_BESIDE = ("run", "arm", "micro_batch", "train.micro_batch", "data.notes", "sittings")
+_BESIDE = ("run", "arm", "micro_batch", "train.micro_batch_size", "data.notes", "sittings")
 # What an arm is: it may differ between arms, and not inside of one.
 _ARM = ("model", "match")
 _SEED = ("train.seed",)
-_RATE = ("train.rate",)
-_TIME = ("train.updates", "train.tokens", "train.epochs", "evaluate.every")
+_RATE = ("train.learning_rate",)
+_TIME = ("train.max_steps", "train.tokens", "train.num_train_epochs", "evaluate.eval_steps")
 # What follows from a setting and needs no word of its own once that setting has one.
 _CUT = ("data.digest", "data.train_tokens", "data.validation_tokens", "data.order")
 _FOLLOWS: Mapping[str, tuple[str, ...]] = {
-    "train.batch": ("batch_tokens",),
-    "data.block": ("batch_tokens", "data.digest", "data.order", "data.evaluation"),
+    "train.batch_size": ("batch_tokens",),
+    "data.block_size": ("batch_tokens", "data.digest", "data.order", "data.evaluation"),
     "data.tokenizer": (*_CUT, "data.evaluation"),
-    "data.vocab": (*_CUT, "data.evaluation"),
-    "data.sources": (*_CUT, "data.evaluation", "data.held"),
-    "data.validation": (*_CUT, "data.evaluation", "data.validation_bytes"),
-    "data.documents": ("data.digest",),
-    "evaluate.blocks": ("data.evaluation",),
+    "data.vocab_size": (*_CUT, "data.evaluation"),
+    "data.sources": (*_CUT, "data.evaluation", "data.eval_sources"),
+    "data.validation_fraction": (*_CUT, "data.evaluation", "data.validation_bytes"),
+    "data.document_masking": ("data.digest",),
+    "evaluate.max_eval_blocks": ("data.evaluation",),
 }
 # What a batch brings along only while the runs see as many tokens: the updates, and what is
 # counted in them.
-_LENGTH = ("train.updates", "evaluate.every")
+_LENGTH = ("train.max_steps", "evaluate.eval_steps")
 _WHY = {
-    "train.batch": "another batch is another number of updates and another noise of the gradient",
+    "train.batch_size": (
+        "another batch is another number of updates and another noise of the gradient"
+    ),
     "train": "another optimisation ends elsewhere, whatever the block",
     "data": "losses on other text, or on text in another order, are no paired losses",
     "evaluate": "a loss is compared on the same blocks only",
@@ -56,7 +58,7 @@ class Varied:
     """What a comparison declares to vary.
 
     Attributes:
-        differ: settings by their paths, as patterns: `train.batch`, `machine.*`.
+        differ: settings by their paths, as patterns: `train.batch_size`, `machine.*`.
         rates: whether learning rates are swept.
         time: whether arms are matched by time, and so by different numbers of updates.
     """
@@ -68,7 +70,11 @@ class Varied:
     @classmethod
     def of(cls, section: CompareSection) -> "Varied":
         """Return what a compare section declares."""
-        return cls(differ=section.differ, rates=bool(section.rates), time=section.match == "time")
+        return cls(
+            differ=section.allowed_differences,
+            rates=bool(section.learning_rates),
+            time=section.match == "time",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +152,10 @@ def matches(path: str, patterns: Sequence[str]) -> bool:
     """Return whether a path is one of those that are named, or lies in a section that is.
 
     Example:
-        >>> matches("train.batch", ["train.*"]), matches("train.batch", ["data", "machine.*"])
-        (True, False)
+        >>> matches("train.batch_size", ["train.*"])
+        True
+        >>> matches("train.batch_size", ["data", "machine.*"])
+        False
     """
     return any(fnmatchcase(path, pattern) or path.startswith(f"{pattern}.") for pattern in patterns)
 
@@ -213,7 +221,7 @@ def _is_allowed(contrast: SettingDifference, varied: Varied) -> bool:
 
 def _is_implied(path: str, declared: Sequence[str], equal_tokens: bool) -> bool:
     """Return whether a difference follows from one that has been declared."""
-    if equal_tokens and path in _LENGTH and matches("train.batch", declared):
+    if equal_tokens and path in _LENGTH and matches("train.batch_size", declared):
         return True
     return any(
         path in follows and _is_covered(cause, declared) for cause, follows in _FOLLOWS.items()
@@ -261,7 +269,7 @@ def _refusal(roots: Sequence[SettingDifference]) -> str:
     paths = ", ".join(f'"{one.path}"' for one in roots)
     return (
         f"runs differ in what was not declared: {named}{more}: {reason}; make them equal, or type "
-        f"compare.differ = [{paths}]"
+        f"compare.allowed_differences = [{paths}]"
     )
 
 

@@ -18,22 +18,25 @@ def check_same_eval_text(runs: Iterable[RunSpec], corpora: Mapping[str, Corpus])
         corpora: of the arms, by name.
 
     Raises:
-        UserError: arms cut the text into other blocks, and `evaluate.blocks` takes a part of them.
+        UserError: arms cut the text into other blocks, and `max_eval_blocks` takes a part of them.
     """
     leads = {run.arm: run for run in runs}
-    if len({(corpora[arm].digest, run.recipe.data.block) for arm, run in leads.items()}) == 1:
+    if len({(corpora[arm].digest, run.recipe.data.block_size) for arm, run in leads.items()}) == 1:
         return
-    part = {arm: _hold(run, corpora[arm], run.recipe.evaluate.blocks) for arm, run in leads.items()}
+    part = {
+        arm: _hold(run, corpora[arm], run.recipe.evaluate.max_eval_blocks)
+        for arm, run in leads.items()
+    }
     whole = {arm: len(_hold(run, corpora[arm])) for arm, run in leads.items()}
     cut = [arm for arm in leads if len(part[arm]) < whole[arm]]
     if cut and len({held.digest for held in part.values()}) > 1:
-        limit, most = leads[cut[0]].recipe.evaluate.blocks, max(whole.values())
+        limit, most = leads[cut[0]].recipe.evaluate.max_eval_blocks, max(whole.values())
         raise UserError(
-            f"arms cut the held-out text into other blocks, and evaluate.blocks = {limit} would "
-            "judge each on another part of it; leave it out, or write as many as there are: "
-            f"evaluate.blocks = {most}"
+            f"arms cut the held-out text into other blocks, and evaluate.max_eval_blocks = {limit} "
+            "would judge each on another part of it; leave it out, or write as many as there are: "
+            f"evaluate.max_eval_blocks = {most}"
         )
 
 
 def _hold(run: RunSpec, corpus: Corpus, limit: int | None = None) -> EvalBlocks:
-    return EvalBlocks(corpus, run.recipe.data.block or 1, limit)
+    return EvalBlocks(corpus, run.recipe.data.block_size or 1, limit)

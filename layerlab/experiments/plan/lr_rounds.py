@@ -51,7 +51,7 @@ def search_rates(
 
 
 def _at(run: RunSpec, rate: float) -> RunSpec:
-    return replace(run, recipe=run.recipe.changed({"train.rate": rate}))
+    return replace(run, recipe=run.recipe.changed({"train.learning_rate": rate}))
 
 
 def _mean(runs: Sequence[RunSpec], out: Path) -> float:

@@ -103,12 +103,13 @@ def next_rate(section: CompareSection, seed: int = 0) -> Search:
         UserError: optuna is asked for, and there is no range or no optuna.
     """
     if section.search == "grid":
-        return Grid(section.rates)
-    low, high = min(section.rates, default=0.0), max(section.rates, default=0.0)
+        return Grid(section.learning_rates)
+    low, high = min(section.learning_rates, default=0.0), max(section.learning_rates, default=0.0)
     if low == high:
         raise UserError(
-            f'search = "optuna" needs a smallest and a largest rate, got {list(section.rates)}; '
-            "write rates = [1e-4, 1e-2]"
+            'search = "optuna" needs a smallest and a largest rate, got '
+            f"{list(section.learning_rates)}; "
+            "write learning_rates = [1e-4, 1e-2]"
         )
     if section.trials < 3:
         raise UserError(

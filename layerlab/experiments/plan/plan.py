@@ -28,31 +28,33 @@ def resolve_recipe(recipe: TrainingRecipe, extent: CorpusSize) -> TrainingRecipe
     recipe = recipe.changed({"model.vocab": given or extent.vocab})
     shape = design_model(recipe).shape
     sizes = {f"model.{name}": getattr(shape, name) for name in SIZES}
-    block = recipe.data.block or shape.context
+    block = recipe.data.block_size or shape.context
     if block > shape.context:
         raise UserError(
-            f"data.block is {block}, more than the model's context of {shape.context}; "
-            f"write block = {shape.context}"
+            f"data.block_size is {block}, more than the model's context of {shape.context}; "
+            f"write block_size = {shape.context}"
         )
     updates = _updates(recipe, block, extent)
     return recipe.changed(
         {"model.preset": None, "model.variant": design_model(recipe).variant.name}
         | sizes
-        | {"data.block": block, "train.updates": updates}
-        | {"evaluate.every": recipe.evaluate.every or max(1, updates // 10)}
+        | {"data.block_size": block, "train.max_steps": updates}
+        | {"evaluate.eval_steps": recipe.evaluate.eval_steps or max(1, updates // 10)}
     )
 
 
 def _updates(recipe: TrainingRecipe, block: int, extent: CorpusSize) -> int:
     """Return the length of a run in updates."""
     train = recipe.train
-    each = train.batch * block
-    if train.updates is not None:
-        return train.updates
-    wanted = train.tokens if train.tokens is not None else (train.epochs or 0) * extent.tokens
+    each = train.batch_size * block
+    if train.max_steps is not None:
+        return train.max_steps
+    wanted = (
+        train.tokens if train.tokens is not None else (train.num_train_epochs or 0) * extent.tokens
+    )
     if round(wanted / each) < 1:
         raise UserError(
-            f"{wanted:g} tokens are less than one update of {train.batch} x {block}; "
+            f"{wanted:g} tokens are less than one update of {train.batch_size} x {block}; "
             "write more tokens or epochs, or a smaller batch"
         )
     return round(wanted / each)
@@ -141,19 +143,21 @@ def _runs(recipe: TrainingRecipe, extents: Mapping[str, CorpusSize]) -> list[Run
     comparison = recipe.compare
     if len(set(comparison.seeds)) < len(comparison.seeds):
         raise UserError(f"compare.seeds {list(comparison.seeds)} repeat one; each counts once")
-    if len(set(comparison.rates)) < len(comparison.rates):
-        raise UserError(f"compare.rates {list(comparison.rates)} repeat one; write each once")
+    if len(set(comparison.learning_rates)) < len(comparison.learning_rates):
+        raise UserError(
+            f"compare.learning_rates {list(comparison.learning_rates)} repeat one; write each once"
+        )
     matched = dict(_match(recipe, comparison, extents))
     return [
         RunSpec(
             arm=name,
-            recipe=side.changed({"train.seed": seed, "train.rate": rate}),
+            recipe=side.changed({"train.seed": seed, "train.learning_rate": rate}),
             digest=extents[name].digest,
             match=found,
         )
         for seed in comparison.seeds
         for name, (side, found) in matched.items()
-        for rate in comparison.rates or (side.train.rate,)
+        for rate in comparison.learning_rates or (side.train.learning_rate,)
     ]
 
 
@@ -169,7 +173,9 @@ def _match(
             continue
         rival = found[rivals[name]]
         own = design_model(side)
-        near = match(own.spec, own.shape, count_costs(rival), by=comparison.by, on=comparison.match)
+        near = match(
+            own.spec, own.shape, count_costs(rival), by=comparison.match_by, on=comparison.match
+        )
         sizes = {f"model.{size}": getattr(near.shape, size) for size in SIZES}
         yield name, (side.changed(sizes), near)
 
@@ -188,9 +194,11 @@ def _judge_alike(name: str, side: TrainingRecipe, single: TrainingRecipe) -> Tra
                 f"the arm {name!r} sets data.{setting}, and would be judged on other text than the "
                 f"other arms; take it out of the arm, and write {setting} in [data], for all"
             )
-    if own.held is not None or _texts(own) == _texts(common):
+    if own.eval_sources is not None or _texts(own) == _texts(common):
         return side
-    return side.changed({"data.held": [one.model_dump(mode="json") for one in common.sources]})
+    return side.changed(
+        {"data.eval_sources": [one.model_dump(mode="json") for one in common.sources]}
+    )
 
 
 def _texts(data: DataSection) -> list[Source]:

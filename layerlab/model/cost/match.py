@@ -172,7 +172,7 @@ def _others(by: str) -> str:
     first, second = (way for way in ("ffn", "depth", "width") if way != by)
     return (
         f"match by {first} or {second}: type --match {first} with layerlab variants, or write "
-        f'compare.by = "{first}" in a recipe'
+        f'compare.match_by = "{first}" in a recipe'
     )
 
 

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from layerlab.errors import UserError
 from layerlab.recipes import toml
+from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
 from layerlab.report.i18n.language import ENGLISH, Label, Language, label, language
 from layerlab.report.pages import adaptation_tables
@@ -68,7 +69,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
             samples=_samples(whole),
             stages=[adaptation_tables.stages(whole)],
             pictures=pictures,
-            recipe=toml.write_toml(whole["recipe"]),
+            recipe=toml.write_toml(current_settings(whole["recipe"])),
             most=ROWS,
             policy=policy(scripts),
             style=Markup(read_static(*_STYLES)),

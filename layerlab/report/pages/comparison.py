@@ -16,6 +16,7 @@ from markupsafe import Markup
 from layerlab.errors import UserError
 from layerlab.recipes import toml
 from layerlab.records import run_files
+from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
 from layerlab.report.i18n.language import ENGLISH, label, language
 from layerlab.report.pages.shell import (
@@ -179,8 +180,9 @@ def view(content: Mapping[str, Any]) -> Json:
 def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
     shown = view(whole)
     scripts = [join_scripts(_SCRIPTS), plotly()]
-    section = _of(whole["recipe"], "compare")
-    declared = [str(one) for one in section.get("differ") or ()]
+    recipe = current_settings(whole["recipe"])
+    section = _of(recipe, "compare")
+    declared = [str(one) for one in section.get("allowed_differences") or ()]
     return (
         environment(lang)
         .get_template("comparison.html")
@@ -194,7 +196,7 @@ def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
             declared=declared,
             differed=[one for one in whole["remarks"] if str(one).startswith(_DIFFER)],
             section=section,
-            recipe=toml.write_toml(whole["recipe"]),
+            recipe=toml.write_toml(recipe),
             rates=len({run["rate"] for run in shown["runs"]}) > 1,
             view=shown,
             most=ROWS,

@@ -46,7 +46,7 @@ def leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
     Example:
         >>> dict(leaves({"train": {"batch": 16}, "name": "a"}))
-        {'train.batch': 16, 'name': 'a'}
+        {'train.batch_size': 16, 'name': 'a'}
     """
     for name, value in content.items():
         if isinstance(value, Mapping) and value:
@@ -66,8 +66,10 @@ def is_allowed(path: str, declared: Sequence[str]) -> bool:
     """Return whether a setting is among those declared: by its path, its table, or a pattern.
 
     Example:
-        >>> is_allowed("machine.threads", ["machine.*"]), is_allowed("train.rate", ["train.batch"])
-        (True, False)
+        >>> is_allowed("machine.threads", ["machine.*"])
+        True
+        >>> is_allowed("train.learning_rate", ["train.batch_size"])
+        False
     """
     return any(fnmatchcase(path, one) or path.startswith(f"{one}.") for one in declared)
 

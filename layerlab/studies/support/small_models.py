@@ -97,15 +97,15 @@ def recipe(arm: str, seed: int, *, layers: int, width: int, updates: int) -> Any
                 "options": {"head": "untied"},
             },
             "data": {"sources": [{"text": TEXT}], "tokenizer": WORDS},
-            "train": {"updates": updates, "batch": BATCH, "rate": RATE},
-            "evaluate": {"every": updates, "blocks": HELD, "batch": HELD},
+            "train": {"max_steps": updates, "batch_size": BATCH, "learning_rate": RATE},
+            "evaluate": {"eval_steps": updates, "max_eval_blocks": HELD, "batch_size": HELD},
             "compare": {
                 "baseline": PLAIN,
                 "arms": list(dict.fromkeys([PLAIN, arm])),
                 "seeds": [seed],
                 "match": "parameters",
             },
-            "run": {"model": False, "checkpoint": updates},
+            "run": {"save_model": False, "save_steps": updates},
         }
     )
 

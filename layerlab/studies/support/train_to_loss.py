@@ -84,18 +84,22 @@ def recipe(trial: Trial, *, layers: int, width: int, updates: int) -> Any:
             },
             "data": {"sources": [{"text": small_models.TEXT}], "tokenizer": small_models.WORDS},
             "train": {
-                "updates": span,
-                "batch": small_models.BATCH,
-                "rate": trial.rate,
-                "schedule": "constant",
-                "warmup": min(WARMUP, updates // 2),
+                "max_steps": span,
+                "batch_size": small_models.BATCH,
+                "learning_rate": trial.rate,
+                "lr_scheduler_type": "constant",
+                "warmup_steps": min(WARMUP, updates // 2),
             },
-            "evaluate": {"every": every, "blocks": small_models.HELD, "batch": small_models.HELD},
+            "evaluate": {
+                "eval_steps": every,
+                "max_eval_blocks": small_models.HELD,
+                "batch_size": small_models.HELD,
+            },
             "compare": {
                 "arms": [{"name": trial.arm, "variant": ARMS[trial.arm], "options": OPTIONS}],
                 "seeds": [trial.seed],
             },
-            "run": {"model": False, "checkpoint": span},
+            "run": {"save_model": False, "save_steps": span},
         }
     )
 

@@ -33,14 +33,14 @@ def check(names: Sequence[str]) -> None:
     for name in names:
         if name not in INSTALLED:
             raise UserError(
-                f"run.track names {name!r}, which is no tracker; expected "
-                f'{", ".join(INSTALLED)}: write track = ["tensorboard"]'
+                f"run.report_to names {name!r}, which is no tracker; expected "
+                f'{", ".join(INSTALLED)}: write report_to = ["tensorboard"]'
             )
         module, command = INSTALLED[name]
         if find_spec(module) is None:
             raise UserError(
-                f"run.track names {name!r}, which is not installed; type: {command}, "
-                "or leave it out of run.track"
+                f"run.report_to names {name!r}, which is not installed; type: {command}, "
+                "or leave it out of run.report_to"
             )
 
 

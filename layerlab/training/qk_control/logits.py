@@ -46,7 +46,7 @@ class MaxLogits:
             module = head.part.module
             if not head.part.interface:
                 raise UserError(
-                    f"control.clip listens to attention functions, and {type(module).__name__} "
+                    f"control.qk_clip listens to attention functions, and {type(module).__name__} "
                     "computes attention by itself; leave clip out"
                 )
             self._interfaces.append((module, *interface_of(module)))
@@ -90,8 +90,8 @@ class MaxLogits:
             if name not in HEARD:
                 self._open.close()
                 raise UserError(
-                    f'control.clip cannot see the scores of train.attention = "{name}"; '
-                    'write attention = "sdpa"'
+                    "control.qk_clip cannot see the scores of train.attn_implementation = "
+                    f'"{name}"; write attn_implementation = "sdpa"'
                 )
             key = (id(interface), name)
             before = interface.get(name)

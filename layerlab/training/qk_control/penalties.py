@@ -48,22 +48,27 @@ class QKControl:
         self.section = section
         self.clipped = 0
         self.untold = 0
-        wanted = section.spectral or section.condition or section.clip or section.reparametrise
+        wanted = (
+            section.spectral_penalty
+            or section.condition_penalty
+            or section.qk_clip
+            or section.sigma_reparam
+        )
         self.heads = heads_of(model) if wanted else []
         self._check()
-        self._scores = MaxLogits(model, self.heads, section.clip) if section.clip else None
+        self._scores = MaxLogits(model, self.heads, section.qk_clip) if section.qk_clip else None
         self._forms = (
-            Reparametrisation(self.heads, section.gamma) if section.reparametrise else None
+            Reparametrisation(self.heads, section.gamma) if section.sigma_reparam else None
         )
 
     def _check(self) -> None:
         section = self.section
-        if section.clip and section.reparametrise:
+        if section.qk_clip and section.sigma_reparam:
             raise UserError(
-                "control.clip and control.reparametrise both set the size of the query and key "
+                "control.qk_clip and control.sigma_reparam both set the size of the query and key "
                 "weights; choose one of them"
             )
-        weights = section.spectral or section.condition or section.clip
+        weights = section.spectral_penalty or section.condition_penalty or section.qk_clip
         if weights and any(head.normed for head in self.heads):
             raise UserError(
                 "a norm stands on queries and keys (QK-norm), so the size of W_k^T W_q does not "
@@ -80,7 +85,7 @@ class QKControl:
         decay does: the pull is in proportion to the norm, large heads feel it and small ones hardly
         do, and it is smooth at 0.
         """
-        spectral, condition = self.section.spectral, self.section.condition
+        spectral, condition = self.section.spectral_penalty, self.section.condition_penalty
         if not spectral and not condition:
             return None
         extremes = [_extremes(head) for head in self.heads]
@@ -113,7 +118,7 @@ class QKControl:
         Nothing without `clip`.
         """
         found, self.untold = self.untold, 0
-        return {"clipped": found} if self.section.clip else {}
+        return {"clipped": found} if self.section.qk_clip else {}
 
     def _clip(self, head: QKHead, largest: Tensor) -> int:
         """Return QK-clip of one layer: how many heads were scaled down.
@@ -124,10 +129,10 @@ class QKControl:
 
         Source: kimi25, section 2.1.
         """
-        above = (largest > self.section.clip) & largest.isfinite()
+        above = (largest > self.section.qk_clip) & largest.isfinite()
         count = int(above.sum())
         if count:
-            gamma = torch.where(above, self.section.clip / largest, 1.0)
+            gamma = torch.where(above, self.section.qk_clip / largest, 1.0)
             if head.group == 1:
                 head.query.scale(gamma.sqrt())
                 head.key.scale(gamma.sqrt())

@@ -75,8 +75,8 @@ def _written_out(model: nn.Module) -> Iterator[None]:
         return
     if before not in OPEN:
         raise UserError(
-            f'train.attention is "{before}", which takes no masks of dropout from outside; '
-            'write attention = "sdpa", or dropout = 0'
+            f'train.attn_implementation is "{before}", which takes no masks of dropout from '
+            'outside; write attn_implementation = "sdpa", or dropout = 0'
         )
     config._attn_implementation = "eager"
     try:

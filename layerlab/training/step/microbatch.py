@@ -66,8 +66,8 @@ def explain_memory() -> Iterator[None]:
         said = " ".join(str(error).split())[:_MOST]
         raise UserError(
             f"out of memory{_process()} ({said or type(error).__name__}); write a smaller "
-            "train.micro_batch, evaluate.batch, data.block, model.width or model.layers, then "
-            "type the same command again"
+            "train.micro_batch_size, evaluate.batch_size, data.block_size, model.width or "
+            "model.layers, then type the same command again"
         ) from error
 
 
@@ -104,8 +104,8 @@ class MicroBatcher:
         """
         if self.size == 1:
             raise UserError(
-                "not even one sequence of a batch fits into memory; write a smaller data.block, "
-                "model.width or model.layers"
+                "not even one sequence of a batch fits into memory; write a smaller "
+                "data.block_size, model.width or model.layers"
             )
         self.size = -(-self.size // 2)
         release_memory()

@@ -79,9 +79,11 @@ def explain_origin(
         if abs(loss) < float("inf")
         else (f"loss is {loss:g}")
     )
-    precision = ', or write train.precision = "fp32"' if train.precision != "fp32" else ""
+    precision = (
+        ', or write train.mixed_precision = "fp32"' if train.mixed_precision != "fp32" else ""
+    )
     said = f"{what} at update {update}"
-    return f"{said}; {where}; lower train.rate (now {train.rate:g}){precision}"
+    return f"{said}; {where}; lower train.learning_rate (now {train.learning_rate:g}){precision}"
 
 
 class _Watch:

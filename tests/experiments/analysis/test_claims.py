@@ -169,7 +169,7 @@ def test_pairs_follow_from_the_relation() -> None:
     rivals = {"a": "base", "b": "other", "c": "base"}
 
     def named(**given: Any) -> list[tuple[str, str]]:
-        return list(pairs(Claim(source="Own", says="x", **given), rivals))
+        return list(pairs(Claim(source="Own", statement="x", **given), rivals))
 
     assert named(relation="better", arms=("a", "b")) == [("a", "base"), ("b", "other")]
     assert named(relation="worse", arms=("a", "b"), against="c") == [("a", "c"), ("b", "c")]
@@ -220,7 +220,7 @@ def test_spikes_are_counted_where_a_monitor_heard_them(
     counts: tuple[int, ...] | None, verdict: str
 ) -> None:
     content = recipe(*ARMS, claims=[claim("worse", arm="gpt2", measure="spikes")]).model_dump()
-    given = make_recipe({**content, "monitor": {"every": 5 if counts else 0}})
+    given = make_recipe({**content, "monitor": {"interval": 5 if counts else 0}})
     alarm = {"kind": "alarm", "update": 9, "measure": "loss", "text": "a spike", "value": 9.0}
     other = {**alarm, "measure": "score"}
     found = []
@@ -255,7 +255,7 @@ def test_a_claim_that_cannot_be_judged_is_refused(given: dict[str, Any], said: s
 
 
 def test_an_arm_that_is_named_by_the_model_section_alone_is_known() -> None:
-    given = recipe({"set": {"train.batch": 8}}, "gpt2", claims=[claim("better", arm="llama")])
+    given = recipe({"set": {"train.batch_size": 8}}, "gpt2", claims=[claim("better", arm="llama")])
     assert given.compare is not None and given.compare.claims[0].names() == ("llama",)
 
 
@@ -296,6 +296,6 @@ def test_every_claim_of_a_packaged_recipe_has_its_source_and_its_arms(name: str)
     for each in given.compare.claims:
         keys = set(re.findall(r"\b[a-z]+\d{2}\b", each.source))
         assert keys and keys <= known, each.source
-        assert each.says.endswith(".") and list(pairs(each, rivals))
+        assert each.statement.endswith(".") and list(pairs(each, rivals))
         assert all(arm != rival for arm, rival in pairs(each, rivals))
-        assert each.measure == "loss" or given.monitor.every
+        assert each.measure == "loss" or given.monitor.interval

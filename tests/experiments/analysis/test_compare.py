@@ -163,21 +163,23 @@ def test_two_seeds_are_told_what_they_cannot_say() -> None:
 
 
 def test_unequal_runs_are_refused_and_declared_ones_are_told_with_every_verdict() -> None:
-    arms = ["llama", {"name": "gpt2", "variant": "gpt2", "set": {"train.batch": 2}}]
-    plain, declared = recipe(*arms), recipe(*arms, differ=["train.batch"])
-    with pytest.raises(UserError, match=r"train.batch is 4 in llama-s1"):
+    arms = ["llama", {"name": "gpt2", "variant": "gpt2", "set": {"train.batch_size": 2}}]
+    plain, declared = recipe(*arms), recipe(*arms, differ=["train.batch_size"])
+    with pytest.raises(UserError, match=r"train.batch_size is 4 in llama-s1"):
         compare_runs(plain, records(plain, losses(BASE, BETTER)))
     found = compare_runs(declared, records(declared, losses(BASE, BETTER)))
     assert (
-        "arms also differ in train.batch, so this is no comparison of variants alone"
+        "arms also differ in train.batch_size, so this is no comparison of variants alone"
         in (found.row("gpt2")["said"])
     )
-    assert any(one.startswith("declared to differ: train.batch is 4") for one in remarks(found))
+    assert any(
+        one.startswith("declared to differ: train.batch_size is 4") for one in remarks(found)
+    )
 
 
 def test_other_tokens_are_compared_by_the_byte() -> None:
-    arms = ["llama", {"name": "gpt2", "variant": "gpt2", "set": {"data.vocab": 300}}]
-    given = recipe(*arms, differ=["data.vocab"])
+    arms = ["llama", {"name": "gpt2", "variant": "gpt2", "set": {"data.vocab_size": 300}}]
+    given = recipe(*arms, differ=["data.vocab_size"])
     found = compare_runs(given, records(given, losses(BASE, BETTER)))
     assert found.content["metric"] == "bits_per_byte"
     assert found.row("gpt2")["difference"] == pytest.approx(-0.005, rel=0.01)

@@ -35,7 +35,7 @@ def read(*norms: list[Any], run: int = 0) -> RunRecord:
 
 def monitored(*claims: dict[str, Any]) -> TrainingRecipe:
     content = recipe("llama", SLOW, claims=[{"source": "Own", "says": "So.", **c} for c in claims])
-    return make_recipe({**content.model_dump(), "monitor": {"every": 10}})
+    return make_recipe({**content.model_dump(), "monitor": {"interval": 10}})
 
 
 def judged(given: TrainingRecipe, slow: tuple[float, ...]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def test_seeds_added_before_anything_was_seen_are_planned(tmp_path: Path) -> Non
 def test_a_look_at_other_runs_is_none(tmp_path: Path) -> None:
     file = tmp_path / "comparison.json"
     judged(file, planned(1, 2), 1, 2)
-    longer = planned(1, 2, 3, train={"updates": 40})
+    longer = planned(1, 2, 3, train={"max_steps": 40})
     assert told(judged(file, longer, 1, 2, 3)) == []
     judged(file, planned(1, 2), 1, 2)
     assert told(judged(file, planned(3, 4, 5), 3, 4, 5)) == []

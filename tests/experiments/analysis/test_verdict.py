@@ -114,10 +114,10 @@ def test_an_arm_that_diverged_is_not_better_for_what_is_left_of_it() -> None:
 
 
 def test_what_limits_a_verdict_is_said_with_it() -> None:
-    found = verdict([2.99, 3.29], planned=3, missing=[3], differ=["train.batch"])
+    found = verdict([2.99, 3.29], planned=3, missing=[3], differ=["train.batch_size"])
     assert "; 2 of 3 planned seeds: this verdict is not final; " in found.said
     assert found.said.endswith(
-        "arms also differ in train.batch, so this is no comparison of variants alone."
+        "arms also differ in train.batch_size, so this is no comparison of variants alone."
     )
 
 

@@ -7,7 +7,7 @@ from layerlab.recipes.training import make_recipe
 def test_what_a_source_printed_is_told_as_a_reference() -> None:
     printed = {"source": "residuals24", "note": "its batches differ", "values": {"llama": 2.5}}
     section = {"arms": ["llama", "gpt2"], "published": printed}
-    content = {"train": {"updates": 3}, "compare": section}
+    content = {"train": {"max_steps": 3}, "compare": section}
     recipe = make_recipe(content)
     assert recipe.compare is not None
     (told,) = (one for one in remarks(recipe.compare, {}, []) if "residuals24" in one)

@@ -15,10 +15,10 @@ from layerlab.training.trainer import Trainer
 
 SMALL: dict[str, Any] = {
     "model": {"width": 32, "layers": 2, "heads": 2, "context": 16},
-    "data": {"vocab": 300},
-    "train": {"updates": 20, "batch": 2},
-    "evaluate": {"blocks": 4, "prompts": ["The "], "length": 4},
-    "monitor": {"every": 10},
+    "data": {"vocab_size": 300},
+    "train": {"max_steps": 20, "batch_size": 2},
+    "evaluate": {"max_eval_blocks": 4, "prompts": ["The "], "max_new_tokens": 4},
+    "monitor": {"interval": 10},
 }
 
 
@@ -36,7 +36,7 @@ def size(paths: Iterable[Path]) -> int:
 @pytest.mark.parametrize("model", [True, False])
 def test_a_comparison_takes_what_its_plan_says(tmp_path: Path, model: bool) -> None:
     compare = {"arms": ["llama", "gpt2"], "seeds": [1], "lockstep": True}
-    given = {**SMALL, "compare": compare, "run": {"model": model}}
+    given = {**SMALL, "compare": compare, "run": {"save_model": model}}
     task = prepare(given, tmp_path / "out", progress=False)
     found = estimate_task(task, several=True)
     compare_task(task, progress=False)
@@ -63,9 +63,9 @@ def test_a_run_under_way_takes_what_its_checkpoints_take(tmp_path: Path) -> None
 def test_what_is_not_kept_is_not_counted(tmp_path: Path) -> None:
     (run,) = prepare(SMALL, tmp_path / "out", progress=False).runs
     recipe = run.recipe
-    assert kept_bytes(recipe.changed({"run.model": False})) < kept_bytes(recipe) / 5
+    assert kept_bytes(recipe.changed({"run.save_model": False})) < kept_bytes(recipe) / 5
     # Never more than are written: one after each of 20 updates but the last.
-    assert checkpoint_bytes(recipe.changed({"run.checkpoint": 20})) == 0
-    one = checkpoint_bytes(recipe.changed({"run.checkpoint": 10}))
+    assert checkpoint_bytes(recipe.changed({"run.save_steps": 20})) == 0
+    one = checkpoint_bytes(recipe.changed({"run.save_steps": 10}))
     assert checkpoint_bytes(recipe) == 3 * one > 0
-    assert journal_bytes(recipe.changed({"monitor.every": 0})) < journal_bytes(recipe)
+    assert journal_bytes(recipe.changed({"monitor.interval": 0})) < journal_bytes(recipe)

@@ -32,7 +32,7 @@ def test_a_schedule_lies_between_its_bounds(seconds: list[float], slots: int) ->
 
 
 def test_an_estimate_adds_up() -> None:
-    found = estimate(runs(), RunSection(slots=2), measure=False, processes=False)
+    found = estimate(runs(), RunSection(max_parallel=2), measure=False, processes=False)
     assert [side.arm for side in found.sides] == ["llama", "gpt2"]
     assert found.runs == 4 and found.slots == 2
     for side in found.sides:
@@ -46,8 +46,8 @@ def test_an_estimate_adds_up() -> None:
 
 
 def test_every_run_starts_a_process() -> None:
-    with_them = estimate(runs(), RunSection(slots=2), measure=False)
-    without = estimate(runs(), RunSection(slots=2), measure=False, processes=False)
+    with_them = estimate(runs(), RunSection(max_parallel=2), measure=False)
+    without = estimate(runs(), RunSection(max_parallel=2), measure=False, processes=False)
     # Two slots: each starts two of the four.
     assert with_them.start == startup.ASSUMED and without.start == 0
     assert (with_them.seconds or 0) - (without.seconds or 0) == pytest.approx(2 * startup.ASSUMED)
@@ -78,7 +78,7 @@ def drawn(found: Estimate, width: int) -> str:
 def test_evaluations_take_time_too() -> None:
     without = estimate(runs(), measure=False)
     with_all = estimate(runs(), measure=False, validation_tokens=10_000)
-    few = runs(evaluate={"blocks": 10, "every": 10})
+    few = runs(evaluate={"max_eval_blocks": 10, "eval_steps": 10})
     with_few = estimate(few, measure=False, validation_tokens=10_000)
     side = with_few.sides[0]
     reading = 3 * 160 / side.update_tokens / 3 * (side.update_seconds or 0.0)
@@ -97,7 +97,7 @@ def test_a_device_that_is_not_here_leaves_times_open() -> None:
 
 
 def test_the_table_and_the_json_say_the_same() -> None:
-    found = estimate(runs(), RunSection(slots=2), measure=False)
+    found = estimate(runs(), RunSection(max_parallel=2), measure=False)
     content = json.loads(json.dumps(found.to_json()))
     assert content["runs"] == 4 and content["arms"][1]["arm"] == "gpt2"
     assert content["arms"][0]["token_flops"]["causal"] < content["arms"][0]["token_flops"]["full"]
@@ -110,7 +110,7 @@ def test_the_table_and_the_json_say_the_same() -> None:
 def test_in_lockstep_one_process_holds_all_arms_at_all_rates() -> None:
     def of(**changes: Any) -> Estimate:
         found = runs(compare={"lockstep": True, **changes})
-        return estimate(found, RunSection(slots=50), measure=False, lockstep=True)
+        return estimate(found, RunSection(max_parallel=50), measure=False, lockstep=True)
 
     one, two = of(), of(rates=[1e-3, 1e-2])
     # In turn: the time is that of all, and no run has a process to start.
@@ -141,7 +141,9 @@ def test_a_cluster_carries_out_as_many_as_it_is_allowed() -> None:
 
 
 def test_one_run_is_not_several_at_once() -> None:
-    found = estimate(plan(recipe(), EXTENT), RunSection(slots=2), measure=False, processes=False)
+    found = estimate(
+        plan(recipe(), EXTENT), RunSection(max_parallel=2), measure=False, processes=False
+    )
     shown = drawn(found, 120)
     assert found.slots == 1 and found.memory == found.sides[0].memory
     assert "1 run: " in shown and "at once" not in shown

@@ -28,7 +28,7 @@ def command(how: str) -> list[str]:
 
 
 def runs(*arms: str) -> list[RunSpec]:
-    recipe = make_recipe({"name": "side", "train": {"updates": 4}})
+    recipe = make_recipe({"name": "side", "train": {"max_steps": 4}})
     return [RunSpec(arm=arm, recipe=recipe, digest="text") for arm in arms]
 
 
@@ -61,7 +61,7 @@ def attempts(run: RunSpec, out: Path) -> int:
 
 def test_runs_in_their_order_on_cores_of_their_own(tmp_path: Path) -> None:
     plan, heard = runs("first", "second", "third"), Heard()
-    outcomes = run_all(plan, tmp_path, RunSection(slots=2), heard, command("well"))
+    outcomes = run_all(plan, tmp_path, RunSection(max_parallel=2), heard, command("well"))
     assert [one.run for one in outcomes] == plan
     assert {one.ending for one in outcomes} == {"finished"}
     assert [one.result for one in outcomes] == [told(one, tmp_path) for one in plan]
@@ -79,8 +79,8 @@ def test_runs_in_their_order_on_cores_of_their_own(tmp_path: Path) -> None:
 
 def test_what_is_finished_is_not_done_again(tmp_path: Path) -> None:
     plan, heard = runs("first", "second"), Heard()
-    run_all(plan[:1], tmp_path, RunSection(slots=1), None, command("well"))
-    outcomes = run_all(plan, tmp_path, RunSection(slots=1), heard, command("well"))
+    run_all(plan[:1], tmp_path, RunSection(max_parallel=1), None, command("well"))
+    outcomes = run_all(plan, tmp_path, RunSection(max_parallel=1), heard, command("well"))
     assert [one.ending for one in outcomes] == ["skipped", "finished"]
     assert [attempts(one, tmp_path) for one in plan] == [1, 1]
     assert set(heard.ends) == {one.name for one in plan}
@@ -99,7 +99,7 @@ def test_a_run_that_crashes_is_resumed_and_stops_no_other(
     how: str, why: str, tmp_path: Path
 ) -> None:
     plan, heard = runs("first", "second"), Heard()
-    outcomes = run_all(plan, tmp_path, RunSection(slots=1), heard, command(how))
+    outcomes = run_all(plan, tmp_path, RunSection(max_parallel=1), heard, command(how))
     assert [one.ending for one in outcomes] == ["finished", "finished"]
     assert [one.attempts for one in outcomes] == [2, 1]
     assert told(plan[0], tmp_path)["start"] == 1, "from where it was cut off"
@@ -111,7 +111,7 @@ def test_a_run_that_crashes_is_resumed_and_stops_no_other(
 
 def test_a_run_that_crashes_too_often_is_given_up_with_its_last_words(tmp_path: Path) -> None:
     plan, heard = runs("first", "second"), Heard()
-    settings = RunSection(slots=2, attempts=1)
+    settings = RunSection(max_parallel=2, max_attempts=1)
     failed, other = run_all(plan, tmp_path, settings, heard, command("crash"))
     assert (failed.ending, other.ending) == ("failed", "finished")
     assert "ValueError: a model that cannot be" in failed.said
@@ -123,23 +123,23 @@ def test_a_run_that_crashes_too_often_is_given_up_with_its_last_words(tmp_path: 
 
 def test_what_a_user_has_to_mend_is_not_tried_twice(tmp_path: Path) -> None:
     (plan,) = runs("first")
-    (failed,) = run_all([plan], tmp_path, RunSection(attempts=5), None, command("wrong"))
+    (failed,) = run_all([plan], tmp_path, RunSection(max_attempts=5), None, command("wrong"))
     assert failed.ending == "failed" and attempts(plan, tmp_path) == 1
     assert failed.text == "failed: the text is gone; put it back"
 
 
 def test_a_run_that_says_nothing_is_ended_and_resumed(tmp_path: Path) -> None:
     plan, heard = runs("first"), Heard()
-    settings = RunSection(timeout=1 / 60)
+    settings = RunSection(timeout_minutes=1 / 60)
     (outcome,) = run_all(plan, tmp_path, settings, heard, command("hangs"))
     assert outcome.ending == "finished" and outcome.attempts == 2
-    assert "it said nothing for longer than run.timeout" in heard.notes[0]
+    assert "it said nothing for longer than run.timeout_minutes" in heard.notes[0]
     assert not psutil.pid_exists(int((tmp_path / plan[0].name / "attempt-0").read_text()))
 
 
 def test_processes_of_one_run_know_each_other_and_end_together(tmp_path: Path) -> None:
     (plan,) = runs("second")
-    run_all([plan], tmp_path, RunSection(processes=2), None, command("well"))
+    run_all([plan], tmp_path, RunSection(num_processes=2), None, command("well"))
     environment = told(plan, tmp_path)["environment"]
     assert environment["WORLD_SIZE"] == "2" and environment["RANK"] in {"0", "1"}
 
@@ -169,13 +169,13 @@ def test_a_signal_is_passed_on_and_every_run_can_go_on_later(
 
     plan, heard = runs("first", "second"), Impatient()
     with pytest.raises(Halted) as ended:
-        run_all(plan, tmp_path, RunSection(slots=2), heard, command("slow"))
+        run_all(plan, tmp_path, RunSection(max_parallel=2), heard, command("slow"))
     assert ended.value.code == 128 + number
     assert gone(tmp_path, plan)
     assert [heard.ends[one.name] for one in plan] == ["stopped", "stopped"]
     kept = [int((tmp_path / one.name / "kept").read_text()) for one in plan]
     assert all(0 < one < 299 for one in kept), "each has left a checkpoint"
-    outcomes = run_all(plan, tmp_path, RunSection(slots=2), None, command("well"))
+    outcomes = run_all(plan, tmp_path, RunSection(max_parallel=2), None, command("well"))
     assert [told(one.run, tmp_path)["start"] for one in outcomes] == kept
 
 

@@ -17,9 +17,9 @@ from layerlab.training.trainer import train_run
 
 SMALL: dict[str, Any] = {
     "model": {"width": 16, "layers": 2, "heads": 2, "context": 16},
-    "data": {"vocab": 300},
-    "train": {"updates": 4, "batch": 2, "rate": 0.01},
-    "evaluate": {"blocks": 2},
+    "data": {"vocab_size": 300},
+    "train": {"max_steps": 4, "batch_size": 2, "learning_rate": 0.01},
+    "evaluate": {"max_eval_blocks": 2},
 }
 
 
@@ -45,13 +45,22 @@ def test_each_arm_learns_what_it_learns_alone(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"train.precision": "bf16"}, r"they ask for \['bf16', 'fp32'\]; expected one"),
-        ({"data.vocab": 400}, "'own' has another text or tokenizer than 'llama'; write lockstep"),
+        ({"train.mixed_precision": "bf16"}, r"they ask for \['bf16', 'fp32'\]; expected one"),
+        (
+            {"data.vocab_size": 400},
+            "'own' has another text or tokenizer than 'llama'; write lockstep",
+        ),
         ({"data.sources": [{"text": "brown"}]}, "'own' has another text or tokenizer"),
-        ({"data.documents": True}, "'own' has another text or tokenizer"),
-        ({"run.runner": "slurm"}, 'run.runner is "slurm"; write lockstep = false, or runner = "lo'),
-        ({"run.runner": "submitit"}, 'run.runner is "submitit"'),
-        ({"run.processes": 2}, "run.processes is 2; write lockstep = false, or processes = 1"),
+        ({"data.document_masking": True}, "'own' has another text or tokenizer"),
+        (
+            {"run.executor": "slurm"},
+            'run.executor is "slurm"; write lockstep = false, or executor = "lo',
+        ),
+        ({"run.executor": "submitit"}, 'run.executor is "submitit"'),
+        (
+            {"run.num_processes": 2},
+            "run.num_processes is 2; write lockstep = false, or num_processes = 1",
+        ),
     ],
 )
 def test_what_one_process_cannot_take_in_turn_is_refused(
@@ -65,7 +74,7 @@ def test_what_one_process_cannot_take_in_turn_is_refused(
 
 
 def test_arms_of_other_blocks_go_in_lockstep() -> None:
-    own = {"name": "own", "variant": "llama", "set": {"data.block": 8}}
+    own = {"name": "own", "variant": "llama", "set": {"data.block_size": 8}}
     check_lockstep(
         sides(make_recipe({**SMALL, "compare": {"arms": ["llama", own], "lockstep": True}}))
     )

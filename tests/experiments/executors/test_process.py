@@ -54,7 +54,7 @@ def test_what_a_user_can_mend_comes_before_what_fell_over_it(tmp_path: Path) -> 
 
 @pytest.mark.skipif(os.name != "posix", reason="no signals: Windows")
 def test_a_run_whose_second_process_refuses_is_not_tried_again(tmp_path: Path) -> None:
-    settings = RunSection(processes=2, slots=1, attempts=3)
-    one = RunSpec(arm="first", recipe=make_recipe({"train": {"updates": 4}}), digest="text")
+    settings = RunSection(num_processes=2, max_parallel=1, max_attempts=3)
+    one = RunSpec(arm="first", recipe=make_recipe({"train": {"max_steps": 4}}), digest="text")
     (outcome,) = run_all([one], tmp_path, settings, None, ranks("waits", "2"))
     assert outcome.attempts == 1 and outcome.text == "failed: the text is gone; put it back"

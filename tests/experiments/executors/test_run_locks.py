@@ -43,7 +43,7 @@ def test_a_second_runner_writes_nothing_into_the_first_ones_log(tmp_path: Path) 
             with pytest.raises(
                 UserError, match=r"another run is writing to .*log\.txt; wait until"
             ):
-                run_all(plan, tmp_path, RunSection(slots=1), None, command("well"))
+                run_all(plan, tmp_path, RunSection(max_parallel=1), None, command("well"))
         assert written(tmp_path) == before
         # Another one beside them goes on as ever.
         (third,) = run_all(runs("third"), tmp_path, RunSection(), None, command("well"))
@@ -51,7 +51,7 @@ def test_a_second_runner_writes_nothing_into_the_first_ones_log(tmp_path: Path) 
     finally:
         own.process.terminate()
         own.wait(60.0)
-    outcomes = run_all([first, second], tmp_path, RunSection(slots=2), None, command("well"))
+    outcomes = run_all([first, second], tmp_path, RunSection(max_parallel=2), None, command("well"))
     assert [one.ending for one in outcomes] == ["finished", "finished"]
     assert not list(tmp_path.rglob(".*.lock"))
 
@@ -72,8 +72,8 @@ def test_a_second_comparison_neither_runs_nor_writes_a_page(tmp_path: Path) -> N
     recipe = {
         "name": "small",
         "model": {"width": 16, "layers": 1, "heads": 2, "context": 16},
-        "data": {"sources": [{"text": str(text)}], "vocab": 300},
-        "train": {"updates": 2, "batch": 2},
+        "data": {"sources": [{"text": str(text)}], "vocab_size": 300},
+        "train": {"max_steps": 2, "batch_size": 2},
         "compare": {"arms": ["llama", "gpt2"], "seeds": [1, 2]},
     }
     for lockstep in (False, True):

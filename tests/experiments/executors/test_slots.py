@@ -114,7 +114,9 @@ def test_a_gpu_for_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [slot.gpus for slot in both] == ["0,3", "0,3"]
     # A device by its number is left to the run.
     assert slots(settings(device="cuda:1")) == [(Slot(threads=1),)]
-    with pytest.raises(UserError, match=r"one GPU each, and there are 3 here; write processes = 3"):
+    with pytest.raises(
+        UserError, match=r"one GPU each, and there are 3 here; write num_processes = 3"
+    ):
         slots(settings(device="cuda", processes=4))
 
 

@@ -19,7 +19,7 @@ from layerlab.training.run_spec import RunSpec
 from tests.experiments.executors.test_local import Heard, attempts, command, runs, told
 from tests.training.cluster import cluster, missing
 
-LOCAL = RunSection(runner="submitit", slots=2)
+LOCAL = RunSection(executor="submitit", max_parallel=2)
 
 
 class Sudden(Heard):
@@ -102,7 +102,7 @@ def test_without_submitit_it_says_what_to_install(
 def test_without_slurm_it_says_where_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="there is no srun here; type the command on a machine of"):
-        module.Cluster(tmp_path, RunSection(runner="slurm"))
+        module.Cluster(tmp_path, RunSection(executor="slurm"))
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def requeue_first() -> None:
 def test_slurm_runs_an_array_and_resumes_what_is_preempted(tmp_path: Path) -> None:
     plan = runs("first", "second")
     heard = Sudden(plan[0], requeue_first)
-    settings = RunSection(runner="slurm", slurm=SlurmSection(partition="lab", minutes=30))
+    settings = RunSection(executor="slurm", slurm=SlurmSection(partition="lab", minutes=30))
     outcomes = run_all(plan, tmp_path / "runs", settings, heard, command("preempted"))
     assert [one.ending for one in outcomes] == ["finished", "finished"], outcomes
     assert [one.attempts for one in outcomes] == [1, 1], "the job went back into the queue itself"
@@ -153,7 +153,7 @@ def test_slurm_runs_an_array_and_resumes_what_is_preempted(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("slurm")
 def test_what_slurm_refuses_is_said_in_its_words(tmp_path: Path) -> None:
-    settings = RunSection(runner="slurm", slurm=SlurmSection(partition="nowhere"))
+    settings = RunSection(executor="slurm", slurm=SlurmSection(partition="nowhere"))
     with pytest.raises(UserError, match=r"Slurm takes no jobs: .*Invalid partition"):
         run_all(runs("first"), tmp_path / "runs", settings, None, command("well"))
 
@@ -179,7 +179,9 @@ def test_what_sbatch_says_comes_in_one_line_with_what_fits_the_cause(
         script.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with pytest.raises(UserError, match=f"^Slurm takes no jobs: sbatch: {last}; {remedy}"):
-        run_all(runs("first"), tmp_path / "runs", RunSection(runner="slurm"), None, command("well"))
+        run_all(
+            runs("first"), tmp_path / "runs", RunSection(executor="slurm"), None, command("well")
+        )
     assert "sbatch" not in "".join(capfd.readouterr())
 
 

@@ -21,7 +21,13 @@ def planned(*arms: Any, **compare: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", [{"train.batch": 2}, {"train.rate": 0.1}, {"train.decay": 0.5}, {"control.clip": 9}]
+    "setting",
+    [
+        {"train.batch_size": 2},
+        {"train.learning_rate": 0.1},
+        {"train.weight_decay": 0.5},
+        {"control.qk_clip": 9},
+    ],
 )
 def test_a_plan_is_refused_in_the_line_that_its_manifests_would_get(
     setting: dict[str, Any],
@@ -35,7 +41,9 @@ def test_a_plan_is_refused_in_the_line_that_its_manifests_would_get(
 
 
 def test_what_follows_from_where_an_arm_runs_is_foreseen_too() -> None:
-    with pytest.raises(UserError, match=r'machine\.threads is 1 in .* compare\.differ = \["mach'):
+    with pytest.raises(
+        UserError, match=r'machine\.threads is 1 in .* compare\.allowed_differences = \["mach'
+    ):
         planned(*half(**{"run.threads": 2}))
     planned(*half(**{"run.threads": 2}), differ=["machine.*"])
     # A GPU has one name under two numbers: devices are known when they are used.
@@ -51,8 +59,8 @@ def test_arms_seeds_and_swept_rates_may_differ() -> None:
 @pytest.mark.parametrize(
     ("pattern", "near"),
     [
-        ("trian.batch", "train.batch"),
-        ("train.bach", "train.batch"),
+        ("trian.batch", "train.batch_size"),
+        ("train.bach", "train.batch_size"),
         ("trian", "train"),
         ("contol.*", "control.*"),
         ("version.torch", "versions.torch"),
@@ -61,11 +69,11 @@ def test_arms_seeds_and_swept_rates_may_differ() -> None:
 )
 def test_a_declaration_of_nothing_is_told_the_nearest(pattern: str, near: str) -> None:
     with pytest.raises(UserError) as told:
-        planned(differ=["train.batch", pattern])
+        planned(differ=["train.batch_size", pattern])
     said = str(told.value)
-    assert said.startswith(f"compare.differ has {pattern!r}, which no run has; ")
+    assert said.startswith(f"compare.allowed_differences has {pattern!r}, which no run has; ")
     assert f"; did you mean {near!r}? expected" in said
-    assert said.endswith('by its path, as "train.batch", or a whole section: "machine.*"')
+    assert said.endswith('by its path, as "train.batch_size", or a whole section: "machine.*"')
 
 
 @pytest.mark.parametrize("pattern", ["train", "train.*", "*", "emulate.*", "batch_tokens"])

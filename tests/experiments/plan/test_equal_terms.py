@@ -30,13 +30,13 @@ def test_arms_differ_in_their_model_their_seed_and_their_size_alone() -> None:
     assert check_equal_terms(manifests("llama", "pangu-pi", match="parameters"), NOTHING) == []
     swept = manifests(rates=[1e-3, 3e-3])
     assert check_equal_terms(swept, Varied(rates=True)) == []
-    with pytest.raises(UserError, match=r'compare.differ = \["train.rate"\]'):
+    with pytest.raises(UserError, match=r'compare.allowed_differences = \["train.learning_rate"\]'):
         check_equal_terms(swept, NOTHING)
 
 
 def test_the_batch_change_of_the_eight_residuals_is_refused() -> None:
     """Methods 3, 4 and 6 ran at half the batch with twice the updates (residuals24)."""
-    arms = ["llama", {"name": "three", "variant": "history-3", "set": {"train.batch": 8}}]
+    arms = ["llama", {"name": "three", "variant": "history-3", "set": {"train.batch_size": 8}}]
     tokens = {"updates": None, "tokens": 16 * 16 * 40, "batch": 16}
     found = [manifest(run) for run in runs(recipe(*arms, train=tokens))]
     lengths = {(one["arm"], one["recipe"]["train"]["updates"]) for one in found}
@@ -44,23 +44,27 @@ def test_the_batch_change_of_the_eight_residuals_is_refused() -> None:
     with pytest.raises(UserError) as told:
         check_equal_terms(found, NOTHING)
     said = str(told.value)
-    assert said.startswith("runs differ in what was not declared: train.batch is 16 in llama-s1")
+    assert said.startswith(
+        "runs differ in what was not declared: train.batch_size is 16 in llama-s1"
+    )
     assert "and 8 in three-s1" in said
     assert "another batch is another number of updates" in said
-    assert said.endswith('make them equal, or type compare.differ = ["train.batch"]')
+    assert said.endswith(
+        'make them equal, or type compare.allowed_differences = ["train.batch_size"]'
+    )
     assert "\n" not in said
-    declared = check_equal_terms(found, Varied(differ=("train.batch",)))
-    assert [one.path for one in declared] == ["train.batch"]
+    declared = check_equal_terms(found, Varied(differ=("train.batch_size",)))
+    assert [one.path for one in declared] == ["train.batch_size"]
     assert declared[0].values == (16, 8)
 
 
 def test_a_declared_batch_does_not_excuse_other_tokens() -> None:
-    arms = ["llama", {"name": "half", "variant": "llama", "set": {"train.batch": 8}}]
-    found = [manifest(run) for run in runs(recipe(*arms, train={"batch": 16}))]
-    assert check_equal_terms(found, Varied(differ=("train.batch",)))
+    arms = ["llama", {"name": "half", "variant": "llama", "set": {"train.batch_size": 8}}]
+    found = [manifest(run) for run in runs(recipe(*arms, train={"batch_size": 16}))]
+    assert check_equal_terms(found, Varied(differ=("train.batch_size",)))
     found[1]["recipe"]["train"]["updates"] += 1
-    with pytest.raises(UserError, match=r'differ = \["train.updates"\]'):
-        check_equal_terms(found, Varied(differ=("train.batch",)))
+    with pytest.raises(UserError, match=r'differ = \["train.max_steps"\]'):
+        check_equal_terms(found, Varied(differ=("train.batch_size",)))
 
 
 DECISIVE = [
@@ -86,7 +90,7 @@ def test_one_run_that_differs_anywhere_is_found_and_can_be_declared(path: str, p
     found = manifests()
     put(found[place], path, "other")
     name = path.removeprefix("recipe.")
-    with pytest.raises(UserError, match=rf'compare.differ = \["{name}"') as told:
+    with pytest.raises(UserError, match=rf'compare.allowed_differences = \["{name}"') as told:
         check_equal_terms(found, NOTHING)
     assert "other" in str(told.value) and found[place]["run"] in str(told.value)
     assert [one.path for one in check_equal_terms(found, Varied(differ=(name,)))] == [name]
@@ -129,10 +133,10 @@ def test_matching_by_time_changes_the_updates_of_an_arm_and_not_those_of_a_run()
     for one in found:
         one["recipe"]["train"]["updates"] = 20 if one["arm"] == "llama" else 17
     assert check_equal_terms(found, Varied(time=True)) == []
-    with pytest.raises(UserError, match=r'"train.updates"'):
+    with pytest.raises(UserError, match=r'"train.max_steps"'):
         check_equal_terms(found, NOTHING)
     found[3]["recipe"]["train"]["updates"] = 5
-    with pytest.raises(UserError, match=r'"train.updates"'):
+    with pytest.raises(UserError, match=r'"train.max_steps"'):
         check_equal_terms(found, Varied(time=True))
 
 
@@ -147,8 +151,8 @@ def test_a_smaller_micro_batch_is_allowed_and_noted() -> None:
 
 
 def test_a_micro_batch_that_follows_from_another_batch_is_not_noted() -> None:
-    half = {"name": "half", "variant": "llama", "set": {"train.batch": 2}}
-    found = manifests("llama", half, differ=["train.batch"])
+    half = {"name": "half", "variant": "llama", "set": {"train.batch_size": 2}}
+    found = manifests("llama", half, differ=["train.batch_size"])
     assert {one["micro_batch"] for one in found} == {2, 4}
     assert notes(found) == []
     found[0]["micro_batch"] = 1
@@ -162,7 +166,7 @@ def test_of_many_differences_the_first_few_are_named_and_all_can_be_typed() -> N
     with pytest.raises(UserError) as told:
         check_equal_terms(found, NOTHING)
     said = str(told.value)
-    assert "; and 2 more" in said and '"train.schedule"' in said and "\n" not in said
+    assert "; and 2 more" in said and '"train.lr_scheduler_type"' in said and "\n" not in said
     assert len(said) < 1200
 
 

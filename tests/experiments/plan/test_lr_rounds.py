@@ -19,11 +19,11 @@ def recipe(search: str) -> TrainingRecipe:
     return make_recipe(
         {
             "model": {"width": 32, "layers": 2, "heads": 2, "context": 16},
-            "train": {"updates": 4, "batch": 2},
+            "train": {"max_steps": 4, "batch_size": 2},
             "compare": {
                 "arms": list(BEST),
                 "seeds": [1, 2],
-                "rates": [1e-4, 1e-1],
+                "learning_rates": [1e-4, 1e-1],
                 "search": search,
                 "trials": 8,
             },

@@ -14,7 +14,7 @@ SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
 
 
 def recipe(**sections):
-    return make_recipe({"model": SMALL, "train": {"updates": 4, "batch": 2}, **sections})
+    return make_recipe({"model": SMALL, "train": {"max_steps": 4, "batch_size": 2}, **sections})
 
 
 def compared(**comparison):
@@ -33,7 +33,7 @@ def differing(runs):
 
 def test_a_recipe_without_a_comparison_is_one_run():
     (run,) = plan(recipe(), EXTENT)
-    assert run.arm == "llama" and run.recipe.model.vocab == 300 and run.recipe.data.block == 16
+    assert run.arm == "llama" and run.recipe.model.vocab == 300 and run.recipe.data.block_size == 16
 
 
 def test_seeds_vary_slowest_so_that_the_first_runs_make_a_comparison():
@@ -64,20 +64,20 @@ def test_rates_multiply_runs():
     [({"updates": 7}, 7), ({"tokens": 320}, 10), ({"epochs": 2}, 625)],
 )
 def test_lengths_become_updates(train, updates):
-    found = resolve_recipe(recipe(train={"batch": 2, **train}), EXTENT)
-    assert found.train.updates == updates
+    found = resolve_recipe(recipe(train={"batch_size": 2, **train}), EXTENT)
+    assert found.train.max_steps == updates
 
 
 def test_less_than_an_update_is_refused():
     with pytest.raises(UserError, match="10 tokens are less than one update of 2 x 16"):
-        resolve_recipe(recipe(train={"batch": 2, "tokens": 10}), EXTENT)
+        resolve_recipe(recipe(train={"batch_size": 2, "tokens": 10}), EXTENT)
 
 
 @pytest.mark.parametrize("by", ["ffn", "depth", "width"])
 def test_parameters_are_matched_to_half_a_percent_where_the_size_is_fine_enough(by):
     sizes = {**SMALL, "width": 128, "layers": 12, "heads": 4}
     found = recipe(
-        model=sizes, compare={"arms": ["llama", "pangu-pi"], "match": "parameters", "by": by}
+        model=sizes, compare={"arms": ["llama", "pangu-pi"], "match": "parameters", "match_by": by}
     )
     runs = {run.arm: run for run in plan(found, EXTENT) if run.seed == 1}
     base, other = (count_costs(runs[name].recipe).parameters for name in ("llama", "pangu-pi"))
@@ -95,16 +95,19 @@ def test_an_arm_may_be_held_against_another_than_the_baseline():
 
 
 def test_arms_change_other_settings_by_their_paths():
-    arm = {"name": "half", "set": {"train.batch": 1, "train.updates": 8}}
+    arm = {"name": "half", "set": {"train.batch_size": 1, "train.max_steps": 8}}
     runs = plan(compared(arms=["llama", arm]), EXTENT)
-    assert differing(runs) == {"train.batch", "train.updates", "train.seed"}
+    assert differing(runs) == {"train.batch_size", "train.max_steps", "train.seed"}
 
 
 @pytest.mark.parametrize(
     ("comparison", "said"),
     [
         ({"arms": ["llama", "llama"]}, "two arms are called 'llama'"),
-        ({"rates": [1e-3, 1e-3]}, r"compare\.rates \[0\.001, 0\.001\] repeat one; write each once"),
+        (
+            {"rates": [1e-3, 1e-3]},
+            r"compare\.learning_rates \[0\.001, 0\.001\] repeat one; write each once",
+        ),
         ({"baseline": "lama"}, "the baseline 'lama' is no arm; did you mean 'llama'"),
         ({"seeds": [1, 1]}, r"compare\.seeds \[1, 1\] repeat one; each counts once"),
         ({"arms": [{"name": "a/b"}]}, "an arm is called 'a/b'"),
@@ -122,8 +125,10 @@ def test_a_vocabulary_below_the_tokenizers_is_refused():
 
 
 def test_a_block_beyond_the_context_is_refused():
-    with pytest.raises(UserError, match=r"data\.block is 32, more than the model's context of 16"):
-        resolve_recipe(recipe(data={"block": 32}), EXTENT)
+    with pytest.raises(
+        UserError, match=r"data\.block_size is 32, more than the model's context of 16"
+    ):
+        resolve_recipe(recipe(data={"block_size": 32}), EXTENT)
 
 
 def arm_with(**settings):
@@ -146,11 +151,11 @@ def test_an_arm_with_a_text_of_its_own_is_judged_on_the_recipes():
     other, heavier = [{"text": "brown"}], [{"text": "python-docs", "weight": 2.0}]
     own = arm_with(data__sources=other)
     data = {name: one.data for name, one in sides(compared(arms=["llama", own])).items()}
-    assert data["llama"].held is None and data["own"].sources[0].text == "brown"
-    assert data["own"].held == data["llama"].sources
+    assert data["llama"].eval_sources is None and data["own"].sources[0].text == "brown"
+    assert data["own"].eval_sources == data["llama"].sources
     # The same texts in other shares, and other words, leave the held-out text what it is.
     for same in (arm_with(data__sources=heavier), arm_with(data__vocab=400)):
-        assert sides(compared(arms=["llama", same]))["own"].data.held is None
+        assert sides(compared(arms=["llama", same]))["own"].data.eval_sources is None
 
 
 @pytest.mark.parametrize("setting", [{"data__validation": 0.1}, {"data__held": [{"text": "x"}]}])
@@ -168,4 +173,4 @@ def test_an_arm_does_not_train_on_what_is_held_out_of_a_part():
     with pytest.raises(UserError, match=said):
         sides(longer)
     shorter = compared(arms=["llama", arm_with(data__sources=[{"limit": 8000}])])
-    assert sides(shorter)["own"].data.held == shorter.data.sources
+    assert sides(shorter)["own"].data.eval_sources == shorter.data.sources

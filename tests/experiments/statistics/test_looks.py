@@ -18,9 +18,9 @@ from tests.training.drawn import recipe, runs
 SMALL = {
     "name": "small",
     "model": {"width": 16, "layers": 1, "heads": 2, "context": 16},
-    "data": {"vocab": 300},
-    "train": {"updates": 2, "batch": 2},
-    "evaluate": {"blocks": 2},
+    "data": {"vocab_size": 300},
+    "train": {"max_steps": 2, "batch_size": 2},
+    "evaluate": {"max_eval_blocks": 2},
 }
 
 

@@ -114,4 +114,4 @@ def test_shared_blocks_do_not_grow_with_depth() -> None:
     said = (
         "that are wanted; match by ffn or width: type --match ffn with layerlab variants, or write "
     )
-    assert str(told.value).endswith(f'{said}compare.by = "ffn" in a recipe')
+    assert str(told.value).endswith(f'{said}compare.match_by = "ffn" in a recipe')

@@ -106,23 +106,23 @@ def test_a_comparison_in_bits_per_byte_says_so():
 
 def test_what_was_declared_to_differ_stands_in_a_box_with_its_values():
     content = race(("llama", "history-1"))
-    content["recipe"]["compare"]["differ"] = ["train.batch"]
+    content["recipe"]["compare"]["differ"] = ["train.batch_size"]
     for manifest in content["manifests"].values():
         manifest["recipe"]["train"]["batch"] = 8 if manifest["arm"] == "llama" else 16
     shown = body(render(content))
     box = shown[shown.index('id="declared"') : shown.index('<ol class="forest"')]
-    assert "<code>train.batch</code>" in box
+    assert "<code>train.batch_size</code>" in box
     assert "8 (llama); 16 (history-1)" in box
     assert 'id="declared"' not in body(render(race(("llama", "history-1"))))
 
 
 def test_a_declared_difference_that_only_a_remark_tells_of_is_boxed_too():
     content = race(("llama", "history-1")) | {
-        "remarks": ["declared to differ: train.batch is 8 in a and 16 in b"]
+        "remarks": ["declared to differ: train.batch_size is 8 in a and 16 in b"]
     }
     content["recipe"] = {}
     shown = body(render(content))
-    assert "train.batch is 8 in a and 16 in b" in shown[shown.index('id="declared"') :]
+    assert "train.batch_size is 8 in a and 16 in b" in shown[shown.index('id="declared"') :]
     assert "What else has to be known" not in shown
 
 

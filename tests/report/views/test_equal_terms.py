@@ -39,9 +39,9 @@ def test_of_many_values_the_first_are_shown_and_the_rest_counted():
 
 def test_what_is_declared_is_marked():
     pair = {
-        "a": {"arm": "a", "recipe": {"train": {"batch": 8}}},
-        "b": {"arm": "b", "recipe": {"train": {"batch": 16}}},
+        "a": {"arm": "a", "recipe": {"train": {"batch_size": 8}}},
+        "b": {"arm": "b", "recipe": {"train": {"batch_size": 16}}},
     }
     assert equality(pair, ["train"])["differing"][0]["declared"]
     assert not equality(pair, ["data"])["differing"][0]["declared"]
-    assert is_allowed("train.batch", ["train.*"]) and not is_allowed("training", ["train"])
+    assert is_allowed("train.batch_size", ["train.*"]) and not is_allowed("training", ["train"])

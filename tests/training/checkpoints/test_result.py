@@ -11,9 +11,9 @@ from tests import mounted
 SMALL = {
     "name": "small",
     "model": {"width": 64, "layers": 1, "heads": 2, "context": 16},
-    "data": {"vocab": 2048},
-    "train": {"updates": 3, "batch": 2},
-    "evaluate": {"blocks": 2},
+    "data": {"vocab_size": 2048},
+    "train": {"max_steps": 3, "batch_size": 2},
+    "evaluate": {"max_eval_blocks": 2},
 }
 
 
@@ -25,7 +25,7 @@ def test_a_model_that_finds_no_room(
     place = tmp_path / "disk"
     # Room for the checkpoint of update 2, and not for the model beside it.
     size = "4500k" if checkpoint == 2 else "300k"
-    settings = {"run.checkpoint": checkpoint}
+    settings = {"run.save_steps": checkpoint}
     with mounted.disk(place, size):
         said = (
             r"cannot write .*/model: no space is left on the device; make room there, then type "

@@ -13,7 +13,10 @@ from layerlab import UserError
 from layerlab.training.checkpoints import trackers as track
 from layerlab.training.checkpoints.trackers import check, trackers, values
 
-CONFIG = {"train": {"updates": 40, "rate": 1e-3, "compile": False}, "model": {"load": []}}
+CONFIG = {
+    "train": {"max_steps": 40, "learning_rate": 1e-3, "torch_compile": False},
+    "model": {"load": []},
+}
 
 
 def train(update: int) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def test_the_largest_score_is_heard(attention: str, tiny: Callable[..., PreTrain
 
 def test_masks_of_documents_hide_scores() -> None:
     one = model(large=10.0)
-    control = QKControl(one, ControlSection(clip=1e-6))
+    control = QKControl(one, ControlSection(qk_clip=1e-6))
     positions = torch.arange(8).repeat(2)[None].expand(4, -1)
     with torch.no_grad():
         one(words(), position_ids=positions, use_cache=False)
@@ -68,7 +68,7 @@ def test_evaluation_is_not_listened_to_and_nothing_stays_behind() -> None:
 
     before = ALL_ATTENTION_FUNCTIONS["sdpa"]
     one = model(large=10.0)
-    control = QKControl(one, ControlSection(clip=1e-6))
+    control = QKControl(one, ControlSection(qk_clip=1e-6))
     one.eval()(words())
     assert torch.isinf(torch.stack(control._scores.take())).all()
     with pytest.raises(IndexError):
@@ -83,7 +83,7 @@ def test_scores_are_heard_under_rounding_and_keyed_dropout() -> None:
     from layerlab.training.step.keyed_dropout import key_dropout
 
     one = model(large=20.0, dropout=0.1)
-    control = QKControl(one, ControlSection(clip=1e-6))
+    control = QKControl(one, ControlSection(qk_clip=1e-6))
     with key_dropout(one, 0, 0, 0), torch.no_grad():
         one(words())
     exact = torch.stack(control._scores.take())
@@ -96,19 +96,19 @@ def test_scores_are_heard_under_rounding_and_keyed_dropout() -> None:
 
 def test_what_cannot_be_heard_is_said(tiny: Callable[..., PreTrainedModel]) -> None:
     with pytest.raises(UserError) as told:
-        QKControl(tiny("openai-gpt"), ControlSection(clip=1.0))
+        QKControl(tiny("openai-gpt"), ControlSection(qk_clip=1.0))
     assert str(told.value) == (
-        "control.clip listens to attention functions, and Attention computes attention by itself; "
-        "leave clip out"
+        "control.qk_clip listens to attention functions, and Attention computes attention by "
+        "itself; leave clip out"
     )
     one = model()
-    QKControl(one, ControlSection(clip=1.0))
+    QKControl(one, ControlSection(qk_clip=1.0))
     one.config._attn_implementation = "flex_attention"
     with pytest.raises(UserError) as told:
         one(words())
     assert str(told.value) == (
-        'control.clip cannot see the scores of train.attention = "flex_attention"; '
-        'write attention = "sdpa"'
+        'control.qk_clip cannot see the scores of train.attn_implementation = "flex_attention"; '
+        'write attn_implementation = "sdpa"'
     )
 
 

@@ -85,7 +85,7 @@ def test_coincident_and_missing_singular_values_are_safe(query: Tensor) -> None:
 def test_the_loss_is_what_it_says(tiny: Callable[..., PreTrainedModel]) -> None:
     for one in (model(kv_heads=2), tiny("gpt2"), tiny("llama")):
         values = norms(one)
-        both = QKControl(one, ControlSection(spectral=0.5, condition=0.25)).loss()
+        both = QKControl(one, ControlSection(spectral_penalty=0.5, condition_penalty=0.25)).loss()
         condition = (values[:, 0] / values[:, -1]).log().mean()
         expected = 0.5 * values[:, 0].square().mean() + 0.25 * condition
         assert both.item() == pytest.approx(float(expected), rel=1e-4)
@@ -109,7 +109,7 @@ def test_the_spectral_penalty_makes_the_norm_smaller() -> None:
     free, held = model(large=8.0), model(large=8.0)
     start = norms(free)[:, 0].mean()
     train(free, None, 50)
-    train(held, QKControl(held, ControlSection(spectral=1.0)), 50)
+    train(held, QKControl(held, ControlSection(spectral_penalty=1.0)), 50)
     assert norms(held)[:, 0].mean() < 0.5 * start
     assert norms(held)[:, 0].mean() < 0.5 * norms(free)[:, 0].mean()
 
@@ -121,13 +121,13 @@ def test_the_condition_penalty_makes_the_condition_smaller() -> None:
 
     free, held = model(), model()
     train(free, None, 30)
-    train(held, QKControl(held, ControlSection(condition=1.0)), 30)
+    train(held, QKControl(held, ControlSection(condition_penalty=1.0)), 30)
     assert condition(held) < condition(free) - 1
 
 
 def test_penalties_under_emulated_rounding_reach_the_weights() -> None:
     one = model(large=8.0)
-    control = QKControl(one, ControlSection(spectral=1.0, condition=0.1))
+    control = QKControl(one, ControlSection(spectral_penalty=1.0, condition_penalty=0.1))
     control.loss().backward()
     query = one.model.layers[0].attention.query.weight
     exact, query.grad = query.grad, None
@@ -143,7 +143,7 @@ def test_clip_bounds_the_scores_of_the_same_batch(kv_heads: int) -> None:
     one = model(large=40.0, layers=1, kv_heads=kv_heads)
     before = largest_scores(one)
     clip = float(before.min()) * 0.99
-    control = QKControl(one, ControlSection(clip=clip))
+    control = QKControl(one, ControlSection(qk_clip=clip))
     keys = one.model.layers[0].attention.key.weight.clone()
     for rows in words().split(1):  # the maximum is that of all micro-batches
         with torch.no_grad():
@@ -159,21 +159,21 @@ def test_clip_bounds_the_scores_of_the_same_batch(kv_heads: int) -> None:
 def test_a_head_below_the_limit_keeps_every_bit() -> None:
     one = model(large=40.0, layers=1)
     scores = largest_scores(one)[0]
-    control = QKControl(one, ControlSection(clip=float(scores.median()) * 1.001))
+    control = QKControl(one, ControlSection(qk_clip=float(scores.median()) * 1.001))
     before = one.model.layers[0].attention.query.weight.clone().view(4, 4, 16)
     with torch.no_grad():
         one(words())
     control.after_update()
     after = one.model.layers[0].attention.query.weight.view(4, 4, 16)
     kept = [torch.equal(before[head], after[head]) for head in range(4)]
-    assert kept == (scores <= control.section.clip).tolist() and set(kept) == {True, False}
+    assert kept == (scores <= control.section.qk_clip).tolist() and set(kept) == {True, False}
     control.after_update()  # nothing was heard since
     assert control.clipped == 0
 
 
 def test_clipping_holds_scores_down_in_training() -> None:
     one = model(large=40.0)
-    control = QKControl(one, ControlSection(clip=2.0))
+    control = QKControl(one, ControlSection(qk_clip=2.0))
     assert float(largest_scores(model(large=40.0)).max()) > 8
     train(one, control, 12, rate=1e-4)
     control.finish()
@@ -182,7 +182,7 @@ def test_clipping_holds_scores_down_in_training() -> None:
 
 def test_layers_that_share_weights_are_scaled_once() -> None:
     one = model(large=40.0, sharing="blocks")
-    control = QKControl(one, ControlSection(clip=1.0))
+    control = QKControl(one, ControlSection(qk_clip=1.0))
     with torch.no_grad():
         one(words())
     largest = torch.stack([vars(head.part.module)["largest_scores"] for head in control.heads])
@@ -195,7 +195,9 @@ def test_layers_that_share_weights_are_scaled_once() -> None:
 
 def test_numbers_that_are_not_finite_are_left_to_the_loop() -> None:
     one = model()
-    control = QKControl(one, ControlSection(spectral=1.0, condition=1.0, clip=1.0))
+    control = QKControl(
+        one, ControlSection(spectral_penalty=1.0, condition_penalty=1.0, qk_clip=1.0)
+    )
     with torch.no_grad():
         one.model.layers[0].attention.query.weight[0, 0] = math.nan
         one(words())
@@ -208,14 +210,14 @@ def test_numbers_that_are_not_finite_are_left_to_the_loop() -> None:
 def test_what_cannot_be_controlled_is_said() -> None:
     said = []
     for one, section in (
-        (model(), ControlSection(clip=1.0, reparametrise=True)),
-        (build("qk-norm", **SIZES), ControlSection(spectral=1.0)),
+        (model(), ControlSection(qk_clip=1.0, sigma_reparam=True)),
+        (build("qk-norm", **SIZES), ControlSection(spectral_penalty=1.0)),
     ):
         with pytest.raises(UserError) as told:
             QKControl(one, section)
         said.append(str(told.value))
     assert said == [
-        "control.clip and control.reparametrise both set the size of the query and key weights; "
+        "control.qk_clip and control.sigma_reparam both set the size of the query and key weights; "
         "choose one of them",
         "a norm stands on queries and keys (QK-norm), so the size of W_k^T W_q does not reach the "
         "scores; leave spectral, condition and clip out",

@@ -17,7 +17,7 @@ from layerlab.training.qk_control.heads import heads_of
 from layerlab.training.qk_control.penalties import QKControl
 
 SIZES = {"width": 16, "layers": 2, "heads": 4, "vocab": 64, "context": 16}
-FORMS = ControlSection(reparametrise=True)
+FORMS = ControlSection(sigma_reparam=True)
 
 
 def model(**options: object) -> LabForCausalLM:
@@ -110,7 +110,7 @@ def test_a_fused_matrix_has_a_norm_for_queries_and_one_for_keys(
 
 def test_one_is_the_source_s_start() -> None:
     one = model()
-    QKControl(one, ControlSection(reparametrise=True, gamma="one"))
+    QKControl(one, ControlSection(sigma_reparam=True, gamma="one"))
     for matrix in heads_before(one):
         assert float(torch.linalg.matrix_norm(matrix.weight.detach(), 2)) == pytest.approx(1.0)
 
@@ -185,8 +185,8 @@ def test_the_finished_model_is_an_ordinary_folder(tmp_path: Path) -> None:
 
 def test_penalties_see_the_weights_that_the_model_multiplies_with() -> None:
     plain, wrapped = model(), model()
-    expected = QKControl(plain, ControlSection(spectral=1.0)).loss()
-    control = QKControl(wrapped, ControlSection(spectral=1.0, reparametrise=True))
+    expected = QKControl(plain, ControlSection(spectral_penalty=1.0)).loss()
+    control = QKControl(wrapped, ControlSection(spectral_penalty=1.0, sigma_reparam=True))
     assert float(control.loss().detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
     control.loss().backward()
     assert all(

@@ -113,8 +113,8 @@ def test_a_kernel_that_takes_no_mask_is_refused() -> None:
     with pytest.raises(UserError) as told, key_dropout(one, 0, 0, 0):
         pass
     assert str(told.value) == (
-        'train.attention is "flex_attention", which takes no masks of dropout from outside; '
-        'write attention = "sdpa", or dropout = 0'
+        'train.attn_implementation is "flex_attention", which takes no masks of dropout from '
+        'outside; write attn_implementation = "sdpa", or dropout = 0'
     )
 
 

@@ -139,7 +139,9 @@ def test_memory_that_runs_out_anywhere_else_is_told_in_a_line(
         trainer.train_run(killed.run_of(killed.recipe(tmp_path)), tmp_path / "run")
     said = str(told.value)
     assert said.startswith("out of memory (CUDA out of memory. Tried to allocate 2.00 GiB.); write")
-    assert "train.micro_batch, evaluate.batch, data.block" in said and "\n" not in said
+    assert (
+        "train.micro_batch_size, evaluate.batch_size, data.block_size" in said and "\n" not in said
+    )
 
 
 SHORT = """
@@ -170,7 +172,7 @@ def test_one_process_of_two_that_lacks_memory_makes_both_take_smaller_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
-    changes = {"run.processes": 2, "train.updates": 3, "train.batch": 8}
+    changes = {"run.num_processes": 2, "train.max_steps": 3, "train.batch_size": 8}
     write_run(killed.run_of(killed.recipe(tmp_path, **changes)), tmp_path / "run")
     places = [{**os.environ, **Slot(threads=1).environment(), **rank} for rank in ranks(2)]
     for one in [Forked("-c", SHORT, tmp_path / "run", env=place) for place in places]:

@@ -168,15 +168,15 @@ def test_a_compiled_layer_is_watched_too() -> None:
 
 
 def test_the_user_is_told_in_one_line_what_to_type() -> None:
-    train = TrainSection(updates=10, rate=0.01, precision="bf16")
+    train = TrainSection(max_steps=10, learning_rate=0.01, mixed_precision="bf16")
     found = NonFiniteOrigin("model.layers.3.attention", "forward")
     assert explain_origin(found, math.nan, 120, train) == (
         "loss is nan at update 120; the first module whose output is not finite is "
-        "model.layers.3.attention; lower train.rate (now 0.01), "
-        'or write train.precision = "fp32"'
+        "model.layers.3.attention; lower train.learning_rate (now 0.01), "
+        'or write train.mixed_precision = "fp32"'
     )
-    plain = TrainSection(updates=10)
+    plain = TrainSection(max_steps=10)
     assert explain_origin(None, 3.5, 7, plain) == (
         "the gradient of a finite loss is not finite at update 7; when the batch was run again, "
-        "everything was finite; lower train.rate (now 0.001)"
+        "everything was finite; lower train.learning_rate (now 0.001)"
     )

@@ -1,0 +1,199 @@
+"""Settings under the names of today, whatever version of layerlab wrote them.
+
+Recipes of 0.1 named them otherwise. They are read under either name; what is hashed has the old
+ones, so that a run of 0.1 keeps its folder.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from layerlab.errors import UserError
+
+_TRAINER = {
+    "batch": "batch_size",
+    "micro_batch": "micro_batch_size",
+    "rate": "learning_rate",
+    "schedule": "lr_scheduler_type",
+    "decay": "weight_decay",
+    "beta2": "adam_beta2",
+    "precision": "mixed_precision",
+}
+_STAGE = _TRAINER | {
+    "block": "block_size",
+    "warmup": "warmup_ratio",
+    "recompute": "gradient_checkpointing",
+    "every": "eval_steps",
+    "checkpoint": "save_steps",
+    "held": "max_eval_blocks",
+    "resample": "resample_fraction",
+}
+# By the table that they stand in; the first name is that of 0.1.
+NAMES: Mapping[str, Mapping[str, str]] = {
+    "": {"tune": "sft"},
+    "data": {
+        "block": "block_size",
+        "documents": "document_masking",
+        "held": "eval_sources",
+        "validation": "validation_fraction",
+        "vocab": "vocab_size",
+    },
+    "train": _TRAINER
+    | {
+        "updates": "max_steps",
+        "epochs": "num_train_epochs",
+        "warmup": "warmup_steps",
+        "final": "min_lr_ratio",
+        "cooldown": "decay_ratio",
+        "beta1": "adam_beta1",
+        "epsilon": "adam_epsilon",
+        "clip": "max_grad_norm",
+        "compile": "torch_compile",
+        "attention": "attn_implementation",
+    },
+    "evaluate": {
+        "every": "eval_steps",
+        "blocks": "max_eval_blocks",
+        "batch": "batch_size",
+        "length": "max_new_tokens",
+        "shots": "num_fewshot",
+        "text": "text_bytes",
+    },
+    "monitor": {"every": "interval"},
+    "control": {
+        "spectral": "spectral_penalty",
+        "condition": "condition_penalty",
+        "clip": "qk_clip",
+        "reparametrise": "sigma_reparam",
+    },
+    "compare": {"rates": "learning_rates", "differ": "allowed_differences", "by": "match_by"},
+    "compare.claims": {"says": "statement"},
+    "run": {
+        "slots": "max_parallel",
+        "runner": "executor",
+        "processes": "num_processes",
+        "keep": "save_total_limit",
+        "points": "log_points",
+        "track": "report_to",
+        "attempts": "max_attempts",
+        "timeout": "timeout_minutes",
+        "model": "save_model",
+        "checkpoint": "save_steps",
+    },
+    "clean": {
+        "form": "unicode_form",
+        "shortest": "min_chars",
+        "longest": "max_chars",
+        "broken": "max_broken_ratio",
+        "symbols": "max_symbol_ratio",
+        "words": "min_word_ratio",
+        "bullets": "max_bullet_ratio",
+        "ellipses": "max_ellipsis_ratio",
+        "characters": "max_repeated_ratio",
+        "exact": "exact_dedup",
+        "near": "near_duplicate_threshold",
+    },
+    "pretrain": _STAGE,
+    "sft": _STAGE
+    | {"epochs": "num_train_epochs", "held": "validation_fraction", "pack": "packing"},
+    "sft.sources": {"rows": "path"},
+    "sft.lora": {"alpha": "lora_alpha", "dropout": "lora_dropout", "whole": "modules_to_save"},
+}
+_OLD = {table: {new: old for old, new in names.items()} for table, names in NAMES.items()}
+# Settings that name others by their paths, and a table that is a recipe of its own.
+_PATHS = frozenset({"compare.allowed_differences"})
+_SET = frozenset({"compare.arms.set", "base.set", "arm.set"})
+_RECIPE = "base.recipe"
+
+
+def current_settings(recipe: Mapping[str, Any], renamed: list[str] | None = None) -> dict[str, Any]:
+    """Return a recipe's settings under the names of today.
+
+    Args:
+        renamed: takes what was found under an older name, as `train.rate = train.learning_rate`.
+
+    Raises:
+        UserError: a setting stands there under both of its names.
+
+    Example:
+        >>> current_settings({"train": {"rate": 0.1}, "compare": {"differ": ["train.*"]}})
+        {'train': {'learning_rate': 0.1}, 'compare': {'allowed_differences': ['train.*']}}
+    """
+    return _Renaming(NAMES, renamed if renamed is not None else []).table(recipe)
+
+
+def current_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the manifest of a run, its recipe under the names of today."""
+    recipe = manifest.get("recipe")
+    return {
+        **manifest,
+        **({"recipe": current_settings(recipe)} if isinstance(recipe, Mapping) else {}),
+    }
+
+
+def settings_of_0_1(recipe: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """Return settings under the names that layerlab 0.1 gave them: hashes are of these.
+
+    Args:
+        place: the table that they are, by its name of today; a whole recipe where it is left out.
+
+    Example:
+        >>> settings_of_0_1({"max_steps": 3}, "train")
+        {'updates': 3}
+    """
+    return _Renaming(_OLD, []).table(recipe, place)
+
+
+def current_path(path: str) -> str:
+    """Return the path of a setting under the names of today.
+
+    Example:
+        >>> current_path("tune.lora.whole"), current_path("machine.*")
+        ('sft.lora.modules_to_save', 'machine.*')
+    """
+    return _Renaming(NAMES, []).path(path)
+
+
+class _Renaming:
+    """A way through the tables of a recipe; places are told by the names of today."""
+
+    def __init__(self, names: Mapping[str, Mapping[str, str]], renamed: list[str]) -> None:
+        self.names, self.renamed = names, renamed
+
+    def table(self, table: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+        """Return a table with its keys renamed, and those of all tables inside."""
+        found: dict[str, Any] = {}
+        for name, value in table.items():
+            new = self.names.get(place, {}).get(name, name)
+            if new in found or (new != name and new in table):
+                raise UserError(
+                    f"{_join(place, new)} is given under its older name {name!r} too; leave one out"
+                )
+            if new != name:
+                self.renamed.append(f"{_join(place, name)} = {_join(place, new)}")
+            where = _join(place, new if self.names is NAMES else name)
+            found[new] = self._value(value, where)
+        return found
+
+    def path(self, path: str) -> str:
+        """Return a path with each of its names renamed."""
+        place, found = "", []
+        for name in path.split("."):
+            new = self.names.get(place, {}).get(name, name)
+            found.append(new)
+            place = _join(place, new if self.names is NAMES else name)
+        return ".".join(found)
+
+    def _value(self, value: Any, where: str) -> Any:
+        if where in _PATHS and isinstance(value, list | tuple):
+            return [self.path(one) if isinstance(one, str) else one for one in value]
+        if where in _SET and isinstance(value, Mapping):
+            return {self.path(path): one for path, one in value.items()}
+        if isinstance(value, Mapping):
+            return self.table(value, "" if where == _RECIPE else where)
+        if isinstance(value, list):
+            return [self.table(one, where) if isinstance(one, Mapping) else one for one in value]
+        return value
+
+
+def _join(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name
