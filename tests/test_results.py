@@ -22,8 +22,13 @@ digest, declared = PAGE["digest"], PAGE["declared"]
 RUN = {"run.json", "recipe.json", "manifest.json", "result.json", "events.jsonl"}
 LOSSES = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 2.99, 2: 3.2895, 3: 3.0905}}
 CLAIMS = [
-    {"source": "pangu23, Table 2", "says": "It is better.", "relation": "better", "arm": "gpt2"},
-    {"source": "pangu23, Table 4", "says": "It is worse.", "relation": "worse", "arm": "gpt2"},
+    {
+        "source": "pangu23, Table 2",
+        "statement": "It is better.",
+        "relation": "better",
+        "arm": "gpt2",
+    },
+    {"source": "pangu23, Table 4", "statement": "It is worse.", "relation": "worse", "arm": "gpt2"},
 ]
 
 

@@ -114,7 +114,8 @@ def train(
     Example:
         >>> import tempfile
         >>> sizes = {"width": 16, "layers": 1, "heads": 2, "context": 16}
-        >>> small = {"train": {"updates": 2, "batch": 2}, "model": sizes, "evaluate": {"blocks": 4}}
+        >>> steps, evaluate = {"max_steps": 2, "batch_size": 2}, {"max_eval_blocks": 4}
+        >>> small = {"train": steps, "model": sizes, "evaluate": evaluate}
         >>> run = train(small, out=tempfile.mkdtemp(), progress=False)
         >>> run.result["updates"], run.model().config.hidden_size
         (2, 16)

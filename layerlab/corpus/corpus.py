@@ -127,7 +127,9 @@ def prepare(
     if data.eval_sources is None:
         return own
     words = str(own.folder / "tokenizer")
-    held = data.model_copy(update={"sources": data.eval_sources, "held": None, "tokenizer": words})
+    held = data.model_copy(
+        update={"sources": data.eval_sources, "eval_sources": None, "tokenizer": words}
+    )
     other = _prepare(held, cache, progress)
     return replace(
         own,

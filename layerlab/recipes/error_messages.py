@@ -43,7 +43,7 @@ def describe_expected(kind: type[BaseModel], path: Sequence[str]) -> tuple[str, 
 
     Example:
         >>> from layerlab.recipes.training import TrainingRecipe
-        >>> describe_expected(TrainingRecipe, ["train", "batch"])
+        >>> describe_expected(TrainingRecipe, ["train", "batch_size"])
         ('a whole number from 1 to 1e+15', 'train.batch_size', 16)
         >>> describe_expected(TrainingRecipe, ["compare", "seeds", "0"])
         ('a whole number from 0 to 1e+15', 'compare.seeds', [1, 2, 3])

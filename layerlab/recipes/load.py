@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 from layerlab.errors import UserError
 from layerlab.recipes.error_messages import describe_expected
 from layerlab.records.parse import quote_toml, toml_of
-from layerlab.records.renamed_settings import current_path, current_settings
+from layerlab.records.renamed_settings import NAMES, current_path, current_settings
 from layerlab.system.files import check_regular
 from layerlab.validation import short_repr
 
@@ -196,8 +196,8 @@ def _describe(
         last = str(error["loc"][-1])  # a key of the user's, whatever it looks like
         tables = [str(part) for part in error["loc"][:-1] if not _branch(str(part))]
         known = _keys(kind, tables)
-        near = difflib.get_close_matches(last, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        near = _nearest(last, known, tables)
+        hint = f"did you mean {near!r}? " if near else ""
         table = f"[{'.'.join(tables)}]" if tables else "a recipe"
         return f"{place}: {table} has no {last!r}; {hint}known: {', '.join(known)}"
     if error["type"] == "value_error":
@@ -281,13 +281,20 @@ def _unknown(kind: type[BaseModel], path: str) -> UserError:
             break
         known = sorted(section.model_fields)
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            near = _nearest(name, known, names[:depth])
             if near:
-                meant = ".".join([*names[:depth], near[0], *names[depth + 1 :]])
+                meant = ".".join([*names[:depth], near, *names[depth + 1 :]])
                 hint = f"did you mean {meant!r}? "
             break
         section = next(iter(_models([section.model_fields[name].annotation])), None)
     return UserError(f"a recipe has no setting {path!r}; {hint}known here: {', '.join(known)}")
+
+
+def _nearest(name: str, known: Sequence[str], tables: Sequence[str]) -> str | None:
+    """Return the setting that a name may have meant, by its name of today."""
+    older = NAMES.get(".".join(one for one in tables if not one.isdigit()), {})
+    near = difflib.get_close_matches(name, [*known, *older], n=1)
+    return older.get(near[0], near[0]) if near else None
 
 
 def _called(path: str, place: str, name: str) -> UserError:

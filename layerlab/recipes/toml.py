@@ -13,7 +13,7 @@ def write_toml(recipe: Mapping[str, Any]) -> str:
     """Write the recipe's settings; what is None is left out, as the recipe itself would.
 
     Example:
-        >>> print(write_toml({"name": "a", "train": {"batch": 16, "micro_batch": None}}))
+        >>> print(write_toml({"name": "a", "train": {"batch_size": 16, "micro_batch_size": None}}))
         name = "a"
         train.batch_size = 16
     """

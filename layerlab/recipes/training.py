@@ -151,7 +151,7 @@ def make_recipe(
             extends itself.
 
     Example:
-        >>> make_recipe({"extends": "smoke", "train": {"updates": 3}}).train.updates
+        >>> make_recipe({"extends": "smoke", "train": {"max_steps": 3}}).train.max_steps
         3
     """
     settings = {current_path(path): value for path, value in (settings or {}).items()}

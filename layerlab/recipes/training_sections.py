@@ -108,7 +108,7 @@ class DataSection(Section):
 
     def text(self) -> "DataSection":
         """Return all of it but the blocks: what decides which corpus is read."""
-        return self.model_copy(update={"block": None})
+        return self.model_copy(update={"block_size": None})
 
     @model_validator(mode="after")
     def _apart(self) -> "DataSection":

@@ -120,6 +120,7 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
     file = folder / "manifest.json"
     try:
         found = read_json(file)
+        found = current_manifest(found) if isinstance(found, dict) else found
         _Manifest.model_validate(found)
     except FileNotFoundError:
         return None
@@ -128,14 +129,14 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())
     else:
-        return current_manifest(found)
+        return dict(found)
     raise UserError(f"cannot read {file}: {why}; delete {folder} and run it again")
 
 
 class _Train(BaseModel):
     model_config = STRICT
     seed: int
-    rate: float
+    learning_rate: float
 
 
 class _Recipe(BaseModel):

@@ -17,7 +17,7 @@ def recipe(folder: Path, **changes: Any) -> dict[str, Any]:
     ]
     (folder / "rows.json").write_text(json.dumps(rows), encoding="utf-8")
     general = [{"text": str(folder / "nature.jsonl")}]
-    step = {"batch": 4, "block": 16, "checkpoint": 2}
+    step = {"batch_size": 4, "block_size": 16, "save_steps": 2}
     content = {
         "name": "lessons",
         "about": "A recipe for tests.",

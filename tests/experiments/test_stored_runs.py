@@ -92,8 +92,8 @@ def test_runs_of_another_recipe_are_left_out_and_named(change: dict[str, Any], s
 
 
 def test_arms_seeds_and_rates_that_are_not_planned_are_handed_on_to_be_named() -> None:
-    found = recipe(rates=[0.1, 0.2])
-    more = recipe("llama", "gpt2", "history-1", seeds=[1, 4], rates=[0.2, 0.4])
+    found = recipe(learning_rates=[0.1, 0.2])
+    more = recipe("llama", "gpt2", "history-1", seeds=[1, 4], learning_rates=[0.2, 0.4])
     there = [ended(run) for run in runs(found)]
     beside = [ended(run) for run in runs(more) if run.name not in {one.name for one in there}]
     names, left = kept(found, [*beside, *there])
@@ -102,9 +102,9 @@ def test_arms_seeds_and_rates_that_are_not_planned_are_handed_on_to_be_named() -
 
 
 def test_a_search_has_runs_at_any_rate_and_of_its_own_recipe_alone() -> None:
-    found = recipe(rates=[1e-4, 1e-1], search="optuna")
-    rates = [ended(run) for run in runs(recipe(rates=[2e-4, 3e-3], seeds=[1]))]
-    other = [ended(run) for run in runs(recipe(rates=[2e-4], seeds=[1]).changed(WIDER))]
+    found = recipe(learning_rates=[1e-4, 1e-1], search="optuna")
+    rates = [ended(run) for run in runs(recipe(learning_rates=[2e-4, 3e-3], seeds=[1]))]
+    other = [ended(run) for run in runs(recipe(learning_rates=[2e-4], seeds=[1]).changed(WIDER))]
     names, (left,) = kept(found, [*rates, *other])
     assert set(names) == {one.name for one in rates}
     assert left.startswith("left out, because model.width is 64 there and 16 in the recipe: ")

@@ -72,10 +72,10 @@ RECIPES = {
     "arms.toml": 'extends = "smoke"\n[compare]\narms = [{name = "a"}, {name = "b"}]\n',
     "self.toml": 'extends = "self.toml"\n',
     "loads.toml": 'extends = "smoke"\nmodel.load = ["raises.py"]\n',
-    "wrong.toml": 'extends = "smoke"\n[train]\nupdates = nan\n[model]\nvariant = 3\n',
+    "wrong.toml": 'extends = "smoke"\n[train]\nmax_steps = nan\n[model]\nvariant = 3\n',
     "named.toml": f"name = {json.dumps(ESC)}\nextends = {json.dumps(ESC)}\n",
     "deep.toml": "a = " + "[" * 20_000,
-    "digits.toml": "[train]\nupdates = " + "9" * 5000,
+    "digits.toml": "[train]\nmax_steps = " + "9" * 5000,
     "tables.toml": "".join(f"[t{place}]\n" for place in range(9999)),
     "formats.toml": 'format = "nope"\nkeep = [3]\n',
 }

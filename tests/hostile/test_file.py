@@ -67,7 +67,7 @@ def unblock(pipe: Path) -> None:
 
 NESTED = [
     ("deep.toml", f"a = {DEEP}", ("train", "deep.toml"), "deep.toml is not TOML"),
-    ("digits.toml", f"[train]\nupdates = {DIGITS}", ("train", "digits.toml"), "is not TOML"),
+    ("digits.toml", f"[train]\nmax_steps = {DIGITS}", ("train", "digits.toml"), "is not TOML"),
     ("deep.toml", f"a = {DEEP}", ("adapt", "deep.toml"), "is not TOML"),
     ("deep.toml", f"a = {DEEP}", ("evaluate", "llama", "--policy", "deep.toml"), "deep.toml"),
     ("rows.jsonl", DEEP, ("adapt", "clean", "rows.jsonl", "--out", "new"), "nested too deeply"),

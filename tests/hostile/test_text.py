@@ -29,7 +29,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("a.toml", f"{json.dumps(RED)} = 3", ("train", "a.toml")),
         ("a.toml", f"[train]\n{json.dumps(RED)} = 3", ("compare", "a.toml")),
-        ("a.toml", f"name = {json.dumps(RED)}\n[train]\nupdates = 1", ("compare", "a.toml")),
+        ("a.toml", f"name = {json.dumps(RED)}\n[train]\nmax_steps = 1", ("compare", "a.toml")),
         ("a.toml", f"extends = {json.dumps(RED)}", ("train", "a.toml")),
         ("a.toml", f"[model]\nvariant = {json.dumps(RED)}", ("train", "a.toml")),
         ("a.toml", "Updates = 3", ("train", "a.toml")),

@@ -20,7 +20,7 @@ from tests.adaptation.lessons import recipe
 
 BASE = {"base": {"model": "pre-norm"}}
 TEXT = {"data": {"domain": [{"text": "python-docs"}]}}
-ROWS = {"name": "a", "rows": "a.json"}
+ROWS = {"name": "a", "path": "a.json"}
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ ROWS = {"name": "a", "rows": "a.json"}
         ),
         (
             {**BASE, "sft": {"sources": [{**ROWS, "weight": 1}, {**ROWS, "name": "b"}]}},
-            r"some of tune\.sources have a weight and others have none",
+            r"some of sft\.sources have a weight and others have none",
         ),
-        ({**BASE, "sft": {"sources": [ROWS, ROWS]}}, r"tune\.sources has the name 'a' twice"),
+        ({**BASE, "sft": {"sources": [ROWS, ROWS]}}, r"sft\.sources has the name 'a' twice"),
         ({**BASE, "arm": [{"name": "a"}, {"name": "a"}]}, "arm has the name 'a' twice; give each"),
     ],
 )
@@ -85,7 +85,7 @@ def test_a_setting_is_changed_in_a_table_that_was_not_there() -> None:
 def test_a_setting_inside_of_a_recipe_that_is_only_named_is_refused() -> None:
     named = make_recipe({"base": {"recipe": "smoke"}})
     with pytest.raises(UserError, match=r"base\.recipe is the name 'smoke', no table; write the"):
-        named.changed({"base.recipe.train.updates": 3})
+        named.changed({"base.recipe.train.max_steps": 3})
     written = named.changed({"base.set": {"train.max_steps": 3}}).training()
     assert written is not None and written.train.max_steps == 3
 
@@ -132,7 +132,7 @@ def test_what_follows_goes_on_from_the_first_seed(tmp_path: Path) -> None:
             ("embedding.input", "first", {"embedding", "pretrain", "tune"}),
             ("vocabulary.size", "+9", {"vocabulary", "embedding", "pretrain", "tune"}),
             (
-                "base.recipe.train.rate",
+                "base.recipe.train.learning_rate",
                 0.5,
                 {"base", "vocabulary", "embedding", "pretrain", "tune"},
             ),
@@ -189,7 +189,9 @@ def test_near_copies_need_their_package_before_anything_runs(
 ) -> None:
     monkeypatch.setattr(deduplication, "find_spec", lambda name: None)
     content = recipe(tmp_path, clean={"near_duplicate_threshold": 0.8})
-    with pytest.raises(UserError, match=r"found by datasketch, which .* or ask for near = 0"):
+    with pytest.raises(
+        UserError, match=r"found by datasketch, which .* or write near_duplicate_threshold = 0"
+    ):
         plan_stages(make_recipe(content))
     assert plan_stages(make_recipe({**content, "clean": {"near_duplicate_threshold": 0}}))
 
@@ -217,7 +219,7 @@ def test_a_warmup_is_a_share_of_the_updates(share: float, updates: int, tmp_path
 def test_a_forecast_counts_the_rows_that_are_taken(tmp_path: Path) -> None:
     rows = [{"instruction": "a" * 60, "output": "b" * 30} for _ in range(10)]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
-    source = {"name": "a", "rows": str(tmp_path / "rows.json"), "limit": 3}
+    source = {"name": "a", "path": str(tmp_path / "rows.json"), "limit": 3}
     read = make_recipe({**BASE, "sft": {"sources": [source], "num_train_epochs": 2}})
     found = forecast(read, plan_stages(read), StageStore(tmp_path))
     assert [row.tokens for row in found.rows] == [None, 2 * 3 * 90 // PER_TOKEN]

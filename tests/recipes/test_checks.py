@@ -51,7 +51,7 @@ SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
         (
             {"emulate.format": "bf16", "run.num_processes": 2},
             "run.num_processes is 2: emulated gradients are not exchanged between processes; write "
-            "pro",
+            "num",
         ),
         ({"train.mixed_precision": "fp16"}, "which PyTorch trains in on GPUs alone"),
         (
@@ -70,7 +70,7 @@ SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
         ({"run.device": "cpu:0"}, "'cpu:0', which is no device; .*: write device = \"cpu\""),
         (
             {"train.warmup_steps": 4},
-            "warmup is 4, and the run has 4 updates, in all of which the rate",
+            "warmup_steps is 4, and the run has 4 updates, in all of which the rate",
         ),
         (
             {"train.warmup_steps": 4000},
@@ -117,7 +117,7 @@ def test_an_arm_is_refused_too_and_by_the_length_that_its_tokens_come_to() -> No
         "arms": ["llama", {"variant": "gpt2", "set": {"train.warmup_steps": 2}}],
         "seeds": [1, 2],
     }
-    train = {"tokens": 64, "batch": 2}
+    train = {"tokens": 64, "batch_size": 2}
     with pytest.raises(UserError, match=r"train\.warmup_steps is 2, and the run has 2 updates"):
         plan(make_recipe({"train": train, "model": SMALL, "compare": section}), EXTENT)
 

@@ -55,5 +55,5 @@ def test_a_recipe_used_from_its_own_folder_is_as_it_was_written(
 def test_a_text_of_the_recipe_that_another_extends_lies_beside_that_one(place: Path) -> None:
     (place / "work" / "more").mkdir()
     file = place / "work" / "more" / "next.toml"
-    file.write_text('extends = "../../mine.toml"\n[train]\nupdates = 3\n')
+    file.write_text('extends = "../../mine.toml"\n[train]\nmax_steps = 3\n')
     assert texts("more/next.toml")[0] == str(Path("..") / "own.txt")

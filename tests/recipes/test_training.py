@@ -23,7 +23,10 @@ ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"train": {"max_steps": 3, "rte": 1}}, r"\[train\] has no 'rte'; did you mean 'rate'\?"),
+        (
+            {"train": {"max_steps": 3, "rte": 1}},
+            r"\[train\] has no 'rte'; did you mean 'learning_rate'\?",
+        ),
         ({"trian": {}, **LENGTH}, r"a recipe has no 'trian'; did you mean 'train'\?"),
         (
             {"train": {"max_steps": "a"}},
@@ -35,11 +38,11 @@ ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
         ),
         (
             {"train": {"max_steps": 1, "tokens": 3}},
-            "train gives updates and tokens; expected one of",
+            "train gives max_steps and tokens; expected one of",
         ),
         (
             {},
-            "train gives no length; expected one of updates, tokens, epochs: write max_steps = 400",
+            "train gives no length; expected one of max_steps, tokens, num_train_epochs: write max",
         ),
         ({**LENGTH, "compare": {"arms": [{"nam": "x"}]}}, "has no 'nam'; did you mean 'name'"),
         (
@@ -58,7 +61,7 @@ ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
         ),
         (
             {**LENGTH, "compare": {"arms": ["a"], "claims": [{"source": "x", "statement": 3}]}},
-            'claims.0.says is 3; expected a text that is not empty: write says = "NAME"',
+            'claims.0.statement is 3; expected a text that is not empty: write statement = "NAME"',
         ),
         ({**LENGTH, "data": {"sources": [{"txt": "x"}]}}, "has no 'txt'; did you mean 'text'"),
         (
@@ -117,14 +120,14 @@ def test_a_file_that_is_no_toml_is_told_so(tmp_path):
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="it is not UTF-8"):
         load_recipe(file)
-    file.write_text("[train]\nupdates = 3\n")
+    file.write_text("[train]\nmax_steps = 3\n")
     assert load_recipe(file).name == "mine"
 
 
 def test_a_recipe_takes_from_another_what_it_does_not_say(tmp_path):
     twin = load_recipe("eight-residuals-twin")
     file = tmp_path / "long.toml"
-    file.write_text('extends = "eight-residuals-twin"\n[train]\nupdates = 600\n')
+    file.write_text('extends = "eight-residuals-twin"\n[train]\nmax_steps = 600\n')
     found = load_recipe(file)
     assert found == twin.changed({"name": "long", "train.max_steps": 600})
     (tmp_path / "more").mkdir()
@@ -150,7 +153,7 @@ def test_a_recipe_takes_from_another_what_it_does_not_say(tmp_path):
         ('extends = "mine.toml"', "extends 'mine.toml', which extends it in turn; leave one out"),
         ('extends = "other.toml"', r"other\.toml: extends 'mine.toml', which extends it in turn"),
         ('extends = "deep/../mine.toml"', r"which extends it in turn"),
-        ('extends = "wrong.toml"\n[train]\nupdates = 2', r"mine\.toml: a recipe has no 'batch'"),
+        ('extends = "wrong.toml"\n[train]\nmax_steps = 2', r"mine\.toml: a recipe has no 'batch'"),
         ('extends = "smoke"\ntrain = 3', r"mine\.toml: train is 3"),
     ],
 )
@@ -226,7 +229,7 @@ def test_settings_are_changed_by_their_paths():
             "train.batch_size.x",
             r"no setting 'train\.batch_size\.x'; train\.batch_size is a value, no table; known",
         ),
-        ("trian.batch", r"no setting 'trian\.batch'; did you mean 'train\.batch_size'"),
+        ("trian.batch_size", r"no setting 'trian\.batch_size'; did you mean 'train\.batch_size'"),
         ("nothing.train", r"no setting 'nothing\.train'; known here: .*train"),
         (
             "data.sources.0.text",

@@ -82,7 +82,7 @@ def raced() -> dict[str, Any]:
     content["claims"] = [{"verdict": "fails", "says": "So it is.", "source": "x", "said": ""}]
     content["samples"] = [{**head, "prompt": "The", "text": "jury"}]
     content["remarks"] = ["declared to differ: data.order is 1 in a and 2 in b"]
-    content["recipe"]["compare"]["differ"] = ["train.batch_size"]
+    content["recipe"]["compare"]["allowed_differences"] = ["train.batch_size"]
     for row in content["rows"]:
         row["said"] = f"{row['arm']} is better than llama by 0.0320 nats ({EVIDENCE})."
     return content

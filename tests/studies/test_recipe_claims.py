@@ -26,8 +26,13 @@ def small(**changes):
     sizes = {"width": 16, "layers": 1, "heads": 2, "context": 16, "variant": "llama"}
     arms = [{"name": "llama"}, {"name": "short", "variant": "llama", "set": {"train.max_steps": 1}}]
     claims = [
-        {"source": "Own", "says": "One update is worse.", "relation": "worse", "arms": ["short"]},
-        {"source": "Own", "says": "It is better.", "relation": "better", "arms": ["short"]},
+        {
+            "source": "Own",
+            "statement": "One update is worse.",
+            "relation": "worse",
+            "arms": ["short"],
+        },
+        {"source": "Own", "statement": "It is better.", "relation": "better", "arms": ["short"]},
     ]
     return make_recipe(
         {

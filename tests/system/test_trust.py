@@ -112,7 +112,7 @@ def test_a_plan_with_a_tokenizer_that_brings_code_is_refused(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = tmp_path / "mine.toml"
-    recipe.write_text(f'name = "mine"\n[data]\ntokenizer = "{folder}"\n[train]\nupdates = 1\n')
+    recipe.write_text(f'name = "mine"\n[data]\ntokenizer = "{folder}"\n[train]\nmax_steps = 1\n')
     code = main(["train", str(recipe), "--plan"])
     asked = folder.name == "own-tokenizer_config"
     assert code == (2 if asked else 0) and not (tmp_path / "mark").exists()
@@ -204,7 +204,7 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     recipe = tmp_path / "strange.toml"
     sizes = "width = 16\nlayers = 1\nheads = 2\ncontext = 16"
     recipe.write_text(
-        f'name = "strange"\n[model]\nload = ["own idea.py"]\n{sizes}\n[train]\nupdates = 1\n'
+        f'name = "strange"\n[model]\nload = ["own idea.py"]\n{sizes}\n[train]\nmax_steps = 1\n'
         "batch = 2\n[evaluate]\nblocks = 2\n[compare]\nseeds = [1, 2]\n"
         'arms = ["llama", "gpt2"]\n'
     )

@@ -129,7 +129,7 @@ def test_memory_is_measured_and_the_formula_comes_near() -> None:
 def test_a_pass_has_the_rows_that_the_loop_gives_it(
     processes: int, micro_batch: int | None, rows: int
 ) -> None:
-    train = {"updates": 20, "batch": 16, "micro_batch": micro_batch}
+    train = {"max_steps": 20, "batch_size": 16, "micro_batch_size": micro_batch}
     of_run = recipe(train=train, run={"num_processes": processes})
     assert step_time._rows(plan(of_run, EXTENT)[0]) == rows
     memory = [

@@ -26,7 +26,9 @@ def test_it_is_that_of_transformers_without_a_warm_up(name):
         expected.append(theirs.get_last_lr()[0])
         optimizer.step()
         theirs.step()
-    assert rates(schedule=name, warmup=0.0, final=0.0) == pytest.approx(expected, rel=1e-12)
+    assert rates(lr_scheduler_type=name, warmup_steps=0.0, min_lr_ratio=0.0) == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 @given(
@@ -36,7 +38,8 @@ def test_it_is_that_of_transformers_without_a_warm_up(name):
     st.floats(0.01, 1),
 )
 def test_it_rises_to_the_rate_and_never_falls_below_its_share(name, warmup, final, cooldown):
-    found = rates(schedule=name, warmup=float(warmup), final=final, cooldown=cooldown)
+    ratios = {"min_lr_ratio": final, "decay_ratio": cooldown}
+    found = rates(lr_scheduler_type=name, warmup_steps=float(warmup), **ratios)
     warm = min(warmup, UPDATES)
     assert found[:warm] == sorted(found[:warm])
     assert found[warm:] == sorted(found[warm:], reverse=True)
@@ -45,7 +48,7 @@ def test_it_rises_to_the_rate_and_never_falls_below_its_share(name, warmup, fina
 
 
 def test_wsd_is_flat_and_then_falls():
-    found = rates(schedule="wsd", warmup=0.0, final=0.0, cooldown=0.25)
+    found = rates(lr_scheduler_type="wsd", warmup_steps=0.0, min_lr_ratio=0.0, decay_ratio=0.25)
     assert found[:30] == [2.0] * 30
     assert found[30:] == pytest.approx([2.0 * (10 - step) / 10 for step in range(10)])
 

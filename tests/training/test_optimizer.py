@@ -40,7 +40,7 @@ def test_it_is_adamw():
     model = nn.Linear(3, 3)
     twin = nn.Linear(3, 3)
     twin.load_state_dict(model.state_dict())
-    train = TRAIN.model_copy(update={"decay": 0.0, "rate": 0.1})
+    train = TRAIN.model_copy(update={"weight_decay": 0.0, "learning_rate": 0.1})
     pair = [
         build_optimizer(model, train),
         torch.optim.AdamW(twin.parameters(), lr=0.1, betas=(0.9, 0.95), weight_decay=0.0),

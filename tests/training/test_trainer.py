@@ -148,7 +148,7 @@ def test_the_manifest_says_what_has_to_be_equal(tmp_path: Path) -> None:
     assert found["batch_tokens"] == 64
     assert found["model"]["parameters"] == training.model.num_parameters()
     assert found["data"]["order"] == training.order.digest
-    assert found["recipe"]["train"]["rate"] == 0.01
+    assert found["recipe"]["train"]["learning_rate"] == 0.01
 
 
 def test_bf16_trains_and_keeps_its_weights_in_float32(tmp_path: Path) -> None:

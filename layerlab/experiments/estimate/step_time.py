@@ -124,7 +124,7 @@ def _timeless(run: RunSpec) -> list[Any]:
     train = {
         name: value
         for name, value in kept["train"].items()
-        if name not in {"seed", "rate", "updates", "tokens", "epochs"}
+        if name not in {"seed", "learning_rate", "max_steps", "tokens", "num_train_epochs"}
     }
     place = machine(recipe.run.device, recipe.run.threads)
     emulate = recipe.emulate.model_dump()

@@ -85,7 +85,7 @@ def is_here(settings: RunSection) -> bool:
     """Return whether a single run is carried out in the process that asks for it.
 
     Example:
-        >>> is_here(RunSection()), is_here(RunSection(processes=2))
+        >>> is_here(RunSection()), is_here(RunSection(num_processes=2))
         (True, False)
     """
     return settings.num_processes == 1 and settings.executor == "local"

@@ -32,7 +32,7 @@ def check_lockstep(sides: Mapping[str, TrainingRecipe]) -> None:
         UserError: another runner than this process is asked for, or several processes; or arms
             differ in their precision, of which a process has one, or in their text.
     """
-    for setting, expected in (("runner", "local"), ("processes", 1)):
+    for setting, expected in (("executor", "local"), ("num_processes", 1)):
         for side in sides.values():
             given = getattr(side.run, setting)
             if given != expected:

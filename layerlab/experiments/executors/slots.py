@@ -66,7 +66,7 @@ def fit_at_once(settings: RunSection, runs: int) -> int:
     A GPU that is not here is counted as one, so that what is for another machine can be planned.
 
     Example:
-        >>> fit_at_once(RunSection(slots=3), 24), fit_at_once(RunSection(slots=3), 1)
+        >>> fit_at_once(RunSection(max_parallel=3), 24), fit_at_once(RunSection(max_parallel=3), 1)
         (3, 1)
     """
     if settings.executor == "slurm":

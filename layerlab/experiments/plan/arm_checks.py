@@ -51,7 +51,11 @@ def _foreseen(run: RunSpec) -> dict[str, Any]:
         "arm": run.arm,
         "recipe": recipe.decisive(),
         "data": {"digest": run.digest},
-        "machine": recipe.run.model_dump(include={"threads", "processes", "sharding"}),
+        "machine": {
+            "threads": recipe.run.threads,
+            "processes": recipe.run.num_processes,
+            "sharding": recipe.run.sharding,
+        },
         "batch_tokens": recipe.train.batch_size * (recipe.data.block_size or 0),
     }
 

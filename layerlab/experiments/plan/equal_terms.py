@@ -236,7 +236,7 @@ def _is_covered(cause: str, declared: Sequence[str]) -> bool:
 def _equal_tokens(manifests: Sequence[Manifest]) -> bool:
     totals = set()
     for manifest in manifests:
-        updates = manifest.get("recipe", {}).get("train", {}).get("updates")
+        updates = manifest.get("recipe", {}).get("train", {}).get("max_steps")
         totals.add((updates or 0) * (manifest.get("batch_tokens") or 0))
     return len(totals) == 1
 

@@ -188,7 +188,7 @@ def _side(arm: Arm, single: TrainingRecipe) -> TrainingRecipe:
 def _judge_alike(name: str, side: TrainingRecipe, single: TrainingRecipe) -> TrainingRecipe:
     """Return an arm's recipe with the held-out text that all arms have."""
     own, common = side.data, single.data
-    for setting in ("validation", "held"):
+    for setting in ("validation_fraction", "eval_sources"):
         if getattr(own, setting) != getattr(common, setting):
             raise UserError(
                 f"the arm {name!r} sets data.{setting}, and would be judged on other text than the "

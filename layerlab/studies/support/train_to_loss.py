@@ -127,7 +127,7 @@ def train_one(trial: Trial, **sizes: int) -> Found:
         reached = False
         while not training.done and not reached:
             training.advance()
-            if training.update % asked.evaluate.every == 0 or training.done:
+            if training.update % asked.evaluate.eval_steps == 0 or training.done:
                 assert training.score is not None
                 curve.append((training.update, float(training.score.nats)))
                 reached = trial.target is not None and curve[-1][1] <= trial.target

@@ -16,7 +16,7 @@ RATES = [1e-3, 3e-3, 1e-2]
 
 def side(losses: Any, seeds: int = 4, blocks: Any = None, rates: Any = RATES) -> Any:
     """An arm whose runs end where a function of rate and seed says."""
-    given = recipe(rates=list(rates), seeds=list(range(1, seeds + 1)))
+    given = recipe(learning_rates=list(rates), seeds=list(range(1, seeds + 1)))
     found = []
     for run in runs(given):
         if run.arm == "llama":

@@ -31,7 +31,7 @@ def moved(by: float, spread: float = 1.0) -> dict[int, float | None]:
 
 
 def claim(relation: str, **given: Any) -> dict[str, Any]:
-    return {"source": "pangu23, Table 2", "says": "It is so.", "relation": relation, **given}
+    return {"source": "pangu23, Table 2", "statement": "It is so.", "relation": relation, **given}
 
 
 def judged(

@@ -110,7 +110,7 @@ def test_a_diverged_run_is_named_and_not_dropped() -> None:
 
 
 def test_each_seed_is_judged_at_the_best_rate_of_those_before() -> None:
-    swept = recipe(rates=[1e-3, 3e-3, 1e-2], seeds=[1, 2, 3, 4])
+    swept = recipe(learning_rates=[1e-3, 3e-3, 1e-2], seeds=[1, 2, 3, 4])
     best, base = {"llama": 3e-3, "gpt2": 1e-2}, {**BASE, 4: 3.2}
     given = [
         record(run, base[run.seed] + abs(math.log(run.rate / best[run.arm]))) for run in runs(swept)
@@ -131,7 +131,7 @@ def test_each_seed_is_judged_at_the_best_rate_of_those_before() -> None:
 
 
 def test_a_rate_at_which_a_run_diverged_is_not_chosen() -> None:
-    swept = recipe(rates=[1e-3, 3e-3])
+    swept = recipe(learning_rates=[1e-3, 3e-3])
     given = [
         record(run, 2.0, diverged="loss of 99")
         if (run.rate, run.seed) == (3e-3, 1)
@@ -164,7 +164,7 @@ def test_two_seeds_are_told_what_they_cannot_say() -> None:
 
 def test_unequal_runs_are_refused_and_declared_ones_are_told_with_every_verdict() -> None:
     arms = ["llama", {"name": "gpt2", "variant": "gpt2", "set": {"train.batch_size": 2}}]
-    plain, declared = recipe(*arms), recipe(*arms, differ=["train.batch_size"])
+    plain, declared = recipe(*arms), recipe(*arms, allowed_differences=["train.batch_size"])
     with pytest.raises(UserError, match=r"train.batch_size is 4 in llama-s1"):
         compare_runs(plain, records(plain, losses(BASE, BETTER)))
     found = compare_runs(declared, records(declared, losses(BASE, BETTER)))
@@ -179,7 +179,7 @@ def test_unequal_runs_are_refused_and_declared_ones_are_told_with_every_verdict(
 
 def test_other_tokens_are_compared_by_the_byte() -> None:
     arms = ["llama", {"name": "gpt2", "variant": "gpt2", "set": {"data.vocab_size": 300}}]
-    given = recipe(*arms, differ=["data.vocab_size"])
+    given = recipe(*arms, allowed_differences=["data.vocab_size"])
     found = compare_runs(given, records(given, losses(BASE, BETTER)))
     assert found.content["metric"] == "bits_per_byte"
     assert found.row("gpt2")["difference"] == pytest.approx(-0.005, rel=0.01)

@@ -34,7 +34,9 @@ def read(*norms: list[Any], run: int = 0) -> RunRecord:
 
 
 def monitored(*claims: dict[str, Any]) -> TrainingRecipe:
-    content = recipe("llama", SLOW, claims=[{"source": "Own", "says": "So.", **c} for c in claims])
+    content = recipe(
+        "llama", SLOW, claims=[{"source": "Own", "statement": "So.", **c} for c in claims]
+    )
     return make_recipe({**content.model_dump(), "monitor": {"interval": 10}})
 
 

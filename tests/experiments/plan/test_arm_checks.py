@@ -37,7 +37,7 @@ def test_a_plan_is_refused_in_the_line_that_its_manifests_would_get(
     with pytest.raises(UserError) as late:
         check_equal_terms([manifest(run) for run in runs(recipe(*half(**setting)))], Varied())
     assert str(early.value) == str(late.value)
-    planned(*half(**setting), differ=list(setting))
+    planned(*half(**setting), allowed_differences=list(setting))
 
 
 def test_what_follows_from_where_an_arm_runs_is_foreseen_too() -> None:
@@ -45,15 +45,15 @@ def test_what_follows_from_where_an_arm_runs_is_foreseen_too() -> None:
         UserError, match=r'machine\.threads is 1 in .* compare\.allowed_differences = \["mach'
     ):
         planned(*half(**{"run.threads": 2}))
-    planned(*half(**{"run.threads": 2}), differ=["machine.*"])
+    planned(*half(**{"run.threads": 2}), allowed_differences=["machine.*"])
     # A GPU has one name under two numbers: devices are known when they are used.
     planned(*half(**{"run.device": "cuda:1"}))
 
 
 def test_arms_seeds_and_swept_rates_may_differ() -> None:
     planned()
-    planned("llama", "pangu-pi", match="parameters", rates=[1e-3, 3e-3])
-    planned("llama", "gpt2", search="optuna", rates=[1e-3, 3e-3])
+    planned("llama", "pangu-pi", match="parameters", learning_rates=[1e-3, 3e-3])
+    planned("llama", "gpt2", search="optuna", learning_rates=[1e-3, 3e-3])
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_arms_seeds_and_swept_rates_may_differ() -> None:
 )
 def test_a_declaration_of_nothing_is_told_the_nearest(pattern: str, near: str) -> None:
     with pytest.raises(UserError) as told:
-        planned(differ=["train.batch_size", pattern])
+        planned(allowed_differences=["train.batch_size", pattern])
     said = str(told.value)
     assert said.startswith(f"compare.allowed_differences has {pattern!r}, which no run has; ")
     assert f"; did you mean {near!r}? expected" in said
@@ -78,9 +78,9 @@ def test_a_declaration_of_nothing_is_told_the_nearest(pattern: str, near: str) -
 
 @pytest.mark.parametrize("pattern", ["train", "train.*", "*", "emulate.*", "batch_tokens"])
 def test_whatever_a_run_has_can_be_declared(pattern: str) -> None:
-    planned(differ=[pattern])
+    planned(allowed_differences=[pattern])
 
 
 def test_a_declaration_that_is_near_to_nothing_is_told_what_is_expected() -> None:
     with pytest.raises(UserError, match=r"has 'zzz', which no run has; expected a setting by its"):
-        planned(differ=["zzz"])
+        planned(allowed_differences=["zzz"])

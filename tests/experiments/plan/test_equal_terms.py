@@ -28,7 +28,7 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
 def test_arms_differ_in_their_model_their_seed_and_their_size_alone() -> None:
     assert check_equal_terms(manifests(), NOTHING) == []
     assert check_equal_terms(manifests("llama", "pangu-pi", match="parameters"), NOTHING) == []
-    swept = manifests(rates=[1e-3, 3e-3])
+    swept = manifests(learning_rates=[1e-3, 3e-3])
     assert check_equal_terms(swept, Varied(rates=True)) == []
     with pytest.raises(UserError, match=r'compare.allowed_differences = \["train.learning_rate"\]'):
         check_equal_terms(swept, NOTHING)
@@ -37,9 +37,9 @@ def test_arms_differ_in_their_model_their_seed_and_their_size_alone() -> None:
 def test_the_batch_change_of_the_eight_residuals_is_refused() -> None:
     """Methods 3, 4 and 6 ran at half the batch with twice the updates (residuals24)."""
     arms = ["llama", {"name": "three", "variant": "history-3", "set": {"train.batch_size": 8}}]
-    tokens = {"updates": None, "tokens": 16 * 16 * 40, "batch": 16}
+    tokens = {"max_steps": None, "tokens": 16 * 16 * 40, "batch_size": 16}
     found = [manifest(run) for run in runs(recipe(*arms, train=tokens))]
-    lengths = {(one["arm"], one["recipe"]["train"]["updates"]) for one in found}
+    lengths = {(one["arm"], one["recipe"]["train"]["max_steps"]) for one in found}
     assert lengths == {("llama", 40), ("three", 80)}
     with pytest.raises(UserError) as told:
         check_equal_terms(found, NOTHING)
@@ -62,17 +62,17 @@ def test_a_declared_batch_does_not_excuse_other_tokens() -> None:
     arms = ["llama", {"name": "half", "variant": "llama", "set": {"train.batch_size": 8}}]
     found = [manifest(run) for run in runs(recipe(*arms, train={"batch_size": 16}))]
     assert check_equal_terms(found, Varied(differ=("train.batch_size",)))
-    found[1]["recipe"]["train"]["updates"] += 1
-    with pytest.raises(UserError, match=r'differ = \["train.max_steps"\]'):
+    found[1]["recipe"]["train"]["max_steps"] += 1
+    with pytest.raises(UserError, match=r'allowed_differences = \["train.max_steps"\]'):
         check_equal_terms(found, Varied(differ=("train.batch_size",)))
 
 
 DECISIVE = [
-    "recipe.train.decay",
-    "recipe.train.precision",
+    "recipe.train.weight_decay",
+    "recipe.train.mixed_precision",
     "recipe.data.tokenizer",
-    "recipe.evaluate.blocks",
-    "recipe.control.spectral",
+    "recipe.evaluate.max_eval_blocks",
+    "recipe.control.spectral_penalty",
     "recipe.emulate.format",
     "data.digest",
     "data.evaluation",
@@ -131,11 +131,11 @@ def test_arms_of_one_seed_see_one_order() -> None:
 def test_matching_by_time_changes_the_updates_of_an_arm_and_not_those_of_a_run() -> None:
     found = manifests()
     for one in found:
-        one["recipe"]["train"]["updates"] = 20 if one["arm"] == "llama" else 17
+        one["recipe"]["train"]["max_steps"] = 20 if one["arm"] == "llama" else 17
     assert check_equal_terms(found, Varied(time=True)) == []
     with pytest.raises(UserError, match=r'"train.max_steps"'):
         check_equal_terms(found, NOTHING)
-    found[3]["recipe"]["train"]["updates"] = 5
+    found[3]["recipe"]["train"]["max_steps"] = 5
     with pytest.raises(UserError, match=r'"train.max_steps"'):
         check_equal_terms(found, Varied(time=True))
 
@@ -144,7 +144,7 @@ def test_a_smaller_micro_batch_is_allowed_and_noted() -> None:
     found = manifests()
     assert notes(found) == []
     found[1]["micro_batch"] = 2
-    found[1]["recipe"]["train"]["micro_batch"] = 2
+    found[1]["recipe"]["train"]["micro_batch_size"] = 2
     assert check_equal_terms(found, NOTHING) == []
     (said,) = notes(found)
     assert said.startswith("micro-batches of 2, 4 sequences were used; the tokens of an update")
@@ -152,7 +152,7 @@ def test_a_smaller_micro_batch_is_allowed_and_noted() -> None:
 
 def test_a_micro_batch_that_follows_from_another_batch_is_not_noted() -> None:
     half = {"name": "half", "variant": "llama", "set": {"train.batch_size": 2}}
-    found = manifests("llama", half, differ=["train.batch_size"])
+    found = manifests("llama", half, allowed_differences=["train.batch_size"])
     assert {one["micro_batch"] for one in found} == {2, 4}
     assert notes(found) == []
     found[0]["micro_batch"] = 1
@@ -161,7 +161,14 @@ def test_a_micro_batch_that_follows_from_another_batch_is_not_noted() -> None:
 
 def test_of_many_differences_the_first_few_are_named_and_all_can_be_typed() -> None:
     found = manifests()
-    for name in ("decay", "clip", "beta1", "beta2", "epsilon", "schedule"):
+    for name in (
+        "weight_decay",
+        "max_grad_norm",
+        "adam_beta1",
+        "adam_beta2",
+        "adam_epsilon",
+        "lr_scheduler_type",
+    ):
         found[1]["recipe"]["train"][name] = "x" * 500
     with pytest.raises(UserError) as told:
         check_equal_terms(found, NOTHING)
@@ -171,6 +178,8 @@ def test_of_many_differences_the_first_few_are_named_and_all_can_be_typed() -> N
 
 
 def test_a_section_declares_what_it_varies() -> None:
-    section = recipe(rates=[1e-3, 1e-2], match="time", differ=["machine.*"]).compare
+    section = recipe(
+        learning_rates=[1e-3, 1e-2], match="time", allowed_differences=["machine.*"]
+    ).compare
     assert section is not None
     assert Varied.of(section) == Varied(differ=("machine.*",), rates=True, time=True)

@@ -106,26 +106,26 @@ def test_the_rate_to_add_is_one_that_a_sweep_would_have() -> None:
 
 
 def test_a_section_chooses_its_search() -> None:
-    assert next_rate(section(arms=("llama",), rates=(1e-2, 1e-3))) == Grid((1e-2, 1e-3))
-    asked = section(arms=("llama",), rates=(1e-2, 1e-3), search="optuna", trials=5)
+    assert next_rate(section(arms=("llama",), learning_rates=(1e-2, 1e-3))) == Grid((1e-2, 1e-3))
+    asked = section(arms=("llama",), learning_rates=(1e-2, 1e-3), search="optuna", trials=5)
     assert next_rate(asked, seed=3) == Optuna(1e-3, 1e-2, 5, 3)
 
 
 @pytest.mark.parametrize("rates", [(), (1e-3,)])
 def test_optuna_needs_a_range(rates: tuple[float, ...]) -> None:
     with pytest.raises(UserError, match="needs a smallest and a largest rate, got"):
-        next_rate(section(arms=("llama",), rates=rates, search="optuna"))
+        next_rate(section(arms=("llama",), learning_rates=rates, search="optuna"))
 
 
 def test_optuna_needs_three_trials() -> None:
     with pytest.raises(UserError, match="a search begins with both ends and their middle"):
-        next_rate(section(arms=("llama",), rates=(1e-3, 1e-2), search="optuna", trials=2))
+        next_rate(section(arms=("llama",), learning_rates=(1e-3, 1e-2), search="optuna", trials=2))
 
 
 def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(UserError) as told:
-        next_rate(section(arms=("llama",), rates=(1e-3, 1e-2), search="optuna"))
+        next_rate(section(arms=("llama",), learning_rates=(1e-3, 1e-2), search="optuna"))
     assert "needs optuna, which is not installed" in str(told.value)
     assert "pip install 'layerlab[tune]'" in str(told.value)
 

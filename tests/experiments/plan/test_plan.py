@@ -56,16 +56,16 @@ def test_runs_are_named_after_what_decides_them():
 
 
 def test_rates_multiply_runs():
-    assert len(plan(compared(rates=[1e-3, 2e-3, 4e-3]), EXTENT)) == 12
+    assert len(plan(compared(learning_rates=[1e-3, 2e-3, 4e-3]), EXTENT)) == 12
 
 
 @pytest.mark.parametrize(
-    ("train", "updates"),
-    [({"updates": 7}, 7), ({"tokens": 320}, 10), ({"epochs": 2}, 625)],
+    ("train", "steps"),
+    [({"max_steps": 7}, 7), ({"tokens": 320}, 10), ({"num_train_epochs": 2}, 625)],
 )
-def test_lengths_become_updates(train, updates):
+def test_lengths_become_updates(train, steps):
     found = resolve_recipe(recipe(train={"batch_size": 2, **train}), EXTENT)
-    assert found.train.max_steps == updates
+    assert found.train.max_steps == steps
 
 
 def test_less_than_an_update_is_refused():
@@ -105,7 +105,7 @@ def test_arms_change_other_settings_by_their_paths():
     [
         ({"arms": ["llama", "llama"]}, "two arms are called 'llama'"),
         (
-            {"rates": [1e-3, 1e-3]},
+            {"learning_rates": [1e-3, 1e-3]},
             r"compare\.learning_rates \[0\.001, 0\.001\] repeat one; write each once",
         ),
         ({"baseline": "lama"}, "the baseline 'lama' is no arm; did you mean 'llama'"),

@@ -106,9 +106,9 @@ def test_a_comparison_in_bits_per_byte_says_so():
 
 def test_what_was_declared_to_differ_stands_in_a_box_with_its_values():
     content = race(("llama", "history-1"))
-    content["recipe"]["compare"]["differ"] = ["train.batch_size"]
+    content["recipe"]["compare"]["allowed_differences"] = ["train.batch_size"]
     for manifest in content["manifests"].values():
-        manifest["recipe"]["train"]["batch"] = 8 if manifest["arm"] == "llama" else 16
+        manifest["recipe"]["train"]["batch_size"] = 8 if manifest["arm"] == "llama" else 16
     shown = body(render(content))
     box = shown[shown.index('id="declared"') : shown.index('<ol class="forest"')]
     assert "<code>train.batch_size</code>" in box
@@ -131,7 +131,7 @@ def test_manifests_say_what_was_equal_and_what_was_not():
     equal = shown[shown.index('id="equal"') : shown.index('id="runs"')]
     differed, same = equal.split("What was equal: ")
     assert "recipe.model.variant" in differed and "recipe.train.seed" in differed
-    assert "versions.torch" in same and "recipe.train.batch" in same
+    assert "versions.torch" in same and "recipe.train.batch_size" in same
 
 
 def test_the_recipe_on_the_page_is_the_recipe():
@@ -191,7 +191,7 @@ def hostile(words: str) -> dict:
     content["alarms"] = content["notes"] = [place]
     content["samples"] = [{**place, "prompt": words}]
     content["recipe"]["about"] = words
-    content["recipe"]["compare"]["differ"] = [words]
+    content["recipe"]["compare"]["allowed_differences"] = [words]
     for row in content["rows"]:
         row["said"] = words
     for run in content["runs"]:

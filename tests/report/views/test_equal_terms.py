@@ -8,7 +8,7 @@ def test_equal_entries_and_differing_ones_share_all_paths():
     manifests = race(("llama", "history-1"))["manifests"]
     found = equality(manifests, [])
     assert found["runs"] == 6
-    assert found["equal"]["recipe.train.batch"] == "16"
+    assert found["equal"]["recipe.train.batch_size"] == "16"
     assert found["equal"]["versions.torch"] == "2.13.0"
     paths = {one["path"] for one in found["differing"]}
     assert paths == {"data.order", "model.parameters", "recipe.model.variant", "recipe.train.seed"}

@@ -121,7 +121,7 @@ from tests.training.qk_control.test_logits import exact_scores
 torch.set_num_threads(1)
 one = model(large=10.0, kv_heads=2, layers=1)
 exact = exact_scores(one)
-control = QKControl(one, ControlSection(clip=1e-6))
+control = QKControl(one, ControlSection(qk_clip=1e-6))
 for layer in one.model.layers:
     layer.compile(fullgraph=True, backend="aot_eager")
 gaps, graphs = [], []

@@ -235,7 +235,8 @@ torch.set_num_threads(1)
 rank, store = int(sys.argv[1]), distributed.FileStore(sys.argv[2], 2)
 distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
 found = []
-for section in (ControlSection(clip=2.0, spectral=0.1), ControlSection(reparametrise=True)):
+SECTIONS = (ControlSection(qk_clip=2.0, spectral_penalty=0.1), ControlSection(sigma_reparam=True))
+for section in SECTIONS:
     one = model(large=40.0)
     control = QKControl(one, section)
     wrapped = DistributedDataParallel(one)
