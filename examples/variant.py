@@ -17,9 +17,7 @@ SHARED = "model.layers.0.attention.query.weight"
 
 if __name__ == "__main__":
     model = layerlab.build(NAME, **SIZES)
-    control = layerlab.build(
-        "llama", **layerlab.match_sizes("llama", NAME, by="ffn", **SIZES).sizes
-    )
+    control = layerlab.build("llama", **layerlab.matched("llama", NAME, by="ffn", **SIZES).sizes)
     print(f"{model.num_parameters()} and {control.num_parameters()} parameters")
     print("same start:", torch.equal(model.state_dict()[SHARED], control.state_dict()[SHARED]))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from layerlab.api.precision import precision
     from layerlab.api.train import compare, train
     from layerlab.model.build import build
-    from layerlab.model.cost.match import match_sizes
+    from layerlab.model.cost.match import matched
     from layerlab.model.listing.card import list_variants
     from layerlab.numerics.emulation.apply_policy import apply_precision
     from layerlab.numerics.emulation.emulate import emulate
@@ -50,7 +50,7 @@ __all__ = [
     "load",
     "load_policy",
     "load_report",
-    "match_sizes",
+    "matched",
     "precision",
     "retrofit",
     "study",

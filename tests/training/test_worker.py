@@ -13,7 +13,7 @@ from layerlab.corpus.corpus import extent, prepare
 from layerlab.experiments.executors import local
 from layerlab.experiments.executors.local import run_all, run_one, wait_for
 from layerlab.experiments.plan.plan import plan
-from layerlab.model.cost.match import match_sizes
+from layerlab.model.cost.match import matched
 from layerlab.recipes.training import make_recipe
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.result import read_result
@@ -49,7 +49,7 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     (one,) = runs("first")
     write_run(one, tmp_path / "one")
     assert read_run(tmp_path / "one") == one
-    both = RunSpec(arm="a", recipe=one.recipe, digest="text", match=match_sizes("llama", "gpt2"))
+    both = RunSpec(arm="a", recipe=one.recipe, digest="text", match=matched("llama", "gpt2"))
     write_run(both, tmp_path / "two")
     assert read_run(tmp_path / "two") == both
 

@@ -75,7 +75,7 @@ class Match:
         )
 
 
-def match_sizes(
+def matched(
     name: str,
     against: str | None = None,
     *,
@@ -100,7 +100,7 @@ def match_sizes(
         UserError: an unknown name or size, or no size makes them equal.
 
     Example:
-        >>> found = match_sizes("llama", "gpt2", by="ffn")
+        >>> found = matched("llama", "gpt2", by="ffn")
         >>> abs(found.percent) < 0.1
         True
         >>> from layerlab.model.build import build

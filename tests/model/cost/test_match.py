@@ -7,7 +7,7 @@ import pytest
 from layerlab import UserError
 from layerlab.model.build import build
 from layerlab.model.cost.cost import Account, account
-from layerlab.model.cost.match import match, match_sizes
+from layerlab.model.cost.match import match, matched
 from layerlab.model.design import design
 from tests.model.small import SIZES
 
@@ -44,7 +44,7 @@ def test_a_matched_width_keeps_the_heads_and_the_share_of_the_feed_forward() -> 
 
 
 def test_none_only_says_what_differs() -> None:
-    found = match_sizes("pangu-pi", by="none", **SIZES)
+    found = matched("pangu-pi", by="none", **SIZES)
     own, other = design("pangu-pi", sizes=SIZES), design("llama", sizes=SIZES)
     assert found.shape == own.shape
     assert found.mismatch == cost(own).parameters - cost(other).parameters
@@ -54,7 +54,7 @@ def test_none_only_says_what_differs() -> None:
 
 @pytest.mark.parametrize("by", ["ffn", "depth", "width"])
 def test_what_was_matched_is_what_is_built(by) -> None:
-    found = match_sizes("pangu-pi", "gpt2", by=by, **SIZES)
+    found = matched("pangu-pi", "gpt2", by=by, **SIZES)
     model = build("pangu-pi", **found.sizes, device="meta")
     assert model.num_parameters() == found.found
     assert found.found - found.wanted == found.mismatch
@@ -62,13 +62,13 @@ def test_what_was_matched_is_what_is_built(by) -> None:
 
 
 def test_the_layers_of_pangu_pi_7b_come_out_as_published() -> None:
-    found = match_sizes("pangu-pi", "llama-7b", by="depth", preset="pangu-pi-7b")
+    found = matched("pangu-pi", "llama-7b", by="depth", preset="pangu-pi-7b")
     assert found.shape.layers == design("pangu-pi-7b").shape.layers
     assert abs(found.percent) < 0.2
 
 
 def test_a_preset_brings_its_own_sizes_but_those_of_the_user() -> None:
-    found = match_sizes("llama", "llama-7b", by="none", preset="pangu-pi-7b", layers=2)
+    found = matched("llama", "llama-7b", by="none", preset="pangu-pi-7b", layers=2)
     large = design("llama-7b", sizes={"layers": 2})
     assert found.wanted == cost(large).parameters
 
@@ -102,7 +102,7 @@ def test_a_preset_brings_its_own_sizes_but_those_of_the_user() -> None:
 )
 def test_what_cannot_be_matched_is_answered_in_one_line(given, message) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        match_sizes(**{**SIZES, **given})
+        matched(**{**SIZES, **given})
     assert "\n" not in str(caught.value)
 
 
