@@ -9,6 +9,7 @@ from typing import Any
 from layerlab.experiments.analysis.verdict import number
 from layerlab.recipes.comparison_sections import Claim
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
+from layerlab.records.renamed_settings import current_settings
 from layerlab.studies.engine.false_discovery import chance, format_rate, rates
 from layerlab.studies.engine.scale import comparison_scale
 from layerlab.studies.engine.study import claimant
@@ -143,7 +144,7 @@ def _link(name: str) -> str:
 def _missing(recipe: TrainingRecipe) -> list[str]:
     device = recipe.run.device
     where = "" if device == "cpu" else f" It is for another device ({device})."
-    claims = "\n".join(f"- {one.says} ({one.source})" for one in _of(recipe))
+    claims = "\n".join(f"- {one.statement} ({one.source})" for one in _of(recipe))
     said = f"**Not run yet.**{where} `layerlab compare {recipe.name} --out {OUT}`"
     return [recipe.about, said, *([f"It will judge:\n\n{claims}"] if claims else [])]
 
@@ -177,7 +178,7 @@ def _said(claim: Json) -> str:
 
 
 def _extent(content: Json) -> str:
-    compare = content["recipe"]["compare"]
+    compare = current_settings(content["recipe"])["compare"]
     tried = (
         compare["trials"]
         if compare["search"] == "optuna"

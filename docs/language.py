@@ -297,7 +297,12 @@ def _claimed() -> Iterator[Message]:
         recipe = load_recipe(name)
         claims = () if recipe.compare is None else recipe.compare.claims
         told = recipe.compare and recipe.compare.published and recipe.compare.published.note
-        for text in (recipe.about, recipe.inferred, *(claim.says for claim in claims), told or ""):
+        for text in (
+            recipe.about,
+            recipe.inferred,
+            *(claim.statement for claim in claims),
+            told or "",
+        ):
             if text:
                 yield None, text, f"recipes/{name}"
 

@@ -85,7 +85,7 @@ SMALLER: Mapping[str, Mapping[str, str]] = {
     "adaptation.md": {
         "+1600": "+8",
         "texts, 1600": "texts, 8",
-        "tokens = 10_000_000": "tokens = 512\nbatch = 4\nblock = 32",
+        "tokens = 10_000_000": "tokens = 512\nbatch_size = 4\nblock_size = 32",
         "seeds = [1, 2, 3]": "seeds = [1]",
         'lawbench,financeiq,ceval"': 'financeiq,ceval"\nlimit = 1\nafter = ["base", "tune"]',
         "tokens=1_000_000": "tokens=512",
@@ -98,9 +98,9 @@ SMALLER: Mapping[str, Mapping[str, str]] = {
     "training.md": {
         "width = 128": "width = 16",
         "layers = 4": "layers = 1",
-        '"python-docs" }]': '"python-docs", limit = 20_000 }]\nvocab = 300',
-        "updates = 200": "updates = 2",
-        "batch = 16": "batch = 2",
+        '"python-docs" }]': '"python-docs", limit = 20_000 }]\nvocab_size = 300',
+        "max_steps = 200": "max_steps = 2",
+        "batch_size = 16": "batch_size = 2",
     },
 }
 # What a page takes for granted, before its first program.

@@ -241,5 +241,5 @@ def _catalogue(*, single: bool) -> None:
 
 
 def _size(comparison: Any) -> str:
-    rates = f" x {len(comparison.rates)} rates" if comparison.rates else ""
+    rates = f" x {len(comparison.learning_rates)} rates" if comparison.learning_rates else ""
     return f"{len(comparison.arms)} x {len(comparison.seeds)}{rates}"

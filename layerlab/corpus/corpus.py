@@ -119,7 +119,7 @@ def prepare(
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     corpus = prepare(DataSection(vocab=300), Path(folder))
+        ...     corpus = prepare(DataSection(vocab_size=300), Path(folder))
         >>> corpus.name, corpus.vocab
         ('python-docs', 300)
     """

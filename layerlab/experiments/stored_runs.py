@@ -211,6 +211,6 @@ def _recipe(record: RunRecord) -> TrainingRecipe:
 def _named(data: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a text without the folders of its files: where they lie is no part of them."""
     found = {**data, "tokenizer": file_name(data["tokenizer"])}
-    for part in ("sources", "held"):
+    for part in ("sources", "eval_sources"):
         found[part] = [{**one, "text": file_name(one["text"])} for one in data[part] or ()]
     return found

@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 from layerlab.errors import UserError
 from layerlab.recipes.error_messages import describe_expected
 from layerlab.records.parse import quote_toml, toml_of
-from layerlab.records.renamed_settings import NAMES, current_path, current_settings
+from layerlab.records.renamed_settings import NAMES, current_changes, current_settings
 from layerlab.system.files import check_regular
 from layerlab.validation import short_repr
 
@@ -56,7 +56,7 @@ def with_settings(
     Raises:
         UserError: there is no such setting, or it takes no such value.
     """
-    settings = {current_path(path): value for path, value in settings.items()}
+    settings = current_changes(settings)
     content = merge_settings(type(whole), whole.model_dump(mode="json"), settings, exclusive)
     return validate_table(type(whole), content, ", ".join(settings), settings)
 

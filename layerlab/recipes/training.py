@@ -33,7 +33,7 @@ from layerlab.recipes.training_sections import (
     Title,
     TrainSection,
 )
-from layerlab.records.renamed_settings import current_path, settings_of_0_1
+from layerlab.records.renamed_settings import current_changes, settings_of_0_1
 from layerlab.validation import short_repr
 
 # How a run is carried out and what it is called do not decide what comes out of it.
@@ -154,7 +154,7 @@ def make_recipe(
         >>> make_recipe({"extends": "smoke", "train": {"max_steps": 3}}).train.max_steps
         3
     """
-    settings = {current_path(path): value for path, value in (settings or {}).items()}
+    settings = current_changes(settings or {})
     whole = merge_settings(TrainingRecipe, _whole(content, place, ()), settings, EXCLUSIVE)
     return validate_table(TrainingRecipe, whole, place, settings)
 

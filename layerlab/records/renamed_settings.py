@@ -121,6 +121,17 @@ def current_settings(recipe: Mapping[str, Any], renamed: list[str] | None = None
     return _Renaming(NAMES, renamed if renamed is not None else []).table(recipe)
 
 
+def current_changes(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return changes of settings by their paths under the names of today, in their values too.
+
+    Example:
+        >>> current_changes({"tune": {"pack": True}, "train.rate": 0.1})
+        {'sft': {'packing': True}, 'train.learning_rate': 0.1}
+    """
+    names = _Renaming(NAMES, [])
+    return {(new := names.path(path)): names.value(one, new) for path, one in settings.items()}
+
+
 def current_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return the manifest of a run, its recipe under the names of today."""
     recipe = manifest.get("recipe")
@@ -171,7 +182,7 @@ class _Renaming:
             if new != name:
                 self.renamed.append(f"{_join(place, name)} = {_join(place, new)}")
             where = _join(place, new if self.names is NAMES else name)
-            found[new] = self._value(value, where)
+            found[new] = self.value(value, where)
         return found
 
     def path(self, path: str) -> str:
@@ -183,7 +194,8 @@ class _Renaming:
             place = _join(place, new if self.names is NAMES else name)
         return ".".join(found)
 
-    def _value(self, value: Any, where: str) -> Any:
+    def value(self, value: Any, where: str) -> Any:
+        """Return what a setting is, with the names in it renamed."""
         if where in _PATHS and isinstance(value, list | tuple):
             return [self.path(one) if isinstance(one, str) else one for one in value]
         if where in _SET and isinstance(value, Mapping):

@@ -86,7 +86,7 @@ def undone(recipe: TrainingRecipe, runs: Path) -> Outcome:
     return Outcome(
         verdicts=tuple(
             Verdict(
-                claim=one.says,
+                claim=one.statement,
                 word="not decided",
                 number=0.0,
                 # What to type is said once.
@@ -194,7 +194,7 @@ def make_study(recipe: TrainingRecipe) -> Study:
         name=recipe.name,
         title=recipe.name.replace("-", " ").capitalize(),
         source="; ".join(dict.fromkeys(one.source for one in section.claims)),
-        claim=first.says,
+        claim=first.statement,
         cost=f"{len(section.arms) * len(section.seeds)} runs of {recipe.train.max_steps} updates",
         draws=len(section.seeds),
         unit="seeds",

@@ -21,7 +21,8 @@ def lr_at(update: int, updates: int, train: TrainSection) -> float:
         updates: of the whole run.
 
     Example:
-        >>> train = TrainSection(updates=10, rate=1.0, warmup=2, final=0.0, schedule="linear")
+        >>> train = TrainSection(max_steps=10, learning_rate=1.0, warmup_steps=2)
+        >>> train = train.model_copy(update={"min_lr_ratio": 0.0, "lr_scheduler_type": "linear"})
         >>> [round(lr_at(update, 10, train), 3) for update in (0, 1, 2, 6, 9)]
         [0.5, 1.0, 1.0, 0.5, 0.125]
     """

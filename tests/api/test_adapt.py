@@ -114,7 +114,7 @@ def test_nothing_runs_twice_and_an_arm_that_is_added_shares(
     monkeypatch.setattr(adapt.Silent, "begin", lambda self, key: begun.append(key))
     again = layerlab.adapt(recipe(folder, arm=ARMS), out=folder / "whole", progress=False)
     assert begun == [] and again.content == whole.content
-    more = [*ARMS, {"name": "untuned", "set": {"tune": None}}]
+    more = [*ARMS, {"name": "untuned", "set": {"sft": None}}]
     third = layerlab.adapt(recipe(folder, arm=more), out=folder / "whole", progress=False)
     assert begun == [] and third.models["untuned"].endswith("model")
     assert third.models["untuned"] != third.models["replay"]
@@ -254,7 +254,7 @@ def test_a_model_without_a_tokenizer_is_one_line(tmp_path: Path, tiny: Any) -> N
 
 def test_a_base_that_diverges_is_one_line(tmp_path: Path) -> None:
     content = recipe(tmp_path)
-    content["base"]["recipe"]["train"] |= {"rate": 1e30, "clip": 0.0}
+    content["base"]["recipe"]["train"] |= {"learning_rate": 1e30, "max_grad_norm": 0.0}
     with pytest.raises(UserError, match=r"is not finite at update 1; .*; lower train"):
         layerlab.adapt(content, out=tmp_path / "out", progress=False)
 

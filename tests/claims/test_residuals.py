@@ -178,7 +178,7 @@ def test_refuted_its_runs_can_be_compared_at_all() -> None:
         | {"set": {"train.batch_size": 2 if m in HALF else 4}}
         for m in range(8)
     ]
-    train = {"updates": None, "tokens": 16 * 4 * 30}
+    train = {"max_steps": None, "tokens": 16 * 4 * 30}
     found = [manifest(run) for run in runs(recipe(*arms, train=train))]
     with pytest.raises(UserError, match=r"train.batch_size is 4 in m0-s1.*and 2 in m3-s1") as told:
         check_equal_terms(found, Varied())

@@ -15,7 +15,7 @@ from tests.forked import python
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("adapt")
-    content = recipe(folder, vocabulary=None, embedding=None, tune=None)
+    content = recipe(folder, vocabulary=None, embedding=None, sft=None)
     content["name"] = "short"
     (folder / "short.toml").write_text(write_toml(content), encoding="utf-8")
     return folder
@@ -94,7 +94,7 @@ def test_without_a_recipe_those_of_the_package_are_listed(place: Path) -> None:
             "nowhere",
         ),
         (
-            ("short.toml", "--set", 'tune={sources = [{name = "a", rows = "none.json"}]}'),
+            ("short.toml", "--set", 'sft={sources = [{name = "a", path = "none.json"}]}'),
             "there is no file or folder 'none.json', nor is it in the data folder",
         ),
     ],

@@ -29,7 +29,9 @@ def folder(tmp_path: Path) -> Path:
 
 def data(*places: Path, **settings: object) -> DataSection:
     sources = tuple(Source(text=str(place)) for place in places)
-    return DataSection(sources=sources, **{"vocab": 300, "validation": 0.2, **settings})
+    return DataSection(
+        sources=sources, **{"vocab_size": 300, "validation_fraction": 0.2, **settings}
+    )
 
 
 def documents(corpus: Corpus, stream: Stream) -> list[str]:
@@ -56,7 +58,9 @@ def test_it_is_made_once_and_found_again(folder: Path, tmp_path: Path, monkeypat
     first = prepare(data(folder), tmp_path, lambda what, share: said.append(f"{what} {share:g}"))
     assert "training a tokenizer 0" in said and said[-1] == "encoding validation-0 1"
     again = prepare(
-        data(folder, documents=True, block=8), tmp_path, lambda *news: pytest.fail(str(news))
+        data(folder, document_masking=True, block_size=8),
+        tmp_path,
+        lambda *news: pytest.fail(str(news)),
     )
     assert again.folder == first.folder and again.digest == first.digest
     assert again.documents and not first.documents
@@ -70,7 +74,7 @@ def test_whatever_changes_the_tokens_changes_the_digest(folder: Path, tmp_path: 
     first = prepare(data(moved), tmp_path)
     others = [
         prepare(data(moved, **{name: value}), tmp_path)
-        for name, value in (("vocab", 290), ("validation", 0.3))
+        for name, value in (("vocab_size", 290), ("validation_fraction", 0.3))
     ]
     limited = (Source(text=str(moved), limit=2000),)
     others.append(prepare(data(moved).model_copy(update={"sources": limited}), tmp_path))
@@ -145,7 +149,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_a_small_text_gives_a_small_tokenizer_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("ab " * 20)
-    corpus = prepare(data(tmp_path / "a.txt", vocab=1000), tmp_path)
+    corpus = prepare(data(tmp_path / "a.txt", vocab_size=1000), tmp_path)
     assert corpus.vocab < 300
     assert (
         f"a tokenizer of {corpus.vocab} entries, not the 1000 of data.vocab_size" in corpus.notes[0]
@@ -215,7 +219,7 @@ def test_other_text_may_be_held_out_in_the_same_words(folder: Path, tmp_path: Pa
     (tmp_path / "own.txt").write_text("An apple fell, and then another one fell.\n" * 80)
     alone = prepare(data(tmp_path / "own.txt"), tmp_path)
     judge = prepare(data(folder), tmp_path)
-    found = prepare(data(tmp_path / "own.txt", held=(Source(text=str(folder)),)), tmp_path)
+    found = prepare(data(tmp_path / "own.txt", eval_sources=(Source(text=str(folder)),)), tmp_path)
     assert np.array_equal(found.train[0].tokens, alone.train[0].tokens)
     assert found.validation_bytes == judge.validation_bytes
     held = documents(found, found.validation[0])

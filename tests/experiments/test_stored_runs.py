@@ -45,7 +45,9 @@ def ended(run: RunSpec, **data: Any) -> RunRecord:
 @settings(max_examples=30)
 @given(
     st.sampled_from(["none", "parameters", "flops"]),
-    st.sampled_from([{"updates": 20}, {"tokens": 2000}, {"epochs": 1.5}, {"epochs": 0.7}]),
+    st.sampled_from(
+        [{"max_steps": 20}, {"tokens": 2000}, {"num_train_epochs": 1.5}, {"num_train_epochs": 0.7}]
+    ),
     st.integers(2000, 9000),
     st.sampled_from([None, 310]),
 )

@@ -205,7 +205,7 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sizes = "width = 16\nlayers = 1\nheads = 2\ncontext = 16"
     recipe.write_text(
         f'name = "strange"\n[model]\nload = ["own idea.py"]\n{sizes}\n[train]\nmax_steps = 1\n'
-        "batch = 2\n[evaluate]\nblocks = 2\n[compare]\nseeds = [1, 2]\n"
+        "batch_size = 2\n[evaluate]\nmax_eval_blocks = 2\n[compare]\nseeds = [1, 2]\n"
         'arms = ["llama", "gpt2"]\n'
     )
     return recipe

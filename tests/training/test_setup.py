@@ -14,7 +14,7 @@ from layerlab.training.setup import set_attention
 )
 def test_an_attention_that_is_not_installed_is_refused() -> None:
     model = build("llama", width=16, layers=1, heads=2, vocab=32, context=8)
-    said = r"train.attn_implementation is 'flash_attention_2', which cannot be had here: .*; write attn"
+    said = r"train.attn_implementation is 'flash_attention_2', which cannot be had here: .*; write"
     with pytest.raises(UserError, match=said):
         set_attention(model, "flash_attention_2")
     set_attention(model, "eager")

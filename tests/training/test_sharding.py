@@ -175,7 +175,7 @@ def test_a_run_that_is_not_what_was_asked_for_stops() -> None:
     with pytest.raises(
         UserError, match=r"run.num_processes is 2 and this run was started as 1; write"
     ):
-        check(accelerator, asked(processes=2))
+        check(accelerator, asked(num_processes=2))
 
 
 class Told:
@@ -188,16 +188,16 @@ class Told:
 @pytest.mark.parametrize(
     ("settings", "kind"),
     [
-        ({"processes": 2, "sharding": "fsdp", "device": "cuda"}, "MULTI_GPU"),
-        ({"processes": 2, "device": "cuda"}, "FSDP"),
-        ({"processes": 2}, "NO"),
+        ({"num_processes": 2, "sharding": "fsdp", "device": "cuda"}, "MULTI_GPU"),
+        ({"num_processes": 2, "device": "cuda"}, "FSDP"),
+        ({"num_processes": 2}, "NO"),
         ({}, "FSDP"),
     ],
 )
 def test_another_way_to_share_the_work_is_refused(settings: dict[str, Any], kind: str) -> None:
     from accelerate.utils import DistributedType
 
-    told: Any = Told(settings.get("processes", 1), DistributedType[kind])
+    told: Any = Told(settings.get("num_processes", 1), DistributedType[kind])
     with pytest.raises(UserError, match="and accelerate set up"):
         getattr(check, "__wrapped__", check)(told, asked(**settings))
 
@@ -205,8 +205,8 @@ def test_another_way_to_share_the_work_is_refused(settings: dict[str, Any], kind
 def test_accelerate_is_told_to_shard_on_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("FSDP", "ACCELERATE"))]:
         monkeypatch.delenv(name)
-    assert plugin(asked(processes=2, sharding="fsdp")) is None
-    assert plugin(asked(processes=2, device="cuda")) is None
-    found = plugin(asked(processes=2, sharding="fsdp", device="cuda"))
+    assert plugin(asked(num_processes=2, sharding="fsdp")) is None
+    assert plugin(asked(num_processes=2, device="cuda")) is None
+    found = plugin(asked(num_processes=2, sharding="fsdp", device="cuda"))
     assert found is not None and found.fsdp_version == 2
     assert found.reshard_after_forward is True and found.cpu_ram_efficient_loading is False

@@ -39,7 +39,7 @@ def small(tmp_path: Path) -> RunSpec:
     """A run of moments on a text of its own."""
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{number} {WORDS}" for number in range(400)))
-    source = {"sources": [{"text": str(text)}], "vocab": 300}
+    source = {"sources": [{"text": str(text)}], "vocab_size": 300}
     recipe = make_recipe({**SMALL, "data": source})
     (found,) = plan(recipe, extent(prepare(recipe.data), 16))
     return found

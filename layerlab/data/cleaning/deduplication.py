@@ -23,8 +23,8 @@ def check_near() -> None:
     """
     if find_spec("datasketch") is None:
         raise UserError(
-            "near duplicates are found by datasketch, which is not installed; "
-            'type: pip install "layerlab[clean]", or write near_duplicate_threshold = 0, which looks for none'
+            "near duplicates are found by datasketch, which is not installed; type: pip install "
+            '"layerlab[clean]", or write near_duplicate_threshold = 0, which looks for none'
         )
 
 

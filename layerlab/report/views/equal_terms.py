@@ -1,10 +1,11 @@
 """What the manifests of runs have in common, and in what they differ."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from layerlab.records.settings import flatten
 from layerlab.report.i18n.language import Label
 
 # Names of a run, which tell it from others; its sittings are compared before there is a page.
@@ -24,7 +25,7 @@ def equality(manifests: Mapping[str, Any], declared: Sequence[str]) -> Json:
         declared: settings in which runs were allowed to differ; patterns.
     """
     known = [one for one in manifests.values() if isinstance(one, Mapping)]
-    flat = [(str(one.get("arm", "")), dict(leaves(one))) for one in known]
+    flat = [(str(one.get("arm", "")), dict(flatten(one))) for one in known]
     paths = sorted({path for _, one in flat for path in one})
     equal, differing = {}, []
     for path in paths:
@@ -39,20 +40,6 @@ def equality(manifests: Mapping[str, Any], declared: Sequence[str]) -> Json:
             known_cause = is_allowed(path.removeprefix("recipe."), declared)
             differing.append({"path": path, "values": _share(values), "declared": known_cause})
     return {"equal": equal, "differing": differing, "runs": len(flat)}
-
-
-def leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield paths and values of a nested mapping; lists are values.
-
-    Example:
-        >>> dict(leaves({"train": {"batch": 16}, "name": "a"}))
-        {'train.batch_size': 16, 'name': 'a'}
-    """
-    for name, value in content.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def format_value(value: Any) -> str:

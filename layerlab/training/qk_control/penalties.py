@@ -39,7 +39,7 @@ class QKControl:
     Example:
         >>> import layerlab
         >>> model = layerlab.build("llama", width=16, layers=1, heads=2, vocab=32, context=8)
-        >>> control = QKControl(model, ControlSection(spectral=0.1))
+        >>> control = QKControl(model, ControlSection(spectral_penalty=0.1))
         >>> control.loss().requires_grad
         True
     """

@@ -112,7 +112,7 @@ def test_in_lockstep_one_process_holds_all_arms_at_all_rates() -> None:
         found = runs(compare={"lockstep": True, **changes})
         return estimate(found, RunSection(max_parallel=50), measure=False, lockstep=True)
 
-    one, two = of(), of(rates=[1e-3, 1e-2])
+    one, two = of(), of(learning_rates=[1e-3, 1e-2])
     # In turn: the time is that of all, and no run has a process to start.
     assert one.start == 0 and one.slots == 2 and two.slots == 4
     assert one.seconds == pytest.approx(sum(side.runs * side.seconds for side in one.sides))
@@ -128,7 +128,7 @@ def test_in_lockstep_one_process_holds_all_arms_at_all_rates() -> None:
 
 def test_a_cluster_carries_out_as_many_as_it_is_allowed() -> None:
     def of(**changes: Any) -> Estimate:
-        settings = RunSection.model_validate({"runner": "slurm", "slots": 1, **changes})
+        settings = RunSection.model_validate({"executor": "slurm", "max_parallel": 1, **changes})
         return estimate(runs(), settings, measure=False)
 
     many, two = of(), of(slurm={"parallel": 2})

@@ -186,7 +186,8 @@ from pathlib import Path
 from layerlab.experiments.executors.local import run_all
 from layerlab.recipes.training_sections import RunSection
 from tests.experiments.executors.test_local import command, runs
-run_all(runs("first", "second"), Path(sys.argv[1]), RunSection(slots=2), None, command("slow"))
+settings = RunSection(max_parallel=2)
+run_all(runs("first", "second"), Path(sys.argv[1]), settings, None, command("slow"))
 """
 
 

@@ -20,7 +20,8 @@ from pathlib import Path
 from tests.experiments.executors.test_local import command, runs
 from layerlab.experiments.executors.local import run_all
 from layerlab.recipes.training_sections import RunSection
-run_all(runs("first", "second"), Path(sys.argv[1]), RunSection(slots=1), None, command("slow"))
+settings = RunSection(max_parallel=1)
+run_all(runs("first", "second"), Path(sys.argv[1]), settings, None, command("slow"))
 """
 
 

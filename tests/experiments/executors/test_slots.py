@@ -33,16 +33,16 @@ def four(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_for_every_physical_core() -> None:
     assert pinned(slots(settings())) == [[(0, 4)], [(1, 5)], [(2, 6)], [(3, 7)]]
     assert pinned(slots(settings(threads=2))) == [[(0, 4, 1, 5)], [(2, 6, 3, 7)]]
-    assert pinned(slots(settings(processes=2))) == [[(0, 4), (1, 5)], [(2, 6), (3, 7)]]
-    assert pinned(slots(settings(slots=1))) == [[(0, 4)]]
+    assert pinned(slots(settings(num_processes=2))) == [[(0, 4), (1, 5)], [(2, 6), (3, 7)]]
+    assert pinned(slots(settings(max_parallel=1))) == [[(0, 4)]]
     assert pinned(slots(settings(threads=3))) == [[(0, 4, 1, 5, 2, 6)]]
 
 
 @pytest.mark.usefixtures("four")
 def test_more_than_there_is_room_for_is_pinned_nowhere() -> None:
-    assert pinned(slots(settings(slots=5))) == [[()]] * 5
+    assert pinned(slots(settings(max_parallel=5))) == [[()]] * 5
     assert pinned(slots(settings(threads=8))) == [[()]]
-    assert pinned(slots(settings(slots=2, processes=4))) == [[()] * 4] * 2
+    assert pinned(slots(settings(max_parallel=2, num_processes=4))) == [[()] * 4] * 2
 
 
 def test_cores_are_those_that_this_process_may_use() -> None:
@@ -105,35 +105,35 @@ def test_threads_and_gpus_are_told_by_the_environment() -> None:
 def test_a_gpu_for_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "gpus", lambda: ["0", "3", "GPU-7"])
     assert [row[0].gpus for row in slots(settings(device="cuda"))] == ["0", "3", "GPU-7"]
-    assert [row[0].gpus for row in slots(settings(device="cuda", slots=4))] == [
+    assert [row[0].gpus for row in slots(settings(device="cuda", max_parallel=4))] == [
         *("0", "3", "GPU-7"),
         "0",
     ]
     # The processes of one run see all its GPUs: each takes the one with its own number.
-    (both,) = slots(settings(device="cuda", processes=2))
+    (both,) = slots(settings(device="cuda", num_processes=2))
     assert [slot.gpus for slot in both] == ["0,3", "0,3"]
     # A device by its number is left to the run.
     assert slots(settings(device="cuda:1")) == [(Slot(threads=1),)]
     with pytest.raises(
         UserError, match=r"one GPU each, and there are 3 here; write num_processes = 3"
     ):
-        slots(settings(device="cuda", processes=4))
+        slots(settings(device="cuda", num_processes=4))
 
 
 @pytest.mark.usefixtures("four")
 def test_a_plan_counts_the_places_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fit_at_once(settings(), 24) == 4 and fit_at_once(settings(), 3) == 3
-    assert fit_at_once(settings(threads=2), 24) == fit_at_once(settings(processes=2), 24) == 2
+    assert fit_at_once(settings(threads=2), 24) == fit_at_once(settings(num_processes=2), 24) == 2
     assert (
-        fit_at_once(settings(slots=9), 24)
-        == fit_at_once(settings(slots=9, runner="submitit"), 24)
+        fit_at_once(settings(max_parallel=9), 24)
+        == fit_at_once(settings(max_parallel=9, executor="submitit"), 24)
         == 9
     )
-    assert fit_at_once(settings(slots=9, runner="slurm", slurm={"parallel": 5}), 24) == 5
+    assert fit_at_once(settings(max_parallel=9, executor="slurm", slurm={"parallel": 5}), 24) == 5
     assert fit_at_once(settings(device="npu"), 24) == 1
     monkeypatch.setattr(module, "gpus", list)
     assert fit_at_once(settings(device="cuda"), 24) == 1 and fit_at_once(
-        settings(device="cuda", slots=2), 9
+        settings(device="cuda", max_parallel=2), 9
     )
     monkeypatch.setattr(module, "gpus", lambda: ["0", "3", "4"])
     assert fit_at_once(settings(device="cuda"), 24) == 3

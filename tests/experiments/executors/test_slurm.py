@@ -76,7 +76,7 @@ def test_the_local_executor_resumes_what_is_preempted(tmp_path: Path) -> None:
 
 def test_the_local_executor_tells_of_failures_and_stops_no_other(tmp_path: Path) -> None:
     plan, heard = runs("first", "second"), Heard()
-    settings = LOCAL.model_copy(update={"attempts": 1})
+    settings = LOCAL.model_copy(update={"max_attempts": 1})
     outcomes = run_all(plan, tmp_path / "runs", settings, heard, command("crash"))
     assert [one.ending for one in outcomes] == ["failed", "finished"]
     assert outcomes[0].text == "failed (exit code 1): ValueError: a model that cannot be"

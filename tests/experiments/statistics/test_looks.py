@@ -44,7 +44,7 @@ def test_looks_that_cannot_be_taken_are_refused(looks: list[int]) -> None:
 
 def test_a_search_that_chooses_its_runs_has_no_looks() -> None:
     with pytest.raises(UserError, match=r"write search = \"grid\", or no looks"):
-        recipe(seeds=[1, 2, 3, 4], looks=[2, 4], search="optuna", rates=[1e-4, 1e-2])
+        recipe(seeds=[1, 2, 3, 4], looks=[2, 4], search="optuna", learning_rates=[1e-4, 1e-2])
 
 
 def content(*words: str, claims: tuple[str, ...] = ()) -> dict[str, Any]:
