@@ -29,6 +29,7 @@ from layerlab.recipes.adaptation import list_packaged as lessons
 from layerlab.recipes.adaptation import load_adaptation
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
 from layerlab.recipes.training_sections import Source
+from layerlab.records.renamed_settings import NAMES
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.study import Study
 from layerlab.variants.registry import home, variants
@@ -131,13 +132,28 @@ def pages() -> dict[Path, str]:
         )
     )
     for name, title, text in (
-        ("training", "settings", "\n\n".join(settings(TrainingRecipe))),
+        ("training", "settings", "\n\n".join([*settings(TrainingRecipe), older_names()])),
         ("adaptation", "settings", "\n\n".join(settings(Course))),
         ("comparison", "recipes", recipes(list_packaged())),
     ):
         path = ROOT / "docs" / f"{name}.md"
         written[path] = with_part(path.read_text("utf-8"), title, text)
     return written
+
+
+def older_names() -> str:
+    """What settings were called in 0.1, whose recipes are still read."""
+    rows = [
+        (f"`{f'{place}.' if place else ''}{old}`", f"`{new}`")
+        for place, names in NAMES.items()
+        for old, new in names.items()
+    ]
+    about = (
+        "Most names are those of transformers' `TrainingArguments` and of TRL. A recipe with the "
+        "names of 0.1 is still read, with one line that says so; a setting under both names is "
+        "refused."
+    )
+    return f"### Names of 0.1\n\n{about}\n\n{table(('in 0.1', 'today'), rows)}"
 
 
 def page(measure: Measure) -> str:
@@ -289,13 +305,13 @@ def recipes(names: Iterable[str]) -> str:
 def _extent(recipe: TrainingRecipe) -> tuple[str, ...]:
     train, many = recipe.train, recipe.compare
     size = "1" if many is None else f"{len(many.arms)} x {len(many.seeds)}"
-    if many is not None and many.rates:
-        size += f" x {len(many.rates)} rates"
-    lengths = {name: getattr(train, name) for name in ("updates", "tokens", "epochs")}
+    if many is not None and many.learning_rates:
+        size += f" x {len(many.learning_rates)} rates"
+    lengths = {"updates": train.max_steps, "tokens": train.tokens, "epochs": train.num_train_epochs}
     (length,) = (f"{most:,} {name}" for name, most in lengths.items() if most is not None)
     length = length.replace(".0 ", " ")
     texts = ", ".join(f"`{source.text}`" for source in recipe.data.sources)
-    return size, texts, f"{length}, {train.batch:,} sequences each", recipe.run.device
+    return size, texts, f"{length}, {train.batch_size:,} sequences each", recipe.run.device
 
 
 def _documented(section: type[BaseModel]) -> tuple[str, dict[str, str]]:

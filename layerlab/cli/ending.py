@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -30,7 +31,8 @@ def run_app(app: Callable[..., Any]) -> int:
             )
     if sys.stdout is None:
         return _say("standard output is closed; give it a place, or type > /dev/null", 1)
-    with hear("SIGTERM"):
+    with hear("SIGTERM"), warnings.catch_warnings():
+        _announce_older_names()
         code = _run(app)
     try:
         sys.stdout.flush()
@@ -39,6 +41,19 @@ def run_app(app: Callable[..., Any]) -> int:
     except ValueError:
         return _say(CLOSED, 1)
     return code
+
+
+def _announce_older_names() -> None:
+    """Show a `FutureWarning` as one line of the command; others as Python shows them."""
+    shown = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, FutureWarning) and "layerlab" in str(place[0]):
+            _say(str(message))
+        else:
+            shown(message, category, *place, **more)
+
+    warnings.showwarning = show
 
 
 def _is_text(word: str) -> bool:

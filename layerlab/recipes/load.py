@@ -113,7 +113,7 @@ def rename_settings(content: Mapping[str, Any], place: str) -> dict[str, Any]:
         more = f" and {len(renamed) - 1} more" if len(renamed) > 1 else ""
         warnings.warn(
             f"{place}: {renamed[0].replace(' = ', ' is now called ')}{more}; the names of 0.1 are "
-            "still read, and docs/errors.md lists those of today",
+            "still read, and docs/training.md lists those of today",
             FutureWarning,
             stacklevel=2,
         )

@@ -1,0 +1,106 @@
+"""Recipes, runs and hashes of layerlab 0.1, whose settings had other names."""
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+
+from layerlab.errors import UserError
+from layerlab.recipes import adaptation, training
+from layerlab.records.renamed_settings import (
+    NAMES,
+    current_path,
+    current_settings,
+    settings_of_0_1,
+)
+from layerlab.records.run import read_record
+from layerlab.training.run_spec import RunSpec
+from tests.forked import python
+
+ROOT = Path(__file__).resolve().parents[2]
+OLD = """
+[data]
+vocab = 300
+held = [{ text = "brown" }]
+[train]
+updates = 20
+rate = 1e-3
+clip = 0.5
+[compare]
+arms = ["llama", { name = "half", variant = "llama", set = { "train.batch" = 2 } }]
+differ = ["train.batch"]
+[run]
+slots = 1
+"""
+
+
+def test_every_name_of_today_is_a_setting_and_none_of_0_1_is() -> None:
+    schemas = [
+        kind.model_json_schema() for kind in (training.TrainingRecipe, adaptation.AdaptationRecipe)
+    ]
+    known = {
+        name
+        for one in schemas
+        for part in (one, *one["$defs"].values())
+        for name in part.get("properties", ())
+    }
+    for place, names in NAMES.items():
+        assert set(names.values()) <= known, place
+        assert not {old for old in names} & set(names.values())
+
+
+def test_a_recipe_of_0_1_is_that_of_today_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "old.toml").write_text(OLD)
+    with pytest.warns(FutureWarning, match=r"data\.vocab is now called data\.vocab_size and"):
+        found = training.load_recipe(tmp_path / "old.toml")
+    assert (found.data.vocab_size, found.train.max_steps, found.train.max_grad_norm) == (
+        300,
+        20,
+        0.5,
+    )
+    assert found.compare is not None and found.compare.allowed_differences == ("train.batch_size",)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert training.make_recipe(found.model_dump(mode="json")) == found
+        assert found.changed({"train.rate": 2e-3}).train.learning_rate == 2e-3
+
+
+def test_a_setting_under_both_names_is_refused() -> None:
+    with pytest.raises(UserError, match="given under its older name 'updates' too; leave one out"):
+        training.make_recipe({"train": {"updates": 3, "max_steps": 4}})
+
+
+def test_the_command_says_it_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "old.toml").write_text("[train]\nupdates = 2\n[model]\nwidth = 0\n")
+    done = python("-m", "layerlab", "train", "old.toml", "--plan", cwd=tmp_path)
+    first, second = done.stderr.splitlines()
+    assert first.startswith("layerlab: old.toml: train.updates is now called train.max_steps; ")
+    assert second.startswith("layerlab: ") and "model.width is 0" in second and done.returncode == 2
+
+
+def test_names_come_back() -> None:
+    for place, names in NAMES.items():
+        table = {old: number for number, old in enumerate(names)}
+        for part in reversed(place.replace("sft", "tune").split(".") if place else []):
+            table = {part: table}
+        assert settings_of_0_1(current_settings(table)) == table
+        for old, new in names.items():
+            path = f"{place}.{old}" if place else old
+            assert current_path(path) == (f"{place}.{new}" if place else new)
+
+
+def test_a_run_of_0_1_keeps_its_folder() -> None:
+    """Its name ends in a hash of recipe and text; what is matched brings more, and is left out."""
+    seen = 0
+    for file in sorted((ROOT / "docs" / "results").glob("*/runs/*/manifest.json"))[::4]:
+        stored = json.loads(file.read_text("utf-8"))
+        record = read_record(file.parent)
+        assert record is not None
+        if stored.get("match") is not None or "learning_rate" in stored["recipe"]["train"]:
+            continue
+        recipe = training.make_recipe(record.manifest["recipe"])
+        run = RunSpec(arm=stored["arm"], recipe=recipe, digest=stored["data"]["digest"])
+        assert run.name == stored["run"]
+        seen += 1
+    assert seen > 20
