@@ -41,7 +41,10 @@ class PlanBuilder:
         gives: tuple[str, ...] = (),
         **own: Any,
     ) -> Stage:
-        """Return a stage behind those that it needs; what it gives is its own from then on."""
+        """Add a stage after those that it needs, and return it.
+
+        What the stage gives is its own from then on.
+        """
         stage = Stage(
             kind=kind,
             settings=settings,
@@ -55,7 +58,9 @@ class PlanBuilder:
 
 
 def plan_stages(recipe: AdaptationRecipe) -> tuple[Stage, ...]:
-    """All stages of all arms, those in common once, in an order in which they can be carried out.
+    """Plan all stages of all arms in an order in which they can be carried out.
+
+    Stages that arms have in common are planned once.
 
     Raises:
         UserError: a text, a model or rows are not there, or a package is missing.
@@ -135,7 +140,7 @@ def _pretraining(arm: PlanBuilder, section: PretrainSection) -> None:
 
 
 def _weights(recipe: AdaptationRecipe) -> dict[str, Any]:
-    """Return how the sources of a kind share their part, where not all alike."""
+    """Return the weights of the sources of a kind, where they are not all alike."""
     found = [source.weight for _, _, source in sources(recipe)]
     return {"weights": found} if set(found) - {1.0} else {}
 
@@ -149,7 +154,7 @@ def _ask(arm: PlanBuilder, after: str) -> None:
 
 
 def _check_engine(section: EvaluateSection) -> None:
-    """Not after hours of training."""
+    """Check that the engine of the benchmarks is installed, before hours of training."""
     missing = [one for one in ENGINES if section.suite and find_spec(one) is None]
     if missing:
         raise UserError(
@@ -167,7 +172,7 @@ def _base(recipe: AdaptationRecipe) -> dict[str, Any]:
 
 
 def _files(model: str) -> list[str]:
-    """Return what is in a local model's files.
+    """Return the content of a local model's files.
 
     Nothing of a name, which names what does not change.
     """
@@ -197,7 +202,10 @@ def _search(recipe: AdaptationRecipe) -> dict[str, Any]:
 
 
 def _there(name: str) -> list[str]:
-    """Return what is in a file or folder; nothing where there is none, which the stage tells."""
+    """Return the content of a file or folder; nothing where there is none.
+
+    The stage itself tells of a missing file.
+    """
     try:
         return _content(find_text(name))
     except UserError:
@@ -205,7 +213,7 @@ def _there(name: str) -> list[str]:
 
 
 def _rows(given: tuple[RowsSection, ...]) -> list[list[Any]]:
-    """Return what is in the files of rows."""
+    """Return the content of the files of rows."""
     return [[one.name, one.limit, _content(find_text(one.rows))] for one in given]
 
 
@@ -215,7 +223,7 @@ def _content(place: Path) -> list[str]:
 
 
 def _plain(section: Any, without: str = "") -> dict[str, Any]:
-    """Return a section as JSON has it.
+    """Return a section as JSON holds it.
 
     Defaults are left out, so that a new setting changes no key.
     """
