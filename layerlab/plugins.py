@@ -69,7 +69,7 @@ def list_measures() -> dict[str, Measure]:
 
 
 def load(path: str | PathLike[str], models: Iterable[str] = ()) -> tuple[Measure, ...]:
-    """Run a file from outside the package and give the measures at its foot.
+    """Run a file from outside the package and return the measures at its foot.
 
     The parts and variants at its foot are from then on known by their names, as the package's own.
 
@@ -144,7 +144,7 @@ def _take_in(file: Path, source: bytes) -> tuple[Measure, ...]:
 
 @contextmanager
 def _restore(name: str) -> Iterator[None]:
-    """After an error, the module of this name is what it was."""
+    """Put the module of this name back as it was after an error."""
     before = sys.modules.get(name)
     try:
         yield
@@ -156,7 +156,7 @@ def _restore(name: str) -> Iterator[None]:
 
 
 def _run(file: Path, source: bytes, name: str) -> ModuleType:
-    """The module that a file becomes: what runs is what was read, under the names of today."""
+    """Run a file as a module: the bytes that were read, under the names of today."""
     try:
         compile(source, str(file), "exec")  # as it is: what is wrong is told by its own lines
         text = update_imports(importlib.util.decode_source(source))
@@ -236,7 +236,7 @@ def resolve(names: Any = None, loaded: Sequence[Measure] = ()) -> list[Measure]:
 
 
 def with_formats(chosen: Sequence[Measure], given: Any, backward: bool = False) -> list[Measure]:
-    """Return the measures, and those of rounding for the formats that a user asked for.
+    """Return the measures with those of rounding for the formats that a user asked for.
 
     Args:
         given: names of formats, with commas or one each; None is none.
@@ -270,7 +270,7 @@ def with_formats(chosen: Sequence[Measure], given: Any, backward: bool = False) 
 def with_saliency(
     chosen: Sequence[Measure], text: str | None, target: str | None, foil: str | None
 ) -> list[Measure]:
-    """Return the measures, and the saliency of a text that a user gave.
+    """Return the measures with the saliency of a text that a user gave.
 
     Args:
         text: None asks for no saliency, unless the measures have one already.
@@ -299,7 +299,7 @@ def with_saliency(
 
 
 def with_features(chosen: Sequence[Measure], wanted: bool) -> list[Measure]:
-    """Return the measures, and the features of frequent tokens where a user wants to see them.
+    """Return the measures with the features of frequent tokens where a user wants to see them.
 
     Example:
         >>> [measure.name for measure in with_features([], True)]
@@ -353,7 +353,10 @@ def _unreadable(entry: Any) -> UserError:
 
 
 def _one(node: ast.expr, known: dict[str, Measure]) -> Measure:
-    """Return one name, or one name called with keywords; ValueError for anything else."""
+    """Return the measure of one name, or of one name called with keywords.
+
+    Raises ValueError for anything else.
+    """
     call = node if isinstance(node, ast.Call) else None
     label = call.func if call else node
     if not isinstance(label, ast.Name) or (call and call.args):
@@ -368,5 +371,8 @@ def _one(node: ast.expr, known: dict[str, Measure]) -> Measure:
 
 
 def _value(node: ast.expr) -> Any:
-    """What Python would read, and a bare name as text: shells are apt to take quotes away."""
+    """Return what Python would read, and a bare name as text.
+
+    Shells are apt to take quotes away.
+    """
     return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)

@@ -34,7 +34,7 @@ class InitResult:
     bits: Mapping[str, Bits]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain dicts, numbers and texts."""
+        """Return the result as plain dicts, numbers and texts."""
         bits = {name: one.to_json() for name, one in self.bits.items()}
         return {"input": self.input, "head": self.head, "bits": bits}
 
@@ -54,7 +54,7 @@ class Embedded:
     ways: tuple[InitResult, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain dicts, lists, numbers and texts."""
+        """Return the result as plain dicts, lists, numbers and texts."""
         return {
             "resized": self.resized.to_json(),
             "before": {name: one.to_json() for name, one in self.before.items()},
@@ -125,7 +125,7 @@ def read_sample(text: Text, limit: int = LIMIT) -> list[str]:
 
 
 def _ways(chosen: Choice, tied: bool) -> list[tuple[str, str]]:
-    """Return all pairs that are tried; the one that stays is the last."""
+    """Return all pairs that are tried; the last one is the one that stays."""
     if tied:
         every = [(one, one) for one in STARTS]
     else:

@@ -79,7 +79,7 @@ class RowInit:
     rows: int
 
     def values(self, kind: str, old: Rows) -> Rows:
-        """Return rows for the new tokens, in their order.
+        """Return the rows for the new tokens, in their order.
 
         mean:           w_new = (1/k) sum_i w_{t_i},   t_1 ... t_k the older tokens that write it
         first:          w_new = w_{t_1}
@@ -111,7 +111,10 @@ class RowInit:
         return Rows(found.weight, found.bias)
 
     def _drawn(self, old: Rows) -> Rows:
-        """By the model, which has to know the module: ours draw each parameter under its name."""
+        """Draw the rows by the model, which has to know the module.
+
+        Ours draw each parameter under its name.
+        """
         with _lent(self.module):
             for name, one in (("weight", old.weight), ("bias", old.bias)):
                 if one is not None:
@@ -124,7 +127,7 @@ class RowInit:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Random numbers of this seed; nobody else's are moved."""
+    """Draw random numbers from this seed, and leave everybody else's state alone."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
@@ -133,7 +136,7 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _lent(module: Any) -> Iterator[None]:
-    """A module that gets its own parameters back."""
+    """Give a module its own parameters back when the block ends."""
     own = dict(module._parameters)
     try:
         yield
@@ -150,7 +153,7 @@ def _average(old: Rows, parts: Sequence[Sequence[int]]) -> Rows:
 def _means(
     rows: Float[Tensor, "vocab width"], parts: Sequence[Sequence[int]]
 ) -> Float[Tensor, "token width"]:
-    """Return means in float32, of which each is rounded once."""
+    """Return the means in float32, each of which is rounded once."""
     device = rows.device
     owners = [place for place, part in enumerate(parts) for _ in part]
     flat = [number for part in parts for number in part]

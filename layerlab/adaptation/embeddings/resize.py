@@ -60,7 +60,7 @@ class Resized:
     moved: tuple[str, ...] = ()
 
     def told(self) -> str:
-        """Return it in words."""
+        """Return a description of the change in words."""
         lines = [f"{self.rows_before:,} rows are now {self.rows:,}: {self.tokens:,} tokens"]
         if self.padded or self.padded_before:
             lines[0] += f" and {self.padded:,} rows of padding (before: {self.padded_before:,})"
@@ -81,7 +81,7 @@ class Resized:
         return "\n".join([*lines, *self.moved])
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain numbers and texts."""
+        """Return the change as plain numbers and texts."""
         return {**asdict(self), "moved": list(self.moved)}
 
 
@@ -165,7 +165,7 @@ class Resizing:
 
     @torch.no_grad()
     def carry_out(self, beginning: InitConfig) -> Resized:
-        """Put the new rows into the model; also after it was done in another way."""
+        """Put the new rows into the model, also after it was done in another way."""
         input = beginning.input
         head = input if self.tied else beginning.head
         device = self.before["input"].weight.device
@@ -176,7 +176,7 @@ class Resizing:
         return self._result(input, head, self._settled())
 
     def _made(self, place: str, kind: str, module: Any) -> Rows:
-        """Return all rows of a matrix; only the bias where its weight is the embedding's."""
+        """Return all rows of a matrix, or only the bias where its weight is the embedding's."""
         old = self.before[place]
         if place == "head" and self.tied and old.bias is None:
             return old
@@ -211,7 +211,7 @@ class Resizing:
         self.model.tie_weights()
 
     def _settled(self) -> tuple[str, ...]:
-        """Return special ids follow their tokens, once."""
+        """Move the special ids along with their tokens, once."""
         if self._moved is None:
             self._moved = () if self.kept is None else renumber(self.model, self._numbers())
         return self._moved
@@ -223,7 +223,10 @@ class Resizing:
         return {old: number for number, old in enumerate(self.kept)}
 
     def _size(self) -> int:
-        """Return rows: a model with padding gets a multiple of what its rows were a multiple of."""
+        """Return the number of rows.
+
+        A model with padding gets a multiple of what its rows were a multiple of.
+        """
         if self.rows_before == self.tokens_before:
             return self.tokens
         unit = min(PADDING, self.rows_before & -self.rows_before)

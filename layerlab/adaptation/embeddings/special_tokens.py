@@ -45,7 +45,7 @@ def _is_id(name: str) -> bool:
 
 
 def _move(value: Any, number: Callable[[int], int | None]) -> Any:
-    """Return the same with new numbers; a list that loses all is None."""
+    """Return a value with the new numbers; a list that loses all of its ids is None."""
     if isinstance(value, bool) or not isinstance(value, int | list | tuple):
         return value
     if isinstance(value, int):

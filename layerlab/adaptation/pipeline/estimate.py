@@ -59,12 +59,12 @@ class Forecast:
         return sum((one.seconds or 0.0 for one in self.rows if not one.finished), 0.0)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain numbers and texts."""
+        """Return the forecast as plain numbers and texts."""
         stages = [asdict(one) for one in self.rows]
         return {"parameters": self.parameters, "seconds_left": self.left, "stages": stages}
 
     def table(self) -> Any:
-        """Return the table for a terminal."""
+        """Return the table of the forecast for a terminal."""
         from rich.table import Table
         from rich.text import Text
 
@@ -99,7 +99,7 @@ _NUMBERS = ("tokens", "FLOPs", "time")
 
 
 def forecast(recipe: AdaptationRecipe, stages: Sequence[Stage], shelf: StageStore) -> Forecast:
-    """Return what the stages of a recipe take.
+    """Return a forecast of what the stages of a recipe take.
 
     Raises:
         UserError: the base's recipe, or the rows of tuning, cannot be read.
@@ -156,7 +156,7 @@ def _bytes(section: RowsSection) -> int:
 
 
 def _parameters(recipe: AdaptationRecipe, stages: Sequence[Stage], shelf: StageStore) -> int | None:
-    """Return the parameters of the base, as it was found or as it is designed."""
+    """Return the number of parameters of the base, as it was found or as it is designed."""
     base = next(one for one in stages if one.kind == "base")
     if kept := shelf.read(base.key):
         return int(kept["result"]["parameters"])
@@ -168,7 +168,7 @@ def _parameters(recipe: AdaptationRecipe, stages: Sequence[Stage], shelf: StageS
 
 
 def _configure(name: str) -> int | None:
-    """Return what a configuration comes to, without its weights.
+    """Return the number of parameters of a configuration, without its weights.
 
     None where there is none at hand.
     """

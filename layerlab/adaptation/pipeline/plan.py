@@ -42,7 +42,10 @@ class PlanBuilder:
         gives: tuple[str, ...] = (),
         **own: Any,
     ) -> Stage:
-        """Return a stage behind those that it needs; what it gives is its own from then on."""
+        """Add a stage after those that it needs, and return it.
+
+        What the stage gives is its own from then on.
+        """
         stage = Stage(
             kind=kind,
             settings=settings,
@@ -56,7 +59,9 @@ class PlanBuilder:
 
 
 def plan_stages(recipe: AdaptationRecipe) -> tuple[Stage, ...]:
-    """All stages of all arms, those in common once, in an order in which they can be carried out.
+    """Plan all stages of all arms in an order in which they can be carried out.
+
+    Stages that arms have in common are planned once.
 
     Raises:
         UserError: a text, a model or rows are not there, or a package is missing.
@@ -138,7 +143,7 @@ def _pretraining(arm: PlanBuilder, section: PretrainSection) -> None:
 
 
 def _weights(recipe: AdaptationRecipe) -> dict[str, Any]:
-    """Return how the sources of a kind share their part, where not all alike."""
+    """Return the weights of the sources of a kind, where they are not all alike."""
     found = [source.weight for _, _, source in sources(recipe)]
     return {"weights": found} if set(found) - {1.0} else {}
 
@@ -152,7 +157,7 @@ def _ask(arm: PlanBuilder, after: str) -> None:
 
 
 def _check_engine(section: EvaluateSection) -> None:
-    """Not after hours of training."""
+    """Check that the engine of the benchmarks is installed, before hours of training."""
     missing = [one for one in ENGINES if section.suite and find_spec(one) is None]
     if missing:
         raise UserError(
@@ -170,7 +175,7 @@ def _base(recipe: AdaptationRecipe) -> dict[str, Any]:
 
 
 def _files(model: str) -> list[str]:
-    """Return what is in a local model's files.
+    """Return the content of a local model's files.
 
     Nothing of a name, which names what does not change.
     """
@@ -200,7 +205,10 @@ def _search(recipe: AdaptationRecipe) -> dict[str, Any]:
 
 
 def _there(name: str) -> list[str]:
-    """Return what is in a file or folder; nothing where there is none, which the stage tells."""
+    """Return the content of a file or folder; nothing where there is none.
+
+    The stage itself tells of a missing file.
+    """
     try:
         return _content(find_text(name))
     except UserError:
@@ -208,7 +216,7 @@ def _there(name: str) -> list[str]:
 
 
 def _rows(given: tuple[RowsSection, ...]) -> list[list[Any]]:
-    """Return what is in the files of rows."""
+    """Return the content of the files of rows."""
     return [[one.name, one.limit, _content(find_text(one.path))] for one in given]
 
 
@@ -218,7 +226,7 @@ def _content(place: Path) -> list[str]:
 
 
 def _plain(name: str, section: Any, without: str = "") -> dict[str, Any]:
-    """Return a section as JSON has it, for the key of a stage.
+    """Return a section as JSON holds it, for the key of a stage.
 
     Defaults are left out, and names are those of 0.1, so that a new setting or name changes no key.
     """

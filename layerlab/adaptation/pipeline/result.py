@@ -54,7 +54,7 @@ class AdaptationResult:
             return load_pretrained(AutoModelForCausalLM, self.models[name])
 
     def frame(self, kind: str = "scores") -> pd.DataFrame:
-        """Return one table of it.
+        """Return one table of the result.
 
         Raises:
             UserError: there is no such table.
@@ -66,7 +66,9 @@ class AdaptationResult:
         return pd.DataFrame(self.content.get(kind) or [])
 
     def table(self, width: int = 100) -> RenderableType:
-        """What a terminal shows: the vocabulary, scores before and after, what was forgotten.
+        """Return a table for a terminal.
+
+        It shows the vocabulary, the scores before and after, and what was forgotten.
 
         Args:
             width: of the terminal in characters.
@@ -80,7 +82,7 @@ class AdaptationResult:
         return Group(*parts)
 
     def told(self, width: int = 100) -> str:
-        """Return the same as plain text, and where the page is."""
+        """Return the table as plain text, and where the page is."""
         console = Console(width=width, markup=False, highlight=False, color_system=None)
         with console.capture() as caught:
             console.print(self.table(width))
@@ -108,7 +110,7 @@ class AdaptationResult:
         return grids(["", " ", *content["columns"]], rows, ["", " "], width)
 
     def _alone(self) -> list[str]:
-        """Return which texts have no standard error, and why."""
+        """Return a remark on the texts that have no standard error, and why."""
         found = [
             printable(row["title"])
             for row in self.content["table"]["rows"]
@@ -132,7 +134,7 @@ class AdaptationResult:
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    """Return scores with their standard errors."""
+    """Return the scores of a row with their standard errors."""
     scale, digits = (100, 1) if row["unit"] == "score" else (1, 3)
     found = []
     for cell in row["cells"]:

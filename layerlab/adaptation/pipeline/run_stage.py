@@ -71,7 +71,7 @@ class StageContext:
         return subject(name, device=self.recipe.run.device, dtype=dtype)
 
     def words(self, need: str = "model") -> Any:
-        """Return the tokenizer of a stage before."""
+        """Return the tokenizer of an earlier stage."""
         return load_or_convert(self.shelf.words(self.stage.needs[need]))
 
 
@@ -81,12 +81,12 @@ def clean(place: StageContext) -> Json:
 
 
 def contamination(place: StageContext) -> Json:
-    """Return look for the questions of benchmarks in them."""
+    """Look for the questions of benchmarks in the texts."""
     return {"result": contamination_of(place.recipe, place.text)}
 
 
 def vocabulary(place: StageContext) -> Json:
-    """Extend or prune the tokenizer on what is learned of the domain, and prove it on all."""
+    """Extend or prune the tokenizer on the domain's training text, and verify it on all texts."""
     section = place.recipe.vocabulary
     assert section is not None
     with halves(place.recipe, place.text) as parts:
@@ -131,7 +131,7 @@ def embedding(place: StageContext) -> Json:
 
 
 def pretraining(place: StageContext) -> Json:
-    """Train on, with replay; what an earlier sitting left is gone on with."""
+    """Continue pretraining with replay, and resume what an earlier sitting left."""
     recipe, section = place.recipe, place.recipe.pretrain
     assert section is not None and place.stage.seed is not None
     done = pretrain(
@@ -164,7 +164,7 @@ def pretraining(place: StageContext) -> Json:
 
 
 def tuning(place: StageContext) -> Json:
-    """Tune on conversations; what an earlier sitting left is gone on with."""
+    """Tune on conversations, and resume what an earlier sitting left."""
     section = place.recipe.sft
     assert section is not None
     weights = {one.name: one.weight for one in section.sources if one.weight is not None}
@@ -213,7 +213,7 @@ def _save(place: StageContext, model: Any, words: Any) -> None:
 
 
 def _arguments(section: StepSection, recipe: AdaptationRecipe) -> Json:
-    """Return the arguments in the words of transformers.TrainingArguments."""
+    """Return the arguments by the names of transformers.TrainingArguments."""
     given: Json = {
         "learning_rate": section.learning_rate,
         "warmup_steps": min(section.warmup_ratio, BELOW_ONE),
@@ -233,7 +233,7 @@ def _arguments(section: StepSection, recipe: AdaptationRecipe) -> Json:
 
 
 def _source(place: StageContext, file: str) -> str:
-    """Return what a cleaned text was made of."""
+    """Return the source that a cleaned text was made from."""
     kept = place.shelf.read(place.stage.needs["text"])
     names = {one["place"]: one["name"] for one in kept["result"]["sources"]} if kept else {}
     return str(names.get(Path(file).parent.name, file))

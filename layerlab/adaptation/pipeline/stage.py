@@ -50,7 +50,7 @@ class Stage:
         return f"{self.kind}-{hashlib.blake2b(content.encode(), digest_size=6).hexdigest()}"
 
     def title(self, every: int) -> str:
-        """Return the title in words; the arms are told where not all of them have it.
+        """Return the title in words, with the arms where not all of them have the stage.
 
         Args:
             every: arms that there are.

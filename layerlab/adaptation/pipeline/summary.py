@@ -24,14 +24,14 @@ class Tally:
     def __init__(
         self, recipe: AdaptationRecipe, stages: Sequence[Stage], shelf: StageStore
     ) -> None:
-        """Read what the stages left; those that are not finished are not there."""
+        """Read what the finished stages left; those that are not finished are missing."""
         self.recipe, self.stages = recipe, stages
         found = {stage.key: shelf.read(stage.key) for stage in stages}
         self.left = {key: one for key, one in found.items() if one is not None}
         self.arms = list(recipe.arms())
 
     def content(self) -> Json:
-        """Return all of it, without where this machine keeps its data."""
+        """Return all of the summary, without where this machine keeps its data."""
         content: Json = _placeless(self._content())
         return content
 
@@ -64,7 +64,7 @@ class Tally:
         }
 
     def _of(self, *kinds: str) -> Iterator[tuple[Stage, Json]]:
-        """Yield finished stages of these kinds with what they left."""
+        """Yield the finished stages of these kinds with what they left."""
         for stage in self.stages:
             if stage.kind in kinds and stage.key in self.left:
                 yield stage, self.left[stage.key]
@@ -206,7 +206,7 @@ def _placeless(value: Any) -> Any:
 
 
 def _table(scores: Sequence[Json], arms: int) -> Json:
-    """Return a row for each score, a column for each model."""
+    """Return a table with a row for each score and a column for each model."""
     columns = list(dict.fromkeys(_column(one, arms) for one in scores))
     rows: dict[str, Json] = {}
     for one in scores:

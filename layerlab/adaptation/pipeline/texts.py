@@ -81,7 +81,7 @@ def materials(recipe: AdaptationRecipe, folder: Path, kind: str) -> list[Source]
 def halves(
     recipe: AdaptationRecipe, folder: Path
 ) -> Iterator[dict[tuple[str, str], tuple[DocumentStore, DocumentStore]]]:
-    """What is learned and what is held out of each text, by its kind and name.
+    """Split each text into training and held-out text, by its kind and name.
 
     It is cut where continued pretraining cuts it.
     """
@@ -125,7 +125,10 @@ def rows_of(section: RowsSection) -> list[Conversation]:
 
 
 def contamination_of(recipe: AdaptationRecipe, folder: Path) -> Json:
-    """Questions of benchmarks in all that is learned from: texts, the base's too, and rows."""
+    """Look for the questions of benchmarks in all training text and rows.
+
+    The texts of the base are searched too.
+    """
     assert recipe.clean is not None
     there, left_out = [], []
     for name in recipe.clean.benchmarks:
@@ -165,11 +168,11 @@ def _limit(held: DocumentStore, limit: int) -> Iterator[str]:
 
 
 def _named(text: str) -> str:
-    """Return a source as tables call it."""
+    """Return the name of a source in tables."""
     return Path(text).stem if Path(text).suffix else text
 
 
 def _free(name: str, kind: str, taken: Container[tuple[str, str]]) -> str:
-    """Return the name, with a number behind it where another text of its kind is called so."""
+    """Return the name, with a number after it where another text of its kind has the same."""
     names = chain([name], (f"{name} {number}" for number in count(2)))
     return next(one for one in names if (kind, one) not in taken)

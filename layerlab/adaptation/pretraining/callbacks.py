@@ -42,7 +42,7 @@ class ProcessGroup:
         return self.part[0] == 0
 
     def cost(self, gauge: BitsPerByteEvaluator, model: Any, batch: int) -> UnitLosses:
-        """Return what held-out text costs a model, read by all processes."""
+        """Return the loss of a model on held-out text, read by all processes."""
         return gauge.read(
             model, batch=batch, part=self.part, reduce=self.reduce, precision=self.precision
         )
@@ -68,7 +68,7 @@ class Share:
 
 
 def shares(blocks: Blocks, kinds: tuple[str, ...], rows: int) -> list[Share]:
-    """Return what has been read of each source after so many rows."""
+    """Return how much has been read of each source after so many rows."""
     order = blocks.order
     return [
         Share(
@@ -127,7 +127,7 @@ class Curves(TrainerCallback, ExportableState):
         self._loss: float | None = None
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
+        """Return the state that a checkpoint keeps."""
         if self._journal is not None:
             self._journal.settle()
         kept = {kind: cost.nats.tolist() for kind, cost in self.start.items()}
@@ -160,7 +160,7 @@ class Curves(TrainerCallback, ExportableState):
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **others: Any
     ) -> None:
-        """The training loss."""
+        """Write the training loss to the journal."""
         if self._journal is None or not logs or "loss" not in logs:
             return
         self._loss = float(logs["loss"])

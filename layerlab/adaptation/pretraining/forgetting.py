@@ -72,7 +72,7 @@ class BitsPerByteEvaluator:
     """Held-out text of one kind, read again and again, each token predicted once."""
 
     def __init__(self, held: EvalBlocks) -> None:
-        """Find out which document, or else which block, each predicted token is of."""
+        """Find out which document, or else which block, each predicted token belongs to."""
         self.held = held
         parts = [self._part(*one) for one in held.chosen]
         documents = np.concatenate([own for own, _ in parts])
@@ -93,7 +93,7 @@ class BitsPerByteEvaluator:
         reduce: Callable[[Tensor], Tensor] = lambda sums: sums,
         precision: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> UnitLosses:
-        """Read it all, without dropout, and leave the model in the mode it was in.
+        """Read all held-out text without dropout, and restore the mode that the model was in.
 
         Args:
             batch: blocks of a forward pass.
@@ -115,7 +115,7 @@ class BitsPerByteEvaluator:
     def _read(
         self, model: Any, batch: int, part: tuple[int, int], precision: Callable[[], Any]
     ) -> Tensor:
-        """Read nats of each predicted token; those that another process reads are 0."""
+        """Return the nats of each predicted token; those that another process reads are 0."""
         every = list(self.held.batches(batch))
         sizes = [int((rows.targets != IGNORED).sum()) for rows in every]
         found = torch.zeros(sum(sizes), dtype=torch.float64)

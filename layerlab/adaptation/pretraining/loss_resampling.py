@@ -15,7 +15,7 @@ ALONE = ProcessGroup()
 
 
 def draw_hard_batches(losses: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Draw numbers of the batches that are read again, in their order.
+    """Draw the numbers of the batches that are read again, in their order.
 
     p_i = exp(l_i) / sum_j exp(l_j); `count` of them are drawn one after another without
     replacement. The draw is that of the largest l_i + g_i with g_i of a Gumbel distribution, which
@@ -50,7 +50,7 @@ def batch_losses(
     micro: int | None = None,
     place: ProcessGroup = ALONE,
 ) -> np.ndarray:
-    """Return mean nats per token of each batch of an order under a model that stays as it is.
+    """Return the mean nats per token of each batch of an order under a model that is not trained.
 
     l_i = sum_t -log p(t) / (size * block): of batch i, over all tokens t that its blocks predict.
 

@@ -80,7 +80,7 @@ class MixedCorpus:
 def mix_texts(
     words: PreTrainedTokenizerFast, reading: ReplayData, progress: Progress | None = None
 ) -> MixedCorpus:
-    """Mix tokens of both kinds of text, made once and found again.
+    """Mix the tokens of both kinds of text, which are made once and found again.
 
     Documents stand one after another, each after the tokenizer's end of text; blocks are cut from
     that, so their ratio is that of tokens, however long the documents are.
@@ -163,7 +163,7 @@ class Blocks(Dataset[dict[str, Tensor]]):
         return rows
 
     def read(self, blocks: int) -> list[int]:
-        """Read blocks of each source among the first so many rows."""
+        """Count the blocks of each source among the first so many rows."""
         sources, _ = self.order.mixture.turn(self.places[:blocks])
         return np.bincount(sources, minlength=len(self.order.blocks)).tolist()
 

@@ -46,11 +46,11 @@ class Course:
             )
 
     def updates(self, block: int) -> int:
-        """Return the updates of the weights, with blocks of so many tokens."""
+        """Return the number of updates of the weights, with blocks of so many tokens."""
         return max(1, round(self.tokens / (self.batch * block)))
 
     def arguments(self, block: int) -> dict[str, Any]:
-        """Return what Trainer is told of it, where the caller says nothing else."""
+        """Return the arguments that Trainer gets from it where the caller gives no others."""
         return {**step_counts(self.updates(block)), "per_device_train_batch_size": self.batch}
 
 
@@ -84,7 +84,7 @@ class Pretrained:
         return self.change.get(GENERAL)
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything but where it lies."""
+        """Return everything but where the model lies."""
         content = asdict(replace(self, folder=Path())) | {"forgetting": None}
         del content["folder"]
         if self.forgetting is not None:
@@ -92,7 +92,7 @@ class Pretrained:
         return content
 
     def told(self) -> str:
-        """Return lines for a terminal."""
+        """Return the lines that a terminal shows."""
         lines = [f"{self.updates:,} updates, {self.tokens:,} tokens"]
         for one in self.sources:
             again = "; seen more than once" if one.passes > 1 else ""

@@ -51,7 +51,7 @@ def pretrain(
     progress: Progress | None = None,
     **arguments: Any,
 ) -> Pretrained:
-    """Train a causal language model on, in place, on blocks of domain and general text by turns.
+    """Train a causal language model in place on blocks of domain and general text in turn.
 
     No prefix of the blocks strays from the ratio by more than one block, whatever the lengths of
     the documents. The same call goes on from the newest whole checkpoint in `out`, with the blocks
@@ -113,7 +113,7 @@ class Run:
     settings: TrainingArguments
 
     def loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> Any:
-        """Return the part of an update's mean that some of its rows have.
+        """Return the part of an update's mean loss that some of its rows contribute.
 
         Every block is full: an update has batch * block tokens, whoever reads them. A router's own
         loss is added as its model would.
@@ -190,7 +190,10 @@ def _find(run: Run, curves: Curves, watched: Watched, updates: int, out: Path) -
 
 
 def _save(run: Run, trainer: Trainer, found: Pretrained, out: Path, place: ProcessGroup) -> None:
-    """The model under its name once it is whole; all processes take part where it is sharded."""
+    """Save the model under its name once it is whole.
+
+    All processes take part where it is sharded.
+    """
     partial = out / f".{MODEL}.partial"
     trainer.save_model(str(partial))
     if place.first:
@@ -230,7 +233,7 @@ def _choose(run: Run, order: BatchOrder, updates: int, out: Path, place: Process
 
 
 def _plan(text: MixedCorpus, course: Course, reading: ReplayData, block: int) -> dict[str, Any]:
-    """Plan what may not change between two sittings of a run."""
+    """Return the plan that may not change between two sittings of a run."""
     return {
         "text": text.corpus.digest,
         "ratio": list(reading.ratio),

@@ -88,7 +88,7 @@ class Template:
         check_work(lambda: self._render(tried, ""), "the chat template", "two turns")
 
     def written(self, turns: Sequence[Turn], place: str = "a conversation") -> Rendered:
-        """Return a whole conversation.
+        """Return a whole conversation as text.
 
         Raises:
             UserError: the template refuses it, or what the assistant says cannot be told.
@@ -138,7 +138,7 @@ class Template:
         return Rendered(whole, tuple(spans))
 
     def _around(self, turns: Sequence[Turn], number: int, place: str) -> tuple[str, str]:
-        """Return what is written before and after what is said in a turn."""
+        """Return the text before and after the content of a turn."""
         said = "".join(turn.text for turn in turns)
         sign = next(chr(code) for code in PRIVATE if chr(code) not in said)
         text = self._render([*turns[:number], Turn(ASSISTANT, sign)], place)[0]

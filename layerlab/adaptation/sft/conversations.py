@@ -96,7 +96,7 @@ def conversation(row: Mapping[str, Any], place: str = "a row") -> Conversation:
 
 
 def check_conversation(given: Conversation) -> Conversation:
-    """Check the same conversation, if there is something to learn from it.
+    """Return the same conversation if there is something to learn from it.
 
     Raises:
         UserError: a turn is empty, the system speaks late, or no assistant speaks.
@@ -168,7 +168,10 @@ def _system(row: Mapping[str, Any], place: str) -> Iterator[Turn]:
 
 
 def _history(given: Any, place: str) -> list[list[str]]:
-    """Return earlier questions and answers; some files write the list as a text."""
+    """Return the earlier questions and answers.
+
+    Some files write the list as a text.
+    """
     if isinstance(given, str):
         given = _literal(given.strip() or "[]")
     pairs = [] if given is None else given

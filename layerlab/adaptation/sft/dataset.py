@@ -92,7 +92,7 @@ class SFTDataset:
         return content.hexdigest()
 
     def loss(self, model: Any, precision: Callable[[], Any], batch: int) -> dict[str, float]:
-        """Return mean negative log-likelihood of held-out answers, in nats per token, by source."""
+        """Return the mean negative log-likelihood of held-out answers, in nats per token, by source."""
         return {
             one.name: answer_loss(model, one.held, self.collator, precision=precision, batch=batch)
             for one in self.sources
@@ -100,7 +100,7 @@ class SFTDataset:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return what became of the rows, by source."""
+        """Return how the rows were used, by source."""
         return {one.name: asdict(one.tally) for one in self.sources}
 
 
@@ -162,7 +162,9 @@ def answer_loss(
     precision: Callable[[], Any],
     batch: int = 8,
 ) -> float:
-    """Mean negative log-likelihood of the assistant's tokens, each conversation alone in a row.
+    """Return the mean negative log-likelihood of the assistant's tokens.
+
+    Each conversation stands alone in a row.
 
     Unit: nats per token.
 

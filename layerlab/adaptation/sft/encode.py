@@ -31,7 +31,9 @@ class Example:
     ends: tuple[int, ...]
 
     def cut(self, most: int) -> "Example":
-        """Return at most so many tokens: what does not fit whole, from a turn on, is left out.
+        """Return an example of at most so many tokens.
+
+        What does not fit whole, from a turn on, is left out.
 
         Nothing is left where not even the first turn of the assistant fits.
         """
@@ -66,7 +68,7 @@ class Encoder:
         }
 
     def example(self, given: Conversation) -> Example:
-        """Return a conversation in tokens.
+        """Return a conversation as tokens.
 
         Raises:
             UserError: the template refuses it, or cannot tell what the assistant says.
@@ -78,7 +80,7 @@ class Encoder:
         return Example(np.array(ids, np.int32), sides >= 0, ends)
 
     def prompt(self, given: str | Sequence[Turn]) -> list[int]:
-        """Return what a model reads before it answers."""
+        """Return the tokens that a model reads before it answers."""
         turns = (Turn(USER, given),) if isinstance(given, str) else tuple(given)
         hidden, marks = self._hidden(turns)
         return self._encoded(self.template.prompt(hidden), marks)[0]
@@ -91,7 +93,7 @@ class Encoder:
         return last if last in special and special[last].content in self._control else None
 
     def _hidden(self, turns: Sequence[Turn]) -> tuple[tuple[Turn, ...], str]:
-        """The turns with every mark that stands in a text put between two unused characters."""
+        """Hide every mark that stands in a text between two unused characters."""
         said = "".join(turn.text for turn in turns)
         if not any(mark in said for mark in self._control):
             return tuple(turns), ""
@@ -106,7 +108,7 @@ class Encoder:
         return tuple(hidden), left + right
 
     def _encoded(self, rendered: Rendered, marks: str) -> tuple[list[int], np.ndarray]:
-        """Return tokens, and the number of the span that each is in, or -1."""
+        """Return the tokens, and the number of the span that each is in, or -1."""
         whole, plain = _show(rendered, marks)
         cuts = {0, len(whole.text), *(edge for span in (*whole.spans, *plain) for edge in span)}
         ids, sides = list[int](), list[int]()
@@ -126,7 +128,7 @@ class Encoder:
 
 
 def _places(text: str, marks: Sequence[str]) -> list[slice]:
-    """Return where marks stand, the longest first at each place; from the last to the first."""
+    """Return where marks stand: the longest first at each place, from the last to the first."""
     found, at = [], 0
     while at < len(text):
         mark = next((one for one in marks if text.startswith(one, at)), "")
@@ -137,7 +139,7 @@ def _places(text: str, marks: Sequence[str]) -> list[slice]:
 
 
 def _show(rendered: Rendered, marks: str) -> tuple[Rendered, list[tuple[int, int]]]:
-    """Take the unused characters out again: the text, and what stood between them."""
+    """Take the unused characters out again, and return the text and what stood between them."""
     if not marks:
         return rendered, []
     kept, moved, plain, opened = list[str](), [0], list[tuple[int, int]](), 0
@@ -154,7 +156,10 @@ def _show(rendered: Rendered, marks: str) -> tuple[Rendered, list[tuple[int, int
 
 
 def _tokens(machine: Tokenizer, text: str, start: int, end: int) -> list[int]:
-    """Tokens of a part of a text, without the blank that some tokenizers put before a text."""
+    """Return the tokens of a part of a text.
+
+    The blank that some tokenizers put before a text is left out.
+    """
     if start:
         found = machine.encode("\n" + text[start:end], add_special_tokens=False)
         if not any(first < 1 < last for first, last in found.offsets):
@@ -169,7 +174,10 @@ def _number(place: int, spans: Sequence[tuple[int, int]]) -> int:
 
 
 def _bare(machine: Tokenizer) -> Tokenizer:
-    """The same tokenizer without its added tokens: what they are called is text like any other."""
+    """Return the same tokenizer without its added tokens.
+
+    What they are called is text like any other.
+    """
     told = json.loads(machine.to_str())
     told["added_tokens"], told["post_processor"] = [], None
     return Tokenizer.from_str(json.dumps(told))

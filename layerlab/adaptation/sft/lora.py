@@ -32,7 +32,7 @@ class Lora:
 
 
 def add_adapters(model: Any, lora: Lora) -> Any:
-    """Return the model with adapters; its own weights stand still.
+    """Return the model with adapters, its own weights frozen.
 
     Raises:
         UserError: PEFT is not installed, or a module is not there.
@@ -63,13 +63,13 @@ def add_adapters(model: Any, lora: Lora) -> Any:
 
 
 def merge_adapters(model: Any) -> Any:
-    """The model that the adapters were put on, with what they have learned added to its weights."""
+    """Add what the adapters have learned to the weights, and return the plain model."""
     with _calm():
         return model.merge_and_unload()
 
 
 def _linear(model: Any) -> list[str]:
-    """Return the last part of the names of matrices in the blocks."""
+    """Return the last part of the names of the matrices in the blocks."""
     names = {
         name.rpartition(".")[2]
         for name, one in model.named_modules()
@@ -80,7 +80,10 @@ def _linear(model: Any) -> list[str]:
 
 @contextmanager
 def _calm() -> Iterator[None]:
-    """PEFT asks for gradient checkpointing by its old name, and tells of every Conv1D."""
+    """Silence the warnings of PEFT.
+
+    It asks for gradient checkpointing by its old name, and tells of every Conv1D.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

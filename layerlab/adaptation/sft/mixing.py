@@ -160,7 +160,7 @@ def _shares(
 
 
 def _endless(given: Source, seed: int) -> Iterator[int]:
-    """Yield its examples, pass after pass, each in an order of its own."""
+    """Yield the examples pass after pass, each pass in an order of its own."""
     number = 0
     while True:
         order = _generator(seed, given.name, number).permutation(len(given.examples))

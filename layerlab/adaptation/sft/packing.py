@@ -46,7 +46,7 @@ class Collator:
 
 
 def best_fit(lengths: Sequence[int], block: int) -> list[list[int]]:
-    """Share examples out over blocks: each, the longest first, to the fullest block with room.
+    """Assign examples to blocks: each, the longest first, to the fullest block with room.
 
     Best-fit decreasing takes at most 11/9 of the fewest blocks possible, plus 4 (Johnson, 1974).
 

@@ -19,7 +19,7 @@ LENGTHS = (5, 5, 7)
 
 @torch.no_grad()
 def check_separation(model: Any) -> None:
-    """Compare packed with separate once, on a few tokens.
+    """Compare packed and separate conversations once, on a few tokens.
 
     The first of three conversations is exchanged for another one: of the features of the rest no
     bit may change, in any precision. Against each of the rest alone, only rounding may differ,
@@ -56,7 +56,10 @@ def check_separation(model: Any) -> None:
 
 
 def _rounding(logits: Features, seen: float) -> float:
-    """What rounding may change: units of the largest logit, or half of the digits of an effect."""
+    """Return the difference that rounding may make.
+
+    It is some units of the largest logit, or half of the digits of an effect.
+    """
     unit = torch.finfo(logits.dtype).eps
     return max(32 * unit * float(logits.abs().max()), seen * unit**0.5)
 

@@ -74,7 +74,7 @@ class Tuned:
         }
 
     def told(self) -> str:
-        """Return lines for a terminal."""
+        """Return the lines that a terminal shows."""
         lines = [f"{self.updates:,} updates"]
         for name, one in self.sources.items():
             lines.append(
@@ -101,7 +101,7 @@ def tune(
     progress: Progress | None = None,
     **arguments: Any,
 ) -> Tuned:
-    """Train a causal language model, in place, on what the assistant says and on nothing else.
+    """Train a causal language model in place on what the assistant says and on nothing else.
 
     The loss of an update is the mean over all tokens of the assistant in it, however they are
     split over rows, passes and processes. Conversations that share a row have positions of their
@@ -190,7 +190,7 @@ class AnswerLossCallback(TrainerCallback):
 
 
 def mean_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Any:
-    """The part of an update's mean over the assistant's tokens that some of its rows have."""
+    """Return the part of an update's mean over the assistant's tokens from some of its rows."""
     return causal_loss(
         outputs.logits, labels, outputs.logits.shape[-1], num_items_in_batch=num_items_in_batch
     )
@@ -228,7 +228,7 @@ def _arguments(lesson: Lesson, out: Path, given: Mapping[str, Any]) -> TrainingA
 
 
 def _plan(found: SFTDataset, block: int) -> dict[str, Any]:
-    """Plan what may not change between two sittings of a run."""
+    """Return the plan that may not change between two sittings of a run."""
     return {
         "block": block,
         **{name: value for name, value in asdict(found.lesson).items() if name != "block"},

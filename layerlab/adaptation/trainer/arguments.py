@@ -35,7 +35,7 @@ OWN = (
 def trainer_arguments(
     out: Path, own: Mapping[str, Any], given: Mapping[str, Any], *, seed: int
 ) -> TrainingArguments:
-    """Return arguments of Trainer for rows that have an order of their own.
+    """Return the arguments of Trainer for rows that have an order of their own.
 
     Args:
         own: what the stage asks for, where the caller asks for nothing else.
@@ -119,11 +119,11 @@ def check_entries(model: Any, words: PreTrainedTokenizerFast) -> None:
 
 
 def context_of(model: Any) -> int | None:
-    """Return the longest input in tokens, of a model that PEFT may have wrapped."""
+    """Return the longest input in tokens of a model that PEFT may have wrapped."""
     whole = model.get_base_model() if hasattr(model, "get_base_model") else model
     return LoadedModel(name="", source="memory", model=whole, tokenizer=None).context
 
 
 def block_of(model: Any) -> int:
-    """Return tokens of a row where nothing else is asked: the model's context, at most 1024."""
+    """Return the default tokens of a row: the model's context, at most 1024."""
     return min(1024, context_of(model) or 1024)

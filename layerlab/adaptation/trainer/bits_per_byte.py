@@ -92,7 +92,7 @@ class Bits:
         return math.sqrt(count / (count - 1) * math.fsum(squares)) / self.bytes
 
     def told(self) -> str:
-        """Return how it was found, in words."""
+        """Return a description in words of how it was found."""
         before = (
             f"each text after {self.start}"
             if self.start
@@ -105,7 +105,7 @@ class Bits:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain numbers and texts."""
+        """Return the numbers and texts as plain values."""
         return {
             "bits_per_byte": self.bits_per_byte,
             "error": self.error,
@@ -127,7 +127,7 @@ def bits_per_byte(
     context: int | None = None,
     batch: int = 8,
 ) -> Bits:
-    """Return what a causal language model pays for texts, each byte once.
+    """Return the bits per byte of a causal language model on texts, each byte counted once.
 
     bits per byte = sum over tokens of -log2 p(token | those before it in its window) / bytes
 
@@ -217,7 +217,10 @@ class _Reading:
 
 @torch.no_grad()
 def _nats(model: Any, windows: list[_Window]) -> list[float]:
-    """Return what each window costs; shorter ones are filled up behind, where no token looks."""
+    """Return the nats of each window.
+
+    Shorter ones are padded at the end, where no token looks.
+    """
     longest = max(len(window.tokens) for window in windows)
     rows = torch.zeros(len(windows), longest, dtype=torch.long)
     wanted = torch.full((len(windows), longest - 1), IGNORED)
@@ -233,7 +236,7 @@ def _nats(model: Any, windows: list[_Window]) -> list[float]:
 def _costs(
     logits: Float[Tensor, "batch token vocab"], wanted: Tensor
 ) -> Float[Tensor, "batch token"]:
-    """Return nats of each token, in double precision from there on."""
+    """Return the nats of each token, in double precision from there on."""
     wide = torch.promote_types(logits.dtype, torch.float32)
     flat = logits.flatten(0, 1).to(wide)
     costs = cross_entropy(flat, wanted.flatten(), ignore_index=IGNORED, reduction="none")
@@ -246,7 +249,7 @@ def _pools(windows: Iterator[_Window], size: int) -> Iterator[list[_Window]]:
 
 
 def _first(text: str, found: Encoding) -> tuple[int, int]:
-    """Return tokens and bytes of the first character, or of more where its token holds more.
+    """Return the tokens and bytes of the first character, or of more where its token holds more.
 
     The others of its tokens go with the first: a character's bytes count with the first of them.
     """
@@ -257,7 +260,10 @@ def _first(text: str, found: Encoding) -> tuple[int, int]:
 
 
 def _start(words: PreTrainedTokenizerFast) -> int | None:
-    """What stands before a text: what the tokenizer itself puts there, else an end or a begin."""
+    """Return the token that stands before a text.
+
+    It is what the tokenizer itself puts there, else an end or a begin.
+    """
     own = words("a")["input_ids"]
     if own and own[0] == words.bos_token_id:
         return int(own[0])
@@ -266,7 +272,7 @@ def _start(words: PreTrainedTokenizerFast) -> int | None:
 
 
 def _context(model: Any, asked: int | None) -> int:
-    """Return tokens of a window, at most as many as the model has positions."""
+    """Return the tokens of a window, at most as many as the model has positions."""
     config = model.config.get_text_config()
     own = getattr(config, "max_position_embeddings", None) or CONTEXT
     if asked is None:

@@ -21,7 +21,7 @@ PLAN, RESULT, MODEL = "plan.json", "result.json", "model"
 
 
 def check_same_plan(out: Path, plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-    """Keep what a run is begun with, or compare it with what it was begun with.
+    """Keep the plan that a run begins with, or compare with the one it began with.
 
     Args:
         plan: what may not change between two sittings.
@@ -45,7 +45,10 @@ def check_same_plan(out: Path, plan: Mapping[str, Any], arguments: Mapping[str, 
 
 
 def newest_checkpoint(out: Path) -> str | None:
-    """Return the newest checkpoint that was written to its end: its state is written last."""
+    """Return the newest checkpoint that was written to its end.
+
+    Its state is written last.
+    """
     found = []
     for folder in out.glob("checkpoint-*"):
         try:
@@ -90,7 +93,7 @@ class FiniteGradientCallback(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
     ) -> None:
-        """Look at the gradient, which all processes share; float16 passes over some updates.
+        """Check the gradient, which all processes share; float16 skips some updates.
 
         Raises:
             UserError: it is not finite.
@@ -123,14 +126,14 @@ def resume(trainer: Trainer, out: Path, stage: str) -> None:
 
 
 def remember_plan(out: Path, fill: Callable[[Path], None], result: Mapping[str, Any]) -> None:
-    """Write the model, whole or not at all, and then what came of the run."""
+    """Write the model, whole or not at all, and then the result of the run."""
     write_folder(out / MODEL, fill, "model", like=lambda _: True)
     write_file(out / RESULT, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
 @contextmanager
 def _uncached(model: Any) -> Iterator[None]:
-    """Forward passes that keep no keys and values for a generation that never comes."""
+    """Turn off the cache of keys and values, since nothing is generated."""
     config = model.config
     before = getattr(config, "use_cache", None)
     if before is not None:
