@@ -75,7 +75,7 @@ def _attention(attended: AttentionRecord, head: int, words: list[str]) -> dict[s
 
 
 def positions_to_show(attended: AttentionRecord, head: int) -> list[int]:
-    """Return positions to show: all of a short sequence, else those around the largest score.
+    """Return the positions to show: all of a short sequence, else those near the largest score.
 
     Source: Own.
     """
@@ -88,7 +88,7 @@ def positions_to_show(attended: AttentionRecord, head: int) -> list[int]:
 
 
 def _peak(attended: AttentionRecord, head: int) -> tuple[int, int]:
-    """Return row and column of the largest allowed score."""
+    """Return the row and column of the largest allowed score."""
     one, best, place = slice(head, head + 1), -torch.inf, (0, 0)
     for start in range(0, attended.tokens, ROWS):
         rows = slice(start, min(start + ROWS, attended.tokens))

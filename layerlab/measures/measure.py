@@ -152,7 +152,7 @@ class Measure:
         return replace(self, options={**self.options, **read})
 
     def domain(self, name: str) -> Constraint | None:
-        """Return which values an option takes.
+        """Return the values that an option takes.
 
         None where neither a domain nor a default says it.
         """

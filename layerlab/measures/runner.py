@@ -33,10 +33,10 @@ class Silence:
     """A progress that nobody watches."""
 
     def start(self, model: str, steps: int) -> None:
-        """Nothing to show."""
+        """Show nothing."""
 
     def step(self, layer: int | None, measure: str) -> None:
-        """Nothing to show."""
+        """Show nothing."""
 
 
 @dataclass(kw_only=True)
@@ -144,7 +144,7 @@ class _Reader:
         return self.found
 
     def _read_whole(self) -> None:
-        """Measures that run the model themselves."""
+        """Run the measures that run the model themselves."""
         name = self.subject.name
         if not self.runners:
             return
@@ -165,7 +165,7 @@ class _Reader:
                     self.refuse(measure, str(reason))
 
     def _trace(self, tokens: Tensor, read: Callable[[Layer], None]) -> None:
-        """One pass over one sequence for a measure that runs the model itself."""
+        """Trace one sequence once, for a measure that runs the model itself."""
         stack = self.subject.stack
         assert not isinstance(stack, str)
 
@@ -177,7 +177,7 @@ class _Reader:
         trace(self.subject.model, stack, [tokens], give, fronts=self.fronts)
 
     def _read_stored(self) -> None:
-        """Measures of weights, one layer at a time from the files."""
+        """Read the measures of weights, one layer at a time from the files."""
         stack = self.subject.stack
         assert self.subject.folder is not None and not isinstance(stack, str)
         self.progress.start(self.subject.name, len(self.measures) * len(stack.attentions))
@@ -192,7 +192,7 @@ class _Reader:
         self._finish(Trace())
 
     def _read_sequences(self) -> Sequence[Tensor]:
-        """Read all of them; one short look is enough when only weights are read."""
+        """Return all sequences, or a short piece of one when only weights are read."""
         if any(measure.needs != {"weights"} for measure in self.measures):
             return self.sequences
         return [self.sequences[0][:2]]
@@ -239,7 +239,7 @@ class _Reader:
             self.runs[measure.name].notes.setdefault("not applicable", str(reason))
 
     def _weights(self, layer: Layer) -> HeadWeights:
-        """Return the layer's weights in heads, checked once against what the probe heard."""
+        """Return the layer's weights in heads, checked once against what the probe recorded."""
         assert layer.attention is not None and layer.block is not None
         number = layer.attention.layer
         if number not in self.weights:
@@ -285,7 +285,7 @@ class _Reader:
         ]
 
     def _settle(self, measure: Measure, found: Trace) -> None:
-        """Refuse a measure without a row, and keep the remarks of one that has some."""
+        """Refuse a measure without a row, and keep the notes of one that has some."""
         run = self.runs[measure.name]
         if not self.found.rows[measure.name]:
             self.refuse(measure, self._why(measure, found))
@@ -329,7 +329,7 @@ def _rotary(model: nn.Module) -> nn.Module | None:
 
 
 def _weight_faults(subject: LoadedModel) -> list[dict[str, Any]]:
-    """Weights that are not finite, with the layer they belong to (-1: outside the blocks)."""
+    """Return the weights that are not finite, with their layer (-1: outside the blocks)."""
     stack = subject.stack
     prefix = None if isinstance(stack, str) else stack.name + "."
     found = []

@@ -51,7 +51,7 @@ class _Rows:
 
 @one_thread()
 def focus(attended: AttentionRecord, *, dtype: torch.dtype = torch.float32) -> Focus:
-    """Return entropy, sink mass and logit extremes of every head, in one pass over blocks of rows.
+    """Return the entropy, sink mass and logit extremes of every head, in one pass over row blocks.
 
     entropy   = mean over rows i with T_i > 1 keys of  -sum_j A_ij log A_ij / log T_i
     sink_mass = mean_i A_i0
@@ -148,7 +148,10 @@ def _pool(part: AttentionRecord, blocks: list[_Rows]) -> Focus:
 
 
 def _relative(entropy: HeadRows, counts: HeadRows) -> HeadVector:
-    """Mean over the rows with at least two keys of the entropy in units of its largest value."""
+    """Return the mean entropy of the rows in units of its largest value.
+
+    Only rows with at least two keys count.
+    """
     wide = counts > 1
     shares = torch.where(wide, entropy.double() / counts.double().clamp_min(2).log(), 0.0)
     return shares.sum(-1) / wide.sum(-1)

@@ -64,7 +64,7 @@ def normwise(f: Map, x: Tensor, alone: bool) -> float:
 
 
 def mixed(f: Map, x: Hidden) -> float:
-    """Return max_i (|J| |x|)_i / max_i |f_i|, the median of a few tokens; NaN of wide layers.
+    """Return max_i (|J| |x|)_i / max_i |f_i|, the median of a few tokens; NaN for wide layers.
 
     Source: budzinskiy25, section 3.1.
     Unit: none.
@@ -112,7 +112,7 @@ def _row(found: Numbers) -> Row:
 
 
 def components(known: Theory) -> Iterator[tuple[str, Numbers]]:
-    """Yield the condition numbers of what is known of a block.
+    """Yield the condition numbers of the known parts of a block.
 
     Source: Own.
     """
@@ -152,7 +152,7 @@ def _normed(parts: Norm, x: Hidden) -> Numbers:
 
 
 def _sum(x: Hidden, added: Hidden) -> Numbers:
-    """Of x + a in both: J = [I I], whose norm is sqrt(2)."""
+    """Return the condition numbers of x + a in both x and a: J = [I I], whose norm is sqrt(2)."""
     both = torch.cat([x, added], -1)
     value = x + added
     reach = (x.abs() + added.abs()).amax(-1) / value.abs().amax(-1)
@@ -169,7 +169,7 @@ def _scores(x: Hidden, parts: Attention) -> Numbers:
 
 
 def _softmax(x: Hidden, parts: Attention) -> Numbers:
-    """Return the softmax of the rows of every head; a token's number is that of its worst head.
+    """Return the numbers of the softmax of every head's rows; a token's is that of its worst head.
 
     (|J| |s|)_i = p_i ((1 - 2 p_i) |s_i| + p . |s|), and J is symmetric.
     """

@@ -168,7 +168,7 @@ def reliable(tokens: int, width: int) -> bool:
 
 
 def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
-    """Read no rows yet: the tokens join the pool of their layer.
+    """Add the tokens to the pool of their layer; there are no rows yet.
 
     Source: Own.
     """
@@ -177,7 +177,7 @@ def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
 
 
 def close(run: MeasureContext) -> Iterator[Row]:
-    """Yield one row for each layer; each pool is let go when it has been read.
+    """Yield one row for each layer; each pool is released once it has been read.
 
     Source: Own.
     """

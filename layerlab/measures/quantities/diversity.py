@@ -21,7 +21,7 @@ from layerlab.shapes import Hidden, Scalar
 
 
 def diversity(h: Hidden) -> Scalar:
-    """Return distance of the token features from the nearest matrix with equal rows.
+    """Return the distance of the token features from the nearest matrix with equal rows.
 
     d_M(X) = min_x ||X - 1 x^T||_F = ||X - 1 m^T||_F   with   m = mean over tokens
 
@@ -42,7 +42,7 @@ def diversity(h: Hidden) -> Scalar:
 
 
 def relative_residual(h: Hidden) -> Scalar:
-    """Return share of the features that differs between tokens.
+    """Return the share of the features that differs between tokens.
 
     rho(X) = ||JX||_F / ||X||_F
 
@@ -82,7 +82,7 @@ def composite_residual(h: Hidden) -> Scalar:
 
 
 def cosine(h: Hidden) -> Scalar:
-    """Return mean cosine between two different tokens.
+    """Return the mean cosine between two different tokens.
 
     cos(X) = (||sum_i x_i / |x_i| ||^2 - n) / (n (n-1))
 

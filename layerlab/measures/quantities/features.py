@@ -60,7 +60,7 @@ class Chosen:
     places: list[list[tuple[int, int]]]
 
     def of(self, sequence: int) -> list[tuple[int, int, int]]:
-        """Return word, number among those of the word, and position, of what lies in a sequence."""
+        """Return (word, occurrence, position) for every chosen token of a sequence."""
         return [
             (word, number, position)
             for word, places in enumerate(self.places)
@@ -88,7 +88,7 @@ class Cloud:
 
 
 def choice(sequences: Sequence[Tensor], words: int, points: int, skip: int) -> Chosen:
-    """Return the most frequent tokens, and up to so many occurrences of each, evenly spread.
+    """Return the most frequent tokens and a limited number of occurrences of each, evenly spread.
 
     Source: pangu23, section 5.2.
 
@@ -117,7 +117,7 @@ def _spread(places: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
 
 
 def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
-    """Read no rows yet: the tokens join the cloud of their layer.
+    """Add the tokens to the cloud of their layer; there are no rows yet.
 
     Source: Own.
     """
@@ -133,7 +133,7 @@ def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
 
 
 def close(run: MeasureContext) -> Iterator[Row]:
-    """Yield one row for each layer, and its points into the picture; each cloud is then let go.
+    """Yield one row for each layer, with its points for the picture; each cloud is then released.
 
     Source: Own.
 

@@ -45,7 +45,7 @@ SINKS = "attention sinks take probability, so its rows do not sum to 1"
 
 
 def contraction(attended: AttentionRecord, *, exact: bool = False) -> HeadVector:
-    """Return the factor by which a head's attention can at most scale the diversity of its values.
+    """Return the largest factor by which a head's attention can scale its values' diversity.
 
     sqrt(lambda) = ||(I - e e^T) A||_2   with   e = (1, ..., 1) / sqrt(n)
 
@@ -102,7 +102,7 @@ def spectral_bound(matrix: Float[Tensor, "*batch row column"]) -> Float[Tensor, 
 def attention_bound(
     contractions: HeadVector, values: HeadVector, output: Scalar
 ) -> tuple[Scalar, Scalar]:
-    """Return Theorem 2, as the source has it and with each head's own constants.
+    """Return the bound of Theorem 2, as the source has it and with each head's own constants.
 
     d_M(MSA(Z)) <= sqrt(lambda H) s v1 d_M(Z),   lambda = max_h lambda_h,  s = max_h s_h
     d_M(MSA(Z)) <= sqrt(sum_h lambda_h s_h^2) v1 d_M(Z)
@@ -184,7 +184,7 @@ _CONSTANTS: dict[str, Callable[[Layer, Sublayer], Constants]] = {
 
 
 def _constants(layer: Layer, name: str, run: MeasureContext) -> Constants:
-    """Read from the first sequence that comes by, and kept for the others."""
+    """Compute the constants from the first sequence, and keep them for the others."""
     key = (layer.layer, name)
     if key not in run.memory:
         try:
@@ -199,7 +199,7 @@ def _constants(layer: Layer, name: str, run: MeasureContext) -> Constants:
 
 
 def _bounds(layer: Layer, name: str, constants: Constants, exact: bool) -> dict[str, float]:
-    """Return the columns that a theorem gives, NaN where it does not speak."""
+    """Return the columns that a theorem gives, NaN where it does not apply."""
     columns = dict.fromkeys(("bound", "sharp", "factor", "contraction"), nan)
     if name == "attention" and layer.attention is not None and layer.attention.sums_to_one:
         contractions = contraction(layer.attention, exact=exact)
@@ -216,7 +216,10 @@ def _bounds(layer: Layer, name: str, constants: Constants, exact: bool) -> dict[
 
 
 def _floor(sublayer: Sublayer, size: float, spread: float) -> float:
-    """The gain that rounding alone can make, in a sublayer whose tokens are `spread` apart."""
+    """Return the gain that rounding alone can make.
+
+    The tokens of the sublayer are `spread` apart.
+    """
     entered, left = sublayer.entered.double(), sublayer.left.double()
     tokens, width = entered.shape
     reach = size * sqrt(tokens) * float(entered.norm(dim=1).max())

@@ -45,7 +45,7 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
 
 
 def _gradients(run: Emulation, tokens: Tensor) -> Gradients:
-    """Return the gradients of the mean next-token loss, in all parameters."""
+    """Return the gradients of the mean next-token loss with respect to all parameters."""
     model: Any = run.model
     wanted = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
     before = [parameter.requires_grad for parameter in wanted]
@@ -63,7 +63,7 @@ def _gradients(run: Emulation, tokens: Tensor) -> Gradients:
 
 
 def layer_of(name: str, stack: str, blocks: int) -> int:
-    """Where a parameter stands: 0 before the blocks, then the blocks from 1, then what follows.
+    """Return the layer of a parameter: 0 before the blocks, the blocks from 1, then what follows.
 
     Source: Own.
     """

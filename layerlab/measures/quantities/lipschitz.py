@@ -58,7 +58,7 @@ class Ritz:
 def largest_singular(
     forward: Map, adjoint: Map, start: Vector, *, steps: int, tolerance: float
 ) -> Ritz:
-    """Return largest singular value of a linear map known only by its products.
+    """Return the largest singular value of a linear map known only by its products.
 
     J V_k = U_k B_k   and   J^T U_k = V_k B_k^T + beta_k v_{k+1} e_k^T
     value = ||[B_k, beta_k e_k]||_2
@@ -141,7 +141,7 @@ def _check_transposed(product: Tensor, length: Tensor, size: Tensor) -> None:
 def local_lipschitz(
     rerun: Map, stream: Hidden, *, steps: int = 4, tolerance: float = 0.01, seed: int = 0
 ) -> Ritz:
-    """Return largest singular value of a block's Jacobian at one input, all tokens together.
+    """Return the largest singular value of a block's Jacobian at one input, all tokens together.
 
     local = max_D ||J D||_F / ||D||_F,   J D = d/dt f(X + t D) at t = 0
 
@@ -185,7 +185,7 @@ def local_lipschitz(
 
 
 def _reverse_twice(rerun: Map, stream: Hidden) -> tuple[Map, Map]:
-    """Return j v as the derivative of the linear map u -> J^T u: one forward per product."""
+    """Return J v as the derivative of the linear map u -> J^T u: one forward pass per product."""
     point = stream.detach().clone().requires_grad_(True)
     image = rerun(point)
     dual = torch.zeros_like(image, requires_grad=True)
@@ -197,7 +197,10 @@ def _reverse_twice(rerun: Map, stream: Hidden) -> tuple[Map, Map]:
 
 
 def _forward_and_reverse(rerun: Map, stream: Hidden) -> tuple[Map, Map]:
-    """J v by forward mode, which runs the block anew each time: for blocks with one derivative."""
+    """Return J v by forward mode, which runs the block anew each time.
+
+    It serves blocks with one derivative.
+    """
     point = stream.detach().clone().requires_grad_(True)
     image = rerun(point)
     return (
@@ -217,7 +220,7 @@ def _flat(product: Map, like: Hidden) -> Map:
 
 
 def spectral_norm(matrix: Matrix) -> float:
-    """Return largest singular value of a weight matrix, by products with it.
+    """Return the largest singular value of a weight matrix, by products with it.
 
     Accurate to six digits.
 
@@ -244,7 +247,7 @@ def spectral_norm(matrix: Matrix) -> float:
 
 
 def weight_product(matrices: Mapping[str, Tensor]) -> float:
-    """Weight product of the spectral norms of a block's matrices, of experts the largest.
+    """Return the product of the spectral norms of a block's matrices; of experts, the largest.
 
     weights = prod_W ||W||_2
 
@@ -314,7 +317,10 @@ def _local(layer: Layer, run: MeasureContext) -> Ritz:
 
 
 def _memory_gib(layer: Layer) -> float:
-    """Return what the graph keeps of attention: unlike a fused forward it stores the scores."""
+    """Return the memory in GiB that the graph keeps of attention, whose scores it stores.
+
+    A fused forward does not store them.
+    """
     if layer.attention is None or layer.entered is None:
         return 0.0
     scores = layer.attention.heads * layer.attention.tokens * layer.attention.keys

@@ -31,7 +31,7 @@ FREE = "no norm in front of attention bounds what it reads"
 
 
 def factored_spectrum(query: QueryWeights, key: KeyWeights) -> Spectrum:
-    """Return singular values of W_k^T W_q of every head, largest first, by its factors.
+    """Return the singular values of every head's W_k^T W_q, largest first, by its factors.
 
     sigma(W_k^T W_q) = sigma(R_k R_q^T)   with   W_q^T = Q_q R_q,  W_k^T = Q_k R_k
 
@@ -60,12 +60,12 @@ def factored_spectrum(query: QueryWeights, key: KeyWeights) -> Spectrum:
 
 
 def _triangle(weight: Tensor) -> Tensor:
-    """Return r of W^T = Q R, head by head: one head at a time stays in the processor's cache."""
+    """Return R of W^T = Q R, head by head: one head at a time stays in the processor's cache."""
     return torch.stack([torch.linalg.qr(head.mT, mode="r").R for head in weight])
 
 
 def absolute_norm(query: QueryWeights, key: KeyWeights) -> HeadVector:
-    """Return largest singular value of |W_k|^T |W_q|, absolute values entry by entry.
+    """Return the largest singular value of |W_k|^T |W_q|, absolute values entry by entry.
 
     It is what relative rounding errors of the scores grow by; never below that of W_k^T W_q.
 
@@ -76,7 +76,7 @@ def absolute_norm(query: QueryWeights, key: KeyWeights) -> HeadVector:
 
 
 def score_bound(weights: HeadWeights, *, differences: bool = False) -> HeadVector:
-    """Score the largest score that a head can give, whatever its input.
+    """Return the largest score that a head can give, whatever its input.
 
     M = [(Gamma sqrt(d) + |beta|) sigma_q + |b_q|] [(Gamma sqrt(d) + |beta|) sigma_k + |b_k|] s
 
@@ -100,7 +100,10 @@ def score_bound(weights: HeadWeights, *, differences: bool = False) -> HeadVecto
 
 
 def _reach(weights: HeadWeights, part: str, sharp: bool) -> Tensor:
-    """How long a head's query or key can be (without what is common to all keys, if `sharp`)."""
+    """Return the largest length of a head's query or key.
+
+    If `sharp`, without what is common to all keys.
+    """
     weight = _exact(getattr(weights, part))
     gain, shift = (getattr(weights, f"{part}_{name}") for name in ("gain", "shift"))
     if gain is not None:
@@ -127,12 +130,15 @@ def _normed_reach(weight: Tensor, gain: Tensor, shift: Tensor | None) -> Tensor:
 
 
 def _exact(weight: Tensor) -> Tensor:
-    """Return the exact in float64, which not every accelerator has."""
+    """Return the weight in float64 on the CPU: not every accelerator has float64."""
     return weight.cpu().double()
 
 
 def _norm(weight: Tensor) -> Tensor:
-    """Spectral norm of every head's matrix: a Gram matrix is exact enough for the largest value."""
+    """Return the spectral norm of every head's matrix.
+
+    A Gram matrix is exact enough for the largest value.
+    """
     gram = weight @ weight.mT
     finite = gram.isfinite().all(-1).all(-1)
     largest = torch.linalg.eigvalsh(torch.where(finite[:, None, None], gram, 0.0))[:, -1]
@@ -142,7 +148,7 @@ def _norm(weight: Tensor) -> Tensor:
 def prenorm_bound(
     scores: HeadVector, tokens: int, *, window: int | None = None, causal: bool = True
 ) -> HeadVector:
-    """Return upper bound on the spectral norm of an attention matrix whose scores are at most M.
+    """Return an upper bound on the spectral norm of an attention matrix with scores of at most M.
 
     causal:      sqrt( sum_{i=1}^n 1 / (1 + (i-1) e^{-2M}) )
     window w:    sqrt( max_j sum_{i=j}^{min(n, j+w-1)} 1 / (1 + (min(i, w)-1) e^{-2M}) )
@@ -183,7 +189,9 @@ def _rows_sum(odds: float, tokens: int, span: int) -> Tensor:
 
 
 def printed_bound(weights: HeadWeights, tokens: int) -> HeadVector:
-    """The pre-norm bound as spectral25 prints it: no mask, no biases, scores scaled by sqrt(d).
+    """Return the pre-norm bound as spectral25 prints it.
+
+    No mask, no biases, scores scaled by sqrt(d).
 
     sqrt( n / (1 + (n-1) e^{-2M}) )   with   M = Gamma^2 sigma_q sigma_k sqrt(d)
 

@@ -38,7 +38,7 @@ Errors = Float[Tensor, " token"]
 
 
 def error(seen: Hidden, exact: Hidden) -> Errors:
-    """Return how far each token's features are from what they should be, relative to their norm.
+    """Return how far each token's features are from the exact ones, relative to their norm.
 
     e_t = ||seen_t - exact_t||_2 / ||exact_t||_2
 
@@ -68,7 +68,7 @@ def divergence(seen: Hidden, exact: Hidden) -> Errors:
 def _predict(
     whole: ModelContext, again: Reruns, name: str, reasons: dict[str, str]
 ) -> dict[str, list[float]]:
-    """What is predicted and what is bounded, NaN with a reason where nothing can be said."""
+    """Predict and bound the errors; NaN with a reason where that is not possible."""
     found = {}
     for column, kind in FORETOLD.items():
         whole.step(f"{name}, {column}")
@@ -81,7 +81,7 @@ def _predict(
 
 
 def apriori(whole: ModelContext, tokens: Tensor, names: Sequence[str]) -> dict[str, list[float]]:
-    """Return Theorem 4.30 at the first tokens of a sequence: its bound behind each block.
+    """Return the bound of Theorem 4.30 behind each block, at the first tokens of a sequence.
 
     NaN in front of them, behind a block of which the theorem does not speak, and for formats that
     are no plain floating point. Weights count as exact.
@@ -110,7 +110,7 @@ def apriori(whole: ModelContext, tokens: Tensor, names: Sequence[str]) -> dict[s
 
 
 def _rows(whole: ModelContext, names: Sequence[str]) -> dict[str, Any]:
-    """Return rows of both measures: one set of runs gives the stream and the logits."""
+    """Return the rows of both measures: one set of runs gives the stream and the logits."""
     key = ("rounding", tuple(names))
     if key in whole.memory:
         return whole.memory[key]
@@ -179,13 +179,13 @@ def _logits(again: Reruns, seen: Tensor) -> Row:
 
 
 def _loss(logits: Tensor, tokens: Tensor) -> float:
-    """Return mean next-token loss in nats."""
+    """Return the mean next-token loss in nats."""
     chances = torch.log_softmax(logits[:-1].double(), -1)
     return float(-chances.gather(-1, tokens[1:, None]).mean())
 
 
 def _overflow(run: MeasureContext, rows: Iterable[Row], column: str) -> None:
-    """Say which formats overflowed: their errors are not numbers."""
+    """Report which formats overflowed: their errors are not numbers."""
     for name in dict.fromkeys(row["format"] for row in rows if not isfinite(row[column])):
         run.notes[f"overflow {name}"] = (
             f"{name} overflows: what it computes is not finite, and its error is left out"
@@ -213,7 +213,7 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
 
 
 def _vacuous(rows: Sequence[Row]) -> str:
-    """Return the vacuous from which layer on the running bound says nothing."""
+    """Return from which layer on the running bound says nothing."""
     empty = [row["layer"] for row in rows if row["running"] >= VACUOUS]
     endless = [row["layer"] for row in rows if row["running"] == inf]
     if not empty:

@@ -204,7 +204,10 @@ def read(whole: ModelContext, run: MeasureContext) -> Iterator[Row]:
 
 
 def _keep(found: Saliency, most: int) -> list[int]:
-    """All positions of a short prompt, else those with the largest share of a layer's saliency."""
+    """Return the positions to keep.
+
+    All of a short prompt, else those with the largest share of a layer's saliency.
+    """
     length = len(found.prompt.tokens)
     if length <= most:
         return list(range(length))
@@ -229,7 +232,7 @@ def _remarks(asked: Prompt, kept: int) -> dict[str, str]:
 def _picture(
     subject: LoadedModel, found: Saliency, positions: list[int], words: list[str], quantity: str
 ) -> dict[str, Any]:
-    """Return the maps of token x bin, as bytes, and what was asked and answered."""
+    """Return the maps of token x bin, as bytes, with the question and the answer."""
     readings = list(found.layers.values())
     bins = min(reading.image.shape[1] for reading in readings)
     layers, bins = room(list(found.layers), len(positions), bins)
@@ -268,7 +271,7 @@ def _picture(
 def _token(
     subject: LoadedModel, logits: Tensor, token: int | None, whole: str | None = None
 ) -> dict[str, Any] | None:
-    """Return a token with what the model thinks of it, and the word that it begins."""
+    """Return a token with what the model predicts of it, and the word that it begins."""
     if token is None:
         return None
     (word,) = alone(subject, torch.tensor([token]))

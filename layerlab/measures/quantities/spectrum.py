@@ -41,7 +41,7 @@ class Spectrum:
 def spectrum(
     attended: AttentionRecord, *, dtype: torch.dtype = torch.float32, dense: int = DENSE_TOKENS
 ) -> Spectrum:
-    """Return norms of the attention matrix A of every head, from products with A alone.
+    """Return the norms of every head's attention matrix A, from products with A alone.
 
     ||A||_2 = max ||A x|| / ||x||,   ||J A||_2   with   J = I - e e^T,   e = (1, ..., 1) / sqrt(n)
 
@@ -92,7 +92,7 @@ def spectrum(
 
 @lru_cache(maxsize=256)
 def uniform_norm(tokens: int, keys: int, causal: bool = True) -> float:
-    """Return spectral norm of the attention that weighs every allowed key alike.
+    """Return the spectral norm of the attention that weighs every allowed key alike.
 
     C_ij = 1 / (keys that row i may use); with a causal rule and n keys the Cesaro matrix
 
@@ -117,7 +117,10 @@ def uniform_norm(tokens: int, keys: int, causal: bool = True) -> float:
 
 
 def _back(image: Tensor, keys: int) -> Tensor:
-    """The transpose of a cumulative sum: every key receives from its own row and all later ones."""
+    """Apply the transpose of a cumulative sum.
+
+    Every key receives from its own row and all later ones.
+    """
     later = image.flip(-1).cumsum(-1).flip(-1)
     return torch.cat([later[:, :1].expand(-1, keys - image.shape[1]), later], -1)
 

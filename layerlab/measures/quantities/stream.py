@@ -24,7 +24,7 @@ OUTLIER = 6.0
 
 
 def norm(h: Hidden) -> Scalar:
-    """Return mean length of a token.
+    """Return the mean length of a token.
 
     mean_i ||x_i||_2
 
@@ -39,7 +39,7 @@ def norm(h: Hidden) -> Scalar:
 
 
 def share(branch: Hidden, stream: Hidden) -> Scalar:
-    """Return mean length of what a branch adds, relative to the token it is added to.
+    """Return the mean length of what a branch adds, relative to the token it is added to.
 
     mean_i ||b_i||_2 / ||x_i||_2
 
@@ -61,7 +61,7 @@ def share(branch: Hidden, stream: Hidden) -> Scalar:
 
 
 def alignment(branch: Hidden, stream: Hidden) -> Scalar:
-    """Return mean cosine between what a branch adds and the token it is added to.
+    """Return the mean cosine between what a branch adds and the token it is added to.
 
     mean_i b_i . x_i / (||b_i||_2 ||x_i||_2)
 
@@ -116,7 +116,7 @@ def median(h: Hidden) -> Scalar:
 
 
 def massive(h: Hidden) -> Scalar:
-    """Return number of massive activations.
+    """Return the number of massive activations.
 
     |{(i, j): |x_ij| > 100 and |x_ij| > 1000 median |x|}|
 
@@ -133,7 +133,7 @@ def massive(h: Hidden) -> Scalar:
 
 
 def outliers(h: Hidden) -> Scalar:
-    """Return number of entries that 8-bit matrix products must treat apart.
+    """Return the number of entries that 8-bit matrix products must treat apart.
 
     |{(i, j): |x_ij| >= 6}|
 
@@ -154,7 +154,7 @@ def _count(chosen: Bool[Tensor, "token width"], size: Hidden) -> Scalar:
 
 
 def _lengths(wide: Hidden) -> TokenVector:
-    """Return token lengths of float64 features, also of those whose squares leave the range."""
+    """Return the token lengths of float64 features, also of those whose squares leave the range."""
     largest = wide.abs().amax(1)
     scale = torch.where(largest == 0, 1.0, largest)
     return torch.linalg.vector_norm(wide / scale[:, None], dim=1) * scale

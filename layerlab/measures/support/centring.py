@@ -23,7 +23,7 @@ def precise(h: Hidden) -> Hidden:
 
 
 def centre(h: Hidden) -> Hidden:
-    """Centre features minus their mean over tokens, in float64.
+    """Subtract the mean over tokens from the features, in float64.
 
     JX = (I - e e^T) X   with   e = (1, ..., 1) / sqrt(n)
 
@@ -39,7 +39,7 @@ def centre(h: Hidden) -> Hidden:
 
 
 def gram_eigenvalues(m: Matrix) -> Vector:
-    """Return squared singular values of a matrix, the largest first, in float64.
+    """Return the squared singular values of a matrix, the largest first, in float64.
 
     lambda_i = sigma_i(M)^2, the eigenvalues of M^T M or of M M^T, whichever is smaller
 
@@ -87,7 +87,7 @@ class Pool:
             self._fold()
 
     def eigenvalues(self) -> Vector:
-        """Return eigenvalues of the second moments about the mean, the largest first.
+        """Return the eigenvalues of the second moments about the mean, the largest first.
 
         Source: Own.
         """
@@ -130,5 +130,5 @@ def _spectrum(gram: Matrix, size: int) -> Vector:
 
 
 def _flat(m: Matrix, largest: Scalar) -> Vector:
-    """Return the spectrum of zeros is zeros; that of what is not finite is NaN."""
+    """Return a spectrum of zeros for a matrix of zeros, and NaN for one that is not finite."""
     return m.new_full((min(m.shape),), 0.0 if largest == 0 else NAN)

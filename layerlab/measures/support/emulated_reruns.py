@@ -23,7 +23,7 @@ DOMAINS = {"formats": Constraint(kind=str)}
 
 
 def formats(run: MeasureContext) -> list[str]:
-    """Return the formats that were asked for, by name.
+    """Return the requested formats, by name.
 
     Source: Own.
 
@@ -34,7 +34,7 @@ def formats(run: MeasureContext) -> list[str]:
 
 
 def parse_formats(given: str | Iterable[str]) -> list[str]:
-    """Parse formats with commas, each looked up and kept once, as it was spelled first.
+    """Parse formats between commas, each looked up and kept once, as it was spelled first.
 
     Source: Own.
 
@@ -71,12 +71,14 @@ class Reruns:
         return forward(self.model, self.tokens)
 
     def emulated(self, format: str, mode: str) -> list[Tensor]:
-        """Return the same as `true`, in a format."""
+        """Return the same outputs as `true`, in a format."""
         run = Emulation(self.model, regime(format, mode))
         return [one[0] for one in outputs(run, self.call, self.blocks)]
 
     def foretold(self, format: str, kind: str) -> list[float]:
-        """Errors as they are predicted ("sampled", "variance") or bounded, at the places of `true`.
+        """Return the predicted or bounded errors, at the places of `true`.
+
+        `kind` is "sampled" or "variance" for a prediction.
 
         The mean over the tokens of the norm of what is expected, over the norm of the features.
 
@@ -124,7 +126,10 @@ def reruns(whole: ModelContext, tokens: Tensor) -> Reruns:
 
 @contextmanager
 def _giving(model: nn.Module, block: nn.Module) -> Iterator[list[nn.Module]]:
-    """The module whose very output the block is called with, once it was."""
+    """Find the module whose very output the block is called with.
+
+    The list is filled once the block was called.
+    """
     last: list[tuple[nn.Module, Any]] = []
     found: list[nn.Module] = []
 

@@ -19,7 +19,7 @@ Binned = Float[Tensor, "token bin"]
 
 
 def bin_channels(gradient: Hidden, bins: int) -> Binned:
-    """Bin mean saliency of neighbouring channels, in bins whose sizes differ by 1 at most.
+    """Average the saliency of neighbouring channels, in bins whose sizes differ by 1 at most.
 
     Source: Own.
     Unit: that of the saliency.
@@ -35,7 +35,9 @@ def bin_channels(gradient: Hidden, bins: int) -> Binned:
 
 
 def room(layers: Sequence[int], tokens: int, bins: int) -> tuple[list[int], int]:
-    """Which layers, at how many bins, fit into a picture: all of them, or some, evenly spaced.
+    """Return which layers, at how many bins, fit into a picture.
+
+    All of them, or some, evenly spaced.
 
     Source: Own.
 
@@ -53,7 +55,7 @@ def room(layers: Sequence[int], tokens: int, bins: int) -> tuple[list[int], int]
 
 
 def pack_bytes(image: Tensor, peak: float) -> str:
-    """Pack square roots as shares of that of the largest value: bytes by row, deflated, in base64.
+    """Pack square roots as shares of the largest value's: bytes by row, deflated, in base64.
 
     Source: Own.
 

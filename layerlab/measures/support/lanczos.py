@@ -81,7 +81,7 @@ def dense(matrix: Attentions) -> tuple[Block, ...]:
 
 
 def profile(blocks: Iterable[Block], keys: int) -> Profile:
-    """Return column sums, column norms and row sums of non-negative matrices, in one pass.
+    """Return the column sums, column norms and row sums of non-negative matrices, in one pass.
 
     Source: Own.
     """
@@ -111,7 +111,9 @@ def profile(blocks: Iterable[Block], keys: int) -> Profile:
 def gram(
     blocks: Iterable[Block], vectors: Vectors, shift: Energies
 ) -> tuple[Vectors, Energies, Energies]:
-    """A^T y, ||y||^2 and sum(y), y = A x - shift, for several x in one pass over the rows of A.
+    """Return A^T y, ||y||^2 and sum(y) with y = A x - shift.
+
+    For several x in one pass over the rows of A.
 
     With shift = mean(A x) this is A^T J A x with J = I - e e^T, and e = (1, ..., 1) / sqrt(n).
 
@@ -128,7 +130,7 @@ def gram(
 
 
 def _image(block: Block, vectors: Tensor) -> Tensor:
-    """Return a x, summed in chunks: that keeps the worst rounding of long rows small."""
+    """Return A x, summed in chunks: that keeps the worst rounding of long rows small."""
     chunks = zip(vectors.split(CHUNK, -1), block.entries.mT.split(CHUNK, -2), strict=True)
     first, *rest = (vector @ entries for vector, entries in chunks)
     return sum(rest, start=first)
@@ -255,7 +257,10 @@ class Perron:
         self.upper = torch.minimum(self.upper, (quotient / self._above).sqrt())
 
     def _raised(self, vector: Tensor) -> Tensor:
-        """The vector scaled to a maximum of 1, and positive wherever a column is not zero."""
+        """Scale the vector to a maximum of 1.
+
+        It is positive wherever a column is not zero.
+        """
         largest = vector.amax(-1, keepdim=True)
         scaled = vector / torch.where(largest == 0, 1.0, largest)
         floor = torch.finfo(vector.dtype).tiny ** 0.5
@@ -297,7 +302,7 @@ class Ritz:
 
 
 def _error(values: Tensor, residual: Tensor) -> Tensor:
-    """Return estimated relative error of the largest Ritz value."""
+    """Return the estimated relative error of the largest Ritz value."""
     largest = values[:, -1]
     gap = largest - values[:, -2] if values.shape[1] > 1 else largest
     error = torch.minimum(residual, residual.square() / gap.clamp_min(1e-300))

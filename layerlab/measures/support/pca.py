@@ -76,7 +76,7 @@ def components(pool: Pool) -> Components:
 
 
 def coordinates(h: Hidden, found: Components) -> Points:
-    """Return where tokens lie in the space of the three directions.
+    """Return the coordinates of tokens in the space of the three directions.
 
     c_ti = v_i . (x_t - m)
 

@@ -108,7 +108,7 @@ def _same(found: Tensor, given: Tensor) -> bool:
 
 
 def _norm(block: nn.Module, x: Hidden, y: Hidden) -> Norm | None:
-    """Return the norm of the block that makes y of x; none where y is x."""
+    """Return the norm of the block that makes y of x; None where y is x."""
     if _same(x, y):
         return None
     for module in block.modules():
@@ -181,7 +181,7 @@ def _wide(value: Tensor | None) -> Tensor | None:
 
 
 def _tables(model: nn.Module, x: Hidden) -> tuple[Tensor | None, Tensor | None]:
-    """Return cosines and sines of the model's rotary positions, one row per token."""
+    """Return the cosines and sines of the model's rotary positions, one row per token."""
     rotary = next((one for one in model.modules() if hasattr(one, "attention_scaling")), None)
     if rotary is None:
         return None, None
@@ -224,7 +224,7 @@ def _candidates(maps: tuple[Any, ...], width: int) -> Iterator[FeedForward]:
 
 
 def _linears(block: nn.Module, width: int) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield weights (out, in) and biases of the linear maps that are not in its attention."""
+    """Yield the weights (out, in) and biases of the linear maps that are not in its attention."""
     for path, module in block.named_modules():
         if _ATTENTION.search(path) or not isinstance(module, nn.Linear | Conv1D):
             continue

@@ -47,7 +47,7 @@ class Prompt:
 
 
 def check(options: Mapping[str, Any]) -> None:
-    """Refuse what no model can be asked.
+    """Refuse a question that no model can answer.
 
     Source: Own.
 
@@ -127,7 +127,10 @@ def _tokens(subject: LoadedModel, text: str) -> Tensor:
 
 
 def _going_on(subject: LoadedModel, text: str) -> Tensor:
-    """The tokens of a text that goes on: what a tokenizer sets behind the end is left out."""
+    """Return the tokens of an unfinished text.
+
+    What a tokenizer sets behind the end is left out.
+    """
     if subject.tokenizer is None:
         raise UserError(
             f"{subject.name} has no tokenizer to read the text of a saliency with; ask about the "
@@ -185,7 +188,7 @@ def _first(subject: LoadedModel, kind: str, whole: str, word: tuple[int, ...]) -
 
 
 def earlier(prompt: Prompt) -> list[int]:
-    """Return positions up to the one asked at that belong to an earlier occurrence of the target.
+    """Return the positions, up to the one asked about, in earlier occurrences of the target.
 
     Source: Own.
     """

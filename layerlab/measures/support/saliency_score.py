@@ -14,7 +14,7 @@ Vocabulary = Float[Tensor, " vocab"]
 def objective(
     logits: Vocabulary, target: int, foil: int | None = None, *, probability: bool = False
 ) -> Scalar:
-    """Return what is differentiated: how much the model is for a token, or for it against a rival.
+    """Return what is differentiated: the score of a token, or its lead over a rival.
 
     z_target,  or  log softmax(z)_target;  with a foil  z_target - z_foil  in both cases
 
@@ -31,7 +31,9 @@ def objective(
 
 
 def absolute(gradient: Hidden) -> TokenVector:
-    """Sum of the saliency over channels: the most that a change of every feature by 1 could do.
+    """Return the sum of the saliency over channels.
+
+    The most that a change of every feature by 1 could do.
 
     L1_t = sum_c |g_tc|
 
@@ -44,7 +46,7 @@ def absolute(gradient: Hidden) -> TokenVector:
 
 
 def euclidean(gradient: Hidden) -> TokenVector:
-    """Return length of a token's gradient: the most that a change of length 1 could do.
+    """Return the length of a token's gradient: the most that a change of length 1 could do.
 
     L2_t = sqrt(sum_c g_tc^2)
 
@@ -55,7 +57,9 @@ def euclidean(gradient: Hidden) -> TokenVector:
 
 
 def product(stream: Hidden, gradient: Hidden) -> TokenVector:
-    """Input x gradient: what the target would lose, to first order, were the token's features 0.
+    """Return input x gradient.
+
+    What the target would lose, to first order, were the token's features 0.
 
     P_t = sum_c x_tc g_tc
 
@@ -69,7 +73,7 @@ def product(stream: Hidden, gradient: Hidden) -> TokenVector:
 
 
 def alikeness(stream: Hidden) -> TokenVector:
-    """Return mean cosine of each token with the others.
+    """Return the mean cosine of each token with the others.
 
     Its mean over tokens is that of `diversity`.
 

@@ -66,7 +66,7 @@ class Linear:
 
 
 def rounding(dtype: torch.dtype, terms: int, scores: float = 0.0) -> float:
-    """Return what rounding may move an output by, relative to the size of what was summed.
+    """Return how far rounding may move an output, relative to the size of what was summed.
 
     lambda (sqrt(8) u + sqrt(terms) (1 + scores) u_32),   lambda = 8
 
@@ -115,7 +115,7 @@ def attention_fit(attended: AttentionRecord, weights: HeadWeights, sublayer: Sub
 
 
 def feedforward_fit(block: nn.Module, sublayer: Sublayer) -> FeedForward | None:
-    """The two linear maps of the block and the activation that give the sublayer's output, if any.
+    """Return the two linear maps and the activation that give the sublayer's output, if any.
 
     Where the data cannot tell two activations apart, the one with the larger constant is taken.
 

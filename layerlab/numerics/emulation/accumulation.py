@@ -13,7 +13,7 @@ Round = Callable[[Tensor], Tensor]
 
 
 def multiply_groups(left: Tensor, right: Tensor, ends: Tensor | None) -> Tensor:
-    """Multiply products by group, as mixtures of experts compute them.
+    """Multiply by group, as mixtures of experts do.
 
     PyTorch's own operation knows no float64.
 

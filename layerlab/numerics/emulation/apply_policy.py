@@ -60,7 +60,7 @@ class Kept:
 
 
 def find_kept(model: nn.Module, policy: Policy) -> Kept:
-    """Find look up what a policy keeps.
+    """Look up what a policy keeps.
 
     Source: Own.
 
@@ -90,7 +90,7 @@ def find_kept(model: nn.Module, policy: Policy) -> Kept:
 
 
 def _check_entries(entries: list[str]) -> None:
-    """Refuse operations, which places have but policies do not."""
+    """Refuse operations: places have them, policies do not."""
     for entry in entries:
         path, mark, _ = entry.partition(":")
         if mark and not entry.endswith(ATTENTION):
@@ -174,7 +174,9 @@ def saved_policy(model: nn.Module) -> Policy:
 
 @contextmanager
 def cast(model: nn.Module, policy: Policy, low: torch.dtype) -> Iterator[Kept]:
-    """The casts of a policy for as long as the block lasts; parameters are the caller's.
+    """Cast as a policy says for as long as the block lasts.
+
+    The parameters are the caller's.
 
     Source: Own.
     """
@@ -230,7 +232,9 @@ def _install(model: nn.Module, found: Kept, low: torch.dtype) -> list[Any]:
 
 
 def blocks(model: nn.Module) -> list[str]:
-    """Paths of the blocks of the stack: the outermost list of modules, and the longest of these.
+    """Return the paths of the blocks of the stack.
+
+    They are in the outermost list of modules, and the longest of these.
 
     Source: Own.
 
@@ -267,7 +271,9 @@ def _casting(wanted: torch.dtype | None) -> Callable[..., Any]:
 
 
 def _supplying(dtype: torch.dtype) -> Callable[..., Any]:
-    """A hook before attention that settles no dtypes: the stream and what comes beside it are cast.
+    """Return a hook for attention that does not unify dtypes itself.
+
+    The stream and what comes beside it are cast.
 
     Masks and slopes are made in the dtype of the stream, which may be kept.
     """
@@ -296,7 +302,7 @@ def _widening(module: nn.Module, args: Any, options: Any) -> Any:
 
 
 def _narrowing(low: torch.dtype) -> Callable[..., Any]:
-    """A hook that brings back to the low dtype what a parameter shared with a kept module gave."""
+    """Return a hook that narrows what a parameter shared with a kept module gave."""
     return lambda module, args, output: _to(output, low)
 
 
@@ -326,7 +332,7 @@ def _owns(module: nn.Module) -> bool:
 
 
 def _scales(module: nn.Module) -> bool:
-    """Return whether all that a module has are gains and shifts, as a norm."""
+    """Return whether a module has only gains and shifts, as a norm does."""
     owned = [value for value in module._parameters.values() if value is not None]
     return bool(owned) and all(value.dim() <= 1 for value in owned)
 
@@ -338,7 +344,7 @@ def _within(name: str, entries: list[str]) -> bool:
 
 
 def low_precision_weights(model: nn.Module) -> Iterator[tuple[str, str, dict[str, Any], Tensor]]:
-    """Yield owner, name, table and value of what a model loaded in a low dtype has in that dtype.
+    """Yield owner, name, table and value of everything that a low-dtype model stores in it.
 
     Those are the floating parameters and persistent buffers. Other buffers are made in float32
     after loading; of these only tables that lose nothing, such as masks, count as low.
@@ -356,12 +362,12 @@ def low_precision_weights(model: nn.Module) -> Iterator[tuple[str, str, dict[str
 
 
 def _loses(values: Tensor) -> bool:
-    """Return whether a table cannot be written down in eight binary digits."""
+    """Return whether a table cannot be stored in eight binary digits."""
     return not torch.equal(values.to(torch.bfloat16).to(values.dtype), values)
 
 
 def _check(model: nn.Module, found: Kept) -> None:
-    """Refuse a model that has a policy already, and a kernel that knows no float32."""
+    """Refuse a model that already has a policy, and a kernel that has no float32."""
     if hasattr(model, APPLIED):
         raise UserError(
             "this model has a policy already, and what it rounded is lost; load the model anew"
@@ -382,7 +388,7 @@ def _look_up(entries: list[str], model: nn.Module) -> None:
 
 
 def stays_single(model: nn.Module, name: str, low: torch.dtype) -> bool:
-    """Return whether transformers would load this parameter in float32 whatever dtype is asked for.
+    """Return whether transformers loads this parameter in float32 whatever the requested dtype.
 
     Source: Own.
     """

@@ -125,7 +125,7 @@ def regime(
 
 
 def _split(format: AnyFormat, mode: str) -> tuple[AnyFormat | None, Format]:
-    """Split the format of the factors of products, if it is one of its own, and that of results."""
+    """Split off the format of the factors of products, if it has its own, from that of results."""
     if not isinstance(format, Format):
         return format, cast(Format, find("bf16"))
     if format.name == "tf32" and mode == "as-run":
@@ -164,7 +164,7 @@ def _narrow(format: Format) -> bool:
 
 
 def _also(mode: str) -> tuple[torch.dtype, ...]:
-    """Return nominal dtypes that are rounded beside the low one."""
+    """Return the nominal dtypes that are rounded beside the low one."""
     if mode != "flat":
         return ()
     return (torch.float16, torch.bfloat16, torch.float32, torch.float64)

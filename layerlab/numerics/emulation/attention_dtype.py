@@ -33,7 +33,7 @@ def attends(module: nn.Module) -> bool:
 
 
 def answer(model: nn.Module) -> None:
-    """Let the model's attention be asked through one that settles its dtypes first.
+    """Route the model's attention through one that unifies its dtypes first.
 
     Source: Own.
     """
@@ -48,7 +48,7 @@ def answer(model: nn.Module) -> None:
 
 
 def implementations(config: Any) -> dict[str, str | None]:
-    """Return which attention a configuration asks for, and each of those inside it.
+    """Return the attention implementation of a configuration and of each one inside it.
 
     Source: Own.
     """
@@ -72,7 +72,7 @@ def _settle(
     *args: Any,
     **options: Any,
 ) -> Any:
-    """Return the module's own attention on queries, keys, values and mask of one dtype."""
+    """Apply the module's own attention to queries, keys, values and mask of one dtype."""
     dtype = torch.float32 if getattr(module, SINGLE, False) else value.dtype
     mask = finite(mask, dtype) if floating(mask) else mask
     exchange = getattr(module, EXCHANGE, None)
@@ -92,7 +92,9 @@ def _eager(module: nn.Module) -> Callable[..., Any] | None:
 
 
 def finite(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask in a dtype whose lowest number may be another, so that no row becomes all infinite.
+    """Return a mask in another dtype so that no row becomes all infinite.
+
+    The lowest number of that dtype may be another.
 
     Source: Own.
     """

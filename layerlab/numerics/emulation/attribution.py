@@ -91,7 +91,7 @@ class Attribution:
 
 
 def closure(parts: Iterable[Part], whole: Error) -> float:
-    """Sum of one-at-a-time squared errors of the logits over the squared error of all at once.
+    """Return the sum of one-at-a-time squared errors of the logits over the one of all at once.
 
     1 where the parts' errors are uncorrelated and small enough to be carried on linearly.
 
@@ -103,7 +103,7 @@ def closure(parts: Iterable[Part], whole: Error) -> float:
 
 
 def outputs(run: Emulation, call: Call, modules: Sequence[nn.Module]) -> list[Tensor]:
-    """Return what enters the first of some modules, what each gives, and the logits, in one run.
+    """Return the input of the first of some modules, the output of each, and the logits.
 
     Source: Own.
 
@@ -140,7 +140,7 @@ def outputs(run: Emulation, call: Call, modules: Sequence[nn.Module]) -> list[Te
 
 
 def _copy(value: Tensor) -> Tensor:
-    """Return a later operation in place must not change what was seen."""
+    """Return a copy, so that a later operation in place does not change what was seen."""
     return unwrap(value).detach().clone()
 
 
@@ -198,7 +198,7 @@ def attribution(
     step: Callable[[str], None] = lambda what: None,
     **options: Any,
 ) -> Attribution:
-    """Round one component at a time, then one layer at a time: what each does to the logits.
+    """Round one component, then one layer at a time: what each does to the logits.
 
     E_c = ||f_c(x) - f(x)||^2 / ||f(x)||^2,   closure = sum_c E_c / E
 
@@ -298,7 +298,7 @@ class Placement:
         self.front = self._before()
 
     def _before(self) -> frozenset[str]:
-        """Return modules outside the stack that round before its first block does."""
+        """Return the modules outside the stack that round before its first block does."""
         running = [place for place in self.places if tuple(place) not in self.stored]
         first = next((i for i, place in enumerate(running) if place.layer is not None), 0)
         behind = {place.module for place in running[first:] if place.layer is None}
@@ -306,14 +306,14 @@ class Placement:
         return frozenset(ahead - behind)
 
     def grouped(self, key: Callable[[OpSite], Any]) -> dict[Any, frozenset[OpSite]]:
-        """Return the places by what a function says of each."""
+        """Return the places, grouped by what a function returns for each."""
         found: dict[Any, set[OpSite]] = {}
         for place in self.places:
             found.setdefault(key(place), set()).add(place)
         return {name: frozenset(group) for name, group in found.items()}
 
     def kind(self, place: OpSite) -> str:
-        """Return the component in a few words: its path in the block, and what is done there.
+        """Describe the component in a few words: its path in the block, and its operation.
 
         What a block adds is the residual stream; parameters of all kinds are one component.
         """
@@ -327,7 +327,7 @@ class Placement:
         return _glossed(inside.lstrip(".:")) if not inside.startswith(":") else f"block{inside}"
 
     def floor(self, place: OpSite) -> int:
-        """Number of the layer: 0 before the blocks, blocks from 1, what follows behind them."""
+        """Return the number of the layer: 0 before the blocks, the blocks from 1, then the rest."""
         if place.layer is not None:
             return place.layer + 1
         return 0 if place.module in self.front else self.blocks + 1

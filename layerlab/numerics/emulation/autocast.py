@@ -62,7 +62,7 @@ class Cuda(TorchFunctionMode):
 
 @contextmanager
 def autocasting(model: nn.Module, dtype: torch.dtype, device: str | None) -> Iterator[None]:
-    """Every forward pass of a model runs under autocast until the block ends.
+    """Run every forward pass of a model under autocast until the block ends.
 
     What is made of its outputs, and the backward pass, are outside, where torch's documentation
     wants them.
@@ -106,7 +106,9 @@ def autocasting(model: nn.Module, dtype: torch.dtype, device: str | None) -> Ite
 
 
 def lower(arguments: Any) -> Any:
-    """Lower arguments as autocast hands them to an operation of the low dtype.
+    """Cast arguments as autocast hands them to an operation of the low dtype.
+
+    Without autocast they stay as they are.
 
     As they are without it.
 
@@ -119,7 +121,7 @@ def lower(arguments: Any) -> Any:
 
 
 def _cast(value: Any) -> bool:
-    """Return whether autocast casts a value: float64 it leaves."""
+    """Return whether autocast casts a value; it leaves float64."""
     floats = isinstance(value, Tensor) and value.dtype.is_floating_point
     return floats and value.dtype != torch.float64
 

@@ -75,7 +75,7 @@ class Emulation(EmulationMode):
         self.select(where)
 
     def select(self, where: Any) -> None:
-        """Round these places only from now on.
+        """Round only these places from now on.
 
         Raises:
             UserError: a pattern names no module, or there is none.
@@ -84,7 +84,7 @@ class Emulation(EmulationMode):
         self._place = OpSite("")
 
     def only(self, places: Iterable[OpSite]) -> None:
-        """Round exactly these places from now on; no places, no rounding."""
+        """Round exactly these places from now on; with no places, nothing is rounded."""
         self._selection = Selection(self.model, only=frozenset(places))
 
     def chosen(self, place: OpSite) -> bool:
@@ -93,7 +93,7 @@ class Emulation(EmulationMode):
 
     @contextmanager
     def running(self, backward: bool = False) -> Iterator["Emulation"]:
-        """The model's code runs in the arithmetic until the block ends."""
+        """Run the model's code in the arithmetic until the block ends."""
         check_runnable(self.model)
         self._selection.ran = False
         with ExitStack() as stack:
@@ -140,7 +140,7 @@ class Emulation(EmulationMode):
         return accumulate(name, factors, self.inner(kwargs), steps, self._round(format))
 
     def note(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
-        """Remember what patterns can be held against when the block ends."""
+        """Remember which places ran, to check the patterns when the block ends."""
         selection, place = self._selection, self._place
         selection.ran = True
         if selection.patterns is None or not self.chosen(place):
@@ -153,7 +153,7 @@ class Emulation(EmulationMode):
             (selection.rounded if known else selection.islands).add(place)
 
     def _moves(self, func: Any, given: Sequence[Any], output: EmulatedTensor) -> bool:
-        """Return whether an operation gives values that it was given, in the format they had."""
+        """Return whether an operation only moves the values that it was given, in their format."""
         if func._opname not in EXACT or not given:
             return False
         results = self.regime.results
@@ -187,7 +187,7 @@ class Emulation(EmulationMode):
         return self.regime.results.get(dtypes[-1])
 
     def _factors(self, args: Sequence[Any]) -> list[Any]:
-        """The arguments of a product, its factors rounded where a format of factors is set."""
+        """Round the factors of a product where their format is set."""
         factors = list(args)
         if self._place.operation in ("scores", "context"):
             if self.regime.cache is not None:
@@ -198,7 +198,7 @@ class Emulation(EmulationMode):
         return factors
 
     def _read(self, factor: Tensor, operation: str) -> Tensor:
-        """Read keys or values as the cache gives them back, rounded along the width of a head."""
+        """Return keys or values as the cache returns them, rounded along the width of a head."""
         place = OpSite(self._place.module, "cache")
         if not self.chosen(place):
             return factor
@@ -206,7 +206,7 @@ class Emulation(EmulationMode):
         return self._along(factor, self.regime.cache, turned=operation == "scores")
 
     def _activation(self, factor: Any, last: bool) -> Any:
-        """Return what meets a parameter in a product, rounded along the axis that is summed."""
+        """Round the factor that meets a parameter in a product, along the summed axis."""
         place = OpSite(self._place.module, "factor")
         matrix = floating(factor) and factor.dim() >= 2
         if not matrix or getattr(factor, "weight", False) or not self.chosen(place):
@@ -232,7 +232,7 @@ class Emulation(EmulationMode):
         return self._rounds[format]
 
     def _enter(self, module: nn.Module, args: Any, options: Any) -> Any:
-        """Return features that a model is given directly are in its dtype."""
+        """Bring the features that a model is given directly into its dtype."""
         return tree_map(self._given, args), tree_map(self._given, options)
 
     def _given(self, value: Any) -> Any:
@@ -250,7 +250,7 @@ class Emulation(EmulationMode):
 
     @contextmanager
     def _swapped(self, backward: bool) -> Iterator[None]:
-        """Parameters and buffers replaced by carriers; all put back whatever happens."""
+        """Replace parameters and buffers by carriers; put all back whatever happens."""
         before = Snapshot(self.model)
         carried: dict[int, tuple[str, EmulatedTensor]] = {}
         try:
@@ -284,7 +284,7 @@ class Emulation(EmulationMode):
         return carrier
 
     def _weight(self, values: Tensor, place: OpSite, format: AnyFormat) -> Tensor:
-        """Weight a parameter in its format; groups and blocks lie along the axis that is summed."""
+        """Round a parameter to its format; groups and blocks lie along the summed axis."""
         module = self.model.get_submodule(place.module)
         # transformers' Conv1D keeps its matrix the other way round.
         turned = type(module).__name__ == "Conv1D" and values.dim() == 2

@@ -66,12 +66,12 @@ class EmulatedTensor(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Return outside its mode a carrier counts as the values that it holds."""
+        """Run the operation on the held values: outside its mode a carrier counts as these."""
         return func(*tree_map(unwrap, tuple(args)), **tree_map(unwrap, kwargs or {}))
 
 
 def unwrap(value: Any) -> Any:
-    """Return the values of a carrier; anything else as it is.
+    """Return the values of a carrier, or anything else as it is.
 
     Source: Own.
     """
@@ -104,7 +104,7 @@ class Uncarried(torch.autograd.Function):
 
 
 def plain(output: Any) -> Any:
-    """Return what a model returned, with plain tensors for its carriers.
+    """Return a model's output with plain tensors in place of its carriers.
 
     Source: Own.
     """
@@ -113,7 +113,9 @@ def plain(output: Any) -> Any:
 
 @contextmanager
 def stepwise(model: nn.Module) -> Iterator[None]:
-    """Recurrent layers one step at a time: oneDNN's are one kernel, and know no float64.
+    """Run recurrent layers one step at a time.
+
+    Those of oneDNN are one kernel, and have no float64.
 
     Source: Own.
     """
@@ -127,7 +129,7 @@ def stepwise(model: nn.Module) -> Iterator[None]:
 
 
 def check_runnable(model: nn.Module) -> None:
-    """Say what stands against an emulation before it begins.
+    """Refuse an emulation that could not run, before it begins.
 
     Source: Own.
 
@@ -162,7 +164,7 @@ class EmulationMode(TorchDispatchMode, ABC):
 
     @abstractmethod
     def settle(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
-        """Make of the raw results what the emulated arithmetic would have made of them.
+        """Turn the raw results into those of the emulated arithmetic.
 
         Args:
             func: the operation.
@@ -178,10 +180,10 @@ class EmulationMode(TorchDispatchMode, ABC):
         self.settle(func, inputs, outputs)
 
     def refuse(self, func: Any) -> None:
-        """Take note of an operation that torch would not do on such dtypes."""
+        """Take note of an operation that torch would refuse on such dtypes."""
 
     def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Compute the operation on held values."""
+        """Compute the operation on the held values."""
         return func(*self.inner(args), **self.inner(kwargs))
 
     def __torch_dispatch__(
@@ -210,7 +212,10 @@ class EmulationMode(TorchDispatchMode, ABC):
         return wrapped
 
     def _made(self, func: Any, flat: list[Any], result: Any) -> Any:
-        """What an operation without floating arguments made: numbers count as of their dtype."""
+        """Wrap the results of an operation without floating arguments.
+
+        Numbers count as of their dtype.
+        """
         outputs: list[EmulatedTensor] = []
         asked = [value for value in flat if isinstance(value, torch.dtype)]
 
@@ -227,7 +232,7 @@ class EmulationMode(TorchDispatchMode, ABC):
         return wrapped
 
     def _write(self, func: Any, flat: list[Any], args: Any, kwargs: Any) -> Any:
-        """Write an operation in place: into what a carrier holds, or back into a plain tensor."""
+        """Run an operation in place: it writes into a carrier's values or into a plain tensor."""
         target = kwargs.get("out", args[0] if args else None)
         if not isinstance(target, Tensor):
             raise UserError(
@@ -245,7 +250,10 @@ class EmulationMode(TorchDispatchMode, ABC):
         return target
 
     def _write_plain(self, func: Any, flat: Any, target: Tensor, args: Any, kwargs: Any) -> Tensor:
-        """Into a tensor that was made before the mode: computed on a carrier and copied back."""
+        """Write into a tensor made before the mode.
+
+        The result is computed on a carrier and copied back.
+        """
         if not target.dtype.is_floating_point:
             self.compute(func, args, kwargs)
             return target
@@ -259,7 +267,7 @@ class EmulationMode(TorchDispatchMode, ABC):
         return target
 
     def inner(self, value: Any) -> Any:
-        """Return arguments as the held computation needs them: wide tensors, wide dtypes."""
+        """Return the arguments as the held computation needs them: wide tensors, wide dtypes."""
         if isinstance(value, EmulatedTensor):
             return value.held
         if isinstance(value, Tensor):
@@ -276,7 +284,7 @@ class EmulationMode(TorchDispatchMode, ABC):
         return value
 
     def _nominal(self, func: Any, flat: list[Any], args: Any, kwargs: Any) -> tuple[Dtypes, bool]:
-        """The dtypes of the results, as PyTorch gives them for such arguments, if it takes them.
+        """Return the dtypes that PyTorch gives the results, and whether it takes the arguments.
 
         The meta device is asked once for each kind of call.
         """
@@ -308,7 +316,7 @@ def writes_in_place(func: Any) -> bool:
 
 
 def _kind(value: Any) -> Any:
-    """Return what of an argument decides the dtype of the result."""
+    """Return what decides the dtype of the result about an argument."""
     if isinstance(value, Tensor):
         return value.dtype, value.dim() == 0
     return value if isinstance(value, torch.dtype) else type(value)
@@ -329,7 +337,7 @@ def _ask(func: Any, flat: list[Any], args: Any, kwargs: Any) -> tuple[Dtypes, bo
 
 
 def _shadows(arguments: Any) -> Any:
-    """Return arguments with tensors that have shape and dtype only."""
+    """Return the arguments with tensors that have a shape and a dtype only."""
 
     def shadow(value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -350,7 +358,9 @@ def _promote(flat: list[Any]) -> torch.dtype:
 
 
 def _endless(dtypes: Dtypes) -> Iterator[torch.dtype]:
-    """Return the dtypes of the results.
+    """Return the dtypes of the results, without end.
+
+    Of a list with more members than when it was asked, the last's.
 
     Of a list with more members than when it was asked, the last's.
     """

@@ -129,7 +129,7 @@ class Tracker:
         self._stage.pop()
 
     def place(self, func: Any) -> OpSite:
-        """Place where the operation that is being run belongs."""
+        """Return the place that the running operation belongs to."""
         node = torch._C._current_autograd_node()
         if node is not None:
             return self._nodes.get(node._sequence_nr(), OpSite("backward"))
@@ -162,7 +162,7 @@ class Tracker:
         return self._attends[name]
 
     def _attending(self) -> str:
-        """Return which of attention's two products this is: before its softmax or after it."""
+        """Return which of attention's two products this is: the one before or after its softmax."""
         before = self._stage[-1] < WEIGHED
         self._stage[-1] = SCORED if before else MIXED
         return "scores" if before else "context"
@@ -181,7 +181,7 @@ def attends(module: nn.Module) -> bool:
 
 
 def _says(name: str, value: Any, module: nn.Module, seen: set[Any]) -> bool:
-    """Return whether a name, or the code that it stands for, speaks of a softmax."""
+    """Return whether a name, or the code that it stands for, mentions a softmax."""
     while isinstance(value, partial):
         value = value.func
     if WORD.search(name.lower()) or WORD.search(str(getattr(value, "__name__", "")).lower()):
@@ -199,7 +199,10 @@ def _says(name: str, value: Any, module: nn.Module, seen: set[Any]) -> bool:
 
 
 def _enclose(function: FunctionType) -> dict[str, Any]:
-    """What a function has from the one around it, as a decorated one has what it decorates."""
+    """Return the variables that a function takes from the enclosing one.
+
+    A decorated function has what it decorates there.
+    """
     found = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # not yet filled
@@ -208,7 +211,7 @@ def _enclose(function: FunctionType) -> dict[str, Any]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Globals and attributes that a piece of code mentions, also inside functions of its own."""
+    """Yield the globals and attributes that a piece of code and its inner functions mention."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -216,7 +219,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _find(module: nn.Module, name: str) -> Any:
-    """Find an attribute of a module, without running what a property would."""
+    """Find an attribute of a module without running a property."""
     return inspect.getattr_static(module, name, None)
 
 

@@ -48,7 +48,7 @@ class Policy:
         object.__setattr__(self, "keep", entries)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as TOML, under another name first.
+        """Write the policy as TOML, under another name first.
 
         Raises:
             UserError: there is no such folder, or it cannot be written.
@@ -93,7 +93,7 @@ def _unwritable(target: Path, error: OSError) -> UserError:
 
 
 def check_place(path: Path, overwrite: bool) -> None:
-    """Say at once what would stand in the way of writing a policy when the work is done.
+    """Check that the policy can be written here before the work begins.
 
     Source: Own.
 

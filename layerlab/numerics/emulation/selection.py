@@ -63,7 +63,7 @@ class Selection:
         return self._known[place]
 
     def check(self) -> None:
-        """A pattern that rounds nothing is a mistake, if anything ran at all.
+        """Refuse a pattern that rounds nothing, if anything ran at all.
 
         Raises:
             UserError: its operation never happened, or happens where nothing is rounded.
@@ -90,7 +90,7 @@ class Selection:
 
 
 def patterns(where: Any, model: nn.Module) -> tuple[str, ...] | None:
-    """Return the patterns that select places, their modules looked up in the model.
+    """Return the patterns that select places, with their modules looked up in the model.
 
     Source: Own.
 
@@ -119,7 +119,7 @@ def patterns(where: Any, model: nn.Module) -> tuple[str, ...] | None:
 
 
 def unmatched(pattern: str, names: Iterable[str]) -> str:
-    """Return what to say of a pattern that selects nothing.
+    """Return the message for a pattern that selects nothing.
 
     Source: Own.
     """

@@ -26,7 +26,7 @@ class Unfused(TorchFunctionMode):
             return self.attend(*args, **kwargs)
 
     def attend(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what is done in its place."""
+        """Compute attention one operation at a time in place of the fused kernel."""
         return attention(*args, **kwargs)
 
 
@@ -40,7 +40,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Return attention as a fused kernel computes it, one operation at a time.
+    """Compute attention as a fused kernel does, one operation at a time.
 
     out_i = sum_j round(e_ij) v_j / sum_j e_ij with e_ij = exp(s_ij - max_j s_ij), s in float32.
 
@@ -74,7 +74,10 @@ def attention(
 
 
 def _hidden(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
-    """Which keys a query may not see, from masks alone: values that are rounded decide nothing."""
+    """Return which keys a query may not see.
+
+    It is read from masks alone: values that are rounded decide nothing.
+    """
     if mask is not None:
         return ~mask if mask.dtype == torch.bool else mask == -torch.inf
     if not causal:

@@ -15,7 +15,7 @@ LEAST, MOST = -127, 127
 def to_blocks(
     x: Tensor, format: Block, mode: Mode = "nearest", generator: torch.Generator | None = None
 ) -> Tensor:
-    """Return elements in the block's format times the scale of their block, in the dtype of x.
+    """Round each element to the block's format times the scale of its block, in the dtype of x.
 
     MX: scale = 2^(floor(log2 max |x|) - e) with e the largest exponent of an element. NVFP4: scale
     = fp8_e4m3(max |x| / 6 / s) s with s = max over the tensor |x| / (6 x 448). What is above the

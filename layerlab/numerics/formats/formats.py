@@ -60,7 +60,7 @@ class Format:
             )
 
     def _reaches(self, number: Any) -> bool:
-        """Return whether it is a number of so many digits with the highest exponent."""
+        """Return whether the number has so many digits and the highest exponent."""
         if number not in NUMBER or self.highest is None:
             return self.highest is None and number == math.inf
         significand, exponent = math.frexp(number)
@@ -150,7 +150,7 @@ class Block:
 
 
 def _check_limits(name: Any, digits: Any, lowest: Any, highest: Any) -> None:
-    """Digits and exponents, before anything is computed with them."""
+    """Check digits and exponents before anything is computed with them."""
     if digits not in WHOLE or not 1 <= digits <= MOST_DIGITS:
         raise UserError(
             f"{short_repr(name)} has {short_repr(digits)} digits; expected 1 to {MOST_DIGITS}, "
@@ -169,7 +169,7 @@ AnyFormat: TypeAlias = Format | Integer | Block
 
 
 def bits(format: AnyFormat) -> int | float | None:
-    """Return bits of one stored number, with its part of a block's scale; None without a limit.
+    """Return the bits of a stored number and its part of a block's scale; None without a limit.
 
     Sign, significand and exponent: 1 + (t - 1) + ceil(log2(highest - lowest + 2)), where one code
     of the exponent is that of the subnormals. Scales of whole numbers are not counted.
@@ -251,7 +251,7 @@ SPELLINGS = (
 
 
 def find(format: Any) -> AnyFormat:
-    """Find the format that a name stands for; a format itself, and a torch dtype, are taken too.
+    """Find the format that a name stands for; a format itself and a torch dtype are also taken.
 
     "t11" has eleven digits and no limit to the exponent, "t11:-14:15" exponents from -14 to 15; a
     last ":inf", ":saturate" or ":nan" sets what overflow gives. Whole numbers take ":channel" (one
@@ -306,7 +306,7 @@ def _with(format: Format, policy: Any) -> Format:
 
 
 def _digits(match: re.Match[str]) -> Format:
-    """Return so many digits, with or without limits to the exponent."""
+    """Return the format with so many digits, with or without limits to the exponent."""
     name, digits = match.group(0), int(match.group(1))
     if match.group(2) is None:
         return Format(name, digits, None, None, math.inf)
@@ -331,7 +331,7 @@ def _integer(name: str, bits: int, options: list[str]) -> Integer:
 
 
 def _option(option: str) -> tuple[str, dict[str, Any]]:
-    """Return what an option of whole numbers is about, and what it sets."""
+    """Return which setting an option of whole numbers changes, and to what."""
     group = re.fullmatch(r"group([1-9]\d*)", option)
     axis = re.fullmatch(r"axis(-?\d+)", option)
     if group:

@@ -95,7 +95,7 @@ def grid(format: Format, mode: Mode, dtype: torch.dtype) -> Grid:
 
 
 def _most(format: Format, bias: int, dtype: torch.dtype) -> int:
-    """Return the bits of the largest number of the format that the carrier holds."""
+    """Return the bits of the largest number of the format that fits into the carrier."""
     held = format.largest
     if format.highest is None or format.highest > bias:
         held = largest(format.digits, bias)

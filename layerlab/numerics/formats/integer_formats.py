@@ -12,7 +12,7 @@ from layerlab.numerics.formats.formats import Integer
 def to_integers(
     x: Tensor, format: Integer, mode: str = "nearest", generator: torch.Generator | None = None
 ) -> Tensor:
-    """Return the whole numbers times their scale, in the dtype of x (float32 or float64).
+    """Round to whole numbers times their scale, in the dtype of x (float32 or float64).
 
     Symmetric: s = max |x| / (2^(b-1) - 1), q = round(x / s). Asymmetric: s = (max(x, 0) -
     min(x, 0)) / (2^b - 1), q = round(x / s) + z with z = round(-min(x, 0) / s). Scales are those of
@@ -42,7 +42,7 @@ def to_integers(
 
 
 def _positive(scale: Tensor) -> Tensor:
-    """Return no scale is zero, or so small that dividing by it overflows."""
+    """Return the scale, kept from 0 and from numbers so small that dividing by them overflows."""
     return scale.clamp(min=torch.finfo(scale.dtype).tiny)
 
 
@@ -81,7 +81,7 @@ def _group(x: Tensor, format: Integer) -> tuple[Tensor, Any]:
 
 
 def split_blocks(x: Tensor, size: int) -> Tensor:
-    """Split the last axis in blocks, on an axis of their own; the last one is filled up with zeros.
+    """Split the last axis into blocks, on an axis of their own; the last one is padded with zeros.
 
     Source: Own.
     """
@@ -91,7 +91,7 @@ def split_blocks(x: Tensor, size: int) -> Tensor:
 
 
 def join_blocks(blocks: Tensor, like: Tensor) -> Tensor:
-    """Join back to one axis, without what was filled up.
+    """Join the blocks back to one axis, without the padding.
 
     Source: Own.
     """

@@ -107,7 +107,7 @@ class Launch:
 
 
 def flags() -> frozenset[str]:
-    """Return what the processor says that it can do, as the kernel of Linux lists it.
+    """Return the features of the processor, as the Linux kernel lists them.
 
     Source: Own.
     """
@@ -139,7 +139,7 @@ def _obtain() -> Kernel:
 
 
 def _keep(folder: Path) -> Kernel | None:
-    """Return what an earlier process left; None where it is damaged, or does not load or work."""
+    """Return the kernel of an earlier process; None where it is damaged, does not load or fails."""
     for path in sorted(folder.glob("rounding-*.so")):
         if not _ours(path):
             continue
@@ -154,12 +154,12 @@ def _keep(folder: Path) -> Kernel | None:
 
 
 def _name(path: Path) -> str:
-    """Name how a library is called in the cache."""
+    """Return the name of a library in the cache."""
     return f"rounding-{hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()}.so"
 
 
 def _build(cache: Path) -> Kernel:
-    """Compile in a folder of one's own, then move the result to where it is kept, if possible."""
+    """Compile in a temporary folder, then move the result to where it is kept, if possible."""
     with _workshop(cache) as folder:
         fresh = folder / "rounding.so"
         _compile(fresh)
@@ -172,7 +172,10 @@ def _build(cache: Path) -> Kernel:
 
 @contextmanager
 def _workshop(parent: Path) -> Iterator[Path]:
-    """A new folder in this one, so that moving is one step; elsewhere if it cannot be written."""
+    """Make a new folder in this one, so that moving is one step.
+
+    It is elsewhere if this one cannot be written.
+    """
     try:
         parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder = tempfile.mkdtemp(dir=parent, prefix="draft-")
@@ -213,7 +216,7 @@ def _load(path: Path) -> Any:
 
 
 def _try(library: Any) -> None:
-    """Round a few numbers; without torch, whose operations may be under emulation just now."""
+    """Round a few numbers without torch, whose operations may be under emulation just now."""
     three = Format("t3", 3, None, None, math.inf)
     for dtype, entry in ENTRIES.items():
         size = torch.finfo(dtype).bits // 8
@@ -229,7 +232,10 @@ def _try(library: Any) -> None:
 
 
 def _cache() -> Path:
-    """A folder for this source on this kind of processor, whichever compiler is there or gone."""
+    """Return the cache folder for this source on this kind of processor.
+
+    It does not depend on the compiler, which may be gone.
+    """
     place = os.environ.get("XDG_CACHE_HOME")
     home = Path(place) if place else Path.home() / ".cache"
     parts = [SOURCE.read_text("utf-8"), platform.system(), platform.machine(), BASIC, FLAGS]
@@ -238,7 +244,7 @@ def _cache() -> Path:
 
 
 def _ours(path: Path) -> bool:
-    """Return whether the file is there and nobody else put it there: loading it runs it."""
+    """Return whether the file exists and nobody else put it there: loading it runs it."""
     try:
         owner = path.stat().st_uid
     except OSError:

@@ -93,7 +93,7 @@ def rounder(
 
 
 def sparing(format: AnyFormat, mode: str, generator: torch.Generator | None) -> Rounder:
-    """Return the sparing as `rounder`, but what model code writes as a mask stays as it is.
+    """Return a function that rounds as `rounder` does, but keeps what code writes as a mask.
 
     Source: Own.
     """
@@ -104,7 +104,7 @@ def sparing(format: AnyFormat, mode: str, generator: torch.Generator | None) -> 
 
 
 def _apply(format: AnyFormat, mode: Mode, generator: torch.Generator | None) -> Rounder:
-    """Return a function that rounds what has passed the checks, whatever becomes of gradients."""
+    """Return a function that rounds what has passed the checks, without regard to gradients."""
     if isinstance(format, Format):
         return Rounding(format, mode, generator)
 

@@ -52,7 +52,7 @@ def in_torch(x: Tensor, out: Tensor, grid: Grid, mode: Mode, drawn: Tensor | Non
 
 
 def _nearby(bits: Tensor, grid: Grid, mode: Mode, drawn: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The bits of the rounded numbers without sign, and the signs, from the bits of the numbers.
+    """Return the bits of the rounded numbers without sign, and their signs.
 
     What is no longer needed is overwritten: the fewer tensors, the more of them stay in the cache.
     """
@@ -87,7 +87,7 @@ def _nearby(bits: Tensor, grid: Grid, mode: Mode, drawn: Tensor | None) -> tuple
 
 
 def _even(size: Tensor, grid: Grid) -> bool:
-    """Return whether it is known that a format without subnormals meets none of the carrier's."""
+    """Return whether a format without subnormals is known to meet none of the carrier's."""
     if not grid.wide or grid.normal >= grid.stored or not _is_asked(size):
         return False
     try:
@@ -99,12 +99,15 @@ def _even(size: Tensor, grid: Grid) -> bool:
 
 
 def _is_asked(size: Tensor) -> bool:
-    """Return whether values may be looked at; on a GPU asking would cost more than it saves."""
+    """Return whether values may be inspected; on a GPU that would cost more than it saves."""
     return size.is_cpu and size.numel() > 0 and not torch.compiler.is_compiling()
 
 
 def _parts(size: Tensor, grid: Grid, stochastic: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The significand, what lies above it (the exponent field less one), and how much to drop."""
+    """Return the significand, what lies above it, and how much to drop.
+
+    Above it lies the exponent field less one.
+    """
     hidden = 1 << grid.stored
     above = (size - hidden).clamp(min=0)
     above &= -hidden
@@ -141,7 +144,7 @@ def _add(
     drawn: Tensor | None,
     always: bool,
 ) -> Any:
-    """Return what is added before the dropped bits are cut off."""
+    """Return what must be added before the dropped bits are cut off."""
     if mode == "nearest":
         odd = significand >> drop
         odd &= 1 if always else ones & 1

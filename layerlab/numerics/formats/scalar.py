@@ -27,7 +27,7 @@ class Rounding:
         self._launches: dict[torch.dtype, Launch | None] = {}
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the rounded tensor; gradients are not its business."""
+        """Return the rounded tensor; gradients are left to the caller."""
         launch = self._launches.get(x.dtype)
         if (
             launch is not None
@@ -44,7 +44,10 @@ class Rounding:
         return self._general(x, out)
 
     def _launched(self, launch: Launch, x: Tensor, out: Tensor) -> bool:
-        """Whether the kernel did it: tensors inside a transform of functions have no address."""
+        """Round with the kernel and return whether it worked.
+
+        Tensors inside a transform of functions have no address.
+        """
         if type(out) is not Tensor:
             return False
         try:

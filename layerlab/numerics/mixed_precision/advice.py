@@ -147,7 +147,7 @@ class Advice:
         )
 
     def frame(self) -> "pd.DataFrame":
-        """Return what was tried: one row each, NaN in `left` for what was not chosen."""
+        """Return the trials: one row each, NaN in `left` for what was not chosen."""
         import pandas as pd
 
         rows = [
@@ -159,7 +159,7 @@ class Advice:
         )
 
     def to_json(self) -> str:
-        """Return what a program reads; null for what is infinite."""
+        """Return the advice as JSON, with null for infinite numbers."""
         found = asdict(self)
         shares = {"work": self.cost.work, "share": self.cost.share, "growth": self.cost.growth}
         found |= {"cost": {**found["cost"], **shares}, "reached": self.reached}
@@ -170,7 +170,7 @@ class Advice:
         return json.dumps(found, indent=2)
 
     def told(self, path: Path | None = None) -> str:
-        """Return a page of text: what was tried, what came out, and what the source advises.
+        """Return a page of text: the trials, the outcome, and the advice of the source.
 
         Args:
             path: where the policy was written.

@@ -36,7 +36,7 @@ CONTROL = "control of W_k^T W_q"
 
 
 def attentions(model: nn.Module) -> list[str]:
-    """Return paths of the modules whose attention could be kept apart.
+    """Return the paths of the modules whose attention could be kept apart.
 
     Source: Own.
     """
@@ -47,7 +47,7 @@ def attentions(model: nn.Module) -> list[str]:
 
 
 def literature_advice(search: PolicyRuns, budget: float) -> tuple[AdviceCheck, AdviceCheck]:
-    """Return both pieces of advice, each judged by whether it alone keeps within a budget.
+    """Return both pieces of advice, each judged by whether it alone stays within a budget.
 
     Nothing is decided where the budget lies within two standard errors of what is left.
 
@@ -86,7 +86,7 @@ def _higher(search: PolicyRuns, budget: float) -> AdviceCheck:
 
 
 def judge_share(left: float, error: float, budget: float) -> str:
-    """Return whether a share is within a budget, where that is more than two standard errors away.
+    """Judge whether a share is within a budget, if that is more than two standard errors away.
 
     Source: Own.
     """
@@ -138,7 +138,7 @@ class Lowered(Emulation):
 
 
 def exact_scores(search: PolicyRuns) -> Tensor:
-    """Logits of a rounded run whose scores are computed from exact queries and keys in float32.
+    """Return the logits of a rounded run with scores from exact queries and keys in float32.
 
     Source: Own.
     """
@@ -173,7 +173,10 @@ class _Replayer:
 
 
 def _single(value: Tensor) -> Tensor:
-    """In float32, whose unit roundoff is far below that of any format that is searched in."""
+    """Return a copy in float32.
+
+    Its unit roundoff is far below that of any format that is searched in.
+    """
     with _disable_current_modes():
         return unwrap(value).detach().to(WIDE, copy=True)
 

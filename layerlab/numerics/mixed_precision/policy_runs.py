@@ -27,7 +27,7 @@ PIECES = 16
 
 
 def check_request(format: str, budget: float | None = None) -> str:
-    """Check the name of a format, once it and a budget are such that something can be searched for.
+    """Check that a policy can be searched for in this format within this budget.
 
     Source: Own.
 
@@ -49,7 +49,7 @@ def check_request(format: str, budget: float | None = None) -> str:
 
 
 def losses(seen: Tensor, true: Tensor) -> Tensor:
-    """Return squared error of each token.
+    """Return the squared error of each token.
 
     Source: Own.
     Unit: that of the logits, squared.
@@ -61,7 +61,9 @@ def losses(seen: Tensor, true: Tensor) -> Tensor:
 
 
 def deviation(missed: Tensor, whole: Tensor) -> float:
-    """Standard error of a share of squared errors, by leaving out one piece of the text at a time.
+    """Return the standard error of a share of squared errors by the jackknife.
+
+    One piece of the text at a time is left out.
 
     Neighbouring tokens err alike, so that pieces of neighbours are left out and not single tokens.
 
@@ -139,7 +141,7 @@ class PolicyRuns:
         return found
 
     def _check_true(self) -> None:
-        """Refuse exact logits to which no error is relative."""
+        """Refuse exact logits that no error can be relative to."""
         if not bool(self.true.isfinite().all()):
             raise UserError(
                 "the logits are not finite even in float64, so no format can mend them; look for"
@@ -152,19 +154,21 @@ class PolicyRuns:
             )
 
     def _remedy(self) -> str:
-        """Return what helps against logits that overflow."""
+        """Return the advice against logits that overflow."""
         reach = getattr(find(self.format), "highest", None)
         if isinstance(reach, int) and reach < REACH:
             return "name a format with a wider range, such as bf16"
         return "bf16 reaches as far as float32, so look for weights that are too large"
 
     def logits(self, emulation: Emulation) -> Tensor:
-        """Return one run."""
+        """Return the logits of one run."""
         self.runs += 1
         return outputs(emulation, lambda: self.run(self.model), ())[-1]
 
     def left(self, logits: Tensor) -> float:
-        """Return their squared error over that with nothing kept.
+        """Return the squared error of logits over that with nothing kept.
+
+        Infinite where they are not finite.
 
         Infinite where there are no numbers.
         """
@@ -172,7 +176,7 @@ class PolicyRuns:
         return found if isfinite(found) else inf
 
     def deviation(self, logits: Tensor) -> float:
-        """Return standard error of what they leave, over the text."""
+        """Return the standard error of the share of these logits, over the text."""
         return deviation(losses(logits, self.true), self.losses)
 
     @property
@@ -181,7 +185,7 @@ class PolicyRuns:
         return len(self.losses)
 
     def share(self, keep: Iterable[str]) -> float:
-        """Return what is left under a policy, emulated.
+        """Return the share of the error that is left under a policy, emulated.
 
         Raises:
             UserError: torch would refuse to run the model so.
@@ -199,14 +203,14 @@ class PolicyRuns:
         return self.shares[names]
 
     def autocast(self) -> float | None:
-        """Return what torch.autocast leaves, emulated; None where it does not know the format."""
+        """Return the share that torch.autocast leaves, emulated; None without that format."""
         if "autocast" not in modes(self.format):
             return None
         self.step("under autocast")
         return self.left(self.logits(Emulation(self.model, regime(self.format, "autocast"))))
 
     def tried(self, name: str, keep: Iterable[str]) -> float | None:
-        """Return the same, or None and a note where it cannot be."""
+        """Return the share that is left, or None and a note where it cannot be computed."""
         self.step(" + ".join(keep))
         try:
             return self.share(keep)
@@ -215,12 +219,12 @@ class PolicyRuns:
             return None
 
     def alone(self, name: str) -> Candidate | None:
-        """Return what it leaves to keep one thing only."""
+        """Return the share that is left where only one thing is kept."""
         found = self.tried(name, (name,))
         return None if found is None else Candidate(keep=name, alone=found)
 
     def real(self, keep: Iterable[str]) -> float | None:
-        """Return squared error of a copy in torch's own low dtype; None where torch has none.
+        """Return the squared error of a copy in torch's own low dtype, or None without one.
 
         The copy is gone when the next is made.
         """
@@ -252,17 +256,20 @@ class PolicyRuns:
         return found if isfinite(found) else inf
 
     def real_deviation(self, keep: Iterable[str]) -> float:
-        """Return standard error of the share that real runs leave; 0 where there is none."""
+        """Return the standard error of the share that real runs leave; 0 where there is none."""
         kept, whole = (self.real_losses.get(names) for names in (frozenset(keep), frozenset()))
         return 0.0 if kept is None or whole is None else deviation(kept, whole)
 
     def real_share(self, keep: Iterable[str]) -> float | None:
-        """Return what is left under a policy in real runs."""
+        """Return the share that is left under a policy in real runs."""
         whole, kept = self.real(()), self.real(keep)
         return None if whole is None or kept is None or whole == inf else kept / whole
 
     def within(self, keep: Iterable[str], budget: float) -> bool:
-        """Whether a budget is kept, emulated and, where torch has the dtype, in real runs."""
+        """Return whether a policy keeps within a budget.
+
+        Emulated and, where torch has the dtype, in real runs.
+        """
         names = frozenset(keep)
         if self.share(names) > budget:
             return False

@@ -27,7 +27,7 @@ ENTRY = 0.02
 
 
 def silent(what: str) -> None:
-    """Tell nobody what is tried.
+    """Report no trials.
 
     Source: Own.
     """
@@ -134,7 +134,7 @@ def _choose(
 def _greedy(
     search: PolicyRuns, found: Sequence[Candidate], budget: float, bill: "PolicyCost", near: float
 ) -> list[str]:
-    """Return one more at a time, of those that leave nearly the least the best for its price."""
+    """Choose one more at a time: the best for its price of those that leave nearly the least."""
     chosen: list[str] = []
     left = 1.0
     worth = {choice.keep: (1 - choice.alone) / bill.price([choice.keep]) for choice in found}
@@ -160,7 +160,7 @@ def _best(
     price: Callable[[str], float],
     near: float,
 ) -> str:
-    """Return the best of those whose gain is near the largest the one with most gain per price."""
+    """Return the choice with most gain per price among those with nearly the largest gain."""
     # Below the budget nothing more is gained, unless the real run needs it.
     gains = {name: left - max(share, min(budget, left)) for name, share in useful.items()}
     if not any(gains.values()):
@@ -172,7 +172,9 @@ def _best(
 
 
 def _prune(search: PolicyRuns, chosen: list[str], budget: float, bill: "PolicyCost") -> list[str]:
-    """Return the prune without what the budget can do without.
+    """Drop the choices that the budget does not need.
+
+    A budget that is not reached needs all.
 
     A budget that is not reached needs all.
     """
@@ -209,7 +211,7 @@ class PolicyCost:
         self.sizes = {name: value.numel() for name, value in model.named_parameters()}
 
     def of(self, keep: Sequence[str]) -> Cost:
-        """Return operations in products and bytes of parameters that are in float32."""
+        """Return the operations in products and bytes of parameters that are in float32."""
         found = find_kept(self.model, Policy(format=self.format, keep=tuple(keep)))
         wide = found.modules | found.tied
         single = sum(self.counts.get(name, 0) for name in wide if not _inside(name, wide))
@@ -229,13 +231,13 @@ class PolicyCost:
         )
 
     def price(self, keep: Sequence[str]) -> float:
-        """Share of the operations and share of the parameters in float32, and a little for each."""
+        """Return the shares of operations and parameters in float32, plus a little per entry."""
         spent = self.of(keep)
         return spent.work + spent.share + ENTRY * len(keep)
 
 
 def cost(model: nn.Module, run: Run, policy: Policy) -> Cost:
-    """Return operations in products, and bytes of parameters, that a policy has in float32.
+    """Return the operations in products, and bytes of parameters, that a policy has in float32.
 
     Source: Own.
     Unit: operations and bytes.
@@ -244,7 +246,7 @@ def cost(model: nn.Module, run: Run, policy: Policy) -> Cost:
 
 
 def _grouped_flops(left: Any, right: Any, *rest: Any, **options: Any) -> int:
-    """Return the grouped flops of products by group: each row meets one matrix."""
+    """Return the operations of products by group: each row meets one matrix."""
     groups = left[0] if len(left) == len(right) == 3 else 1
     return int(2 * groups * left[-2] * left[-1] * right[-1])
 

@@ -64,7 +64,7 @@ class Correlation:
         self._known: Any = WeakIdKeyDictionary()
 
     def spread(self, call: OpCall, given: Sequence[Any]) -> ErrorState:
-        """Return the spread of a result of which more is known than its rule says; else None.
+        """Return the spread of a result that is known better than its rule tells, else None.
 
         Args:
             call: the step.
@@ -79,7 +79,7 @@ class Correlation:
         return None
 
     def follow(self, call: OpCall, given: Sequence[Any], output: EmulatedTensor) -> None:
-        """Records what is known of a result."""
+        """Record what is known of a result."""
         if call.name == "bmm" and call.spread(0) is not None:
             if self._record(given[0]) is None and not given[1].weight:
                 self._known[output] = Scores(call.spread(0), call.value(1))  # type: ignore[arg-type]
@@ -98,7 +98,10 @@ class Correlation:
         return self._known.get(value) if isinstance(value, EmulatedTensor) else None
 
     def _softmax(self, call: OpCall, record: Scores) -> Tensor:
-        """dp_j = p_j (ds_j - sum p ds) with ds_j = e.k_j + f_j: e.(k_j - sum p k) + centred f."""
+        """Return the variance of the weights, p_j^2 times that of ds_j - sum p ds.
+
+        ds_j = e.k_j + f_j, so that dp_j = p_j (e.(k_j - sum p k) + centred f).
+        """
         p = call.results[0]
         spread = call.spread(0)
         assert spread is not None
@@ -123,7 +126,10 @@ class Correlation:
 
 
 def _mix(call: OpCall, record: Weights) -> Tensor:
-    """Values mixed by weights: sum_j var(s_j) p_j^2 (v_j - mean)^2, and what was rounded since."""
+    """Return the variance of values mixed by weights.
+
+    sum_j var(s_j) p_j^2 (v_j - mean)^2, and what was rounded since.
+    """
     weights, values, own = call.value(0), call.value(1), call.spread(0)
     assert own is not None
     scale = _flat(record.scale)
@@ -150,7 +156,7 @@ def _flat(scale: Scale) -> Scale:
 
 
 def _scale(call: OpCall) -> Scale | None:
-    """Scale the squared factor by which a step multiplies a whole row; None if it does more."""
+    """Return the squared factor by which a step multiplies a whole row; None if it does more."""
     if call.name in KEEPING:
         exact = call.name not in ("add", "sub") or call.spread(1) is None or _none(call.spread(1))
         return 1.0 if exact else None

@@ -77,7 +77,10 @@ class Hull(Unfused):
         return torch.where(reach * count < most, reach, torch.inf)
 
     def _excess(self, count: int) -> float:
-        """Roundings of weights, sum, product, quotient and result, in any mode, and two sums."""
+        """Return the factor by which rounding may exceed the hull.
+
+        Roundings of weights, sum, product, quotient and result, in any mode, and two sums.
+        """
         once = 2 * max(format.unit for format in self.formats)
         sums = (count + 16) * self.unit
         if once >= 1 or sums >= 0.5:
@@ -86,7 +89,7 @@ class Hull(Unfused):
         return inside * (1 + 2 * count * self._tiny() / (1 - once))
 
     def _tiny(self) -> float:
-        """Return the smallest number: what may come of nothing where it is rounded up."""
+        """Return the smallest number, which 0 may become where it is rounded up."""
         lowest = [(one.lowest, one.digits) for one in self.formats if one.lowest is not None]
         return max(2.0 ** (low - digits + 1) for low, digits in lowest if low is not None)
 

@@ -61,7 +61,7 @@ GELU_TANH = Function(slope=_gelu_tanh, bend=0.81, steep=1.129, outer=True)
 
 
 def function(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return a function of one variable, applied to every element.
+    """Return the spread of a function of one variable, applied to every element.
 
     Source: Own.
     """
@@ -98,7 +98,7 @@ def _elementwise(
 
 
 def clamp(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Clamp values cut off at limits; also ReLU with a limit.
+    """Return the spread of values cut off at limits; also of ReLU with a limit.
 
     Source: Own.
     """
@@ -108,7 +108,7 @@ def clamp(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def two_slopes(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return functions of two slopes: leaky ReLU, ELU, threshold.
+    """Return the spread of functions with two slopes: leaky ReLU, ELU, threshold.
 
     Source: Own.
     """
@@ -128,7 +128,7 @@ def two_slopes(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def power(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return x^n, for one n.
+    """Return the spread of x^n, for one n.
 
     Of whole n >= 0, |(x+e)^n - x^n| <= (|x|+|e|)^n - |x|^n; others are monotone for x > 0.
 
@@ -154,7 +154,7 @@ def power(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def _positive(n: float) -> Callable[[Tensor], Tensor]:
-    """Return x^n where x may be moved over 0: unknown there."""
+    """Return the function x^n for x that may be moved over 0: unknown there."""
     return lambda z: torch.where(z > 0, z**n, math.nan if n < 0 or not n.is_integer() else z**n)
 
 
@@ -163,7 +163,10 @@ def _within(y: Tensor, through: ErrorState) -> Tensor:
 
 
 def _raise(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return c^x of a positive number c, which is monotone; x^y of tensors by both slopes."""
+    """Return the spread of c^x for a positive number c; of x^y for tensors by both slopes.
+
+    c^x is monotone.
+    """
     base, exponent = call.value(0), call.value(1)
     y = call.results[0]
     if call.spread(0) is not None:

@@ -73,11 +73,11 @@ class Algebra(ABC):
 
     @abstractmethod
     def divisor(self, x: Tensor, s: ErrorState) -> Tensor:
-        """Return how small |x| counts below a fraction."""
+        """Return the size that |x| counts as below a fraction."""
 
     @abstractmethod
     def slack(self, terms: int | float, size: Callable[[], Tensor]) -> ErrorState:
-        """Return what the arithmetic in which a result is made may add: gamma_terms of a size."""
+        """Return what the arithmetic behind a result may add: gamma_terms of a size."""
 
     @abstractmethod
     def rounded(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> ErrorState:
@@ -85,10 +85,12 @@ class Algebra(ABC):
 
     @abstractmethod
     def ends(self, x: Tensor, s: ErrorState) -> tuple[Tensor, Tensor]:
-        """Return the smallest and the largest value that is reckoned with."""
+        """Return the smallest and the largest value to be considered."""
 
     def gone(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> Tensor | None:
-        """Return which finite values overflow to infinity for sure.
+        """Return which finite values overflow to infinity for certain.
+
+        None for formats that never do.
 
         None for formats that never do.
         """
@@ -106,7 +108,7 @@ class Algebra(ABC):
     def stored(
         self, x: Tensor, kept: Tensor, s: ErrorState, format: AnyFormat, mode: str
     ) -> ErrorState:
-        """Return the spread of what a storage format made of x, `kept`.
+        """Return the spread of `kept`, which a storage format made of x.
 
         Its scales depend on all of x.
         """
@@ -131,7 +133,7 @@ class Variance(Algebra):
         return None
 
     def rounded(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> ErrorState:
-        """Return adds what rounding adds to a value known up to its spread.
+        """Add the variance that rounding adds to a value known up to its spread.
 
         E[(fl(x) - x)^2] for x + e, e normal with variance v and gap g of the format at x, is
         g^2/12 + (r^2 - g^2/12) w to the first term of its Fourier series, w = exp(-2 pi^2 v/g^2):
@@ -172,7 +174,7 @@ TINY = 1e-300
 def _moments(
     apart: Tensor, gap: Tensor, x: Tensor, mode: str, format: Format
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean square of a rounding error of a spread-out value, and of this very one."""
+    """Return the mean square of the rounding error of a spread-out value, and of this very one."""
     square = gap.square()
     if mode in ("nearest", "away"):
         return square / 12, apart.square()
@@ -206,7 +208,10 @@ class Bound(Algebra):
         return size().abs() * (off / (1 - off)) + max(terms, 1) * self.unit * 2.0**-100
 
     def rounded(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> ErrorState:
-        """Rounding keeps order, so that the ends of the interval say where a result may be."""
+        """Return how far a rounded result may be off.
+
+        Rounding keeps order, so that the ends of the interval say where a result may be.
+        """
         if format.digits >= MOST_DIGITS and format.highest is not None:
             # float64 itself, in which the masks of code stand at the end of the range.
             return s
@@ -227,7 +232,10 @@ class Bound(Algebra):
     def stored(
         self, x: Tensor, kept: Tensor, s: ErrorState, format: AnyFormat, mode: str
     ) -> ErrorState:
-        """An element's error is a share of the largest size that shares its scale, here of all."""
+        """Return the bound behind a storage format.
+
+        An element's error is a share of the largest size that shares its scale, here of all.
+        """
         if isinstance(format, Format):
             return self.rounded(x, s, format, mode)
         peak = (x.abs() if s is None else x.abs() + s).amax()
@@ -253,7 +261,7 @@ def _share(format: Integer | Block) -> float:
 
 
 def algebra(kind: Kind, wide: torch.dtype) -> Algebra:
-    """The algebra of a kind of spread, for results made in a wide dtype before they are rounded.
+    """Return the algebra of a kind of spread, for results made in a wide dtype.
 
     Source: Own.
     """
@@ -263,7 +271,7 @@ def algebra(kind: Kind, wide: torch.dtype) -> Algebra:
 
 
 def spacing(x: Tensor, format: Format) -> Tensor:
-    """Return the gap between neighbours of the format where x is; 0 for 0 in an unlimited one.
+    """Return the gap between neighbours of the format at x; 0 for 0 in an unlimited one.
 
     Source: ieee19, section 3.3.
     """
@@ -275,7 +283,7 @@ def spacing(x: Tensor, format: Format) -> Tensor:
 
 
 def add_variances(*parts: ErrorState) -> ErrorState:
-    """Return the sum of spreads, where None is nothing.
+    """Return the sum of spreads, where None counts as nothing.
 
     Source: Own.
     """
@@ -287,7 +295,7 @@ def add_variances(*parts: ErrorState) -> ErrorState:
 
 
 def _never(within: Tensor, s: Tensor) -> Tensor:
-    """Return an exact value stays exact, also where a derivative is infinite.
+    """Return the spread, 0 where the value is exact, also where a derivative is infinite.
 
     What is undefined is inf.
     """
@@ -295,7 +303,7 @@ def _never(within: Tensor, s: Tensor) -> Tensor:
 
 
 def _reach(x: Tensor, s: Tensor) -> Tensor:
-    """Return a little more than s, for the rounding of x + s; none where x is exact."""
+    """Return a little more than s, for the rounding of x + s; 0 where x is exact."""
     return torch.where(s == 0, 0.0, s * ROOM + x.abs() * 2.0**-52)
 
 

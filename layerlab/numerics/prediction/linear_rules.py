@@ -13,7 +13,7 @@ from layerlab.numerics.prediction.op_call import OpCall, flat, lacking
 
 
 def move(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
-    """Return values that are moved, chosen or added up: their spreads are, too.
+    """Return the spreads of values that are moved, chosen or added up: they are, too.
 
     Source: Own.
     """
@@ -40,7 +40,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
 
 
 def create(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
-    """Return new numbers, which nothing is uncertain about.
+    """Return None for new numbers, which are exact.
 
     Source: Own.
     """
@@ -48,7 +48,7 @@ def create(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
 
 
 def sum_terms(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Sum a sum of terms.
+    """Return the spread of a sum of terms.
 
     Source: Own.
     """
@@ -62,7 +62,7 @@ def sum_terms(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def average(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Average a mean is a sum of n-th parts.
+    """Return the spread of a mean: a sum of n-th parts.
 
     Source: Own.
     """
@@ -75,7 +75,7 @@ def average(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def summand(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return sums and differences a + alpha b, a - alpha b, b - alpha a.
+    """Return the spread of sums and differences a + alpha b, a - alpha b, b - alpha a.
 
     Source: Own.
     """
@@ -111,7 +111,7 @@ def reach(result: Tensor, spread: ErrorState) -> Tensor:
 
 
 def product(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return what is linear in each of two factors, and in an addend.
+    """Return the spread of what is linear in each of two factors, and in an addend.
 
     |(x+e)(y+f) - xy| <= |e||y| + |x||f| + |e||f|, and the variance of a product of independents is
     the same sum with squares.
@@ -170,7 +170,7 @@ ELEMENTWISE = frozenset({"mul", "mul_", "addcmul", "addcmul_"})
 
 
 def _terms(call: OpCall, left: int) -> int:
-    """Return how many products a result is the sum of."""
+    """Return how many products are summed in a result."""
     if call.name in ELEMENTWISE:
         return 1
     if call.name == "convolution":
@@ -191,7 +191,7 @@ def _nothing(x: Any) -> Any:
 
 
 def quotient(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return fractions x / y: |x^/y^ - x/y| <= (|e| + |x/y| |f|) / (|y| - |f|).
+    """Return the spread of x / y: |x^/y^ - x/y| <= (|e| + |x/y| |f|) / (|y| - |f|).
 
     Source: Own.
     """
@@ -209,7 +209,7 @@ def quotient(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def reciprocal(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return 1 / y.
+    """Return the spread of 1 / y.
 
     Source: Own.
     """
@@ -223,7 +223,7 @@ def reciprocal(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def larger(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return the larger or smaller of two.
+    """Return the spread of the larger or smaller of two.
 
     Source: Own.
     """
@@ -234,7 +234,7 @@ def larger(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def highest(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
-    """Return the largest, the smallest or the sorted values along an axis.
+    """Return the spread of the largest, the smallest or the sorted values along an axis.
 
     However values are moved by at most b each, the k-th largest is moved by at most the largest b.
 
@@ -288,7 +288,7 @@ def _widest(call: OpCall, spread: Tensor, result: Tensor) -> Tensor:
 
 
 def accumulate(call: OpCall, algebra: Algebra, terms: int, format: Format, mode: str) -> ErrorState:
-    """Return a matrix product whose running sum is rounded after every so many terms.
+    """Return the spread of a matrix product with a running sum rounded every so many terms.
 
     With one term each product is rounded, too, before it is added.
 

@@ -74,7 +74,7 @@ def sample_errors(
     where: str | Iterable[str] | None = None,
     draws: int = DRAWS,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The root mean square of the errors of modules' outputs and of the logits over a few draws.
+    """Sample the root mean square error of modules' outputs and of the logits over a few draws.
 
     Source: parker97, "random rounding".
 
@@ -96,6 +96,6 @@ def sample_errors(
 
 
 def _take(run: Emulation, call: Callable[[], Any], modules: Sequence[nn.Module]) -> list[Tensor]:
-    """Return what the modules gave and the logits, without what the first of them was given."""
+    """Return the outputs of the modules and the logits, without the input of the first of them."""
     found = outputs(run, call, modules)
     return found[1:] if modules else found

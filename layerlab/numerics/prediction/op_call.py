@@ -46,11 +46,11 @@ class OpCall:
         return found if floats(found) else None
 
     def again(self, *args: Any, **changes: Any) -> Any:
-        """Return the same operation on other values."""
+        """Run the same operation on other values."""
         return self.run(*args, **{**self.kwargs, **changes})
 
     def dense(self) -> list[Any]:
-        """Return arguments with spreads for values, zeros for exact ones."""
+        """Return the arguments with spreads for values, zeros for exact ones."""
         return [
             _dense(value, spread) for value, spread in zip(self.args, self.spreads, strict=True)
         ]
@@ -84,7 +84,7 @@ def flat(values: Any) -> Any:
 
 
 def zeros(like: Tensor) -> Tensor:
-    """Return zeros that lie in memory as a tensor does, so that what views one can view the other.
+    """Return zeros that lie in memory as a tensor does, so that views of one fit the other.
 
     Source: Own.
     """
@@ -102,7 +102,7 @@ def _dense(value: Any, spread: Any) -> Any:
 
 
 def lacking(name: Any) -> UserError:
-    """Return what to say of an operation that has no rule.
+    """Return the error for an operation that has no rule.
 
     Source: Own.
     """
@@ -123,7 +123,7 @@ def map_nested(value: Any, pick: Callable[[Any], Any]) -> Any:
 
 
 def state_of(value: Any) -> Any:
-    """Return the spread of a carrier; None for exact values, and what is no value as it is.
+    """Return the spread of a carrier, None for exact values, and anything else as it is.
 
     Source: Own.
     """

@@ -150,7 +150,7 @@ class Prediction(Emulation):
         return super()._write_plain(func, flat, target, args, kwargs)
 
     def _shifts(self, call: OpCall) -> bool:
-        """Return whether this multiplies with a power of two, so that what was rounded stays so."""
+        """Return whether this multiplies by a power of two, which keeps rounded values so."""
         if self.algebra.power == 1 or call.name not in ("mul", "div", "mul_", "div_"):
             return False
         number = call.value(1)
@@ -230,12 +230,15 @@ def _bare(value: Any) -> Any:
 
 
 def _group(left: Tensor, right: Tensor, *rest: Any, offs: Any = None, **options: Any) -> Tensor:
-    """Return PyTorch's own operation knows no float64."""
+    """Multiply by group: PyTorch's own operation has no float64."""
     return multiply_groups(left, right, rest[0] if rest else offs)
 
 
 def _ground(value: Any) -> None:
-    """A view shares the memory of its spread, so that what is written into one is in the other."""
+    """Give a value that will be viewed a spread of zeros.
+
+    A view shares the memory of its spread, so that what is written into one is in the other.
+    """
     if isinstance(value, EmulatedTensor) and value.spread is None and not value.weight:
         value.spread = zeros(value.held)
 
@@ -248,7 +251,10 @@ def _lay(spread: Tensor | None, like: Tensor) -> Tensor | None:
 
 
 def _keep(func: Any, inputs: Sequence[Any], output: EmulatedTensor) -> None:
-    """What was written has its spread in the memory of the target's, where there are views."""
+    """Write the spread of a result into the memory of the target's.
+
+    This holds where there are views.
+    """
     carriers = [value for value in inputs if isinstance(value, EmulatedTensor)]
     target = carriers[-1] if func._schema.name.endswith("out") else carriers[0]
     if target.spread is None:
@@ -321,7 +327,7 @@ def spreads(
 
 @contextmanager
 def _losing(run: Prediction, modules: Iterable[nn.Module]) -> Iterator[set[nn.Module]]:
-    """The modules behind a choice that lies within its bound."""
+    """Collect the modules behind a choice that lies within its bound."""
     lost: set[nn.Module] = set()
 
     def note(module: nn.Module, args: Any, output: Any) -> None:
@@ -340,7 +346,7 @@ def _losing(run: Prediction, modules: Iterable[nn.Module]) -> Iterator[set[nn.Mo
 def _taking(
     model: nn.Module, modules: Sequence[nn.Module]
 ) -> Iterator[dict[nn.Module, EmulatedTensor]]:
-    """The last outputs of modules while they are carriers still."""
+    """Collect the last outputs of modules while they are still carriers."""
     taken: dict[nn.Module, EmulatedTensor] = {}
 
     def take(module: nn.Module, args: Any, output: Any) -> None:

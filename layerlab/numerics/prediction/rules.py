@@ -76,7 +76,7 @@ TABLE: dict[str, Rule] = {
 
 
 def rule(func: Any) -> Rule:
-    """Return the rule of an operation; of one in place, that of its form that makes new tensors.
+    """Return the rule of an operation; of one in place, that of the form that makes new tensors.
 
     Source: Own.
 

@@ -12,7 +12,9 @@ from layerlab.numerics.prediction.op_call import OpCall
 
 
 def softmax(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Weights p of scores s: dp_i = p_i (ds_i - sum_j p_j ds_j), a variance at most p (1 - p).
+    """Return the spread of weights p of scores s: dp_i = p_i (ds_i - sum_j p_j ds_j).
+
+    A variance is at most p (1 - p).
 
     The bound takes the others at their highest and lowest: masked scores stay masked.
 
@@ -43,7 +45,7 @@ def softmax(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def _simplex(s: Tensor, p: Tensor, spread: Tensor, dim: int) -> Tensor:
-    """Return the furthest that softmax may be from p when each score is moved within its spread."""
+    """Return the furthest that softmax can move from p when each score moves within its spread."""
     high, low = s + spread, s - spread
     fuzz = s.shape[dim] * 2.0**-51
     least, most = low.logsumexp(dim, keepdim=True), high.logsumexp(dim, keepdim=True)
@@ -56,7 +58,7 @@ def _simplex(s: Tensor, p: Tensor, spread: Tensor, dim: int) -> Tensor:
 
 
 def log_softmax(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return logarithms of weights, l = s - log sum exp s.
+    """Return the spread of logarithms of weights, l = s - log sum exp s.
 
     Source: Own.
     """
@@ -84,7 +86,7 @@ def log_softmax(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def logsumexp(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return the smooth maximum log sum exp s, which moves no further than its terms.
+    """Return the spread of log sum exp s, which moves no further than its terms.
 
     Source: Own.
     """
@@ -109,7 +111,7 @@ def _shift(s: Tensor, spread: Tensor, dim: Any, keep: bool) -> Tensor:
 
 
 def layer_norm(call: OpCall, algebra: Algebra) -> list[ErrorState]:
-    """Return LayerNorm y = g n + b, n = (x - mean x) / sqrt(var x + eps).
+    """Return the spread of LayerNorm y = g n + b, n = (x - mean x) / sqrt(var x + eps).
 
     dn = (1/sigma) (I - (1 1^T + n n^T)/d) dx. The bound: with centred errors c of size |c|, sigma
     moves by at most ||c|| / sqrt(d), and n_i by (|c_i| + |n_i| ||c|| / sqrt(d)) / sigma_lowest.
@@ -139,7 +141,7 @@ def layer_norm(call: OpCall, algebra: Algebra) -> list[ErrorState]:
 
 
 def rms_norm(call: OpCall, algebra: Algebra) -> list[ErrorState]:
-    """Return RMSNorm y = g n, n = x / sqrt(mean x^2 + eps): the same without centring.
+    """Return the spread of RMSNorm y = g n, n = x / sqrt(mean x^2 + eps): without centring.
 
     Source: budzinskiy25, Lemma 3.6, for the derivative; the bound Own.
     """
@@ -175,7 +177,7 @@ def _divide(apart: Tensor, n: Tensor, sigma: Tensor, epsilon: float, dims: list[
 
 
 def _moments(x: Tensor, mean: Tensor, n: Tensor, sigma: Tensor, dims: list[int]) -> Tensor:
-    """Return what a running mean and variance lose in the arithmetic that holds them."""
+    """Return the spread that a running mean and variance get in the arithmetic that holds them."""
     size = x.abs().mean(dims, keepdim=True)
     spoiled = x.square().mean(dims, keepdim=True).sqrt() / sigma
     return (x.abs() + size + mean.abs()) / sigma + n.abs() * (1 + spoiled)
@@ -198,13 +200,13 @@ def _affine(call: OpCall, algebra: Algebra, through: ErrorState, n: Tensor) -> E
 
 
 def _statistics(call: OpCall, algebra: Algebra, sigma: Tensor) -> list[ErrorState]:
-    """Return mean and 1/sigma, which only a backward pass asks for: nothing is known of them."""
+    """Return unknown spreads for mean and 1/sigma, which only a backward pass asks for."""
     unknown = [torch.full_like(result, math.inf) for result in call.results[1:]]
     return list(unknown)
 
 
 def vector_norm(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return ||x||: a norm moves no further than the norm of the errors.
+    """Return the spread of ||x||: a norm moves no further than the norm of the errors.
 
     Source: Own.
     """
@@ -225,7 +227,7 @@ def vector_norm(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def variance(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
-    """Return variances sum (x - mean)^2 / (n - c): d = 2 (x - mean) dx / (n - c).
+    """Return the spread of sum (x - mean)^2 / (n - c): d = 2 (x - mean) dx / (n - c).
 
     Source: Own.
     """

@@ -67,7 +67,7 @@ def _cubic_elasticity(z: Place) -> Place:
 
 
 def _gelu_rounding(z: Place, arithmetic: Arithmetic) -> Place:
-    """Return the gelu rounding of z/2 (1 + erf(z / sqrt 2)), the factor 1/sqrt 2 rounded too."""
+    """Bound the rounding of z/2 (1 + erf(z / sqrt 2)), the factor 1/sqrt 2 rounded too."""
     two, second = arithmetic.growth(activation=2), arithmetic.second
     nearest = z.abs() * (1 - second * two).clamp_min(0)
     moved = 2 * z.abs() * _density(nearest) * two
@@ -78,7 +78,7 @@ def _gelu_rounding(z: Place, arithmetic: Arithmetic) -> Place:
 
 
 def _tanh_rounding(z: Place, arithmetic: Arithmetic) -> Place:
-    """Return the tanh rounding of z/2 (1 + tanh v); v has at most seven roundings."""
+    """Bound the rounding of z/2 (1 + tanh v); v has at most seven roundings."""
     seven, second = arithmetic.growth(activation=7), arithmetic.second
     inner = _cubic(z).abs()
     nearest = inner * (1 - second * seven).clamp_min(0)
@@ -90,7 +90,10 @@ def _tanh_rounding(z: Place, arithmetic: Arithmetic) -> Place:
 
 
 def _bracket(z: Place, odd: Place, moved: Place, arithmetic: Arithmetic) -> Place:
-    """|z|/2 times the error of erf or tanh itself, through the two operations that follow."""
+    """Bound |z|/2 times the error of erf or tanh itself.
+
+    It goes through the two operations that follow.
+    """
     second = arithmetic.second
     if second:  # neither leaves [-1, 1]
         moved = moved.clamp_max(2.0)
@@ -140,7 +143,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 
 def activation(name: str) -> Activation:
-    """Return the activation of that name.
+    """Return the activation with that name.
 
     Source: hendrycks16, section 2; ramachandran17, section 4; their roundings Own.
 

@@ -23,7 +23,9 @@ MOST = 300.0
 def rotary(
     x: OneHead, parts: Attention, arithmetic: Arithmetic, error: OneHead | None = None
 ) -> OneHead:
-    """Return the rotary of x cos + turned(x) sin: 2 u (|c x_a| + |s x_b|), 3 u with rounded tables.
+    """Bound the error of x cos + turned(x) sin.
+
+    2 u (|c x_a| + |s x_b|), 3 u with rounded tables.
 
     In length at most 3 sqrt(2) u ||x||. An error of the input is turned too: |R| error. A table
     itself is off by u + 3 u' |angle|, u' of the precision that forms position times frequency.
@@ -49,7 +51,9 @@ def scores(
     error: Sequence | None = None,
     index: int = 0,
 ) -> Float[Tensor, "*place token token"]:
-    """Return the scores of s (R q) . (R k), q = W_q x + b_q, k = W_k x + b_k, of one head.
+    """Bound the error of the scores of one head.
+
+    They are s (R q) . (R k), q = W_q x + b_q, k = W_k x + b_k.
 
     At most (2d + d_h + 1) u E, E = s (|W_k| |x_i|) . (|W_q| |x_t|): for d_h = d that is (3d + 1) u;
     2 u more with biases, 6 u with rotary positions from rounded tables (then |R| in E), u with a
@@ -82,7 +86,7 @@ def softmax(
     allowed: Allowed | None = None,
     shifted: bool = True,
 ) -> Scores:
-    """Return the softmax of the softmax of each row of s, for every entry.
+    """Bound the error of the softmax of each row of s, for every entry.
 
     p_j [(t + 2) u + (1 - 2 p_j) e_j + p . e],   e = error + (max s - s) u
 
@@ -116,7 +120,7 @@ def _mean(chance: Scores, what: Scores) -> Float[Tensor, "*place token 1"]:
 
 
 def _raise(chance: Scores, error: Scores) -> Scores:
-    """Return how much p_j gains when its score rises by its error and all others fall by theirs.
+    """Return the gain of p_j when its score rises by its error and all others fall by theirs.
 
     A chance too small for the format may not be so once it is raised: hence the floor.
     """
@@ -128,7 +132,7 @@ def _raise(chance: Scores, error: Scores) -> Scores:
 
 
 def _lower(chance: Scores, error: Scores) -> Scores:
-    """Lower how much p_j loses when its score falls by its error and all others rise by theirs."""
+    """Return the loss of p_j when its score falls by its error and all others rise by theirs."""
     most, rest = error.clamp_max(MOST), sums_of_others(chance)
     others = sums_of_others(chance * torch.expm1(most))
     loss = others - rest * torch.expm1(-most)
@@ -143,7 +147,7 @@ def attention(
     error: Sequence | None = None,
     scoring: Arithmetic | None = None,
 ) -> Float[Tensor, "*place token out"]:
-    """Return the attention of attention with any number of heads, and of its output projection.
+    """Bound the error of attention with any number of heads, and of its output projection.
 
     Never above the uniform form, relative to the result,
     xi_A [2t + d + H d_h + 4 + 2 max (2d + d_h + 3) E + 2 range] u   (first order, biases counted)
@@ -181,7 +185,7 @@ def _head(
     index: int,
     allowed: Allowed,
 ) -> tuple[Tensor, Tensor]:
-    """Return what one head gives, and how far it may be off."""
+    """Return the output of one head, and how far it may be off."""
     arithmetic, inner = arithmetics
     head = parts.head(index)
     exact = parts.scores(x, index)

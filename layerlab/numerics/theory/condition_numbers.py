@@ -135,7 +135,7 @@ def residual(x: Features, added: Features) -> Numbers:
 
 
 def centring(x: Features) -> Numbers:
-    """Return max_i (||x||_1 + (d-2) |x_i|) / (d |x_i - mean|): without end near constant inputs.
+    """Return max_i (||x||_1 + (d-2) |x_i|) / (d |x_i - mean|): unbounded near constant inputs.
 
     Source: budzinskiy25, Lemma 3.7.
     """
@@ -149,7 +149,7 @@ def _centring(x: Features, centred: Features) -> Features:
 
 
 def norm(x: Features, parts: Norm) -> Numbers:
-    """Return the norm of an RMS norm exact, of a layer norm an upper bound.
+    """Return the condition number of an RMS norm, or an upper bound on that of a layer norm.
 
     RMS, eps = 0: 2 (1 - min x_i^2 / ||x||^2) <= 2, the minimum over entries other than 0.
     RMS: max over those of 1 + (s - 2 x_i^2) / (s + d eps), s = ||x||^2; a gain falls out.
@@ -180,7 +180,7 @@ def norm(x: Features, parts: Norm) -> Numbers:
 
 
 def layer_normwise(x: Features) -> Numbers:
-    """Return k_{2,2} of a layer norm without eps: ||x|| / ||x - mean||; for three features or more.
+    """Return k_{2,2} of a layer norm without eps: ||x|| / ||x - mean||, for at least 3 features.
 
     That of an RMS norm is 1.
 
@@ -246,7 +246,7 @@ def softmax(s: Features) -> Numbers:
 def score_numerator(
     x: Sequence, parts: Attention, index: int = 0
 ) -> Float[Tensor, "*place token token"]:
-    """What a score's relative errors amount to, for query t (row) and key i (column) of one head.
+    """Return the relative errors of a score, for query t (row) and key i (column) of one head.
 
     s (|x_i|^T |W_k^T q_t| + |k_i^T W_q| |x_t|)
 
@@ -304,7 +304,9 @@ def cancellation(x: Sequence, parts: Attention) -> Float[Tensor, "*place token"]
 
 
 def attention(x: Sequence, parts: Attention) -> Float[Tensor, "*place token"]:
-    """Upper bound xi_A (1 + 2 max num), num of `score_numerator` over all heads and allowed keys.
+    """Return the upper bound xi_A (1 + 2 max num).
+
+    num is that of `score_numerator` over all heads and allowed keys.
 
     Source: Own, sharper than `attention_uniform`.
     """
@@ -316,7 +318,9 @@ def attention(x: Sequence, parts: Attention) -> Float[Tensor, "*place token"]:
 
 
 def attention_uniform(x: Sequence, parts: Attention) -> Float[Tensor, "*place token"]:
-    """Upper bound xi_A (1 + 4 s max_h ||W_k^T W_q|| max_i ||x_i||^2), without biases and RoPE.
+    """Return the upper bound xi_A (1 + 4 s max_h ||W_k^T W_q|| max_i ||x_i||^2).
+
+    It holds without biases and RoPE.
 
     Behind a norm ||x_i|| is at most sqrt(d) max |gain| + ||shift||.
 
@@ -346,7 +350,7 @@ def form_norms(parts: Attention) -> Float[Tensor, " head"]:
 def product_singular_values(
     left: Float[Tensor, "inner width"], right: Float[Tensor, "inner width"]
 ) -> Float[Tensor, " rank"]:
-    """Return singular values of left^T right that can differ from 0, largest first.
+    """Return the singular values of left^T right that can differ from 0, largest first.
 
     Source: golub13.
     """

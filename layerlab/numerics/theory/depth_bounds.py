@@ -68,7 +68,9 @@ def block(
     error: Stream | None = None,
     scoring: Arithmetic | None = None,
 ) -> Step:
-    """A pre-norm block with its bound: norm, attention, residual sum, norm, feed-forward, sum.
+    """Return a pre-norm block's output with its bound.
+
+    Norm, attention, residual sum, norm, feed-forward, sum.
 
     Source: budzinskiy25, Lemmas 4.25 to 4.29, in absolute form.
 
@@ -95,7 +97,7 @@ def block(
 def stack(
     x: Stream, blocks: Sequence[Block], arithmetic: Arithmetic, error: Stream | None = None
 ) -> Iterator[Step]:
-    """Stack the running bound behind each block.
+    """Yield the running bound behind each block.
 
     Source: Own.
     """
@@ -166,7 +168,7 @@ def recursion(x: Stream, blocks: Sequence[Block], arithmetic: Arithmetic) -> lis
 
 
 def weight_factor(parts: Block) -> float:
-    """Weight 4 (1 + 4 s G^2 max_h sigma_max(W_k^T W_q)): a layer's factor, from its weights alone.
+    """Return a layer's factor from its weights: 4 (1 + 4 s G^2 max_h sigma_max(W_k^T W_q)).
 
     Without the factors xi and chi of the data, each at least 1; two RMS norms make the 4. G is the
     longest normed row, sqrt(d) max |gain| + ||shift||: with one head, gain 1 and s = 1/sqrt(d) it
@@ -183,7 +185,9 @@ def weight_factor(parts: Block) -> float:
 
 
 def printed_factor(parts: Block) -> float:
-    """1 + 4 sqrt(d) sigma_max(|W_k|^T |W_q|) sigma_max / sigma_min(W_k^T W_q), the worst head's.
+    """Return the worst head's factor of a layer as the source prints it.
+
+    1 + 4 sqrt(d) sigma_max(|W_k|^T |W_q|) sigma_max / sigma_min(W_k^T W_q)
 
     inf for a singular W_k^T W_q, which every head narrower than the model has.
 
@@ -206,7 +210,9 @@ def printed_factor(parts: Block) -> float:
 def printed_bound(
     x: Stream, blocks: Sequence[Block], unit: float, constant: float | None = None
 ) -> float:
-    """Theorem 4.30 for RMS norms as the source prints it: prod_l chi_l factor_l (4^L / 3) c u.
+    """Return Theorem 4.30 for RMS norms as the source prints it.
+
+    prod_l chi_l factor_l (4^L / 3) c u
 
     c = 16 n + 23 d + 17 D. The base 4 and c are readings of a garbled formula, chi_l is taken as
     the product of both chi and both xi of the layer. For layer norms the source has 16^L / 15 and

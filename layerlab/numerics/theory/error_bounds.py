@@ -41,7 +41,7 @@ def affine(
     error: Features | None = None,
     terms: Count | None = None,
 ) -> Result:
-    """Return the affine of W x + b, summed in any order, the bias last.
+    """Bound the error of W x + b, summed in any order, the bias last.
 
     (d u + u) |W| |x| + u |b| + |W| error,   d u = u_product + (d-1) u_sum
 
@@ -65,7 +65,7 @@ def affine(
 
 
 def _larger(x: Place, error: Place | None, arithmetic: Arithmetic) -> Place:
-    """Return the largest the computed input can be; in first order what it should be."""
+    """Return the largest that the computed input can be; in first order the exact one."""
     return x.abs() if error is None else arithmetic.reach(x.abs(), error)
 
 
@@ -76,7 +76,7 @@ def residual(
     error: Features | None = None,
     added_error: Features | None = None,
 ) -> Features:
-    """Return the residual of x + added: u |x + added| + both errors.
+    """Bound the error of x + added: u |x + added| + both errors.
 
     Relative to the sum it is at most chi max(rho_x, rho_added) + u, with chi of `conditioning`.
 
@@ -88,7 +88,9 @@ def residual(
 
 
 def centring(x: Features, arithmetic: Arithmetic, error: Features | None = None) -> Features:
-    """Of c = x - mean(x) e: u (|c_i| + ||x||_1) + (||error||_1 + (d-2) error_i) / d.
+    """Bound the error of c = x - mean(x) e.
+
+    u (|c_i| + ||x||_1) + (||error||_1 + (d-2) error_i) / d
 
     Relative: (1 + ||x||_1 / ||c||_{-inf}) u, without end as entries come close to their mean.
 
@@ -108,7 +110,7 @@ def centring(x: Features, arithmetic: Arithmetic, error: Features | None = None)
 def norm(
     x: Features, parts: Norm, arithmetic: Arithmetic, error: Features | None = None
 ) -> Features:
-    """Return the norm of an RMS or a layer norm with eps, gain and shift.
+    """Bound the error of an RMS or a layer norm with eps, gain and shift.
 
     RMS: (d/2 + 3) u |y|, one u more with a gain, `extra` more as the norm says; the input's error
     comes through |J| error, at most twice its relative size. d/2 is gamma_d under a square root.
@@ -137,7 +139,7 @@ def norm(
 
 
 def _scale(x: Features, parts: Norm, error: Features, arithmetic: Arithmetic) -> Features:
-    """Scale |c'/r(c') - c/r(c)| for c' within `error` of the centred features c."""
+    """Bound |c'/r(c') - c/r(c)| for c' within `error` of the centred features c."""
     radius = parts.radius(parts.centred(x))
     part = error / torch.where(radius > 0, radius, 1.0)
     along = parts.direction(x).abs()
@@ -172,7 +174,9 @@ def _extremes(along: Features, part: Features) -> tuple[Features, Features]:
 
 
 def sums_of_others(x: Features) -> Features:
-    """sum_{j != i} x_j for every i, without the cancellation of taking x_i away from the sum.
+    """Return sum_{j != i} x_j for every i.
+
+    Without the cancellation of taking x_i away from the sum.
 
     Source: Own.
     """
@@ -190,7 +194,9 @@ def _over(above: Features, below: Features) -> Features:
 def elementwise(
     z: Features, name: str, arithmetic: Arithmetic, error: Features | None = None
 ) -> Features:
-    """Of an activation: its own formula's rounding, and the input's error through its slope.
+    """Bound the error of an activation.
+
+    Its own formula's rounding, and the input's error through its slope.
 
     In full arithmetic the latter is the smaller of L error and |phi'| error + sup|phi''| error^2/2;
     for ReLU it is exact. For GELU a library's kernel may be worse than the formula: 6 u |z| covers
@@ -220,14 +226,17 @@ def _through(z: Features, name: str, error: Features, arithmetic: Arithmetic) ->
 
 
 def _drift(function: Activation, error: Features, arithmetic: Arithmetic) -> Features:
-    """How much more the formula may round within `error` of z: no row has a slope above 20 u."""
+    """Return how much more the formula may round within `error` of z.
+
+    No row has a slope above 20 u.
+    """
     return 2 * arithmetic.growth(activation=10) * function.lipschitz * error
 
 
 def mlp(
     x: Features, parts: FeedForward, arithmetic: Arithmetic, error: Features | None = None
 ) -> Result:
-    """Return the mlp of outward(act(inward x)), or with a gate of outward(act(gate x) * inward x).
+    """Bound the error of outward(act(inward x)), or gated, outward(act(gate x) * inward x).
 
     ReLU, where rounding changes no sign: xi_M (d + |Omega| + 2) u |y|. Omega holds the units that
     rounding may leave above 0; the others are 0 and cost nothing.
@@ -256,7 +265,7 @@ def mlp(
 def _gated(
     left: tuple[Features, Features], right: tuple[Features, Features], arithmetic: Arithmetic
 ) -> Features:
-    """Return the gated of the product of two values with their errors."""
+    """Bound the error of the product of two values with their errors."""
     (one, one_wrong), (other, other_wrong) = left, right
     came = one.abs() * other_wrong + other.abs() * one_wrong
     came = arithmetic.reach(came, one_wrong * other_wrong)
@@ -270,7 +279,9 @@ def embedding(
     position: Features | None = None,
     scale: float | None = None,
 ) -> Features:
-    """Of scale word + position, with tables (and scale) stored in units of `constant`.
+    """Bound the error of scale word + position.
+
+    Tables (and scale) are stored in units of `constant`.
 
     Relative: (chi + 1) u without a scale, chi = max (|e| + |p|) / |e + p|; u with exact tables.
     A scale costs u, and u more where it is itself rounded.

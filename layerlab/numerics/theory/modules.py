@@ -44,7 +44,7 @@ class Norm:
         return x - x.mean(-1, keepdim=True) if self.kind == "layer" else x
 
     def radius(self, x: Features) -> Float[Tensor, "*place 1"]:
-        """sqrt(mean c^2 + eps) of centred features c, by way of their largest: no overflow."""
+        """Return sqrt(mean c^2 + eps) of centred features c, by their largest: no overflow."""
         size = x.abs().amax(-1, keepdim=True)
         unit = torch.where(size > 0, size, 1.0)
         return unit * ((x / unit).square().mean(-1, keepdim=True) + self.eps / unit**2).sqrt()

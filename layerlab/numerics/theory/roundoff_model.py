@@ -76,7 +76,10 @@ class Arithmetic:
         return 0.0 if self.first_order else 1.0
 
     def reach(self, size: Tensor, error: Tensor) -> Tensor:
-        """How large a value with an error can be: products of two errors are of second order."""
+        """Return how large a value with an error can be.
+
+        Products of two errors are of second order.
+        """
         return size if self.first_order else size + error
 
     def linear(self) -> Arithmetic:
@@ -100,7 +103,7 @@ OPERATIONS = tuple(field.name for field in fields(Arithmetic) if field.name != "
 
 
 def uniform(unit: float) -> Arithmetic:
-    """Return every operation rounded with one unit, constants exact: the model of the source.
+    """Return the source's model: every operation rounded with one unit, constants exact.
 
     Source: budzinskiy25, Model 4.1.
 
@@ -114,7 +117,9 @@ def uniform(unit: float) -> Arithmetic:
 
 
 def mixed(low: float, high: float) -> Arithmetic:
-    """As models run: sums, norms, softmax and activations in one format, results in another.
+    """Return the arithmetic of models as they run, with two units.
+
+    Sums, norms, softmax and activations are in one format, results in another.
 
     Inside matrix products, norms, softmax and activations the unit is `high`; each result is then
     stored with `low`, and what stands between (gains, rotary positions, residual sums, gates) is
@@ -133,7 +138,7 @@ def mixed(low: float, high: float) -> Arithmetic:
 
 
 def printable(first: Tensor, full: Tensor) -> Tensor:
-    """Return the simpler of two forms where it may be printed: the first-order one only below 0.1.
+    """Return the simpler of two forms where it may be printed: first order only below 0.1.
 
     Source: Own.
     """
