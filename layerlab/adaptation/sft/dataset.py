@@ -92,7 +92,7 @@ class SFTDataset:
         return content.hexdigest()
 
     def loss(self, model: Any, precision: Callable[[], Any], batch: int) -> dict[str, float]:
-        """Return the mean negative log-likelihood of held-out answers, in nats per token, by source."""
+        """Return the mean loss of held-out answers, in nats per token, by source."""
         return {
             one.name: answer_loss(model, one.held, self.collator, precision=precision, batch=batch)
             for one in self.sources

@@ -110,10 +110,7 @@ def _heads(layer: Any, found: "HeadWeights") -> Tensor:
 
 
 def entropy(matrices: Tensor) -> Tensor:
-    """Return the entropy of each head's rows, as a share of that of equal weights.
-
-    Rows with few keys left out.
-    """
+    """Return the entropy of each head's rows with enough keys, as a share of equal weights'."""
     rows = matrices[:, KEYS - 1 :]
     found = -torch.xlogy(rows, rows).sum(-1)
     keys = torch.arange(KEYS, matrices.shape[1] + 1, dtype=rows.dtype)
@@ -142,7 +139,7 @@ def _branch(layer: Any, name: str) -> Tensor:
 
 
 def _residuals(layer: Any) -> Tensor:
-    """Share of the features that differs between tokens, before and behind both sublayers."""
+    """Return the share of features that differs between tokens, around both sublayers."""
     parts = [layer.sublayers[name] for name in SUBLAYERS[1:]]
     return torch.stack(
         [relative_residual(one) for part in parts for one in (part.entered, part.left)]
@@ -195,7 +192,7 @@ def describe(found: Mapping[str, Interval]) -> str:
 
 
 def judge_summed(parts: Mapping[str, Arrays]) -> Verdict:
-    """Whether heads side by side, projected together, are the sum of heads projected alone."""
+    """Judge whether heads projected together are the sum of heads projected alone."""
     found = {name: float(column(part, "error").max()) for name, part in parts.items()}
     largest = max(found.values())
     said = ", ".join(f"{error:.2g} in {name}" for name, error in found.items())
@@ -265,7 +262,7 @@ def judge_further(parts: Mapping[str, Arrays], seed: int) -> Verdict:
 
 
 def judge_carried(parts: Mapping[str, Arrays], seed: int) -> Verdict:
-    """What sublayers add against what the shortcut brings, in the layer where they add most."""
+    """Judge what sublayers add against the shortcut, in the layer where they add most."""
     found = {}
     for name, part in parts.items():
         lengths = part["norms"]

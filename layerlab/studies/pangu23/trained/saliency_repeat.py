@@ -290,10 +290,7 @@ def judge_isotropic(pairs: list[np.ndarray], seed: int, *, decides: bool = True)
 
 
 def judge_back(parts: Mapping[str, Arrays], seed: int) -> Verdict:
-    """Judge whether models that were trained longer look back at all.
-
-    Those that can tell are judged.
-    """
+    """Judge whether those longer-trained models that know the name look back at all."""
     shares = {
         name: bootstrap(part["quantities"][:, RIGHT], _mean, seed) for name, part in parts.items()
     }
