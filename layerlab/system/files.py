@@ -82,8 +82,8 @@ def check_folder(folder: Path, what: str, like: Like | None = None) -> None:
             partial.mkdir()
 
 
-def write_file(path: Path, text: str) -> Path:
-    """Write one file.
+def write_file(path: Path, content: str | bytes) -> Path:
+    """Write one file; a text in UTF-8.
 
     Raises:
         UserError: it cannot be written, or a folder has that name.
@@ -93,7 +93,7 @@ def write_file(path: Path, text: str) -> Path:
         if target.is_dir():
             raise UserError(f"cannot write {path}: it is a folder; give a file name")
         with _parents(target), _neighbour(target) as partial:
-            partial.write_text(text, encoding="utf-8")
+            partial.write_bytes(content.encode() if isinstance(content, str) else content)
             partial.replace(target)
     return target
 

@@ -1,0 +1,126 @@
+"""The runs of a comparison folded into two Parquet files, and unfolded again byte for byte."""
+
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from layerlab.errors import UserError
+from layerlab.records.parse import json_of, one_line
+from layerlab.records.result import EVENTS, FILE, MANIFEST
+from layerlab.records.run_files import RECIPE, RUN, RUNS
+from layerlab.system.files import check_regular, write_file, write_folder
+from layerlab.validation import short_repr
+
+if TYPE_CHECKING:
+    import pyarrow
+
+MANIFESTS, CURVES = "manifests.parquet", "curves.parquet"
+# A row of manifests.parquet holds the text of each, under its name.
+TEXTS = (RUN, RECIPE, MANIFEST, FILE)
+
+
+def fold_runs(place: Path) -> int:
+    """Write the finished runs of a comparison into two files beside `runs/`, and count the runs.
+
+    `runs/` is left as it is. A row of curves.parquet is a line of a journal: its kind and update
+    are columns, so that curves can be drawn from it, and the line itself is beside them.
+
+    Args:
+        place: folder of a comparison.
+
+    Raises:
+        UserError: a run has no text in UTF-8, or the files cannot be written.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    found = [folder for folder in sorted((place / RUNS).iterdir()) if (folder / FILE).is_file()]
+    heads = [
+        {"run": folder.name, **{name: _text(folder / name) for name in TEXTS}}
+        for folder in found
+    ]
+    lines = [line for folder in found for line in _lines(folder)]
+    for name, rows in ((MANIFESTS, heads), (CURVES, lines)):
+        content = pyarrow.BufferOutputStream()
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), content, compression="zstd")
+        write_file(place / name, content.getvalue().to_pybytes())
+    return len(found)
+
+
+def unfold_runs(place: Path) -> None:
+    """Give a comparison that was folded its `runs/` back; one that has them keeps them.
+
+    Args:
+        place: folder of a comparison.
+
+    Raises:
+        UserError: a file cannot be read, names a run that is no plain name, or no room is left.
+    """
+    if (place / RUNS).exists() or not (place / MANIFESTS).exists():
+        return
+    heads, lines = _read(place / MANIFESTS), _read(place / CURVES)
+    for name in heads.column("run").to_pylist():
+        if name in {"", ".", ".."} or PurePath(name).name != name:
+            raise UserError(
+                f"cannot unfold {place / MANIFESTS}: {short_repr(name)} is no name of a folder; "
+                "get the file again from where it came"
+            )
+    journals: dict[str, list[str]] = {}
+    for name, text in zip(*(lines.column(one).to_pylist() for one in ("run", "text")), strict=True):
+        journals.setdefault(name, []).append(text)
+
+    def fill(folder: Path) -> None:
+        for head in heads.to_pylist():
+            own = folder / head["run"]
+            own.mkdir()
+            for name in TEXTS:
+                (own / name).write_bytes(head[name].encode())
+            (own / EVENTS).write_bytes("\n".join(journals.get(head["run"], ())).encode())
+
+    write_folder(place / RUNS, fill, "the runs of a comparison")
+
+
+def _lines(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a journal; the last is what stands after the last end of a line."""
+    for text in _text(folder / EVENTS).split("\n"):
+        try:
+            event = json_of(text)
+        except ValueError:
+            event = {}
+        found = event if isinstance(event, dict) else {}
+        kind, update = found.get("kind"), found.get("update")
+        yield {
+            "run": folder.name,
+            "kind": kind if isinstance(kind, str) else None,
+            "update": update if isinstance(update, int) else None,
+            "text": text,
+        }
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot fold {path}: {one_line(error)}; take the run out of {path.parent.parent}"
+        ) from None
+
+
+def _read(path: Path) -> "pyarrow.Table":
+    """Read a file of texts, of which none is missing."""
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = ["run", "text"] if path.name == CURVES else ["run", *TEXTS]
+    try:
+        check_regular(path)
+        table = pyarrow.parquet.read_table(path, columns=columns)
+        texts = pyarrow.schema([(name, pyarrow.string()) for name in columns])
+        table = table.select(columns).cast(texts)
+    except (OSError, ValueError, KeyError, pyarrow.ArrowException) as error:
+        raise UserError(
+            f"cannot unfold {path}: {one_line(error)}; get the file again from where it came"
+        ) from None
+    if any(column.null_count for column in table.columns):
+        raise UserError(f"cannot unfold {path}: a value is missing; get the file again")
+    return table

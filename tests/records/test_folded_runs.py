@@ -1,0 +1,93 @@
+"""Runs in two files: the same bytes again, and nothing outside the folder."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layerlab.errors import UserError
+from layerlab.records.folded_runs import CURVES, MANIFESTS, TEXTS, fold_runs, unfold_runs
+
+JOURNAL = "events.jsonl"
+
+
+def make_run(place: Path, name: str, journal: bytes) -> None:
+    folder = place / "runs" / name
+    folder.mkdir(parents=True)
+    for file in TEXTS:
+        (folder / file).write_bytes(f'{{"of": "{name}", "in": "{file}"}}\r\n'.encode())
+    (folder / JOURNAL).write_bytes(journal)
+
+
+def bytes_in(place: Path) -> dict[str, bytes]:
+    files = (one for one in (place / "runs").rglob("*") if one.is_file())
+    return {one.relative_to(place).as_posix(): one.read_bytes() for one in files}
+
+
+@given(journals=st.lists(st.text(st.characters(codec="utf-8"), max_size=30), min_size=1, max_size=3))
+def test_unfolded_runs_have_the_bytes_that_were_folded(
+    journals: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = tmp_path_factory.mktemp("folded")
+    for number, journal in enumerate(journals):
+        make_run(place, f"run-{number}", journal.encode())
+    before = bytes_in(place)
+    assert fold_runs(place) == len(journals)
+    (place / "runs").rename(place / "away")
+    unfold_runs(place)
+    assert bytes_in(place) == before
+
+
+def test_curves_are_drawn_from_the_folded_file(tmp_path: Path) -> None:
+    lines = '{"kind":"train","update":2,"loss":7.5}\n{"kind":"note","text":"x"}\ncut'
+    make_run(tmp_path, "a", lines.encode())
+    fold_runs(tmp_path)
+    table = pd.read_parquet(tmp_path / CURVES)
+    assert table["kind"].fillna("").tolist() == ["train", "note", ""]
+    assert table["update"][0] == 2 and table["text"].str.cat(sep="\n") == lines
+
+
+def test_unfinished_runs_are_not_folded_and_runs_that_lie_there_stay(tmp_path: Path) -> None:
+    make_run(tmp_path, "a", b"")
+    make_run(tmp_path, "b", b"")
+    (tmp_path / "runs" / "b" / "result.json").unlink()
+    assert fold_runs(tmp_path) == 1
+    (tmp_path / "runs" / "a" / JOURNAL).write_bytes(b"own")
+    unfold_runs(tmp_path)
+    assert bytes_in(tmp_path)[f"runs/a/{JOURNAL}"] == b"own"
+
+
+@pytest.mark.parametrize("name", ["../out", "/tmp/out", "..", "a/b", ""])
+def test_a_run_is_unfolded_into_its_own_folder_only(tmp_path: Path, name: str) -> None:
+    make_run(tmp_path, "a", b"")
+    fold_runs(tmp_path)
+    table = pd.read_parquet(tmp_path / MANIFESTS)
+    table.assign(run=name).to_parquet(tmp_path / MANIFESTS, index=False)
+    (tmp_path / "runs").rename(tmp_path / "away")
+    with pytest.raises(UserError, match="is no name of a folder"):
+        unfold_runs(tmp_path)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_files_that_are_damaged_are_named_on_one_line(tmp_path: Path) -> None:
+    make_run(tmp_path, "a", b"")
+    fold_runs(tmp_path)
+    (tmp_path / "runs").rename(tmp_path / "away")
+    whole = (tmp_path / CURVES).read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], b"PAR1" * 20):
+        (tmp_path / CURVES).write_bytes(damaged)
+        with pytest.raises(UserError, match="get the file again from where it came") as caught:
+            unfold_runs(tmp_path)
+        assert "\n" not in str(caught.value)
+    pd.DataFrame({"run": ["a"], "text": [None]}).to_parquet(tmp_path / CURVES, index=False)
+    with pytest.raises(UserError, match="a value is missing"):
+        unfold_runs(tmp_path)
+
+
+def test_a_run_that_is_no_text_is_not_folded(tmp_path: Path) -> None:
+    make_run(tmp_path, "a", b"\xff")
+    with pytest.raises(UserError, match="take the run out of"):
+        fold_runs(tmp_path)
+    assert not (tmp_path / MANIFESTS).exists()
