@@ -147,8 +147,8 @@ class TrainSection(Section):
         max_grad_norm: largest norm of the gradient; 0 clips nothing.
         mixed_precision: format of the forward and backward pass; weights and moments stay float32.
         torch_compile: each layer by torch.compile.
-        attn_implementation: how attention is computed; `flex_attention` and `flash_attention_2` need a
-            GPU.
+        attn_implementation: how attention is computed; `flex_attention` and `flash_attention_2`
+            need a GPU.
         seed: draws the weights and the order of the text.
     """
 
