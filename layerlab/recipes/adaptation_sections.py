@@ -138,7 +138,7 @@ class StepSection(Section):
         warmup_ratio: share of the updates in which it rises.
         lr_scheduler_type: as transformers calls it.
         weight_decay: weight decay.
-        adam_beta2: of AdamW.
+        adam_beta2: decay of AdamW's mean of the squared gradient.
         mixed_precision: of the forward and backward pass.
         gradient_checkpointing: activations in the backward pass, which saves memory.
         eval_steps: updates between two readings; a tenth of the run where it is left out.

@@ -128,7 +128,7 @@ class TrainSection(Section):
     """The optimisation: all that decides a run beside its model and its data.
 
     Attributes:
-        max_steps: of the weights; or give tokens, or epochs.
+        max_steps: updates of the weights; or give tokens, or num_train_epochs.
         tokens: to train on, rounded to whole updates.
         num_train_epochs: passes over the training text, rounded to whole updates.
         batch_size: sequences per update.
@@ -140,12 +140,15 @@ class TrainSection(Section):
         warmup_steps: updates, or below 1 a share of them, in which it rises from 0.
         min_lr_ratio: share of the rate that is left at the end (cosine, linear, wsd).
         decay_ratio: share of the updates in which wsd falls.
+        adam_beta1: decay of AdamW's mean of the gradient.
+        adam_beta2: decay of AdamW's mean of its square.
+        adam_epsilon: added to the root of that mean.
         weight_decay: weight decay of matrices; norms, biases, scalars and series have none.
         max_grad_norm: largest norm of the gradient; 0 clips nothing.
-        mixed_precision: of the forward and backward pass; weights and moments stay float32.
+        mixed_precision: format of the forward and backward pass; weights and moments stay float32.
         torch_compile: each layer by torch.compile.
-        attn_implementation: how it is computed; `flex_attention` and `flash_attention_2` need a
-            GPU.
+        attn_implementation: how attention is computed; `flex_attention` and `flash_attention_2`
+            need a GPU.
         seed: draws the weights and the order of the text.
     """
 
