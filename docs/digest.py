@@ -9,6 +9,7 @@ from typing import Any
 from layerlab.experiments.analysis.verdict import number
 from layerlab.recipes.comparison_sections import Claim
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
+from layerlab.records.folded_runs import unfold_runs
 from layerlab.records.renamed_settings import current_settings
 from layerlab.studies.engine.false_discovery import chance, format_rate, rates
 from layerlab.studies.engine.scale import comparison_scale
@@ -18,26 +19,29 @@ Json = Mapping[str, Any]
 OUT = "docs/results"
 RECIPE = "recipe.toml"
 ORDER = ("holds", "smaller than asked", "fails", "not decided")
+# A study of the comparison has its pictures already.
 SHOWN = {
-    "forest.svg": "Differences to the baseline",
-    "curves.svg": "Learning curves",
-    "gradients.svg": "Gradients by block",
+    "Differences to the baseline": ("studies/{}/difference.svg", "{}/pictures/forest.svg"),
+    "Learning curves": ("studies/{}/curve.svg", "{}/pictures/curves.svg"),
+    "Gradients by block": ("studies/{}/gradient-mean.svg", "{}/pictures/gradients.svg"),
 }
 
 HEAD = f"""# Results
 
 What the comparisons of the package came to, and what they say of the claims of the sources.
-`make docs` writes this page from the files beside it: a `comparison.json` for each recipe, and
-for each run its recipe, manifest, journal and result.
+`make docs` writes this page from the files beside it: a `comparison.json` for each recipe, and its
+runs folded into two files: `manifests.parquet` with recipe, manifest and result of each, and
+`curves.parquet` with the journals line by line, to be drawn with pandas.
 
 ```sh
 layerlab compare NAME --out {OUT}            # carries out what is missing, then judges
 layerlab compare NAME --out {OUT} --judge    # judges what is there
+python docs/fold.py {OUT}/NAME               # folds the runs that are finished
 make docs                                          # writes this page
 ```
 
-Runs whose result lies here are skipped, so a comparison goes on where it stopped; models and
-checkpoints are not kept. Beside these a run on another machine or of other versions is refused:
+The first two unfold the runs into `runs/` as they were, byte for byte, and skip what is finished,
+so a comparison goes on where it stopped; models and checkpoints are not kept. Beside these a run on another machine or of other versions is refused:
 give it another `--out`. How to read the numbers: [comparison](../comparison.md). Keys of
 sources: [sources](../sources.md)."""
 
@@ -156,9 +160,10 @@ def _result(folder: Path, content: Json) -> Iterator[str]:
         yield f"Inferred: {content['inferred']}"
     yield " ".join([_extent(content), *_machines(folder / name)])
     yield _rows(content)
-    for file, title in SHOWN.items():
-        if (folder / name / "pictures" / file).is_file():
-            yield f"![{title}: {name}]({name}/pictures/{file})"
+    for title, files in SHOWN.items():
+        places = [one.format(name) for one in files]
+        if there := next((one for one in places if (folder / one).is_file()), None):
+            yield f"![{title}: {name}]({there})"
     claims = content.get("claims") or ()
     if claims:
         yield "\n".join(f"- {one['says']} ({one['source']}) {_said(one)}" for one in claims)
@@ -202,6 +207,7 @@ def _extent(content: Json) -> str:
 def _machines(folder: Path) -> Iterator[str]:
     """Where the runs happened, from their manifests."""
     seen = set()
+    unfold_runs(folder)
     for file in sorted(folder.glob("runs/*/manifest.json")):
         manifest = json.loads(file.read_text(encoding="utf-8"))
         machine, versions = manifest["machine"], manifest["versions"]

@@ -89,8 +89,8 @@ def _setup(content: Json) -> Iterator[tuple[str, str]]:
 def _frame(name: str, frame: Json, place: str) -> str:
     columns = frame["columns"]
     rows = list(zip(*(frame["data"][column] for column in columns), strict=True))
-    whole = f"[{name}.csv]({place}/tables/{name}.csv)"
     if len(rows) > ROWS or len(columns) > 9:
+        whole = f"`frames.{name}` in [study.json]({place}/study.json)"
         return f"{len(rows)} rows of {len(columns)} columns: {whole}"
     return table(columns, [[_number(cell) for cell in row] for row in rows])
 

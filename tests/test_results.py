@@ -11,6 +11,7 @@ import pytest
 
 import layerlab
 from layerlab.experiments.analysis.compare import compare_runs
+from layerlab.records.folded_runs import CURVES, MANIFESTS, fold_runs, unfold_runs
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
 from layerlab.report.pages.comparison import save_comparison
 from tests.training.drawn import recipe, records, write
@@ -19,7 +20,6 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
 PAGE = runpy.run_path(str(ROOT / "docs" / "digest.py"))
 digest, declared = PAGE["digest"], PAGE["declared"]
-RUN = {"run.json", "recipe.json", "manifest.json", "result.json", "events.jsonl"}
 LOSSES = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 2.99, 2: 3.2895, 3: 3.0905}}
 CLAIMS = [
     {
@@ -80,16 +80,17 @@ def test_a_finished_run_is_skipped_from_what_is_kept_alone(
     (runs[0] / "checkpoints" / "step-00000002").mkdir(parents=True)
     (runs[0] / "checkpoints" / "step-00000002" / "state.json").write_text("{}")
 
+    assert fold_runs(tmp_path / "first" / "small") == 4
     there = kept(tmp_path / "first")
     assert {path.name for path in there} == {
-        *RUN,
+        *(MANIFESTS, CURVES),
         *("comparison.json", "forest.svg", "curves.svg"),
     }
-    assert sum(path.name == "result.json" for path in there) == 4
     for path in there:
         (tmp_path / "again" / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(tmp_path / "first" / path, tmp_path / "again" / path)
     (tmp_path / "again" / "small" / "comparison.json").unlink()
+    unfold_runs(tmp_path / "again" / "small")
     before = {
         path: (path.read_bytes(), path.stat().st_mtime_ns)
         for path in (tmp_path / "again").glob("small/runs/*/*")
@@ -102,6 +103,17 @@ def test_a_finished_run_is_skipped_from_what_is_kept_alone(
     } == before
     assert again.rows == first.rows
     assert again.content["claims"] == first.content["claims"]
+    for given, settings in (
+        (tmp_path / "again" / "small", {}),
+        (small, {"out": tmp_path / "again"}),
+    ):
+        shutil.rmtree(tmp_path / "again" / "small" / "runs")
+        judged = layerlab.compare(given, judge=True, progress=False, **settings)
+        assert judged.rows == first.rows
+    shutil.rmtree(tmp_path / "again" / "small" / "runs")
+    resumed = layerlab.compare(small, out=tmp_path / "again", progress=False)
+    assert resumed.rows == first.rows
+    assert not list((tmp_path / "again").glob("small/runs/*/model"))
 
 
 def test_what_is_kept_is_small() -> None:

@@ -34,6 +34,7 @@ from layerlab.experiments.stored_runs import (
 from layerlab.recipes.checks import validate
 from layerlab.recipes.training import TrainingRecipe, load_recipe, make_recipe
 from layerlab.recipes.training_sections import DataSection
+from layerlab.records.folded_runs import unfold_runs
 from layerlab.records.run_files import RUNS
 from layerlab.training.flops import peak_of
 from layerlab.training.run_spec import RunSpec, design_model
@@ -83,6 +84,7 @@ def prepare(
     """
     read = recipe_given(recipe, settings or {})
     plugins.load_named(read.model.load)
+    unfold_runs(out / read.name)
     found = sides(read)
     for side in found.values():
         validate(side)

@@ -36,8 +36,7 @@ def fold_runs(place: Path) -> int:
 
     found = [folder for folder in sorted((place / RUNS).iterdir()) if (folder / FILE).is_file()]
     heads = [
-        {"run": folder.name, **{name: _text(folder / name) for name in TEXTS}}
-        for folder in found
+        {"run": folder.name, **{name: _text(folder / name) for name in TEXTS}} for folder in found
     ]
     lines = [line for folder in found for line in _lines(folder)]
     for name, rows in ((MANIFESTS, heads), (CURVES, lines)):
@@ -77,7 +76,11 @@ def unfold_runs(place: Path) -> None:
                 (own / name).write_bytes(head[name].encode())
             (own / EVENTS).write_bytes("\n".join(journals.get(head["run"], ())).encode())
 
-    write_folder(place / RUNS, fill, "the runs of a comparison")
+    try:
+        write_folder(place / RUNS, fill, "the runs of a comparison")
+    except UserError:
+        if not (place / RUNS).exists():  # else another process was quicker
+            raise
 
 
 def _lines(folder: Path) -> Iterator[dict[str, Any]]:

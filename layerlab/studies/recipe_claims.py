@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
+from layerlab.records.folded_runs import unfold_runs
 from layerlab.studies.engine.false_discovery import chance
 from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps, style
 from layerlab.studies.engine.sampling import StudyContext, digest
@@ -73,7 +74,8 @@ def run_claims(name: str, work: StudyContext) -> Outcome:
 
 
 def finished_runs(folder: Path) -> list[Path]:
-    """Return runs of a recipe that came to their end."""
+    """Return the folders of the finished runs of a recipe, unfolded where they were folded."""
+    unfold_runs(folder)
     return sorted(file.parent for file in (folder / RUNS).glob("*/result.json"))
 
 

@@ -26,7 +26,9 @@ def bytes_in(place: Path) -> dict[str, bytes]:
     return {one.relative_to(place).as_posix(): one.read_bytes() for one in files}
 
 
-@given(journals=st.lists(st.text(st.characters(codec="utf-8"), max_size=30), min_size=1, max_size=3))
+@given(
+    journals=st.lists(st.text(st.characters(codec="utf-8"), max_size=30), min_size=1, max_size=3)
+)
 def test_unfolded_runs_have_the_bytes_that_were_folded(
     journals: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
+from layerlab.records.folded_runs import unfold_runs
 from layerlab.studies import twin_transfer
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.statistics import Interval
@@ -108,6 +109,7 @@ def test_where_runs_are_missing_nothing_is_decided_and_nothing_is_trained(tmp_pa
     assert "--runs docs/results" in said and not list(tmp_path.iterdir())
     for name in (LONG, SHORT, SOURCE):
         shutil.copytree(RESULTS / name, tmp_path / name)
+    unfold_runs(tmp_path / SOURCE)
     for file in (tmp_path / SOURCE / "runs").glob("history-7-s[12]*/result.json"):
         file.unlink()
     assert judged(tmp_path).verdicts[0]["said"].startswith(f"{SOURCE}: no finished runs")
