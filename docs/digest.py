@@ -40,10 +40,10 @@ python docs/fold.py {OUT}/NAME               # folds the runs that are finished
 make docs                                          # writes this page
 ```
 
-The first two unfold the runs into `runs/` as they were, byte for byte, and skip what is finished,
-so a comparison goes on where it stopped; models and checkpoints are not kept. Beside these a run on another machine or of other versions is refused:
-give it another `--out`. How to read the numbers: [comparison](../comparison.md). Keys of
-sources: [sources](../sources.md)."""
+The first two unfold the runs into `runs/` as they were, byte for byte, and skip what is finished, so
+that a comparison goes on where it stopped; models and checkpoints are not kept. Beside these a run
+on another machine or of other versions is refused: give it another `--out`. How to read the
+numbers: [comparison](../comparison.md). Keys of sources: [sources](../sources.md)."""
 
 RULE = """A claim is made of pairs of arms, compared seed by seed. It **holds** where every
 pair is as it says, and **fails** where one is surely not, after Holm's correction for all
