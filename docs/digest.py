@@ -40,8 +40,8 @@ python docs/fold.py {OUT}/NAME               # folds the runs that are finished
 make docs                                          # writes this page
 ```
 
-The first two unfold the runs into `runs/` as they were, byte for byte, and skip what is finished, so
-that a comparison goes on where it stopped; models and checkpoints are not kept. Beside these a run
+The first two unfold the runs into `runs/` as they were, byte for byte, and skip what is finished:
+a comparison goes on where it stopped; models and checkpoints are not kept. Beside these a run
 on another machine or of other versions is refused: give it another `--out`. How to read the
 numbers: [comparison](../comparison.md). Keys of sources: [sources](../sources.md)."""
 
