@@ -98,7 +98,7 @@ def prepared(folder: Path, questions: int, context: int) -> tuple[Any, LoadedMod
     words = train_bpe((row["prompt"] for row in rows["test"]), vocab=2048, context=context)
     sizes = {"width": 128, "layers": 4, "heads": 4, "vocab": 2048, "context": context}
     model = layerlab.build("llama", **sizes).eval()
-    (task,) = load_tasks(folder, "layerlab_made_up").values()
+    (task,) = load_tasks([str(folder / "task.yaml")]).values()
     return task, LoadedModel(name="1m", source="memory", model=model, tokenizer=words)
 
 

@@ -18,7 +18,7 @@ from layerlab.evaluation.harness.cache import LEAVES, ResultCache
 from layerlab.evaluation.harness.low_precision import PrecisionSetting, arithmetics, perplexity
 from layerlab.evaluation.harness.model_checks import prepare_tokenizer
 from layerlab.evaluation.harness.options import Options
-from layerlab.evaluation.harness.prepare import available, data_from, engine, list_tasks
+from layerlab.evaluation.harness.prepare import available, engine, list_tasks
 from layerlab.evaluation.results.aggregate import (
     benchmark_rows,
     group_rows,
@@ -155,8 +155,7 @@ def run_evaluation(question: EvaluationRequest, *, progress: bool = True) -> Eva
             stack.enter_context(lock_folder(question.out))
             stack.enter_context(hear_interruptions(question.out / LEAVES))
         check_named(question.models)
-        stack.enter_context(data_from(question.data))
-        there, left_out = available(benchmarks)
+        there, left_out = available(benchmarks, question.data)
         result = EvaluationResult(_ask(question, there, left_out, progress))
         if question.out is None:
             return result
@@ -172,7 +171,7 @@ def _ask(
     progress: bool,
 ) -> dict[str, Any]:
     sitting = engine()
-    leaves = list_tasks(sitting, question.options, benchmarks, left_out)
+    leaves = list_tasks(sitting, question.options, benchmarks, left_out, question.data)
     questions = sum(leaf.questions(question.options.limit) for leaf in leaves)
     keeper = ResultCache(question.out)
     records: list[dict[str, Any]] = []
@@ -214,7 +213,11 @@ def _sum(
     asked = [
         find_benchmark(name) for name in dict.fromkeys(str(row["benchmark"]) for row in records)
     ]
-    remarks = [*unsound_remarks(benchmarks), *question.options.deviations(asked), *oddities(asked)]
+    remarks = [
+        *unsound_remarks(benchmarks),
+        *question.options.deviations(asked),
+        *oddities(asked, question.data),
+    ]
     names = [arm["arm"] for arm in arms]
     content = {
         "layerlab": VERSION,

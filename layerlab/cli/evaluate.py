@@ -35,6 +35,10 @@ def evaluate(
     listed: Annotated[
         bool, typer.Option("--list", help="Name the benchmarks, their data and licences.")
     ] = False,
+    export_tasks: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write all tasks as files of lm-eval, and ask nothing."),
+    ] = None,
     scoring: Annotated[
         How | None, typer.Option(help="Of choices: likeliest label, text, or what is written.")
     ] = None,
@@ -88,6 +92,11 @@ def evaluate(
     """Put models to benchmarks of general knowledge, finance and law; averages as official."""
     if listed:
         _list(data, as_json)
+        return
+    if export_tasks is not None:
+        from layerlab.evaluation.tasks.configs import export_tasks as write
+
+        say(f"Tasks of lm-eval: {write(export_tasks)}")
         return
     if not models:
         raise UserError(

@@ -2,7 +2,7 @@
 
 import copy
 import json
-import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import pytest
 import layerlab
 from layerlab import UserError
 from layerlab.errors import Interrupted
-from layerlab.evaluation.harness.options import Options
 from layerlab.evaluation.results.result import EvaluationResult, load_result
 from tests.evaluation.candidate import candidate, tokenizer
 
@@ -19,6 +18,8 @@ pytest.importorskip("lm_eval")
 
 from layerlab.evaluation.benchmarks.catalog import find_benchmark
 from layerlab.evaluation.harness import run as sitting
+from layerlab.evaluation.tasks.configs import task_configs
+from tests.evaluation.exported import managed
 from tests.evaluation.shelf import row, run, shelf, whole
 
 __all__ = ["shelf", "whole"]
@@ -71,16 +72,13 @@ def test_the_group_of_plain_lm_eval_has_the_same_score(
 ) -> None:
     from lm_eval.evaluator import evaluate
     from lm_eval.models.huggingface import HFLM
-    from lm_eval.tasks import TaskManager
 
     from layerlab.system.logs import hush
 
     monkeypatch.setenv("LAYERLAB_DATA", str(shelf))
     model: Any = candidate(4096).model
     with hush():
-        tasks = TaskManager(include_path=str(sitting.TASKS), include_defaults=False).load(
-            ["layerlab_financeiq", "layerlab_boolq"]
-        )
+        tasks = managed().load(["layerlab_financeiq", "layerlab_boolq"])
         for task in tasks["tasks"].values():
             task.set_fewshot_seed(0)
         engine = HFLM(pretrained=model, tokenizer=tokenizer())
@@ -236,7 +234,7 @@ def test_other_scorings(shelf: Path, scoring: str) -> None:
 def test_explained_examples(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAYERLAB_DATA", str(shelf))
     fineval = find_benchmark("fineval")
-    tasks = sitting.load_tasks(sitting.TASKS, Options(cot=True).group(fineval))
+    tasks = sitting.load_tasks(task_configs(fineval, "cot"))
     engine = sitting.HarnessModel(candidate(2048), batch=1, scoring="gen")
     found = sitting.run_task(engine, tasks[fineval.leaf(fineval.subjects[0])], limit=1)
     assert found.samples[0]["prompt"].count("让我们一步一步思考") == 6
@@ -251,10 +249,16 @@ def test_two_models_beside_each_other(shelf: Path) -> None:
     assert found.score("boolq", names[1]) == found.content["benchmarks"][1]["score"]
 
 
-def test_the_data_folder_is_forgotten(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LAYERLAB_DATA", raising=False)
-    run(shelf, "boolq", limit=1)
-    assert "LAYERLAB_DATA" not in os.environ
+def test_another_folder_of_data_gives_the_same_questions(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where data lies is no part of what is asked, so that kept answers are found again."""
+    monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path / "none"))
+    first = run(shelf, "boolq", limit=1, out=tmp_path / "out")
+    shutil.copytree(shelf, tmp_path / "moved")
+    monkeypatch.setattr(sitting, "run_task", lambda *args, **kwargs: pytest.fail("asked again"))
+    again = run(tmp_path / "moved", "boolq", limit=1, out=tmp_path / "out")
+    assert again.score("boolq") == first.score("boolq")
 
 
 def test_chat(shelf: Path) -> None:

@@ -63,6 +63,13 @@ def test_a_second_time_asks_nothing_and_prints_json(
     assert len(leaves) == 1
 
 
+def test_tasks_are_written_for_lm_eval(place: Path) -> None:
+    found = layerlab(place, "--export-tasks", "tasks")
+    assert found.returncode == 0 and found.stderr == ""
+    assert found.stdout == f"Tasks of lm-eval: {place / 'tasks'}\n"
+    assert (place / "tasks" / "ceval" / "_cot.yaml").is_file()
+
+
 def test_benchmarks_are_listed(place: Path) -> None:
     found = layerlab(place, "--list", "--data", "data")
     assert found.returncode == 0

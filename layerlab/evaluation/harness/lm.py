@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -30,7 +29,6 @@ from layerlab.loading.model import LoadedModel
 from layerlab.records.parse import check_text
 from layerlab.system.limits import check_work
 from layerlab.system.logs import hush
-from layerlab.validation import short_repr
 
 # Logits that a batch may hold.
 LOGITS = 1 << 27
@@ -206,32 +204,28 @@ class HarnessModel(HFLM):
         return found
 
 
-def load_tasks(folder: Path, name: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Load leaf tasks of a group, or the one of that name, with their questions read.
+def load_tasks(
+    configs: Sequence[str | Mapping[str, Any]], changes: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Load tasks with their questions read, by their names.
 
     Args:
-        folder: of YAML files.
-        name: of a group or a leaf.
+        configs: of each task its configuration, or the YAML file of that.
         changes: of the metadata of every task, which its reader is given.
 
     Raises:
-        UserError: there is none of that name, or its questions cannot be read.
+        UserError: the questions of one cannot be read.
     """
     with hush():
-        manager = TaskManager(
-            include_path=str(folder), include_defaults=False, metadata=dict(changes or {})
-        )
-        if name not in manager.all_tasks:
-            raise UserError(
-                f"{folder} declares no task {short_repr(name)}; name a folder that does"
-            )
-        return dict(manager.load([name])["tasks"])
+        manager = TaskManager(include_defaults=False, metadata=dict(changes or {}))
+        return dict(manager.load(list(configs))["tasks"])
 
 
 def describe_task(task: Any, limit: int | None = None) -> str:
     """Describe what a task asks and how, as one text: two tasks with the same are the same."""
     config = {**task.dump_config(), "metadata": dict(task.config.metadata or {})}
-    config["metadata"].pop("config_source", None)
+    for place in ("config_source", "folder"):
+        config["metadata"].pop(place, None)
     documents = [dict(doc) for _, doc in task.doc_iterator(limit=limit)]
     examples = getattr(task, "sampler", None)
     shown_first = [dict(doc) for doc in examples.df] if examples is not None else []

@@ -68,19 +68,18 @@ class Options:
         """Return whether the examples of a benchmark come with explanations."""
         return self.cot and benchmark.explained
 
-    def group(self, benchmark: Benchmark) -> str:
-        """Return the name of its tasks in lm-eval, asked in this way.
+    def way(self, benchmark: Benchmark) -> str:
+        """Return in which way its tasks are asked, as `task_configs` names it.
 
         Example:
             >>> from layerlab.evaluation.benchmarks.catalog import find_benchmark
             >>> ceval = find_benchmark("ceval")
-            >>> Options(cot=True).group(ceval), Options().group(ceval)
-            ('layerlab_ceval_cot', 'layerlab_ceval')
+            >>> Options(cot=True).way(ceval), Options(scoring="gen").way(ceval)
+            ('cot', 'gen')
         """
         if self.explained(benchmark):
-            return f"{benchmark.task}_cot"
-        scoring = self.scored(benchmark)
-        return benchmark.task + ("_gen" if scoring == "gen" != benchmark.scorings[0] else "")
+            return "cot"
+        return "gen" if self.scored(benchmark) == "gen" != benchmark.scorings[0] else ""
 
     def inside(self, benchmark: Benchmark) -> int:
         """Examples that stand in the benchmark's own files, where the engine cannot count them."""

@@ -1,8 +1,6 @@
 """What has to be there before the first question: the engine, the data, the tasks."""
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +8,7 @@ from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.files import read_files
 from layerlab.evaluation.benchmarks.spec import Benchmark
 from layerlab.evaluation.harness.options import Options
-
-DATA = "LAYERLAB_DATA"
+from layerlab.evaluation.tasks.configs import task_configs
 
 
 def engine() -> Any:
@@ -32,23 +29,13 @@ def engine() -> Any:
     return sitting
 
 
-@contextmanager
-def data_from(folder: Path | None) -> Iterator[None]:
-    """Readers find their files in a folder, until the block ends."""
-    before = os.environ.get(DATA)
-    if folder is not None:
-        os.environ[DATA] = str(folder)
-    try:
-        yield
-    finally:
-        if folder is not None and before is None:
-            del os.environ[DATA]
-        elif folder is not None:
-            os.environ[DATA] = str(before)
-
-
-def available(benchmarks: Sequence[Benchmark]) -> tuple[list[Benchmark], list[dict[str, str]]]:
+def available(
+    benchmarks: Sequence[Benchmark], folder: Path | None = None
+) -> tuple[list[Benchmark], list[dict[str, str]]]:
     """Return benchmarks whose data is here, and the others with the reason.
+
+    Args:
+        folder: the data folder; LAYERLAB_DATA where none is given.
 
     Raises:
         UserError: none is.
@@ -56,7 +43,7 @@ def available(benchmarks: Sequence[Benchmark]) -> tuple[list[Benchmark], list[di
     there, left_out = [], []
     for benchmark in benchmarks:
         try:
-            read_files(benchmark, benchmark.subjects[0], benchmark.split)
+            read_files(benchmark, benchmark.subjects[0], benchmark.split, folder)
             there.append(benchmark)
         except UserError as error:
             left_out.append(_left(benchmark, error))
@@ -78,18 +65,26 @@ def _refuse(left_out: Sequence[Mapping[str, str]]) -> None:
 
 
 def list_tasks(
-    sitting: Any, options: Options, benchmarks: Sequence[Benchmark], left_out: list[dict[str, str]]
+    sitting: Any,
+    options: Options,
+    benchmarks: Sequence[Benchmark],
+    left_out: list[dict[str, str]],
+    folder: Path | None = None,
 ) -> list[Any]:
     """List the tasks of all benchmarks, in order; a benchmark that cannot be read is left out.
+
+    Args:
+        folder: the data folder; LAYERLAB_DATA where none is given.
 
     Raises:
         UserError: none can be read.
     """
     found: list[Any] = []
+    where = {} if folder is None else {"folder": str(folder)}
     for benchmark in benchmarks:
         try:
-            own = sitting.TASKS / benchmark.name  # of a folder every file is read
-            tasks = sitting.load_tasks(own, options.group(benchmark), options.changes(benchmark))
+            configs = task_configs(benchmark, options.way(benchmark))
+            tasks = sitting.load_tasks(configs, {**options.changes(benchmark), **where})
         except UserError as error:
             left_out.append(_left(benchmark, error))
             continue

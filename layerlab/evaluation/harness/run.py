@@ -26,12 +26,11 @@ from layerlab.evaluation.harness.low_precision import PrecisionSetting
 from layerlab.evaluation.harness.options import Options
 from layerlab.evaluation.lawbench.aggregate import corpus_mean
 from layerlab.evaluation.metrics.estimates import Mean, mark_accuracy, with_interval
-from layerlab.evaluation.tasks.configs import FOLDER as TASKS
 from layerlab.loading.model import LoadedModel
 from layerlab.training.step.microbatch import is_out_of_memory
 from layerlab.version import VERSION
 
-__all__ = ["ENGINE", "TASKS", "EvaluationRun", "LeafTask", "load_tasks", "run_benchmarks"]
+__all__ = ["ENGINE", "EvaluationRun", "LeafTask", "load_tasks", "run_benchmarks"]
 
 
 @dataclass(frozen=True)

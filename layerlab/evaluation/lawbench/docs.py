@@ -1,6 +1,6 @@
 """LawBench as lm-eval asks for it: the documents of a task, and the scores of one output.
 
-The files under `tasks/lawbench` name these functions.
+The tasks of lm-eval (`evaluation/tasks/configs.py`) name these functions.
 """
 
 import logging

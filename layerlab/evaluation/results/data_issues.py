@@ -2,29 +2,33 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from layerlab.evaluation.benchmarks.items import oddities
 from layerlab.evaluation.benchmarks.spec import Benchmark
 from layerlab.evaluation.lawbench.rows import scored_rows
 
 
-def remarks(benchmarks: Iterable[Benchmark]) -> list[str]:
+def remarks(benchmarks: Iterable[Benchmark], folder: Path | None = None) -> list[str]:
     """Return a line for each benchmark and each way in which its questions are odd.
 
     They are scored as published or left out, so that counts are the official ones.
+
+    Args:
+        folder: the data folder; LAYERLAB_DATA where none is given.
     """
     return [
         line
         for one in benchmarks
-        for line in (_unscored(one) if one.name == "lawbench" else _odd(one))
+        for line in (_unscored(one, folder) if one.name == "lawbench" else _odd(one, folder))
     ]
 
 
-def _odd(benchmark: Benchmark) -> Iterator[str]:
+def _odd(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:
     """Yield the first question of each kind, and how many more there are."""
     found: dict[str, list[str]] = {}
     for subject in benchmark.subjects:
-        for line in oddities(benchmark, subject, benchmark.split):
+        for line in oddities(benchmark, subject, benchmark.split, folder):
             found.setdefault(line.rpartition("; ")[2], []).append(line)
     for lines in found.values():
         more = len(lines) - 1
@@ -32,10 +36,10 @@ def _odd(benchmark: Benchmark) -> Iterator[str]:
         yield f"{benchmark.title}: {lines[0]}{others}"
 
 
-def _unscored(benchmark: Benchmark) -> Iterator[str]:
+def _unscored(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:
     """Yield rows that the source leaves out of a task's score."""
     for subject in benchmark.subjects:
-        left_out = scored_rows(subject.name).left_out
+        left_out = scored_rows(subject.name, folder=folder).left_out
         for why, count in Counter(left_out.values()).items():
             rows = "1 row is" if count == 1 else f"{count} rows are"
             yield f"{benchmark.title} {subject.name}: {rows} left out: {why}"

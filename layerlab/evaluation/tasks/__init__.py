@@ -1,7 +1,7 @@
-"""Tasks for lm-eval: YAML files, and the functions that they name.
+"""Tasks for lm-eval: their configurations, and the functions that they name.
 
-Type `lm-eval run --include_path` with this folder, or `layerlab evaluate`. The files below the
-folders of benchmarks are written by `python -m layerlab.evaluation.tasks.configs`.
+Type `layerlab evaluate`, or `layerlab evaluate --export-tasks DIR` and `lm-eval run --include_path`
+with that folder.
 
 A group `layerlab_NAME` scores choices by their likelihood; `layerlab_NAME_gen` lets the model write
 its answer, `layerlab_NAME_cot` after reasoning. The metadata `{"scoring": "mean_nll"}` asks for the

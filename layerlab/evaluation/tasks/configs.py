@@ -1,100 +1,232 @@
-"""The task files of lm-eval, written from the declarations.
+"""The tasks of lm-eval, made from the declarations: as dicts, and as files for `lm-eval run`."""
 
-lm-eval names a task by a file of its own, so there is one for every subject; each is a few lines
-over a template. Type `python -m layerlab.evaluation.tasks.configs` to write them anew.
-"""
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.benchmarks.spec import Benchmark, Subtask
-from layerlab.system.files import write_file
+from layerlab.evaluation.lawbench import docs as lawbench
+from layerlab.evaluation.lawbench.aggregate import corpus_f
+from layerlab.evaluation.lawbench.tasks import TASKS
+from layerlab.evaluation.tasks import process_results as results
+from layerlab.system.files import write_folder
 
-FOLDER = Path(__file__).parent
+Config = dict[str, Any]
+
 # A change of what a task asks or how it is marked: results of another version do not compare.
 VERSION = 1.0
-# LawBench's tasks are marked each in its own way and written by hand.
-BY_HAND = ("lawbench",)
-TEMPLATES: Mapping[str, str] = {"ax-b": "matthews", "xsum": "xsum", "lcsts": "lcsts"}
+# LawBench's corrections are marked together since then, and so its average is another one.
+CORRECTIONS, CORRECTED = "2-1", 1.1
 CLOZE = ("gaokao_mathcloze", "math")
-# Stands in the place of what a task is overridden with where it writes its answer.
-_WRITTEN = """\
-    output_type: generate_until
-    doc_to_choice: null
-    generation_kwargs: {{until: ["\\n\\n"], do_sample: false, max_gen_toks: {length}}}
-    process_results: !function layerlab.evaluation.tasks.process_results.{mark}
-    metric_list:
-      - {{metric: score, aggregation: mean, higher_is_better: true}}
-      - {{metric: abstained, aggregation: mean, higher_is_better: false}}
-"""
-_REASONED = "    dataset_kwargs: {cot: true}\n"
 
 
-def files() -> dict[Path, str]:
-    """Every task file that is written from the declarations, by its path in the task folder."""
-    found: dict[Path, str] = {}
-    for benchmark in BENCHMARKS.values():
-        if benchmark.name not in BY_HAND:
-            folder = Path(benchmark.name)
-            for name, text in _of_benchmark(benchmark):
-                found[folder / f"{name}.yaml"] = text
-    return found
+def _metrics(*names: str, **others: Callable[..., Any]) -> list[Config]:
+    """Return metrics as lm-eval lists them, by name; more abstentions are worse."""
+    return [
+        {
+            "metric": name,
+            "aggregation": others.get(name, "mean"),
+            "higher_is_better": name != "abstained",
+        }
+        for name in names
+    ]
 
 
-def _of_benchmark(benchmark: Benchmark) -> Iterator[tuple[str, str]]:
-    for subject in benchmark.subjects:
-        yield subject.name, _leaf(benchmark, subject)
-    yield "_group", _group(benchmark)
-    if "gen" in benchmark.scorings and "choice_ll" in benchmark.scorings:
-        yield "_gen", _variant(benchmark, "gen", _WRITTEN.format(length=32, mark="letter"))
-    if benchmark.explained:
-        reasoned = _WRITTEN.format(length=512, mark="reasoned_letter") + _REASONED
-        yield "_cot", _variant(benchmark, "cot", reasoned)
+def _written(length: int, *until: str) -> Config:
+    """Return what a task says that lets the model write its answer."""
+    kwargs = {"until": list(until), "do_sample": False, "max_gen_toks": length}
+    return {"output_type": "generate_until", "generation_kwargs": kwargs}
 
 
-def _leaf(benchmark: Benchmark, subject: Subtask) -> str:
-    template = TEMPLATES.get(benchmark.name, "choice")
+SHARED: Mapping[str, Any] = {
+    "custom_dataset": results.load,
+    "test_split": "test",
+    "fewshot_split": "dev",
+    "fewshot_config": {"sampler": "first_n"},
+    "description": "header",
+    "doc_to_text": "prompt",
+    "doc_to_target": "target",
+    # The blank before an English choice is part of the choice; a Chinese one has none.
+    "target_delimiter": "",
+    "fewshot_delimiter": "\n\n",
+}
+CHOICE: Mapping[str, Any] = {
+    **SHARED,
+    "output_type": "multiple_choice",
+    "doc_to_choice": "choices",
+    "process_results": results.choice,
+    "metric_list": _metrics("score"),
+}
+TEMPLATES: Mapping[str, Mapping[str, Any]] = {
+    "ax-b": {
+        **CHOICE,
+        "process_results": results.choice_and_matthews,
+        "metric_list": _metrics("score", "mcc", mcc=results.correlation),
+    },
+    "xsum": {
+        **SHARED,
+        **_written(128, "\n\n", "Document："),
+        "process_results": results.english_summary,
+        "metric_list": _metrics("score", "rouge_l", "abstained"),
+    },
+    "lcsts": {
+        **SHARED,
+        **_written(128, "\n\n", "阅读以下文章"),
+        "process_results": results.chinese_summary,
+        "metric_list": _metrics("score", "rouge_2", "rouge_l", "abstained"),
+    },
+    "cloze": {
+        **SHARED,
+        **_written(64, "\n\n", "Q:", "问题："),
+        "process_results": results.value,
+        "metric_list": _metrics("score", "abstained"),
+    },
+    "lawbench": {
+        "custom_dataset": lawbench.documents,
+        "test_split": "test",
+        "doc_to_text": "prompt",
+        "doc_to_target": "answer",
+        "target_delimiter": "",
+        **_written(1024),
+        "process_results": lawbench.marks,
+        "metric_list": _metrics("score", "abstained"),
+    },
+}
+# How else a benchmark of choices is asked: what changes in each of its tasks.
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "gen": {**_written(32, "\n\n"), "process_results": results.letter},
+    "cot": {
+        **_written(512, "\n\n"),
+        "process_results": results.reasoned_letter,
+        "dataset_kwargs": {"cot": True},
+    },
+}
+
+
+def task_configs(benchmark: Benchmark, way: str = "") -> list[Config]:
+    """Return the tasks of a benchmark as `TaskManager.load` takes them, in its order.
+
+    Args:
+        way: "gen" and "cot" let the model write its answer, "cot" after reasoning; "" is the
+            benchmark's own way.
+
+    Example:
+        >>> from layerlab.evaluation.benchmarks.catalog import find_benchmark
+        >>> [one["task"] for one in task_configs(find_benchmark("piqa"))]
+        ['layerlab_piqa_all']
+    """
+    changes: Config = {}
+    if way:
+        metrics = _metrics("score", "abstained")
+        changes = {**WAYS[way], "doc_to_choice": None, "metric_list": metrics}
+    return [{**_leaf(benchmark, one), **changes} for one in benchmark.subjects]
+
+
+def _leaf(benchmark: Benchmark, subject: Subtask) -> Config:
+    template = benchmark.name
     if benchmark.name == "agieval" and subject.name in CLOZE:
         template = "cloze"
-    return (
-        f"include: ../_{template}.yaml\n"
-        f"task: {benchmark.leaf(subject)}\n"
-        f"task_alias: {subject.name}\n"
-        f"num_fewshot: {benchmark.shots}\n"
-        f"metadata: {{version: {VERSION}, benchmark: {benchmark.name}, subject: {subject.name}}}\n"
+    config = {
+        **TEMPLATES.get(template, CHOICE),
+        "task": benchmark.leaf(subject),
+        "task_alias": subject.name,
+        "num_fewshot": benchmark.shots,
+        "metadata": {"version": VERSION, "benchmark": benchmark.name, "subject": subject.name},
+    }
+    return {**config, **_of_law(subject, config)} if template == "lawbench" else config
+
+
+def _of_law(subject: Subtask, config: Config) -> Config:
+    """Return what a task of LawBench says besides."""
+    metadata = {
+        **config["metadata"],
+        "level": subject.category,
+        "kind": TASKS[subject.name].kind,
+    }
+    alias = f"{subject.name} {subject.english}"
+    if subject.name != CORRECTIONS:
+        return {"task_alias": alias, "metadata": metadata}
+    return {
+        "task_alias": alias,
+        "process_results": lawbench.correction_marks,
+        "metric_list": _metrics("score", "alone", "abstained", score=corpus_f),
+        "metadata": {**metadata, "version": CORRECTED},
+    }
+
+
+def group_config(benchmark: Benchmark, way: str = "") -> Config:
+    """Return the group of a benchmark's tasks, with the mean that its source reports."""
+    law = benchmark.name == "lawbench"
+    metrics = ("score", "abstained") if way or law else ("score",)
+    weighted = benchmark.average == "weighted"
+    config: Config = {
+        "group": benchmark.task + (f"_{way}" if way else ""),
+        "group_alias": benchmark.title + (f", {way}" if way else ""),
+        "task": [benchmark.leaf(subject) for subject in benchmark.subjects],
+        "aggregate_metric_list": [
+            {"metric": name, "aggregation": "mean", "weight_by_size": weighted} for name in metrics
+        ],
+        "metadata": {"version": CORRECTED, "benchmark": "lawbench"}
+        if law
+        else {"version": VERSION},
+    }
+    if law:
+        config["metadata"] = {"version": CORRECTED, "benchmark": benchmark.name}
+    if way:
+        changed = task_configs(benchmark, way)[0]
+        names = ("doc_to_choice", "metric_list", *WAYS[way])
+        config["task"] = [{"group": benchmark.task, **{name: changed[name] for name in names}}]
+    return config
+
+
+def ways(benchmark: Benchmark) -> list[str]:
+    """Return the other ways in which the questions of a benchmark can be asked."""
+    written = "gen" in benchmark.scorings and "choice_ll" in benchmark.scorings
+    return ["gen"] * written + ["cot"] * benchmark.explained
+
+
+def export_tasks(folder: Path) -> Path:
+    """Write all tasks as YAML files, for `lm-eval run --include_path`.
+
+    Args:
+        folder: new, or written by an earlier call.
+
+    Raises:
+        UserError: the folder cannot be written, or holds something else.
+    """
+
+    def fill(empty: Path) -> None:
+        for benchmark in BENCHMARKS.values():
+            own = empty / benchmark.name
+            own.mkdir()
+            for subject, config in zip(benchmark.subjects, task_configs(benchmark), strict=True):
+                (own / f"{subject.name}.yaml").write_bytes(_yaml(config))
+            for way in ("", *ways(benchmark)):
+                (own / f"_{way or 'group'}.yaml").write_bytes(_yaml(group_config(benchmark, way)))
+
+    return write_folder(folder, fill, "tasks of lm-eval", _holds_tasks)
+
+
+def _holds_tasks(folder: Path) -> bool:
+    return {one.name for one in folder.iterdir()} == set(BENCHMARKS)
+
+
+def _yaml(config: Config) -> bytes:
+    """Return a task as YAML, in which lm-eval's tag `!function` stands for a function."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Repeats what stands twice, where YAML would point to its first place."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    Dumper.add_representer(
+        type(_yaml),
+        lambda dumper, one: dumper.represent_scalar(
+            "!function", f"{one.__module__}.{one.__qualname__}"
+        ),
     )
-
-
-def _group(benchmark: Benchmark) -> str:
-    leaves = "".join(f"  - {benchmark.leaf(subject)}\n" for subject in benchmark.subjects)
-    return (
-        f"group: {benchmark.task}\n"
-        f"group_alias: {benchmark.title}\n"
-        f"task:\n{leaves}{_mean(benchmark, 'score')}"
-        f"metadata: {{version: {VERSION}}}\n"
-    )
-
-
-def _variant(benchmark: Benchmark, name: str, changed: str) -> str:
-    """Return a group of the same tasks, asked or marked in another way."""
-    return (
-        f"group: {benchmark.task}_{name}\n"
-        f'group_alias: "{benchmark.title}, {name}"\n'
-        f"task:\n  - group: {benchmark.task}\n{changed}"
-        f"{_mean(benchmark, 'score', 'abstained')}"
-        f"metadata: {{version: {VERSION}}}\n"
-    )
-
-
-def _mean(benchmark: Benchmark, *metrics: str) -> str:
-    weighted = str(benchmark.average == "weighted").lower()
-    return "aggregate_metric_list:\n" + "".join(
-        f"  - {{metric: {metric}, aggregation: mean, weight_by_size: {weighted}}}\n"
-        for metric in metrics
-    )
-
-
-if __name__ == "__main__":
-    for path, text in files().items():
-        write_file(FOLDER / path, text)
+    text: str = yaml.dump(config, Dumper=Dumper, allow_unicode=True, sort_keys=False)
+    return text.encode()

@@ -9,9 +9,7 @@ import pytest
 lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed")
 
 from lm_eval.api.model import LM  # noqa: E402
-from lm_eval.tasks import TaskManager  # noqa: E402
 
-import layerlab.evaluation  # noqa: E402
 from layerlab.evaluation.benchmarks.catalog import LAWBENCH  # noqa: E402
 from layerlab.evaluation.harness.lm import run_task  # noqa: E402
 from layerlab.evaluation.harness.run import run_benchmarks  # noqa: E402
@@ -21,8 +19,7 @@ from layerlab.evaluation.metrics.edit_f import EditCount, edit_count  # noqa: E4
 from layerlab.evaluation.metrics.estimates import Mean  # noqa: E402
 from layerlab.evaluation.results.averages import official  # noqa: E402
 from layerlab.system.logs import hush  # noqa: E402
-
-FOLDER = Path(layerlab.evaluation.__file__).parent / "tasks" / "lawbench"
+from tests.evaluation.exported import managed  # noqa: E402
 
 
 class Parrot(LM):  # type: ignore[misc]
@@ -51,9 +48,7 @@ def run(
             model,
             tasks=[task],
             num_fewshot=3,  # the tasks are declared without examples, and stay so
-            task_manager=TaskManager(
-                include_path=str(FOLDER), include_defaults=False, metadata=metadata
-            ),
+            task_manager=managed(**(metadata or {})),
             bootstrap_iters=0,
         )
     return model, found
@@ -92,7 +87,7 @@ def test_layerlab_and_plain_lm_eval_agree_on_corrections(home: Path) -> None:
     """Where one sentence is right and the other wrong, the mean of both is another number."""
     output, name = "指控事实清楚。0", "layerlab_lawbench_2_1"
     with hush():
-        manager = TaskManager(include_path=str(FOLDER), include_defaults=False)
+        manager = managed()
         (task,) = manager.load([name])["tasks"].values()
         model = Parrot(output)
         model.__dict__.update(
@@ -114,7 +109,7 @@ def test_one_shot_by_metadata(home: Path) -> None:
 
 
 def test_every_leaf_says_what_it_is(home: Path) -> None:
-    manager = TaskManager(include_path=str(FOLDER), include_defaults=False)
+    manager = managed()
     with hush():
         tasks = manager.load(["layerlab_lawbench"])["tasks"]
     assert list(tasks) == [LAWBENCH.leaf(subject) for subject in LAWBENCH.subjects]

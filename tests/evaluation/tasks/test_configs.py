@@ -1,9 +1,8 @@
-"""The tasks in lm-eval itself, without anything of ours around it but the task folder."""
+"""The tasks in lm-eval itself, without anything of ours around it but the exported files."""
 
 import logging
 import math
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +12,53 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from layerlab import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
+from layerlab.evaluation.benchmarks.spec import Benchmark
 from layerlab.evaluation.metrics.matthews import matthews
-from layerlab.evaluation.tasks.configs import BY_HAND, FOLDER, files
+from layerlab.evaluation.tasks.configs import export_tasks, group_config, task_configs, ways
 from layerlab.evaluation.tasks.docs import COLUMNS, splits
 from layerlab.evaluation.tasks.process_results import correlation
 from layerlab.evaluation.tasks.prompts import Manner
+from tests.evaluation.exported import exported, managed
 from tests.evaluation.written import boolq, exam, financeiq, lines
 
 lm_eval = pytest.importorskip("lm_eval")
 
-# Everything in the `tasks` folder but what is written by hand.
-BY_TEMPLATE = [
-    path.relative_to(FOLDER)
-    for path in sorted(FOLDER.glob("*/*.yaml"))
-    if path.parent.name not in BY_HAND
-]
+
+WAYS = [(one, way) for one in BENCHMARKS.values() for way in ("", *ways(one))]
 
 
-def test_task_files_are_what_the_declarations_say() -> None:
-    written = files()
-    assert sorted(written) == sorted(BY_TEMPLATE), (
-        "type: python -m layerlab.evaluation.tasks.configs"
-    )
-    for path, text in written.items():
-        assert (FOLDER / path).read_text("utf-8") == text, f"{path}: write the tasks anew"
-    assert files() == written
+@pytest.mark.parametrize(("benchmark", "way"), WAYS, ids=lambda one: getattr(one, "name", one))
+def test_the_files_say_what_layerlab_asks(benchmark: Benchmark, way: str) -> None:
+    """A group of files changes its tasks as the dicts are changed."""
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    own = exported() / benchmark.name
+    group = load_yaml(own / f"_{way or 'group'}.yaml", resolve_func=True)
+    (changes,) = ({}, *(one for one in group["task"] if isinstance(one, dict)))[-1:]
+    assert changes.pop("group", benchmark.task) == benchmark.task
+    for subject, config in zip(benchmark.subjects, task_configs(benchmark, way), strict=True):
+        leaf = load_yaml(own / f"{subject.name}.yaml", resolve_func=True)
+        assert {**leaf, **changes} == config
 
 
 def test_every_benchmark_is_a_group_of_its_leaves() -> None:
     manager = managed()
-    for benchmark in BENCHMARKS.values():
-        if benchmark.name not in BY_HAND:
-            assert benchmark.task in manager.all_groups
-            leaves = {benchmark.leaf(subject) for subject in benchmark.subjects}
-            assert leaves <= set(manager.all_subtasks)
+    for benchmark, way in WAYS:
+        assert group_config(benchmark, way)["group"] in manager.all_groups
+        leaves = {benchmark.leaf(subject) for subject in benchmark.subjects}
+        assert leaves <= set(manager.all_subtasks)
     variants = [name for name in manager.all_groups if name.endswith(("_gen", "_cot"))]
-    assert len(variants) == 7
+    assert len(variants) == 7 and len(manager.all_groups) == len(WAYS)
+
+
+def test_tasks_are_written_over_tasks_only(tmp_path: Path) -> None:
+    export_tasks(tmp_path / "tasks")
+    assert export_tasks(tmp_path / "tasks") == tmp_path / "tasks"
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="own"):
+        export_tasks(tmp_path / "own")
+    assert (tmp_path / "own" / "notes.txt").read_text() == "mine"
 
 
 @pytest.fixture(scope="module")
@@ -87,13 +97,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty data folder, from which every reader here reads."""
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
     yield tmp_path
-
-
-@cache
-def managed(**changes: Any) -> Any:
-    from lm_eval.tasks import TaskManager
-
-    return TaskManager(include_path=str(FOLDER), include_defaults=False, metadata=changes)
 
 
 def run(engine: Any, name: str, changes: dict[str, Any] | None = None, **options: Any) -> Any:
