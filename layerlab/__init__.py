@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from layerlab.api.adapt import adapt
     from layerlab.api.diagnose import diagnose
     from layerlab.api.evaluate import evaluate
-    from layerlab.api.inspect import inspect, retrofit
+    from layerlab.api.inspect import inspect
     from layerlab.api.precision import precision
+    from layerlab.api.retrofit import retrofit
     from layerlab.api.train import compare, train
     from layerlab.model.build import build
     from layerlab.model.cost.match import matched
@@ -60,7 +61,7 @@ __all__ = [
 _HOMES = {
     "precision": "layerlab.api.precision",
     "inspect": "layerlab.api.inspect",
-    "retrofit": "layerlab.api.inspect",
+    "retrofit": "layerlab.api.retrofit",
     "adapt": "layerlab.api.adapt",
     "diagnose": "layerlab.api.diagnose",
     "evaluate": "layerlab.api.evaluate",

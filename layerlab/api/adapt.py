@@ -21,8 +21,8 @@ from layerlab.adaptation.sft.chat_template import add_plain_template
 from layerlab.adaptation.sft.generate import answers
 from layerlab.adaptation.trainer.bits_per_byte import bits_per_byte
 from layerlab.api import evaluate, train
-from layerlab.console.progress import Silent as Quiet
-from layerlab.console.stages import Silent, StagesDisplay, Watch
+from layerlab.console.progress import NullProgress, Progress
+from layerlab.console.stages import StagesDisplay
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import find_benchmark
 from layerlab.evaluation.benchmarks.files import is_here
@@ -122,7 +122,7 @@ def run_adaptation(curriculum: AdaptationPlan, *, progress: bool = True) -> Adap
     with ExitStack() as stack:
         stack.enter_context(lock_folder(curriculum.out))
         stack.enter_context(with_threads(curriculum.recipe.run.threads))
-        watch: Watch = Silent()
+        watch: Progress = NullProgress()
         if progress:
             titles = {one.key: one.title(len(arms)) for one in curriculum.stages}
             watch = stack.enter_context(StagesDisplay(titles))
@@ -148,7 +148,7 @@ def _is_done(kept: Json | None) -> bool:
     return not any(is_here(find_benchmark(name)) for name in missed if name)
 
 
-def _carry(place: StageContext, watch: Watch) -> None:
+def _carry(place: StageContext, watch: Progress) -> None:
     watch.begin(place.stage.key)
     begun = time.monotonic()
     place.folder.mkdir(parents=True, exist_ok=True)
@@ -274,7 +274,7 @@ def _models(curriculum: AdaptationPlan) -> dict[str, str]:
     return found
 
 
-class _Telling(Quiet):
+class _Telling(NullProgress):
     """A run's journal as the share of a stage."""
 
     def __init__(self, place: StageContext, updates: int) -> None:

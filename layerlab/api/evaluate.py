@@ -9,7 +9,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from layerlab.console.evaluation import Bar, Silent, Watch
+from layerlab.console.evaluation import EvaluationBar
+from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import find_benchmark
 from layerlab.evaluation.benchmarks.spec import Benchmark
@@ -178,7 +179,8 @@ def _ask(
     arms: list[dict[str, Any]] = []
     total = questions * len(question.models) * len(question.arithmetics)
     with ExitStack() as stack:
-        watch: Watch = stack.enter_context(Bar(total)) if progress else Silent()
+        bar = EvaluationBar(total)
+        watch: Progress = stack.enter_context(bar) if progress else NullProgress()
         for model in question.models:
             with quiet_libraries():
                 loaded = _load(question, model)

@@ -1,13 +1,12 @@
-"""The public functions: the only place where measuring and reporting meet."""
+"""`layerlab.inspect`: from models and measures to a report."""
 
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,23 +14,20 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from layerlab import builtin
-from layerlab.console.inspection import Bar
+from layerlab.console.inspection import InspectionBar
+from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expand_runs
 from layerlab.loading.inputs import TextInput, passage, placeholder, sequences
 from layerlab.loading.model import LoadedModel, check_named, label, subject
 from layerlab.measures.drilldown import Wanted, details
 from layerlab.measures.measure import Measure
-from layerlab.measures.runner import Progress, Readings, Silence, readings
-from layerlab.model.modeling import LabForCausalLM
-from layerlab.model.surgery.retrofit import rebuild, step0
-from layerlab.plugins import resolve, with_formats
+from layerlab.measures.runner import Readings, readings
+from layerlab.plugins import resolve, with_features, with_formats, with_saliency
 from layerlab.report.findings.find import find
 from layerlab.report.results.report import SCHEMA, Report
 from layerlab.report.results.source_notes import notes
 from layerlab.report.views.tables import plain
-from layerlab.system.files import write_folder
-from layerlab.system.logs import quiet_libraries
 from layerlab.system.threads import threads
 from layerlab.system.trust import trust
 from layerlab.version import VERSION
@@ -53,6 +49,10 @@ def inspect(
     context: int | None = None,
     formats: Iterable[str] | str | None = None,
     backward: bool = False,
+    saliency: str | None = None,
+    target: str | None = None,
+    foil: str | None = None,
+    features: bool = False,
     trust_remote_code: bool = False,
     allow_unused: bool = False,
     progress: bool = True,
@@ -78,6 +78,10 @@ def inspect(
         formats: number formats, as ["bf16", "fp8_e4m3"], whose rounding errors are measured too:
             the model is run some forty times for each.
         backward: with `formats`, also the errors of gradients.
+        saliency: a text, to show what the token after it hangs on.
+        target: with `saliency`, the word that is asked about; the predicted one if left out.
+        foil: with `saliency`, a word of which is asked why it is not that.
+        features: also show frequent tokens in three dimensions.
         trust_remote_code: run Python that a model brings along; read it before.
         allow_unused: leave weights out that the model's configuration has no place for.
         progress: show a live bar on standard error.
@@ -94,90 +98,18 @@ def inspect(
         9
     """
     read = passage(texts, input_ids=input_ids, attention_mask=attention_mask, context=context)
+    chosen = with_formats(resolve(measures), formats, backward)
+    chosen = with_saliency(chosen, saliency, target, foil)
     job = InspectionRequest(
         models=_list(model),
         tokenizer=tokenizer,
         passage=read,
-        measures=with_formats(resolve(measures), formats, backward),
+        measures=with_features(chosen, features),
         device=device,
         dtype=dtype,
     )
     with trust(trust_remote_code, allow_unused=allow_unused):
         return run_inspection(job, progress=progress)
-
-
-def retrofit(
-    model: Any,
-    variant: Any = None,
-    *,
-    seed: int = 0,
-    device: str | None = None,
-    dtype: str | None = None,
-    shared: bool = False,
-    trust_remote_code: bool = False,
-    allow_unused: bool = False,
-    **options: Any,
-) -> LabForCausalLM:
-    """Rebuild a pretrained Llama, Mistral, Qwen, GPT-2 or GPT-1 as a variant, with its weights.
-
-    Variants that start as the identity give the same logits before any training; `Step0` of
-    `layerlab.model.surgery.retrofit` says how far others are. Of a variant with a baseline of
-    another kind (pangu-pi on GPT-2), only what it changes of that baseline is carried over.
-
-    Args:
-        model: a Hub id, a local folder, a built-in name, or a loaded `PreTrainedModel`, which stays
-            as it is.
-        variant: its name; the reference variant with equal logits if left out.
-        seed: from which parameters that the model does not have are drawn.
-        device: where the model is loaded.
-        dtype: of the loaded weights; as stored if left out.
-        shared: save memory by sharing weights with a loaded `PreTrainedModel` where nothing has to
-            be transposed: training the result then changes that model too.
-        trust_remote_code: run Python that a model brings along; read it before.
-        allow_unused: leave weights out that the model's configuration has no place for.
-        options: as `build` takes them.
-
-    Raises:
-        UserError: a family that cannot be rebuilt, or a variant that does not fit it.
-
-    Example:
-        >>> retrofit("llama", "as-32").config.variant
-        'as-32'
-    """
-    with trust(trust_remote_code, allow_unused=allow_unused):
-        source = subject(model, device=device, dtype=dtype).model
-    alone = not isinstance(model, PreTrainedModel)  # nobody else holds what was loaded here
-    with quiet_libraries():
-        return rebuild(source, variant, options, seed=seed, shared=shared or alone)
-
-
-def rework(
-    model: str,
-    variant: str | None,
-    options: Mapping[str, Any],
-    *,
-    out: Path,
-    seed: int = 0,
-    device: str | None = None,
-    dtype: str | None = None,
-) -> str:
-    """Retrofit a saved model into a folder, with its tokenizer, and say in words what was done.
-
-    Raises:
-        UserError: as `retrofit`, or the folder cannot be written.
-    """
-    source = subject(model, device=device, dtype=dtype)
-    with quiet_libraries():
-        new = rebuild(source.model, variant, options, seed=seed, shared=True)
-        said = step0(source.model, new)
-
-        def fill(folder: Path) -> None:
-            new.save_pretrained(folder)
-            if source.tokenizer is not None:
-                source.tokenizer.save_pretrained(folder)
-
-        write_folder(out, fill, "model")
-    return said.told(source.name, new.config.variant, str(out))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +133,7 @@ def run_inspection(job: InspectionRequest, *, progress: bool = True) -> Report:
     models = expand_runs(job.models)
     check_named(models)
     with ExitStack() as stack:
-        watcher: Progress = stack.enter_context(Bar()) if progress else Silence()
+        watcher: Progress = stack.enter_context(InspectionBar()) if progress else NullProgress()
         parts = [
             _measure(job, model, name, watcher)
             for model, name in zip(models, _labels(models), strict=True)
@@ -209,14 +141,14 @@ def run_inspection(job: InspectionRequest, *, progress: bool = True) -> Report:
     return _report(parts, job)
 
 
+@dataclass
 class _Part:
     """What one model contributed."""
 
-    def __init__(self, card: dict[str, Any], found: Readings, text: list[dict[str, Any]]) -> None:
-        self.card = card
-        self.found = found
-        self.text = text
-        self.details: dict[Wanted, dict[str, Any]] = {}
+    card: dict[str, Any]
+    found: Readings
+    text: list[dict[str, Any]]
+    details: dict[Wanted, dict[str, Any]] = field(default_factory=dict)
 
 
 def _list(model: Any) -> list[Model]:

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from layerlab import builtin
-from layerlab.console.inspection import Bar
+from layerlab.console.inspection import InspectionBar
+from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import UserError
 from layerlab.loading.inputs import TextInput, passage, sequences
 from layerlab.loading.model import subject
-from layerlab.measures.runner import Progress, Silence
 from layerlab.numerics.mixed_precision.advice import Advice
 from layerlab.numerics.mixed_precision.policy_runs import check_request as check
 from layerlab.numerics.mixed_precision.select_policy import SHORTLIST, advise, candidates
@@ -119,15 +119,15 @@ def find_policy(question: PrecisionRequest, *, progress: bool = True) -> Advice:
     with ExitStack() as stack:
         stack.enter_context(threads(patient.model.num_parameters()))
         stack.enter_context(quiet_libraries())
-        watcher: Progress = stack.enter_context(Bar()) if progress else Silence()
+        watcher: Progress = stack.enter_context(InspectionBar()) if progress else NullProgress()
         names = candidates(patient.model)
-        watcher.start(f"{patient.name}, {asked.format}", len(names) + ROUNDS * SHORTLIST)
+        watcher.begin(f"{patient.name}, {asked.format}", len(names) + ROUNDS * SHORTLIST)
         return advise(
             patient.model,
             lambda model: logits(model, pieces),
             asked.format,
             asked.budget,
-            step=lambda what: watcher.step(None, what),
+            step=lambda what: watcher.step(what),
         )
 
 

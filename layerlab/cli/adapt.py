@@ -7,7 +7,8 @@ import typer
 
 from layerlab.cli.adapt_app import DEFAULT, adapt
 from layerlab.cli.adapt_tokenizer import vocabulary
-from layerlab.cli.train import Json, Lang, Quiet, Setting, announce_interruption, settings
+from layerlab.cli.options import Json, Lang, Quiet
+from layerlab.cli.train import Setting, announce_interruption, settings
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.system.trust import trustable

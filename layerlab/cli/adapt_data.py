@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from layerlab.cli.options import Json
 from layerlab.console.tables import printable, say, show, show_json
 from layerlab.errors import UserError
 from layerlab.records.parse import read_json
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Field = Annotated[str, typer.Option(help="Column that holds the text of a row.")]
 
 

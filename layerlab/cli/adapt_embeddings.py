@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from layerlab.cli.options import Device, Dtype, Json, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 from layerlab.validation import short_repr
@@ -37,12 +38,10 @@ def embed(
         int | None, typer.Option(help="Tokens of a window.  [default: all the model can, to 1024]")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of what is drawn.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or mps.")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, float64, bfloat16 or float16; else as stored.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Give a model another tokenizer; bits per byte before any training, for every start."""
     from layerlab.adaptation.embeddings import compare_inits

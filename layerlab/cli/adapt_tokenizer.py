@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from layerlab.cli.adapt_app import adapt
-from layerlab.cli.train import Lang
+from layerlab.cli.options import Lang, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.system.trust import trustable
@@ -36,7 +36,7 @@ def vocabulary(
     field: Annotated[str, typer.Option(help="Of a row that holds the text.")] = "text",
     lang: Lang = "en",
     as_json: Annotated[bool, typer.Option("--json", help="Print proof.json.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on the way.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Extend a tokenizer on a domain's text, or cut it down to what the text needs; prove it."""
     from layerlab.report.i18n.language import language

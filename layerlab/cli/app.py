@@ -10,7 +10,8 @@ from typer.core import TyperCommand, TyperOption
 from layerlab.cli.adapt import adapt
 from layerlab.cli.bench import bench
 from layerlab.cli.evaluate import evaluate
-from layerlab.cli.inspect import SAMPLES, Context, Dtype, Quiet, Samples, Text, inspect
+from layerlab.cli.inspect import SAMPLES, Context, Samples, Text, inspect
+from layerlab.cli.options import Device, Dtype, Json, Load, Quiet
 from layerlab.cli.study import study
 from layerlab.cli.train import compare, train
 from layerlab.console.tables import say, show, show_json
@@ -25,10 +26,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or mps.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _version(wanted: bool) -> None:
@@ -99,9 +96,7 @@ def variants(
         typer.Option(metavar="NAME", help="With --match: another than the baseline."),
     ] = None,
     as_json: Json = False,
-    load: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Python file with own variants.")
-    ] = None,
+    load: Load = None,
     new: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a variant of your own to start from."),
@@ -164,9 +159,7 @@ def retrofit(
     ] = 0,
     device: Device = None,
     dtype: Dtype = None,
-    load: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Python file with own variants.")
-    ] = None,
+    load: Load = None,
 ) -> None:
     """Rebuild a pretrained Llama, Mistral, Qwen, GPT-2 or GPT-1 as a variant, with its weights."""
     from layerlab.model.option import parse_options
@@ -176,7 +169,7 @@ def retrofit(
     _load(load, [model])
     options = parse_options(option or ())
 
-    from layerlab.api.inspect import rework
+    from layerlab.api.retrofit import rework
 
     say(rework(model, variant, options, out=out, seed=seed, device=device, dtype=dtype))
 

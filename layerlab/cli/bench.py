@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from layerlab.cli.options import Device, Json, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 from layerlab.system.trust import trustable
@@ -46,7 +47,7 @@ def latency(
     threads: Annotated[
         int | None, typer.Option(help="Of a CPU.  [default: OMP_NUM_THREADS, or one per core]")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or mps.")] = None,
+    device: Device = None,
     dtype: Annotated[
         str | None,
         typer.Option(help="float32, float64, bfloat16 or float16.  [default: by device]"),
@@ -57,9 +58,9 @@ def latency(
     repetitions: Annotated[
         int, typer.Option(help="Of each model, in turns; from 6 on a ratio has an interval.")
     ] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Time per token, prompt and steps apart, with memory and parameters."""
     _check(models, accounting, shape=shape, width=width)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from layerlab.cli.options import Device, Dtype, Json, Lang, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 
@@ -79,15 +80,11 @@ def evaluate(
     ] = OUT,
     batch: Annotated[int, typer.Option(help="Prompts run at once, at most.")] = 16,
     seed: Annotated[int, typer.Option(help="Of examples that are drawn.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or mps.")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, float64, bfloat16 or float16; else as stored.")
-    ] = None,
-    lang: Annotated[
-        str, typer.Option(metavar="CODE", help="Language of the page: en, or zh for Chinese.")
-    ] = "en",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    lang: Lang = "en",
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Put models to benchmarks of general knowledge, finance and law; averages as official."""
     if listed:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from layerlab.cli.options import Dtype, Quiet
 from layerlab.console.tables import show, show_json
 from layerlab.errors import UserError
 from layerlab.report.figures.export import Kind
@@ -21,10 +22,6 @@ Samples = Annotated[int, typer.Option(help="Samples cut from the text.")]
 Context = Annotated[
     int | None, typer.Option(help="Tokens per sample.  [default: 512, or all the model can]")
 ]
-Dtype = Annotated[
-    str | None, typer.Option(help="float32, float64, bfloat16 or float16; else as stored.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 
 
 class Limit(StrEnum):

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from layerlab.cli.options import Lang, Quiet
 from layerlab.console.tables import show, show_json
 from layerlab.errors import Interrupted, UserError
 from layerlab.report.figures.export import Kind
@@ -66,14 +67,12 @@ def study(
     figures: Annotated[
         Kind | None, typer.Option(help="Pictures as files in this format, for papers.")
     ] = None,
-    lang: Annotated[
-        str, typer.Option(metavar="CODE", help="Language of the page: en, or zh for Chinese.")
-    ] = "en",
+    lang: Lang = "en",
     restart: Annotated[
         bool, typer.Option("--restart", help="Forget what an earlier run has finished.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print study.json as well.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Reproduce one figure, table or claim of a source, and judge it."""
     from layerlab.report.i18n.language import language

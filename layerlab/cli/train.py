@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from layerlab.cli.options import Json, Lang, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.errors import Interrupted, UserError
@@ -27,11 +28,6 @@ Setting = Annotated[
 ]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of all recipes' runs.")]
 Planned = Annotated[bool, typer.Option("--plan", help="Print runs, cost and time; run nothing.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
-Lang = Annotated[
-    str, typer.Option(metavar="CODE", help="Language of the page: en, or zh for Chinese.")
-]
 
 LOAD = Annotated[
     list[Path] | None,

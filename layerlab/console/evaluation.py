@@ -2,52 +2,25 @@
 
 import sys
 from types import TracebackType
-from typing import Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    Progress,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.progress import Progress as RichProgress
 
+from layerlab.console.progress import Progress
 from layerlab.console.tables import printable
 
 NAME = 44
 
 
-@runtime_checkable
-class Watch(Protocol):
-    """Is told how far a run is."""
-
-    def start(self, name: str, questions: int) -> None:
-        """A task begins."""
-
-    def asked(self, questions: int) -> None:
-        """So many more prompts of the task have been run."""
-
-    def ended(self) -> None:
-        """The task is done."""
-
-
-class Silent:
-    """A watch that tells nobody."""
-
-    def start(self, name: str, questions: int) -> None:
-        """Do nothing."""
-
-    def asked(self, questions: int) -> None:
-        """Do nothing."""
-
-    def ended(self) -> None:
-        """Do nothing."""
-
-
-class Bar:
-    """One bar over all questions; a `Watch`.
+class EvaluationBar(Progress):
+    """One bar over all questions.
 
     Args:
         questions: of all tasks together.
@@ -56,7 +29,7 @@ class Bar:
     """
 
     def __init__(self, questions: int, console: Console | None = None) -> None:
-        self.progress = Progress(
+        self.progress = RichProgress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -72,7 +45,7 @@ class Bar:
         self._of = 0
         self._begun = 0
 
-    def __enter__(self) -> "Bar":
+    def __enter__(self) -> "EvaluationBar":
         self.progress.start()
         return self
 
@@ -84,18 +57,18 @@ class Bar:
     ) -> None:
         self.progress.stop()
 
-    def start(self, name: str, questions: int) -> None:
-        """A task begins."""
-        self._of, self._begun = questions, 0
+    def begin(self, name: str, steps: int = 0) -> None:
+        """Begin a task of so many questions."""
+        self._of, self._begun = steps, 0
         self.progress.update(self._task, description=printable(name, NAME).ljust(NAME))
 
-    def asked(self, questions: int) -> None:
-        """So many more prompts have been run; a question may take several."""
-        self._begun = min(self._of, self._begun + questions)
+    def step(self, now: str = "", steps: int = 1) -> None:
+        """Count prompts that were run; a question may take several."""
+        self._begun = min(self._of, self._begun + steps)
         self.progress.update(self._task, completed=self._done + self._begun)
 
-    def ended(self) -> None:
-        """The task is done."""
+    def end(self, name: str, outcome: str = "finished") -> None:
+        """End the task: all of its questions were asked."""
         self._done += self._of
         self._begun = 0
         self.progress.update(self._task, completed=self._done)

@@ -3,23 +3,18 @@
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
 
+from layerlab.console.progress import Progress
 from layerlab.console.tables import printable
 
 
-class Bar:
+class InspectionBar(Progress):
     """One bar per model, on standard error, so that standard output stays clean for `--json`."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.progress = Progress(
+        self.progress = RichProgress(
             TextColumn("{task.fields[model]}", markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.percentage:>3.0f}%"),
@@ -31,7 +26,7 @@ class Bar:
         )
         self.task: TaskID | None = None
 
-    def __enter__(self) -> "Bar":
+    def __enter__(self) -> "InspectionBar":
         self.progress.start()
         return self
 
@@ -43,18 +38,17 @@ class Bar:
     ) -> None:
         self.progress.stop()
 
-    def start(self, model: str, steps: int) -> None:
-        """A bar for the next model; the one before is full."""
-        self.finish()
-        self.task = self.progress.add_task("", total=steps, model=printable(model, 40))
+    def begin(self, name: str, steps: int = 0) -> None:
+        """Begin a bar for the next model; the one before is full."""
+        self.end(name)
+        self.task = self.progress.add_task("", total=steps, model=printable(name, 40))
 
-    def step(self, layer: int | None, measure: str) -> None:
-        """Say what begins now, and that what began before is done."""
+    def step(self, now: str = "", steps: int = 1) -> None:
+        """Say what begins now; what began before is done."""
         if self.task is not None:
-            where = measure if layer is None else f"layer {layer}: {measure}"
-            self.progress.update(self.task, advance=1, description=where)
+            self.progress.update(self.task, advance=steps, description=now)
 
-    def finish(self) -> None:
+    def end(self, name: str, outcome: str = "finished") -> None:
         """Fill the bar: layers without a reading are not stepped through."""
         if self.task is not None:
             total = self.progress.tasks[self.task].total

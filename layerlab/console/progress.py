@@ -1,31 +1,30 @@
-"""Who is told of a run while it goes on."""
+"""Who hears of work while it goes on: runs, stages, tasks, layers."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 
-@runtime_checkable
-class Watch(Protocol):
-    """A display of one or many runs."""
+class Progress:
+    """A display of work; what one does not define does nothing."""
 
-    def update(self, name: str, event: Mapping[str, Any]) -> None:
-        """A line of a run's journal."""
+    def begin(self, name: str, steps: int = 0) -> None:
+        """Begin a part of the work, of so many steps."""
 
-    def ended(self, name: str, outcome: str) -> None:
-        """A run has come to its end: "finished", "diverged", or why it crashed."""
+    def step(self, now: str = "", steps: int = 1) -> None:
+        """Take so many steps further; `now` says what goes on."""
 
-    def note(self, text: str) -> None:
-        """Something a user should know."""
-
-
-class Silent:
-    """A watch that tells nobody."""
+    def tell(self, name: str, text: str, share: float) -> None:
+        """Tell what a part does now, and the share of it that is done."""
 
     def update(self, name: str, event: Mapping[str, Any]) -> None:
-        """Do nothing."""
+        """Take a line of a run's journal."""
 
-    def ended(self, name: str, outcome: str) -> None:
-        """Do nothing."""
+    def end(self, name: str, outcome: str = "finished") -> None:
+        """End a part: "finished", "diverged", "kept" from before, or why it failed."""
 
     def note(self, text: str) -> None:
-        """Do nothing."""
+        """Say something that a user should know."""
+
+
+class NullProgress(Progress):
+    """Shows nothing."""

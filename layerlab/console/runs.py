@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from layerlab.console.progress import Progress
 from layerlab.console.tables import printable
 from layerlab.console.throughput import Throughput
 from layerlab.console.units import amount, duration
@@ -24,13 +25,13 @@ FEW = 3  # runs of which, without a terminal, every tenth is told; of more, thir
 WELL = {"finished", "skipped"}
 
 
-class RunsDisplay:
-    """A `Watch` that a person reads.
+class RunsDisplay(Progress):
+    """A line for each run.
 
     Example:
         >>> with RunsDisplay({"llama-s1": 400}, quiet=True) as watch:
         ...     watch.update("llama-s1", {"kind": "train", "update": 40, "loss": 5.0})
-        ...     watch.ended("llama-s1", "finished")
+        ...     watch.end("llama-s1", "finished")
         >>> watch.summary()
         '1 of 1 run finished'
     """
@@ -82,7 +83,7 @@ class RunsDisplay:
             self._tell_skipped()
 
     def update(self, name: str, event: Mapping[str, Any]) -> None:
-        """A line of a run's journal."""
+        """Take a line of a run's journal."""
         with self._lock:
             pulse = self.pulses.get(name)
             if pulse is None:
@@ -91,8 +92,8 @@ class RunsDisplay:
             if self._live is None and not self.quiet:
                 self._tell(name, pulse)
 
-    def ended(self, name: str, outcome: str) -> None:
-        """A run has come to its end: "finished", "skipped", or what went wrong."""
+    def end(self, name: str, outcome: str = "finished") -> None:
+        """End a run: "finished", "skipped", or what went wrong."""
         with self._lock:
             self.outcomes[name] = outcome
             self._skipped += outcome == "skipped"
@@ -104,7 +105,7 @@ class RunsDisplay:
                 self._print(f"{printable(name)}: {printable(outcome)}; {self.summary()}")
 
     def note(self, text: str) -> None:
-        """Something a user should know, above what is drawn."""
+        """Say something that a user should know, above what is drawn."""
         if not self.quiet:
             self._print(printable(text))
 

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, runtime_checkable
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -12,38 +11,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from layerlab.console.progress import Progress
 from layerlab.console.tables import printable
 from layerlab.console.units import duration
 
 PARTS = 4  # of a stage that are told without a terminal
 MOST = 300  # characters of what is said
-
-
-@runtime_checkable
-class Watch(Protocol):
-    """Is told how far the stages are."""
-
-    def begin(self, key: str) -> None:
-        """A stage begins."""
-
-    def tell(self, key: str, said: str, share: float) -> None:
-        """What it does, and the share of it that is done."""
-
-    def end(self, key: str, outcome: str) -> None:
-        """It is done: "finished", or "kept" of an earlier sitting."""
-
-
-class Silent:
-    """A watch that tells nobody."""
-
-    def begin(self, key: str) -> None:
-        """Do nothing."""
-
-    def tell(self, key: str, said: str, share: float) -> None:
-        """Do nothing."""
-
-    def end(self, key: str, outcome: str) -> None:
-        """Do nothing."""
 
 
 @dataclass
@@ -59,8 +32,8 @@ class Line:
     told: int = 0
 
 
-class StagesDisplay:
-    """A `Watch` that a person reads.
+class StagesDisplay(Progress):
+    """A line for each stage.
 
     Example:
         >>> board = StagesDisplay({"base-1": "base"}, console=Console(quiet=True))
@@ -103,24 +76,24 @@ class StagesDisplay:
             self._live.stop()
             self._live = None
 
-    def begin(self, key: str) -> None:
-        """A stage begins."""
-        line = self.lines[key]
+    def begin(self, name: str, steps: int = 0) -> None:
+        """Begin a stage."""
+        line = self.lines[name]
         line.state, line.begun = "running", self._clock()
         self._print(f"{line.title}: begins")
 
-    def tell(self, key: str, said: str, share: float) -> None:
-        """What it does, and the share of it that is done."""
-        line = self.lines[key]
-        line.said, line.share = printable(said, MOST), min(1.0, max(0.0, share))
+    def tell(self, name: str, text: str, share: float) -> None:
+        """Tell what a stage does now, and the share of it that is done."""
+        line = self.lines[name]
+        line.said, line.share = printable(text, MOST), min(1.0, max(0.0, share))
         part = int(PARTS * line.share)
         if part > line.told and part < PARTS:
             line.told = part
             self._print(f"{line.title}: {line.share:.0%}, {line.said}")
 
-    def end(self, key: str, outcome: str) -> None:
-        """It is done."""
-        line = self.lines[key]
+    def end(self, name: str, outcome: str = "finished") -> None:
+        """End a stage."""
+        line = self.lines[name]
         line.state, line.share = outcome, 1.0
         if outcome == "kept":
             self._print(f"{line.title}: finished before, kept as it is")

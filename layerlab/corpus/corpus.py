@@ -30,7 +30,7 @@ CONTENTS = "corpus.json"
 # Up to here a cached corpus is read through before it is used; of a larger one only the sizes.
 CHECKED = 1 << 28
 
-Progress = Callable[[str, float], None]
+ProgressCallback = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class Corpus:
 
 
 def prepare(
-    data: DataSection, cache: Path | None = None, progress: Progress | None = None
+    data: DataSection, cache: Path | None = None, progress: ProgressCallback | None = None
 ) -> Corpus:
     """Prepare the corpus of a recipe: from the cache where it has been made before.
 
@@ -139,7 +139,7 @@ def prepare(
     )
 
 
-def _prepare(data: DataSection, cache: Path | None, progress: Progress | None) -> Corpus:
+def _prepare(data: DataSection, cache: Path | None, progress: ProgressCallback | None) -> Corpus:
     """Prepare the corpus of one list of texts."""
     texts = [open_source(source) for source in data.sources]
     words = None if data.tokenizer == TRAINED else load_tokenizer(data.tokenizer)
@@ -219,7 +219,7 @@ class CorpusBuilder:
     data: DataSection
     texts: list[Text]
     words: PreTrainedTokenizerFast | None
-    progress: Progress
+    progress: ProgressCallback
 
     def fill(self, folder: Path) -> None:
         """Read, cut, train the tokenizer where one is wanted, encode."""

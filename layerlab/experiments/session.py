@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from layerlab import plugins
-from layerlab.console.progress import Silent, Watch
+from layerlab.console.progress import NullProgress, Progress
 from layerlab.console.runs import RunsDisplay
 from layerlab.corpus.batches import EvalBlocks
 from layerlab.corpus.corpus import Corpus, extent
@@ -216,10 +216,10 @@ def _reading(wanted: bool) -> Iterator[Callable[[str, float], None] | None]:
 
 
 @contextmanager
-def display(task: Task, wanted: bool) -> Iterator[Watch]:
+def display(task: Task, wanted: bool) -> Iterator[Progress]:
     """Show the runs of a task on standard error, where that is wanted."""
     if not wanted:
-        yield Silent()
+        yield NullProgress()
         return
     lengths = {run.name: run.recipe.train.max_steps or 1 for run in task.runs}
     peak = peak_of(task.runs[0].recipe) if task.runs else None

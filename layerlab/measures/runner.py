@@ -6,10 +6,11 @@ its turn. What cannot be read is kept as a reason, never as a missing row withou
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from torch import Tensor, nn
 
+from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.layer_weights import read_layers
 from layerlab.loading.model import LoadedModel
@@ -18,25 +19,6 @@ from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.trace import Trace, observing, trace
 from layerlab.observe.tracing.verify_weights import verify_weights
-
-
-@runtime_checkable
-class Progress(Protocol):
-    """What is told about the work: how much there is, and each step when it begins."""
-
-    def start(self, model: str, steps: int) -> None: ...
-
-    def step(self, layer: int | None, measure: str) -> None: ...
-
-
-class Silence:
-    """A progress that nobody watches."""
-
-    def start(self, model: str, steps: int) -> None:
-        """Show nothing."""
-
-    def step(self, layer: int | None, measure: str) -> None:
-        """Show nothing."""
 
 
 @dataclass(kw_only=True)
@@ -70,7 +52,7 @@ def readings(
 
     Source: Own.
     """
-    return _Reader(subject, sequences, measures, progress or Silence()).run()
+    return _Reader(subject, sequences, measures, progress or NullProgress()).run()
 
 
 class _Reader:
@@ -124,7 +106,7 @@ class _Reader:
         if self.subject.stored:
             self._read_stored()
         elif self.measures and not isinstance(self.subject.stack, str):
-            self.progress.start(self.subject.name, self._steps())
+            self.progress.begin(self.subject.name, self._steps())
             gradient = self._needs("gradient") and not self.subject.offloaded
             try:
                 self._finish(
@@ -151,8 +133,8 @@ class _Reader:
         whole = ModelContext(
             subject=self.subject,
             sequences=self.sequences,
-            begin=lambda runs: self.progress.start(name, runs),
-            step=lambda what: self.progress.step(None, what),
+            begin=lambda runs: self.progress.begin(name, runs),
+            step=lambda what: self.progress.step(what),
             trace=self._trace,
         )
         with observing(self.subject.model):
@@ -180,11 +162,11 @@ class _Reader:
         """Read the measures of weights, one layer at a time from the files."""
         stack = self.subject.stack
         assert self.subject.folder is not None and not isinstance(stack, str)
-        self.progress.start(self.subject.name, len(self.measures) * len(stack.attentions))
+        self.progress.begin(self.subject.name, len(self.measures) * len(stack.attentions))
         try:
             for weights in read_layers(self.subject.folder):
                 for measure in self.measures:
-                    self.progress.step(weights.layer, measure.name)
+                    self.progress.step(f"layer {weights.layer}: {measure.name}")
                     self.take(measure, measure.read, weights)
         except NotApplicable as reason:
             for measure in self.measures:
@@ -223,10 +205,10 @@ class _Reader:
                 self.runs[measure.name].notes.setdefault("unchecked", reason)
             if measure.needs == {"weights"}:
                 if layer.sequence == 0 and layer.weights is not None:
-                    self.progress.step(layer.layer, measure.name)
+                    self.progress.step(f"layer {layer.layer}: {measure.name}")
                     self.take(measure, measure.read, layer.weights)
                 continue
-            self.progress.step(layer.layer, measure.name)
+            self.progress.step(f"layer {layer.layer}: {measure.name}")
             if measure.needs == {"attention"} and layer.attention is None:
                 continue
             self.take(measure, measure.read, layer)

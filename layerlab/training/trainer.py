@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab.console.progress import Silent, Watch
+from layerlab.console.progress import NullProgress, Progress
 from layerlab.corpus.batches import Batch, BatchOrder, EvalBlocks
 from layerlab.errors import UserError
 from layerlab.model.loss import causal_loss
@@ -52,14 +52,14 @@ from layerlab.training.validation import ValidationResult, Validator
 
 
 @explain_memory()
-def train_run(run: RunSpec, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
+def train_run(run: RunSpec, folder: Path, watch: Progress | None = None) -> dict[str, Any]:
     """Train from wherever the folder's run stands to its end, and give the result.
 
     Raises:
         UserError: the loss is not finite, or memory or the disk does not suffice.
         Halted: a signal asked to stop; a checkpoint was left.
     """
-    training = Trainer(run, folder, watch or Silent())
+    training = Trainer(run, folder, watch or NullProgress())
     training.start()
     with GracefulStop() as halt:
         while not training.done:
@@ -73,7 +73,7 @@ def train_run(run: RunSpec, folder: Path, watch: Watch | None = None) -> dict[st
 class Trainer:
     """A run on its way: the model, its optimizer, its place in the order of the text."""
 
-    def __init__(self, run: RunSpec, folder: Path, watch: Watch) -> None:
+    def __init__(self, run: RunSpec, folder: Path, watch: Progress) -> None:
         """Build the model, and go on from the newest checkpoint where there is one.
 
         Raises:
@@ -395,5 +395,5 @@ class Trainer:
                 keep_model(self.folder, self.model, self.corpus.tokenizer, weights)
             result = write_result(self.folder, result)
         self.trackers.finish()
-        self.watch.ended(self.run.name, "diverged" if diverged else "finished")
+        self.watch.end(self.run.name, "diverged" if diverged else "finished")
         return result

@@ -39,12 +39,12 @@ import datasets, peft
 from layerlab.api import adapt
 from tests.adaptation.lessons import recipe
 
-class Killer(adapt.Silent):
-    def tell(self, key, said, share):
-        if key.startswith(kind) and word in said:
+class Killer(adapt.NullProgress):
+    def tell(self, name, text, share):
+        if name.startswith(kind) and word in text:
             os.kill(os.getpid(), signal.SIGKILL)
 
-adapt.Silent = Killer
+adapt.NullProgress = Killer
 folder, found = Path(sys.argv[1]), []
 for kind, word in json.loads(sys.argv[2]).items():
     if not (child := os.fork()):
@@ -111,7 +111,7 @@ def test_nothing_runs_twice_and_an_arm_that_is_added_shares(
     whole: AdaptationResult, folder: Path, monkeypatch: Any
 ) -> None:
     begun: list[str] = []
-    monkeypatch.setattr(adapt.Silent, "begin", lambda self, key: begun.append(key))
+    monkeypatch.setattr(adapt.NullProgress, "begin", lambda self, name, steps=0: begun.append(name))
     again = layerlab.adapt(recipe(folder, arm=ARMS), out=folder / "whole", progress=False)
     assert begun == [] and again.content == whole.content
     more = [*ARMS, {"name": "untuned", "set": {"sft": None}}]

@@ -163,3 +163,13 @@ def test_an_excerpt_begins_and_ends_with_whole_characters():
     excerpts = [one["excerpt"] for one in measured.text["sequences"]]
     # A character is three tokens here: the sixth is cut after its first, and goes on in the next.
     assert excerpts[:2] == ["今天天气很", "今天天气"]
+
+
+def test_saliency_and_features_are_asked_for_as_on_the_command_line():
+    quick = {"measures": ["stream"], "progress": False}
+    found = layerlab.inspect("llama", saliency="I am", target=" is", **quick)
+    assert {"stream", "saliency"} == set(found.frames)
+    found = layerlab.inspect("llama", texts="a a a b b b", features=True, **quick)
+    assert {"stream", "features"} == set(found.frames)
+    with pytest.raises(UserError, match="asks about the next token of a text"):
+        layerlab.inspect("llama", foil=" is", **quick)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from layerlab.console.progress import Watch
+from layerlab.console.progress import Progress
 from layerlab.console.runs import RunsDisplay
 from layerlab.console.throughput import Throughput
 from layerlab.console.units import amount, duration
@@ -67,7 +67,7 @@ def go(display: RunsDisplay, clock: Clock, name: str, until: int, step: int = 10
 
 
 def test_it_is_a_watch() -> None:
-    assert isinstance(RunsDisplay({"a": 1}), Watch)
+    assert isinstance(RunsDisplay({"a": 1}), Progress)
 
 
 def test_a_file_gets_a_line_per_tenth() -> None:
@@ -76,7 +76,7 @@ def test_a_file_gets_a_line_per_tenth() -> None:
         go(display, clock, "llama", 200)
         display.update("llama", evaluation(200))
         go(display, clock, "llama", 400)
-        display.ended("llama", "finished")
+        display.end("llama", "finished")
     lines = written(display).splitlines()
     assert len(lines) == 10
     assert lines[0].startswith("llama: 10 % (40 of 400), loss 4.96, 20,480 tokens/s")
@@ -91,7 +91,7 @@ def test_a_file_gets_four_lines_of_each_of_many_runs() -> None:
     with RunsDisplay(dict.fromkeys(names, 400), console=console(), clock=clock) as display:
         for name in names:
             go(display, clock, name, 400)
-            display.ended(name, "finished")
+            display.end(name, "finished")
     lines = written(display).splitlines()
     assert len(lines) == 4 * len(names)
     assert lines[4].startswith("run-1: 0 % (0 of 400)")
@@ -105,14 +105,14 @@ def test_runs_that_were_finished_before_are_one_line(terminal: bool) -> None:
     names = [f"run-{number}" for number in range(5)]
     with RunsDisplay(dict.fromkeys(names, 4), console=console(terminal=terminal)) as display:
         for name in names[:4]:
-            display.ended(name, "skipped")
+            display.end(name, "skipped")
         display.note("a note")
-        display.ended(names[4], "finished")
+        display.end(names[4], "finished")
     text = bare(written(display))
     assert text.count("4 runs of 5 finished before, kept as they are") == 1
     assert text.index("4 runs of 5") < text.index("a note") and text.count("run-") <= 1
     with RunsDisplay({"a": 4}, console=console()) as display:
-        display.ended("a", "skipped")
+        display.end("a", "skipped")
     assert written(display) == "1 run of 1 finished before, kept as they are\n"
 
 
@@ -154,8 +154,8 @@ def test_a_terminal_shows_many_runs_as_a_table() -> None:
     clock = Clock()
     names = [f"run-{number}" for number in range(5)]
     display = RunsDisplay(dict.fromkeys(names, 100), console=console(terminal=True), clock=clock)
-    display.ended("run-0", "finished")
-    display.ended("run-1", "failed: no space is left")
+    display.end("run-0", "finished")
+    display.end("run-1", "failed: no space is left")
     for update in range(0, 60, 10):
         clock.now += 2
         display.update("run-2", train(update))
@@ -176,7 +176,7 @@ def test_live_drawing_leaves_the_terminal_as_it_was() -> None:
     with RunsDisplay({"llama": 40}, console=console(terminal=True), clock=clock) as display:
         go(display, clock, "llama", 40)
         display.note("out of memory: micro-batch 8")
-        display.ended("llama", "finished")
+        display.end("llama", "finished")
     text = written(display)
     assert "out of memory: micro-batch 8" in text and "update 40 of 40" in bare(text)
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is back
@@ -184,8 +184,8 @@ def test_live_drawing_leaves_the_terminal_as_it_was() -> None:
 
 def test_failures_are_told_and_counted() -> None:
     with RunsDisplay({"a": 4, "b": 4}, console=console()) as display:
-        display.ended("a", "the loss is nan at update 3")
-        display.ended("b", "finished")
+        display.end("a", "the loss is nan at update 3")
+        display.end("b", "finished")
     lines = written(display).splitlines()
     assert lines == [
         "a: the loss is nan at update 3",
@@ -198,7 +198,7 @@ def test_quiet_says_nothing() -> None:
         with RunsDisplay({"a": 4}, quiet=True, console=console(terminal=terminal)) as display:
             display.update("a", train(4))
             display.note("a note")
-            display.ended("a", "failed")
+            display.end("a", "failed")
         assert written(display) == ""
 
 
@@ -208,7 +208,7 @@ def test_texts_steer_no_terminal(terminal: bool) -> None:
     with RunsDisplay({evil: 10, "b": 10}, console=console(terminal=terminal)) as display:
         display.update(evil, train(5))
         display.note(evil)
-        display.ended(evil, evil)
+        display.end(evil, evil)
     text = written(display)
     assert "\x1b]0" not in text and "\x1b[2J" not in text and "\x07" not in text
     assert "\u202e" not in text and "[red]" in text

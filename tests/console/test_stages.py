@@ -6,7 +6,8 @@ import pytest
 from rich.console import Console
 
 from layerlab.adaptation.pipeline.stage import Stage
-from layerlab.console.stages import Silent, StagesDisplay, Watch
+from layerlab.console.progress import NullProgress, Progress
+from layerlab.console.stages import StagesDisplay
 
 STAGES = [
     Stage(kind="pretrain", settings={"seed": seed}, seed=seed, arms=("a",)) for seed in range(30)
@@ -80,5 +81,5 @@ def test_a_terminal_is_left_as_it_was_where_a_stage_fails() -> None:
 
 
 def test_both_are_watches() -> None:
-    for one in (Silent(), StagesDisplay(titles(STAGES[:1]), console=Console(quiet=True))):
-        assert isinstance(one, Watch)
+    for one in (NullProgress(), StagesDisplay(titles(STAGES[:1]), console=Console(quiet=True))):
+        assert isinstance(one, Progress)

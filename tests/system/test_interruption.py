@@ -65,10 +65,10 @@ def test_outside_the_main_thread_nothing_is_heard(tmp_path: Path) -> None:
 # The command itself; the first task is told to end the process when its first prompts are run.
 SCRIPT = """
 import os, signal, sys
-from layerlab.console import evaluation
+from layerlab.console.progress import NullProgress
 from layerlab.__main__ import main
 
-evaluation.Silent.asked = lambda self, questions: os.kill(os.getpid(), signal.SIGTERM)
+NullProgress.step = lambda self, now="", steps=1: os.kill(os.getpid(), signal.SIGTERM)
 sys.argv = ["layerlab", "evaluate", "pre-norm", "--suite", "boolq", "--quiet", *sys.argv[1:]]
 main()
 """

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from layerlab import UserError
-from layerlab.console.progress import Silent
+from layerlab.console.progress import NullProgress
 from layerlab.experiments.plan.arm_checks import PATHS
 from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms, settings
 from layerlab.training import manifest, trainer
@@ -19,7 +19,7 @@ ONE, OTHER = {"torch": "2.13.0"}, {"torch": "2.99.0"}
 
 def sitting(run: Any, folder: Path, until: int) -> dict[str, Any]:
     """Train so far and leave a checkpoint, or come to the end; what the manifest then is."""
-    training = trainer.Trainer(run, folder, Silent())
+    training = trainer.Trainer(run, folder, NullProgress())
     training.start()
     while training.update < until:
         training.advance()
@@ -83,16 +83,16 @@ def test_a_sitting_that_left_no_checkpoint_is_in_no_run(
 ) -> None:
     for now in (OTHER, ONE):
         monkeypatch.setattr(manifest, "versions", lambda now=now: now)
-        trainer.Trainer(run, tmp_path / "run", Silent()).start()
+        trainer.Trainer(run, tmp_path / "run", NullProgress()).start()
     sitting(run, tmp_path / "run", 2)
     monkeypatch.setattr(manifest, "versions", lambda: OTHER)
-    trainer.Trainer(run, tmp_path / "run", Silent()).start()
+    trainer.Trainer(run, tmp_path / "run", NullProgress()).start()
     monkeypatch.setattr(manifest, "versions", lambda: ONE)
     assert "sittings" not in sitting(run, tmp_path / "run", 6)
 
 
 def test_a_checkpoint_counts_on_events_that_are_written(tmp_path: Path, run: Any) -> None:
-    training = trainer.Trainer(run, tmp_path / "run", Silent())
+    training = trainer.Trainer(run, tmp_path / "run", NullProgress())
     with room(training.journal.file.stat().st_size), pytest.raises(UserError, match="begins anew"):
         training.note("no room")
         training.checkpoint()

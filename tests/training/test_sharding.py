@@ -34,12 +34,12 @@ from pathlib import Path
 import torch
 from layerlab.training.sharding import is_sharded
 from layerlab.training.trainer import Trainer
-from layerlab.console.progress import Silent
+from layerlab.console.progress import NullProgress
 from layerlab.training.run_spec import read_run
 
 def begun(folder):
     run = read_run(folder)
-    training = Trainer(run, folder, Silent())
+    training = Trainer(run, folder, NullProgress())
     training.start()
     return training
 
@@ -61,7 +61,7 @@ torch.distributed.destroy_process_group()
 
 def made(text: Path, **settings: Any) -> RunSpec:
     """A run with a tied head, a learned position and an odd number of held-out blocks."""
-    source = {"sources": [{"text": str(text)}], "vocab": 300}
+    source = {"sources": [{"text": str(text)}], "vocab_size": 300}
     content = {
         **SMALL,
         "data": source,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from layerlab import UserError
-from layerlab.console.progress import Silent
+from layerlab.console.progress import NullProgress
 from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes.training import make_recipe
@@ -67,7 +67,7 @@ def run_of(**settings: Any) -> RunSpec:
 
 def begun(folder: Path, **settings: Any) -> Trainer:
     run = run_of(**settings)
-    training = Trainer(run, folder, Silent())
+    training = Trainer(run, folder, NullProgress())
     training.start()
     return training
 
@@ -182,7 +182,7 @@ def test_what_is_not_permitted_is_not_begun(
     run = run_of()
     bad = replace(run, recipe=run.recipe.changed(changes))
     with pytest.raises(UserError, match=said):
-        Trainer(bad, tmp_path, Silent())
+        Trainer(bad, tmp_path, NullProgress())
     assert not list(tmp_path.iterdir())
 
 

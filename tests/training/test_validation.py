@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from layerlab import UserError
-from layerlab.console.progress import Silent
+from layerlab.console.progress import NullProgress
 from layerlab.records.events import read
 from layerlab.training import trainer
 from layerlab.training.validation import TooLarge, evaluate
@@ -78,11 +78,11 @@ def test_a_resumed_run_keeps_to_the_smaller_batch(
 ) -> None:
     monkeypatch.setattr(trainer, "build_model", built_with(Room(2)))
     run = run_of(tmp_path)
-    training = trainer.Trainer(run, tmp_path / "run", Silent())
+    training = trainer.Trainer(run, tmp_path / "run", NullProgress())
     training.start()
     training.advance()
     training.checkpoint()
-    again = trainer.Trainer(run, tmp_path / "run", Silent())
+    again = trainer.Trainer(run, tmp_path / "run", NullProgress())
     assert training.reader.size == again.reader.size == 2
 
 
@@ -100,7 +100,7 @@ def test_a_block_that_does_not_fit_alone_ends_the_run(
 def test_another_process_that_lacks_memory_is_heard_of(tmp_path: Path) -> None:
     """What all found is added up, and with it whether one of them found nothing."""
     run = run_of(tmp_path)
-    training = trainer.Trainer(run, tmp_path / "run", Silent())
+    training = trainer.Trainer(run, tmp_path / "run", NullProgress())
 
     def reduce(sums: Tensor) -> Tensor:
         found = sums.clone()
@@ -113,7 +113,7 @@ def test_another_process_that_lacks_memory_is_heard_of(tmp_path: Path) -> None:
 
 def test_the_loss_of_the_text_is_that_of_its_blocks(tmp_path: Path) -> None:
     run = run_of(tmp_path)
-    training = trainer.Trainer(run, tmp_path / "run", Silent())
+    training = trainer.Trainer(run, tmp_path / "run", NullProgress())
     score = evaluate(training.model, training.held, batch=2)
     nats, tokens = (torch.tensor(score.blocks[name]).double() for name in ("nats", "tokens"))
     assert len(nats) == len(training.held) and int(tokens.sum()) == training.held.tokens

@@ -23,7 +23,7 @@ from layerlab.adaptation.pretraining.train import pretrain
 from layerlab.adaptation.sft.dataset import Lesson
 from layerlab.adaptation.sft.lora import Lora
 from layerlab.adaptation.sft.train import tune
-from layerlab.corpus.corpus import Progress
+from layerlab.corpus.corpus import ProgressCallback
 from layerlab.loading.model import LoadedModel, subject
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import EmbeddingSection, StepSection
@@ -53,7 +53,7 @@ class StageContext:
     recipe: AdaptationRecipe
     stage: Stage
     shelf: StageStore
-    tell: Progress
+    tell: ProgressCallback
 
     @property
     def folder(self) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 
 from layerlab.adaptation.pipeline.plan import find_text, sources
 from layerlab.adaptation.sft.conversations import Conversation, conversations
-from layerlab.corpus.corpus import Progress
+from layerlab.corpus.corpus import ProgressCallback
 from layerlab.data.cleaning.benchmark_questions import questions
 from layerlab.data.cleaning.clean import TEXT, Rules, clean
 from layerlab.data.cleaning.contamination import contamination
@@ -35,7 +35,7 @@ LISTED = 50
 Json = dict[str, Any]
 
 
-def clean_texts(recipe: AdaptationRecipe, folder: Path, tell: Progress) -> Json:
+def clean_texts(recipe: AdaptationRecipe, folder: Path, tell: ProgressCallback) -> Json:
     """Return every text as one file of documents, in a folder of its own, by its kind and number.
 
     Args:

@@ -18,7 +18,7 @@ from layerlab.adaptation.pretraining.forgetting import (
     change,
 )
 from layerlab.adaptation.pretraining.replay import DOMAIN, GENERAL, Blocks
-from layerlab.corpus.corpus import Progress
+from layerlab.corpus.corpus import ProgressCallback
 from layerlab.records.events import EventLog
 
 
@@ -117,7 +117,11 @@ class Curves(TrainerCallback, ExportableState):
     """
 
     def __init__(
-        self, watched: Watched, folder: Path, place: ProcessGroup, progress: Progress | None = None
+        self,
+        watched: Watched,
+        folder: Path,
+        place: ProcessGroup,
+        progress: ProgressCallback | None = None,
     ) -> None:
         self.watched, self.folder, self.place = watched, folder, place
         self.progress = progress if place.first else None

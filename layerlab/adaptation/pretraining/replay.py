@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.corpus.batches import BatchOrder, batch_of
-from layerlab.corpus.corpus import Corpus, Progress, Stream, prepare
+from layerlab.corpus.corpus import Corpus, ProgressCallback, Stream, prepare
 from layerlab.data.sources import to_source
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import DataSection, Source
@@ -78,7 +78,7 @@ class MixedCorpus:
 
 
 def mix_texts(
-    words: PreTrainedTokenizerFast, reading: ReplayData, progress: Progress | None = None
+    words: PreTrainedTokenizerFast, reading: ReplayData, progress: ProgressCallback | None = None
 ) -> MixedCorpus:
     """Mix the tokens of both kinds of text, which are made once and found again.
 

@@ -35,7 +35,7 @@ from layerlab.adaptation.trainer.resume import (
     resume,
 )
 from layerlab.corpus.batches import BatchOrder, EvalBlocks
-from layerlab.corpus.corpus import Progress
+from layerlab.corpus.corpus import ProgressCallback
 from layerlab.system.files import write_file
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
@@ -48,7 +48,7 @@ def pretrain(
     *,
     course: Course,
     out: Path,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     **arguments: Any,
 ) -> Pretrained:
     """Train a causal language model in place on blocks of domain and general text in turn.
@@ -129,7 +129,7 @@ class Run:
         return loss
 
 
-def _train(run: Run, out: Path, progress: Progress | None) -> Pretrained:
+def _train(run: Run, out: Path, progress: ProgressCallback | None) -> Pretrained:
     order = BatchOrder(run.text.corpus, run.block, run.course.seed)
     updates = run.course.updates(run.block)
     blocks = Blocks(order, updates * run.course.batch)

@@ -23,7 +23,7 @@ from layerlab.adaptation.trainer.arguments import (
     trainer_arguments,
 )
 from layerlab.adaptation.trainer.resume import build_trainer, check_same_plan, remember_plan, resume
-from layerlab.corpus.corpus import Progress
+from layerlab.corpus.corpus import ProgressCallback
 from layerlab.model.loss import causal_loss
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
@@ -98,7 +98,7 @@ def tune(
     *,
     out: Path,
     lesson: Lesson | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     **arguments: Any,
 ) -> Tuned:
     """Train a causal language model in place on what the assistant says and on nothing else.
@@ -161,7 +161,9 @@ def tune(
 class AnswerLossCallback(TrainerCallback):
     """Measures held-out answers; what it finds is kept in the state, and so in checkpoints."""
 
-    def __init__(self, found: SFTDataset, trainer: Trainer, progress: Progress | None) -> None:
+    def __init__(
+        self, found: SFTDataset, trainer: Trainer, progress: ProgressCallback | None
+    ) -> None:
         self.prepared, self.trainer = found, trainer
         self.progress = progress if trainer.is_world_process_zero() else None
         self.every = found.lesson.every or max(1, found.updates // 10)
@@ -197,7 +199,11 @@ def mean_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> A
 
 
 def _train(
-    model: Any, found: SFTDataset, settings: TrainingArguments, out: Path, progress: Progress | None
+    model: Any,
+    found: SFTDataset,
+    settings: TrainingArguments,
+    out: Path,
+    progress: ProgressCallback | None,
 ) -> tuple[list[tuple[int, dict[str, float]]], Trainer]:
     trainer = build_trainer(
         model, settings, rows=Rows(found), collator=found.collator, loss=mean_loss

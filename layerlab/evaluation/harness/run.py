@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from layerlab.console.evaluation import Watch
+from layerlab.console.progress import Progress
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.spec import Benchmark, full_name
 from layerlab.evaluation.benchmarks.spec import Subtask as Part
@@ -67,7 +67,7 @@ class EvaluationRun:
     arithmetic: PrecisionSetting
     options: Options
     keeper: ResultCache
-    watch: Watch
+    watch: Progress
 
     def records(self, leaves: list[LeafTask]) -> Iterator[dict[str, Any]]:
         """Yield results of all tasks, in their order; those that are kept are not asked again.
@@ -81,18 +81,18 @@ class EvaluationRun:
             scoring = self.options.scored(leaf.benchmark)
             name = self._name(leaf, model, scoring)
             count = leaf.questions(self.options.limit)
-            self.watch.start(f"{self.arm}: {leaf.name}", count)
+            self.watch.begin(f"{self.arm}: {leaf.name}", count)
             kept = self.keeper.load(name)
             if kept is None:
                 if scoring not in engines:
                     engines[scoring] = self._engine(scoring)
                 kept = self._asked(leaf, engines[scoring], name)
-            self.watch.ended()
+            self.watch.end(leaf.name)
             yield {**kept, "arm": self.arm}
 
     def _asked(self, leaf: LeafTask, engine: HarnessModel, name: str) -> dict[str, Any]:
         options, start = self.options, time.monotonic()
-        engine.step = self.watch.asked
+        engine.step = lambda rows: self.watch.step(steps=rows)
         with self._roomy(leaf), self.arithmetic.running(self.subject):
             found = run_task(
                 engine,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from layerlab.console.progress import Silent, Watch
+from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import UserError
 from layerlab.experiments.executors.process import WORKER, RunProcess
 from layerlab.experiments.executors.run_locks import lock_runs
@@ -61,7 +61,7 @@ class RunOutcome:
         return f"failed{why}: {self.said[-1] if self.said else 'it has said nothing'}"
 
 
-def run_one(run: RunSpec, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
+def run_one(run: RunSpec, folder: Path, watch: Progress | None = None) -> dict[str, Any]:
     """Carry out one run, in this process where that is all it needs, and give its result.
 
     A run that diverges has a result too, which says so.
@@ -74,7 +74,7 @@ def run_one(run: RunSpec, folder: Path, watch: Watch | None = None) -> dict[str,
     if result is not None:
         return result
     if is_here(settings):
-        return _here(run, folder, watch or Silent())
+        return _here(run, folder, watch or NullProgress())
     (outcome,) = run_all([run], folder.parent, settings, watch)
     if outcome.result is None:
         raise UserError(f"{run.name} {outcome.text}; all that it said is in {folder / LOG}")
@@ -91,7 +91,7 @@ def is_here(settings: RunSection) -> bool:
     return settings.num_processes == 1 and settings.executor == "local"
 
 
-def _here(run: RunSpec, folder: Path, watch: Watch) -> dict[str, Any]:
+def _here(run: RunSpec, folder: Path, watch: Progress) -> dict[str, Any]:
     import torch
 
     from layerlab.training import trainer
@@ -115,7 +115,7 @@ def run_all(
     runs: Sequence[RunSpec],
     out: Path,
     settings: RunSection,
-    watch: Watch | None = None,
+    watch: Progress | None = None,
     command: Sequence[str] = WORKER,
 ) -> list[RunOutcome]:
     """Carry out runs in their order, as many at a time as there is room for.
@@ -133,10 +133,10 @@ def run_all(
         UserError: there is no such device, a folder cannot be written, or another runner holds it.
         Halted: a signal asked to stop; every run was given time for a checkpoint.
     """
-    watch = watch or Silent()
+    watch = watch or NullProgress()
     ended = {run.name: skipped for run in runs if (skipped := _skip(run, out))}
     for outcome in ended.values():
-        watch.ended(outcome.run.name, outcome.text)
+        watch.end(outcome.run.name, outcome.text)
     left = [run for run in runs if run.name not in ended]
     with lock_runs(out / run.name for run in left):
         for run in left:
@@ -220,7 +220,7 @@ class _Pool:
 
     out: Path
     settings: RunSection
-    watch: Watch
+    watch: Progress
     crew: _Executor
     ended: dict[str, RunOutcome] = field(default_factory=dict)
     active: list[_Active] = field(default_factory=list)
@@ -287,7 +287,7 @@ class _Pool:
             attempts=one.attempt,
         )
         self.ended[one.run.name] = outcome
-        self.watch.ended(one.run.name, outcome.text)
+        self.watch.end(one.run.name, outcome.text)
 
     def _stop(self) -> None:
         """Ask all runs for a checkpoint, wait for it a while, and end them."""

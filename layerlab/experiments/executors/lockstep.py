@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
 
-from layerlab.console.progress import Watch
+from layerlab.console.progress import Progress
 from layerlab.errors import UserError
 from layerlab.experiments.executors.local import finished_result
 from layerlab.experiments.executors.run_locks import lock_runs
@@ -56,7 +56,7 @@ def check_lockstep(sides: Mapping[str, TrainingRecipe]) -> None:
             )
 
 
-def run_in_lockstep(runs: Sequence[RunSpec], out: Path, watch: Watch) -> None:
+def run_in_lockstep(runs: Sequence[RunSpec], out: Path, watch: Progress) -> None:
     """Carry out the runs that are not finished, one seed after the other.
 
     Args:

@@ -88,7 +88,7 @@ AUTO = {auto!r}
 ORIGINALS = {originals!r}
 
 
-def exported(config):
+def code_files(config):
     """The user's own files, as they were."""
     return dict(ORIGINALS)
 '''

@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from layerlab.console.inspection import Bar
+from layerlab.console.inspection import InspectionBar
 from layerlab.errors import UserError
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.results.folder import check_folder
@@ -226,10 +226,10 @@ def _compute(plan: StudyRequest, progress: bool) -> StudyResult:
     )
     with ExitStack() as stack:
         if progress:
-            work.watcher = bar = stack.enter_context(Bar())
+            work.watcher = bar = stack.enter_context(InspectionBar())
         outcome = plan.study.run(work)
         if progress:
-            bar.finish()
+            bar.end(work.study)
     record = _record(plan, work, outcome)
     if plan.out is not None:
         record.save(plan.out, lang=plan.lang)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -21,21 +21,13 @@ import psutil
 import torch
 from torch import Tensor
 
+from layerlab.console.progress import Progress
 from layerlab.observe.tracing.attention_tiles import one_thread
 from layerlab.studies.engine.time_log import Clock
 
 Arrays = dict[str, np.ndarray]
 Case = Mapping[str, Any]
 RUNS = Path("layerlab-runs")
-
-
-@runtime_checkable
-class Watcher(Protocol):
-    """Who is told how far the work is; `report.progress.Bar` is one."""
-
-    def start(self, model: str, steps: int) -> None: ...
-
-    def step(self, layer: int | None, measure: str) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +80,7 @@ class StudyContext:
     store: Path | None = None
     runs: Path = RUNS
     fast: bool = False
-    watcher: Watcher | None = None
+    watcher: Progress | None = None
     done: int = 0
     kept: int = 0
     clock: Clock = field(default_factory=Clock)
@@ -102,7 +94,7 @@ class StudyContext:
         sizes = [min(batch, self.draws - start) for start in range(0, self.draws, batch)]
         jobs = [(case, number) for case in range(len(cases)) for number in range(len(sizes))]
         if self.watcher is not None:
-            self.watcher.start(self.study, len(jobs))
+            self.watcher.begin(self.study, len(jobs))
         found: dict[tuple[int, int], Arrays] = {}
 
         def one(job: tuple[int, int]) -> Arrays:
@@ -113,7 +105,7 @@ class StudyContext:
             self.done += 1
             self.clock.keep()
             if self.watcher is not None:
-                self.watcher.step(None, f"batch {len(found)} of {len(jobs)}")
+                self.watcher.step(f"batch {len(found)} of {len(jobs)}")
         return [
             _join([found[case, number] for number in range(len(sizes))])
             for case in range(len(cases))

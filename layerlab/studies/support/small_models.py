@@ -129,7 +129,7 @@ def parameters(variant: str = PLAIN, *, layers: int, width: int) -> int:
 def train_one(arm: str, seed: int, **sizes: int) -> Twin:
     """Train one model of a variant; all of a seed start and go on with the same numbers."""
     # Late: a list of studies needs nothing that trains.
-    from layerlab.console.progress import Silent
+    from layerlab.console.progress import NullProgress
     from layerlab.experiments.session import prepare
     from layerlab.loading.model import subject
     from layerlab.tokenization.load import load_tokenizer
@@ -138,7 +138,7 @@ def train_one(arm: str, seed: int, **sizes: int) -> Twin:
     with _ALONE, TemporaryDirectory() as folder:
         task = prepare(recipe(arm, seed, **sizes), Path(folder), progress=False)
         (run,) = [one for one in task.runs if one.arm == arm]
-        training = Trainer(run, task.folder(run), Silent())
+        training = Trainer(run, task.folder(run), NullProgress())
         training.start()
         while not training.done:
             training.advance()
@@ -187,7 +187,7 @@ def kept_readings(
     files = {job: place(work.runs, kind, *job, **sizes) for job in jobs}
     small = work.fast and not all(file.is_file() for file in files.values())
     if work.watcher is not None:
-        work.watcher.start(work.study, len(jobs))
+        work.watcher.begin(work.study, len(jobs))
     found, before, hours = {}, 0, list[float | None]()
     for number, job in enumerate(jobs):
         stored = None if small else _store(files[job], None if work.fast else text)
@@ -199,7 +199,7 @@ def kept_readings(
             write_file(files[job], json.dumps({**found[job], **more}))
         before += stored is not None
         if work.watcher is not None:
-            work.watcher.step(None, f"model {number + 1} of {len(jobs)}")
+            work.watcher.step(f"model {number + 1} of {len(jobs)}")
     work.done, work.kept = work.done + len(jobs), work.kept + before
     used = FAST if small else sizes
     tokens = used["updates"] * BATCH * CONTEXT

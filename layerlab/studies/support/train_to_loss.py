@@ -111,7 +111,7 @@ def train_one(trial: Trial, **sizes: int) -> Found:
     the quantities of `feature_statistics` and the norm of attention.
     """
     # Late: a list of studies needs nothing that trains.
-    from layerlab.console.progress import Silent
+    from layerlab.console.progress import NullProgress
     from layerlab.experiments.session import prepare
     from layerlab.loading.model import subject
     from layerlab.tokenization.load import load_tokenizer
@@ -121,7 +121,7 @@ def train_one(trial: Trial, **sizes: int) -> Found:
         asked = recipe(trial, **sizes)
         task = prepare(asked, Path(folder), progress=False)
         (run,) = task.runs
-        training = Trainer(run, task.folder(run), Silent())
+        training = Trainer(run, task.folder(run), NullProgress())
         training.start()
         curve: list[tuple[int, float]] = []
         reached = False
@@ -170,7 +170,7 @@ def gather_trials(work: StudyContext) -> tuple[Contest, tuple[str, ...]]:
     sizes = {name: work.options[name] for name in small_models.SIZES}
     seeds = small_models.seeds_of(work)
     if work.watcher is not None:
-        work.watcher.start(work.study, len(ARMS) * (len(RATES) + len(seeds)))
+        work.watcher.begin(work.study, len(ARMS) * (len(RATES) + len(seeds)))
     notes: list[str] = []
     if not work.fast:
         found = contest(partial(_fetch, work, _identity(), sizes), seeds)
@@ -253,7 +253,7 @@ def _store(work: StudyContext, sizes: Mapping[str, int], trial: Trial) -> Found:
 def _count(work: StudyContext, trial: Trial, found: Found, kept: int) -> Found:
     work.done, work.kept = work.done + 1, work.kept + kept
     if work.watcher is not None:
-        work.watcher.step(None, f"{trial.arm}, seed {trial.seed}, rate {trial.rate:g}")
+        work.watcher.step(f"{trial.arm}, seed {trial.seed}, rate {trial.rate:g}")
     return found
 
 

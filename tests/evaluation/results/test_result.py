@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from layerlab import UserError
-from layerlab.console.evaluation import Bar, Silent, Watch
+from layerlab.console.evaluation import EvaluationBar
+from layerlab.console.progress import NullProgress, Progress
 from layerlab.evaluation.results.aggregate import benchmark_rows, group_rows, section_rows
 from layerlab.evaluation.results.published_comparison import published_rows
 from layerlab.evaluation.results.result import RESULTS, EvaluationResult, load_result
@@ -94,17 +95,17 @@ def test_a_file_of_something_else(tmp_path: Path, text: str | None, said: str) -
 
 def test_a_bar_counts_questions() -> None:
     drawn = StringIO()
-    with Bar(10, Console(file=drawn, force_terminal=True, width=120)) as bar:
-        bar.start("a", 4)
-        bar.asked(16)
+    with EvaluationBar(10, Console(file=drawn, force_terminal=True, width=120)) as bar:
+        bar.begin("a", 4)
+        bar.step(steps=16)
         assert bar.progress.tasks[0].completed == 4
-        bar.ended()
-        bar.start("[b]x", 6)
-        bar.asked(2)
+        bar.end("a")
+        bar.begin("[b]x", 6)
+        bar.step(steps=2)
         assert bar.progress.tasks[0].completed == 6
-        bar.ended()
+        bar.end("[b]x")
     assert bar.progress.tasks[0].completed == 10
-    assert isinstance(bar, Watch) and isinstance(Silent(), Watch)
+    assert isinstance(bar, Progress) and isinstance(NullProgress(), Progress)
     assert "[b]x" in drawn.getvalue()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from layerlab.api.train import compare_task, prepare
-from layerlab.console.progress import Silent
+from layerlab.console.progress import NullProgress
 from layerlab.experiments.estimate.disk_space import checkpoint_bytes, journal_bytes, kept_bytes
 from layerlab.experiments.session import estimate_task
 from layerlab.training import flops
@@ -51,7 +51,7 @@ def test_a_comparison_takes_what_its_plan_says(tmp_path: Path, model: bool) -> N
 
 def test_a_run_under_way_takes_what_its_checkpoints_take(tmp_path: Path) -> None:
     (run,) = prepare(SMALL, tmp_path / "out", progress=False).runs
-    training = Trainer(run, tmp_path / "run", Silent())
+    training = Trainer(run, tmp_path / "run", NullProgress())
     training.start()
     for _ in range(10):
         training.advance()

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from layerlab import UserError
+from layerlab.console.progress import Progress
 from layerlab.experiments.executors.local import run_all, wait_for
 from layerlab.recipes.training import make_recipe
 from layerlab.recipes.training_sections import RunSection
@@ -32,7 +33,7 @@ def runs(*arms: str) -> list[RunSpec]:
     return [RunSpec(arm=arm, recipe=recipe, digest="text") for arm in arms]
 
 
-class Heard:
+class Heard(Progress):
     """A display that writes down what it is told."""
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class Heard:
     def update(self, name: str, event: Mapping[str, Any]) -> None:
         self.updates.append((name, event["update"]))
 
-    def ended(self, name: str, outcome: str) -> None:
+    def end(self, name: str, outcome: str = "finished") -> None:
         self.ends[name] = outcome
 
     def note(self, text: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from layerlab import UserError
-from layerlab.console.progress import Silent
+from layerlab.console.progress import NullProgress
 from layerlab.corpus.corpus import extent, prepare
 from layerlab.experiments.executors.lockstep import check_lockstep, run_in_lockstep
 from layerlab.experiments.plan.plan import plan, sides
@@ -33,13 +33,13 @@ def test_each_arm_learns_what_it_learns_alone(
 ) -> None:
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     runs = planned(seeds=[1, 2])
-    run_in_lockstep(runs, tmp_path / "together", Silent())
+    run_in_lockstep(runs, tmp_path / "together", NullProgress())
     for run in runs:
         alone = train_run(run, tmp_path / "alone" / run.name)
         together = read_result(tmp_path / "together" / run.name)
         assert together is not None and together["weights"] == alone["weights"]
     # What is finished is left alone.
-    run_in_lockstep(runs, tmp_path / "together", Silent())
+    run_in_lockstep(runs, tmp_path / "together", NullProgress())
 
 
 @pytest.mark.parametrize(

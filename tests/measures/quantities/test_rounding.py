@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from layerlab import UserError
+from layerlab.console.progress import Progress
 from layerlab.loading.model import LoadedModel
 from layerlab.measures.quantities.rounding import divergence, error
 from layerlab.measures.runner import readings
@@ -72,14 +73,14 @@ def test_fewer_digits_are_further_off_and_the_model_stays_as_it_was(tiny):
 
 
 def test_the_runs_are_shared_and_announced(tiny):
-    class Watcher:
+    class Watcher(Progress):
         total, steps = 0, 0
 
-        def start(self, model, steps):
+        def begin(self, name, steps=0):
             self.total += steps
 
-        def step(self, layer, measure):
-            self.steps += 1
+        def step(self, now="", steps=1):
+            self.steps += steps
 
     watcher = Watcher()
     chosen = resolve(["rounding(formats='bf16,fp16')", "logits(formats='bf16,fp16')"])

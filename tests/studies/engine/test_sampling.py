@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from layerlab.console.progress import Progress
 from layerlab.studies.engine.sampling import Draw, StudyContext, cores
 
 SIZES = []
@@ -83,15 +84,12 @@ def test_threads_of_torch_are_left_as_they_were():
 def test_who_watches_is_told_of_every_batch():
     said = []
 
-    class Watcher:
-        def start(self, model, steps):
+    class Watcher(Progress):
+        def begin(self, name, steps=0):
             said.append(steps)
 
-        def step(self, layer, measure):
-            said.append(measure)
-
-        def finish(self):
-            pass
+        def step(self, now="", steps=1):
+            said.append(now)
 
     work(watcher=Watcher()).gather(part, [{}, {"mean": 1.0}], batch=10)
     assert said == [4, *(f"batch {n} of 4" for n in range(1, 5))]

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from layerlab import UserError, build
-from layerlab.console.progress import Silent
+from layerlab.console.progress import NullProgress
 from layerlab.corpus.batches import Batch
 from layerlab.experiments.executors.process import ranks
 from layerlab.experiments.executors.slots import Slot
@@ -120,7 +120,7 @@ def test_moments_are_there_before_the_first_batch(
     """What runs out of memory later does so in a pass, which can be taken in pieces."""
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     run = killed.run_of(killed.recipe(tmp_path))
-    training = trainer.Trainer(run, tmp_path / "run", Silent())
+    training = trainer.Trainer(run, tmp_path / "run", NullProgress())
     moments = [training.optimizer.state[one] for one in training.model.parameters()]
     assert training.update == 0
     assert all({"step", "exp_avg", "exp_avg_sq"} == one.keys() for one in moments)

@@ -1,0 +1,88 @@
+"""`layerlab.retrofit`: a pretrained model rebuilt as a variant, with its weights."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from layerlab.loading.model import subject
+from layerlab.model.modeling import LabForCausalLM
+from layerlab.model.surgery.retrofit import rebuild, step0
+from layerlab.system.files import write_folder
+from layerlab.system.logs import quiet_libraries
+from layerlab.system.trust import trust
+
+
+def retrofit(
+    model: Any,
+    variant: Any = None,
+    *,
+    seed: int = 0,
+    device: str | None = None,
+    dtype: str | None = None,
+    shared: bool = False,
+    trust_remote_code: bool = False,
+    allow_unused: bool = False,
+    **options: Any,
+) -> LabForCausalLM:
+    """Rebuild a pretrained Llama, Mistral, Qwen, GPT-2 or GPT-1 as a variant, with its weights.
+
+    Variants that start as the identity give the same logits before any training; `Step0` of
+    `layerlab.model.surgery.retrofit` says how far others are. Of a variant with a baseline of
+    another kind (pangu-pi on GPT-2), only what it changes of that baseline is carried over.
+
+    Args:
+        model: a Hub id, a local folder, a built-in name, or a loaded `PreTrainedModel`, which stays
+            as it is.
+        variant: its name; the reference variant with equal logits if left out.
+        seed: from which parameters that the model does not have are drawn.
+        device: where the model is loaded.
+        dtype: of the loaded weights; as stored if left out.
+        shared: save memory by sharing weights with a loaded `PreTrainedModel` where nothing has to
+            be transposed: training the result then changes that model too.
+        trust_remote_code: run Python that a model brings along; read it before.
+        allow_unused: leave weights out that the model's configuration has no place for.
+        options: as `build` takes them.
+
+    Raises:
+        UserError: a family that cannot be rebuilt, or a variant that does not fit it.
+
+    Example:
+        >>> retrofit("llama", "as-32").config.variant
+        'as-32'
+    """
+    with trust(trust_remote_code, allow_unused=allow_unused):
+        source = subject(model, device=device, dtype=dtype).model
+    alone = not isinstance(model, PreTrainedModel)  # nobody else holds what was loaded here
+    with quiet_libraries():
+        return rebuild(source, variant, options, seed=seed, shared=shared or alone)
+
+
+def rework(
+    model: str,
+    variant: str | None,
+    options: Mapping[str, Any],
+    *,
+    out: Path,
+    seed: int = 0,
+    device: str | None = None,
+    dtype: str | None = None,
+) -> str:
+    """Retrofit a saved model into a folder, with its tokenizer, and say in words what was done.
+
+    Raises:
+        UserError: as `retrofit`, or the folder cannot be written.
+    """
+    source = subject(model, device=device, dtype=dtype)
+    with quiet_libraries():
+        new = rebuild(source.model, variant, options, seed=seed, shared=True)
+        said = step0(source.model, new)
+
+        def fill(folder: Path) -> None:
+            new.save_pretrained(folder)
+            if source.tokenizer is not None:
+                source.tokenizer.save_pretrained(folder)
+
+        write_folder(out, fill, "model")
+    return said.told(source.name, new.config.variant, str(out))

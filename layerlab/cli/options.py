@@ -1,0 +1,19 @@
+"""Options that several commands share, each declared once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or mps.")]
+Dtype = Annotated[
+    str | None, typer.Option(help="float32, float64, bfloat16 or float16; else as stored.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Lang = Annotated[
+    str, typer.Option(metavar="CODE", help="Language of the page: en, or zh for Chinese.")
+]
+Load = Annotated[
+    list[Path] | None, typer.Option(metavar="FILE", help="Python file with own variants.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
