@@ -1,6 +1,7 @@
 """One run per folder: the second is told so, and no lock outlives its process."""
 
 import errno
+import fcntl
 import os
 import re
 import signal
@@ -11,7 +12,6 @@ import pytest
 
 from layerlab import UserError
 from layerlab.studies.engine.runner import study
-from layerlab.system import locks
 from layerlab.system.locks import lock_folder
 
 # Another process that holds the lock until it is told to stop.
@@ -62,10 +62,10 @@ def test_a_lock_whose_file_is_gone_is_not_taken_for_one(tmp_path, monkeypatch):
         calls.append(held)
         return taken(held, how)
 
-    calls, taken = [], locks.fcntl.flock
-    monkeypatch.setattr(locks.fcntl, "flock", late)
+    calls, taken = [], fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", late)
     with lock_folder(tmp_path / "out"):
-        assert len(calls) == 2 and (tmp_path / ".out.lock").exists()
+        assert len(calls) > 1 and (tmp_path / ".out.lock").exists()
 
 
 def test_a_disk_without_locks_is_used_and_one_that_cannot_be_written_is_named(
@@ -77,9 +77,9 @@ def test_a_disk_without_locks_is_used_and_one_that_cannot_be_written_is_named(
             pass
 
     def refused(held, how):
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(locks.fcntl, "flock", refused)
+    monkeypatch.setattr(fcntl, "flock", refused)
     with lock_folder(tmp_path / "out"), lock_folder(tmp_path / "out"):
         pass
 
