@@ -16,7 +16,6 @@ from layerlab.experiments.session import Given, Task, recipe_given
 from layerlab.experiments.stored_runs import plan_again, runs_of_recipe, sort_out
 from layerlab.recipes.load import validate_table
 from layerlab.recipes.training import TrainingRecipe, list_packaged
-from layerlab.records.folded_runs import unfold_runs
 from layerlab.records.heartbeat import LOG
 from layerlab.records.parse import read_json
 from layerlab.records.renamed_settings import current_settings
@@ -48,7 +47,6 @@ def find_stored(
             "type layerlab train in place of layerlab compare"
         )
     plugins.load_named(read.model.load)
-    unfold_runs(place)
     records, _ = sort_out(place / RUNS)
     runs = plan_again(read, records) if records else []
     check_comparable(read.compare, runs)

@@ -16,6 +16,7 @@ from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.load import validate_table
 from layerlab.recipes.paths import HUB
 from layerlab.recipes.training import TrainingRecipe
+from layerlab.records.folded_runs import unfold_runs
 from layerlab.records.run import RunRecord, read_record
 from layerlab.records.settings import flatten
 from layerlab.training.run_spec import RunSpec
@@ -39,6 +40,7 @@ def records_in(folder: Path) -> list[RunRecord]:
 
 def sort_out(folder: Path) -> tuple[list[RunRecord], list[UserError]]:
     """Return the runs of a folder that have begun, and why others are not believed."""
+    unfold_runs(folder.parent)
     found: list[RunRecord] = []
     unfit: list[UserError] = []
     for place in sorted(one for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else ():

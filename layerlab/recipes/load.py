@@ -16,7 +16,8 @@ from pydantic_core import ErrorDetails
 
 from layerlab.errors import UserError
 from layerlab.recipes.error_messages import describe_expected
-from layerlab.records.parse import quote_toml, toml_of
+from layerlab.recipes.toml import write_value
+from layerlab.records.parse import toml_of
 from layerlab.records.renamed_settings import NAMES, current_changes, current_settings
 from layerlab.system.files import check_regular
 from layerlab.validation import short_repr
@@ -221,7 +222,7 @@ def _remedy(kind: type[BaseModel], where: Sequence[str]) -> str:
         return f"expected {words}: write [{path}] above its settings"
     if example == [{}]:
         return f"expected {words}: write [[{path}]] above the settings of each"
-    return f"expected {words}: write {path} = {_toml(example)}"
+    return f"expected {words}: write {path} = {write_value(example)}"
 
 
 def _branch(part: str) -> bool:
@@ -309,19 +310,8 @@ def _list(path: str, name: str, given: list[Any]) -> UserError:
     """List a path into a list."""
     place = f"{path.partition(f'.{name}.')[0]}.{name}"
     place = name if path.startswith(f"{name}.") else place
-    example = _toml(given[:1]) if given else "[...]"
+    example = write_value(given[:1]) if given else "[...]"
     return UserError(
         f"a recipe has no setting {path!r}: {place} is a list, and a list is set whole; "
         f"write {place} = {example}"
     )
-
-
-def _toml(value: Any) -> str:
-    """Return a JSON value as TOML writes it, on one line."""
-    if isinstance(value, dict):
-        kept = {key: one for key, one in value.items() if one not in (None, {}, [])}
-        pairs = (f"{quote_toml(key) if '.' in key else key} = {_toml(kept[key])}" for key in kept)
-        return f"{{{', '.join(pairs)}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    return quote_toml(value) if isinstance(value, str) else json.dumps(value)

@@ -27,18 +27,26 @@ def _lines(table: Mapping[str, Any], path: Sequence[str]) -> list[str]:
         if isinstance(value, Mapping):
             found += _lines(value, here)
         elif value is not None:
-            found.append(f"{'.'.join(map(_key, here))} = {_value(value)}")
+            found.append(f"{'.'.join(map(_key, here))} = {write_value(value)}")
     return found
 
 
-def _value(value: Any) -> str:
+def write_value(value: Any) -> str:
+    """Write a value on one line; what is None in a list or a table is left out.
+
+    Example:
+        >>> print(write_value({"a": [1.0, None, True], "b.c": "x"}))
+        { a = [1.0, true], "b.c" = "x" }
+    """
     if isinstance(value, Mapping):
         inner = ", ".join(
-            f"{_key(str(name))} = {_value(one)}" for name, one in value.items() if one is not None
+            f"{_key(str(name))} = {write_value(one)}"
+            for name, one in value.items()
+            if one is not None
         )
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[{', '.join(_value(one) for one in value if one is not None)}]"
+        return f"[{', '.join(write_value(one) for one in value if one is not None)}]"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

@@ -234,7 +234,7 @@ def test_settings_are_changed_by_their_paths():
         (
             "data.sources.0.text",
             r"no setting 'data\.sources\.0\.text': data\.sources is a list, and a list is set "
-            r"whole; write data\.sources = \[\{text = ",
+            r"whole; write data\.sources = \[\{ text = ",
         ),
         ("model.load.0", r"model\.load is a list, and a list is set whole; write model\.load = \["),
     ],

@@ -9,6 +9,7 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.numerics.formats.formats import find
+from layerlab.recipes.toml import write_value
 from layerlab.records.parse import quote_toml, toml_of
 from layerlab.system.files import check_regular
 
@@ -66,19 +67,15 @@ class Policy:
 
     def toml(self) -> str:
         """Return the policy as the text of a TOML file."""
-        lines = [f"format = {quote_toml(self.format)}", "keep = ["]
-        lines += [f"    {quote_toml(name)}," for name in self.keep]
+        lines = [f"format = {write_value(self.format)}", "keep = ["]
+        lines += [f"    {write_value(name)}," for name in self.keep]
         lines.append("]")
         if self.measured:
             lines += ["", "[measured]"]
             lines += [
-                f"{quote_toml(name)} = {_value(seen)}" for name, seen in self.measured.items()
+                f"{quote_toml(name)} = {write_value(seen)}" for name, seen in self.measured.items()
             ]
         return "\n".join(lines) + "\n"
-
-
-def _value(value: str | int | float) -> str:
-    return quote_toml(value) if isinstance(value, str) else repr(value).lower()
 
 
 def _partial(target: Path) -> Path:
