@@ -25,7 +25,7 @@ from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.measures.measure import Measure
 from layerlab.records.parse import read_json
-from layerlab.system.signals import Signalled
+from layerlab.system.signals import Stopped
 from layerlab.system.trust import allow_file, check_allowed
 from layerlab.variants.renamed import update_imports
 from layerlab.variants.source_file import check_unchanged
@@ -173,7 +173,7 @@ def _run(file: Path, source: bytes, name: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their own module up
     try:
         exec(code, vars(module))
-    except (KeyboardInterrupt, Signalled):
+    except (KeyboardInterrupt, Stopped):
         raise
     except BaseException as error:  # whatever a file raises is its own to mend
         raise UserError(_describe_failure(file, error)) from error

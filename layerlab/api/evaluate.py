@@ -33,9 +33,9 @@ from layerlab.evaluation.results.result import EvaluationResult, load_result
 from layerlab.loading.model import LoadedModel, check_named, subject
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.evaluation import save_scores
-from layerlab.system.interruption import hear_interruptions
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
+from layerlab.system.signals import hear_interruptions
 from layerlab.system.threads import threads
 from layerlab.system.trust import trust
 from layerlab.version import VERSION

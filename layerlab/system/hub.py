@@ -1,13 +1,13 @@
 """The Hub of Hugging Face: asked once whether it answers, before libraries ask it for minutes."""
 
-import logging
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from layerlab.system.logs import silence
+
 PATIENCE = 5.0  # seconds for the first answer; a name that nobody resolves can take longer
-LOGS = ("huggingface_hub", "datasets")
 
 
 @contextmanager
@@ -23,8 +23,7 @@ def hub() -> Iterator[str]:
 
     why = explain_no_answer(constants.ENDPOINT)
     with ExitStack() as stack:
-        for name in LOGS:
-            stack.enter_context(_silent(name))
+        stack.enter_context(silence("huggingface_hub", "datasets"))
         if why:
             stack.enter_context(_offline())
         yield why
@@ -50,18 +49,6 @@ def explain_no_answer(address: str) -> str:
     asking.start()
     asking.join(PATIENCE)
     return "" if answered.is_set() else f"there is no connection to {address}"
-
-
-@contextmanager
-def _silent(name: str) -> Iterator[None]:
-    """No word of a second attempt: what fails at last is said in one line."""
-    log = logging.getLogger(name)
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
 
 
 @contextmanager

@@ -1,10 +1,25 @@
-"""Signals that interrupt."""
+"""Signals that ask to stop: heard at once, told in words, or heard between two updates."""
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from layerlab.errors import Interrupted
+
+# What terminals, schedulers and Slurm before the end of a job's time send; Windows lacks the last.
+SENT = ("SIGINT", "SIGTERM", "SIGUSR1")
+
+
+class Stopped(SystemExit):
+    """The end that a signal asked for.
+
+    Its code is 128 and the number of the signal: 130 after ctrl-c, 143 after SIGTERM.
+    """
 
 
 @contextmanager
@@ -12,7 +27,7 @@ def hear(name: str) -> Iterator[None]:
     """A signal ends what runs, where nobody else listens to it and Python lets us.
 
     Raises:
-        SystemExit: it came; the code is 128 and its number.
+        Stopped: it came.
     """
     number = getattr(signal, name, None)  # Windows lacks some
     main = threading.current_thread() is threading.main_thread()
@@ -26,9 +41,87 @@ def hear(name: str) -> Iterator[None]:
         signal.signal(number, signal.SIG_DFL)
 
 
-class Signalled(SystemExit):
-    """The end that a signal asked for."""
+@contextmanager
+def hear_interruptions(kept: Path) -> Iterator[None]:
+    """An interruption in words.
+
+    Args:
+        kept: where finished tasks are.
+
+    Raises:
+        Interrupted: it was interrupted; its code is 128 and the number of the signal.
+    """
+    try:
+        with ExitStack() as stack:
+            for name in SENT[1:]:  # Python itself hears ctrl-c
+                stack.enter_context(hear(name))
+            yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        code = getattr(stop, "code", None)
+        raise Interrupted(
+            f"interrupted; what is finished is kept in {kept}: type the same command to go on",
+            code if isinstance(code, int) else 128 + signal.SIGINT,
+        ) from None
+
+
+class GracefulStop:
+    """Listens for signals while it is open; the loop looks at `wanted` between two updates.
+
+    The first signal is noted, the second ends the process at once. Outside the main thread, where
+    Python lets nobody listen, it hears nothing.
+
+    Attributes:
+        signal: that was heard, or None.
+
+    Example:
+        >>> with GracefulStop() as halt:
+        ...     signal.raise_signal(signal.SIGTERM)
+        ...     halt.wanted
+        True
+    """
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self._former: dict[signal.Signals, Any] = {}
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a signal asked to stop."""
+        return self.signal is not None
+
+    def leave(self) -> None:
+        """End the run.
+
+        Raises:
+            Stopped: always, with the code that says which signal it was.
+        """
+        raise Stopped(128 + (self.signal or 0))
+
+    def __enter__(self) -> "GracefulStop":
+        if threading.current_thread() is threading.main_thread():
+            for name in SENT:
+                heard = getattr(signal, name, None)
+                if heard is not None:
+                    self._former[heard] = signal.signal(heard, self._hear)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for heard, former in self._former.items():
+            # None: it was set by something other than Python, and cannot be set again from here.
+            signal.signal(heard, signal.SIG_DFL if former is None else former)
+        self._former.clear()
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            # Nothing is lost: checkpoints are renamed into place, and locks end with the process.
+            os._exit(128 + number)
+        self.signal = signal.Signals(number)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    raise Signalled(128 + number)
+    raise Stopped(128 + number)

@@ -15,9 +15,9 @@ from layerlab.corpus.batches import Batch, BatchOrder, EvalBlocks
 from layerlab.errors import UserError
 from layerlab.model.loss import causal_loss
 from layerlab.records.events import EventLog
-from layerlab.system.graceful_stop import GracefulStop
 from layerlab.system.hardware import peak_memory
 from layerlab.system.rng import random_state, restore_random
+from layerlab.system.signals import GracefulStop
 from layerlab.training.accelerator import RunAccelerator
 from layerlab.training.checkpoints.checkpoint import (
     CheckpointManager,
@@ -57,7 +57,7 @@ def train_run(run: RunSpec, folder: Path, watch: Progress | None = None) -> dict
 
     Raises:
         UserError: the loss is not finite, or memory or the disk does not suffice.
-        Halted: a signal asked to stop; a checkpoint was left.
+        Stopped: a signal asked to stop; a checkpoint was left.
     """
     training = Trainer(run, folder, watch or NullProgress())
     training.start()

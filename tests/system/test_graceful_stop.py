@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from layerlab.system.graceful_stop import GracefulStop, Halted
+from layerlab.system.signals import GracefulStop, Stopped
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
 
@@ -19,7 +19,7 @@ def test_a_signal_is_noted_and_the_code_says_which(number: signal.Signals) -> No
         assert not halt.wanted
         os.kill(os.getpid(), number)
         assert halt.wanted
-        with pytest.raises(Halted) as ended:
+        with pytest.raises(Stopped) as ended:
             halt.leave()
     assert ended.value.code == 128 + number
     assert isinstance(ended.value, SystemExit)
@@ -49,7 +49,7 @@ def test_outside_the_main_thread_nothing_is_touched() -> None:
 
 TWICE = """
 import os, signal, sys
-from layerlab.system.graceful_stop import GracefulStop
+from layerlab.system.signals import GracefulStop
 with GracefulStop() as halt:
     os.kill(os.getpid(), signal.SIGTERM)
     print("still here", flush=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from layerlab.errors import Interrupted
-from layerlab.system.interruption import HEARD, hear_interruptions
+from layerlab.system.signals import SENT, hear_interruptions
 from tests.evaluation.written import boolq
 from tests.forked import python
 
@@ -16,7 +16,7 @@ POSIX = pytest.mark.skipif(sys.platform == "win32", reason="Windows ends a proce
 
 
 @POSIX
-@pytest.mark.parametrize("name", ["SIGINT", *HEARD])
+@pytest.mark.parametrize("name", ["SIGINT", *SENT[1:]])
 def test_a_signal_ends_it_at_once_in_words(name: str, tmp_path: Path) -> None:
     number, reached = getattr(signal, name), False
     own = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL

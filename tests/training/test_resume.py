@@ -17,7 +17,7 @@ from torch import nn
 
 from layerlab import UserError
 from layerlab.records.result import read_result
-from layerlab.system.graceful_stop import Halted
+from layerlab.system.signals import Stopped
 from layerlab.training import trainer
 from layerlab.training.checkpoints.checkpoint import load
 from layerlab.training.run_spec import RunSpec
@@ -164,7 +164,7 @@ class Asking(trainer.Trainer):
 
 
 def stopped_after(run: RunSpec, folder: Path, update: int) -> None:
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Halted) as ended:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped) as ended:
         patch.setattr(Asking, "moment", update)
         patch.setattr(trainer, "Trainer", Asking)
         trainer.train_run(run, folder)

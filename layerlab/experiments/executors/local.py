@@ -19,8 +19,8 @@ from layerlab.experiments.executors.slots import Slot, slots
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.heartbeat import LOG, Heartbeat
 from layerlab.records.result import read_result
-from layerlab.system.graceful_stop import GracefulStop
 from layerlab.system.locks import lock_folder
+from layerlab.system.signals import GracefulStop
 from layerlab.training.run_spec import RunSpec, write_run
 from layerlab.training.worker import WRONG
 
@@ -68,7 +68,7 @@ def run_one(run: RunSpec, folder: Path, watch: Progress | None = None) -> dict[s
 
     Raises:
         UserError: it fails, or another process is carrying it out.
-        Halted: a signal asked to stop; a checkpoint was left.
+        Stopped: a signal asked to stop; a checkpoint was left.
     """
     result, settings = finished_result(run, folder), run.recipe.run
     if result is not None:
@@ -131,7 +131,7 @@ def run_all(
 
     Raises:
         UserError: there is no such device, a folder cannot be written, or another runner holds it.
-        Halted: a signal asked to stop; every run was given time for a checkpoint.
+        Stopped: a signal asked to stop; every run was given time for a checkpoint.
     """
     watch = watch or NullProgress()
     ended = {run.name: skipped for run in runs if (skipped := _skip(run, out))}

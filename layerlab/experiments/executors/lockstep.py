@@ -14,8 +14,8 @@ from layerlab.errors import UserError
 from layerlab.experiments.executors.local import finished_result
 from layerlab.experiments.executors.run_locks import lock_runs
 from layerlab.recipes.training import TrainingRecipe
-from layerlab.system.graceful_stop import GracefulStop
 from layerlab.system.locks import lock_folder
+from layerlab.system.signals import GracefulStop
 from layerlab.training.run_spec import RunSpec, write_run
 from layerlab.training.step.microbatch import explain_memory
 from layerlab.training.step.nonfinite import Diverged
@@ -65,7 +65,7 @@ def run_in_lockstep(runs: Sequence[RunSpec], out: Path, watch: Progress) -> None
 
     Raises:
         UserError: another process holds one of them.
-        Halted: a signal asked to stop; every run left a checkpoint.
+        Stopped: a signal asked to stop; every run left a checkpoint.
     """
     for _, group in groupby(runs, key=lambda run: run.seed):
         with ExitStack() as stack:

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from layerlab.system.graceful_stop import GracefulStop
+from layerlab.system.signals import GracefulStop
 from layerlab.training.worker import PARENT, _follow
 
 

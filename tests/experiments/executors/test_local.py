@@ -16,7 +16,7 @@ from layerlab.console.progress import Progress
 from layerlab.experiments.executors.local import run_all, wait_for
 from layerlab.recipes.training import make_recipe
 from layerlab.recipes.training_sections import RunSection
-from layerlab.system.graceful_stop import Halted
+from layerlab.system.signals import Stopped
 from layerlab.training.run_spec import RunSpec
 from tests.forked import Forked
 
@@ -169,7 +169,7 @@ def test_a_signal_is_passed_on_and_every_run_can_go_on_later(
                 os.kill(os.getpid(), number)
 
     plan, heard = runs("first", "second"), Impatient()
-    with pytest.raises(Halted) as ended:
+    with pytest.raises(Stopped) as ended:
         run_all(plan, tmp_path, RunSection(max_parallel=2), heard, command("slow"))
     assert ended.value.code == 128 + number
     assert gone(tmp_path, plan)

@@ -14,7 +14,7 @@ from layerlab import UserError
 from layerlab.experiments.executors import slurm as module
 from layerlab.experiments.executors.local import run_all, wait_for
 from layerlab.recipes.training_sections import RunSection, SlurmSection
-from layerlab.system.graceful_stop import Halted
+from layerlab.system.signals import Stopped
 from layerlab.training.run_spec import RunSpec
 from tests.experiments.executors.test_local import Heard, attempts, command, runs, told
 from tests.training.cluster import cluster, missing
@@ -85,7 +85,7 @@ def test_the_local_executor_tells_of_failures_and_stops_no_other(tmp_path: Path)
 def test_ctrl_c_leaves_checkpoints_and_no_jobs(tmp_path: Path) -> None:
     (plan,) = runs("first")
     heard = Sudden(plan, lambda: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(Halted):
+    with pytest.raises(Stopped):
         run_all([plan], tmp_path / "runs", LOCAL, heard, command("slow"))
     assert (tmp_path / "runs" / plan.name / "kept").exists()
     assert wait_for(lambda: not jobs("submitit.core._submit"), 20.0)
