@@ -15,7 +15,7 @@ DATA = "LAYERLAB_DATA"
 
 
 def engine() -> Any:
-    """Return the part that needs lm-eval, which is an extra.
+    """Import the part that needs lm-eval, which is an extra.
 
     Raises:
         UserError: it is not installed.
@@ -34,7 +34,7 @@ def engine() -> Any:
 
 @contextmanager
 def data_from(folder: Path | None) -> Iterator[None]:
-    """Readers find their files in a folder, until the block ends."""
+    """Let the readers find their files in a folder until the block ends."""
     before = os.environ.get(DATA)
     if folder is not None:
         os.environ[DATA] = str(folder)
@@ -48,7 +48,7 @@ def data_from(folder: Path | None) -> Iterator[None]:
 
 
 def available(benchmarks: Sequence[Benchmark]) -> tuple[list[Benchmark], list[dict[str, str]]]:
-    """Return benchmarks whose data is here, and the others with the reason.
+    """Return the benchmarks whose data is here, and the others with the reason.
 
     Raises:
         UserError: none is.

@@ -32,7 +32,7 @@ _REASONED = "    dataset_kwargs: {cot: true}\n"
 
 
 def files() -> dict[Path, str]:
-    """Every task file that is written from the declarations, by its path in the task folder."""
+    """Return every task file that is written from the declarations, by its path."""
     found: dict[Path, str] = {}
     for benchmark in BENCHMARKS.values():
         if benchmark.name not in BY_HAND:
