@@ -55,7 +55,7 @@ class Options:
                 raise UserError(f"{name} is {short_repr(value)}; expected {domain}")
 
     def scored(self, benchmark: Benchmark) -> str:
-        """Return the scoring by which a benchmark is asked: written where it is to reason."""
+        """Return the scoring by which a benchmark is asked; with reasoning it is "gen"."""
         if self.explained(benchmark):
             return "gen"
         usual = benchmark.scorings[0]

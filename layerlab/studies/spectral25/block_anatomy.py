@@ -91,7 +91,7 @@ def contributions(attended: Any, found: "HeadWeights") -> Tensor:
 
 
 def _heads(layer: Any, found: "HeadWeights") -> Tensor:
-    """Return head x quantity; `error` is of all heads together, and equal in each row."""
+    """Return the quantities of each head; `error` is that of all heads together."""
     attended = layer.attention
     added = contributions(attended, found)
     bias = found.output_bias

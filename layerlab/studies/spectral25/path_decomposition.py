@@ -106,7 +106,7 @@ def paths(start: Tensor, pieces: Sequence[Piece]) -> Tensor:
 
 @once
 def trained_layers() -> tuple[Piece, ...]:
-    """Return the built-in llama's layers in float64, checked against what it computes."""
+    """Return the built-in llama's layers in float64, checked against what the model computes."""
     from dataclasses import replace
 
     from layerlab.measures.support.rounding_theory import theory

@@ -105,7 +105,7 @@ def recipe(trial: Trial, *, layers: int, width: int, updates: int) -> Any:
 
 
 def train_one(trial: Trial, **sizes: int) -> Found:
-    """Train one model to its target or its end, and read it there.
+    """Train one model to its target or its end, and read the model there.
 
     Gives the updates and losses of all evaluations, whether the target was reached, and by layer
     the quantities of `feature_statistics` and the norm of attention.

@@ -37,7 +37,7 @@ def excess(value: float, base: float) -> float:
 
 
 def rows(form: str) -> list[Row]:
-    """Return per cent above one term: parameters, products, all operations, printed latency."""
+    """Return the increase over one term, in per cent, of counts and of the printed latency."""
     base = count_costs(1, form)
     found: list[Row] = []
     for n, milliseconds in PRINTED.items():

@@ -33,7 +33,7 @@ def added_parameters(r: int, form: str = "bottleneck") -> int:
 
 
 def rows() -> list[Row]:
-    """Return per cent above no shortcut: weights read for a token, and printed latency."""
+    """Return the increase by a shortcut, in per cent, of weights read and of printed latency."""
     base = count_costs("llama")
     found: list[Row] = []
     for r, milliseconds in PRINTED.items():

@@ -273,7 +273,7 @@ def judge_surer(pairs: list[np.ndarray], seed: int) -> Verdict:
 
 
 def judge_isotropic(pairs: list[np.ndarray], seed: int, *, decides: bool = True) -> Verdict:
-    """Judge whether features point in more directions; no name has to be known for it."""
+    """Judge whether features point in more directions, which needs no name to be known."""
     found = [bootstrap(pair[:, 1, COSINE] - pair[:, 0, COSINE], _mean, seed) for pair in pairs]
     cosines = [float(np.mean([pair[:, side, COSINE] for pair in pairs])) for side in (0, 1)]
     return Verdict(
