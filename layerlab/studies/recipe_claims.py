@@ -32,7 +32,7 @@ Json = Mapping[str, Any]
 
 
 def contest(name: str) -> Callable[[StudyContext], Outcome]:
-    """Return what carries out a recipe."""
+    """Return a function that carries out a recipe."""
 
     def run(work: StudyContext) -> Outcome:
         return run_claims(name, work)
@@ -80,7 +80,7 @@ def finished_runs(folder: Path) -> list[Path]:
 
 
 def undone(recipe: TrainingRecipe, runs: Path) -> Outcome:
-    """Return what can be said before anything has run."""
+    """Return the outcome before anything has run: no claim is decided."""
     said = (
         f"0 runs lie in {runs / recipe.name}: type layerlab compare {recipe.name} --out {runs}, or "
         f"name the folder that holds them: --runs DIR"
@@ -115,7 +115,7 @@ def judge_claim(claim: Json, found: Json) -> Verdict:
 
 
 def plot(found: Json) -> tuple[Picture, ...]:
-    """Plot differences to the baseline, and the curves of held-out loss."""
+    """Plot the differences to the baseline, and the curves of held-out loss."""
     unit = UNITS[found["metric"]]
     contests = [
         Gap(name=row["arm"], middle=row["difference"], low=row["low"], high=row["high"])
@@ -144,7 +144,7 @@ def plot(found: Json) -> tuple[Picture, ...]:
 
 
 def mean_and_range(runs: Sequence[Json], found: Json) -> dict[str, list[float]] | None:
-    """Mean and range over the chosen runs of an arm, where all of them were evaluated."""
+    """Return the mean and range over an arm's chosen runs, where all were evaluated."""
     metric = found["metric"]
     tables = [
         pd.DataFrame(one["evaluation"]).set_index("tokens")[metric]
@@ -165,7 +165,7 @@ def mean_and_range(runs: Sequence[Json], found: Json) -> dict[str, list[float]] 
 
 
 def results(name: str) -> Callable[[Path], str]:
-    """Return what gives a hash of all results of a recipe in a folder of runs."""
+    """Return a function that hashes all results of a recipe in a folder of runs."""
 
     def found(runs: Path) -> str:
         texts = [
@@ -177,7 +177,7 @@ def results(name: str) -> Callable[[Path], str]:
 
 
 def _flat(row: Json) -> dict[str, Any]:
-    """Return a row of a comparison as one of a table: of a range each end."""
+    """Flatten a row of a comparison for a table: a range becomes its two ends."""
     ends = {name: row[name] or (None, None) for name in RANGES}
     kept = {name: one for name, one in row.items() if name not in {*NESTED, *RANGES}}
     least = {f"{name}_least": both[0] for name, both in ends.items()}
@@ -207,7 +207,7 @@ def make_study(recipe: TrainingRecipe) -> Study:
 
 
 def recipes() -> list[TrainingRecipe]:
-    """Return recipes of the package with claims, a twin in place of what it is the twin of."""
+    """Return the package's recipes with claims, with a twin in place of its original."""
     names = list_packaged()
     found = [load_recipe(name) for name in names if f"{name}-twin" not in names]
     return [one for one in found if one.compare is not None and one.compare.claims]

@@ -61,12 +61,12 @@ class Size:
 
     @cached_property
     def model(self) -> Additive:
-        """Losses as method + seed + residual."""
+        """Return the additive model of the losses: method + seed + residual."""
         return Additive(self.losses, presence(PAIRS))
 
     @cached_property
     def differences(self) -> dict[Pair, Difference]:
-        """The second of each pair against the first."""
+        """Return the difference of the second method of each pair to the first."""
         return {(one, two): self.model.difference(two, one, LEVEL) for one, two in PAIRS}
 
     @property
@@ -74,7 +74,7 @@ class Size:
         return len(self.losses[PLAIN])
 
     def drawn_from(self) -> dict[str, list[float]]:
-        """What the methods' means are drawn from: where they lie, how surely, by what degrees."""
+        """Return the means of the methods, their standard errors and degrees of freedom."""
         spread = dict(zip(self.model.arms, self.model.moderated, strict=True))
         return {
             "means": [float(np.mean(list(self.losses[one].values()))) for one in METHODS],
@@ -98,7 +98,7 @@ class Transfer:
     sure: frozenset[Pair]
 
     def turned(self, pair: Pair) -> bool:
-        """Return whether the two sizes order a pair differently."""
+        """Judge whether the two sizes order a pair differently."""
         return _mean(self.twin, pair) * _mean(self.source, pair) < 0
 
     @property
@@ -107,7 +107,7 @@ class Transfer:
 
     @property
     def largest(self) -> Pair | None:
-        """The pair whose order differs most: by the smaller of its two differences."""
+        """Return the reversed pair whose smaller difference is the largest."""
         turned = {
             pair: min(abs(_mean(self.twin, pair)), abs(_mean(self.source, pair)))
             for pair in PAIRS
@@ -149,7 +149,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def size(runs: Path, name: str) -> Size | None:
-    """Return what lies there of a recipe; None where methods do not share two seeds at least."""
+    """Read the results of a recipe; None unless the methods share at least two seeds."""
     records = [one for one in records_in(runs / name / RUNS) if one.value("nats") is not None]
     losses = {arm: {one.seed: one for one in records if one.arm == arm} for arm in METHODS}
     seeds = set.intersection(*(set(found) for found in losses.values()))
@@ -168,7 +168,7 @@ def size(runs: Path, name: str) -> Size | None:
 
 
 def draw_taus(work: StudyContext, both: Sequence[tuple[Size, Size]]) -> list[Interval]:
-    """Draw tau of each twin and the source's size, over draws of the means from their seeds."""
+    """Draw tau between each twin and the source's size, over draws of the means."""
     cases = [{"twin": one.drawn_from(), "source": two.drawn_from()} for one, two in both]
     found = work.gather(taus, cases, batch=1000)
     return [
@@ -181,12 +181,12 @@ def draw_taus(work: StudyContext, both: Sequence[tuple[Size, Size]]) -> list[Int
 
 
 def taus(draw: Draw, twin: Mapping[str, Any], source: Mapping[str, Any]) -> Mapping[str, Tensor]:
-    """Return tau of means that are drawn about the measured ones, by Student's t at either size."""
+    """Return tau of means drawn about the measured ones, by Student's t at either size."""
     return {"tau": tau(means(draw, twin), means(draw, source))}
 
 
 def means(draw: Draw, told: Mapping[str, Any]) -> Tensor:
-    """Return Float64 means, a row per draw and a column per method."""
+    """Return drawn means in float64, a row per draw and a column per method."""
     from scipy.special import stdtrit
 
     shares = draw.uniform(len(told["means"]), low=1e-12, high=1 - 1e-12).numpy()
@@ -195,7 +195,7 @@ def means(draw: Draw, told: Mapping[str, Any]) -> Tensor:
 
 
 def tau(one: Tensor, two: Tensor) -> Tensor:
-    """Kendall's tau of rows of numbers: pairs in one order less pairs in the other, as a share.
+    """Return Kendall's tau of rows of numbers: concordant less discordant pairs, as a share.
 
     Example:
         >>> float(tau(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 3.0, 2.0])))
@@ -207,7 +207,7 @@ def tau(one: Tensor, two: Tensor) -> Tensor:
 
 
 def decided_pairs(sizes: Mapping[str, Size]) -> dict[str, frozenset[Pair]]:
-    """Return pairs whose order is sure, after Holm's correction over the pairs of all sizes."""
+    """Return the pairs whose order is sure, by Holm's correction over all sizes' pairs."""
     tests = [(name, pair) for name in sizes for pair in PAIRS]
     raw = [sizes[name].differences[pair].p for name, pair in tests]
     corrected = dict(zip(tests, holm([1.0 if p is None else p for p in raw]), strict=True))
@@ -249,7 +249,7 @@ def judge_signs(found: Transfer, claim: str) -> Verdict:
 
 
 def judge_word(found: Transfer, pairs: Sequence[Pair]) -> Word:
-    """Return one surely reversed pair fails a claim; it holds where all are surely in one order."""
+    """Judge a claim: one surely reversed pair fails it; it holds if all pairs surely agree."""
     words: tuple[Word, Word] = ("holds", "fails")
     return each(words[found.turned(one)] if one in found.sure else "not decided" for one in pairs)
 
@@ -263,7 +263,7 @@ def describe_pair(found: Transfer, pair: Pair) -> str:
 
 
 def scale_of(found: Transfer) -> dict[str, Any]:
-    """Scale what a verdict says of its models, its unit, and when its threshold was set."""
+    """Describe a verdict's models, its unit, and when its threshold was set."""
     twin, source = found.twin, found.source
     return {
         "scale": f"{twin.parameters / 1e6:.1f} M parameters, {twin.tokens / 1e6:.1f} M tokens, "
@@ -274,7 +274,7 @@ def scale_of(found: Transfer) -> dict[str, Any]:
 
 
 def row(found: Transfer) -> dict[str, Any]:
-    """Return one twin."""
+    """Return the row of one twin."""
     return {
         "updates of the twin": found.twin.updates,
         "tau": found.tau.value,
@@ -289,7 +289,7 @@ def row(found: Transfer) -> dict[str, Any]:
 def differences(
     sizes: Mapping[str, Size], sure: Mapping[str, frozenset[Pair]], pairs: Sequence[Pair]
 ) -> list[dict[str, Any]]:
-    """Return pairs at every size, with 95 % intervals and whether their order is sure."""
+    """Return the pairs at every size, with 95 % intervals and whether their order is sure."""
     return [
         {
             "method": two,
@@ -307,7 +307,7 @@ def differences(
 
 
 def picture(both: Mapping[str, Transfer]) -> Picture:
-    """Return each method's difference to the plain residual: twin across, source's size up."""
+    """Plot each method's difference to the plain residual: the twin's against the source's."""
     points = {
         f"twin of {found.twin.updates} updates": [
             (_named(found.twin, method), _named(found.source, method)) for method in METHODS[1:]
@@ -319,7 +319,7 @@ def picture(both: Mapping[str, Transfer]) -> Picture:
 
 
 def undone(lacking: Sequence[str], runs: Path) -> Outcome:
-    """Return what can be said where runs are missing."""
+    """Return the outcome where runs are missing: no claim is decided."""
     said = (
         f"{', '.join(lacking)}: no finished runs of all methods with two seeds lie in {runs}: name "
         "the folder that holds them: --runs docs/results"
@@ -335,7 +335,7 @@ def undone(lacking: Sequence[str], runs: Path) -> Outcome:
 
 
 def inputs(runs: Path) -> list[str]:
-    """Return the results that are judged."""
+    """Return hashes of the results that are judged."""
     return [results(name)(runs) for name in (LONG, SHORT, SOURCE)]
 
 

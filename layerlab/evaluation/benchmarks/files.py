@@ -45,7 +45,7 @@ def read_files(
 
 
 def is_here(benchmark: Benchmark, folder: Path | None = None) -> bool:
-    """Return whether the scored split of the first subject of a benchmark is in the data folder."""
+    """Judge whether the scored split of a benchmark's first subject is in the data folder."""
     files = benchmark.files[benchmark.split]
     home, first = _home(benchmark, folder), benchmark.subjects[0]
     return all(_find(home, pattern.format(file=first.file)) for pattern in files)
@@ -72,7 +72,7 @@ def _find(home: Path, wanted: str) -> File | None:
 
 
 def _ends(name: str, wanted: str) -> bool:
-    """Return whether a path is another or ends in it, name by name."""
+    """Judge whether a path equals another one or ends in it, name by name."""
     return f"/{name}".endswith(f"/{wanted}")
 
 
@@ -95,7 +95,7 @@ def _unpack(path: Path, ending: str, changed_ns: int, size_bytes: int) -> Mappin
 
 
 def _from_afar(benchmark: Benchmark, home: Path, wanted: str) -> File:
-    """Return what is not in the data folder, from the Hub, where that has the same files."""
+    """Fetch a file that the data folder lacks from the Hub, where that has the same files."""
     tried = ""
     if benchmark.hub_files:
         try:

@@ -13,7 +13,7 @@ from layerlab.system.hub import hub
 
 
 def download_benchmark(benchmark: Benchmark) -> Path:
-    """Return the folder of the files that the Hub has, or a copy of it that is kept here.
+    """Download a benchmark's files from the Hub, or find the copy that is kept here.
 
     Raises:
         UserError: neither is to be had.

@@ -42,17 +42,17 @@ class Item:
 
     @property
     def line(self) -> str:
-        """The place without its folders: the same on every machine."""
+        """Return the place without its folders, which is the same on every machine."""
         return self.place.rpartition("/")[2]
 
     @property
     def answered(self) -> bool:
-        """Whether the file says what is right."""
+        """Judge whether the file says what is right."""
         return bool(self.right or self.reply)
 
     @property
     def letters(self) -> str:
-        """The letters of the right options, as "B" or "ACD"."""
+        """Return the letters of the right options, as "B" or "ACD"."""
         return "".join(LETTERS[place] for place in self.right)
 
 
@@ -83,7 +83,7 @@ def read_items(
 def oddities(
     benchmark: Benchmark, subject: Subtask, split: str, folder: Path | None = None
 ) -> list[str]:
-    """Return what is odd in a file, a line each; its questions are scored as they were published.
+    """Describe what is odd in a file, a line each; its questions are scored as published.
 
     Two options of the same text make a question ambiguous where one of them is right; an option
     without a text cannot be told from none. A question without an answer among answered ones is
@@ -106,7 +106,7 @@ def oddities(
 
 
 def letters_of(answer: str, count: int) -> tuple[int, ...]:
-    """The places of the options that an answer names, whatever is written around its letters.
+    """Return the places of the options that an answer names, whatever surrounds its letters.
 
     Source: Own.
 
@@ -123,7 +123,7 @@ def letters_of(answer: str, count: int) -> tuple[int, ...]:
 
 
 def _unanswered(benchmark: Benchmark, split: str, given: Sequence[Row]) -> str:
-    """Why no row of a split has an answer: its authors keep them back, or the file is another."""
+    """Explain why no row of a split has an answer: it is withheld, or the file is another."""
     file = given[0].place.rpartition(", ")[0]
     if split not in (benchmark.split, benchmark.shots_split):
         return (
@@ -138,7 +138,7 @@ def _unanswered(benchmark: Benchmark, split: str, given: Sequence[Row]) -> str:
 
 
 def _texts(options: Sequence[str]) -> list[str]:
-    """Return what stands behind the letters of options."""
+    """Return the text behind the letter of each option."""
     return [re.sub(rf"^\([{LETTERS}]\)", "", one).strip() for one in options]
 
 
@@ -171,7 +171,7 @@ def _of_exam(row: Row) -> Item:
 
 
 def _only_letters(answer: str) -> bool:
-    """Return whether an answer holds no word besides its letter."""
+    """Judge whether an answer holds no word besides its letter."""
     return len(re.findall(r"\w", normal_form("NFKC", answer))) == 1
 
 
@@ -242,7 +242,7 @@ def _of_eprstmt(row: Row) -> Item:
 
 
 def _of_summary(row: Row) -> Item:
-    """Return some articles of XSum are empty; there is nothing to sum up, and they are left out."""
+    """Read an article and its summary; an empty article of XSum counts as unanswered."""
     text = row.text("dialogue", "document", "text", "content")
     return Item(
         place=row.place, text=text, reply=row.text("summary", "abst") if text.strip() else ""
@@ -250,7 +250,7 @@ def _of_summary(row: Row) -> Item:
 
 
 def _label(row: Row, known: Mapping[str, int]) -> tuple[int, ...]:
-    """Label the place of the option that a label names; none where the split has no labels."""
+    """Return the place of the option that a label names; none where the split has no labels."""
     label = row.text("label").strip() if "label" in row.cells else ""
     if not label:
         return ()

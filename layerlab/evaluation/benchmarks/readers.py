@@ -85,7 +85,7 @@ def read_rows(
 
 
 def of_table(file: File) -> Iterator[Row]:
-    r"""Yield rows of a file of comma-separated cells whose first line names the columns.
+    r"""Yield the rows of a file of comma-separated cells whose first line names the columns.
 
     Source: Own.
 
@@ -110,7 +110,7 @@ def of_table(file: File) -> Iterator[Row]:
 
 
 def of_headless_table(file: File) -> Iterator[Row]:
-    """Yield rows of a file of comma-separated cells without a first line of names.
+    """Yield the rows of a file of comma-separated cells without a line of column names.
 
     Source: Own.
     """
@@ -118,7 +118,7 @@ def of_headless_table(file: File) -> Iterator[Row]:
 
 
 def of_lines(file: File) -> Iterator[Row]:
-    """Yield rows of a file with a JSON object on every line.
+    """Yield the rows of a file with a JSON object on every line.
 
     Source: Own.
 
@@ -137,7 +137,7 @@ def of_lines(file: File) -> Iterator[Row]:
 
 
 def of_list(file: File) -> Iterator[Row]:
-    """Yield rows of a file that is one JSON list of objects.
+    """Yield the rows of a file that is one JSON list of objects.
 
     Source: Own.
     """
@@ -149,7 +149,7 @@ def of_list(file: File) -> Iterator[Row]:
 
 
 def of_labelled_lines(file: File, labels: File) -> Iterator[Row]:
-    """Yield rows of a file of JSON lines whose labels stand in a second one, line by line.
+    """Yield the rows of a file of JSON lines whose labels are in a second file, line by line.
 
     Source: Own.
     """
@@ -160,7 +160,7 @@ def of_labelled_lines(file: File, labels: File) -> Iterator[Row]:
 
 
 def of_parallel_lines(file: File, beside: File) -> Iterator[Row]:
-    """Yield rows of two files of plain lines, a text and its summary.
+    """Yield the rows of two files of plain lines, one of texts and one of summaries.
 
     Source: Own.
     """
@@ -171,7 +171,7 @@ def of_parallel_lines(file: File, beside: File) -> Iterator[Row]:
 
 
 def decode_text(file: File) -> str:
-    """Decode the text of a file, without a byte order mark; lines end in a line feed.
+    """Decode the text of a file: drop a byte order mark, and end every line in a line feed.
 
     Source: Own.
 
@@ -189,7 +189,7 @@ def decode_text(file: File) -> str:
 
 
 def _records(file: File) -> Iterator[tuple[str, list[str]]]:
-    """Yield the cells of each record, and where it begins: one may go on over several lines."""
+    """Yield the cells of each record and its first line; a record may run over several lines."""
     reader = csv.reader(io.StringIO(decode_text(file), newline=""), strict=True)
     begins = 1
     try:

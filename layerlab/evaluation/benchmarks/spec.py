@@ -39,7 +39,7 @@ class Subtask:
 
 
 def full_name(name: str, english: str) -> str:
-    """Return the name of a subject and what it is in English, once where they say the same.
+    """Return a subject's name and its English name, once where both say the same.
 
     Example:
         >>> full_name("college_physics", "College Physics")
@@ -107,7 +107,7 @@ class Benchmark:
 
     @property
     def task(self) -> str:
-        """The name of its group in lm-eval.
+        """Return the name of the benchmark's group in lm-eval.
 
         Example:
             >>> from layerlab.evaluation.benchmarks.catalog import find_benchmark

@@ -22,7 +22,7 @@ SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def select_benchmarks(names: str) -> tuple[Benchmark, ...]:
-    """Select benchmarks of suites, groups and single names with commas between, each once.
+    """Select the benchmarks of comma-separated suites, groups and names, each one once.
 
     Raises:
         UserError: there is none of such a name.

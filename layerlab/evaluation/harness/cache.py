@@ -36,7 +36,7 @@ def key(**parts: str) -> str:
 
 @cache
 def scorer(folder: Path = Path(__file__).parents[1]) -> str:
-    """Return a hash of the code that scores: what was kept before it changed is of another measure.
+    """Return a hash of the code that scores, since other code would be another measure.
 
     Args:
         folder: of this package.
@@ -68,7 +68,7 @@ class ResultCache:
         self.folder = folder
 
     def load(self, name: str) -> dict[str, Any] | None:
-        """Load what was kept under a key; None where there is nothing, or nothing whole.
+        """Load what was kept under a key, or None where nothing is there as a whole.
 
         Raises:
             UserError: it is there, and cannot be read or is not what was written.
@@ -86,7 +86,7 @@ class ResultCache:
     def save(
         self, name: str, record: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]
     ) -> None:
-        """Keep a task with its samples; the samples first, so that a record is always whole."""
+        """Keep a task and its samples; the samples come first, so that a record is always whole."""
         if self.folder is None:
             return
         lines = (json.dumps(one, ensure_ascii=False, default=str) for one in samples)

@@ -32,7 +32,7 @@ class Shots:
     unfit: int = 0
 
     def told(self) -> str:
-        """Return the told in words, as a table shows it.
+        """Describe the numbers of examples in words, as a table shows them.
 
         Example:
             >>> Shots(asked=5, mean=3.25, least=2, shortened=7).told()
@@ -46,7 +46,7 @@ class Shots:
 
 
 def sum_up(asked: int, used: Sequence[int], unfit: int = 0) -> Shots:
-    """Sum up the prompts of a task.
+    """Sum up the examples in the prompts of a task.
 
     Args:
         asked: number of examples that were asked for.
@@ -93,7 +93,7 @@ def without_examples(
 
 @contextmanager
 def fit_examples(task: Any, fits: Callable[[str, tuple[Any, ...]], bool]) -> Iterator[list[int]]:
-    """A task of the engine whose prompts lose whole examples until they fit.
+    """Let the prompts of a task lose whole examples until they fit.
 
     Args:
         task: makes its prompts with `fewshot_context` and its requests with `construct_requests`.

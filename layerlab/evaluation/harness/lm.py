@@ -96,13 +96,13 @@ class HarnessModel(HFLM):
         self._encoded = functools.lru_cache(maxsize=8192)(super().tok_encode)
 
     def tok_encode(self, string: str, *args: Any, **options: Any) -> list[int]:
-        """Return token ids; those of a prompt that four choices share are found once."""
+        """Return the token ids of a text, found once for a prompt that several choices share."""
         if args or options:
             return list(super().tok_encode(string, *args, **options))
         return list(self._encoded(string))
 
     def apply_chat_template(self, *args: Any, **options: Any) -> str:
-        """Return a conversation as the model's template writes it, first where it can be ended.
+        """Write a conversation as the model's template has it, once its cost has been checked.
 
         Raises:
             UserError: the template refuses it, or takes too much.
@@ -124,12 +124,12 @@ class HarnessModel(HFLM):
         return before, after
 
     def _whole(self, arguments: tuple[Any, ...]) -> tuple[list[int], list[int]]:
-        """Return prompt and choice as one text: a token that nothing foretells, and all others."""
+        """Split prompt and choice, as one text, into a first token to condition on and the rest."""
         tokens = self.tok_encode("".join(arguments))
         return (tokens[:1], tokens[1:]) if len(tokens) > 1 else ([self.prefix_token_id], tokens)
 
     def fits(self, kind: str, arguments: tuple[Any, ...]) -> bool:
-        """Return whether a request goes into the context with nothing cut."""
+        """Judge whether a request fits into the context with nothing cut."""
         if kind == "generate_until":
             return len(self.tok_encode(arguments[0])) + _limit(arguments[1]) <= self.max_length
         if kind != "loglikelihood":  # read in windows, however long it is
@@ -145,7 +145,7 @@ class HarnessModel(HFLM):
     def loglikelihood(
         self, requests: Sequence[Any], disable_tqdm: bool = True
     ) -> list[tuple[float, bool]]:
-        """Return log-likelihoods of continuations; or, as means, of whole texts per token."""
+        """Return log-likelihoods of continuations, or of whole texts as means per token."""
         asked = self._possible(requests)
         if self.scoring == MEAN_NLL:
             scored = self._means(asked)
@@ -167,7 +167,7 @@ class HarnessModel(HFLM):
         ]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
-        """Generate continuations, each up to a stop or the limit of its task."""
+        """Generate continuations, each up to a stop or to the limit of its task."""
         asked = self._possible(requests)
         self._broken = False
         written = super().generate_until(asked, disable_tqdm=True) if asked else []
@@ -177,7 +177,7 @@ class HarnessModel(HFLM):
         return ["" if one.doc_id in self.unfit else next(found) for one in requests]
 
     def _possible(self, requests: Sequence[Any]) -> list[Any]:
-        """Return requests of questions that fit; the others are remembered and not asked."""
+        """Return the requests of questions that fit; the others are remembered and not asked."""
         misfits = [one for one in requests if not self.fits(one.request_type, one.args)]
         self.unfit = {one.doc_id for one in misfits}
         return [one for one in requests if one.doc_id not in self.unfit]
@@ -222,7 +222,7 @@ def load_tasks(
 
 
 def describe_task(task: Any, limit: int | None = None) -> str:
-    """Describe what a task asks and how, as one text: two tasks with the same are the same."""
+    """Describe what a task asks, and how, as one text: equal texts mean equal tasks."""
     config = {**task.dump_config(), "metadata": dict(task.config.metadata or {})}
     for place in ("config_source", "folder"):
         config["metadata"].pop(place, None)
@@ -287,7 +287,7 @@ def run_task(
 
 
 def _examples(task: Any, shots: int | None) -> int:
-    """Return how many examples to show: none where a task has none."""
+    """Return how many examples to show; refuse more than the task has."""
     if shots is None:
         return int(task.get_config("num_fewshot") or 0)
     sampler = getattr(task, "sampler", None)
@@ -303,7 +303,7 @@ def _examples(task: Any, shots: int | None) -> int:
 
 
 def _guess(sample: Mapping[str, Any]) -> float:
-    """Guess the chance that an option taken at random is right; of some questions several are."""
+    """Return the chance that a random option is right; several may be."""
     right = sample["doc"].get("gold")
     return (len(right) if isinstance(right, list) else 1) / len(sample["arguments"])
 
@@ -315,7 +315,7 @@ def _limit(options: Mapping[str, Any]) -> int:
 
 
 def _limited(task: Any, context: int) -> int | None:
-    """Half of the context, which is left to the prompt, where an answer might take more of it."""
+    """Return half of the context as the limit of an answer, where the task would allow more."""
     if task.get_config("output_type") != "generate_until":
         return None
     most = max(1, context // 2)
@@ -324,7 +324,7 @@ def _limited(task: Any, context: int) -> int | None:
 
 @contextmanager
 def _set(task: Any, shots: int, seed: int, limited: int | None) -> Iterator[None]:
-    """A task as it is run now; afterwards as it was declared."""
+    """Set a task as it is run now, and restore its declared settings afterwards."""
     names = ("num_fewshot", "generation_kwargs")
     before = {name: task.get_config(name) for name in names}
     task.set_config("num_fewshot", shots)
@@ -350,12 +350,12 @@ def _score(sample: Mapping[str, Any], task: Any) -> float:
 
 
 def _worth(sample: Mapping[str, Any]) -> str:
-    """Return the metric that says what a question is worth."""
+    """Return the name of the metric that says what a question is worth."""
     return ALONE if ALONE in sample else "score"
 
 
 def _brief(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a question as it is kept: its prompt once, not once for every option."""
+    """Return a question as it is kept, with its prompt once and not once per option."""
     arguments, metrics = sample["arguments"], sample["metrics"]
     return {
         "doc_id": sample["doc_id"],

@@ -34,7 +34,7 @@ class PrecisionSetting:
 
     @property
     def name(self) -> str:
-        """As tables call it; empty for a model as it was loaded.
+        """Return the setting as tables call it; empty for a model as it was loaded.
 
         Example:
             >>> PrecisionSetting("int4").name, PrecisionSetting().name
@@ -45,12 +45,12 @@ class PrecisionSetting:
 
     @property
     def key(self) -> str:
-        """All of it as a text."""
+        """Return the whole setting as one text."""
         return (self.format or "") + (self.policy.toml() if self.policy is not None else "")
 
     @contextmanager
     def running(self, subject: LoadedModel) -> Iterator[None]:
-        """A model computes in it until the block ends."""
+        """Run a model in this setting until the block ends."""
         if self.format is None:
             yield
             return
@@ -61,7 +61,7 @@ class PrecisionSetting:
 def arithmetics(
     formats: str | None, policy: str | PathLike[str] | Policy | None
 ) -> tuple[PrecisionSetting, ...]:
-    """Return the arithmetics as loaded, and in each format with commas between, and under a policy.
+    """List the settings: as loaded, in each format named, and under a policy.
 
     Raises:
         UserError: no such format, or a policy that cannot be read.
@@ -79,7 +79,7 @@ def arithmetics(
 
 
 def perplexity(subject: LoadedModel) -> dict[str, float | None]:
-    """Of a model on the built-in sample, in the arithmetic that it runs in now.
+    """Return a model's perplexity on the built-in sample, in its current arithmetic.
 
         perplexity = exp(nats per token)
 

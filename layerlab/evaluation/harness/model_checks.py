@@ -13,7 +13,7 @@ ENDLESS = 1 << 40  # what tokenizers write for no limit is more than this
 
 
 def prepare_tokenizer(subject: LoadedModel) -> PreTrainedTokenizerBase:
-    """Prepare a copy of the tokenizer that has an end of text and can fill rows up.
+    """Prepare a copy of the tokenizer that has an end of text and a token for padding.
 
     Raises:
         UserError: the model has no tokenizer, or one without an end and a beginning of text.
@@ -41,7 +41,7 @@ def prepare_tokenizer(subject: LoadedModel) -> PreTrainedTokenizerBase:
 
 
 def max_length(subject: LoadedModel) -> int:
-    """Return tokens that a model reads at once."""
+    """Return how many tokens a model reads at once."""
     if subject.context is not None:
         return subject.context
     limit = getattr(subject.tokenizer, "model_max_length", None)

@@ -55,17 +55,14 @@ class Options:
                 raise UserError(f"{name} is {short_repr(value)}; expected {domain}")
 
     def scored(self, benchmark: Benchmark) -> str:
-        """Return the scoring that a benchmark is asked in.
-
-        Whoever is to reason writes the answer.
-        """
+        """Return the scoring by which a benchmark is asked; with reasoning it is "gen"."""
         if self.explained(benchmark):
             return "gen"
         usual = benchmark.scorings[0]
         return str(self.scoring) if self.scoring in benchmark.scorings else usual
 
     def explained(self, benchmark: Benchmark) -> bool:
-        """Return whether the examples of a benchmark come with explanations."""
+        """Judge whether the examples of a benchmark are shown with explanations."""
         return self.cot and benchmark.explained
 
     def way(self, benchmark: Benchmark) -> str:
@@ -82,11 +79,11 @@ class Options:
         return "gen" if self.scored(benchmark) == "gen" != benchmark.scorings[0] else ""
 
     def inside(self, benchmark: Benchmark) -> int:
-        """Examples that stand in the benchmark's own files, where the engine cannot count them."""
+        """Return how many examples stand in the benchmark's own files, uncounted by the engine."""
         return min(self.shots or 0, 1) if "one_shot" in benchmark.files else 0
 
     def changes(self, benchmark: Benchmark) -> dict[str, Any]:
-        """Return what the reader of its questions has to know."""
+        """Return what the reader of a benchmark's questions has to know."""
         found: dict[str, Any] = {}
         if self.scored(benchmark) == "mean_nll":
             found["scoring"] = "mean_nll"
@@ -95,7 +92,7 @@ class Options:
         return found
 
     def deviations(self, benchmarks: Sequence[Benchmark]) -> list[str]:
-        """Return where a benchmark is asked in another way than was wished, in words."""
+        """Describe in words which benchmarks are asked in another way than was wished."""
         found = []
         other = [one.title for one in benchmarks if self.scoring not in (None, self.scored(one))]
         if other:
@@ -110,12 +107,12 @@ class Options:
         return found
 
     def examples(self, benchmark: Benchmark) -> int | None:
-        """Return examples that the engine is to show; None as the task declares."""
+        """Return how many examples the engine is to show; None as the task declares."""
         return None if self.shots is None else min(self.shots, benchmark.most_shots)
 
     def _most(self, benchmark: Benchmark) -> int:
         return 1 if "one_shot" in benchmark.files else benchmark.most_shots
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as results keep it."""
+        """Return the options as results keep them."""
         return asdict(self)

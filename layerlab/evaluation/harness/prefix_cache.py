@@ -45,7 +45,7 @@ class Forward:
         self._proven = False
 
     def __call__(self, ids: Tensor, need: int) -> Tensor:
-        """Return logits of the last tokens of every row.
+        """Return the logits of the last tokens of every row.
 
         Args:
             ids: batch x token, padded at the end with zeros.
@@ -77,7 +77,7 @@ class Forward:
         return logits[:, -keep:]
 
     def _shared(self, ids: Tensor, prefix: int, first: int) -> Tensor | None:
-        """Return logits with the first `prefix` tokens run once.
+        """Return the logits with the first `prefix` tokens run once.
 
         None where the model's cache forbids.
         """
@@ -94,7 +94,7 @@ class Forward:
         return None
 
     def _begun(self, ids: Tensor) -> DynamicCache | None:
-        """Return keys and values of a beginning.
+        """Return the keys and values of a beginning.
 
         None where the model keeps something else, or nothing.
         """
@@ -108,14 +108,14 @@ class Forward:
         return cache if plain and cache.get_seq_length() == ids.shape[1] else None
 
     def _prove(self, found: Tensor, whole: Tensor) -> None:
-        """Go on with the cache only if it gave the same logits once."""
+        """Keep sharing prefixes only if one comparison gave the same logits."""
         limit = SLACK.get(whole.dtype, 0.0) * whole.abs().max()
         self._proven = bool((found - whole).abs().max() <= limit)
         self.share = self._proven
 
 
 def _shortest(ids: Tensor) -> int:
-    """Return least number of tokens in a row.
+    """Return the smallest number of tokens in a row.
 
     Zeros at its end may be tokens, and are not counted.
     """
@@ -124,5 +124,5 @@ def _shortest(ids: Tensor) -> int:
 
 
 def _alike(ids: Tensor) -> int:
-    """Return number of tokens that all rows begin with."""
+    """Return the number of tokens that all rows begin with."""
     return int((ids == ids[:1]).all(dim=0).to(torch.int8).cumprod(0).sum())

@@ -12,7 +12,7 @@ from layerlab.evaluation.tasks.configs import task_configs
 
 
 def engine() -> Any:
-    """Return the part that needs lm-eval, which is an extra.
+    """Import the part that needs lm-eval, which is an extra.
 
     Raises:
         UserError: it is not installed.
@@ -32,7 +32,7 @@ def engine() -> Any:
 def available(
     benchmarks: Sequence[Benchmark], folder: Path | None = None
 ) -> tuple[list[Benchmark], list[dict[str, str]]]:
-    """Return benchmarks whose data is here, and the others with the reason.
+    """Return the benchmarks whose data is here, and the others with the reason.
 
     Args:
         folder: the data folder; LAYERLAB_DATA where none is given.

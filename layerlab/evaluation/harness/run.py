@@ -47,7 +47,7 @@ class LeafTask:
         return title if part == title else f"{title} {part}"
 
     def questions(self, limit: int | None) -> int:
-        """Return how many will be asked."""
+        """Return how many questions will be asked."""
         whole = len(self.task.eval_docs)
         return whole if limit is None else min(whole, limit)
 
@@ -70,7 +70,7 @@ class EvaluationRun:
     watch: Progress
 
     def records(self, leaves: list[LeafTask]) -> Iterator[dict[str, Any]]:
-        """Yield results of all tasks, in their order; those that are kept are not asked again.
+        """Yield the results of all tasks in order; a task whose result is kept is not asked again.
 
         Raises:
             UserError: the model has no tokenizer, a task fewer examples than were asked for, or
@@ -114,7 +114,7 @@ class EvaluationRun:
 
     @contextmanager
     def _roomy(self, leaf: LeafTask) -> Iterator[None]:
-        """A lack of memory in words."""
+        """Report a lack of memory in words that name a smaller batch."""
         try:
             yield
         except (MemoryError, RuntimeError) as error:
@@ -166,7 +166,7 @@ class EvaluationRun:
 
 
 def run_benchmarks(found: TaskResult) -> Mean:
-    """Return the score of a task: the mean of its questions', or one of their edits taken together.
+    """Return a task's score: the mean over its questions, or one F of all their edits.
 
     Source: fei23 for corrections, whose samples have counts of edits as their score.
     """

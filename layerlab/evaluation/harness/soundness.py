@@ -7,7 +7,7 @@ from typing import Any
 
 @contextmanager
 def record_unsound_logits(model: Any) -> Iterator[list[Any]]:
-    """Notes which rows of a batch had a next token's logit that is NaN or infinite upwards.
+    """Record which rows of a batch had a next-token logit of NaN or plus infinity.
 
     A logit of minus infinity only forbids its token.
 

@@ -13,7 +13,7 @@ from layerlab.evaluation.metrics.estimates import Mean
 
 
 def corpus_f(counts: Sequence[Sequence[int]]) -> float:
-    """Return F0.5 of the edits of all sentences together.
+    """Return the F0.5 of the edits of all sentences together.
 
     Source: fei23, document proofreading.
     Differs: as `edit_count`.
@@ -29,7 +29,7 @@ def corpus_f(counts: Sequence[Sequence[int]]) -> float:
 
 
 def corpus_mean(counts: Sequence[Sequence[int]]) -> Mean:
-    """Return the same with a standard error, sentences being independent.
+    """Return the F0.5 of all edits with a standard error, sentences being independent.
 
     F = sum a / sum b is a ratio, a = (1 + beta^2) right, b = a + beta^2 missed + needless, and
     error = sqrt(n / (n - 1) sum (a - F b)^2) / sum b, to first order.

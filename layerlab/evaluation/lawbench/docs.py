@@ -15,7 +15,7 @@ from layerlab.evaluation.metrics.edit_f import edit_count
 
 
 def documents(subject: str, shots: int = 0, folder: str | None = None, **_: Any) -> dict[str, Any]:
-    """Return the rows of a task as the split `test`.
+    """Return the scored rows of a task as the split `test`.
 
     Args:
         subject: the number of the task.
@@ -31,13 +31,16 @@ def documents(subject: str, shots: int = 0, folder: str | None = None, **_: Any)
 
 
 def marks(doc: Mapping[str, str], results: Sequence[str]) -> dict[str, float]:
-    """Return the score of one output, and 1 where nothing in it was an answer."""
+    """Return the score of one output, and 1 where it held no answer."""
     mark = TASKS[doc["subject"]].score(results[0], doc)
     return {"score": mark.score, "abstained": float(mark.abstained)}
 
 
 def correction_marks(doc: Mapping[str, str], results: Sequence[str]) -> dict[str, Any]:
-    """Return edits of a sentence, of which all together have one F; what it would score `alone`."""
+    """Return the counts of a sentence's edits, and the score of that sentence alone.
+
+    One F is taken of the edits of all sentences together.
+    """
     count = edit_count(doc["question"].split("\n")[0], results[0], doc["answer"])
     found = marks(doc, results)
     return {**found, "score": list(count), "alone": found["score"]}

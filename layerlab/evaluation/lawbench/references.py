@@ -22,7 +22,7 @@ def letter(start: str, options: str, answer: str) -> str:
 
 
 def label(start: str, end: str, options: Sequence[str], answer: str) -> str:
-    """Label the one label between two wordings."""
+    """Return the one label between two wordings."""
     found = answer.removeprefix(start).removesuffix(end)
     if answer != start + found + end or found not in options:
         raise Unreadable(f"{start}{options[0]}{end}")
@@ -41,14 +41,14 @@ def labels(start: str, end: str, between: str, answer: str) -> frozenset[str]:
 
 
 def articles(answer: str) -> frozenset[int]:
-    """Return numbers of articles of the criminal law."""
+    """Return the numbers of the articles of criminal law that an answer names."""
     if not re.fullmatch(r"法条:刑法第\d+(、\d+)*条", answer):
         raise Unreadable("法条:刑法第264、266条")
     return frozenset(map(int, re.findall(r"\d+", answer)))
 
 
 def months(answer: str) -> int:
-    """Return a prison term."""
+    """Return the length of a prison term in months."""
     found = re.fullmatch(r"刑期:(\d+)个月", answer)
     if not found:
         raise Unreadable("刑期:12个月")
@@ -64,7 +64,7 @@ def amount(answer: str) -> float:
 
 
 def entities(answer: str) -> dict[str, str]:
-    """Return entities by their type; a blank answer holds none."""
+    """Return the entities by their type; a blank answer holds none."""
     parts = [part.split(":") for part in answer.split(";") if part.strip()]
     if any(len(part) < 2 for part in parts):
         raise Unreadable("受害人:...;时间:...")

@@ -29,7 +29,7 @@ class Rows:
 
 
 def scored_rows(number: str, *, shots: int = 0, folder: Path | None = None) -> Rows:
-    """Return the rows of one task.
+    """Read the rows of one task, those that are scored and those that are left out.
 
     Args:
         number: of the task, as `1-1`.

@@ -18,7 +18,7 @@ _UNSAID = {"无", "未提及"}
 
 
 def text(output: str, gold: str, *, words: Words) -> Mark:
-    """Return ROUGE-L over words.
+    """Score an output by ROUGE-L over words.
 
     Source: fei23.
     Differs: an empty output counts as an abstention here; the source counts none in these tasks.
@@ -27,7 +27,7 @@ def text(output: str, gold: str, *, words: Words) -> Mark:
 
 
 def score_characters(output: str, gold: str) -> Mark:
-    """Score F1 over characters; an empty output is an abstention.
+    """Score an output by F1 over characters; an empty output is an abstention.
 
     Source: fei23.
     """
@@ -35,7 +35,7 @@ def score_characters(output: str, gold: str) -> Mark:
 
 
 def score_choice(output: str, gold: str, *, options: Sequence[str]) -> Mark:
-    """Score right if the gold option is the only one that occurs.
+    """Score 1 if the gold option is the only one that occurs, else 0.
 
     Source: fei23.
     """
@@ -43,7 +43,7 @@ def score_choice(output: str, gold: str, *, options: Sequence[str]) -> Mark:
 
 
 def score_label_set(output: str, gold: frozenset[str], *, options: Sequence[str]) -> Mark:
-    """Score F1 of the labels that occur.
+    """Score an output by the F1 of the labels that occur in it.
 
     Source: fei23.
     """
@@ -52,7 +52,7 @@ def score_label_set(output: str, gold: frozenset[str], *, options: Sequence[str]
 
 
 def score_entities(output: str, gold: Mapping[str, str], *, types: Sequence[str]) -> Mark:
-    """Score soft F1 of the entities by their types.
+    """Score an output by the soft F1 of its entities, matched by type.
 
     Source: fei23.
     """
@@ -61,7 +61,7 @@ def score_entities(output: str, gold: Mapping[str, str], *, types: Sequence[str]
 
 
 def entities_in(output: str, types: Sequence[str]) -> dict[str, str]:
-    """Return what follows a type and a colon, up to the next space or line; the last mention wins.
+    """Return the text behind each type and colon, up to a space or line end; the last one wins.
 
     Nothing is read from the last two characters of an output, and entities that are said to be
     absent are left out. A semicolon ends no entity, so that an answer on one line runs on.
@@ -84,7 +84,7 @@ def entities_in(output: str, types: Sequence[str]) -> dict[str, str]:
 
 
 def score_triggers(output: str, gold: Sequence[str]) -> Mark:
-    """Score soft F1 of words in their order, between semicolons.
+    """Score an output by the soft F1 of its words in order, between semicolons.
 
     Source: fei23.
     """
@@ -92,7 +92,7 @@ def score_triggers(output: str, gold: Sequence[str]) -> Mark:
 
 
 def score_articles(output: str, gold: frozenset[int]) -> Mark:
-    """Score F1 of the numbers of articles.
+    """Score an output by the F1 of the numbers of its articles.
 
     Source: fei23.
     """
@@ -119,7 +119,7 @@ def articles_in(output: str) -> set[int]:
 
 
 def score_correction(output: str, gold: str, *, source: str) -> Mark:
-    """Score F0.5 of the corrections of one sentence, approximate.
+    """Score the corrections of one sentence by an approximate F0.5.
 
     Source: fei23.
     Differs: of difflib's edits, where the source has an aligner of its own. It takes one F of the

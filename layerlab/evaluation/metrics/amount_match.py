@@ -6,7 +6,7 @@ from layerlab.evaluation.metrics.mark import Mark
 
 
 def numbers_in(output: str) -> list[float]:
-    """Return the numbers of a text, in their order; signs and separators of thousands are not read.
+    """Return the numbers of a text in order; signs and thousands separators are not read.
 
     Source: fei23, criminal damages.
 
@@ -18,7 +18,7 @@ def numbers_in(output: str) -> list[float]:
 
 
 def number_match(output: str, gold: float) -> Mark:
-    """Return right if the gold number occurs among those of the output; no number is an abstention.
+    """Score 1 if the gold number occurs in an output, else 0; no number is an abstention.
 
     Source: fei23, criminal damages.
 

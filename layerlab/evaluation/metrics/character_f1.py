@@ -4,7 +4,7 @@ from collections import Counter
 
 
 def character_f1(prediction: str, reference: str) -> float:
-    """Return F1 of the letters and digits of two texts, each as often as it occurs.
+    """Return the F1 of the letters and digits of two texts, each as often as it occurs.
 
     F1 = 2 m / (p + r), with m characters shared, p in the prediction, r in the reference.
 

@@ -18,7 +18,7 @@ _NUMERAL = re.compile(f"[{_ANY}]+")
 
 
 def numeral(text: str) -> int | None:
-    """Return the value of a Chinese numeral, or None where it is none.
+    """Return the value of a Chinese numeral, or None where the text is none.
 
     Positional ones (一百三十三), those read digit by digit (二〇一六), and spoken ones that
     leave out their last unit (三百五, 350).
@@ -59,7 +59,7 @@ def _positional(text: str) -> int | None:
 
 
 def with_digits(text: str) -> str:
-    """Return a text whose Chinese numerals up to 9999 are written in digits.
+    """Rewrite the Chinese numerals of a text, up to 9999, in digits.
 
     What cannot be read as a numeral stays, and so does a lone 两 or formal digit (陆) that counts
     nothing: it is a word, or a name.

@@ -18,7 +18,7 @@ class EditCount(NamedTuple):
 
 
 def edits(source: str, target: str) -> set[Edit]:
-    """Return what turns one sentence into another: spans of `source`, and what stands there then.
+    """Return what turns one sentence into another: spans of `source` and their new text.
 
     Source: Own, on difflib's matching.
 
@@ -35,7 +35,9 @@ def edits(source: str, target: str) -> set[Edit]:
 
 
 def edit_count(source: str, prediction: str, reference: str) -> EditCount:
-    """Return the edits of a prediction against those of the reference.
+    """Compare the edits of a prediction with those of the reference.
+
+    Edits of equal span and text are right.
 
     Equal span and text is right.
 
@@ -55,7 +57,7 @@ def edit_count(source: str, prediction: str, reference: str) -> EditCount:
 
 
 def edit_f(count: EditCount, *, beta: float = BETA) -> float:
-    """Return f score of corrections, in which precision weighs more than recall.
+    """Return the F score of corrections, in which precision weighs more than recall.
 
     F = (1 + b^2) t / ((1 + b^2) t + b^2 m + n), with t right, n needless and m missed edits.
 

@@ -28,7 +28,7 @@ class Mean:
 
     @property
     def ends(self) -> Ends | None:
-        """The 95 % interval: Wilson's of a share, 1.96 standard errors on either side of others.
+        """Return the 95 % interval: Wilson's for a share, else 1.96 standard errors to each side.
 
         Scores that are all alike have no spread, and get Wilson's too: no scores from 0 to 1 with
         that mean spread more than zeros and ones.
@@ -38,7 +38,7 @@ class Mean:
         return self.value - WIDE * self.error, self.value + WIDE * self.error
 
     def told(self, percent: bool = True) -> str:
-        """Return the told as a table shows it: in percent, with its standard error.
+        """Write the mean as a table shows it: in percent, with its standard error.
 
         Questions that all score alike have no spread to tell an error from, so none is shown.
 
@@ -52,7 +52,7 @@ class Mean:
 
 
 def mean(scores: Sequence[int | float]) -> Mean:
-    """Mean of the scores of independent questions.
+    """Return the mean of the scores of independent questions.
 
         error = s / sqrt(n)   with   s the standard deviation over n - 1
 
@@ -66,7 +66,7 @@ def mean(scores: Sequence[int | float]) -> Mean:
 
 
 def mark_accuracy(scores: Sequence[int | float]) -> Mean:
-    """The same, and whether it is a share of right answers, which has an interval of its own.
+    """Return the mean, marked as a share of right answers where all scores are 0 or 1.
 
     Example:
         >>> [round(end, 2) for end in mark_accuracy([0.0, 0.0]).ends]
@@ -77,7 +77,7 @@ def mark_accuracy(scores: Sequence[int | float]) -> Mean:
 
 
 def wilson(share: float, n: float) -> Ends | None:
-    """Return the score interval of a share, which is honest at 0 and 1 too, where its error is 0.
+    """Return Wilson's interval of a share, which is honest at 0 and 1, where the error is 0.
 
         (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)   with   z = 1.96
 
@@ -103,13 +103,13 @@ def wilson(share: float, n: float) -> Ends | None:
 
 
 def with_interval(found: Mean) -> dict[str, float | None]:
-    """Return the 95 % interval of a mean and what it is made of, as results keep them."""
+    """Return the 95 % interval and the effective sample size of a mean, as results keep them."""
     low, high = found.ends or (None, None)
     return {"low": low, "high": high, "effective_n": found.size}
 
 
 def paired_mean(ours: Sequence[int | float], theirs: Sequence[int | float]) -> Mean:
-    """Return mean difference over the same questions; what makes a question hard for both cancels.
+    """Return the mean difference over the same questions, so that their difficulty cancels.
 
     Args:
         ours: score of each question.
@@ -123,7 +123,7 @@ def paired_mean(ours: Sequence[int | float], theirs: Sequence[int | float]) -> M
 
 
 def combine_means(parts: Sequence[Mean], weights: Sequence[int | float] | None = None) -> Mean:
-    """Weighted mean of independent means, its error and its interval propagated from theirs.
+    """Return the weighted mean of independent means, its error and interval propagated.
 
         value = sum w m / sum w      error = sqrt(sum (w e)^2) / sum w
         n' = (sum w)^2 / sum (w^2 / n), or value (1 - value) / sum (w^2 m (1 - m) / n) if less
@@ -155,7 +155,9 @@ def combine_means(parts: Sequence[Mean], weights: Sequence[int | float] | None =
 
 
 def _size(parts: Sequence[Mean], shares: Sequence[float], value: float) -> float | None:
-    """Return the number of questions that a mean of shares is as sure as.
+    """Return the size of a sample whose share would be as certain as a mean of shares.
+
+    None where a part is no share.
 
     None where others are in it.
     """
@@ -170,6 +172,6 @@ def _size(parts: Sequence[Mean], shares: Sequence[float], value: float) -> float
 def match_scores(
     ours: Mapping[Any, float], theirs: Mapping[Any, float]
 ) -> tuple[list[float], list[float]]:
-    """Match scores of the questions that both runs answered, in one order."""
+    """Return the scores of the questions that both runs answered, in one order."""
     same = [key for key in ours if key in theirs]
     return [ours[key] for key in same], [theirs[key] for key in same]

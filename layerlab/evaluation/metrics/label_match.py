@@ -9,7 +9,7 @@ _NARROW = {wide: wide - 0xFEE0 for wide in range(ord("Ａ"), ord("Ｚ") + 1)}
 
 
 def labels_in(output: str, options: Iterable[str]) -> set[str]:
-    """Return those options that occur in an output, as substrings.
+    """Return the options that occur in an output as substrings.
 
     An option that stands inside another one is found with it. Full-width letters count as letters.
 
@@ -25,7 +25,7 @@ def labels_in(output: str, options: Iterable[str]) -> set[str]:
 
 
 def only_label(output: str, options: Iterable[str], gold: str) -> Mark:
-    """Return right if the gold label is the only option that occurs; none at all is an abstention.
+    """Score 1 if the gold label alone occurs in an output, else 0; no label is an abstention.
 
     Source: fei23, single-label choices.
 
@@ -38,7 +38,7 @@ def only_label(output: str, options: Iterable[str], gold: str) -> Mark:
 
 
 def set_f1(found: Set[Hashable], gold: Set[Hashable]) -> float:
-    """Return F1 of two sets: 2 |both| / (|found| + |gold|).
+    """Return the F1 of two sets: 2 |both| / (|found| + |gold|).
 
     0 means they share nothing; 1 that they are equal, two empty ones too.
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 
 
 def matthews(gold: Sequence[Hashable], predicted: Sequence[Hashable]) -> float:
-    """Return correlation of two labellings of the same questions, for any number of classes.
+    """Return the correlation of two labellings of the same questions, with any number of classes.
 
     R = (c n - sum_k p_k t_k) / sqrt((n^2 - sum_k p_k^2) (n^2 - sum_k t_k^2)), with n questions, c
     right ones, p_k times class k was answered and t_k times it was right.

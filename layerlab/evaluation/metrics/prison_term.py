@@ -13,7 +13,7 @@ _DIGITS = 4000
 
 
 def log_distance(months: int, gold_months: int) -> float:
-    """Return distance of two terms: |ln(gold + 1) - ln(months + 1)|.
+    """Return the distance of two prison terms: |ln(gold + 1) - ln(months + 1)|.
 
     0 means they are the same; ln 2 = 0.69 that one is about twice the other.
 
@@ -28,7 +28,7 @@ def log_distance(months: int, gold_months: int) -> float:
 
 
 def term_score(output: str, gold_months: int) -> Mark:
-    """Return nearness of the term in an output to the gold one: 1 - log distance / ln 216.
+    """Return how near the term in an output is to the gold one: 1 - log distance / ln 216.
 
     1 means the same number of months; 0 a distance of ln 216, and no term at all. A term further
     off than that is below 0, as the source leaves it, so that the mean of the rows is its score.

@@ -18,7 +18,7 @@ def rouge(
     words: Words = JIEBA,
     counted: Counted = "distinct",
 ) -> float:
-    """F score of the words, pairs of words or the longest common subsequence that two texts share.
+    """Return the F score of the words, word pairs or longest common subsequence of two texts.
 
     F = 2 m / (p + r), with m shared units, p in the prediction and r in the reference.
     For L, m is the length of the longest common subsequence, p and r count words.
@@ -49,7 +49,7 @@ def rouge(
 
 
 def common_subsequence(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
-    """Return length of the longest sequence that is left of both when some of their elements go.
+    """Return the length of the longest common subsequence of two sequences.
 
     Source: hyyro04: one bit for each element of `a`, one addition for each of `b`.
     Unit: elements.

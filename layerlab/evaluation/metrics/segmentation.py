@@ -36,7 +36,7 @@ class Words:
 
 @cache
 def _tokenizer() -> Any:
-    """Return a tokenizer of our own, which words added elsewhere in the process do not change."""
+    """Return a tokenizer of our own, untouched by words added elsewhere in the process."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it imports a module that is deprecated
@@ -55,7 +55,7 @@ def _segment(text: str) -> list[str]:
 
 
 def _in_sentences(text: str) -> list[str]:
-    """Words of sentences, where a piece of nothing but white space between two is a word too."""
+    """Return the words of sentences, where a blank piece between two counts as a word too."""
     spaced = " ".join(_tokenizer().cut(text))
     pieces = re.sub("([。！？?])([^”’])", r"\1\n\2", spaced).rstrip().split("\n")
     return [word for piece in pieces if piece for word in piece.split() or [""]]

@@ -6,7 +6,7 @@ from layerlab.evaluation.metrics.character_f1 import character_f1
 
 
 def soft_f1(found: Mapping[str, str], gold: Mapping[str, str]) -> float:
-    """Return F1 over named parts, as the entities of a sentence by their types.
+    """Return the F1 over named parts, as the entities of a sentence by their types.
 
     F1 = 2 s / (p + r), with s the sum of the character F1 over the names in both, and p, r names
     found and wanted.
@@ -27,7 +27,7 @@ def soft_f1(found: Mapping[str, str], gold: Mapping[str, str]) -> float:
 
 
 def soft_f1_in_order(found: Sequence[str], gold: Sequence[str]) -> float:
-    """Return F1 over parts in order: the first found against the first wanted, and so on.
+    """Return the F1 over parts in order: the first found against the first wanted, and so on.
 
     F1 = 2 s / (p + r), as `soft_f1`, with s summed over the places that both have.
 

@@ -25,7 +25,7 @@ APPROXIMATE = {"lawbench": ("2-1",)}
 
 
 def benchmark_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """The official average of every benchmark, by model, in the order in which they were asked."""
+    """Return the official average of every benchmark, by model, in the order of asking."""
     return [
         row
         for (arm, name), found in _group(records, "arm", "benchmark").items()
@@ -67,7 +67,7 @@ def _of_benchmark(
 
 
 def unsound_remarks(benchmarks: Iterable[Record]) -> list[str]:
-    """Return a line for every model and benchmark at which the model computed what is no number."""
+    """Return a line for every model and benchmark at which logits were NaN or infinite."""
     return [
         f"{row['arm']}: {row['title']}: NaN or infinite logits at {row['unsound']:,} of "
         f"{row['n']:,} questions; they count as wrong, and the score says nothing of the model: "
@@ -78,7 +78,7 @@ def unsound_remarks(benchmarks: Iterable[Record]) -> list[str]:
 
 
 def group_rows(benchmarks: Iterable[Record]) -> list[dict[str, Any]]:
-    """Return means of the source's groups and of all general benchmarks, by model."""
+    """Return the means of the source's groups and of all general benchmarks, by model."""
     found: list[dict[str, Any]] = []
     for (arm,), rows in _group([one for one in benchmarks if whole(one)], "arm").items():
         parts = {str(row["benchmark"]): _mean(row) for row in rows}
@@ -94,7 +94,7 @@ def group_rows(benchmarks: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 def section_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return means of the parts of a benchmark that its authors name: levels, kinds, categories."""
+    """Return the means of a benchmark's named parts: levels, kinds, categories."""
     found: list[dict[str, Any]] = []
     for (arm, name), rows in _group(records, "arm", "benchmark").items():
         benchmark, parts = BENCHMARKS[name], _parts(rows)
@@ -111,7 +111,7 @@ def section_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def left_out_line(row: Record) -> str:
-    """Return which benchmark was not asked, and why.
+    """Describe which benchmark was not asked, and why.
 
     Example:
         >>> left_out_line({"title": "CSL", "reason": "CSL is not here"})
@@ -122,7 +122,7 @@ def left_out_line(row: Record) -> str:
 
 
 def whole(row: Record) -> bool:
-    """Whether a row is of a benchmark with all its parts, not of one that leaves some out."""
+    """Judge whether a row is of a benchmark with all its parts, not of one that lacks some."""
     return not row.get("without")
 
 
@@ -134,7 +134,7 @@ def _headings(benchmark: Benchmark) -> dict[str, dict[str, str]]:
 
 
 def _headed(benchmark: Benchmark, parts: Parts, headings: Mapping[str, str]) -> dict[str, Average]:
-    """Return the headed under headings, by the benchmark's own rule."""
+    """Return the averages under headings, by the benchmark's own rule."""
     if benchmark.average != "weighted":
         return means_by_heading(parts, headings)
     shares = {name: float(part.n) for name, part in parts.items()}
@@ -171,7 +171,7 @@ def _by(headings: Mapping[str, str]) -> Callable[[Record], str | None]:
 
 
 def _lost(rows: Iterable[Record]) -> bool:
-    """Return whether no question that could be asked was answered with logits that are numbers."""
+    """Judge whether no question that could be asked was answered with finite logits."""
     rows = list(rows)
     unsound = sum(row.get("unsound") or 0 for row in rows)
     unfit = sum(row["shots"]["unfit"] for row in rows)
@@ -202,7 +202,7 @@ def _chance(benchmark: Benchmark, records: Sequence[Record]) -> float | None:
 
 
 def _pool(records: Sequence[Record], name: str) -> float | None:
-    """Of all questions of the tasks that tell it."""
+    """Return the mean of a number over all questions of the tasks that report it."""
     told = [one for one in records if one[name] is not None]
     total = sum(one["n"] for one in told)
     return sum(one["n"] * one[name] for one in told) / total if total else None
@@ -223,7 +223,7 @@ def _shots(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _others(records: Sequence[Record]) -> dict[str, float]:
-    """Return further metrics of a benchmark that is one task."""
+    """Return the further metrics of a benchmark that is one task."""
     if len(records) != 1:
         return {}
     return {

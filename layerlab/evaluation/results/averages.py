@@ -48,7 +48,7 @@ class Average:
 
     @property
     def official(self) -> bool:
-        """Whether nothing is missing."""
+        """Judge whether nothing is missing."""
         return not self.missing
 
 
@@ -86,7 +86,7 @@ def official(
 
 
 def macro(parts: Mapping[str, Mean], wanted: Sequence[str], what: str = "parts") -> Average:
-    """Return plain mean: every part counts alike.
+    """Return the plain mean, in which every part counts alike.
 
     Source: Own.
 
@@ -103,7 +103,7 @@ def weighted_mean(
     wanted: Sequence[str],
     what: str = "parts",
 ) -> Average:
-    """Return mean of parts by their weights.
+    """Return the mean of the parts by their weights.
 
     Source: Own.
 
@@ -123,7 +123,7 @@ def weighted_mean(
 
 
 def means_by_heading(parts: Mapping[str, Mean], headings: Mapping[str, str]) -> dict[str, Average]:
-    """Return plain means under headings, as LawBench's levels and kinds of task.
+    """Return the plain means under headings, as of LawBench's levels and kinds of task.
 
     Source: Own.
 
@@ -138,7 +138,7 @@ def means_by_heading(parts: Mapping[str, Mean], headings: Mapping[str, str]) -> 
 
 
 def group_means(parts: Mapping[str, Mean]) -> dict[str, Average]:
-    """Return means of the general benchmarks by the source's groups, and of all eleven.
+    """Return the means of the general benchmarks by the source's groups, and of all eleven.
 
     Source: pangu23, tables 5 and 6: the average of all is the plain mean of the eleven.
 

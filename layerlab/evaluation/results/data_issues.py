@@ -37,7 +37,7 @@ def _odd(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:
 
 
 def _unscored(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:
-    """Yield rows that the source leaves out of a task's score."""
+    """Yield a line for each kind of rows that the source leaves out of a task's score."""
     for subject in benchmark.subjects:
         left_out = scored_rows(subject.name, folder=folder).left_out
         for why, count in Counter(left_out.values()).items():

@@ -16,7 +16,7 @@ WHOLE = 80
 
 
 def list_benchmarks(folder: Path | None = None) -> list[dict[str, Any]]:
-    """List every benchmark in a row.
+    """List every benchmark, a row each.
 
     Args:
         folder: of the data; LAYERLAB_DATA where none is given.
@@ -41,7 +41,7 @@ def list_benchmarks(folder: Path | None = None) -> list[dict[str, Any]]:
 
 
 def _find(one: Benchmark, folder: Path | None) -> dict[str, Any]:
-    """Find whether it is here; one that cannot be read hides no other."""
+    """Find whether a benchmark is here; one that cannot be read hides no other."""
     try:
         return {"here": is_here(one, folder), "fault": None}
     except UserError as error:

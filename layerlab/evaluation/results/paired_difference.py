@@ -21,7 +21,7 @@ DOMAIN, GENERAL, FORGETTING = "domain mean", "general mean", "forgetting"
 def paired_differences(
     ours: Sequence[Record], theirs: Sequence[Record], name: str
 ) -> list[dict[str, Any]]:
-    """Return differences of every benchmark, then of the means, by the same averages as the scores.
+    """Return the differences of every benchmark, then of the means, averaged as the scores are.
 
         forgetting = general mean of theirs - general mean of ours
 
@@ -55,7 +55,7 @@ def paired_differences(
 
 
 def differing(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
-    """Return in what two runs were asked differently, in words: then they do not compare."""
+    """Describe how two runs were asked differently, in which case they do not compare."""
     other = {one["task"]: one for one in theirs}
     found: dict[str, None] = {}
     apart: Counter[str] = Counter()
@@ -84,7 +84,7 @@ def differing(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
 def costs(
     arms: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return what each arithmetic costs against the model as it was loaded."""
+    """Return what each precision costs against the model as it was loaded."""
     found: list[dict[str, Any]] = []
     plain: Mapping[str, Any] = {}
     for arm in arms:
@@ -103,7 +103,7 @@ def costs(
 def differences(
     earlier: Mapping[str, Any], names: Sequence[str], records: Sequence[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Of every model of ours to the one of the same name there, or to the only one."""
+    """Compare every model of ours with the earlier one of its name, or with the only one."""
     there = [str(one["arm"]) for one in earlier["arms"]]
     found: list[dict[str, Any]] = []
     said: dict[str, None] = {}
@@ -125,7 +125,7 @@ def _of(records: Sequence[Mapping[str, Any]], arm: str) -> list[Mapping[str, Any
 
 
 def _paired(ours: Sequence[Record], theirs: Sequence[Record]) -> dict[str, dict[str, Mean]]:
-    """Return mean differences of the questions that both answered, by benchmark and subject."""
+    """Return the mean differences over the questions of both runs, by benchmark and subject."""
     other = {one["task"]: one for one in theirs}
     found: dict[str, dict[str, Mean]] = {}
     for one in ours:

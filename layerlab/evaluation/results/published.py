@@ -41,7 +41,7 @@ class Published:
     rows: Mapping[str, tuple[float, ...]]
 
     def cells(self, model: str) -> dict[str, float]:
-        """Return what was printed for a model, by what the columns are called here."""
+        """Return what was printed for a model, by the names that the columns have here."""
         return dict(zip(self.parts, self.rows[model], strict=False))
 
     def printed(self, model: str) -> float:
@@ -49,7 +49,7 @@ class Published:
         return self.rows[model][-1]
 
     def recomputed(self, model: str) -> Average:
-        """Return the average that the cells give by the rule.
+        """Return the average that the rule makes of the cells.
 
         Source: Own.
         """

@@ -15,7 +15,7 @@ def published_rows(
     subjects: Sequence[Row],
     sections: Sequence[Row],
 ) -> list[dict[str, Any]]:
-    """Return rows of every table of the source that prints a benchmark of ours, in percent.
+    """Return the rows of every printed table with a benchmark of ours, in percent.
 
     Args:
         arms: our models.
@@ -58,7 +58,7 @@ def _own(
     subjects: Sequence[Row],
     sections: Sequence[Row],
 ) -> dict[str, float | None]:
-    """Return our cells in the columns of a table; the average only where no column is empty."""
+    """Return our cells in the columns of a table, with an average only where no column is empty."""
     whole = {
         str(row["benchmark"]): row["score"]
         for row in benchmarks

@@ -75,7 +75,7 @@ class EvaluationResult:
     folder: Path | None = None
 
     def frame(self, kind: str = "benchmarks") -> pd.DataFrame:
-        """Return one table of it.
+        """Return one table of the result.
 
         Args:
             kind: "benchmarks", "subjects", "groups" (means of the source's headings), "sections"
@@ -89,7 +89,7 @@ class EvaluationResult:
         return pd.DataFrame([_flat(row) for row in self.content.get(kind, ())])
 
     def score(self, benchmark: str, arm: str | None = None) -> float:
-        """Score the score of a benchmark, from 0 to 1.
+        """Return the score of a benchmark, from 0 to 1.
 
         Args:
             benchmark: its name.
@@ -107,7 +107,7 @@ class EvaluationResult:
         )
 
     def table(self, width: int = 100, *, subjects: bool = False) -> RenderableType:
-        """Return what a terminal shows of it.
+        """Return what a terminal shows of the result.
 
         Args:
             width: of the terminal in characters.
@@ -116,14 +116,14 @@ class EvaluationResult:
         return render_table(self.content, width, subjects=subjects)
 
     def told(self, width: int = 100, *, subjects: bool = False) -> str:
-        """Return the same as plain text."""
+        """Return the terminal's table as plain text."""
         console = Console(width=width, markup=False, highlight=False, color_system=None)
         with console.capture() as caught:
             console.print(self.table(width, subjects=subjects))
         return caught.get()
 
     def to_json(self) -> str:
-        """Return all of it as JSON."""
+        """Return the whole result as JSON."""
         return json.dumps(self.content, ensure_ascii=False, indent=1)
 
     def save(self, folder: Path) -> "EvaluationResult":
@@ -176,7 +176,7 @@ def load_result(path: str | PathLike[str]) -> EvaluationResult:
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a table: nested values get a name each, scores of single questions are left out."""
+    """Flatten a row: nested values get a name each, scores of single questions are left out."""
     found: dict[str, Any] = {}
     for name, value in row.items():
         if name == "scores":

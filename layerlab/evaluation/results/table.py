@@ -19,7 +19,7 @@ LISTED = 6  # of names in a line
 
 
 def render_table(content: Row, width: int, *, subjects: bool = False) -> Group:
-    """Render everything that a result holds, arm by arm, then what has to be known beside."""
+    """Render everything that a result holds, arm by arm, and then the remarks on it."""
     return Group(*_parts(content, width, subjects))
 
 
@@ -34,7 +34,7 @@ def percent(value: float | None, error: float | None = None) -> str:
 
 
 def format_score(row: Row) -> str:
-    """Format a score with its standard error; none where no question had logits that are numbers.
+    """Format a score with its standard error; "not finite" where all logits were unsound.
 
     Example:
         >>> format_score({"score": 0.0, "error": 0.0, "n": 2, "lost": True})
@@ -66,7 +66,7 @@ def grid(
     left: Sequence[str] = (),
     width: int | None = None,
 ) -> RenderableType:
-    """Return a table of rows; numbers stand to the right.
+    """Return a table of rows, with numbers aligned to the right.
 
     Args:
         left: headings of columns of words.
@@ -161,7 +161,7 @@ def _benchmarks(rows: Sequence[Row], width: int) -> RenderableType:
 
 
 def _how(row: Row) -> str:
-    """Return the average, the scoring, and what else is known of a score."""
+    """Describe the average, the scoring, and what else is known of a score."""
     found = [_shorten(str(row["formula"]))]
     if "scoring" in row:
         found.append(f"{row['metric']} by {row['scoring']}" + ", explained" * bool(row["cot"]))
@@ -172,7 +172,7 @@ def _how(row: Row) -> str:
 
 
 def _shorten(formula: str) -> str:
-    """Shorten a formula that names only the first of many that are missing."""
+    """Shorten a formula so that it names only the first of many missing parts."""
     head, sign, names = formula.partition("; not run: ")
     listed = names.split(", ")
     more = f" and {len(listed) - LISTED} more" if len(listed) > LISTED else ""

@@ -34,7 +34,7 @@ def documents(
     manner: Manner | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the questions of a split that have an answer, each with the columns of `COLUMNS`.
+    """Return the answered questions of a split, each with the columns of `COLUMNS`.
 
     Args:
         folder: the data folder; LAYERLAB_DATA where none is given.
@@ -52,7 +52,7 @@ def documents(
 def splits(
     benchmark: str, subject: str, manner: Manner, folder: Path | None = None
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the scored split of a subject as `test`, and the one that examples come from as `dev`.
+    """Return the scored split of a subject as `test`, and that of its examples as `dev`.
 
     Args:
         benchmark: its name.

@@ -64,41 +64,41 @@ def load(
 
 
 def choice(document: Document, results: Sequence[tuple[float, bool]]) -> dict[str, float]:
-    """Return 1 where the likeliest choice is right."""
+    """Score 1 where the likeliest choice is right, else 0."""
     return {"score": by_likelihood(_likelihoods(results), document["gold"])}
 
 
 def choice_and_matthews(
     document: Document, results: Sequence[tuple[float, bool]]
 ) -> dict[str, Any]:
-    """Return the same, with what a correlation of all answers is made of."""
+    """Score a choice, and return its labels for a correlation of all answers."""
     pair = (document["gold"][0], likeliest(_likelihoods(results)))
     return {**choice(document, results), "mcc": pair}
 
 
 def correlation(pairs: Sequence[tuple[int, int]]) -> float:
-    """Return Matthews correlation of the right choices and the likeliest."""
+    """Return the Matthews correlation of the right choices and the likeliest ones."""
     right, likely = zip(*pairs, strict=True)
     return matthews(right, likely)
 
 
 def letter(document: Document, results: Sequence[str]) -> dict[str, float]:
-    """Return whether a written answer names the right option."""
+    """Judge whether a written answer names the right option."""
     return by_letter(results[0], _letters(document), document["letters"])
 
 
 def reasoned_letter(document: Document, results: Sequence[str]) -> dict[str, float]:
-    """Return whether a written answer that reasons first ends in the right option."""
+    """Judge whether a written answer that reasons first ends in the right option."""
     return by_letter(results[0], _letters(document), document["letters"], reasoned=True)
 
 
 def value(document: Document, results: Sequence[str]) -> dict[str, float]:
-    """Return whether a written answer is the right one."""
+    """Judge whether a written answer is the right one."""
     return by_value(results[0], document["reply"])
 
 
 def english_summary(document: Document, results: Sequence[str]) -> dict[str, float]:
-    """Return ROUGE-1 and ROUGE-L of a summary, over English words."""
+    """Return the ROUGE-1 and ROUGE-L of a summary, over English words."""
     ours, theirs = summary(results[0]), document["reply"]
     return {
         "score": rouge(ours, theirs, kind="1", words=LATIN, counted="every"),
@@ -108,7 +108,7 @@ def english_summary(document: Document, results: Sequence[str]) -> dict[str, flo
 
 
 def chinese_summary(document: Document, results: Sequence[str]) -> dict[str, float]:
-    """Return ROUGE-1, ROUGE-2 and ROUGE-L of a summary, over the words that jieba finds."""
+    """Return the ROUGE-1, ROUGE-2 and ROUGE-L of a summary, over the words that jieba finds."""
     ours, theirs = summary(results[0]), document["reply"]
     return {
         "score": rouge(ours, theirs, kind="1", words=JIEBA),

@@ -141,7 +141,7 @@ def _of_piqa(question: Item, subject: Subtask, manner: Manner) -> Prompt:
 
 
 def _of_csl(question: Item, subject: Subtask, manner: Manner) -> Prompt:
-    """Two texts of different length under `mean_nll`: the abstract alone, or with the keywords."""
+    """Put a question of CSL; `mean_nll` compares the abstract alone with the keywords added."""
     abstract = f"摘要：{question.passage}"
     if manner.scoring == "mean_nll":
         return _whole((abstract, f"{abstract}\n关键词：{question.text}"), question)
@@ -189,7 +189,7 @@ def _space(text: str, question: Item) -> Prompt:
 
 
 def _whole(texts: tuple[str, ...], question: Item) -> Prompt:
-    """Return whole texts to compare, with nothing before them."""
+    """Return whole texts as choices, with nothing before them."""
     return Prompt(text="", choices=texts, target=texts[question.right[0]])
 
 

@@ -12,7 +12,7 @@ from layerlab.evaluation.tasks.answer_extraction import extract_letter
 
 
 def likeliest(likelihoods: Sequence[float]) -> int:
-    """Return the place of the largest; of equal ones, the first.
+    """Return the place of the largest likelihood; of equal ones, the first.
 
     Source: Own.
 
@@ -24,7 +24,7 @@ def likeliest(likelihoods: Sequence[float]) -> int:
 
 
 def by_likelihood(likelihoods: Sequence[float], right: Sequence[int]) -> float:
-    """Return 1 where the likeliest choice is right, else 0.
+    """Score 1 where the likeliest choice is right, else 0.
 
     Differs: AGIEval asks for all right options of some questions; one choice can name only one,
     so it is right where it is among them, as in lm-eval's own tasks. A likelihood that is no number
@@ -42,7 +42,7 @@ def by_likelihood(likelihoods: Sequence[float], right: Sequence[int]) -> float:
 
 
 def by_letter(output: str, letters: str, right: str, *, reasoned: bool = False) -> dict[str, float]:
-    """Return whether a written answer names the right option; an abstention counts as wrong.
+    """Judge whether a written answer names the right option; an abstention counts as wrong.
 
     Source: Own.
 
@@ -55,7 +55,7 @@ def by_letter(output: str, letters: str, right: str, *, reasoned: bool = False) 
 
 
 def by_value(output: str, reply: str) -> dict[str, float]:
-    r"""Whether a written answer is the right one, written the same up to what has no meaning.
+    r"""Judge whether a written answer equals the right one, up to meaningless notation.
 
     Differs: AGIEval compares through many rules of LaTeX; this is an exact match after the few
     that are safe, so it can only be lower.
@@ -98,7 +98,7 @@ def _braced(text: str) -> str:
 
 
 def _plain(value: str) -> str:
-    """Return a value without what changes nothing in it."""
+    """Return a value without the notation that changes nothing in it."""
     text = normal_form("NFKC", value)
     text = re.sub(r"\\(?:left|right|!|,|;|quad|text\{ ?[^}]*\})|[\s$]|\^\\circ", "", text)
     text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
@@ -107,7 +107,7 @@ def _plain(value: str) -> str:
 
 
 def summary(output: str) -> str:
-    r"""Return the first line of an output that says something.
+    r"""Return the first line of an output that is not blank.
 
     Source: Own.
 

@@ -30,10 +30,7 @@ Band = list[tuple[Number, Number, Number, Number]]
 
 
 def pictures(content: Json) -> dict[str, str]:
-    """Return names of files with the pictures of a comparison.
-
-    Empty where there is nothing to show.
-    """
+    """Return the pictures of a comparison by their file names; one without data is empty."""
     return {
         "forest.svg": forest_picture(content),
         "curves.svg": curve_picture(content),
@@ -42,7 +39,10 @@ def pictures(content: Json) -> dict[str, str]:
 
 
 def forest_picture(content: Json) -> str:
-    """Return differences to the baseline with their intervals, the lowest loss first; or empty."""
+    """Draw the differences to the baseline with their intervals, the lowest loss first.
+
+    Empty where there is nothing to show.
+    """
     rows = list(content.get("rows") or ())
     if not rows:
         return ""
@@ -67,9 +67,9 @@ def forest_picture(content: Json) -> str:
 
 
 def curve_picture(content: Json) -> str:
-    """Return held-out loss of each arm along the run: mean and range of its seeds.
+    """Draw the held-out loss of each arm along the run, the mean and range of its seeds.
 
-    Empty without any.
+    Empty where there is none.
     """
     metric = str(content.get("metric") or "nats")
     bands = dict(_bands(content, metric))
@@ -90,7 +90,7 @@ def curve_picture(content: Json) -> str:
 
 
 def gradient_picture(content: Json) -> str:
-    """Return norm of the gradient by block, in the mean of a run's readings; empty without any."""
+    """Draw the norm of the gradient by block, averaged over a run's readings; may be empty."""
     bands = dict(_blocks(content))
     if not bands:
         return ""
@@ -108,7 +108,7 @@ def gradient_picture(content: Json) -> str:
 
 
 def _lines(frame: "_Frame", bands: Mapping[str, Band]) -> Iterator[str]:
-    """Yield the line of each arm in its band, its name behind its end, and what they are."""
+    """Yield the line and band of each arm, its name behind its end, and a note on both."""
     ends = frame.spread({name: frame.y(band[-1][1]) for name, band in bands.items()})
     for number, (name, band) in enumerate(bands.items()):
         yield from _arm(frame, name, band, number, ends[name])
@@ -151,7 +151,7 @@ class _Frame:
         yield _words(middle, self.bottom + 32, across, anchor="middle", size=11, fill=MUTED)
 
     def spread(self, wanted: Mapping[str, Number], apart: Number = 13.0) -> dict[str, Number]:
-        """Return places of names beside the ends of their lines, so that none covers another."""
+        """Return where names stand beside the ends of their lines, so that none covers another."""
         order = sorted(wanted, key=lambda name: wanted[name])
         places: list[Number] = []
         for name in order:
@@ -165,7 +165,7 @@ class _Frame:
 
 
 def _bands(content: Json, metric: str) -> Iterator[tuple[str, Band]]:
-    """Yield each arm's update, mean, smallest and largest value over its seeds."""
+    """Yield each arm with its updates and the mean, least and largest value over its seeds."""
     done = {str(run.get("run")) for run in content.get("runs") or () if run.get("finished")}
     curves = [one for one in content.get("curves") or () if one.get("chosen")]
     # A run that is under way would end the band of its arm where it stands.
@@ -187,7 +187,7 @@ def _bands(content: Json, metric: str) -> Iterator[tuple[str, Band]]:
 
 
 def _blocks(content: Json) -> Iterator[tuple[str, Band]]:
-    """Each arm's block, mean, smallest and largest logarithm of its gradient over the seeds."""
+    """Yield each arm with its blocks and the mean, least and largest log gradient over seeds."""
     read = [one for one in content.get("gradients") or () if isinstance(one, Mapping)]
     for name in dict.fromkeys(str(one["arm"]) for one in read):
         own = [one["mean"] for one in read if one["arm"] == name]
@@ -221,7 +221,7 @@ def _arm(frame: _Frame, name: str, band: Band, number: int, end: Number) -> Iter
 
 
 def _contest(line: Json, base: str, lane: Point, y: Number) -> Iterator[str]:
-    """Yield an arm's name, what its seeds can miss, its interval, its mark and its number."""
+    """Yield an arm's name, its smallest detectable difference, interval, mark and number."""
     tone = "baseline" if line["verdict"] == "baseline" else line["tone"]
     colour = TONES[tone]
     yield _words(12, y + 4, _label(line, base), weight="600" if tone == "baseline" else "400")
@@ -307,7 +307,7 @@ def _percent(content: Json) -> str:
 
 
 def _round(low: Number, high: Number) -> list[Number]:
-    """Round numbers between two ends."""
+    """Return round numbers between two ends."""
     return forest_plot.ticks_of(low, high, TICKS) if high > low else [low]
 
 

@@ -66,7 +66,7 @@ def layout(**own: Any) -> dict[str, Any]:
 
 
 def axis(title: str, **own: Any) -> dict[str, Any]:
-    """Return an axis of such a figure."""
+    """Return the style of an axis of such a figure."""
     return {
         "title": {"text": title, "standoff": 8},
         "showline": True,
@@ -81,7 +81,7 @@ def axis(title: str, **own: Any) -> dict[str, Any]:
 
 
 def plain(text: str) -> str:
-    """Return text as plotly shows it letter by letter: it reads a little HTML in every text.
+    """Escape a text so that plotly, which reads a little HTML, shows it letter by letter.
 
     Example:
         >>> plain("<b>")
@@ -91,12 +91,12 @@ def plain(text: str) -> str:
 
 
 def drawable() -> bool:
-    """Return whether the extra `figures` is installed."""
+    """Judge whether the extra `figures` is installed."""
     return importlib.util.find_spec("kaleido") is not None
 
 
 def check_drawing(kind: str) -> None:
-    """Say before any work what would keep figures from being drawn.
+    """Report before any work what would keep figures from being drawn.
 
     Raises:
         UserError: an unknown format; kaleido or its browser is missing.
@@ -121,7 +121,7 @@ def check_drawing(kind: str) -> None:
 
 
 def draw(figures: Mapping[str, Figure], folder: Path, kind: str = "svg") -> None:
-    """Write each figure as `NAME.kind` into a folder that is there.
+    """Write each figure as `NAME.kind` into an existing folder.
 
     Raises:
         UserError: a figure could not be drawn.

@@ -25,7 +25,7 @@ def heads(
     numbers: Sequence[int],
     column: str,
 ) -> Figure:
-    """Return one cell for each layer and head."""
+    """Return a map with one cell for each layer and head."""
     trace = {
         "type": "heatmap",
         "x": list(layers),
@@ -42,7 +42,7 @@ def heads(
 
 
 def attention(detail: Json) -> Figure:
-    """The attention map that a finding opens: a row for each query, a column for each key."""
+    """Return the attention map that a finding opens: queries as rows, keys as columns."""
     tokens, own = detail["tokens"], detail["own"]
     width = len(tokens)
     rows = _unpack(detail["map"], width)
@@ -75,7 +75,7 @@ def pages(measure: str, label: str, picture: Json) -> dict[str, Figure]:
 
 
 def _saliency(picture: Json, at: int) -> Figure:
-    """Return a map token x channel; colours follow the root of the share of the largest."""
+    """Return a map of tokens x channels, coloured by the root of the share of the largest."""
     bins, peak = picture["bins"], picture["peaks"][at] or 0.0
     rows = _unpack(picture["maps"][at], bins)
     trace = _shade([[row[bin] / 255 for row in rows] for bin in range(bins)], "|gradient|")
@@ -151,13 +151,13 @@ def _shade(grid: list[list[float | None]], title: str) -> dict[str, Any]:
 
 
 def _unpack(packed: str, width: int) -> list[bytes]:
-    """Return rows of bytes, deflated, in base64."""
+    """Unpack rows of bytes that were deflated and written in base64."""
     flat = zlib.decompress(base64.b64decode(packed))
     return [flat[start : start + width] for start in range(0, len(flat), width)]
 
 
 def _some(places: Sequence[int], names: Sequence[Any], most: int = 40) -> dict[str, Any]:
-    """Return names of places, no more than there is room for."""
+    """Return names for places, no more than there is room for."""
     step = -(-len(places) // most) or 1
     return {
         "tickvals": list(places[::step]),

@@ -18,7 +18,7 @@ Json = Mapping[str, Any]
 
 
 def figures(report: Json) -> dict[str, Figure]:
-    """Return names of files, without an ending, with the pictures of a report (a `report.json`)."""
+    """Return every picture of a report (a `report.json`) by its file name without an ending."""
     view = inspection.compact(report)
     labels = slugs([str(model["name"]) for model in view["models"]])
     found: dict[str, Figure] = {}
@@ -38,7 +38,7 @@ def figures(report: Json) -> dict[str, Figure]:
 
 
 def slugs(names: Sequence[str], most: int = 40) -> list[str]:
-    """Return names as parts of file names, each another one.
+    """Turn names into parts of file names, all different.
 
     Example:
         >>> slugs(["pre-norm", "../a b", "a b"])
@@ -53,7 +53,7 @@ def slugs(names: Sequence[str], most: int = 40) -> list[str]:
 
 
 def _curves(view: Json, measure: Json, column: str) -> dict[str, Figure]:
-    """Return the column over layers, all models together: one figure for each kind of row."""
+    """Return a column over the layers, all models together: one figure for each kind of row."""
     found = {}
     for kind, name in enumerate(measure["kinds"] or [""]):
         shown = [
@@ -92,7 +92,7 @@ def _curve(view: Json, measure: Json, column: str, shown: Sequence[Json]) -> Fig
 
 
 def _steps(view: Json, measure: Json, column: str) -> dict[str, Figure]:
-    """Return the column over training, where the models are checkpoints of a run."""
+    """Return a column over training, where the models are checkpoints of a run."""
     models = view["models"]
     shown = [
         one
@@ -161,7 +161,7 @@ def _band(view: Json, series: Json, column: str, places: list[Any]) -> list[dict
 
 
 def _limits(view: Json, shown: Sequence[Json], name: str, dash: str) -> list[dict[str, Any]]:
-    """Return a bound, or what stands beside: dashed, named once."""
+    """Return the dashed lines of a bound or of a companion column, with one legend entry."""
     found: list[dict[str, Any]] = []
     for series in shown:
         if _known(series["values"][name]["mean"]):
@@ -186,7 +186,7 @@ def _in_powers(shown: Sequence[Json], column: str, bounds: Sequence[Json]) -> bo
 
 
 def _near(shown: Sequence[Json], column: str) -> dict[str, Any]:
-    """Return the near on an even scale a far bound does not flatten the readings."""
+    """Return limits of a linear axis with which a far bound does not flatten the readings."""
     values = [v for one in shown for part in one["values"][column].values() for v in _known(part)]
     low, high = min(values), max(values)
     room = 0.3 * (high - low or abs(high) or 1.0)
@@ -201,7 +201,7 @@ def _places(view: Json, series: Json) -> list[float]:
 
 
 def _maps(view: Json, measure: Json, column: str, labels: Sequence[str]) -> dict[str, Figure]:
-    """Return a column of every layer and head: one figure for each model."""
+    """Return a map of a column over layers and heads: one figure for each model."""
     found = {}
     for series in measure["series"]:
         cells = series.get("maps", {}).get(column, {}).get("mean", [])

@@ -64,12 +64,12 @@ def _headroom(score: float) -> str:
 
 
 def _bfloat_step(number: float) -> float:
-    """Return distance between neighbouring bf16 numbers of this size."""
+    """Return the distance between neighbouring bf16 numbers of this size."""
     return math.ldexp(1.0, math.frexp(number)[1] - 8) if math.isfinite(number) else math.inf
 
 
 def _entropy(readings: Readings) -> Iterator[RuleHit]:
-    """Yield a layer that is sharp throughout.
+    """Yield a finding on layers whose attention is sharp throughout.
 
     Sharpness that a sink explains is left to the sink rule.
     """

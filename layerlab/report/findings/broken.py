@@ -103,7 +103,7 @@ def _part(row: Mapping[str, Any]) -> str:
 
 
 def _broken(readings: Readings, name: str, bound: Mapping[str, Any]) -> pd.DataFrame:
-    """Return rows on the wrong side of a bound, with `excess`: how far, relative to the bound."""
+    """Return the rows on the wrong side of a bound, with their relative `excess` over it."""
     column, limit = bound["column"], bound["limit"]
     rows = readings.rows(name, column, limit)
     rows = rows.assign(excess=excess(rows, bound))

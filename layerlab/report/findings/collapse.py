@@ -17,7 +17,7 @@ ENOUGH = 4  # Own: tokens per width, so that the dimension is the model's and no
 
 
 def _stream(readings: Readings, column: str) -> pd.DataFrame:
-    """Return mean over sequences of a diversity column, one row per layer of the stream."""
+    """Return the mean of a diversity column over sequences, one row per layer of the stream."""
     rows = readings.rows("diversity", column)
     if rows.empty:
         return rows

@@ -30,7 +30,7 @@ class Peak:
 
 
 def figure(number: float) -> str:
-    """Return a number as a reader wants it: three digits, no exponent where none is needed."""
+    """Write a number as a reader wants it: three digits, no exponent where none is needed."""
     size = abs(number)
     if size and (size >= 1e6 or size < 1e-3):
         return f"{number:.2e}"
@@ -42,7 +42,7 @@ def percent(share: float) -> str:
 
 
 def runs(numbers: list[int]) -> str:
-    """Return whole numbers as runs: 3-5, 9; one wide span where there would be too many runs."""
+    """Write whole numbers as runs, as 3-5, 9; one wide span where the runs would be too many."""
     ordered = sorted(set(numbers))
     spans: list[list[int]] = []
     for number in ordered:
@@ -56,7 +56,7 @@ def runs(numbers: list[int]) -> str:
 
 
 def peak(rows: pd.DataFrame, column: str, *, lowest: bool = False) -> Peak:
-    """The row where `column` is largest (or lowest), and how many other places `rows` holds."""
+    """Find the row where `column` is largest (or lowest), and count the other places in `rows`."""
     spot = rows[column].argmin() if lowest else rows[column].argmax()
     row = {str(name): entry for name, entry in rows.iloc[int(spot)].items()}
     place = Location(**{name: _whole(row.get(name)) for name in ("layer", "head", "sequence")})

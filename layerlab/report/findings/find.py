@@ -36,7 +36,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def find(report: Mapping[str, Any], frames: Mapping[str, pd.DataFrame]) -> list[Finding]:
-    """What the readings say, ranked: by severity, then in the order of `RULES`, then of models.
+    """Find what the readings say, ranked by severity, then in the order of `RULES` and models.
 
     Args:
         report: the report's `models`, `measures` and `text`.
@@ -67,7 +67,7 @@ def worst(findings: Iterable[Finding]) -> Severity | None:
 
 
 def exceeds(findings: Iterable[Finding], limit: Literal["warning", "error"]) -> bool:
-    """Return whether a finding is as grave as `limit`, or graver."""
+    """Judge whether a finding is as grave as `limit`, or graver."""
     grave = SEVERITIES[: SEVERITIES.index(limit) + 1]
     return worst(findings) in grave
 

@@ -51,9 +51,9 @@ def _loss(worst: Any) -> str:
 
 
 def _advice(name: str) -> str:
-    """Return what to do about another answer.
+    """Advise on a changed answer.
 
-    Of a format of few digits, also what was not tried here.
+    For a format of few digits, the advice also names what was not tried here.
     """
     if FEW.match(name.lower()):
         return (

@@ -47,12 +47,12 @@ class Finding:
 
     @property
     def text(self) -> str:
-        """The sentence with the model it is about and where its threshold is from."""
+        """Return the sentence with the model that it is about and the source of its threshold."""
         return f"{self.model}: {self.sentence} [{self.source}]"
 
     @property
     def wanted(self) -> tuple[str, str, int, int] | tuple[str, str, int, int, int] | None:
-        """What must be fetched from the model to show this finding; `detail` is its key."""
+        """Return what must be fetched from the model to show this finding; `detail` is its key."""
         if self.detail is None or self.layer is None:
             return None
         kind, sequence = self.detail.partition("/")[0], self.sequence or 0
@@ -65,7 +65,7 @@ class Finding:
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> "Finding":
-        """Return the finding that `to_dict` wrote, also after a turn through JSON."""
+        """Restore the finding that `to_dict` wrote, also after a pass through JSON."""
         known = {field.name: entry[field.name] for field in fields(cls) if field.name in entry}
         for name in ("value", "threshold"):
             if known.get(name) is not None:
@@ -89,7 +89,7 @@ class Location:
         return f"layer {self.layer} head {self.head}"
 
     def key(self, shown: Shown | None, model: str) -> str | None:
-        """Return name of the picture of this place."""
+        """Return the name of the picture of this place."""
         numbers = [self.sequence or 0, self.layer]
         if shown == "attention":
             numbers.append(self.head)
@@ -131,7 +131,7 @@ class Readings:
     sequences: Sequence[Mapping[str, Any]] = ()
 
     def rows(self, frame: str, *columns: str) -> pd.DataFrame:
-        """Return rows where each of `columns` has a reading; none where a column does not exist."""
+        """Return the rows where each of `columns` has a reading; none where a column is absent."""
         table = self.frames.get(frame)
         if table is None or table.empty or not set(columns) <= set(table.columns):
             return pd.DataFrame(columns=["sequence", "layer", "head", *columns], dtype=float)
@@ -139,7 +139,7 @@ class Readings:
 
     @cached_property
     def tokens(self) -> dict[int, int]:
-        """Number of tokens of each sequence, as this model reads it."""
+        """Return the number of tokens of each sequence, as this model reads it."""
         own = self.card.get("tokens")
         if own:
             return {index: int(count) for index, count in enumerate(own)}

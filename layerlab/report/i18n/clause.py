@@ -55,7 +55,7 @@ class _Way(NamedTuple):
     text: str = ""
 
     def behind(self, given: str, said: str, known: bool) -> "_Way":
-        """Return the same behind one more clause."""
+        """Return this way with one more clause in front of it."""
         left, unknown = self.left + _left(given, said), self.unknown + (not known)
         return _Way(left, self.known - known, unknown, said + self.text)
 
@@ -64,11 +64,11 @@ class Clauses:
     """Texts of several clauses in a language."""
 
     def __init__(self, known: Known, label: Callable[[str], str]):
-        """From what the language has for a text by itself, and for a mark."""
+        """Take the functions that translate a whole text and a mark."""
         self.known, self.label = known, label
 
     def said(self, text: str) -> str:
-        """Return a text: as a whole where one message says it, else in parts."""
+        """Translate a text: as a whole where one message covers it, else in parts."""
         if (whole := self._whole(text)) is not None:
             return whole
         sentences = _SENTENCE.split(text)
@@ -78,7 +78,7 @@ class Clauses:
         return text if said == sentences else tidy(" ".join(said))
 
     def _whole(self, text: str) -> str | None:
-        """What one message says that leaves no prose, of the text with its stop or without."""
+        """Translate a text by one message that leaves no prose, with its full stop or without."""
         ways = []
         for given in dict.fromkeys((text.removesuffix("."), text)):
             if (known := self.known(given, strong=True)) and not prose(known):
@@ -86,7 +86,7 @@ class Clauses:
         return min(ways, key=lambda way: _left(text, way), default=None)
 
     def _cut(self, text: str) -> str:
-        """Return a sentence, cut in the best way."""
+        """Translate a sentence, cut into clauses in the best way."""
         bare = text.removesuffix(".")
         entries = ["", *_split(_MARK, bare)]
         listed = all(map(_ENTRY.fullmatch, entries[1::2]))
@@ -100,7 +100,7 @@ class Clauses:
         return min(cut, self.known(text) or text, key=lambda way: _left(text, way))
 
     def _ways(self, entries: list[str], best: list[_Way], comma: str) -> Iterator[_Way]:
-        """Yield ways to say clauses, each behind its mark.
+        """Yield ways to translate clauses, each behind its mark.
 
         `best` are those from the next ones on.
         """
@@ -114,18 +114,18 @@ class Clauses:
                 yield after.behind(given, mark + inside, known=inside != given)
 
     def _together(self, before: str, text: str, mark: str) -> str | None:
-        """What one message says of clauses with the mark before them, or else of them alone."""
+        """Translate clauses by one message, with the mark before them or else alone."""
         if before and (known := self.known(before + text, begun=True)) is not None:
             return known
         known = self.known(text)
         return None if known is None else mark + known
 
     def _inside(self, text: str) -> str:
-        """Return a clause that no message says, in smaller parts."""
+        """Translate a clause that no message covers, in smaller parts."""
         return self._joined(text) or self._bracketed(text) or self._numbered(text) or text
 
     def _joined(self, text: str) -> str | None:
-        """Return what "and" joins, if all of it is known or a name."""
+        """Translate the parts that "and" joins, if each of them is known or a name."""
         entries = _split(_ALSO, text)[::2]
         said = [self.said(one) for one in entries] if len(entries) > 1 else entries
         stand = [one for one, other in zip(entries, said, strict=True) if one == other]
@@ -134,7 +134,7 @@ class Clauses:
         return self.label(_AND).join(said)
 
     def _bracketed(self, text: str) -> str | None:
-        """Return what is in brackets, and what is beside them."""
+        """Translate what is in brackets and what is beside them."""
         pieces = _BRACKETS.split(text)
         if len(pieces) == 1:
             return None
@@ -150,7 +150,7 @@ class Clauses:
         return text if said == note else fill(self.label(_BRACKETED), {"value": "", "note": said})
 
     def _numbered(self, text: str) -> str | None:
-        """Return a name before a number."""
+        """Translate a name before a number."""
         if (found := _NUMBERED.fullmatch(text)) is None:
             return None
         name = self.label(found[1])
@@ -158,7 +158,7 @@ class Clauses:
 
 
 def tidy(text: str) -> str:
-    """Return a text without spaces beside its full-width marks.
+    """Remove the spaces beside the full-width marks of a text.
 
     Example:
         >>> tidy("层 ： 3")
@@ -168,7 +168,7 @@ def tidy(text: str) -> str:
 
 
 def prose(text: str) -> bool:
-    """Return whether several words of English stand in a row.
+    """Judge whether several words of English stand in a row.
 
     Example:
         >>> prose("比 llama, mamba 更好"), prose("比 all of the others 更好")
@@ -178,7 +178,7 @@ def prose(text: str) -> bool:
 
 
 def _split(seam: re.Pattern[str], text: str) -> list[str]:
-    """Split a text cut at seams outside brackets; what stands at each seam is between its parts."""
+    """Split a text at seams outside brackets; the mark of each seam stands between its parts."""
     first, *rest = seam.split(text)
     found = [first]
     for mark, part in zip(rest[::2], rest[1::2], strict=True):
@@ -190,6 +190,6 @@ def _split(seam: re.Pattern[str], text: str) -> list[str]:
 
 
 def _left(given: str, said: str) -> int:
-    """Return how many words of a text are said as they were."""
+    """Count the words of a text that its translation left as they were."""
     words = set(_WORD.findall(said))
     return sum(word in words for word in _WORD.findall(given))

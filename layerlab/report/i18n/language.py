@@ -31,7 +31,7 @@ class Label(str):
 
 
 def label(words: str) -> Label:
-    """Marks words, so that the catalogues hold them and the page says them in its language."""
+    """Mark words, so that the catalogues hold them and the page says them in its language."""
     return Label(words)
 
 
@@ -54,20 +54,20 @@ class Language:
         self._clauses = Clauses(lru_cache(_SEEN)(self._found), self.label)
 
     def label(self, message: str) -> str:
-        """Label a fixed text of the page."""
+        """Translate a fixed text of the page."""
         return self.catalogue.gettext(message) if message else ""
 
     def column(self, name: str) -> str:
-        """Return a column of a table: what it is, with the name that it has in the files."""
+        """Return what a column of a table is, followed by its name in the files."""
         known = self.catalogue.pgettext(COLUMN, name)
         return name if known == name else f"{known} ({name})"
 
     def axis(self, name: str) -> str:
-        """Return what a row is named by, without the name that the column has in the files."""
+        """Return what names a row, without the column's name in the files."""
         return self.catalogue.pgettext(COLUMN, name)
 
     def said(self, text: str) -> str:
-        """Return a text with whatever numbers stand in it; what nobody knows of it stands.
+        """Translate a text, whatever numbers stand in it; unknown parts stay as they are.
 
         Example:
             >>> language("zh").said("pangu23, Figure 4; Own")
@@ -76,11 +76,11 @@ class Language:
         return text if self.code == ENGLISH or not text.strip() else self._clauses.said(text)
 
     def word(self, value: Any) -> Any:
-        """Return words of the page; numbers and data are left as they are."""
+        """Translate words of the page; numbers and data stay as they are."""
         return self.said(value) if isinstance(value, Label) else value
 
     def _found(self, text: str, *, begun: bool = False, strong: bool = False) -> str | None:
-        """Return what the catalogue has for a text: as it stands, or by its template."""
+        """Look up the translation of a text, as it stands or by its template."""
         # A sentence begins with a capital, and its template may not.
         forms = (text, text[:1].lower() + text[1:])
         for given in forms:
@@ -101,11 +101,11 @@ class Language:
         return None
 
     def names(self, text: str) -> str:
-        """Return what rows have in common, with commas: each part by itself."""
+        """Translate what rows have in common, a list with commas, part by part."""
         return ", ".join(self.said(part) for part in text.split(", "))
 
     def remark(self, note: str, models: Iterable[Mapping[str, Any]]) -> str:
-        """Return a note about a model, which begins with the model's name."""
+        """Translate a note about a model, which begins with the model's name."""
         for model in models:
             name = f"{model['name']}: "
             if note.startswith(name):
@@ -114,7 +114,7 @@ class Language:
 
     @cached_property
     def _templates(self) -> list["Template"]:
-        """The messages that have placeholders, those that say most by themselves first."""
+        """Return the messages with placeholders, those that say most by themselves first."""
         stored: dict[str, str] = getattr(self.catalogue, "_catalog", {})
         messages = [
             (key, said)

@@ -20,7 +20,7 @@ class Template:
     """A message with placeholders, and what it is in the other language."""
 
     def __init__(self, message: str, said: str):
-        """Its pattern is made when a text has all the words that stand between placeholders."""
+        """Take a message; its pattern is made when a text has all the words of the message."""
         self.message, self.said = message, said
         self.words = [word for word in PLACEHOLDER.split(message)[::2] if word]
         self.own = own(message)
@@ -31,7 +31,7 @@ class Template:
         self._most = longest if own(longest) > _FEW else ""
 
     def parts(self, text: str) -> dict[str, str] | None:
-        """Return what fills its placeholders in a text, or None if the text is another."""
+        """Return what fills the placeholders in a text, or None if the text is another."""
         place = 0
         for word in self.words:
             if (start := text.find(word, place)) < 0:
@@ -54,7 +54,7 @@ class Template:
 
 
 def pattern(message: str, *, numbers: bool = False) -> re.Pattern[str]:
-    """Return what a template looks like when it is filled.
+    """Return the pattern that a filled template matches.
 
     Args:
         numbers: where nothing but a space stands between two, the second begins with a digit.
@@ -86,7 +86,7 @@ def pattern(message: str, *, numbers: bool = False) -> re.Pattern[str]:
 
 
 def fill(message: str, parts: dict[str, str]) -> str:
-    """Return a template with its placeholders filled.
+    """Fill the placeholders of a template.
 
     A placeholder that nothing is given for stays.
 
@@ -98,5 +98,5 @@ def fill(message: str, parts: dict[str, str]) -> str:
 
 
 def own(message: str) -> int:
-    """Return how many letters and digits a template brings itself."""
+    """Count the letters and digits that a template brings itself."""
     return sum(character.isalnum() for character in PLACEHOLDER.sub("", message))

@@ -110,7 +110,7 @@ def save_curriculum(content: Mapping[str, Any], folder: Path, lang: str = ENGLIS
 
 
 def _check(content: Mapping[str, Any]) -> Json:
-    """Check the content as plain JSON values with every part present.
+    """Check the content, as plain JSON values with every part present.
 
     Raises:
         UserError: a part is of another kind.
@@ -163,7 +163,7 @@ def _samples(whole: Json) -> dict[str, list[tuple[str, str]]]:
 
 
 def _picture(runs: Sequence[Mapping[str, Any]], kind: str, known: Language) -> Json | None:
-    """Return bits per byte along the tokens, a line for each run, a colour for each arm."""
+    """Plot bits per byte along the tokens, a line for each run, a colour for each arm."""
     arms = list(dict.fromkeys(str(run.get("arm")) for run in runs))
     traces = []
     for run in runs:
@@ -208,7 +208,7 @@ def _picture(runs: Sequence[Mapping[str, Any]], kind: str, known: Language) -> J
 
 
 def _race(whole: Json, kind: str) -> Json:
-    """Return the curves of a kind as a comparison has them."""
+    """Return the curves of a kind in the form that a comparison has."""
     runs = [run for run in whole["pretrain"] if (run.get("curves") or {}).get(kind)]
     names = [f"{run.get('arm')}-s{run.get('seed')}" for run in runs]
     return {

@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 
 def sections(whole: Mapping[str, Any], pictures: int) -> list[Json]:
-    """Return the parts of the page in their order; those that hold nothing are left out.
+    """Return the parts of the page in their order; empty ones are left out.
 
     Args:
         pictures: that there are of the curves.
@@ -61,10 +61,7 @@ def table(name: str, title: str, head: Sequence[str], rows: Any, hint: str = "")
 
 
 def _scores(whole: Mapping[str, Any]) -> Json:
-    """Return a row for each model, so that the page is wide enough.
-
-    Below what is to be known beside.
-    """
+    """Return the table of scores: a row for each model, then the rows that explain them."""
     columns = whole["table"].get("columns") or []
     tests = whole["table"].get("rows") or ()
     head = ["", *(Label(f"{one.get('title')} ({_unit(one)})") for one in tests)]
@@ -107,7 +104,7 @@ def _hint(tests: Iterable[Mapping[str, Any]]) -> str:
 
 
 def lonely(titles: Sequence[str]) -> str:
-    """Return why some texts have no standard error."""
+    """Explain why some texts have no standard error."""
     said = f"One document of {' and '.join(titles)} is held out: one has no standard error"
     return f"{said}."
 
@@ -117,7 +114,7 @@ def _single(cell: Any) -> bool:
 
 
 def _span(cells: Iterable[Any], name: str) -> str | None:
-    """Return a count that all models share, or its least and largest."""
+    """Return a count that all models share, or its least and largest value."""
     found = [one[name] for one in cells if isinstance(one, Mapping) and one.get(name) is not None]
     if not found:
         return None
@@ -137,7 +134,7 @@ def _cell(cell: Any, unit: Any) -> str | None:
 
 
 def _differences(whole: Mapping[str, Any]) -> list[Json]:
-    """Those that differ, and folded those where every question was answered as by the base."""
+    """Return the table of what changed, and a folded one of what stayed as in the base."""
     rows: dict[bool, list[Any]] = {True: [], False: []}
     for one in whole["differences"]:
         same = one.get("difference") == 0 and not one.get("error")
@@ -157,7 +154,7 @@ def _differences(whole: Mapping[str, Any]) -> list[Json]:
 
 
 def place(one: Mapping[str, Any]) -> str:
-    """Place which model it is about: after which stage, of which arms."""
+    """Name the model that a row is about: after which stage, of which arms."""
     return f"{one.get('after')} ({', '.join(map(str, one.get('arms') or ()))})"
 
 
@@ -188,7 +185,7 @@ def _changes(whole: Mapping[str, Any]) -> Json:
 
 
 def vocabularies(whole: Mapping[str, Any]) -> Iterable[Json]:
-    """Yield what each proof found of each set of texts."""
+    """Yield a table of what each proof found in each set of texts."""
     for number, one in enumerate(whole["vocabulary"]):
         rows = [
             [
@@ -317,7 +314,7 @@ def _searches(whole: Mapping[str, Any]) -> Iterable[Json]:
 
 
 def stages(whole: Mapping[str, Any]) -> Json:
-    """Return every stage with its folder and how long it took."""
+    """List every stage with its folder and duration."""
     rows = [
         [
             Label(one.get("stage") or ""),

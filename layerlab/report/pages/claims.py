@@ -17,7 +17,7 @@ def render(
     *,
     made: Mapping[str, Any] | None = None,
 ) -> str:
-    """Render the whole page.
+    """Render the page of all claims.
 
     Args:
         studies: of each its name, title, source, draws and verdicts, or the error that kept it
@@ -42,7 +42,7 @@ def render(
 
 
 def count_words(studies: Sequence[Mapping[str, Any]]) -> dict[bool, Counter[str]]:
-    """Count how often each word was said: of claims of the sources, and, where True, of our own."""
+    """Count each verdict's word: among claims of the sources, and, under True, among our own."""
     counts: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
     for study in studies:
         for one in study["verdicts"]:

@@ -212,7 +212,7 @@ def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
 
 
 def _words(script: str, shown: Json, lang: str) -> Json:
-    """What the scripts say in another language, and what the monitor's quantities are called."""
+    """Translate the words of the scripts and the names of the monitor's quantities."""
     if lang == ENGLISH:
         return {}
     columns = {name: quantity_name(name, lang) for name in shown["monitor"]["measures"]}
@@ -220,7 +220,7 @@ def _words(script: str, shown: Json, lang: str) -> Json:
 
 
 def quantity_name(name: str, lang: str) -> str:
-    """Return what a monitor reads: in English its name, else what it is, with that behind.
+    """Name what a monitor reads: by its name in English, else translated with its name behind.
 
     Example:
         >>> quantity_name("stream_norm", "en"), quantity_name("stream_norm", "zh")
@@ -233,7 +233,7 @@ def quantity_name(name: str, lang: str) -> str:
 
 
 def quantity(value: Any, unit: str = "") -> str:
-    """Return a large number with its prefix, a dash where there is none.
+    """Write a large number with its prefix, or a dash where there is none.
 
     Example:
         >>> quantity(7_300_000), quantity(612e6, "B"), quantity(None)
@@ -249,7 +249,7 @@ def quantity(value: Any, unit: str = "") -> str:
 
 
 def _check(content: Mapping[str, Any]) -> Json:
-    """Check the content as plain JSON values with every part present.
+    """Check the content, as plain JSON values with every part present.
 
     Raises:
         UserError: a part is of another kind.
@@ -277,7 +277,7 @@ def _mappings(rows: Any) -> bool:
 
 
 def _arms(content: Mapping[str, Any]) -> list[str]:
-    """Return names of the arms, in the order of the recipe, and of whatever else ran."""
+    """Return the names of the arms, in the order of the recipe, then of whatever else ran."""
     ran = [str(run.get("arm", "")) for run in content["runs"]]
     return list(dict.fromkeys([*content["arms"], *(row["arm"] for row in content["rows"]), *ran]))
 
@@ -324,7 +324,7 @@ def _write_tables(content: Mapping[str, Any], folder: Path, names: Sequence[str]
 
 
 def _cell(value: Any) -> Any:
-    """Return what is no plain value is written as JSON."""
+    """Return a cell of a table; a value that is not plain is written as JSON."""
     if isinstance(value, Mapping | list | tuple):
         return json.dumps(plain(value), ensure_ascii=False)
     return value
@@ -346,7 +346,7 @@ def _rows(content: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _brief(value: Any) -> Any:
-    """Return curves with as many digits as a picture shows; the journals of the runs have all."""
+    """Round curves to the digits that a picture shows; the journals of the runs have all."""
     if isinstance(value, Mapping):
         return {name: _brief(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

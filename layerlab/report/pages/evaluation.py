@@ -89,10 +89,7 @@ def format_share(score: Any, error: Any) -> str | None:
 
 
 def format_score(row: Row) -> str | None:
-    """Format a score beside its standard error.
-
-    None where no question had logits that are numbers.
-    """
+    """Format a score beside its standard error; "not finite" where its logits were unsound."""
     if row.get("lost"):
         return label("not finite")
     return format_share(row["score"], row["error"])
@@ -122,7 +119,7 @@ def _facts(content: Row) -> Iterable[tuple[str, Any]]:
 
 
 def _forests(rows: Sequence[Row]) -> Iterable[Json]:
-    """Yield the forests of each benchmark a line for every model."""
+    """Yield the forest plot of each benchmark, with a line for every model."""
     for title in dict.fromkeys(row["title"] for row in rows):
         lines = [_line(row) for row in rows if row["title"] == title]
         yield {"title": title, "lines": lines}
@@ -147,7 +144,7 @@ def _line(row: Row) -> Json:
 
 
 def _place(share: float) -> float:
-    """On a scale from 0 to 100; MCC and differences reach below, where there is no room."""
+    """Return the place of a share on a scale from 0 to 100; negative values are set to 0."""
     return round(100 * min(1.0, max(0.0, share)), 2)
 
 
@@ -198,7 +195,7 @@ def _groups(content: Row) -> Json:
 
 
 def _formulas(rows: Iterable[Row], name: str) -> str:
-    """Return how each average is taken, once for all models."""
+    """Describe how each average is taken, once for all models."""
     found = dict.fromkeys(f"{row[name]}: {row['formula']}." for row in rows)
     return " ".join(["In percent, with standard errors and 95 % intervals.", *found])
 
@@ -222,7 +219,7 @@ def _parts(content: Row) -> Json:
 
 
 def _subjects(content: Row) -> Iterable[Json]:
-    """Yield a table for every benchmark of several subjects, folded, because some have many."""
+    """Yield a folded table for every benchmark of several subjects, as some have many."""
     titles = {row["benchmark"]: row["title"] for row in reversed(content["benchmarks"])}
     head = ("", SCORE, INTERVAL, QUESTIONS, ABSTAINED)
     for number, (name, title) in enumerate(reversed(titles.items())):

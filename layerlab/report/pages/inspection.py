@@ -49,7 +49,7 @@ def render(report: Mapping[str, Any], lang: str = ENGLISH) -> str:
 
 
 def rank_findings(findings: list[dict[str, Any]], view: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rank the findings, worst first, with where each belongs on the page."""
+    """Rank the findings, worst first, and add where each belongs on the page."""
     names = [model["name"] for model in view["models"]]
     measures = {measure["name"]: measure["title"] for measure in view["measures"]}
     ordered = sorted(findings, key=lambda f: _RANK.get(f["severity"], len(_RANK)))
@@ -65,14 +65,14 @@ def rank_findings(findings: list[dict[str, Any]], view: Mapping[str, Any]) -> li
 
 
 def severities(findings: list[dict[str, Any]]) -> dict[str, int]:
-    """Return how many findings there are of each severity, worst first."""
+    """Count the findings of each severity, worst first."""
     return {rank: sum(f["severity"] == rank for f in findings) for rank in _RANK}
 
 
 def script_words(script: str, view: Mapping[str, Any], lang: str) -> dict[str, Any]:
-    """Return the words that a script says, and those of its data, in a language.
+    """Return the words of a script and of its data, translated.
 
-    None in English.
+    In English there are none.
     """
     if lang == ENGLISH:
         return {}

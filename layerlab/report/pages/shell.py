@@ -36,12 +36,12 @@ def read_static(*names: str) -> str:
 
 
 def join_scripts(names: Iterable[str]) -> str:
-    """Join scripts to one that leaves no name behind."""
+    """Join scripts into one that leaves no name behind."""
     return "\n".join(['"use strict";', "(() => {", read_static(*names), "})();"])
 
 
 def embedded(data: Any) -> str:
-    r"""Return JSON that can stand inside a script element, whatever its strings contain.
+    r"""Write data as JSON that can stand inside a script element, whatever its strings contain.
 
     Example:
         >>> embedded("</script>")
@@ -61,7 +61,7 @@ def policy(scripts: list[str]) -> str:
 
 
 def words(script: str, said: Iterable[str], lang: str) -> dict[str, Any]:
-    """Return what `say.js` reads: the words of a script, and texts of its data, in a language.
+    """Return what `say.js` reads: the translated words of a script and of its data.
 
     Args:
         script: all the scripts of a page, as one text.
@@ -82,7 +82,7 @@ def _hash(script: str) -> str:
 
 @cache
 def plotly() -> str:
-    """Return the library that draws, ready to stand in a script element."""
+    """Return the plotting library, ready to stand in a script element."""
     # A script element ends at the first "</script", and a parser turns "\r\n" into "\n",
     # after which the hash of the policy would no longer match.
     return get_plotlyjs().replace("\r\n", "\n").replace("</script", "<\\/script")
@@ -90,7 +90,7 @@ def plotly() -> str:
 
 @cache
 def environment(lang: str = ENGLISH) -> Environment:
-    """Return templates, with autoescape, and how words, numbers and names are written in them.
+    """Return the templates' environment, which escapes text and formats words and numbers.
 
     Raises:
         UserError: there is no page in this language.
@@ -131,7 +131,7 @@ def short_name(name: Any) -> str:
 
 
 def number(value: Any) -> str:
-    """A number for a reader: four significant digits, thousands apart, a dash where there is none.
+    """Write a number for a reader: four digits, thousands apart, a dash where there is none.
 
     Example:
         >>> number(131.2471), number(812544), number(None)
@@ -145,7 +145,7 @@ def number(value: Any) -> str:
 
 
 def option(value: Any) -> str:
-    """An option as words: lists with commas, what has options of its own with them in brackets.
+    """Write an option in words: lists with commas, options of its own in brackets.
 
     Example:
         >>> option({"dimension": {"share": 0.8}, "stream": {}}), option(None)
@@ -160,7 +160,7 @@ def option(value: Any) -> str:
 
 
 def moment(value: str, known: Language | None = None) -> str:
-    """Return a time stamp as a date and a time, or unchanged where it is not one.
+    """Write a time stamp as a date and a time, or unchanged where it is not one.
 
     Example:
         >>> moment("2026-11-20T12:00:00Z")

@@ -47,7 +47,7 @@ def render(study: Mapping[str, Any], lang: str = ENGLISH) -> str:
 
 
 def language_of(file: Path) -> str | None:
-    """Return the language of a page; None where there is none."""
+    """Return the language of a page, or None where there is no page."""
     try:
         with file.open("rb") as source:
             found = _SPEAKS.search(source.read(200))
@@ -57,7 +57,7 @@ def language_of(file: Path) -> str | None:
 
 
 def translate_pictures(pictures: Sequence[Mapping[str, Any]], lang: str) -> list[dict[str, Any]]:
-    """Pictures with what stands in them said in a language: axes, legends and categories."""
+    """Translate the text in pictures: axes, legends and categories."""
     say = language(lang).said
     return [
         {**one, "data": [_trace(trace, say) for trace in one["data"]], "layout": _layout(one, say)}
@@ -87,7 +87,7 @@ def _texts(values: Sequence[Any], say: Say) -> list[Any]:
 
 
 def _rows(frame: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the head of a table, row by row."""
+    """Return the first rows of a table, and how many there are."""
     columns = [frame["data"][name] for name in frame["columns"]]
     rows = list(zip(*columns, strict=True))
     return {"columns": frame["columns"], "rows": rows[:ROWS], "count": len(rows)}

@@ -41,7 +41,7 @@ MACHINE = {"system": label("system"), "threads": label("threads")}
 
 
 def rows(study: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of every setting of a study dict (the content of `study.json`)."""
+    """Yield the name and value of every setting of a study dict (the content of `study.json`)."""
     settings, trainings = dict(study["settings"]), study.get("trainings", {})
     yield study["unit"], settings.pop("draws")
     if study["fast"]:

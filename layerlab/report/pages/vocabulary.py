@@ -123,7 +123,7 @@ def _origin(row: Mapping[str, Any]) -> str:
 
 
 def _tokens(content: Mapping[str, Any]) -> Iterable[tuple[str, list[str], int]]:
-    """Yield tokens that have to be looked at, by what they are."""
+    """Yield the tokens that have to be looked at, by kind."""
     for title, name in (
         (label("Out of reach"), "unreachable"),
         (label("New, and not whole characters"), "partial"),

@@ -18,7 +18,7 @@ _FIGURE_ENDINGS = {f".{kind}" for kind in Kind}
 
 
 def is_report(folder: Path) -> bool:
-    """Return whether a folder holds a report and nothing else: no file but what a report writes."""
+    """Judge whether a folder holds a report and nothing else."""
     names = {entry.name for entry in folder.iterdir()}
     if DATA not in names or not names <= {PAGE, DATA, TABLES, FIGURES}:
         return False
@@ -36,7 +36,7 @@ def is_report(folder: Path) -> bool:
 
 
 def _own_figures(folder: Path, content: Mapping[str, Any]) -> bool:
-    """Return whether a folder, if it is there, holds figures of this report and nothing else."""
+    """Judge whether a folder, if it exists, holds figures of this report and nothing else."""
     if not folder.is_dir():
         return not folder.exists()
     from layerlab.report.figures.inspection import figures
@@ -53,7 +53,7 @@ def _own_figures(folder: Path, content: Mapping[str, Any]) -> bool:
 
 
 def is_study(folder: Path) -> bool:
-    """Return whether a folder holds a study and nothing else: no file but what a study writes."""
+    """Judge whether a folder holds a study and nothing else."""
     entries = {entry.name: entry for entry in folder.iterdir()}
     if set(entries) == {ACCIDENT}:
         return True
@@ -75,7 +75,7 @@ _OWN: Mapping[str, files.Like] = {"report": is_report, "study": is_study}
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None], what: str = "report") -> Path:
-    """Write a report or a study; only its like may be there before.
+    """Write a report or a study; only another of its kind may be there before.
 
     Raises:
         UserError: the folder cannot be written, or holds something that must not be lost.

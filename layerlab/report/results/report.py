@@ -85,32 +85,32 @@ class Report:
 
     @property
     def frames(self) -> dict[str, pd.DataFrame]:
-        """Every table by name."""
+        """Return every table by name."""
         return {name: frame.copy() for name, frame in self._frames.items()}
 
     @property
     def measures(self) -> dict[str, dict[str, Any]]:
-        """What was measured, by name: unit, source, columns, and `not_applicable` with reasons."""
+        """Return what was measured, by name: unit, source, columns and inapplicable models."""
         return {one["name"]: copy.deepcopy(one) for one in self._content["measures"]}
 
     @property
     def findings(self) -> list[Finding]:
-        """What is worth saying, the gravest first."""
+        """Return what is worth saying, the gravest first."""
         return [Finding.from_dict(entry) for entry in self._content["findings"]]
 
     @property
     def models(self) -> list[dict[str, Any]]:
-        """One card per model."""
+        """Return one card per model."""
         return copy.deepcopy(self._content["models"])
 
     @property
     def text(self) -> dict[str, Any]:
-        """What the models read."""
+        """Describe the text that the models read."""
         return copy.deepcopy(self._content["text"])
 
     @property
     def notes(self) -> list[dict[str, str]]:
-        """Where the sources are wrong, said once each."""
+        """Return the notes on where the sources are wrong, once each."""
         return copy.deepcopy(self._content["notes"])
 
     def to_dict(self) -> dict[str, Any]:

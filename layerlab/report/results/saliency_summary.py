@@ -24,7 +24,7 @@ LEGEND = (
 
 
 def saliency_answers(content: Mapping[str, Any], rows: pd.DataFrame | None) -> list[RenderableType]:
-    """Return what was asked and answered, and the tokens with the largest scores, of each model.
+    """Return each model's prompt, answer and tokens with the largest scores.
 
     Args:
         rows: the frame of the measure.
@@ -93,7 +93,7 @@ def _pair(cells: Iterable[str] | None, size: int) -> tuple[str, ...]:
 
 
 def _whole(words: Mapping[int, str], place: int) -> str:
-    """Return a token; of one that is nothing but the part of a character, with that character."""
+    """Return a token, completed where it is only a part of a character."""
     word, following = str(words[place]), place + 1
     while word and not word.replace(text.PART, "") and following in words:
         ending = str(words[following])

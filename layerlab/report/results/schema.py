@@ -49,7 +49,7 @@ _MEASURE: dict[str, Any] = {
 
 
 def check_schema(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the content with every part present and of its kind.
+    """Check that every part of the content is of its kind, and fill in what is absent.
 
     Raises:
         UserError: a part is of another kind, or a model, a measure or a finding cannot be read.

@@ -105,7 +105,7 @@ def _prenorm(frames: Frames, cards: list[Mapping[str, Any]]) -> Note | None:
 
 
 def _violated(frames: Frames) -> str:
-    """How many heads exceed the printed form, which grows with the length it is evaluated at."""
+    """Count the heads that exceed the printed form, which grows with the length."""
     keys = ["model", "layer", "head"]
     printed = _readings(frames, "querykey", *keys, "prenorm_printed")
     norms = _readings(frames, "spectrum", *keys, "norm")
@@ -118,7 +118,7 @@ def _violated(frames: Frames) -> str:
 
 
 def _vacuous(rows: pd.DataFrame, cards: list[Mapping[str, Any]]) -> str:
-    """How many of the heads have a bound that says no more than sqrt(n), n the longest text."""
+    """Count the heads whose bound says no more than sqrt(n), n being the longest text."""
     lengths = {card["name"]: max(card["tokens"]) for card in cards if card.get("tokens")}
     roots = rows["model"].map(lengths).astype(float) ** 0.5
     known = rows[roots.notna()]

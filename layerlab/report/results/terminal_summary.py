@@ -26,7 +26,7 @@ def summary(
     folder: Path | None = None,
     more: Sequence[RenderableType] = (),
 ) -> Group:
-    """Return the models, what was found, and where the files are.
+    """Summarise the models, what was found, and where the files are.
 
     Args:
         more: stands before the files.
@@ -39,7 +39,7 @@ def summary(
 def lines(
     content: Mapping[str, Any], findings: Sequence[Finding], folder: Path | None = None
 ) -> list[str]:
-    """Return the same without colours."""
+    """Return the summary without colours."""
     return ["".join(text for text, _ in parts) for parts in _lines(content, findings, folder)]
 
 

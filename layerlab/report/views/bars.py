@@ -17,9 +17,9 @@ MOST = 24
 def view(
     report: Mapping[str, Any], measure: Mapping[str, Any], rows: pd.DataFrame, missing: list[Json]
 ) -> Json:
-    """Return the rows of a measure, means over sequences, as cells.
+    """Return the rows of a measure as cells, means over sequences.
 
-    And what a plotted measure has, empty.
+    What only a plotted measure has is empty.
 
     Rows stand in the order of the readings.
     """
@@ -48,7 +48,7 @@ def view(
 def _table(
     rows: pd.DataFrame, axes: list[str], shown: list[str], columns: list[str], bar: str
 ) -> Json:
-    """All rows in one table, or, where they are many, one for each of what they are grouped by."""
+    """Return all rows in one table, or in one for each group where there are many."""
     if rows.empty or not columns:
         return {"heads": [], "axes": 0, "bar": "", "groups": []}
     numbers = rows.assign(**{name: finite(rows[name]) for name in columns})
@@ -84,7 +84,7 @@ def _row(row: dict[Any, Any], left: list[str], columns: list[str], bar: str, mos
 
 
 def _share(value: Any, most: float) -> float:
-    """Return length of a bar in percent."""
+    """Return the length of a bar in percent."""
     known = value is not None and pd.notna(value) and most > 0
     return round(100 * max(0.0, float(value) / most), 1) if known else 0.0
 

@@ -15,9 +15,9 @@ FINE_SLACK = TERMS * 2.0**-24
 
 
 def excess(rows: pd.DataFrame, bound: Mapping[str, Any]) -> pd.Series:
-    """Return how far each reading lies beyond its bound, relative to it.
+    """Return how far each reading lies beyond its bound, relative to the bound.
 
-    NaN where one is missing.
+    NaN where either is missing.
     """
     value, limit = finite(rows[bound["column"]]), finite(rows[bound["limit"]])
     sign = 1.0 if bound["side"] == "upper" else -1.0
@@ -25,7 +25,7 @@ def excess(rows: pd.DataFrame, bound: Mapping[str, Any]) -> pd.Series:
 
 
 def violations(rows: pd.DataFrame, bound: Mapping[str, Any], dtype: str | None) -> pd.Series:
-    """Which readings are beyond their bound by more than rounding in the model's dtype explains.
+    """Mark the readings that exceed their bound by more than rounding in the dtype explains.
 
     A measure that knows the rounding of its own numbers says so in a column `violated`.
     """
@@ -34,6 +34,6 @@ def violations(rows: pd.DataFrame, bound: Mapping[str, Any], dtype: str | None) 
 
 
 def finite(column: pd.Series) -> pd.Series:
-    """Return the column as floats, with NaN for whatever is not a finite number."""
+    """Return a column as floats, with NaN for whatever is not a finite number."""
     values = pd.to_numeric(column, errors="coerce").astype(float)
     return values.where(np.isfinite(values))

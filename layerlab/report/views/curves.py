@@ -50,7 +50,7 @@ def curve_columns(curves: Sequence[Mapping[str, Any]], kind: str, values: Sequen
 
 
 def bins(updates: np.ndarray, most: int) -> np.ndarray:
-    """Return the bins for each of the updates, in order, the last one of its bin.
+    """Return the bin of each update, named by the last update in it.
 
     The last is always kept.
 
@@ -65,7 +65,7 @@ def bins(updates: np.ndarray, most: int) -> np.ndarray:
 
 
 def shares(confidence: float, counts: Iterable[int]) -> dict[str, float]:
-    """Return how many standard errors wide, on each side, the interval of a mean of n seeds is."""
+    """Return the half-width of the interval of a mean of n seeds, in standard errors."""
     from scipy import stats
 
     return {
@@ -76,7 +76,7 @@ def shares(confidence: float, counts: Iterable[int]) -> dict[str, float]:
 
 
 def short(value: Any, digits: int = DIGITS) -> float | int | None:
-    """Return a number with few digits; None for whatever is not a finite number.
+    """Round a number to few digits; None for whatever is not a finite number.
 
     Example:
         >>> short(3.14159265), short(2048.0), short(None), short(float("nan"))
@@ -89,7 +89,7 @@ def short(value: Any, digits: int = DIGITS) -> float | int | None:
 
 
 def _table(columns: Any, values: Sequence[str]) -> pd.DataFrame:
-    """Return the points of a curve that have a place, in order; empty where it cannot be read."""
+    """Return the points of a curve by update; empty where the curve cannot be read."""
     given = columns if isinstance(columns, Mapping) else {}
     updates = given.get("update") or []
     names = ("update", *PLACES, *values)
@@ -114,7 +114,7 @@ def _columns(points: pd.DataFrame, ends: np.ndarray, values: Sequence[str]) -> J
 
 
 def _place(column: pd.Series, updates: Sequence[Any]) -> list[Any] | float | int | None:
-    """Place the column, or what it is of the updates, or None where it is nowhere known."""
+    """Return the column, or its ratio to the updates if constant, or None if it is unknown."""
     if column.isna().all():
         return None
     places, at = column.to_numpy(), np.array(updates, dtype=float)

@@ -16,9 +16,9 @@ Json = dict[str, Any]
 
 
 def equality(manifests: Mapping[str, Any], declared: Sequence[str]) -> Json:
-    """Return paths with one value for all runs.
+    """Sort the settings of runs into those that agree and those that differ.
 
-    And those with several, each with the arms that have it.
+    A setting that differs stands with each of its values and the arms that have it.
 
     Args:
         manifests: by the names of runs.
@@ -50,7 +50,7 @@ def format_value(value: Any) -> str:
 
 
 def is_allowed(path: str, declared: Sequence[str]) -> bool:
-    """Return whether a setting is among those declared: by its path, its table, or a pattern.
+    """Judge whether a setting is among those declared: by its path, its table, or a pattern.
 
     Example:
         >>> is_allowed("machine.threads", ["machine.*"])

@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 def pictures(report: Mapping[str, Any], name: str, budget: int = BYTES) -> list[Json]:
-    """The clouds of a measure, in the order of the models, as many layers as there is room for."""
+    """Return the clouds of a measure, in the order of the models, with as many layers as fit."""
     stored = report.get("pictures", {}).get(name, {})
     found = [
         (index, stored[model["name"]])
@@ -53,7 +53,7 @@ def cloud(picture: Mapping[str, Any]) -> Json:
 
 
 def choose_layers(count: int, most: int) -> list[int]:
-    """At most so many of a number of layers, evenly spaced, the first and the last among them.
+    """Choose at most so many layers, evenly spaced, the first and the last among them.
 
     Example:
         >>> choose_layers(9, 3), choose_layers(2, 3)
@@ -85,7 +85,7 @@ def _known(layer: Iterable[Iterable[Iterable[Any]]]) -> list[float]:
 
 
 def _steps(points: Sequence[Sequence[Any]], most: float) -> list[list[int | None]]:
-    """Return the steps by direction, so that a picture takes them as they are."""
+    """Return the points in whole steps, by direction, so that a picture takes them as they are."""
     return [
         [
             None if point[axis] is None else round(STEPS * point[axis] / (most or 1))

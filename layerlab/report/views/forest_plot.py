@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 
 def forest(rows: Sequence[Mapping[str, Any]], baseline: str, order: Sequence[str]) -> Json:
-    """Lines of the plot, the lowest loss first, and the marks of its scale, in percent of it."""
+    """Return the lines of the plot, the lowest loss first, and its scale's ticks in percent."""
     reach = _reach(rows, baseline)
     lines = [_line(row, row["arm"] == baseline, reach, order) for row in rows]
     lines.sort(key=lambda line: (line["difference"] is None, line["difference"] or 0.0))
@@ -64,7 +64,7 @@ def format_signed(value: Any, width: Any = None) -> str:
 
 
 def ticks_of(low: float | int, high: float | int, most: int) -> list[float]:
-    """Round numbers from one end to the other, about as many.
+    """Return round numbers from one end to the other, at most about so many.
 
     Example:
         >>> ticks_of(0, 150, 5)
@@ -77,7 +77,7 @@ def ticks_of(low: float | int, high: float | int, most: int) -> list[float]:
 
 
 def _reach(rows: Iterable[Mapping[str, Any]], baseline: str) -> float:
-    """What the scale shows on either side of zero: every interval whole, unless its arm is far."""
+    """Return what the scale shows on either side of zero: all intervals but those of far arms."""
     found = [
         (abs(short(row.get("difference")) or 0.0), max(sizes))
         for row in rows
@@ -127,5 +127,5 @@ def _percent(value: float | int | None, reach: float) -> float | None:
 
 
 def _ticks(reach: float) -> list[float]:
-    """Round numbers on the scale, zero among them."""
+    """Return round numbers on the scale, zero among them."""
     return ticks_of(-reach, reach, TICKS)

@@ -51,7 +51,7 @@ def frame(report: Mapping[str, Any], name: str) -> pd.DataFrame:
 
 
 def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
-    """Measure one measure: how it is drawn, and one series per model and category."""
+    """Describe how one measure is drawn, with one series per model and category."""
     rows = frame(report, measure["name"])
     if "layer" not in measure["per"]:
         return bars.view(report, measure, rows, missing(report, measure))
@@ -94,7 +94,7 @@ def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
 
 
 def _banded(values: Json, band: Mapping[str, Any] | None) -> None:
-    """Where a measure names what lies around a column, that is its range."""
+    """Give a column the range between the two columns that the measure names as its band."""
     if band is not None and {band["low"], band["high"]} <= set(values):
         values[band["column"]]["low"] = values[band["low"]]["mean"]
         values[band["column"]]["high"] = values[band["high"]]["mean"]
@@ -103,7 +103,7 @@ def _banded(values: Json, band: Mapping[str, Any] | None) -> None:
 def numeric(rows: pd.DataFrame, names: Iterable[str]) -> list[str]:
     """Return the columns that can be drawn.
 
-    A column without a single reading counts, text does not.
+    A column without a single reading counts; text does not.
     """
     return [n for n in names if n in rows and not _is_text(rows[n])]
 
@@ -118,14 +118,14 @@ def missing(report: Mapping[str, Any], measure: Mapping[str, Any]) -> list[Json]
 
 
 def reach(rows: pd.DataFrame, bound: Mapping[str, Any]) -> pd.Series:
-    """A reading as a share of its bound: 1 is attained, 0 is vacuous, above 1 is violated."""
+    """Return each reading as a share of its bound: 0 is vacuous, 1 attained, above 1 violated."""
     value, limit = finite(rows[bound["column"]]), finite(rows[bound["limit"]])
     ratio = value / limit if bound["side"] == "upper" else limit / value
     return finite(ratio)
 
 
 def convergence(residual: pd.Series) -> Json:
-    """How many readings there are, and how many of them were still open when they were taken."""
+    """Count the readings, and those that had not converged when they were taken."""
     known = finite(residual).dropna()
     return {
         "readings": len(known),
@@ -139,7 +139,7 @@ def details(
     stored: Mapping[str, Mapping[str, Any]],
     budget: int = DETAIL_BYTES,
 ) -> Json:
-    """What a finding opens, in the order of the findings, as long as there is room on the page."""
+    """Return what the findings open, in their order, as long as there is room on the page."""
     kept: Json = {}
     for key in dict.fromkeys(f.get("detail") for f in findings):
         if key is None or key not in stored:
@@ -182,7 +182,7 @@ def _summaries(
     columns: Sequence[str],
     index: pd.Index | None = None,
 ) -> Json:
-    """Return mean, smallest and largest of each column per key.
+    """Return the mean, smallest and largest value of each column per key.
 
     The range only where there is one.
     """
@@ -236,7 +236,7 @@ def _detail(stored: Mapping[str, Any]) -> Json:
 
 
 def _pack(rows: Sequence[Sequence[int]], width: int) -> str:
-    """Pack rows of bytes, filled up with zeros to a rectangle, deflated, in base64."""
+    """Pack rows of bytes, padded with zeros to a rectangle, deflated, in base64."""
     table = np.zeros((len(rows), width), dtype=np.uint8)
     for index, row in enumerate(rows):
         table[index, : len(row)] = np.clip(row[:width], 0, 255)

@@ -13,7 +13,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 
 def cards(given: Sequence[Any]) -> dict[str, Any]:
-    """Return each card without what all of them say, and that, once.
+    """Return each card without the sentences that all share, and those sentences once.
 
     Example:
         >>> cards(["GPT-2. Trained in lockstep.", "Llama. Trained in lockstep."])
@@ -27,7 +27,7 @@ def cards(given: Sequence[Any]) -> dict[str, Any]:
 
 
 def lengths(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how many tokens each model has read; without its own counts, those of the text.
+    """Return how many tokens each model has read, or the counts of the text.
 
     A row is empty where the model has no counts of its own.
     """
@@ -45,7 +45,7 @@ def lengths(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def runs(counts: Sequence[int]) -> str:
-    """Return token counts with equal neighbours together.
+    """Write token counts with equal neighbours together.
 
     Example:
         >>> runs([256, 256, 256, 31])
@@ -55,7 +55,7 @@ def runs(counts: Sequence[int]) -> str:
 
 
 def mark_code(value: Any) -> Markup:
-    """Return text from outside, escaped, in which what stands between backticks is set as code.
+    """Escape text from outside, and set what stands between backticks as code.
 
     Example:
         >>> mark_code("`a<b` holds")

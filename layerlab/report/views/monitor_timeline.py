@@ -21,7 +21,7 @@ Json = dict[str, Any]
 def monitor_timeline(
     rows: Sequence[Mapping[str, Any]], runs: Sequence[str], arms: Sequence[str]
 ) -> Json:
-    """Return the readings of these runs, merged over seeds: the mean over heads, and the largest.
+    """Return the readings of these runs, merged over seeds: mean and largest over the heads.
 
     Returns:
         `measures` by name; `arms`, each with its index, layers, updates, and for each measure
@@ -55,7 +55,7 @@ def _table(rows: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> pd.DataFra
 
 
 def _thin(table: pd.DataFrame) -> pd.DataFrame:
-    """Return fewer updates where there are many: the last readings of each bin."""
+    """Thin out the updates where there are many, to the last readings of each bin."""
     cells = len(table.groupby(["arm", "measure", "layer"]))
     updates = table["update"].drop_duplicates().sort_values().to_numpy()
     most = min(UPDATES, max(2, BUDGET // max(1, 2 * cells)))

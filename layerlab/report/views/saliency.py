@@ -42,7 +42,7 @@ def pictures(
 
 
 def drawable(picture: Any) -> bool:
-    """Return whether this is a picture of a saliency."""
+    """Judge whether this is a picture of a saliency."""
     return isinstance(picture, Mapping) and picture.get("kind") == KIND
 
 
@@ -80,7 +80,7 @@ def _word(given: Mapping[str, Any] | None) -> Json | None:
 
 
 def _line(part: pd.DataFrame, score: str, positions: Iterable[int]) -> list[float | None]:
-    """Return one layer's score of every position."""
+    """Return one layer's score at every position."""
     by = dict(zip(part["position"], part[score], strict=True))
     return [_number(by.get(position)) for position in positions]
 

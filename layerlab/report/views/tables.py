@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def plain(content: Any) -> Any:
-    """The same content out of what strict JSON can hold: no tuple, no NaN, no numpy scalar."""
+    """Rewrite content in what strict JSON can hold: no tuple, no NaN, no numpy scalar."""
     if isinstance(content, Mapping):
         return {_text(str(key)): plain(entry) for key, entry in content.items()}
     if isinstance(content, (list, tuple, set, frozenset)):
@@ -38,13 +38,13 @@ def plain(content: Any) -> Any:
 
 
 def tidy(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a copy of which every column has one of `DTYPES`, with rows counted from 0."""
+    """Return a copy in which every column has one of `DTYPES`, with rows counted from 0."""
     columns = {_text(str(name)): _column(frame[name]) for name in frame.columns}
     return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)))
 
 
 def empty(per: Iterable[str], columns: Iterable[str]) -> pd.DataFrame:
-    """Return a table of a measure that has no row: the columns are there."""
+    """Return the table of a measure without any row; its columns are there."""
     whole = {"sequence", "layer", "head"}
     names = {"model": "str"}
     names |= {name: "int64" if name in whole else "str" for name in per}
@@ -82,7 +82,7 @@ def decode_table(name: str, entry: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def write_tables(folder: Path, frames: Mapping[str, pd.DataFrame]) -> None:
-    """Every table as CSV (numbers with all their digits) and as Parquet, into a new folder."""
+    """Write every table as CSV (numbers with all their digits) and as Parquet."""
     folder.mkdir()
     for name, frame in frames.items():
         frame.to_csv(folder / f"{name}.csv", index=False, encoding="utf-8")
@@ -124,7 +124,7 @@ def _column(column: pd.Series) -> pd.Series:
 
 
 def _mix(values: pd.Series, present: list[Any]) -> pd.Series:
-    """Mix numbers that came as objects, perhaps with None among them."""
+    """Turn objects, perhaps with None among them, into numbers of one dtype."""
     if len(present) == len(values) and all(isinstance(e, (bool, np.bool_)) for e in present):
         return values.astype("bool")
     if len(present) == len(values) and all(isinstance(e, (int, np.integer)) for e in present):
@@ -139,5 +139,5 @@ def _number(number: float) -> float | str | None:
 
 
 def _text(text: str) -> str:
-    """Return the text with halves of surrogate pairs spelled out: UTF-8 cannot hold them."""
+    """Return the text with lone surrogates spelled out, since UTF-8 cannot hold them."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -25,7 +25,7 @@ def token(text: str, limit: int = 24) -> str:
 
 
 def prose(text: str, limit: int = 600) -> str:
-    r"""A name or a sentence: white space is kept as spaces, what is invisible is spelled out.
+    r"""Write a name or a sentence with plain spaces; what is invisible is spelled out.
 
     Example:
         >>> prose("layer 3\n is fine")
@@ -36,7 +36,7 @@ def prose(text: str, limit: int = 600) -> str:
 
 
 def quote_text(text: str, limit: int = 600) -> str:
-    r"""Quote what a model wrote, every space of it: in quotes, with escapes as in JSON.
+    r"""Quote what a model wrote, with every space of it and escapes as in JSON.
 
     Example:
         >>> quote_text("  the\n"), quote_text("")

@@ -21,9 +21,9 @@ WAYS = {"forward": "stream after the block", "backward": "gradient by the block'
 
 
 def one(draw: Draw, norm: str, layers: int, digits: int) -> dict[str, Tensor]:
-    """One batch: errors of the streams, and of the gradients that meet the same rounded streams.
+    """Return, for one batch, the errors of the streams and of the gradients on the way back.
 
-    Gradients are held in float64 whatever the digits: they may leave the range of float32.
+    Gradients meet the same rounded streams; they are held in float64, as they may leave float32.
     """
     strict, exact = Strict(digits, carrier=torch.float64), Exact()
     start = strict.take(ENSEMBLE.start(draw))
@@ -58,7 +58,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def judge(forward: np.ndarray, back: np.ndarray, seed: int) -> Verdict:
-    """Growth per block of both, and the error of the first gradient against that of the result."""
+    """Judge both errors' growth per block, and the first gradient's error against the result's."""
     blocks = np.arange(1, forward.shape[1] + 1)
 
     def growth(draws: np.ndarray) -> float:
@@ -86,7 +86,7 @@ def judge(forward: np.ndarray, back: np.ndarray, seed: int) -> Verdict:
 
 
 def plot(forward: np.ndarray, back: np.ndarray) -> list[Picture]:
-    """Plot median and 5 to 95 % of both ways over the blocks passed."""
+    """Plot the median and the 5 to 95 % range of both ways over the blocks passed."""
     lines = []
     for kind, (way, draws) in enumerate({"forward": forward, "backward": back}.items()):
         low, middle, high = np.percentile(draws, [5, 50, 95], axis=0)

@@ -51,7 +51,7 @@ def conditioned(draw: Draw, weights: Weights, condition: float, fixed: str) -> W
 
 
 def one(draw: Draw, condition: float, fixed: str, norm: str) -> dict[str, Tensor]:
-    """Return one batch: errors at some depths."""
+    """Return the errors at some depths, for one batch."""
     found = stack_errors(
         draw,
         ENSEMBLE,
@@ -133,7 +133,7 @@ def _named(key: tuple[str, int, int], effects: dict[tuple[str, int, int], Interv
 
 
 def plot(errors: dict[str, np.ndarray]) -> list[Picture]:
-    """Plot median error over the condition number, a picture per fixed norm."""
+    """Plot the median error over the condition number, in a picture per fixed norm."""
     found = []
     for fixed, draws in errors.items():
         lines = [

@@ -66,7 +66,7 @@ Errors = Mapping[str, np.ndarray]
 
 
 def one(draw: Draw, norm: str, layers: int) -> dict[str, Tensor]:
-    """Return one batch: errors after each block."""
+    """Return the errors after each block, for one batch."""
     return {"errors": stack_errors(draw, ENSEMBLE, DIGITS, layers, norm)}  # type: ignore[arg-type]
 
 
@@ -116,7 +116,7 @@ def judge_growth(
 
 
 def _grow(name: str, errors: np.ndarray, advantage: Interval) -> str:
-    """Return the grow by how much in each half of the depth, and which curve explains it."""
+    """Describe how much an error grows in each half of the depth, and which curve explains it."""
     early, late = halves(errors)
     exponential, power = fits(errors)
     return (
@@ -127,7 +127,7 @@ def _grow(name: str, errors: np.ndarray, advantage: Interval) -> str:
 
 
 def fits(errors: np.ndarray) -> tuple[Line, Line]:
-    """Return the logarithm of an error by layer, and by the logarithm of the layer."""
+    """Fit the logarithm of an error by layer, and by the logarithm of the layer."""
     layers, logs = np.arange(1, len(errors) + 1), np.log(errors)
     return line(layers, logs), line(np.log(layers), logs)
 
@@ -158,7 +158,7 @@ def judge_spread(errors: Errors, seed: int) -> Verdict:
 
 
 def judge_rare(errors: Errors, seed: int) -> Verdict:
-    """Judge which share of the draws lies orders of magnitude below the mean."""
+    """Judge what share of the draws lies orders of magnitude below the mean."""
 
     def share(draws: np.ndarray) -> float:
         return float((draws < draws.mean() / 10**ORDERS).mean())
@@ -181,10 +181,7 @@ def judge_rare(errors: Errors, seed: int) -> Verdict:
 
 
 def rested(errors: Errors) -> str:
-    """Return what is to be said of means after the last layer that rest on few draws.
-
-    Nothing if none.
-    """
+    """Describe on how few draws the means after the last layer rest; empty if on enough."""
     found = {name: resting(draws[:, -1]) for name, draws in errors.items()}
     if min(found.values()) >= FEW:
         return ""
@@ -197,7 +194,7 @@ def _describe(found: Mapping[str, Interval]) -> str:
 
 
 def lines(table: pd.DataFrame) -> list[Picture]:
-    """Return the upper row of the figure, means, and the lower one, medians with 5 to 95 %."""
+    """Draw the upper row of the figure, means, and the lower one, medians with 5 to 95 %."""
     kept = table[table["statistic"] == "normwise"]
     means, medians = [], []
     for kind, digits in enumerate(DIGITS):
@@ -222,7 +219,7 @@ def lines(table: pd.DataFrame) -> list[Picture]:
 
 
 def heap(errors: np.ndarray) -> Picture:
-    """Return the histogram of the last layer, with the means as vertical lines."""
+    """Draw the histogram of the last layer, with the means as vertical lines."""
     final = errors[:, -1, :, NORMWISE]
     return histogram(
         "histogram",
@@ -234,7 +231,7 @@ def heap(errors: np.ndarray) -> Picture:
 
 
 def saturation(errors: np.ndarray) -> list[str]:
-    """Return how much of the mean belongs to draws that have no correct digit left."""
+    """Report how much of the mean belongs to draws that have no correct digit left."""
     found = []
     most = errors[:, -1, FINE, NORMWISE].max()
     for place, digits in enumerate(DIGITS[:FINE]):

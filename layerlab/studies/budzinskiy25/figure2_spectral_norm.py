@@ -28,14 +28,14 @@ NEAR = 0.5
 
 
 def scale(weights: Weights, norm: float) -> Weights:
-    """Scale the same weights with the given spectral norm of W_k^T W_q."""
+    """Scale weights so that W_k^T W_q has the given spectral norm."""
     product = weights.key.mT @ weights.query
     factor = (norm / torch.linalg.matrix_norm(product, 2)).sqrt()[:, None, None]
     return replace(weights, query=weights.query * factor, key=weights.key * factor)
 
 
 def one(draw: Draw, spectral: float, norm: str, digits: int) -> dict[str, Tensor]:
-    """Return one batch: errors at the depths of the figure."""
+    """Return the errors at the depths of the figure, for one batch."""
     found = stack_errors(
         draw,
         ENSEMBLE,
@@ -75,9 +75,9 @@ def run(work: StudyContext) -> Outcome:
 
 
 def slope(errors: np.ndarray, depth: int, within: tuple[int, int], seed: int) -> Interval:
-    """Return the power of the norm that the mean error follows.
+    """Return the power of the norm that the mean error follows, with a simultaneous interval.
 
-    Intervals of all depths hold together.
+    The intervals of all depths hold together.
     """
     places = [place for place, norm in enumerate(NORMS) if within[0] <= norm <= within[1]]
     norms = np.log([NORMS[place] for place in places])
@@ -136,7 +136,7 @@ def judge_degrees(errors: np.ndarray, seed: int) -> Verdict:
 
 
 def plot(errors: np.ndarray) -> list[Picture]:
-    """Plot mean and median error over the norm, a line per depth."""
+    """Plot the mean and the median error over the norm, with a line per depth."""
     found = []
     for name, reduce in (("mean", np.mean), ("median", np.median)):
         lines = [

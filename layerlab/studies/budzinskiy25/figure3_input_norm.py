@@ -34,7 +34,7 @@ GROUPS = 10
 
 
 def one(draw: Draw, norm: float, digits: int) -> dict[str, Tensor]:
-    """Return one batch: errors of one attention with identity matrices."""
+    """Return the errors of one attention with identity matrices, for one batch."""
     x = draw.normal(SIZE, SIZE, mean=1.0, deviation=DEVIATION)
     x = x * (norm / x.norm(dim=-1).amax(-1))[:, None, None]
     identity = torch.eye(SIZE, dtype=torch.float64).expand(draw.count, SIZE, SIZE)
@@ -86,13 +86,13 @@ def run(work: StudyContext) -> Outcome:
 
 
 def power(errors: np.ndarray) -> float:
-    """Return the power of the norm that an error follows in the steep part, norm by norm."""
+    """Return the power of the norm that an error follows in the steep part."""
     places = [place for place, norm in enumerate(NORMS) if STEEP[0] <= norm <= STEEP[1]]
     return line(np.log([NORMS[place] for place in places]), np.log(errors[places])).slope
 
 
 def judge(units: np.ndarray, seed: int) -> tuple[Verdict, ...]:
-    """Judge the worst draw, and the mean."""
+    """Judge the power that the worst draw follows, and that of the mean."""
     groups = min(GROUPS, len(units))
     worst = mean_of_groups(units, lambda draws: power(draws.max(0)), groups)
     mean = bootstrap(units, lambda draws: power(draws.mean(0)), seed)
@@ -122,7 +122,7 @@ def judge(units: np.ndarray, seed: int) -> tuple[Verdict, ...]:
 
 
 def quadratic(power: Interval) -> Word:
-    """Return whether a power is about 2."""
+    """Judge whether a power is about 2."""
     return within(power, 2 - NEAR, 2 + NEAR)
 
 

@@ -31,7 +31,7 @@ SHARP = 10.0
 def one(
     draw: Draw, placement: str, norm: str, layers: int, digits: int, variance: float
 ) -> dict[str, Tensor]:
-    """Return one batch: errors after each block."""
+    """Return the errors after each block, for one batch."""
     ensemble = Ensemble(
         width=SIZE,
         tokens=SIZE,
@@ -105,7 +105,7 @@ def judge(claim: str, placement: str, errors: dict[str, np.ndarray], seed: int) 
 
 
 def plot(errors: dict[str, np.ndarray]) -> list[Picture]:
-    """Plot mean and median error by layer, a line per placement."""
+    """Plot the mean and the median error by layer, with a line per placement."""
     found = []
     for name, reduce in (("mean", np.mean), ("median", np.median)):
         lines = [

@@ -30,20 +30,20 @@ EFFECT = 1.5
 
 
 def near(draw: Draw, spread: float, norm: str, digits: int) -> dict[str, Tensor]:
-    """Return one batch: errors of a norm on inputs 1 + spread * N(0, 1)."""
+    """Return the errors of a norm on inputs 1 + spread * N(0, 1), for one batch."""
     x = draw.normal(1, WIDTH, mean=1.0, deviation=spread)
     return {"errors": normed(x, norm, digits)}
 
 
 def normed(x: Draws, norm: str, digits: int) -> Tensor:
-    """Return errors of a norm, input by input."""
+    """Return the errors of a norm, input by input."""
     strict, exact = Strict(digits), Exact()
     held = strict.take(x)
     return errors(NORMS[norm](strict, held), NORMS[norm](exact, exact.take(held)))
 
 
 def inputs(patient: "LoadedModel", tokens: int) -> dict[str, Tensor]:
-    """Return what each norm of a model read on the built-in text, token x width, in float64."""
+    """Return what each norm of a model reads in the built-in text, token x width, in float64."""
     assert patient.tokenizer is not None, "built-in models have one"
     text = builtin.SAMPLE.read_text("utf-8")
     ids = patient.tokenizer(text, return_tensors="pt", truncation=True, max_length=tokens).input_ids
@@ -122,7 +122,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def in_model(model: str, digits: int) -> dict[str, np.ndarray]:
-    """Return errors of both norms in one built-in model, one row per norm and token."""
+    """Return the errors of both norms in one built-in model, one row per norm and token."""
     # Late: the list of studies needs no transformers.
     from layerlab.loading.model import subject
 
@@ -151,7 +151,7 @@ def judge_constant(errors_of: dict[str, np.ndarray], seed: int) -> Verdict:
 
 
 def judge_real(models: dict[str, dict[str, np.ndarray]], seed: int) -> Verdict:
-    """The same on what the norms of trained models read: first which is worse, then by how much."""
+    """Judge which norm is worse, and by how much, on what the norms of trained models read."""
     found: dict[str, Interval] = {}
     for name, read in models.items():
         pair = np.stack([read["layer"][:, NORMWISE], read["rms"][:, NORMWISE]], 1)

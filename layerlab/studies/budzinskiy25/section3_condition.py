@@ -52,7 +52,7 @@ NONE = torch.tensor(torch.nan, dtype=torch.float64)
 
 
 def one(draw: Draw, model: str) -> dict[str, Tensor]:
-    """Return one batch: for each passage every module of one block, which is drawn."""
+    """Return the conditions of every module of one drawn block, for each passage of a batch."""
     subject = patient(model)
     ids = excerpts(draw, model, TOKENS)
     assert not isinstance(subject.stack, str), subject.stack
@@ -71,7 +71,7 @@ def one(draw: Draw, model: str) -> dict[str, Tensor]:
 
 
 def modules(seen: "Theory") -> Iterator[Module]:
-    """Yield what is seen of a block, at its last token."""
+    """Yield the modules of a block, as seen at its last token."""
     entered = (
         (seen.attention_norm, seen.entered),
         (seen.feedforward_norm, seen.middle),
@@ -99,7 +99,7 @@ def modules(seen: "Theory") -> Iterator[Module]:
 
 
 def norm_modules(norm: Norm, x: Tensor) -> Iterator[Module]:
-    """Yield a norm as it is, and a layer norm also as the source has it."""
+    """Yield a norm as it is, and a layer norm also in the source's form."""
     form = condition_numbers.norm(x, norm)
     if norm.kind == "rms":
         two = torch.full_like(form, 2.0)
@@ -115,7 +115,7 @@ def norm_modules(norm: Norm, x: Tensor) -> Iterator[Module]:
 
 
 def attention_modules(parts: Attention, x: Tensor) -> Iterator[Module]:
-    """Yield scores and softmax of the first head, all of attention, and rotary positions."""
+    """Yield the scores and softmax of the first head, all of attention, and rotary positions."""
     row = parts.scores(x, 0)[-1]
     yield Module(
         name="scores",
@@ -152,9 +152,10 @@ def attention_modules(parts: Attention, x: Tensor) -> Iterator[Module]:
 
 
 def uniform(x: Tensor, parts: Attention) -> Tensor:
-    """Return 1 + 4 s max_h ||W_q|| ||W_k|| max_i ||x_i||^2, biases as one more column beside a 1.
+    """Return 1 + 4 s max_h ||W_q|| ||W_k|| max_i ||x_i||^2 of attention.
 
-    Lemma 3.14 with the norms of both factors, which rotary positions between them do not change.
+    Lemma 3.14 with the norms of both factors, which rotary positions between them do not change;
+    biases are one more column, beside a 1.
     """
     length, largest = x.square().sum(-1).max(), torch.zeros((), dtype=x.dtype)
     biased = parts.query_bias is not None or parts.key_bias is not None
@@ -167,7 +168,7 @@ def uniform(x: Tensor, parts: Attention) -> Tensor:
 
 
 def beside(matrix: Tensor, bias: Tensor | None) -> Tensor:
-    """Return a matrix with its bias as a last column."""
+    """Append a bias to its matrix as a last column."""
     return matrix if bias is None else torch.cat([matrix, bias[:, None]], 1)
 
 
@@ -219,9 +220,9 @@ def share(every: np.ndarray, above: int, below: int) -> np.ndarray:
 def medians(
     every: np.ndarray, above: int, below: int, seed: int
 ) -> dict[tuple[str, str], Interval]:
-    """Return the median quotient of each module of each model that has both.
+    """Return the median quotient of each module of each model that has both quantities.
 
-    Intervals hold together.
+    The intervals hold together.
     """
     found = share(every, above, below)
     there = {
@@ -255,7 +256,7 @@ def judge_never(every: np.ndarray) -> Verdict:
 
 
 def judge_norms(every: np.ndarray, seed: int) -> Verdict:
-    """Judge RMS norm has a condition of 2 at most, layer norm has none such."""
+    """Judge whether the condition of RMS norm is at most 2, and that of layer norm unbounded."""
     rms = maximum(every[:, :, ROWS.index("RMS norm"), EXACT])
     layer = every[:, :, ROWS.index("layer norm"), EXACT]
     usual = bootstrap(np.nanmax(layer, axis=1), _median, seed)
@@ -287,7 +288,7 @@ def judge_attained(every: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_loose(every: np.ndarray, seed: int) -> Verdict:
-    """Judge what the uniform form of attention is worth behind a norm."""
+    """Judge how loose the uniform form of attention is behind a norm."""
     row = ROWS.index("attention")
     found = {
         model: bootstrap(one, _median, seed, comparisons=len(builtin.NAMES))
@@ -306,7 +307,7 @@ def judge_loose(every: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_usual(every: np.ndarray, seed: int) -> Verdict:
-    """Judge what random perturbations do."""
+    """Judge how much random perturbations are enlarged."""
     found = medians(every, TYPICAL, FORM, seed)
     best, least = (choose(found, key=lambda key: found[key].value) for choose in (max, min))
     inner = {key: one for key, one in found.items() if key[1] in ("perceptron", "SwiGLU")}

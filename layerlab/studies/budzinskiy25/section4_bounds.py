@@ -61,7 +61,7 @@ SMALL = 1e-9
 
 
 def one(draw: Draw, model: str) -> dict[str, Tensor]:
-    """Return one batch: for each passage one block, all its modules, rounded and at the worst."""
+    """Return the errors and bounds of all modules of a drawn block, for each passage of a batch."""
     modules = list(modules_of_blocks(draw, model))
     with torch.no_grad():
         observed = torch.stack([largest_shares(module) for module in modules], 1)
@@ -74,7 +74,7 @@ def one(draw: Draw, model: str) -> dict[str, Tensor]:
 
 
 def modules_of_blocks(draw: Draw, model: str) -> list[Rounded]:
-    """Return the modules of `ROWS` on what drawn blocks of a model read and weigh."""
+    """Return the modules of `ROWS` on the inputs and weights of drawn blocks of a model."""
     subject = patient(model)
     assert not isinstance(subject.stack, str), subject.stack
     ids = excerpts(draw, model, TOKENS)
@@ -118,17 +118,17 @@ def largest_shares(module: Rounded) -> Tensor:
 
 
 def size(module: Rounded) -> Tensor:
-    """Return the bound on the largest relative error of the last row in units of u, draw."""
+    """Return each draw's bound on the largest relative error of the last row, in units of u."""
     return relative(module.limit, module.run(Exact()))[:, -1]
 
 
 def beyond(module: Rounded, columns: tuple[int, ...]) -> Tensor:
-    """Return the worst that roundings can do over its bound, the larger of some entries, draw."""
+    """Return each draw's worst rounding error over its bound, the largest of some entries."""
     return (worst(module.run, columns) / module.limit[:, -1, list(columns)]).amax(1)
 
 
 def adversaries() -> dict[str, float]:
-    """Return the same for inputs in which every sum carries all in its first term."""
+    """Return the worst error over its bound where each sum's first term carries all of it."""
     found = {}
     for module in hostile():
         last = range(module.limit.shape[-1])
@@ -238,7 +238,7 @@ def _exceeded(row: str, worsts: np.ndarray, hostile_: dict[str, float]) -> tuple
 
 
 def judge_unshifted(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
-    """Judge (t + 2) u of the unshifted softmax on the one that code computes."""
+    """Judge the bound (t + 2) u of the unshifted softmax on the softmax that code computes."""
     found, made = _exceeded("Lemma 4.19, unshifted", worsts, hostile_)
     return Verdict(
         claim="The bound (t + 2) u of the softmax also holds where the largest score is taken away "
@@ -252,7 +252,7 @@ def judge_unshifted(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
 
 
 def judge_ranged(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
-    """Judge Lemma 4.21 as derived for the unshifted softmax."""
+    """Judge Lemma 4.21 in the form derived for the unshifted softmax."""
     found, made = _exceeded("Lemma 4.21, without range", worsts, hostile_)
     return Verdict(
         claim="The bound on attention holds without the range of the scores.",
@@ -282,7 +282,7 @@ def judge_lowered(hostile_: dict[str, float]) -> Verdict:
 
 
 def judge_near(observed: np.ndarray, seed: int) -> Verdict:
-    """Judge how much of a bound is used by rounding as it happens."""
+    """Judge how much of a bound rounding uses in practice."""
     found = {
         row: bootstrap(observed[:, :, index, 0].max(1), lambda draws: float(np.median(draws)), seed)
         for index, row in enumerate(ROWS)
@@ -302,7 +302,7 @@ def judge_near(observed: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_speaking(sizes: np.ndarray) -> Verdict:
-    """Judge where a bound on the relative error is 1 or more: it says nothing there."""
+    """Judge how often a bound on the relative error is 1 or more, and so says nothing."""
     words, empty = [], 0.0
     for format, digits in FORMATS.items():
         shares = {
@@ -323,7 +323,7 @@ def judge_speaking(sizes: np.ndarray) -> Verdict:
 
 
 def plot(observed: np.ndarray, worsts: np.ndarray, seed: int) -> Picture:
-    """Plot what is used of each bound."""
+    """Plot how much of each bound is used."""
 
     def median(values: np.ndarray) -> Interval:
         return bootstrap(values, lambda draws: float(np.median(draws)), seed)

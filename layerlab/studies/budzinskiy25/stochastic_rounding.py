@@ -28,7 +28,7 @@ STANDARD_ERRORS = 3.0
 
 
 def errors_of_sums(draw: Draw, mode: str, digits: int) -> dict[str, Tensor]:
-    """Return one batch: signed relative errors of sums of products of positive numbers."""
+    """Return, for one batch, signed relative errors of sums of positive products."""
     strict = Strict(digits, mode, draw.generator, carrier=torch.float64)
     x, y = (strict.take(draw.uniform(1, max(LENGTHS))) for _ in range(2))
     exact = (x * y).cumsum(-1)
@@ -43,7 +43,7 @@ def errors_of_sums(draw: Draw, mode: str, digits: int) -> dict[str, Tensor]:
 
 
 def repeat(draw: Draw, mode: str, digits: int, norm: str) -> dict[str, Tensor]:
-    """One batch: the error of one block, and that of its mean over repeats on the same numbers."""
+    """Return, for one batch, the error of one block, and of its mean over repeats."""
     strict = Strict(digits, mode, draw.generator, carrier=torch.float64)
     x, exact = strict.take(ENSEMBLE.start(draw)), Exact()
     weights = ENSEMBLE.weights(draw).taken(strict)
@@ -92,13 +92,13 @@ def run(work: StudyContext) -> Outcome:
 
 
 def bounds(terms: int, digits: int) -> dict[str, float]:
-    """Return bounds on the relative error of a sum of positive products.
+    """Return both bounds on the relative error of a sum of positive products.
 
-    To nearest (1 + u)^n - 1 with u = 2^-t. Stochastic, with probability 1 - CHANCE,
+    To nearest it is (1 + u)^n - 1 with u = 2^-t. Stochastic, with probability 1 - CHANCE, it is
     sqrt(((1 + u^2)^n - 1) / CHANCE): each factor 1 + delta has the mean 1 given those before it.
-    Its two values are 2u apart at most, and chosen with p and 1 - p, so that its variance is
-    p (1 - p) (2u)^2 <= u^2, that of the product of n at most (1 + u^2)^n - 1, and Chebyshev's
-    inequality gives the rest.
+    Its two values are 2u apart at most, and chosen with p and 1 - p, so that its variance is p (1 -
+    p) (2u)^2 <= u^2, that of the product of n at most (1 + u^2)^n - 1, and Chebyshev's inequality
+    gives the rest.
     """
     unit = 2.0**-digits
     return {
@@ -108,7 +108,7 @@ def bounds(terms: int, digits: int) -> dict[str, float]:
 
 
 def judge_shorter(signed: dict[str, np.ndarray], digits: int, seed: int) -> Verdict:
-    """How the error grows with the number of terms, and whether the bound holds and is tighter."""
+    """Judge the error's growth with the number of terms, and whether the bound is tighter."""
     lengths = np.log(LENGTHS)
 
     def power(draws: np.ndarray) -> float:
@@ -159,7 +159,7 @@ def judge_unbiased(signed: dict[str, np.ndarray]) -> Verdict:
 
 
 def judge_averaged(blocks: dict[str, dict[str, np.ndarray]], seed: int) -> Verdict:
-    """Judge whether one block is more accurate under stochastic rounding, where sums are short."""
+    """Judge whether stochastic rounding makes one block, whose sums are short, more accurate."""
     pair = np.stack([blocks[mode]["single"] for mode in ("stochastic", "nearest")], 1)
 
     def ratio(draws: np.ndarray) -> float:
@@ -184,7 +184,7 @@ def judge_averaged(blocks: dict[str, dict[str, np.ndarray]], seed: int) -> Verdi
 
 
 def drawn(signed: dict[str, np.ndarray], digits: int) -> Any:
-    """Return mean error over the number of terms, with both bounds."""
+    """Plot the mean error over the number of terms, with both bounds."""
     lines = [
         Curve(
             name=mode,

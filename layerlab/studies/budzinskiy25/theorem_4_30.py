@@ -36,7 +36,7 @@ CLOSE = 1e3
 
 
 def theory_of_block(weights: Weights, draw: int) -> Block:
-    """Return one draw of the source's block, as the theory has it."""
+    """Return one draw of the source's block in the theory's terms."""
     norm = Norm(kind="rms")
     return Block(
         attention_norm=norm,
@@ -54,7 +54,7 @@ def theory_of_block(weights: Weights, draw: int) -> Block:
 
 
 def one(draw: Draw, digits: int) -> dict[str, Tensor]:
-    """Return one batch: the largest relative error and both bounds, draw x layer x column."""
+    """Return the largest relative error and both bounds, draw x layer x column, for one batch."""
     # Late: what bounds whole blocks is only computed here.
     from layerlab.numerics.theory import depth_bounds
 
@@ -79,7 +79,7 @@ def one(draw: Draw, digits: int) -> dict[str, Tensor]:
 
 
 def errors_of_trained(draw: Draw) -> dict[str, Tensor]:
-    """Return one batch: the theorem in bf16 behind each block of a trained model, draw x layer."""
+    """Return the bf16 errors behind each block of a trained model, for one batch."""
     from layerlab.numerics.theory import depth_bounds
 
     subject = patient(MODEL)
@@ -144,7 +144,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def judge_never(found: dict[str, np.ndarray]) -> Verdict:
-    """Judge whether an error passes the theorem."""
+    """Judge whether any error exceeds the theorem's bound."""
     most = {
         name: maximum(every[..., OBSERVED] / every[..., RECURSION]) for name, every in found.items()
     }
@@ -165,7 +165,7 @@ TELLS = "The bound of Theorem 4.30 tells the size of the error within a thousand
 
 
 def judge_size(found: dict[str, np.ndarray], column: int, claim: str, seed: int) -> Verdict:
-    """Judge how far above the error the bound is after the last layer."""
+    """Judge how far the bound lies above the error after the last layer."""
 
     def above(every: np.ndarray) -> Interval:
         logs = np.log10(every[:, -1, column] / every[:, -1, OBSERVED])
@@ -209,7 +209,7 @@ def judge_speaking(model: dict[str, np.ndarray], seed: int) -> Verdict:
 
 
 def plot(found: dict[str, np.ndarray], name: str) -> Picture:
-    """Plot error and bounds by layer."""
+    """Plot the error and the bounds by layer."""
     every = found[name]
     lines = []
     for column, label in enumerate(COLUMNS):

@@ -15,7 +15,7 @@ FOUND = {f"{PACKAGE}.variants.registry": "variants"}
 
 
 def fingerprint(module: str) -> str:
-    """Return a hash of a file of the package and of all that it imports, wherever in the file.
+    """Return a hash of a file of the package and of every file that it imports.
 
     A change of another study, or of a page, leaves what is kept of this one as good as it was.
     """
@@ -45,7 +45,7 @@ def _import(file: Path) -> tuple[Path, ...]:
 
 
 def _files(name: str) -> Iterator[Path]:
-    """Yield the file of a module of the package; of anything else, and of what only shows, none."""
+    """Yield the file of a module of the package, unless the module only displays."""
     parts = name.split(".")
     if parts[0] != PACKAGE or len(parts) < 2 or parts[1] in SHOWN:
         return

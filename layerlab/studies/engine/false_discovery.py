@@ -9,7 +9,7 @@ from typing import Any
 
 
 def chance(claim: Mapping[str, Any]) -> float | None:
-    """P of a claim of a comparison by itself: as said by chance, or, where it fails, otherwise.
+    """Return the p-value of a comparison's claim, or, where the claim fails, of the failure.
 
     What fails does so by the surest of its pairs, so its p is that pair's times their number.
     """
@@ -21,7 +21,7 @@ def chance(claim: Mapping[str, Any]) -> float | None:
 def rates(chances: Sequence[float | None]) -> list[float | None]:
     """Return the false-discovery rate at which each test is just a discovery.
 
-    None where nothing tested.
+    None where nothing was tested.
 
     Source: Benjamini and Hochberg, J. R. Statist. Soc. B 57 (1995) 289. Tests that share a
     baseline depend on one another positively, under which the rate still holds.
@@ -39,5 +39,5 @@ def rates(chances: Sequence[float | None]) -> list[float | None]:
 
 
 def format_rate(rate: float | None) -> str:
-    """For a table: two digits, or a dash where there is none."""
+    """Format a rate for a table: two digits, or a dash where there is none."""
     return "-" if rate is None else f"{rate:.2g}"

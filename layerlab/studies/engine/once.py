@@ -10,7 +10,7 @@ Made = TypeVar("Made")
 
 
 def once(make: Callable[Given, Made]) -> Callable[Given, Made]:
-    """A function that makes each thing once, also where threads ask for it at the same time."""
+    """Make a function compute each result once, even if several threads ask at the same time."""
     kept = cast(Callable[Given, Made], cache(make))
     alone = RLock()
 

@@ -44,7 +44,7 @@ class Gap:
 
 
 def gaps(name: str, title: str, drawn: Sequence[Gap], *, x: str) -> Picture:
-    """Return differences one below the other, each with its interval, and a line at none."""
+    """Draw differences one below the other, each with its interval, and a line at zero."""
     data = {
         "type": "scatter",
         "mode": "markers",
@@ -66,7 +66,7 @@ def gaps(name: str, title: str, drawn: Sequence[Gap], *, x: str) -> Picture:
 def curves(
     name: str, title: str, drawn: Sequence[Curve], *, x: str, y: str, log: str = "y"
 ) -> Picture:
-    """Return lines over one quantity.
+    """Draw lines over one quantity.
 
     `log` names the axes that are logarithmic: "y", "xy" or "".
     """
@@ -87,7 +87,7 @@ def histogram(
     marks: Mapping[str, float],
     x: str,
 ) -> Picture:
-    """Return histograms over a logarithmic axis, each with a vertical line at its mark."""
+    """Draw histograms over a logarithmic axis, each with a vertical line at its mark."""
     data: list[dict[str, Any]] = []
     shapes = []
     for index, (label, (middles, counts)) in enumerate(bars.items()):
@@ -123,7 +123,7 @@ def histogram(
 def plane(
     name: str, title: str, outlines: Sequence[Curve], points: Sequence[Curve], *, x: str, y: str
 ) -> Picture:
-    """Return outlines and clouds of points in a plane, with one unit for both axes."""
+    """Draw outlines and clouds of points in a plane, with one unit for both axes."""
     data = [trace for outline in outlines for trace in _traces(outline)]
     for cloud in points:
         colour = COLOURS[cloud.kind % len(COLOURS)]
@@ -147,7 +147,7 @@ def plane(
 
 
 def style(number: int) -> str:
-    """Return how a line is drawn, where there are more of them than colours."""
+    """Return the dash of a line, where there are more lines than colours."""
     return ("solid", "dash", "dot", "dashdot")[number // len(COLOURS) % 4]
 
 
@@ -159,7 +159,10 @@ def crosses(
     x: str,
     y: str,
 ) -> Picture:
-    """Pairs of differences as points with both intervals, named by the first, and lines at none."""
+    """Draw pairs of differences as points with both intervals, and lines at zero.
+
+    Each point is named by the first of its pair.
+    """
     data = []
     for kind, (label, points) in enumerate(drawn.items()):
         colour = COLOURS[kind % len(COLOURS)]
@@ -191,7 +194,7 @@ def crosses(
 
 
 def fade(colour: str, alpha: float = 0.16) -> str:
-    """Return a colour that lets others through."""
+    """Return a translucent version of a colour."""
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
     return f"rgba({red},{green},{blue},{alpha})"
 
@@ -259,7 +262,7 @@ def _layout(axes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def heat(name: str, title: str, panels: Sequence[Mapping[str, Any]], **axes: str) -> Picture:
-    """Return matrices side by side, the first row at the top; light is little."""
+    """Draw matrices side by side, the first row at the top; light means little."""
     layout = dict(curves(name, title, [], x=axes["x"], y=axes["y"], log="").layout)
     layout |= {
         "hovermode": "closest",

@@ -60,27 +60,27 @@ class StudyResult:
 
     @property
     def verdict(self) -> str:
-        """Whether the claim holds, is right by less than was asked, fails, or is not decided."""
+        """Return the word of the claim: whether it holds, fails, or is not decided."""
         return str(self._content["verdicts"][0]["word"])
 
     @property
     def number(self) -> float:
-        """The number that decides the claim."""
+        """Return the number that decides the claim."""
         return float(self._content["verdicts"][0]["number"])
 
     @property
     def verdicts(self) -> list[dict[str, Any]]:
-        """Every claim that was judged, as `Verdict` has it; the study's own first."""
+        """Return every claim that was judged, as `Verdict` has it; the study's own first."""
         return copy.deepcopy(self._content["verdicts"])
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What it was run with: draws, seed and options."""
+        """Return what the study was run with: draws, seed and options."""
         return copy.deepcopy(self._content["settings"])
 
     @property
     def frames(self) -> dict[str, pd.DataFrame]:
-        """Every table by name."""
+        """Return every table by name."""
         return {name: frame.copy() for name, frame in self._frames.items()}
 
     def frame(self, name: str | None = None) -> pd.DataFrame:
@@ -139,7 +139,7 @@ class StudyResult:
         return self.folder
 
     def translate(self, lang: str) -> None:
-        """Write the page in its folder again, if it is gone or in another language.
+        """Write the page in its folder again, if it is missing or in another language.
 
         Raises:
             UserError: there is no page in this language, or it cannot be written.
@@ -185,7 +185,7 @@ def load_record(folder: Path) -> StudyResult | None:
 
 
 def _describe(verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Describe the sentence of a verdict with its place, and on what it was judged."""
+    """Yield the sentence of a verdict with its place, then what it was judged on."""
     place = verdict.get("source")
     yield f"{verdict['said']} ({place})" if place else str(verdict["said"])
     judged = [verdict.get("scale"), verdict.get("unit"), LOOKED if verdict.get("looked") else ""]

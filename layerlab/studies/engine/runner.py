@@ -62,17 +62,17 @@ class StudyRequest:
 
     @property
     def code(self) -> str:
-        """A hash of the code that the numbers come from."""
+        """Return a hash of the code that the numbers come from."""
         return fingerprint(self.study.run.__module__)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that the numbers depend on, besides the code."""
+        """Return all that the numbers depend on besides the code."""
         return {"draws": self.draws, "seed": self.seed, **self.options}
 
     @property
     def key(self) -> str:
-        """The name of these settings under this code, beside the runs that are there.
+        """Return the key of these settings under this code, beside the existing runs.
 
         The mode is a part of it: what was judged without training does not stand for training.
         """
@@ -81,7 +81,7 @@ class StudyRequest:
 
     @property
     def command(self) -> str:
-        """What to type for these numbers, after the program's name."""
+        """Return what to type for these numbers after the program's name."""
         mode = self.study.fast if self.fast else {}
         usual = {"draws": self.study.draws, "seed": 0, **self.study.options, **mode}
         words = ["layerlab", "study", self.study.name, *["--fast"] * self.fast]
@@ -95,14 +95,14 @@ class StudyRequest:
 
     @property
     def sittings(self) -> Path | None:
-        """Where it stands how long the batches took that are kept, however many are asked for."""
+        """Return the file that keeps the time of all finished batches, however many they are."""
         settings = {"seed": self.seed, **self.options}
         name = digest([self.study.name, settings, self.code])
         return None if self.store is None else self.store / f"{name}.json"
 
     @property
     def store(self) -> Path | None:
-        """Where finished batches lie until the result is written: a hidden neighbour of it."""
+        """Return the folder of finished batches, a hidden neighbour of the result."""
         if self.out is None:
             return None
         place = self.out.resolve()

@@ -38,14 +38,14 @@ class Draw:
     generator: torch.Generator
 
     def normal(self, *shape: int, mean: float = 0.0, deviation: float = 1.0) -> Tensor:
-        """Return Float64 numbers of a normal distribution, a set per draw."""
+        """Draw float64 numbers from a normal distribution, one set per draw."""
         drawn = torch.randn(
             self.count, *shape, generator=self.generator, dtype=torch.float64, device="cpu"
         )
         return drawn.mul_(deviation).add_(mean)
 
     def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
-        """Return Float64 numbers between two, a set per draw."""
+        """Draw float64 numbers uniformly between two ends, one set per draw."""
         drawn = torch.rand(
             self.count, *shape, generator=self.generator, dtype=torch.float64, device="cpu"
         )
@@ -151,7 +151,7 @@ def cores() -> int:
 def _compute(
     one: Callable[[tuple[int, int]], Arrays], jobs: Sequence[tuple[int, int]], threads: int
 ) -> Iterator[tuple[tuple[int, int], Arrays]]:
-    """Compute results as they come.
+    """Yield the results of the jobs as they come.
 
     An interruption waits for the batches under way, and no more.
     """
@@ -172,7 +172,7 @@ def _join(parts: Sequence[Arrays]) -> Arrays:
 
 
 def _read(file: Path) -> Arrays | None:
-    """Read what an earlier run stored, or None; a file that was cut off counts as nothing."""
+    """Read what an earlier run stored, or None; a truncated file counts as nothing."""
     try:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
@@ -181,7 +181,7 @@ def _read(file: Path) -> Arrays | None:
 
 
 def _write(file: Path, arrays: Arrays) -> None:
-    """Under another name first, so that no half of a batch is ever found."""
+    """Write under another name first, so that no half of a batch is ever found."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{uuid4().hex[:8]}.partial")
     try:

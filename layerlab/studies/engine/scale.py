@@ -15,7 +15,7 @@ _UNITS = {"k": 1e3, "M": 1e6, "B": 1e9}
 
 
 def models(parameters: Sequence[int], tokens: Sequence[int]) -> str:
-    """Return trained models in words; several sizes or lengths are said as a range.
+    """Describe trained models in words; several sizes or lengths become a range.
 
     Example:
         >>> models([1_410_688, 1_411_072], [1_228_800])
@@ -26,7 +26,7 @@ def models(parameters: Sequence[int], tokens: Sequence[int]) -> str:
 
 
 def comparison_scale(content: Mapping[str, Any], arms: Sequence[str]) -> str:
-    """Return the scale of some arms of a comparison; nothing where none of their runs is finished.
+    """Describe the scale of some arms of a comparison; empty without a finished run.
 
     Args:
         content: of `comparison.json`.
@@ -38,7 +38,7 @@ def comparison_scale(content: Mapping[str, Any], arms: Sequence[str]) -> str:
 
 
 def random_networks(layers: int | str, width: int | str) -> str:
-    """Return networks as they are drawn; an option of the study in braces stands for its value."""
+    """Describe random networks; an option of the study in braces stands for its value."""
     if layers == 1:
         return f"single random layers of width {width}"
     return f"random networks of up to {layers} layers, width {width}"
@@ -47,7 +47,7 @@ def random_networks(layers: int | str, width: int | str) -> str:
 def with_scale(
     verdict: Mapping[str, Any], content: Mapping[str, Any], study: Study
 ) -> dict[str, Any]:
-    """Return a verdict with its unit and its scale: what it leaves out is that of its study.
+    """Complete a verdict with its unit and its scale, by default those of its study.
 
     Args:
         content: of `study.json`: settings, unit and, where models were trained, their scale.
@@ -65,7 +65,7 @@ def with_scale(
 
 
 def trained_scale(scale: str) -> str:
-    """Return parameters and tokens, where a verdict is on trained models alone; else nothing.
+    """Return parameters and tokens, if a verdict is on trained models alone; else nothing.
 
     Example:
         >>> trained_scale("built-in models: 0.45 M parameters, 7.4 M tokens")
@@ -76,7 +76,7 @@ def trained_scale(scale: str) -> str:
 
 
 def length(scale: str) -> float:
-    """Return most tokens of training that a scale names; 0 where nothing was trained."""
+    """Return the most tokens of training that a scale names; 0 where nothing was trained."""
     found = _TRAINED.fullmatch(scale)
     if found is None:
         return 0.0
@@ -92,7 +92,7 @@ def _range(values: Sequence[int]) -> str:
 
 
 def short(value: int) -> str:
-    """Return two digits and a unit, three from a hundred on."""
+    """Format a number with two digits and a unit, with three from a hundred on."""
     unit = "B" if value >= _UNITS["B"] else "M" if value >= _UNITS["M"] / 10 else "k"
     number = value / _UNITS[unit]
     return f"{number:.{3 if number >= 100 else 2}g} {unit}"

@@ -49,7 +49,7 @@ class Line:
 
 
 def line(x: Points, y: Points) -> Line:
-    """Return the least-squares line through points; those that are not finite are left out."""
+    """Fit the least-squares line through points; points that are not finite are left out."""
     across, up = np.asarray(x, float), np.asarray(y, float)
     kept = np.isfinite(across) & np.isfinite(up)
     across, up = across[kept], up[kept]
@@ -60,12 +60,12 @@ def line(x: Points, y: Points) -> Line:
 
 
 def mean(values: Table) -> Table:
-    """Mean over the draws, the first axis."""
+    """Return the mean over the draws, the first axis."""
     return values.mean(0)
 
 
 def median(values: Table) -> Table:
-    """Return median over the draws, the first axis."""
+    """Return the median over the draws, the first axis."""
     return np.median(values, axis=0)
 
 
@@ -76,7 +76,7 @@ def bootstrap(
     rounds: int = ROUNDS,
     comparisons: int = 1,
 ) -> Interval:
-    """Return a number made of draws (the first axis), with its interval.
+    """Return a statistic of draws (the first axis) with its bootstrap interval.
 
     Args:
         comparisons: intervals that are to be right together (Bonferroni): each is wider for it,
@@ -91,9 +91,9 @@ def bootstrap(
 
 
 def maximum(values: Table) -> Interval:
-    """Return the largest of some numbers, NaN left out, as it is.
+    """Return the largest of some numbers, ignoring NaN, without an interval.
 
-    See above why without an interval.
+    The top of this module says why.
     """
     most = float(np.nanmax(values))
     return Interval(most, most, most)
@@ -115,7 +115,9 @@ def mean_of_groups(values: Table, number: Callable[[Table], float], groups: int)
 
 
 def resting(values: Table) -> float:
-    """On how many draws a mean rests: (sum x)^2 / sum x^2, which is all of them where they agree.
+    """Return the effective number of draws that a mean rests on, (sum x)^2 / sum x^2.
+
+    That is all of them where they agree.
 
     Example:
         >>> resting(np.array([1.0, 1.0, 1.0, 1.0])), round(resting(np.array([1.0, 1.0, 1e6])), 3)
@@ -125,9 +127,9 @@ def resting(values: Table) -> float:
 
 
 def summary(values: Table, labels: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one row: how a quantity is distributed over draws.
+    """Return a row on how a quantity is distributed over the draws.
 
-    Infinite ones count for the quantiles.
+    Infinite values count for the quantiles.
     """
     finite = np.isfinite(values)
     low, middle, high = np.percentile(values, [5, 50, 95], method="nearest")
@@ -144,12 +146,12 @@ def summary(values: Table, labels: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return rows as a frame."""
+    """Return the rows as a frame."""
     return pd.DataFrame([dict(row) for row in rows])
 
 
 def bins(values: Table, count: int = 40) -> tuple[list[float], list[int]]:
-    """A histogram of the decimal logarithm: the middles of the bins, and how many are in each."""
+    """Return a histogram of the decimal logarithm: the middles and counts of its bins."""
     logs = np.log10(values[np.isfinite(values) & (values > 0)])
     if not len(logs):
         return [], []

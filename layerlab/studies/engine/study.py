@@ -77,7 +77,7 @@ class Outcome:
 
 
 def claimant(source: str) -> str:
-    """Return whose claim it is: a key of docs/sources.md, or Own.
+    """Return the author of a claim: a key of docs/sources.md, or Own.
 
     Example:
         >>> claimant("pangu23, Table 4"), claimant("Own, after dong21, section 3")
@@ -87,7 +87,7 @@ def claimant(source: str) -> str:
 
 
 def nothing(runs: Path) -> None:
-    """What a study reads of earlier trainings: most read nothing."""
+    """Read nothing of earlier trainings, as most studies do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,11 +127,11 @@ class Study:
 
     @property
     def key(self) -> str:
-        """Of its source in docs/sources.md, or Own."""
+        """Return the key of the study's source in docs/sources.md, or Own."""
         return claimant(self.source)
 
     def settled(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options with what was given.
+        """Return the options, updated with the given values.
 
         Raises:
             UserError: an unknown option, or a value that it does not take.

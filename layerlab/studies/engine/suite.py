@@ -37,7 +37,7 @@ class Part:
 
     @property
     def verdicts(self) -> list[dict[str, Any]]:
-        """Every claim that was judged."""
+        """Return every claim that was judged."""
         return [] if self.record is None else self.record.verdicts
 
 
@@ -54,7 +54,7 @@ class Suite:
 
     @property
     def failed(self) -> list[str]:
-        """Studies that came to no verdict."""
+        """Return the studies that came to no verdict."""
         return [part.name for part in self.parts if part.record is None]
 
     def summary(self) -> Group:
@@ -134,7 +134,7 @@ def _draw(record: StudyResult | None) -> dict[str, Any]:
 
 
 def _make(parts: Sequence[Part], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Make mode, time, machine and command of the page.
+    """Return the mode, time, machine and command for the page.
 
     What was finished before had its own threads.
     """

@@ -21,7 +21,7 @@ class Clock:
         self._start = time.perf_counter(), time.process_time()
 
     def spent(self) -> dict[str, float]:
-        """Return seconds of all sittings."""
+        """Return the seconds of all sittings."""
         start, processor = self._start
         return {
             "wall seconds": round(self._wall + time.perf_counter() - start, 1),
@@ -29,7 +29,7 @@ class Clock:
         }
 
     def keep(self) -> None:
-        """Leave what has been spent to the next sitting."""
+        """Save what has been spent for the next sitting."""
         if self._file is not None:
             files.write_file(self._file, json.dumps(self.spent()))
 

@@ -13,7 +13,7 @@ from layerlab.studies.engine.study import Word
 
 
 def above(found: Interval, asked: float, neutral: float | None = None) -> Word:
-    """Return whether a number is more than was asked for.
+    """Judge whether a number is more than was asked for.
 
     Args:
         neutral: where there is no effect, if the size that is asked for is the study's own; left
@@ -32,24 +32,24 @@ def above(found: Interval, asked: float, neutral: float | None = None) -> Word:
 
 
 def below(found: Interval, asked: float, neutral: float | None = None) -> Word:
-    """Return whether a number is less than was asked for; `above` with the signs turned."""
+    """Judge whether a number is less than was asked for, as `above` with the signs turned."""
     turned = Interval(-found.value, -found.high, -found.low)
     return above(turned, -asked, None if neutral is None else -neutral)
 
 
 def within(found: Interval, low: float, high: float) -> Word:
-    """Return whether a number lies between two, which are the claim's own."""
+    """Judge whether a number lies between two ends, which are the claim's own."""
     return each((above(found, low), below(found, high)))
 
 
 def each(words: Iterable[Word]) -> Word:
-    """Of a claim on several numbers at once: one that fails is enough against it."""
+    """Judge a claim on several numbers at once: one that fails is enough against it."""
     found = set(words)
     order: tuple[Word, ...] = ("fails", "not decided", "smaller than asked")
     return next((word for word in order if word in found), "holds")
 
 
 def combine(words: Iterable[Word]) -> Word:
-    """Of several readings of one claim, or repeats of one study: what all of them say."""
+    """Combine several readings of one claim, or repeats of one study: what all of them say."""
     found = set(words)
     return found.pop() if len(found) == 1 else "not decided"

@@ -36,7 +36,7 @@ ROUNDING = 1 + 1e-9
 
 
 def heads(draw: Draw, limit: float, kind: str) -> dict[str, Tensor]:
-    """Return one batch: the norm of a head's attention and both bounds, a head per draw."""
+    """Return the norm of a head's attention and both bounds, a head per draw, for one batch."""
     from layerlab.measures.quantities.querykey import prenorm_bound, printed_bound, score_bound
     from layerlab.measures.quantities.spectrum import spectrum
 
@@ -55,16 +55,17 @@ def heads(draw: Draw, limit: float, kind: str) -> dict[str, Tensor]:
 
 
 def random_heads(draw: Draw, limit: float) -> "tuple[Tensor, HeadWeights]":
-    """Return what a layer norm gives of random features, and heads with random weights."""
+    """Return random features behind a layer norm, and heads with random weights."""
     stream = torch.nn.functional.layer_norm(draw.normal(TOKENS, WIDTH), (WIDTH,))
     return stream, scale_weights(draw.normal(HEAD, WIDTH), draw.normal(HEAD, WIDTH), limit)
 
 
 def aimed_heads(draw: Draw, limit: float) -> "tuple[Tensor, HeadWeights]":
-    """Heads that give the first token all the weight they can: z_i = sqrt(d / 2) (s_i a + b).
+    """Return heads that give the first token all the weight they can.
 
-    Queries read b, which all tokens have, and keys read a, which the first token has with another
-    sign than the others. Both are orthogonal to 1, so a layer norm gives these features.
+    z_i = sqrt(d / 2) (s_i a + b): queries read b, which all tokens have, and keys read a, which the
+    first token has with another sign than the others. Both are orthogonal to 1, so a layer norm
+    gives these features.
     """
     free = draw.normal(WIDTH, 2)
     basis = torch.linalg.qr(free - free.mean(1, keepdim=True)).Q
@@ -77,7 +78,7 @@ def aimed_heads(draw: Draw, limit: float) -> "tuple[Tensor, HeadWeights]":
 
 
 def scale_weights(query: Tensor, key: Tensor, limit: float) -> "HeadWeights":
-    """Scale weights of heads behind a layer norm without gain and shift, with the given M."""
+    """Scale the weights of heads behind a layer norm without gain and shift to the given M."""
     from layerlab.observe.architecture.head_weights import HeadWeights
 
     norms = torch.linalg.matrix_norm(query, 2) * torch.linalg.matrix_norm(key, 2)
@@ -94,7 +95,7 @@ def scale_weights(query: Tensor, key: Tensor, limit: float) -> "HeadWeights":
 
 
 def attend(stream: Tensor, weights: "HeadWeights", *, causal: bool) -> "AttentionRecord":
-    """Return the attention of a head per draw on its own features."""
+    """Return the attention of one head per draw on its own features."""
     from layerlab.observe.tracing.attention_record import AttentionRecord
 
     assert weights.query is not None and weights.key is not None
@@ -109,7 +110,7 @@ def attend(stream: Tensor, weights: "HeadWeights", *, causal: bool) -> "Attentio
 
 
 def norms(draw: Draw, name: str) -> dict[str, Tensor]:
-    """One batch: norm and column bound of every head of a built-in model, passage by passage."""
+    """Return, for one batch, the norm and the column bound of every head of a built-in model."""
     from layerlab.measures.quantities.spectrum import spectrum
 
     found: dict[str, list[Tensor]] = {"norm": [], "column": []}
@@ -125,7 +126,7 @@ def norms(draw: Draw, name: str) -> dict[str, Tensor]:
 
 
 def limits(name: str) -> dict[str, np.ndarray]:
-    """Return m and both bounds of every head of a built-in model that stands behind a norm."""
+    """Return M and both bounds of every head of a built-in model that stands behind a norm."""
     from layerlab.measures.quantities.querykey import MEASURES
     from layerlab.measures.runner import readings
     from layerlab.studies.support.passages import tokens_of
@@ -186,7 +187,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def largest(found: Arrays, norm: str, bound: str) -> np.ndarray:
-    """Return norm over bound, draw by draw; above 1 the bound is false."""
+    """Return the norm over its bound, draw by draw; above 1 the bound is false."""
     return np.asarray(found[norm] / found[bound])
 
 
@@ -216,7 +217,7 @@ def judge_masked(found: Mapping[float, Arrays], seed: int) -> Verdict:
 
 
 def judge_scale(found: Mapping[float, Arrays], seed: int) -> Verdict:
-    """Judge the bound as printed without a mask, where its argument is right but for the scale."""
+    """Judge the printed bound without a mask, where its argument is right but for the scale."""
     limit, ratios = _worst(found, "unmasked", "printed")
     ratio = bootstrap(ratios, _median, seed)
     right = max(largest(one, "unmasked", "unmasked bound").max() for one in found.values())
@@ -231,7 +232,7 @@ def judge_scale(found: Mapping[float, Arrays], seed: int) -> Verdict:
 
 
 def judge_corrected(found: Mapping[str, Mapping[float, Arrays]], seed: int) -> Verdict:
-    """Judge the sum over rows of i keys."""
+    """Judge the corrected bound, which sums over rows of i keys."""
     ratios = {
         kind: np.stack([largest(one, "causal", "corrected") for one in by_limit.values()], 1)
         for kind, by_limit in found.items()
@@ -273,7 +274,7 @@ def judge_tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
 
 
 def judge_separates(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
-    """Judge post-norm attention reads a layer norm too, from its second layer on."""
+    """Judge whether the bound separates pre-norm from post-norm, which also reads a norm."""
     pre, post = (bounds[name]["prenorm_bound"] for name in PAIR)
     ratio = Interval(
         float(np.median(post) / np.median(pre)),
@@ -316,7 +317,7 @@ def judge_near_one(models: Mapping[str, Arrays], seed: int) -> Verdict:
 
 
 def plot(found: Mapping[float, Arrays]) -> Picture:
-    """Plot norms of random heads and the bounds, by M."""
+    """Plot the norms of random heads and the bounds, by M."""
     names = {
         "causal": "norm, causal mask",
         "unmasked": "norm, no mask",

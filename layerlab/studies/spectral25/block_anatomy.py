@@ -42,7 +42,7 @@ ENTERED = ("attention reads", "attention gives", "MLP reads", "MLP gives")
 
 
 def anatomy(draw: Draw, name: str) -> dict[str, Tensor]:
-    """Return one batch: what heads and sublayers of every layer do, passage by passage."""
+    """Return what the heads and sublayers of every layer do, for each passage of one batch."""
     found: dict[str, list[Tensor]] = {"heads": [], "norms": [], "residuals": []}
 
     def read(layer: Any) -> None:
@@ -91,7 +91,7 @@ def contributions(attended: Any, found: "HeadWeights") -> Tensor:
 
 
 def _heads(layer: Any, found: "HeadWeights") -> Tensor:
-    """Return head x quantity; `error` is of all heads together, and the same in each."""
+    """Return the quantities of each head; `error` is that of all heads together."""
     attended = layer.attention
     added = contributions(attended, found)
     bias = found.output_bias
@@ -110,7 +110,7 @@ def _heads(layer: Any, found: "HeadWeights") -> Tensor:
 
 
 def entropy(matrices: Tensor) -> Tensor:
-    """Return the entropy of each head's rows with enough keys, as a share of equal weights'."""
+    """Return the entropy of each head's rows with enough keys, over that of equal weights."""
     rows = matrices[:, KEYS - 1 :]
     found = -torch.xlogy(rows, rows).sum(-1)
     keys = torch.arange(KEYS, matrices.shape[1] + 1, dtype=rows.dtype)
@@ -118,7 +118,7 @@ def entropy(matrices: Tensor) -> Tensor:
 
 
 def apart(matrices: Tensor) -> Tensor:
-    """Return how much of its attention a head has elsewhere than another one, mean over the others.
+    """Return the share of its attention that a head has elsewhere, mean over the other heads.
 
     Half the sum of differences of two rows: 0 where they are equal, 1 where they share no key.
     """
@@ -128,7 +128,7 @@ def apart(matrices: Tensor) -> Tensor:
 
 
 def _norms(layer: Any) -> Tensor:
-    """Return root mean square over tokens of the length of the stream, and of what joins it."""
+    """Return the root mean square length, over tokens, of the stream and of what joins it."""
     parts = [layer.entered, *(_branch(layer, name) for name in SUBLAYERS[1:])]
     return torch.stack([part.double().square().sum(1).mean().sqrt() for part in parts])
 
@@ -178,7 +178,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def column(part: Arrays, name: str) -> np.ndarray:
-    """Return one quantity of heads: draw by layer by head."""
+    """Return one quantity of the heads, draw by layer by head."""
     return np.asarray(part["heads"][..., HEADS.index(name)])
 
 
@@ -187,7 +187,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def describe(found: Mapping[str, Interval]) -> str:
-    """Describe model by model."""
+    """Describe the number of each model, one after the other."""
     return ", ".join(f"{one} in {name}" for name, one in found.items())
 
 
@@ -206,7 +206,7 @@ def judge_summed(parts: Mapping[str, Arrays]) -> Verdict:
 
 
 def judge_elsewhere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
-    """Judge heads of a layer, two by two."""
+    """Judge whether the heads of a layer look at different keys, two by two."""
     found = {
         name: bootstrap(column(part, "apart"), _mean, seed, comparisons=len(parts))
         for name, part in parts.items()
@@ -222,7 +222,7 @@ def judge_elsewhere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
 
 
 def quotients(part: Arrays, read: str, given: str) -> np.ndarray:
-    """Return what a sublayer does to the share that differs: draw by layer."""
+    """Return a sublayer's effect on the share that differs between tokens, draw by layer."""
     values = part["residuals"]
     return np.asarray(values[..., ENTERED.index(given)] / values[..., ENTERED.index(read)])
 
@@ -245,7 +245,7 @@ def judge_closer(parts: Mapping[str, Arrays], seed: int) -> Verdict:
 
 
 def judge_further(parts: Mapping[str, Arrays], seed: int) -> Verdict:
-    """Judge what the MLP does to it."""
+    """Judge what the MLP does to the part that differs between tokens."""
     found = {
         name: bootstrap(quotients(part, *ENTERED[2:]), _mean, seed, comparisons=len(parts))
         for name, part in parts.items()
@@ -281,7 +281,7 @@ def judge_carried(parts: Mapping[str, Arrays], seed: int) -> Verdict:
 
 
 def rows(parts: Mapping[str, Arrays]) -> list[dict[str, Any]]:
-    """Return every head of every layer."""
+    """Return a row for every quantity of every head of every layer."""
     return [
         summary(values[:, layer, head], {"model": name, "layer": layer + 1, "head": head, **label})
         for name, part in parts.items()
@@ -293,7 +293,7 @@ def rows(parts: Mapping[str, Arrays]) -> list[dict[str, Any]]:
 
 
 def rows_of(parts: Mapping[str, Arrays]) -> list[dict[str, Any]]:
-    """Return lengths and residuals of every layer."""
+    """Return the rows on lengths and residuals of every layer."""
     kinds = (("norms", SUBLAYERS), ("residuals", ENTERED))
     return [
         summary(part[key][:, layer, place], {"model": name, "layer": layer + 1, "quantity": label})
@@ -305,7 +305,7 @@ def rows_of(parts: Mapping[str, Arrays]) -> list[dict[str, Any]]:
 
 
 def matrices(name: str) -> Picture:
-    """Return attention of all heads of one layer on the first sentence of the built-in text."""
+    """Draw the attention of all heads of one layer on the text's first sentence."""
     from layerlab.loading.token_text import token_strings
     from layerlab.report.figures.export import plain
 
@@ -337,7 +337,7 @@ def matrices(name: str) -> Picture:
 
 
 def by_head(part: Arrays, quantity: str, title: str) -> Picture:
-    """Return one quantity of every head, mean over passages."""
+    """Draw one quantity of every head, mean over passages."""
     values = column(part, quantity).mean(0)
     panel = {
         "x": [f"head {head}" for head in range(values.shape[1])],
@@ -349,7 +349,7 @@ def by_head(part: Arrays, quantity: str, title: str) -> Picture:
 
 
 def lengths(parts: Mapping[str, Arrays]) -> Picture:
-    """Return the lengths of the stream, and of what joins it."""
+    """Plot the lengths of the stream and of what joins it."""
     labels = ("stream before the block", "attention adds", "MLP adds")
     return _plot(
         parts,
@@ -361,7 +361,7 @@ def lengths(parts: Mapping[str, Arrays]) -> Picture:
 
 
 def residuals(parts: Mapping[str, Arrays]) -> Picture:
-    """Return what differs between tokens, before and behind each sublayer."""
+    """Plot what differs between tokens, before and behind each sublayer."""
     title = "Share of the features that differs between tokens (mean over passages)"
     return _plot(parts, "residuals", ENTERED, title, y="||JX|| / ||X||")
 

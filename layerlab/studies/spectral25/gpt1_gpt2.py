@@ -31,10 +31,10 @@ Parts = Mapping[tuple[str, str], Arrays]
 
 
 def norms(draw: Draw, name: str, texts: str) -> dict[str, Tensor]:
-    """One batch: mean norm over heads by layer, of each text's own tokens and as the script has it.
+    """Return, for one batch, the mean norm over heads by layer, of texts alone and padded.
 
-    The script pads every text to the longest, hands the mask to the model, and takes the norm of
-    the whole padded matrix, rows of padding included.
+    The source's script pads every text to the longest, hands the mask to the model, and takes the
+    norm of the whole padded matrix, rows of padding included.
     """
     from layerlab.measures.quantities.spectrum import uniform_norm
 
@@ -57,7 +57,7 @@ def _norm(attention: Tensor) -> Tensor:
 
 @once
 def eager(name: str) -> Any:
-    """Return a model whose attention gives its matrices, as the script loads it."""
+    """Load a model whose attention returns its matrices, as the script does."""
     # Late: the list of studies needs no transformers.
     from layerlab.loading.model import subject
 
@@ -67,7 +67,7 @@ def eager(name: str) -> Any:
 
 
 def matrices(name: str, ids: Tensor, lengths: Tensor) -> list[Tensor]:
-    """The attention of every layer on texts that are padded at their end, as the script has it.
+    """Return the attention of every layer on texts padded at their end, as the script has it.
 
     A causal mask keeps padding from the rows of the text, which are what they are without it.
     """
@@ -125,16 +125,16 @@ def run(work: StudyContext) -> Outcome:
 
 
 def name_models(options: Mapping[str, Any]) -> str:
-    """Name models that a user gave, with their parameters.
+    """Describe the models that a user gave, with their parameters.
 
-    What they were trained on they do not say.
+    They do not say what they were trained on.
     """
     sizes = {name: eager(options[role]).num_parameters() for name, role in NAMED.items()}
     return " and ".join(f"{options[NAMED[name]]} of {short(size)}" for name, size in sizes.items())
 
 
 def pair(options: Mapping[str, Any]) -> str:
-    """Return which models these are, and what differs between them."""
+    """Describe which models these are, and what differs between them."""
     if all(options[NAMED[name]] == name for name in NAMED):
         return (
             "The pair is two built-in models of 8 layers and 4 heads, trained on the same batches "
@@ -151,7 +151,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def _gaps(parts: Parts, texts: str, quantity: str = "own") -> np.ndarray:
-    """Return post-norm less pre-norm, text by text and layer by layer."""
+    """Return the norms of post-norm less those of pre-norm, by text and layer."""
     post, pre = (parts[name, texts][quantity] for name in ("post-norm", "pre-norm"))
     return np.asarray(post - pre)
 
@@ -181,7 +181,7 @@ def judge_placement(parts: Parts, seed: int) -> Verdict:
 
 
 def judge_padding(parts: Parts, seed: int) -> Verdict:
-    """Judge the padded matrix against the text's own."""
+    """Judge the norm of the padded matrix against that of the text alone."""
     excess = {
         case: bootstrap(
             (found["padded"] - found["own"]).mean(1), _mean, seed, comparisons=len(parts)
@@ -205,7 +205,7 @@ def judge_padding(parts: Parts, seed: int) -> Verdict:
 
 
 def growth(found: Mapping[str, Arrays]) -> np.ndarray:
-    """Return long less short, and the same of uniform attention, in logarithms of the mean norm."""
+    """Return the log growth of the norm from short to long texts, beside uniform attention's."""
     texts = zip(found["long"]["own"].mean(1), found["short"]["own"].mean(1), strict=True)
     flat = zip(found["long"]["uniform"], found["short"]["uniform"], strict=True)
     return np.array([[*own, *uniform] for own, uniform in zip(texts, flat, strict=True)])
@@ -217,7 +217,7 @@ def _explain(table_of: np.ndarray) -> float:
 
 
 def judge_length(parts: Parts, seed: int) -> Verdict:
-    """Judge how much of the growth with length uniform attention shows, which knows no text."""
+    """Judge how much of the growth with length uniform attention, blind to text, shows too."""
     told, shares, ratios = [], [], []
     for name in NAMED:
         both = growth({texts: parts[name, texts] for texts in LENGTHS})
@@ -240,7 +240,7 @@ def judge_length(parts: Parts, seed: int) -> Verdict:
 
 
 def judge_larger(parts: Parts, seed: int) -> Verdict:
-    """Judge placement against length, in the same unit."""
+    """Judge the effect of placement against that of length, in the same unit."""
     place = np.abs(_gaps(parts, "long").mean(1).mean())
     pre = {texts: parts["pre-norm", texts]["own"].mean(1) for texts in LENGTHS}
     both = np.stack([_gaps(parts, "long").mean(1), pre["long"] - pre["short"]], 1)
@@ -256,7 +256,7 @@ def judge_larger(parts: Parts, seed: int) -> Verdict:
 
 
 def plot(parts: Parts, texts: str) -> Picture:
-    """Plot norms by layer, own tokens and padded, of both models."""
+    """Plot the norms by layer, padded and not, of both models."""
     lines = []
     for kind, name in enumerate(NAMED):
         found = parts[name, texts]

@@ -40,10 +40,10 @@ _ALONE = Lock()
 
 
 def stack(draw: Draw, kind: str, causal: bool) -> dict[str, Tensor]:
-    """One batch: the relative residual after some layers, and the constant of the feed-forwards.
+    """Return, for one batch, the residual after some layers and the feed-forwards' constant.
 
     X <- f(A X V), f(y) + y where a skip stands around it; the same matrices for every dose. The
-    constant is the geometric mean over layers, draw x dose.
+    residual is relative. The constant is the geometric mean over layers, draw x dose.
     """
     from layerlab.measures.quantities.diversity import relative_residual
 
@@ -63,7 +63,7 @@ def stack(draw: Draw, kind: str, causal: bool) -> dict[str, Tensor]:
 
 
 def _matrices(draw: Draw) -> dict[str, Tensor]:
-    """Return random maps that keep the size of what they are given."""
+    """Return random maps that preserve the size of their input."""
     return {
         "form": draw.normal(WIDTH, WIDTH) @ draw.normal(WIDTH, WIDTH) / WIDTH**1.5,
         "value": torch.linalg.qr(draw.normal(WIDTH, WIDTH)).Q,
@@ -73,12 +73,12 @@ def _matrices(draw: Draw) -> dict[str, Tensor]:
 
 
 def _size(stream: Tensor) -> Tensor:
-    """Return root mean square of all entries, one number for each draw."""
+    """Return the root mean square of all entries, one number for each draw."""
     return stream.square().mean((1, 2), keepdim=True).sqrt()
 
 
 def attend(stream: Tensor, matrices: Mapping[str, Tensor], *, kind: str, causal: bool) -> Tensor:
-    """Return attention without a skip; scores are held at one size, whatever that of the stream."""
+    """Apply attention without a skip; scores are held at one size, whatever the stream's."""
     length = _size(stream) if kind == PLAIN else stream.square().mean(-1, keepdim=True).sqrt()
     read = stream / length
     scores = read @ matrices["form"] @ read.mT
@@ -89,7 +89,7 @@ def attend(stream: Tensor, matrices: Mapping[str, Tensor], *, kind: str, causal:
 
 
 def feed(mixed: Tensor, matrices: Mapping[str, Tensor], dose: float) -> tuple[Tensor, Tensor]:
-    """Return f(y) = c tanh(dose y W_1) W_2 at the size of y, whatever the dose; and its constant.
+    """Apply f(y) = c tanh(dose y W_1) W_2 at the size of y, and return its constant too.
 
     y is taken at size 1, and c is one number for each draw that gives f(y) the size of y, so that
     the Lipschitz constant is at most c dose ||W_1|| ||W_2||.
@@ -104,7 +104,7 @@ def feed(mixed: Tensor, matrices: Mapping[str, Tensor], dose: float) -> tuple[Te
 
 
 def residual_by_dose(draw: Draw, name: str) -> dict[str, Tensor]:
-    """One batch: the relative residual behind the last block, by dose, passage by passage."""
+    """Return the relative residual behind the last block, by dose, for one batch."""
     ids = excerpts(draw, name, PASSAGE)
     return {"residual": torch.stack([_dose(name, ids, dose) for dose in TRAINED_DOSES], 1)}
 
@@ -198,7 +198,7 @@ def _label(case: tuple[str, bool]) -> str:
 
 
 def response(residuals: np.ndarray, constants: np.ndarray) -> np.ndarray:
-    """Powers of ten that the residual of each draw gains with each doubling, draw by draw."""
+    """Return the powers of ten that each draw's residual gains with each doubling."""
     pairs = zip(constants, residuals.clip(FLOOR), strict=True)
     return np.array([line(np.log2(x), np.log10(y)).slope for x, y in pairs])
 
@@ -246,7 +246,7 @@ def _ends(slope: Interval, parts: Mapping[tuple[str, bool], Arrays], case: tuple
 
 
 def judge_trained(models: Mapping[str, np.ndarray], seed: int) -> Verdict:
-    """The same dose for every feed-forward of a trained model, below its own size and above."""
+    """Judge the response of trained models to one dose of all feed-forwards, below 1 and above."""
     usual = TRAINED_DOSES.index(1.0)
     weaker, stronger = (
         {

@@ -66,7 +66,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def edges(found: Contest) -> list[str]:
-    """Return where a better rate may lie outside of what was tried."""
+    """Warn where a better learning rate may lie outside of those that were tried."""
     ends = (min(train_to_loss.RATES), max(train_to_loss.RATES))
     return [
         f"The rate of {arm} is at the edge of those that were tried."
@@ -76,12 +76,12 @@ def edges(found: Contest) -> list[str]:
 
 
 def missed(found: Contest) -> int:
-    """Return how many runs did not come to the target."""
+    """Count the runs that did not come to the target."""
     return sum(not one["reached"] for runs in found.runs.values() for one in runs)
 
 
 def judge_settled(found: Contest, verdict: Verdict) -> Verdict:
-    """Judge a verdict on one loss needs runs that came to it."""
+    """Withhold a verdict at equal loss where runs did not come to that loss."""
     if not missed(found):
         return verdict
     total = sum(len(runs) for runs in found.runs.values())
@@ -90,22 +90,22 @@ def judge_settled(found: Contest, verdict: Verdict) -> Verdict:
 
 
 def norms(found: Contest, arm: str) -> np.ndarray:
-    """Return seed by layer."""
+    """Return the norms of attention, seed by layer."""
     return np.array([one["norms"] for one in found.runs[arm]])
 
 
 def layers(found: Contest, arm: str, column: int) -> np.ndarray:
-    """Return seed by layer, the embedding first."""
+    """Return one quantity of the features, seed by layer, the embedding first."""
     return np.array([one["layers"] for one in found.runs[arm]])[..., column]
 
 
 def updates(found: Contest, arm: str) -> np.ndarray:
-    """Return the updates until the target, or the end."""
+    """Return the number of updates until the target, or the end."""
     return np.array([float(one["curve"][-1][0]) for one in found.runs[arm]])
 
 
 def describe_losses(found: Contest) -> str:
-    """Describe the loss of both arms where they were read."""
+    """Describe the losses at which both arms were read."""
     told = [
         f"{arm} {np.mean([one['curve'][-1][1] for one in runs]):.3f}"
         for arm, runs in found.runs.items()
@@ -114,7 +114,7 @@ def describe_losses(found: Contest) -> str:
 
 
 def judge_louder(found: Contest) -> Verdict:
-    """Judge norms of attention at one loss."""
+    """Judge the norms of attention at one loss."""
     post, pre = (norms(found, arm).mean(1) for arm in (POST, PRE))
     ratio = small_models.ratio(post, pre)
     last = [norms(found, arm)[:, -1].mean() for arm in (POST, PRE)]
@@ -132,7 +132,7 @@ def judge_louder(found: Contest) -> Verdict:
 
 
 def judge_sooner(found: Contest) -> Verdict:
-    """Judge how long each arm needs."""
+    """Judge how many updates each arm needs."""
     ratio = small_models.ratio(updates(found, POST), updates(found, PRE))
     told = ", ".join(f"{arm} {updates(found, arm).mean():.0f}" for arm in ARMS)
     rates = ", ".join(f"{rate:g}" for rate in found.rates.values())
@@ -176,7 +176,7 @@ def judge_further(found: Contest) -> Verdict:
 
 
 def judge_expressive(found: Contest) -> Verdict:
-    """Judge whether the bound on attention costs directions."""
+    """Judge whether the bound on attention costs the features dimensions."""
     pre, post = (layers(found, arm, DIMENSION)[:, 1:].mean(1) for arm in (PRE, POST))
     ratio = small_models.ratio(pre, post)
     return Verdict(
@@ -190,12 +190,12 @@ def judge_expressive(found: Contest) -> Verdict:
 
 
 def by_layer(found: Contest, arm: str, column: int) -> np.ndarray:
-    """Return one of the quantities that are drawn."""
+    """Return one of the plotted quantities, seed by layer."""
     return layers(found, arm, column) if column < 2 else norms(found, arm)
 
 
 def rows(found: Contest) -> list[dict[str, object]]:
-    """Return every seed of every arm, layer by layer; the embedding has no attention."""
+    """Return the rows of every seed of every arm by layer; the embedding has no attention."""
     made: list[dict[str, object]] = []
     for arm, runs in found.runs.items():
         for seed, one in enumerate(runs):
@@ -214,7 +214,7 @@ def rows(found: Contest) -> list[dict[str, object]]:
 
 
 def ends(found: Contest) -> list[dict[str, object]]:
-    """Return where every run stopped."""
+    """Return the rows on where every run stopped."""
     return [
         {
             "arm": arm,
@@ -230,7 +230,7 @@ def ends(found: Contest) -> list[dict[str, object]]:
 
 
 def plot(found: Contest, column: int) -> Picture:
-    """Plot one quantity by layer, and the range of the seeds."""
+    """Plot one quantity by layer, with the range of the seeds."""
     lines = []
     for kind, arm in enumerate(ARMS):
         values = by_layer(found, arm, column)
@@ -257,7 +257,7 @@ def plot(found: Contest, column: int) -> Picture:
 
 
 def descent(found: Contest) -> Picture:
-    """Return every run on its way to the target."""
+    """Plot every run on its way to the target."""
     lines = [
         Curve(
             name=f"{arm}, seed {seed + 1}",

@@ -31,7 +31,7 @@ Curves = Mapping[tuple[str, str], Mapping[str, np.ndarray]]
 
 
 def norms(draw: Draw, placement: str) -> dict[str, Tensor]:
-    """One batch: norms by layer, mean over heads and texts, and what a product over layers has."""
+    """Return, for one batch, mean norms by layer, and the norm of the product over layers."""
     rows = []
     for _ in range(draw.count):
         seed = int(torch.randint(2**31, (), generator=draw.generator))
@@ -65,7 +65,7 @@ def norm_of_product(matrices: Tensor) -> dict[str, Tensor]:
 
 
 def random(placement: str, seed: int) -> Any:
-    """Return a stack at its start."""
+    """Return a stack at its initialisation."""
     from layerlab.model.build import build
 
     model = build(
@@ -82,7 +82,7 @@ def random(placement: str, seed: int) -> Any:
 
 
 def sharpen(model: Any, sharpness: float) -> None:
-    """Scale queries and keys so that scores behind a norm are of this size."""
+    """Scale queries and keys so that scores behind a norm have this size."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith(("query.weight", "key.weight")):
@@ -134,7 +134,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def drift(found: np.ndarray) -> np.ndarray:
-    """Return mean of the plateau's layers less that of the second to the tenth, draw by draw."""
+    """Return the mean of the plateau's layers less that of layers two to ten, draw by draw."""
     return np.asarray(found[:, PLATEAU].mean(1) - found[:, RISE].mean(1))
 
 
@@ -155,7 +155,7 @@ def _describe(found: Mapping[str, Interval], parts: Curves, placement: str) -> s
 
 
 def judge_bounded(parts: Curves, seed: int) -> Verdict:
-    """Pre-norm over 36 layers, beside what does not have it: who keeps from has to be needed."""
+    """Judge whether pre-norm keeps norms from rising over 36 layers, beside post-norm."""
     found = _drifts(parts, "pre-norm", seed)
     kept = {
         scores: bootstrap(
@@ -181,7 +181,7 @@ def judge_bounded(parts: Curves, seed: int) -> Verdict:
 
 
 def judge_lacks(parts: Curves, seed: int) -> Verdict:
-    """Judge post-norm over as many."""
+    """Judge the drift of post-norm over as many layers."""
     found = _drifts(parts, "post-norm", seed)
     first, second = parts["post-norm", "sharp"]["norm"][:, :2].mean(0)
     return Verdict(
@@ -223,7 +223,7 @@ def judge_shape(parts: Curves, seed: int) -> Verdict:
 
 
 def judge_products(parts: Curves) -> Verdict:
-    """Judge what is multiplied over all layers, against the product of the norms."""
+    """Judge the norm of the product over all layers against the product of the norms."""
     found = {place: maximum(parts[place, "sharp"]["product"]) for place in VARIANTS}
     told = ", ".join(f"{norm} in {place}" for place, norm in found.items())
     single = np.median(parts["pre-norm", "sharp"]["norms"])
@@ -241,7 +241,7 @@ def judge_products(parts: Curves) -> Verdict:
 
 
 def plot(parts: Curves, uniform: float) -> Picture:
-    """Plot norms by depth."""
+    """Plot the norms by depth."""
     layers = list(range(1, DEPTH + 1))
     lines = []
     for (place, scores), found in parts.items():

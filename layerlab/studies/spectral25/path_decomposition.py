@@ -48,7 +48,7 @@ class Piece:
 
 
 def attending(piece: Piece, x: Tensor) -> Linear:
-    """What the attention sublayer does to any features while its weights and norm stay as at x."""
+    """Return attention as a linear map on any features, its weights and norm held as at x."""
     read = piece.norm.value(x)
     scale = _hold(piece.norm, x)
     matrices = [piece.attention.weights(read, head) for head in range(piece.attention.heads)]
@@ -64,7 +64,7 @@ def attending(piece: Piece, x: Tensor) -> Linear:
 
 
 def feeding(piece: Piece, x: Tensor) -> Linear:
-    """Return what the feed-forward does to any features while its gate and norm stay as at x."""
+    """Return the feed-forward as a linear map on any features, its gate and norm held as at x."""
     parts, norm = piece.feedforward, piece.second
     if parts is None or norm is None:
         return torch.zeros_like
@@ -80,7 +80,7 @@ def feeding(piece: Piece, x: Tensor) -> Linear:
 
 
 def _hold(norm: "Norm", x: Tensor) -> Tensor:
-    """Return the factor that an RMS norm multiplies the features of each token by."""
+    """Return the factor by which an RMS norm multiplies the features of each token."""
     assert norm.kind == "rms" and norm.shift is None, "a held norm is linear without a mean"
     gain = torch.ones(x.shape[-1]).to(x) if norm.gain is None else norm.gain
     return gain / norm.radius(x)
@@ -89,7 +89,7 @@ def _hold(norm: "Norm", x: Tensor) -> Tensor:
 def paths(start: Tensor, pieces: Sequence[Piece]) -> Tensor:
     """Return what the paths of each length carry to the output, length x token x width.
 
-    They sum to it.
+    They sum to the output.
 
     Y_k <- Y_k + F(Y_(k-1)) in every layer, F its attention; a feed-forward acts on each alike.
 
@@ -106,7 +106,7 @@ def paths(start: Tensor, pieces: Sequence[Piece]) -> Tensor:
 
 @once
 def trained_layers() -> tuple[Piece, ...]:
-    """The layers of the built-in llama in float64, each checked against what the model computes."""
+    """Return the built-in llama's layers in float64, checked against what the model computes."""
     from dataclasses import replace
 
     from layerlab.measures.support.rounding_theory import theory
@@ -146,7 +146,7 @@ def embedded(ids: Tensor) -> Tensor:
 
 
 def random(draw: Draw, causal: bool) -> tuple[Piece, ...]:
-    """Return attention with skips alone, each matrix of entries N(0, 1 / inputs)."""
+    """Return layers of attention with skips alone, each matrix of entries N(0, 1 / inputs)."""
     from layerlab.numerics.theory.modules import Attention, Norm
 
     allowed = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
@@ -173,7 +173,7 @@ def random(draw: Draw, causal: bool) -> tuple[Piece, ...]:
 
 
 def one(draw: Draw, case: str) -> dict[str, Tensor]:
-    """Return one batch: shares, sizes and residuals of the paths of each length."""
+    """Return the shares and residuals of the paths of each length, for one batch."""
     if case == MODEL:
         found = [paths(embedded(ids), trained_layers()) for ids in excerpts(draw, MODEL, TOKENS)]
     else:
@@ -188,13 +188,13 @@ def one(draw: Draw, case: str) -> dict[str, Tensor]:
 
 
 def share(parts: Tensor) -> Tensor:
-    """Return <Y_k, X> / |X|^2 of each length, X the sum: they sum to 1 and may be negative."""
+    """Return <Y_k, X> / |X|^2 of each length, X being the sum: the shares may be negative."""
     whole = parts.sum(0)
     return (parts * whole).sum((1, 2)) / whole.square().sum()
 
 
 def apart(parts: Tensor) -> Tensor:
-    """Return the same of what differs between tokens: every part minus its mean over tokens."""
+    """Return the shares of what differs between tokens: every part minus its mean over tokens."""
     from layerlab.measures.support.centring import centre
 
     return share(torch.stack([centre(part) for part in parts]))
@@ -250,7 +250,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def length(shares: np.ndarray) -> np.ndarray:
-    """Return the mean length of a path, weighed by its share, draw by draw."""
+    """Return the mean length of a path, weighted by its share, draw by draw."""
     return np.asarray(shares @ np.arange(shares.shape[1]))
 
 
@@ -259,7 +259,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def judge_short(shares: dict[str, np.ndarray], seed: int) -> Verdict:
-    """Short against the half of the layers that a path passes if all 2^L paths count alike."""
+    """Judge whether paths are short, against the mean of all 2^L paths, half of the layers."""
     found = {
         case: bootstrap(length(one), _mean, seed, comparisons=len(shares))
         for case, one in shares.items()
@@ -279,7 +279,7 @@ def judge_short(shares: dict[str, np.ndarray], seed: int) -> Verdict:
 
 
 def steps(residuals: np.ndarray, seed: int) -> list[Interval]:
-    """By what the residual is multiplied from each length to the next, median over draws."""
+    """Return the residual's median factor from each length to the next."""
     quotients = residuals[:, 1:] / residuals[:, :-1]
     return [
         bootstrap(one, lambda draws: float(np.median(draws)), seed, comparisons=DEPTH * len(CASES))
@@ -294,7 +294,7 @@ def _step(found: Mapping[str, Sequence[Interval]]) -> Iterator[dict[str, Any]]:
 
 
 def judge_ranked(found: Mapping[str, Sequence[Interval]]) -> Verdict:
-    """Judge whether every sublayer more takes what is carried nearer to rank 1."""
+    """Judge whether each further sublayer brings what is carried nearer to rank 1."""
     every = [step for one in found.values() for step in one]
     told = ", ".join(
         f"{min(step.value for step in one):.3g} to {max(step.value for step in one):.3g} in "
@@ -318,7 +318,7 @@ def judge_ranked(found: Mapping[str, Sequence[Interval]]) -> Verdict:
 
 
 def judge_nearer(found: Mapping[str, Sequence[Interval]], draws: int) -> Verdict:
-    """Judge the same as far as it goes."""
+    """Judge whether what is carried comes nearer to rank 1 over the first steps."""
     every = [step for one in found.values() for step in one[:FALLING]]
     last = max(every, key=lambda step: step.high)
     return Verdict(
@@ -334,7 +334,7 @@ def judge_nearer(found: Mapping[str, Sequence[Interval]], draws: int) -> Verdict
 
 
 def judge_differing(parts: dict[str, Any], seed: int) -> Verdict:
-    """Whether what keeps tokens apart comes by shorter paths than what they have in common."""
+    """Judge whether what keeps tokens apart takes shorter paths than what they share."""
     found = {
         case: bootstrap(
             length(one["apart"]) - length(one["share"]), _mean, seed, comparisons=len(parts)

@@ -41,9 +41,10 @@ KEPT = 0.05
 
 
 def bare(draw: Draw, causal: bool) -> dict[str, Tensor]:
-    """Return one batch: the relative residual after each layer of softmax(X B X^T / sqrt(d)) X V.
+    """Return, for one batch, the relative residual after each layer of bare attention.
 
-    B is a product of two random matrices over d, V is random and orthogonal, so it keeps distances.
+    A layer is softmax(X B X^T / sqrt(d)) X V. B is a product of two random matrices over d, V is
+    random and orthogonal, so it keeps distances.
     """
     from layerlab.measures.quantities.diversity import relative_residual
 
@@ -61,7 +62,7 @@ def bare(draw: Draw, causal: bool) -> dict[str, Tensor]:
 
 
 def collapse_of(draw: Draw, name: str, position: str) -> dict[str, Tensor]:
-    """One batch: the relative residual of the stream of a variant's random stack, layer by layer.
+    """Return, for one batch, the relative residual of a variant's random stack by layer.
 
     Without a mask every token sees every other, as the theorem has it.
     """
@@ -114,7 +115,7 @@ def _draw(draw: Draw) -> tuple[int, Tensor]:
 
 
 def widen(model: Any) -> Any:
-    """Widen the model with every matrix of its blocks scaled to entries of variance 1 / inputs.
+    """Scale every matrix of a model's blocks to entries of variance 1 / inputs.
 
     Models start with entries of 0.02, with which a narrow stack does next to nothing.
     """
@@ -171,10 +172,10 @@ def run(work: StudyContext) -> Outcome:
 
 
 def order(residuals: np.ndarray, floor: float = FLOOR) -> np.ndarray:
-    """log(r3 / r2) / log(r2 / r1), draw by draw: by what power of itself the distance shrinks.
+    """Return the power of itself by which the distance shrinks, draw by draw.
 
-    Taken at the last three layers above `floor`: 1 if every layer takes the same factor off, 3 if
-    r becomes C r^3.
+    That is log(r3 / r2) / log(r2 / r1), taken at the last three layers above `floor`: 1 if every
+    layer takes the same factor off, 3 if r becomes C r^3.
     """
     found = []
     for row in residuals:
@@ -205,7 +206,7 @@ def judge_doubly(residuals: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_halved(residuals: np.ndarray, seed: int) -> Verdict:
-    """Judge the same under the mask that every GPT has."""
+    """Judge the rate of collapse under the causal mask that every GPT has."""
     last = 6
     ratios = (residuals[:, -1] / residuals[:, -1 - last]) ** (1 / last)
     found, power = bootstrap(ratios, _median, seed), bootstrap(order(residuals), _median, seed)
@@ -222,7 +223,7 @@ def judge_halved(residuals: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_rotary(found: np.ndarray, learned: np.ndarray, seed: int) -> Verdict:
-    """Judge positions inside attention keep its rows apart when all tokens are equal."""
+    """Judge whether positions inside attention keep its rows apart when all tokens are equal."""
     powers = {
         name: bootstrap(order(one, FLOOR_MODEL), _median, seed)
         for name, one in (("rotary", found), ("learned", learned))
@@ -245,7 +246,7 @@ def _last(found: np.ndarray, seed: int) -> Interval:
 
 
 def judge_skips(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) -> Verdict:
-    """Judge attention with its skip beside attention alone."""
+    """Judge attention with its skip against attention alone."""
     kept = {causal: _last(stacks["attention-skip", causal], seed) for causal in (False, True)}
     alone = {causal: _last(stacks["attention-only", causal], seed) for causal in (False, True)}
     low = min(kept[c].low / alone[c].high for c in kept)
@@ -263,7 +264,7 @@ def judge_skips(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) -> Ver
 
 
 def judge_feedforward(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) -> Verdict:
-    """Judge feed-forward without skips beside attention alone."""
+    """Judge the feed-forward without skips against attention alone."""
     found = {c: _last(stacks["attention-mlp", c], seed) for c in (False, True)}
     alone = {c: _last(stacks["attention-only", c], seed) for c in (False, True)}
     slower = bootstrap(
@@ -286,12 +287,12 @@ def judge_feedforward(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) 
 
 
 def _decay(residuals: np.ndarray) -> np.ndarray:
-    """Return powers of ten of the relative residual behind three layers."""
+    """Return the powers of ten of the relative residual behind three layers."""
     return np.asarray(np.log10(residuals[:, 2]))
 
 
 def plot_bare(found: Mapping[bool, np.ndarray]) -> Picture:
-    """Plot bare attention, with mask and without."""
+    """Plot bare attention, with a mask and without."""
     lines = [
         _curve("causal mask" if causal else "no mask", residuals, int(causal), "solid", FLOOR)
         for causal, residuals in found.items()

@@ -55,7 +55,7 @@ class Chosen:
 
 
 def angles(draw: Draw, name: str) -> dict[str, Tensor]:
-    """Return one batch: queries, keys and scores of every head, passage by passage."""
+    """Return, for one batch, angles and sizes of the queries, keys and scores of every head."""
     found: list[dict[str, Tensor]] = []
 
     def read(layer: Any) -> None:
@@ -91,7 +91,7 @@ def _cosines(query: Tensor, key: Tensor) -> Tensor:
 
 
 def share_matched(query: Tensor, key: Tensor, allowed: Tensor) -> Tensor:
-    """How often the key with the largest score of a row is the one with the smallest angle."""
+    """Return how often a row's largest score belongs to the key of the smallest angle."""
     rows = allowed.sum(1) >= KEYS
     best = [
         scores.masked_fill(~allowed, -torch.inf)[rows].argmax(1)
@@ -129,12 +129,12 @@ def maps(name: str) -> Tensor:
 
 
 def axes(mapped: Tensor) -> Tensor:
-    """Semi-axes of the unit ball's image under each map, those that the head width allows."""
+    """Return the semi-axes of the unit ball's image under each map, as the head width allows."""
     return torch.linalg.svdvals(mapped)
 
 
 def choose_head(name: str) -> Chosen:
-    """Choose the head whose map has the largest norm, on the beginning of the built-in text."""
+    """Choose the head whose map has the largest norm, at the beginning of the text."""
     every = maps(name)
     head = int(torch.linalg.matrix_norm(every, 2).argmax())
     left, values, _ = torch.linalg.svd(every[head])
@@ -205,14 +205,14 @@ def _mean(values: np.ndarray) -> float:
 def together(
     values: Mapping[str, np.ndarray], number: Callable[[np.ndarray], float], seed: int
 ) -> dict[str, Interval]:
-    """Return a number of each model, with intervals that hold together."""
+    """Return a statistic of each model, with intervals that hold together."""
     return {
         name: bootstrap(one, number, seed, comparisons=len(values)) for name, one in values.items()
     }
 
 
 def judge_aligned(parts: Mapping[str, Arrays], seed: int) -> Verdict:
-    """Judge whether direction decides, or length has a say."""
+    """Judge whether direction alone decides, or length as well."""
     found = together({name: one["aligned"] for name, one in parts.items()}, _mean, seed)
     said = ", ".join(f"{share} of rows in {name}" for name, share in found.items())
     chance = _mean(1 / np.arange(KEYS, TOKENS + 1))
@@ -228,7 +228,7 @@ def judge_aligned(parts: Mapping[str, Arrays], seed: int) -> Verdict:
 
 
 def judge_cones(parts: Mapping[str, Arrays], seed: int) -> Verdict:
-    """Judge queries among themselves, keys among themselves, and the two."""
+    """Judge the angles among queries, among keys, and between the two."""
     told = []
     gaps = together(
         {
@@ -256,13 +256,13 @@ def judge_cones(parts: Mapping[str, Arrays], seed: int) -> Verdict:
 
 
 def ratios(values: np.ndarray) -> np.ndarray:
-    """Return the longest over the shortest semi-axis that is there, head by head."""
+    """Return the longest over the shortest nonzero semi-axis, head by head."""
     there = values > 1e-6 * values[:, :1]
     return np.asarray([one[0] / one[kept][-1] for one, kept in zip(values, there, strict=True)])
 
 
 def judge_ball(semi: Mapping[str, np.ndarray], seed: int) -> Verdict:
-    """Judge semi-axes of the image of the unit ball."""
+    """Judge the semi-axes of the image of the unit ball."""
     found = together({name: ratios(values) for name, values in semi.items()}, _median, seed)
     said = ", ".join(f"{ratio} in {name}" for name, ratio in found.items())
     rank = int((semi[MODELS[0]] > 1e-6 * semi[MODELS[0]][:, :1]).sum(1).max())
@@ -360,7 +360,7 @@ def plot_angles(one: Chosen) -> Picture:
 
 
 def plot_axes(semi: Mapping[str, np.ndarray]) -> Picture:
-    """Plot semi-axes of the images, over heads."""
+    """Plot the semi-axes of the images, over heads."""
     lines = []
     for kind, (name, values) in enumerate(semi.items()):
         rank = int((values > 1e-6 * values[:, :1]).sum(1).min())

@@ -63,7 +63,7 @@ class Arm:
     history: list[tuple[int, float]] = field(default_factory=list)
 
     def state(self) -> dict[str, Any]:
-        """Give all that is needed to continue."""
+        """Return all that is needed to continue."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -80,7 +80,7 @@ class Arm:
 
 
 def inner_of_llama(recipe: Recipe) -> int:
-    """Choose the inner width that brings the llama arm nearest to the parameters of pre-norm."""
+    """Choose the inner width that brings the llama arm nearest to pre-norm's parameters."""
     width, layers = recipe.width, recipe.layers
     # Llama has neither positions nor biases nor LayerNorm shifts: its inner width makes up for it.
     pre_norm = recipe.context * width + layers * (12 * width**2 + 13 * width) + 2 * width

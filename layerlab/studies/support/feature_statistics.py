@@ -21,7 +21,7 @@ HALF = 0.5
 
 
 def depths(subject: "LoadedModel", ids: Tensor) -> Tensor:
-    """Layer x quantity: the mean residual of the passages, the dimension of all their tokens."""
+    """Return, by layer, the mean residual of the passages and the dimension of all tokens."""
     # Late: spectra of features bring nothing that the list of studies needs.
     from layerlab.measures.quantities.dimension import effective_dimension
     from layerlab.measures.support.centring import gram_eigenvalues

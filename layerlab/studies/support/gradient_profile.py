@@ -14,7 +14,7 @@ Json = Mapping[str, Any]
 
 
 def pictures(gradients: Sequence[Json]) -> tuple[Picture, ...]:
-    """Return the norm by block, for each arm; none where no claim is on gradients."""
+    """Plot the norm of the gradient by block, for each arm, if a claim is on gradients."""
     if not gradients:
         return ()
     arms = _by_arm(gradients)
@@ -31,7 +31,7 @@ def pictures(gradients: Sequence[Json]) -> tuple[Picture, ...]:
 
 
 def frames(gradients: Sequence[Json]) -> dict[str, pd.DataFrame]:
-    """Of each arm the ratio of the first block to the last in powers of ten, and every block."""
+    """Return each arm's ratio of first to last block, in powers of ten, and every block."""
     if not gradients:
         return {}
     arms = _by_arm(gradients)
@@ -71,7 +71,7 @@ def _curve(name: str, runs: Sequence[Json], time: str, number: int) -> Curve:
 
 
 def _spread(runs: Sequence[Json], time: str, block: int) -> tuple[float, float, float]:
-    """Return mean, smallest and largest logarithm over the seeds."""
+    """Return the mean, smallest and largest logarithm over the seeds."""
     values = [run[time][block] for run in runs]
     return sum(values) / len(values), min(values), max(values)
 

@@ -24,7 +24,7 @@ _ALONE = Lock()
 
 
 def overlap(length: int) -> str:
-    """Of what the intervals speak, where passages of so many tokens are drawn."""
+    """Describe what the intervals apply to, where passages of so many tokens are drawn."""
     return (
         f"Passages are cut at random places of one text ({WHOLE:,} tokens of the built-in models). "
         "Intervals are right for this text and these models; of other text they tell no more than "
@@ -50,7 +50,7 @@ def tokens_of(name: str) -> Tensor:
 
 
 def excerpts(draw: Draw, name: str, length: int, each: int = 1) -> Tensor:
-    """Return token ids of a built-in model: `each` passages for every draw, one below the other."""
+    """Return token ids for a built-in model: `each` passages per draw, one below the other."""
     whole = tokens_of(name)
     starts = torch.randint(len(whole) - length, (draw.count * each,), generator=draw.generator)
     return torch.stack([whole[start : start + length] for start in starts.tolist()])

@@ -80,9 +80,9 @@ Read = Callable[[Twin], dict[str, Any]]
 
 
 def recipe(arm: str, seed: int, *, layers: int, width: int, updates: int) -> Any:
-    """Return what one model is trained by.
+    """Return the recipe by which one model is trained.
 
-    The plain one beside it says how many parameters it has.
+    The plain model beside it sets the number of parameters.
     """
     from layerlab.recipes.training import make_recipe
 
@@ -111,7 +111,7 @@ def recipe(arm: str, seed: int, *, layers: int, width: int, updates: int) -> Any
 
 
 def parameters(variant: str = PLAIN, *, layers: int, width: int) -> int:
-    """Return how many a model of these sizes has; where an arm is matched to it, about as many."""
+    """Count the parameters of a model of these sizes; an arm matched to it has about as many."""
     # Late: a list of studies needs nothing that trains.
     from layerlab.model.cost.cost import account
     from layerlab.model.design import design
@@ -127,7 +127,7 @@ def parameters(variant: str = PLAIN, *, layers: int, width: int) -> int:
 
 
 def train_one(arm: str, seed: int, **sizes: int) -> Twin:
-    """Train one model of a variant; all of a seed start and go on with the same numbers."""
+    """Train one model of a variant; all models of a seed share their initial numbers and data."""
     # Late: a list of studies needs nothing that trains.
     from layerlab.console.progress import NullProgress
     from layerlab.experiments.session import prepare
@@ -149,7 +149,7 @@ def train_one(arm: str, seed: int, **sizes: int) -> Twin:
 
 
 def gather_arms(work: StudyContext, arms: Sequence[str]) -> tuple[Parts, tuple[str, ...]]:
-    """Gather loss and layers of every arm, seed by seed, and what a reader has to know of them."""
+    """Gather the loss and layers of every arm, seed by seed, with notes for the reader."""
     seeds = seeds_of(work)
     found, notes = kept_readings(
         work, [(arm, seed) for arm in arms for seed in seeds], depth, kind="depth"
@@ -167,7 +167,7 @@ def gather_arms(work: StudyContext, arms: Sequence[str]) -> tuple[Parts, tuple[s
 def kept_readings(
     work: StudyContext, jobs: Sequence[Job], read: Read, *, kind: str, asked: str = ""
 ) -> tuple[dict[Job, dict[str, Any]], list[str]]:
-    """Return what is read of every model, and what came otherwise than by training it now.
+    """Return the readings of every model, and notes on those not trained just now.
 
     Readings that lie among the runs are taken from there. Others are trained for and left there;
     the fast mode trains small models for them instead, and leaves nothing.
@@ -245,13 +245,13 @@ def seeds_of(work: StudyContext) -> list[int]:
 
 
 def place(runs: Path, kind: str, arm: str, seed: int, **sizes: int) -> Path:
-    """Place where readings of a model lie; another recipe is another file."""
+    """Return the file for the readings of a model; another recipe has another file."""
     key = recipe(arm, seed, **sizes).hash()[:8]
     return runs / RUNS / f"{kind}-{arm}-s{seed}-{key}.json"
 
 
 def depth(twin: Twin) -> dict[str, Any]:
-    """Return loss, and by layer what of the features differs and their dimension."""
+    """Return the loss and, by layer, what differs between tokens and the features' dimension."""
     from layerlab.studies.support.feature_statistics import depths
 
     return {"nats": twin.nats, "layers": depths(twin.subject, twin.held).tolist()}
@@ -260,7 +260,7 @@ def depth(twin: Twin) -> dict[str, Any]:
 def _store(file: Path, text: str | None) -> dict[str, Any] | None:
     """Return what an earlier training left, if it was on this text.
 
-    Any will do where none is named.
+    Any text will do where none is named.
     """
     if not file.is_file():
         return None
@@ -269,12 +269,12 @@ def _store(file: Path, text: str | None) -> dict[str, Any] | None:
 
 
 def readings(runs: Path) -> str:
-    """Return a hash of all that lies among the runs."""
+    """Return a hash of all readings that lie among the runs."""
     return digest([file.read_text("utf-8") for file in sorted((runs / RUNS).glob("*.json"))])
 
 
 def over_seeds(ours: np.ndarray, theirs: np.ndarray, comparisons: int = 1) -> Interval:
-    """Return mean difference of two arms with its interval, seed by seed.
+    """Return the mean difference of two arms with its interval, paired by seed.
 
     Args:
         comparisons: that are to be right together.
@@ -290,7 +290,7 @@ def over_seeds(ours: np.ndarray, theirs: np.ndarray, comparisons: int = 1) -> In
 
 
 def ratio(ours: np.ndarray, theirs: np.ndarray, comparisons: int = 1) -> Interval:
-    """Return geometric mean of the quotients of two arms with its interval, seed by seed."""
+    """Return the geometric mean of the quotients of two arms with its interval, paired by seed."""
     found = over_seeds(np.log(ours), np.log(theirs), comparisons)
     value, low, high = np.exp([found.value, found.low, found.high]).tolist()
     return Interval(value, low, high)
@@ -312,7 +312,7 @@ def rows(parts: Parts) -> Iterator[dict[str, Any]]:
 
 
 def plot(parts: Parts, column: int) -> Picture:
-    """Plot one quantity by layer, and the range of the seeds."""
+    """Plot one quantity by layer, with the range of the seeds."""
     lines = []
     for kind, (arm, part) in enumerate(parts.items()):
         found = part["layers"][..., column]

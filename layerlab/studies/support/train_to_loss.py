@@ -68,7 +68,7 @@ class Contest:
 
 
 def recipe(trial: Trial, *, layers: int, width: int, updates: int) -> Any:
-    """Return what a model is trained by; the rate stays, so that a run may stop anywhere."""
+    """Return the recipe of a model, whose constant learning rate lets a run stop anywhere."""
     from layerlab.recipes.training import make_recipe
 
     every = max(1, updates // EVALUATIONS)
@@ -105,7 +105,7 @@ def recipe(trial: Trial, *, layers: int, width: int, updates: int) -> Any:
 
 
 def train_one(trial: Trial, **sizes: int) -> Found:
-    """Train one model to its target or its end, and read it there.
+    """Train one model to its target or its end, and read the model there.
 
     Gives the updates and losses of all evaluations, whether the target was reached, and by layer
     the quantities of `feature_statistics` and the norm of attention.
@@ -155,14 +155,14 @@ def norms(patient: Any, ids: torch.Tensor) -> list[float]:
 
 
 def place(runs: Path, trial: Trial, **sizes: int) -> Path:
-    """Place where readings of a model lie; another recipe or target is another file."""
+    """Return the file for the readings of a model; another recipe or target has another file."""
     key = recipe(trial, **sizes).hash()[:8]
     until = "sweep" if trial.target is None else f"{trial.target:.2f}"
     return runs / small_models.RUNS / f"{KIND}-{trial.arm}-s{trial.seed}-{until}-{key}.json"
 
 
 def gather_trials(work: StudyContext) -> tuple[Contest, tuple[str, ...]]:
-    """Gather all trials, and what a reader has to know of them.
+    """Gather all trials, with notes for the reader.
 
     Readings that lie among the runs are taken from there. Others are trained for and left there;
     the fast mode trains small models for them instead, and leaves nothing.
@@ -195,7 +195,7 @@ def gather_trials(work: StudyContext) -> tuple[Contest, tuple[str, ...]]:
 
 
 def contest(fetch: Callable[[Trial], Found], seeds: Sequence[int]) -> Contest:
-    """Find a rate for each arm and a target for both, then run every seed."""
+    """Find a learning rate for each arm and a target for both, then run every seed."""
     curves = {
         arm: {rate: fetch(Trial(arm=arm, seed=SWEEP, rate=rate))["curve"] for rate in RATES}
         for arm in ARMS
@@ -213,7 +213,7 @@ def contest(fetch: Callable[[Trial], Found], seeds: Sequence[int]) -> Contest:
 
 
 def goal(curves: Sequence[Sequence[tuple[int, float]]]) -> float:
-    """A loss, in hundredths of nats, that all curves have come to by three quarters of their way.
+    """Return the loss, in hundredths of nats, that all curves reach by three quarters of their way.
 
     Example:
         >>> goal([[(3, 2.0), (4, 1.0)], [(3, 2.5), (4, 2.4)]])
@@ -227,9 +227,9 @@ def goal(curves: Sequence[Sequence[tuple[int, float]]]) -> float:
 
 
 def _fetch(work: StudyContext, text: str, sizes: Mapping[str, int], trial: Trial) -> Found:
-    """Return the fetch as an earlier training left it, if it was on this text.
+    """Return what an earlier training on this text left.
 
-    Else trained now and left there.
+    Where there is none, the model is trained now and its readings are left there.
     """
     file = place(work.runs, trial, **sizes)
     found: Found = json.loads(file.read_text("utf-8")) if file.is_file() else {}
@@ -258,7 +258,7 @@ def _count(work: StudyContext, trial: Trial, found: Found, kept: int) -> Found:
 
 
 def _identity() -> str:
-    """Return the identity of the text: the documentation is that of the Python that runs."""
+    """Return the identity of the text, which is the documentation of the Python that runs."""
     from layerlab.data.sources import open_source
     from layerlab.recipes.training_sections import Source
 

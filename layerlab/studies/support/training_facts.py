@@ -25,7 +25,7 @@ LISTED = 3
 
 
 def runs_in(folders: Sequence[Path]) -> dict[str, Any]:
-    """Return how many runs, how long they took together, and on what: strict JSON values."""
+    """Count the runs, and return their total time and machine, as strict JSON values."""
     results = [_read(folder / "result.json") for folder in folders]
     manifests = [_read(folder / "manifest.json") for folder in folders]
     return {
@@ -40,7 +40,7 @@ def runs_in(folders: Sequence[Path]) -> dict[str, Any]:
 
 
 def settings_of(folders: Sequence[Path]) -> dict[str, str]:
-    """Return text, sizes and length of runs, as words: one value, or all that there are."""
+    """Describe the text, sizes and length of runs: one value, or all that there are."""
     results = [_read(folder / "result.json") for folder in folders]
     manifests = [_read(folder / "manifest.json") for folder in folders]
     return {
@@ -57,7 +57,7 @@ def settings_of(folders: Sequence[Path]) -> dict[str, str]:
 
 
 def _describe(values: Iterable[Any]) -> str:
-    """Different values: with commas where there are few, else the least and the largest number."""
+    """List different values with commas where they are few, else by the smallest and largest."""
     found = list(dict.fromkeys(value for value in values if value is not None))
     numbers = sorted(value for value in found if isinstance(value, int | float))
     if len(numbers) == len(found) and len(numbers) > LISTED:
@@ -76,7 +76,7 @@ def _at(content: Any, *path: str) -> Any:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Read a file of a run; what an earlier version did not leave is not known."""
+    """Read a file of a run, or nothing where an earlier version left none."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -32,7 +32,7 @@ ALONE = Lock()
 
 
 def component(kind: str) -> str:
-    """Return which component a kind of place belongs to.
+    """Return the component that a kind of place belongs to.
 
     Example:
         >>> component("attn:softmax"), component("attn:context"), component("mlp.act_fn")
@@ -75,12 +75,12 @@ class Trials:
             return outputs(run, lambda: self.model(input_ids=self.ids, use_cache=False), ())[-1]
 
     def _error(self) -> Tensor:
-        """Return ||z' - z||^2 / ||z||^2 of each passage."""
+        """Return ||z' - z||^2 / ||z||^2 for each passage."""
         seen, true = self._logits(self._run).double(), self._true.double()
         return (seen - true).square().sum((1, 2)) / true.square().sum((1, 2))
 
     def rounding(self, names: Iterable[str]) -> Tensor:
-        """The error where only these components round, those among them that the model has."""
+        """Return the error where only these components round, as far as the model has them."""
         self._run.only({place for name in names for place in self.places.get(name, ())})
         return self._error()
 

@@ -28,9 +28,9 @@ NEAR = 1.25
 
 
 def one(draw: Draw, model: str, format: str) -> dict[str, Tensor]:
-    """Return one batch: passage x place x kind, observed over foretold.
+    """Return observed over predicted errors, passage x place x kind, for one batch.
 
-    Behind each block, and logits.
+    The places are behind each block, and the logits.
     """
     # Late: the list of studies needs no transformers.
     from layerlab.numerics.emulation.arithmetic import regime
@@ -133,14 +133,14 @@ def run(work: StudyContext) -> Outcome:
 
 
 def named(places: int) -> list[str]:
-    """Return what is read, in order."""
+    """Name the places that are read, in order."""
     return [*(f"block {number}" for number in range(1, places)), "logits"]
 
 
 def medians(
     ratios: dict[tuple[str, str], np.ndarray], kind: int, seed: int
 ) -> dict[tuple[str, str, str], Interval]:
-    """Return median quotient of each model and format behind its last block, and of the logits.
+    """Return each model and format's median quotient behind the last block and at the logits.
 
     Their intervals hold together.
     """
@@ -159,7 +159,7 @@ def medians(
 def judge_near(
     ratios: dict[tuple[str, str], np.ndarray], kind: int, factor: float, claim: str, seed: int
 ) -> Verdict:
-    """Judge whether all medians are within a factor of what was foretold."""
+    """Judge whether all medians are within a factor of the prediction."""
     found = medians(ratios, kind, seed)
     far = max(found, key=lambda key: max(found[key].value, 1 / found[key].value))
     models = []
@@ -179,7 +179,7 @@ def judge_near(
 
 
 def judge_telling(bounds: dict[tuple[str, str], np.ndarray]) -> Verdict:
-    """Judge whether a worst case that runs along leaves anything to say."""
+    """Judge whether a running worst-case bound leaves anything to say."""
     empty = {label: float((found[:, -1] >= 1).mean()) for label, found in bounds.items()}
     endless = {label: float(np.isinf(found[:, -1]).mean()) for label, found in bounds.items()}
     first = {label: float(np.median(found[:, 0])) for label, found in bounds.items()}
@@ -197,7 +197,7 @@ def judge_telling(bounds: dict[tuple[str, str], np.ndarray]) -> Verdict:
 
 
 def plot(ratios: dict[tuple[str, str], np.ndarray], format: str) -> Picture:
-    """Plot observed over foretold along the blocks of each model."""
+    """Plot observed over predicted errors along the blocks of each model."""
     lines = []
     for kind, model in enumerate(builtin.NAMES):
         found = ratios[model, format]
@@ -225,7 +225,7 @@ def plot(ratios: dict[tuple[str, str], np.ndarray], format: str) -> Picture:
 
 
 def bands(values: np.ndarray) -> dict[str, Sequence[float]]:
-    """Return where most passages are."""
+    """Return the range that holds most passages, by place."""
     low, high = np.percentile(values, [5, 95], axis=0)
     return {"low": low.tolist(), "high": high.tolist()}
 

@@ -25,9 +25,9 @@ CLOSED = 0.25
 
 
 def one(draw: Draw, model: str, format: str, mode: str) -> dict[str, Tensor]:
-    """Return one batch: squared error of the logits by component, passage by passage.
+    """Return the squared error of the logits by component, for each passage of one batch.
 
-    The last is all.
+    The last column is of all components together.
     """
     trials = Trials(model, excerpts(draw, model, TOKENS), format, mode)
     alone = [
@@ -87,7 +87,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def share_of(errors: np.ndarray, names: list[str], seed: int) -> Interval:
-    """The share of the squared error that some components give, each alone, over all passages."""
+    """Return the share of the squared error that some components give, each rounded alone."""
     places = [NAMES.index(name) for name in names]
     return bootstrap(
         errors,
@@ -98,7 +98,7 @@ def share_of(errors: np.ndarray, names: list[str], seed: int) -> Interval:
 
 
 def judge_attention(errors: dict[str, np.ndarray], seed: int, format: str) -> Verdict:
-    """Whether attention's core is where the error comes from, as the source's advice supposes."""
+    """Judge whether the error comes from attention's core, as the source's advice supposes."""
     found = {model: share_of(every, list(ATTENTION), seed) for model, every in errors.items()}
     said = ", ".join(f"{one} ({model})" for model, one in found.items())
     least = min(found.values(), key=lambda one: one.value)
@@ -112,7 +112,7 @@ def judge_attention(errors: dict[str, np.ndarray], seed: int, format: str) -> Ve
 
 
 def judge_stepwise(found: dict[tuple[str, str], Interval]) -> Verdict:
-    """Judge the same where no fused kernel keeps scores and softmax in float32."""
+    """Judge the shares where no fused kernel keeps scores and softmax in float32."""
     own = {name: one for (model, name), one in found.items() if model == STEPWISE}
     scores = own.pop("scores and softmax", Interval(0.0, 0.0, 0.0))
     second = max(own, key=lambda name: own[name].value)

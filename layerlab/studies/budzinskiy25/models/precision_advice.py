@@ -38,7 +38,7 @@ STEPWISE = "post-norm"
 
 
 def one(draw: Draw, model: str, format: str) -> dict[str, Tensor]:
-    """Return one batch: squared error of the logits with each part kept, passage by passage."""
+    """Return the squared error of the logits with each part kept, for each passage of one batch."""
     ids = excerpts(draw, model, TOKENS)
     trials = Trials(model, ids, format, "flat")
     kept = [trials.keeping(*names) for names in KEPT.values()]
@@ -133,7 +133,7 @@ def judge_advised(found: Found, format: str) -> Verdict:
 
 
 def judge_stepwise(found: Found) -> Verdict:
-    """Judge the same where the largest scores are."""
+    """Judge the source's advice on the model whose scores are largest."""
     kept = found[STEPWISE, SOFTMAX]
     return Verdict(
         claim=f"They do in the {STEPWISE} model.",
@@ -147,7 +147,7 @@ def judge_stepwise(found: Found) -> Verdict:
 
 
 def judge_most(found: Found) -> Verdict:
-    """Judge whether what is advised is what helps most."""
+    """Judge whether the part that is advised is the one that helps most."""
     best, apart = {}, {}
     for model in builtin.NAMES:
         others = {name: found[model, name] for name in KEPT if name not in (SOFTMAX, ALL)}
@@ -171,7 +171,7 @@ def judge_most(found: Found) -> Verdict:
 
 
 def judge_together(found: Found) -> Verdict:
-    """Judge what mixed precision is: scores, softmax, norms and stream at once."""
+    """Judge mixed precision: scores, softmax, norms and stream at once."""
     kept = _of(found, ALL)
     return Verdict(
         claim="Scores, softmax, norms and residual stream, all exact, remove a third of the "
@@ -188,7 +188,7 @@ def judge_together(found: Found) -> Verdict:
 
 
 def judge_islands(found: Found) -> Verdict:
-    """Judge what code in use has followed already."""
+    """Judge what code in use gains by what it keeps in float32 already."""
     kept = {model: one for model, one in _of(found, AS_RUN).items() if model != STEPWISE}
     return Verdict(
         claim="What fused code keeps in float32 by itself removes some of the squared error.",
@@ -201,12 +201,12 @@ def judge_islands(found: Found) -> Verdict:
 
 
 def _lower(found: dict[str, Interval], limit: float) -> Word:
-    """Lower whether all are below a limit that the claim names."""
+    """Judge whether all shares are below a limit that the claim names."""
     return each(below(one, limit) for one in found.values())
 
 
 def plot(found: Found, format: str) -> Picture:
-    """Plot what is left, part by part and model by model."""
+    """Plot the error that is left, part by part and model by model."""
     shown = [
         Gap(
             name=f"{model}: {name}",

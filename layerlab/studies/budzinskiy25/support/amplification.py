@@ -67,9 +67,9 @@ def measure(module: Module, generator: torch.Generator) -> Tensor:
 
 
 def amplify(module: Module, shift: Tensor) -> Tensor:
-    """How much larger the relative change behind a module is than `STEP`, that in front of it.
+    """Return by how much a module enlarges a relative change of its input of size `STEP`.
 
-    From both sides, so that changes of second order cancel.
+    The change is taken from both sides, so that effects of second order cancel.
     """
     f, x = module.f, module.x
     change = (f(x + STEP * shift) - f(x - STEP * shift)) / (2 * STEP)

@@ -62,9 +62,9 @@ class Disturbed(Exact):
 
 
 def worst(run: Callable[[Exact], Tensor], columns: Sequence[int]) -> Tensor:
-    """The largest |error| of entries of the last row, over all roundings |delta| <= u, in units u.
+    """Return the largest |error| of last-row entries, over all roundings |delta| <= u, in units u.
 
-    To first order and exact: sum |d result / d delta|, draw x column.
+    This is to first order and exact: sum |d result / d delta|, draw x column.
 
     Source: budzinskiy25, Model 4.1; the sum Own.
 

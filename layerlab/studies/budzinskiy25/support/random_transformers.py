@@ -66,7 +66,7 @@ class Ensemble:
 
 
 def rounding(digits: int) -> Strict:
-    """Return arithmetic of so many digits.
+    """Return the arithmetic with so many digits.
 
     With more than `MOST_DIGITS` a result is rounded to float64 first, which moves one of some 2^(52
     - digits): roundings that small are for errors that have to stay small, and not for their bits.
@@ -83,7 +83,7 @@ def stack_errors(
     placement: Placement = "pre",
     changed: Callable[[Weights], Weights] = lambda weights: weights,
 ) -> Tensor:
-    """Stack errors after each block, draw x layer x digits x statistic.
+    """Return the errors after each block, draw x layer x digits x statistic.
 
     `changed` alters the weights.
     """
@@ -98,7 +98,7 @@ def stack_errors(
 
 
 def by_layer(errors: np.ndarray, digits: Sequence[int], **labels: Any) -> pd.DataFrame:
-    """Return how each statistic is distributed over draws, per layer and digits."""
+    """Summarise how each statistic is distributed over the draws, per layer and digits."""
     return table(
         [
             summary(

@@ -44,7 +44,7 @@ def normed(arithmetic: Exact, x: Draws, norm: NormName) -> Part:
 
 
 def attend(arithmetic: Exact, x: Draws, weights: Weights) -> Part:
-    """Return attention of `decoder` and its pullback.
+    """Return the attention of `decoder` and its pullback.
 
     Source: budzinskiy25, Lemma 3.14.
     """
@@ -103,9 +103,9 @@ def block(arithmetic: Exact, x: Draws, weights: Weights, norm: NormName = "layer
 def gradients(
     arithmetic: Exact, x: Draws, stack: Sequence[Weights], last: Draws, norm: NormName = "layer"
 ) -> tuple[list[Draws], list[Tensor]]:
-    """Streams after each block, and the gradients of sum(last * result) by the input of each.
+    """Return the stream after each block, and the gradient by the input of each.
 
-    Both lists are in the order of the blocks.
+    The gradients are of sum(last * result); both lists are in the order of the blocks.
 
     Source: Own.
     """

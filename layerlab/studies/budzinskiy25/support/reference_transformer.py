@@ -31,7 +31,7 @@ class Weights:
     outer: Tensor
 
     def taken(self, arithmetic: Exact) -> "Weights":
-        """Return the same in the carrier and the digits of an arithmetic."""
+        """Return the weights in the carrier and the digits of an arithmetic."""
         return Weights(
             **{one.name: arithmetic.take(getattr(self, one.name)) for one in fields(self)}
         )
@@ -48,7 +48,7 @@ def root_mean_square(arithmetic: Exact, x: Draws) -> Draws:
 
 
 def centre(arithmetic: Exact, x: Draws) -> Draws:
-    """Centre C(x) = x - mean(x), row by row.
+    """Centre each row: C(x) = x - mean(x).
 
     Source: budzinskiy25, Lemma 3.7.
     """
@@ -68,7 +68,7 @@ NORMS: dict[str, Norm] = {"layer": layer_norm, "rms": root_mean_square}
 
 
 def softmax(arithmetic: Exact, scores: Draws) -> Draws:
-    """Return causal softmax of each row, shifted by its largest allowed score.
+    """Return the causal softmax of each row, shifted by its largest allowed score.
 
     Source: budzinskiy25, section 2.2.
     Differs: shifted, as every implementation is; the source's own form overflows.
@@ -82,7 +82,7 @@ def softmax(arithmetic: Exact, scores: Draws) -> Draws:
 
 
 def attention(arithmetic: Exact, x: Draws, weights: Weights) -> Draws:
-    """Return one causal head without an output matrix.
+    """Apply one causal head without an output matrix.
 
     Source: budzinskiy25, section 2.2.
     """
@@ -95,7 +95,7 @@ def attention(arithmetic: Exact, x: Draws, weights: Weights) -> Draws:
 
 
 def perceptron(arithmetic: Exact, x: Draws, weights: Weights) -> Draws:
-    """Return two matrices with a ReLU between, no bias.
+    """Apply two matrices with a ReLU between them and no bias.
 
     Source: budzinskiy25, (2).
     """
@@ -110,7 +110,7 @@ def block(
     norm: NormName = "layer",
     placement: Placement = "pre",
 ) -> Draws:
-    """Return one block; `placement` says where the norm of the attention stands.
+    """Apply one block; `placement` says where the norm of the attention stands.
 
     "pre" is x + A(N(x)), "branch" x + N(A(x)), "sum" N(x + A(x)); the feed-forward is x + M(N(x))
     in all three, so that one thing differs. "post" has both norms behind their sums: N(x + A(x)),
@@ -159,7 +159,7 @@ def run(
     norm: NormName = "layer",
     placement: Placement = "pre",
 ) -> Tensor:
-    """Return errors of a stack after each block, draw x layer x arithmetic x statistic.
+    """Return the errors of a stack after each block, draw x layer x arithmetic x statistic.
 
     Input and weights are rounded to the fewest digits of all, so that every arithmetic computes the
     same function of the same numbers, and only the operations differ.

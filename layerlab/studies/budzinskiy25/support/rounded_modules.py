@@ -30,7 +30,7 @@ class Rounded:
 
 
 def norms(x: Tensor) -> Iterator[Rounded]:
-    """Yield RMS norm, centring and layer norm of the last row."""
+    """Yield the RMS norm, centring and layer norm of the last row."""
     x, width = x[:, -1:], x.shape[-1]
     centred = (x - x.mean(-1, keepdim=True)).abs()
     away = x.abs().sum(-1, keepdim=True) / centred.amin(-1, keepdim=True)
@@ -55,7 +55,7 @@ def norms(x: Tensor) -> Iterator[Rounded]:
 
 
 def perceptron(x: Tensor, weights: Weights) -> Rounded:
-    """Return ReLU between two matrices, without biases, of the last row: d + |Omega| roundings."""
+    """Return the bias-free ReLU perceptron of the last row, bounded by d + |Omega| roundings."""
     x = x[:, -1:]
     inner = x @ weights.inner.mT
     active = (inner > 0).sum(-1, keepdim=True)
@@ -69,7 +69,7 @@ def perceptron(x: Tensor, weights: Weights) -> Rounded:
 
 
 def attentions(x: Tensor, weights: Weights, digits: int = 53) -> Iterator[Rounded]:
-    """Yield scores, softmax and one causal head; the last two also without the range of the scores.
+    """Yield scores, softmax and one causal head; the last two also without the scores' range.
 
     The softmax reads scores of so many digits, or fewer digits would count as rounding.
     """
@@ -105,7 +105,7 @@ def attentions(x: Tensor, weights: Weights, digits: int = 53) -> Iterator[Rounde
 
 
 def softmaxes(scores: Tensor) -> Iterator[Rounded]:
-    """The causal softmax as all code computes it, with its bound and with that of the plain one."""
+    """Yield the softmax as all code computes it, with its own bound and the unshifted one's."""
     tokens = scores.shape[-1]
     past = torch.ones(tokens, tokens, dtype=torch.bool).tril()
     hidden = scores.masked_fill(~past, -torch.inf)
@@ -122,7 +122,7 @@ def softmaxes(scores: Tensor) -> Iterator[Rounded]:
 
 
 def score_pairs(arithmetic: Exact, x: Tensor, weights: Weights) -> Tensor:
-    """Score (W_q x_t) . (W_k x_i) / sqrt(d_h) of all pairs."""
+    """Return the scores (W_q x_t) . (W_k x_i) / sqrt(d_h) of all pairs."""
     held, own = arithmetic.take(x), weights.taken(arithmetic)
     query, key = arithmetic.product(held, own.query.mT), arithmetic.product(held, own.key.mT)
     found = arithmetic.product(query, key.mT)

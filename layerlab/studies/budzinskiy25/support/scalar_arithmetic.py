@@ -36,7 +36,7 @@ MOST_DIGITS = 25
 
 
 def carrier_of(digits: int) -> torch.dtype:
-    """Return the cheapest carrier in which two roundings are one.
+    """Return the cheapest carrier in which rounding twice equals rounding once.
 
     Source: figueroa95, Theorem 2: with 2t + 2 digits two roundings of + - * / and sqrt are one.
 
@@ -71,14 +71,14 @@ class Exact:
     dtype = torch.float64
 
     def take(self, x: Tensor) -> Tensor:
-        """Return numbers from outside, in the carrier."""
+        """Take numbers from outside into the carrier."""
         return draws_last(x.to(self.dtype))
 
     def product(self, x: Left, y: Right) -> Draws:
         return draws_last(x @ y)
 
     def total(self, x: Draws) -> Sums:
-        """Return sum over the last axis, which stays with length 1."""
+        """Return the sum over the last axis, which stays with length 1."""
         return x.sum(-1, keepdim=True)
 
     def add(self, x: Tensor, y: Tensor | float) -> Tensor:
@@ -174,7 +174,7 @@ class Strict(Exact):
         return self._wide(x.double().exp_()).to(self.dtype)
 
     def _nearest(self, x: Tensor) -> Tensor:
-        """Return round in place: adding and taking away 1.5 * 2^(p-t) * 2^e drops p - t bits.
+        """Round in place: adding and subtracting 1.5 * 2^(p-t) * 2^e drops p - t bits.
 
         e is the exponent of the number itself; p - t >= 2 keeps the parity of the last digit kept.
         """
@@ -189,7 +189,7 @@ class Strict(Exact):
         return torch.empty((*shape[1:], shape[0]), dtype=dtype or self.dtype).movedim(-1, 0)
 
     def _space(self, shape: Any, use: str, dtype: torch.dtype | None = None) -> Tensor:
-        """Return scratch memory that is taken once: fresh memory costs more than the rounding."""
+        """Return scratch memory that is kept, as fresh memory costs more than the rounding."""
         key = (*shape, use, dtype)
         if key not in self._spaces:
             self._spaces[key] = self._empty(shape, dtype)

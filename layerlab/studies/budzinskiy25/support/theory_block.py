@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def theory_of(layer: "Layer", subject: "LoadedModel") -> "Theory":
-    """The parts of a block that a trace handed out, checked against what the model computed."""
+    """Return a traced block in the theory's terms, checked against what the model computed."""
     # Late: the list of studies needs no transformers.
     from layerlab.measures.support.rounding_theory import theory
     from layerlab.observe.architecture.head_weights import project

@@ -30,7 +30,7 @@ class Contest:
         return self.better - self.worse
 
     def interval(self, questions: int) -> Interval:
-        """The difference, with what chance alone makes of so many questions in each model."""
+        """Return the difference with the interval that chance makes of so many questions."""
         error = sqrt(sum(one * (100 - one) / questions for one in (self.better, self.worse)))
         return Interval(
             self.difference, self.difference - WIDE * error, self.difference + WIDE * error
@@ -59,7 +59,7 @@ CONTESTS = (
 
 
 def word(found: Contest) -> Word:
-    """Return what both splits say, of which the source does not say which it took."""
+    """Combine the verdicts of both splits, as the source does not say which one it took."""
     return combine(above(found.interval(questions), 0) for questions in SPLITS.values())
 
 
@@ -114,7 +114,7 @@ def judge(found: Contest, claim: str) -> Verdict:
 
 
 def plot() -> Picture:
-    """Plot every contest with the interval of both splits."""
+    """Plot every contest with the intervals of both splits."""
     shown = []
     for one in CONTESTS:
         for split, questions in SPLITS.items():

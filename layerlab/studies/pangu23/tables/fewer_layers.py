@@ -15,13 +15,13 @@ DIGIT = 0.005
 
 
 def count_costs(name: str, preset: str, **sizes: int) -> Account:
-    """Count a variant at a published shape, some sizes changed."""
+    """Count the parameters of a variant at a published shape, with some sizes changed."""
     found = design(name, preset=preset, sizes=sizes)
     return account(found.spec, found.shape)
 
 
 def accounting() -> dict[str, float]:
-    """Return millions of parameters: where the 7B model and its baseline differ."""
+    """Return, in millions of parameters, where the 7B model and its baseline differ."""
     ours, plain = (count_costs(name, OURS) for name in ("pangu-pi", "llama"))
     shape = design(THEIRS).shape
     block = (
@@ -42,13 +42,13 @@ def accounting() -> dict[str, float]:
 
 
 def read_per_token(layers: int, vocab: int) -> float:
-    """Read weights of blocks and head, read for each token that is decoded."""
+    """Count the weights of blocks and head that are read for each decoded token."""
     found = count_costs("llama", THEIRS, layers=layers, vocab=vocab)
     return float(found.blocks + found.head)
 
 
 def run(work: StudyContext) -> Outcome:
-    """Return count, judge and draw."""
+    """Count, judge and draw."""
     found = accounting()
     block = found["one block"]
     shown = [
@@ -74,7 +74,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def judge_pays(found: dict[str, float]) -> Verdict:
-    """Judge whether the modules' parameters are what three layers were given up for."""
+    """Judge whether the modules' parameters explain the three layers that were given up."""
     worth = found["its modules"] / found["one block"]
     # A block has at least its attention, whatever the feed-forward is.
     most = found["its modules"] / found["attention of one block"]
@@ -104,7 +104,7 @@ def judge_similar(found: dict[str, float]) -> Verdict:
 
 
 def judge_faster() -> Verdict:
-    """Judge whether the printed speed-up is more than the layers and the vocabularies give."""
+    """Judge whether the printed speed-up exceeds what layers and vocabularies explain."""
     printed = LATENCY[OURS] / LATENCY[THEIRS]
     vocab, theirs = (design(name).shape.vocab for name in (OURS, THEIRS))
     plain = read_per_token(32, theirs)

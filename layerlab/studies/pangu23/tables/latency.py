@@ -45,9 +45,9 @@ Measured = Mapping[str, Any]
 
 
 def rivals(width: int) -> dict[str, tuple[Any, Any, float]]:
-    """Return PanGu-pi and Llama of each comparison, and the quotient of the weights that they read.
+    """Return PanGu-pi and Llama of each comparison, with the quotient of the weights they read.
 
-    Those of the 1B are no wider than the 1B.
+    Models of the 1B are no wider than the 1B.
     """
     from layerlab.latency.candidates import build_candidate
     from layerlab.latency.parameter_matching import pair, read_weights
@@ -65,9 +65,9 @@ def rivals(width: int) -> dict[str, tuple[Any, Any, float]]:
 
 
 def measure_times(width: int, device: str, repetitions: int) -> dict[str, Any]:
-    """Measure both comparisons.
+    """Measure the times of both comparisons.
 
-    A CPU's in processor time of one thread, which others do not lengthen.
+    On a CPU it is the processor time of one thread, which other threads do not lengthen.
     """
     from layerlab.latency import measure
     from layerlab.latency.config import latency_config
@@ -91,7 +91,7 @@ def measure_times(width: int, device: str, repetitions: int) -> dict[str, Any]:
 
 
 def place(runs: Path, width: int, device: str = "cpu") -> Path:
-    """Place where times lie."""
+    """Return the file of the measured times."""
     kind = "" if device == "cpu" else f"{device}-"
     return (
         runs / small_models.RUNS / f"latency-{kind}{digest([width, CONTEXT, NEW, DEPTH])[:8]}.json"
@@ -99,7 +99,7 @@ def place(runs: Path, width: int, device: str = "cpu") -> Path:
 
 
 def run(work: StudyContext) -> Outcome:
-    """Return time, judge and draw."""
+    """Time, judge and draw."""
     width, device = work.options["width"], work.options["device"]
     file = place(work.runs, width, device)
     if not work.fast:
@@ -129,7 +129,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def describe_times(found: Measured) -> str:
-    """Describe where the times are from."""
+    """Describe where the times come from."""
     one = found[FEWER]
     machine = one["machine"]
     where = f"{machine['processor']} with {machine['threads']} thread, in processor time"
@@ -142,7 +142,7 @@ def describe_times(found: Measured) -> str:
 
 
 def check_plan(found: Measured) -> list[str]:
-    """Check what a reader has to know where the plan was not kept."""
+    """Warn the reader where the planned number of repetitions was not kept."""
     pairs = found[FEWER]["ratio"]["pairs"]
     if pairs == PLANNED:
         return []
@@ -154,7 +154,7 @@ def check_plan(found: Measured) -> list[str]:
 
 
 def judge_replicated(verdict: Verdict, found: Measured | None) -> Verdict:
-    """With as many repetitions as there are, marked where that is not the plan's number."""
+    """Mark a verdict with its repetitions, and where their number was not planned."""
     if found is None:
         return verdict
     pairs = found[FEWER]["ratio"]["pairs"]
@@ -162,9 +162,9 @@ def judge_replicated(verdict: Verdict, found: Measured | None) -> Verdict:
 
 
 def quotient(found: Measured, name: str) -> Interval:
-    """Return the quotient of a step of PanGu-pi and one of Llama.
+    """Return the time of a step of PanGu-pi over that of a step of Llama.
 
-    Without an interval where there are few pairs.
+    It has no interval where there are few pairs.
     """
     ratio = found[name]["ratio"]
     low, high = ratio["low"], ratio["high"]
@@ -174,18 +174,18 @@ def quotient(found: Measured, name: str) -> Interval:
 
 
 def below(found: Interval, most: float) -> Word:
-    """Return whether a quotient is at most as large as said."""
+    """Judge whether a quotient is at most as large as was asked for."""
     return "holds" if found.high < most else "fails" if found.low > most else "not decided"
 
 
 def printed_ratio(name: str) -> float:
-    """Return the source's quotient."""
+    """Return the quotient that the source printed."""
     pangu, llama = PRINTED[name]
     return pangu / llama
 
 
 def judge_untimed(claim: str, name: str, source: str) -> Verdict:
-    """Judge nothing is said where nothing was timed."""
+    """Leave a claim undecided where nothing was timed."""
     return Verdict(
         claim=claim,
         word="not decided",
@@ -196,13 +196,13 @@ def judge_untimed(claim: str, name: str, source: str) -> Verdict:
 
 
 def steps(found: Measured, name: str) -> str:
-    """Return both times in words."""
+    """Describe both times in words."""
     pangu, llama = found[name]["milliseconds"]
     return f"a step takes {pangu:.3g} against {llama:.3g} ms"
 
 
 def judge_quicker(found: Measured | None) -> Verdict:
-    """Judge it with the layers of the source's 7B."""
+    """Judge the time of a step with the layers of the source's 7B."""
     if found is None:
         return judge_untimed(STUDY.claim, FEWER, "")
     ratio = quotient(found, FEWER)
@@ -216,7 +216,7 @@ def judge_quicker(found: Measured | None) -> Verdict:
 
 
 def judge_costs(found: Measured | None) -> Verdict:
-    """Judge it with the same layers in both."""
+    """Judge the time of a step with the same layers in both models."""
     claim = "At one depth both modules of PanGu-pi cost 4 % of a step."
     if found is None:
         return judge_untimed(claim, SAME, PLACES[SAME])
@@ -232,7 +232,7 @@ def judge_costs(found: Measured | None) -> Verdict:
 
 
 def judge_explained(found: Measured | None) -> Verdict:
-    """Judge it by the weights that a token reads."""
+    """Judge whether the weights that a token reads explain the time of a step."""
     claim = "The time of a step is that of the weights it reads, so that layers alone explain it."
     source = "Own, on pangu23, section 5.3"
     if found is None:
@@ -252,7 +252,7 @@ def judge_explained(found: Measured | None) -> Verdict:
 
 
 def rows(found: Measured | None) -> list[dict[str, Any]]:
-    """Return what was printed beside what was timed."""
+    """Return the printed times beside the measured ones."""
     made = []
     for name in PRINTED:
         row: dict[str, Any] = {"comparison": name, "printed": printed_ratio(name)}
@@ -271,7 +271,7 @@ def rows(found: Measured | None) -> list[dict[str, Any]]:
 
 
 def plot(found: Measured | None) -> Picture:
-    """Plot quotients one below the other."""
+    """Plot the quotients one below the other."""
     shown = []
     for name in PRINTED:
         shown.append(Gap(name=f"{name}: printed", middle=printed_ratio(name), low=None, high=None))
@@ -290,7 +290,7 @@ def plot(found: Measured | None) -> Picture:
 
 
 def inputs(runs: Path) -> list[str]:
-    """Return what lies there."""
+    """Return the texts of the stored times."""
     return [
         file.read_text("utf-8")
         for file in sorted((runs / small_models.RUNS).glob("latency-*.json"))

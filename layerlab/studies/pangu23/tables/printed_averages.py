@@ -14,12 +14,12 @@ Row = dict[str, str | int | float]
 
 
 def rows() -> list[Row]:
-    """Return every average as printed and as its cells give it."""
+    """Return every average as printed and as recomputed from its cells."""
     return [one for found in tables().values() for one in averages(found)]
 
 
 def averages(found: Published) -> list[Row]:
-    """Return those of one table."""
+    """Return the averages of one table."""
     return [
         {
             "table": found.number,
@@ -33,17 +33,17 @@ def averages(found: Published) -> list[Row]:
 
 
 def same(row: Row) -> bool:
-    """Return whether both are the same two decimals."""
+    """Judge whether both averages agree to two decimals."""
     return f"{row['printed']:.2f}" == f"{row['recomputed']:.2f}"
 
 
 def beyond(row: Row) -> bool:
-    """Return whether no rounding explains the difference."""
+    """Judge whether no rounding explains the difference."""
     return abs(float(row["difference"])) >= CELL + AVERAGE
 
 
 def is_ranked(found: Published) -> bool:
-    """Return whether the models stand in the same order by both averages."""
+    """Judge whether the models stand in the same order by both averages."""
     printed = sorted(found.rows, key=found.printed)
     return printed == sorted(found.rows, key=lambda model: found.recomputed(model).mean.value)
 
@@ -78,7 +78,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def judge_follow(every: list[Row]) -> Verdict:
-    """Judge cell by cell."""
+    """Judge whether the printed averages follow from their cells."""
     off = [row for row in every if not same(row)]
     slips = [row for row in off if beyond(row)]
     named = ", ".join(
@@ -96,7 +96,7 @@ def judge_follow(every: list[Row]) -> Verdict:
 
 
 def judge_order() -> Verdict:
-    """Judge whether it matters."""
+    """Judge whether the slips change the order of the models."""
     changed = [found.number for found in tables().values() if not is_ranked(found)]
     return Verdict(
         claim="The order of the models is that of the averages that the cells give.",

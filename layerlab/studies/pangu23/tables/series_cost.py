@@ -20,14 +20,14 @@ Row = dict[str, Any]
 
 
 def count_costs(n: int, form: str) -> Account:
-    """The 1B model of the source with a series of n terms, and without an augmented shortcut."""
+    """Count the source's 1B model with a series of n terms and no augmented shortcut."""
     options = {} if n == 1 else {"form": form}
     found = design(f"siaf-{n}", preset=SIZE, options=options)
     return account(found.spec, found.shape)
 
 
 def excess(value: float, base: float) -> float:
-    """Return the excess by how many per cent a value is above its base.
+    """Return by how many per cent a value is above its base.
 
     Example:
         >>> excess(3, 2)
@@ -37,7 +37,7 @@ def excess(value: float, base: float) -> float:
 
 
 def rows(form: str) -> list[Row]:
-    """Per cent above one term: parameters, products, all operations, and what is printed."""
+    """Return the increase over one term, in per cent, of counts and of the printed latency."""
     base = count_costs(1, form)
     found: list[Row] = []
     for n, milliseconds in PRINTED.items():
@@ -56,7 +56,7 @@ def rows(form: str) -> list[Row]:
 
 
 def run(work: StudyContext) -> Outcome:
-    """Return count, judge and draw."""
+    """Count, judge and draw."""
     every = {form: rows(form) for form in ("affine-in", "multi-projection")}
     lines = [
         Curve(
@@ -97,7 +97,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def judge_ignored(every: dict[str, list[Row]]) -> Verdict:
-    """Judge whether two terms can be ignored, as counted."""
+    """Judge whether the cost of two terms, as counted, can be ignored."""
     two = every["affine-in"][CHOSEN - 1]
     largest = max(float(two["parameters"]), float(two["operations"]))
     return Verdict(
@@ -113,7 +113,7 @@ def judge_ignored(every: dict[str, list[Row]]) -> Verdict:
 
 
 def judge_matrices(every: dict[str, list[Row]]) -> Verdict:
-    """Judge whether the same holds where every term has its matrix."""
+    """Judge whether two terms are as cheap where every term has its own matrix."""
     two = every["multi-projection"][CHOSEN - 1]
     least = min(float(two["parameters"]), float(two["operations"]))
     printed = float(two["printed_latency"])
@@ -129,7 +129,7 @@ def judge_matrices(every: dict[str, list[Row]]) -> Verdict:
 
 
 def judge_steady() -> Verdict:
-    """Judge whether each further term costs the same time, as it costs the same count."""
+    """Judge whether each further term costs the same time, as counts predict."""
     steps = [PRINTED[n + 1] - PRINTED[n] for n in (1, 2, 3)]
     # Two numbers rounded to 0.01 put an error of 0.01 on each step, and 0.02 between two.
     apart = max(steps) - min(steps)

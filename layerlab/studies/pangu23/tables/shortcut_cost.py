@@ -21,19 +21,19 @@ Row = dict[str, float | int]
 
 
 def count_costs(name: str, **options: object) -> Account:
-    """Count a variant at the shape of the source's 1B model."""
+    """Count the parameters of a variant at the shape of the source's 1B model."""
     found = design(name, preset=SIZE, options=options)
     return account(found.spec, found.shape)
 
 
 def added_parameters(r: int, form: str = "bottleneck") -> int:
-    """Return parameters that a shortcut adds in all layers."""
+    """Count the parameters that a shortcut adds in all layers."""
     base = count_costs("llama").parameters
     return count_costs(f"as-{r}", form=form).parameters - base
 
 
 def rows() -> list[Row]:
-    """Return the rows per cent above no shortcut: weights read for a token, and what is printed."""
+    """Return the increase by a shortcut, in per cent, of weights read and of printed latency."""
     base = count_costs("llama")
     found: list[Row] = []
     for r, milliseconds in PRINTED.items():
@@ -51,7 +51,7 @@ def rows() -> list[Row]:
 
 
 def run(work: StudyContext) -> Outcome:
-    """Return count, judge and draw."""
+    """Count, judge and draw."""
     found = rows()
     lines = [
         Curve(
@@ -131,7 +131,7 @@ def judge_by_weights(found: list[Row]) -> Verdict:
 
 
 def judge_slower() -> Verdict:
-    """Judge what the text says of the table, against the table."""
+    """Judge what the text says of its table against the table itself."""
     times = [PRINTED[r] for r in sorted(PRINTED)]
     steps = [after - before for before, after in pairwise(times)]
     return Verdict(

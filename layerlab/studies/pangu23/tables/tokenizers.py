@@ -38,7 +38,7 @@ PAR = 0.02
 
 
 def code(name: str) -> str:
-    """Return the text of a module of the standard library, or of all that a package of it holds."""
+    """Return the source of a standard-library module, or of all modules of a package."""
     found = find_spec(name)
     file = None if found is None or found.origin is None else Path(found.origin)
     if file is None or file.suffix != ".py" or not file.is_file():
@@ -51,7 +51,7 @@ def code(name: str) -> str:
 
 
 def sizes(base: int) -> dict[str, int]:
-    """Return entries of every vocabulary, in the proportions of the source's table."""
+    """Return the entries of every vocabulary, in the proportions of the source's table."""
     from layerlab.tokenization.published_rates import TABLE
 
     printed = {row.tokenizer: row.entries for row in TABLE}
@@ -60,7 +60,7 @@ def sizes(base: int) -> dict[str, int]:
 
 
 def vocabularies(base: int) -> dict[str, Any]:
-    """The four tokenizers: general ones of three sizes, and one with entries of the domain."""
+    """Train the four tokenizers: general ones of three sizes, and one extended to the domain."""
     from layerlab.data.sources import open_source
     from layerlab.recipes.training_sections import Source
     from layerlab.tokenization.extend import extend
@@ -78,7 +78,7 @@ def vocabularies(base: int) -> dict[str, Any]:
 
 
 def count_tokens(draw: Draw, entries: int, characters: int) -> dict[str, Tensor]:
-    """Count tokens and characters of files that nothing was learned from, under each tokenizer."""
+    """Count tokens and characters of held-out files under each tokenizer."""
     from layerlab.tokenization.compression import compression
 
     words = vocabularies(entries)
@@ -148,9 +148,9 @@ def published_rows() -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def at_hand() -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the tokenizers of the data folder on the questions of the source.
+    """Return the data folder's tokenizers, rated on the source's questions.
 
-    What cannot be had, why.
+    Where one cannot be had, a remark says why.
     """
     from layerlab.tokenization import published_rates
 
@@ -176,7 +176,7 @@ def at_hand() -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def ratio(tokens: np.ndarray, upper: str, lower: str, seed: int) -> Interval:
-    """Return tokens of all files under one tokenizer over those under another."""
+    """Return the tokens of all files under one tokenizer over those under another."""
     pair = tokens[:, [KINDS.index(upper), KINDS.index(lower)]]
 
     def number(values: np.ndarray) -> float:
@@ -240,7 +240,7 @@ def rates() -> dict[str, float]:
 
 
 def judge_monotone() -> Verdict:
-    """Judge whether size alone tells the order."""
+    """Judge whether size alone determines the order."""
     from layerlab.tokenization.published_rates import TABLE
 
     pairs = [(one, other) for one in TABLE for other in TABLE if one.entries < other.entries]

@@ -34,7 +34,7 @@ ROUNDING = 1e-9
 
 
 def one(draw: Draw, tokens: int) -> dict[str, Tensor]:
-    """Return one batch: lambda of every head of a model, and of random matrices, by draw."""
+    """Return, for one batch, lambda of every head of a model and of random matrices."""
     scores = draw.normal(tokens, tokens)
     future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
     causal = torch.softmax(scores.masked_fill(future, -torch.inf), -1)
@@ -46,7 +46,7 @@ def one(draw: Draw, tokens: int) -> dict[str, Tensor]:
 
 
 def largest(matrices: Tensor) -> Tensor:
-    """Return lambda, never below the true one.
+    """Return an upper bound on lambda, never below the true one.
 
     Example:
         >>> round(largest(torch.eye(3, dtype=torch.float64)).item(), 9)
@@ -56,7 +56,7 @@ def largest(matrices: Tensor) -> Tensor:
 
 
 def balance(matrices: Tensor) -> Tensor:
-    """Return positive matrices whose rows and columns all sum to 1, rows to the last digit."""
+    """Scale positive matrices until all rows and columns sum to 1, rows to the last digit."""
     for _ in range(TURNS):
         matrices = matrices / matrices.sum(-2, keepdim=True)
         matrices = matrices / matrices.sum(-1, keepdim=True)
@@ -76,14 +76,14 @@ def heads(ids: Tensor) -> Tensor:
 
 
 def uniform(tokens: int) -> Tensor:
-    """Return every token sees all before it, and itself, alike."""
+    """Return attention in which every token sees itself and all before it alike."""
     return torch.ones(tokens, tokens, dtype=torch.float64).tril() / torch.arange(
         1, tokens + 1, dtype=torch.float64
     ).view(-1, 1)
 
 
 def blocks(tokens: int) -> Tensor:
-    """Return the first half sees its first token alone, and the second half its own first one."""
+    """Return attention in which each half of the tokens sees only its own first token."""
     half = tokens // 2
     seen = (torch.arange(tokens) >= half).long() * half
     return torch.eye(tokens, dtype=torch.float64)[seen]
@@ -174,7 +174,7 @@ def _share(share: Interval) -> str:
 
 
 def judge_doubly(found: dict[int, np.ndarray]) -> Verdict:
-    """Judge the case that the source proves."""
+    """Judge the case that the source proves, doubly stochastic attention."""
     highest = max(found, key=lambda tokens: float(found[tokens].max()))
     top = maximum(found[highest])
     return Verdict(
@@ -190,7 +190,7 @@ def judge_doubly(found: dict[int, np.ndarray]) -> Verdict:
 
 
 def judge_running(lengths: list[int], values: list[float]) -> Verdict:
-    """Judge the mildest causal attention there is."""
+    """Judge the mildest causal attention, which is uniform."""
     above = [tokens for tokens, value in zip(lengths, values, strict=True) if value > 1]
     said = ", ".join(
         f"{value:.2f} at {tokens}" for tokens, value in zip(lengths, values, strict=True)

@@ -28,13 +28,13 @@ TRAINED = ("llama", "pre-norm")
 
 
 def trained_depths(draw: Draw, name: str) -> dict[str, Tensor]:
-    """Return one batch: both quantities by layer in a built-in model."""
+    """Return both quantities by layer in a built-in model, for one batch."""
     ids = excerpts(draw, name, TOKENS, EACH).view(draw.count, EACH, TOKENS)
     return {"layers": torch.stack([depths(patient(name), one) for one in ids])}
 
 
 def random_depths(draw: Draw, layers: int, width: int) -> dict[str, Tensor]:
-    """Return one batch: the same in random Llamas, with small and with ordinary matrices."""
+    """Return both quantities in random Llamas, with small and with ordinary matrices."""
     from layerlab.loading.model import subject
     from layerlab.model.build import build
 
@@ -57,7 +57,7 @@ def random_depths(draw: Draw, layers: int, width: int) -> dict[str, Tensor]:
 
 
 def scale_weights(model: torch.nn.Module, factor: float) -> None:
-    """Multiply every matrix, those of the embedding too."""
+    """Multiply every matrix by a factor, those of the embedding too."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -115,7 +115,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def ratio(found: np.ndarray, quantity: int, seed: int) -> Interval:
-    """What is left at the last layer of what there was behind the embedding, mean over draws."""
+    """Return how much of the embedding's value is left at the last layer, mean over draws."""
     last = found[:, -1, quantity] / found[:, 0, quantity]
     return bootstrap(last, lambda one: float(one.mean()), seed)
 

@@ -32,9 +32,9 @@ EFFECT = 0.02
 
 
 def one(draw: Draw, layers: int, width: int) -> dict[str, Tensor]:
-    """Return one batch: d(0.8) over the width, variant by start by layer.
+    """Return d(0.8) over the width, variant by start by layer, for one batch.
 
-    Weights shared by variants.
+    The variants share their weights.
     """
     ids = excerpts(draw, "llama", TOKENS, EACH).view(draw.count, EACH, TOKENS)
     seeds = torch.randint(2**31, (draw.count,), generator=draw.generator).tolist()
@@ -49,7 +49,7 @@ def one(draw: Draw, layers: int, width: int) -> dict[str, Tensor]:
 def dimensions(
     name: str, options: dict[str, Any], sizes: dict[str, Any], seed: int, ids: Tensor
 ) -> Tensor:
-    """Return start by layer, of one variant."""
+    """Return the dimension of one variant, start by layer."""
     from layerlab.loading.model import subject
     from layerlab.model.build import build
 
@@ -62,7 +62,7 @@ def dimensions(
 
 
 def scatter(model: torch.nn.Module, seed: int) -> None:
-    """Give every term of a series scales and shifts of a standard normal distribution."""
+    """Draw scales and shifts of every term of a series from a standard normal distribution."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -101,7 +101,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def loss(found: np.ndarray, without: str, start: int, seed: int, comparisons: int = 1) -> Interval:
-    """What the last layer loses of d(0.8) over the width without one module, draw by draw."""
+    """Return what the last layer loses of d(0.8) over the width without one module."""
     last = found[:, :, start, -1]
     apart = last[:, 0] - last[:, NAMES.index(without)]
     return bootstrap(apart, lambda one: float(one.mean()), seed, comparisons=comparisons)

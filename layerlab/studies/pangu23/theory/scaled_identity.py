@@ -37,7 +37,7 @@ EFFECT = 1.1
 
 
 def one(draw: Draw, layers: int, width: int) -> dict[str, Tensor]:
-    """One batch: random Llamas, the shortcut around attention weighed differently in each."""
+    """Return what other weights of attention's shortcut do to random Llamas, for one batch."""
     from layerlab.model.build import build
 
     seeds = torch.randint(2**31, (draw.count,), generator=draw.generator).tolist()
@@ -53,9 +53,9 @@ def one(draw: Draw, layers: int, width: int) -> dict[str, Tensor]:
 
 
 def compare_weights(model: Any, scale: float, ids: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Compare relative residual by layer.
+    """Return the relative residual by layer, for a shortcut of this weight.
 
-    Growth of the noise against the features, and their motion.
+    With it come the growth of the noise against the features, and their motion.
     """
     weigh_shortcuts(model, scale)
     start = model.get_input_embeddings()(ids).detach()
@@ -156,7 +156,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def pair_draws(values: np.ndarray, seed: int) -> Interval:
-    """Return mean of the larger weight less that of the plain shortcut, draw by draw."""
+    """Return the mean of the larger weight less that of the plain shortcut, draw by draw."""
     return bootstrap(values[:, LARGER] - values[:, PLAIN], _mean, seed)
 
 
@@ -176,7 +176,7 @@ def judge_prevents(residual: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_noisy(rest: np.ndarray, seed: int) -> Verdict:
-    """Judge whether noise grows beside the features."""
+    """Judge whether noise grows relative to the features."""
     found = bootstrap(rest[:, LARGER, NOISE], _mean, seed)
     plain = bootstrap(rest[:, PLAIN, NOISE], _mean, seed)
     return Verdict(

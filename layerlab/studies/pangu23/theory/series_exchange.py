@@ -32,13 +32,13 @@ FORMS: tuple[dict[str, Any], ...] = (
 
 
 def one(draw: Draw, **options: Any) -> dict[str, Tensor]:
-    """Return one batch: how strongly the output of each token answers to the input of each."""
+    """Return how strongly each token's output responds to the input of each, for one batch."""
     found = [influence(random_series(draw, options), draw) for _ in range(draw.count)]
     return {"influence": torch.stack(found)}
 
 
 def random_series(draw: Draw, options: Mapping[str, Any]) -> torch.nn.Module:
-    """A feed-forward with a series whose numbers are all random, as training may leave them."""
+    """Build a feed-forward with a series whose parameters are all random."""
     shape = Shape(
         width=WIDTH,
         layers=1,
@@ -60,7 +60,7 @@ def random_series(draw: Draw, options: Mapping[str, Any]) -> torch.nn.Module:
 
 
 def influence(made: torch.nn.Module, draw: Draw) -> Tensor:
-    """|| d (r . y_i) / d x_j || for a random direction r: row i is the output, column j the input.
+    """Return || d (r . y_i) / d x_j || for a random direction r, output i by input j.
 
     0 means that token i does not see token j at all.
     """
@@ -119,7 +119,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def backwards(influences: np.ndarray) -> np.ndarray:
-    """Return mean influence by distance, over that of the token itself."""
+    """Return the mean influence by distance, over that of the token itself."""
     places = range(len(influences))
     found = np.array([np.diagonal(influences, -distance).mean() for distance in places])
     return found / found[0]
@@ -128,14 +128,14 @@ def backwards(influences: np.ndarray) -> np.ndarray:
 def others(influences: np.ndarray) -> float:
     """Return the largest influence of one token on another, over the largest on itself.
 
-    0 is none.
+    0 means that there is none.
     """
     own = np.eye(influences.shape[-1], dtype=bool)
     return float(influences[..., ~own].max() / influences[..., own].max())
 
 
 def reach(influences: np.ndarray) -> int:
-    """Return how many tokens back an output still sees, in any draw; -1: it sees later tokens."""
+    """Return how many tokens back an output sees in any draw, or -1 if it sees later tokens."""
     if np.triu(influences, 1).any():
         return -1
     return max(
@@ -178,7 +178,7 @@ def judge_elementwise(parts: list[np.ndarray]) -> Verdict:
 
 
 def judge_literal(parts: list[np.ndarray]) -> Verdict:
-    """Judge the form with a matrix for each term, of which the source says so outright."""
+    """Judge the form with a matrix for each term, of which the source claims it outright."""
     return _judge_absent(
         "The series with a matrix for every term varies its input over neighbours, and so learns "
         "global information.",

@@ -31,7 +31,7 @@ COLUMNS = ("noise over that of L Z Theta", "signal over that of L Z Theta", "equ
 
 
 def one(draw: Draw, layer: int) -> dict[str, Tensor]:
-    """One batch: what every activation does with features and noise, beside the linear path."""
+    """Return every activation's effect on features and noise, for one batch of draws."""
     features = draw.normal(TOKENS, WIDTH)
     weights = draw.normal(WIDTH, WIDTH, deviation=WIDTH**-0.5)
     noise = draw.normal(TOKENS, WIDTH)
@@ -55,7 +55,9 @@ def attention_inputs(ids: Tensor, layer: int) -> Tensor:
 
 
 def noise_and_signal(z: Tensor, theta: Tensor, noise: Tensor) -> Tensor:
-    """For activation and level: noise, signal (both over the linear path's), equality of Eq. 6.
+    """Return noise, signal and the equality of Eq. 6, by activation and noise level.
+
+    Noise and signal are relative to those of the linear path.
 
     The linear path is L Z Theta, as in Lemma 4, with L the Lipschitz constant of the activation.
     """
@@ -76,7 +78,7 @@ def noise_and_signal(z: Tensor, theta: Tensor, noise: Tensor) -> Tensor:
 
 
 def noise_and_bound(z: float, noise: Tensor) -> tuple[float, float]:
-    """Return noise diversity of relu(z + noise) at z, and its bound, with Theta = 1."""
+    """Return the noise's diversity behind relu(z + noise) and its bound, with Theta = 1."""
     start = torch.full_like(noise, z)
     change = torch.relu(start + noise) - torch.relu(start)
     return float(diversity(change)), float(noise.norm())
@@ -135,7 +137,7 @@ def judge_strict(gains: dict[str, np.ndarray]) -> Verdict:
 
 
 def judge_condition() -> Verdict:
-    """Judge Theorem 5's condition for equality, refuted by silent units."""
+    """Judge the condition of Theorem 5 for equality, refuted by silent units."""
     noise, bound = noise_and_bound(-5.0, torch.tensor([[1.0], [1.0]], dtype=torch.float64))
     return Verdict(
         scale=CASES,
@@ -179,7 +181,7 @@ def robustness(gains: dict[str, np.ndarray], seed: int) -> dict[tuple[str, str],
 
 
 def judge_robust(ratios: dict[tuple[str, str], Interval], draws: int) -> Verdict:
-    """Judge whether the noise that is missing is more than the signal that is missing."""
+    """Judge whether the nonlinear path removes more noise than signal."""
     best, worst = (choose(ratios, key=lambda key: ratios[key].value) for choose in (max, min))
     return Verdict(
         claim="For the diversity that it keeps, a nonlinear shortcut lets less noise through than "
@@ -196,7 +198,7 @@ def judge_robust(ratios: dict[tuple[str, str], Interval], draws: int) -> Verdict
 
 
 def judge_even(gains: dict[str, np.ndarray], seed: int) -> Verdict:
-    """Judge Equation 6 with its equality for noise without a mean."""
+    """Judge Equation 6 with equality, as for noise without a mean."""
     found = {
         name: bootstrap(values[:, 0, SMALL, EVEN], _median, seed) for name, values in gains.items()
     }
@@ -222,7 +224,7 @@ def _keep(found: np.ndarray) -> np.ndarray:
 def plot(
     gains: dict[str, np.ndarray], ratios: dict[tuple[str, str], Interval]
 ) -> tuple[Picture, ...]:
-    """Plot noise by its level, and what is kept for it."""
+    """Plot the noise by its level, and the signal that is kept."""
     lines = []
     for kind, (features, found) in enumerate(gains.items()):
         # The activations differ alike on all features.

@@ -80,7 +80,7 @@ class Part:
 
     @property
     def size(self) -> Tensor:
-        """sqrt(H) s v1."""
+        """Return sqrt(H) s v1, a factor of the theorems' bounds."""
         return self.attention.heads**0.5 * self.values.max() * self.output
 
     def matrices(self, z: Tensor) -> Tensor:
@@ -149,16 +149,16 @@ class Extra:
 
     @cached_property
     def norm(self) -> Tensor:
-        """||Theta||."""
+        """Return ||Theta||."""
         return spectral_bound(self.theta)
 
     @cached_property
     def direction(self) -> Tensor:
-        """The term's matrix with a norm of 1."""
+        """Return the term's matrix scaled to a norm of 1."""
         return self.term / spectral_bound(self.term)
 
     def sized(self, z: Tensor) -> Tensor:
-        """Return noise of a tenth of the diversity of the features."""
+        """Scale the noise to a tenth of the diversity of the features."""
         return self.noise * (LEVEL * d(z) / self.noise.norm())
 
 
@@ -173,7 +173,7 @@ def shortcut(z: Tensor, theta: Tensor) -> Tensor:
 
 
 def single(layer: Part, z: Tensor, f: Tensor, stream: Tensor, extra: Extra) -> Tensor:
-    """Every statement on one layer: z is what attention reads, f what the feed-forward reads."""
+    """Evaluate every statement on one layer: attention reads z, the feed-forward reads f."""
     a, spread = layer.matrices(z), d(z)
     root = contraction(a)
     attended = layer.attention.value_of(z)
@@ -225,7 +225,7 @@ def _activate(layer: Part, f: Tensor) -> list[Tensor]:
 
 
 def _feedforward(layer: Part, f: Tensor) -> list[Tensor]:
-    """Return Theorem 3 on a plain feed-forward; and on a gated one, of which it does not speak."""
+    """Evaluate Theorem 3 on a plain feed-forward, and on a gated one, which it does not cover."""
     constant = activation(layer.feedforward.activation).lipschitz
     bound = constant * layer.inward * layer.outward * d(f)
     ratio = d(layer.feedforward.value(f)) / bound
@@ -252,7 +252,7 @@ def _noisy(layer: Part, z: Tensor, attended: Tensor, a: Tensor, extra: Extra) ->
 
 
 def _series(layer: Part, f: Tensor, extra: Extra) -> Tensor:
-    """Theorem 7 with the layer's own matrix for one term, and another of its norm for a second."""
+    """Evaluate Theorem 7 with the layer's own matrix and another of its norm as two terms."""
     if layer.feedforward.gate is not None:
         return NAN
     value, size = _sum(layer, f, extra)
@@ -260,7 +260,7 @@ def _series(layer: Part, f: Tensor, extra: Extra) -> Tensor:
 
 
 def _sum(layer: Part, f: Tensor, extra: Extra) -> tuple[Tensor, Tensor]:
-    """Sum a series of two terms, and the factor of its bound."""
+    """Return a series of two terms, and the factor of its bound."""
     kind, forward = activation(layer.feedforward.activation), layer.feedforward
     further = f @ extra.direction * layer.inward
     inner = kind.value(_inner(layer, f)) + kind.value(further)
@@ -269,9 +269,10 @@ def _sum(layer: Part, f: Tensor, extra: Extra) -> tuple[Tensor, Tensor]:
 
 
 def stack_statements(layers: Sequence[Part], start: Tensor, extra: Extra) -> Tensor:
-    """Stack the statements in depth, on the layers' own maps without norms and other shortcuts.
+    """Evaluate the statements in depth, on the layers' own maps.
 
-    As the source has them: the largest factor of any layer, to the power of the layers.
+    Norms and other shortcuts are left out. The factor is that of the source: the largest of any
+    layer, to the power of the layers.
     """
     gated = layers[0].feedforward.gate is not None
     spread = d(start)
@@ -295,7 +296,7 @@ def stack_statements(layers: Sequence[Part], start: Tensor, extra: Extra) -> Ten
 
 
 def _repeat(layers: Sequence[Part], z: Tensor, extra: Extra | None) -> tuple[Tensor, Tensor]:
-    """Return attention upon attention, augmented or not, and the largest factor of a layer."""
+    """Repeat attention, augmented or not, and return the largest factor of a layer too."""
     factors = []
     for layer in layers:
         factor = contraction(layer.matrices(z)).max() * layer.size
@@ -309,7 +310,7 @@ def _repeat(layers: Sequence[Part], z: Tensor, extra: Extra | None) -> tuple[Ten
 
 
 def _forward(layers: Sequence[Part], z: Tensor, extra: Extra | None) -> tuple[Tensor, Tensor]:
-    """Feed-forward upon feed-forward, as a series or not, and the largest factor of a layer."""
+    """Repeat feed-forwards, as a series or not, and return the largest factor of a layer too."""
     factors = []
     for layer in layers:
         if extra is None:

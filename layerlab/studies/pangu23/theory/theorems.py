@@ -44,7 +44,7 @@ Found = dict[str, dict[str, np.ndarray]]
 
 
 def one(draw: Draw, model: str, trained: bool, tokens: int) -> dict[str, Tensor]:
-    """Return one batch: every statement on every layer, and on the stack."""
+    """Evaluate every statement on every layer, and on the stack, for one batch."""
     ids = excerpts(draw, model, tokens)
     if trained:
         subject, layers = patient(model), trace_layers(model, tokens)
@@ -80,7 +80,7 @@ def twin(name: str, seed: int) -> "LoadedModel":
 def state_all(
     subject: "LoadedModel", layers: list[Part], ids: Tensor, extra: Extra
 ) -> tuple[Tensor, Tensor]:
-    """Return every statement on one passage."""
+    """Evaluate every statement on one passage."""
     rows: list[Tensor] = []
     starts: list[Tensor] = []
 
@@ -133,7 +133,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def split(part: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Draw x layer by statement; those in depth have one layer."""
+    """Split a result by statement, draw x layer; statements in depth have one layer."""
     found = {name: part["single"][..., place] for place, name in enumerate(SINGLE)}
     deep = {name: part["stacked"][:, None, place] for place, name in enumerate(STACKED)}
     every = {**found, **deep}
@@ -141,7 +141,7 @@ def split(part: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def tightness(model: str, ratios: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Return a row per statement: in how many cases it holds, and how near it comes."""
+    """Return a row per statement: how often it holds, and how near it comes to its bound."""
     rows = []
     for name, values in ratios.items():
         limit = ROUNDING if name == EQUALITY else 1 + ROUNDING
@@ -197,7 +197,7 @@ def judge_printed(found: Found, seed: int) -> Verdict:
 
 
 def judge_corrected(found: Found) -> Verdict:
-    """Judge all inequalities, the slips mended."""
+    """Judge all inequalities with the slips corrected."""
     every = {
         name: pool_cases(found, name)
         for name in (*SINGLE, *STACKED)
@@ -219,7 +219,7 @@ def judge_corrected(found: Found) -> Verdict:
 
 
 def judge_gated(found: Found) -> Verdict:
-    """Judge Theorem 3 for the feed-forward that the source's own models have."""
+    """Judge Theorem 3 for the gated feed-forward of the source's own models."""
     near, far = (maximum(pool_cases(found, name, True)) for name in (GATED, FAR))
     return Verdict(
         claim="Theorem 3 covers the gated feed-forward of the source's models.",
@@ -233,7 +233,7 @@ def judge_gated(found: Found) -> Verdict:
 
 
 def judge_strict() -> Verdict:
-    """Theorem 6 with its sign, on a shortcut whose units stay active and heads that are silent."""
+    """Judge Theorem 6 as a strict inequality, on active shortcuts and silent heads."""
     z, noise = torch.full((2, 1), 5.0), torch.tensor([[1.0], [-1.0]])
     change = noise + torch.relu(z + noise) - torch.relu(z)
     ratio = float((change - change.mean(0)).norm() / (2 * noise.norm()))
@@ -298,7 +298,7 @@ def judge_usual(found: Found, seed: int) -> Verdict:
 
 
 def judge_telling(found: Found, seed: int) -> Verdict:
-    """Judge whether the bounds in depth are near anything."""
+    """Judge whether the bounds in depth are near the observed values."""
     middle = {name: bootstrap(pool_cases(found, name, True), _median, seed) for name in STACKED}
     said = ", ".join(f"{one} of the bound of {name}" for name, one in middle.items())
     best = max(one.high for one in middle.values())

@@ -53,25 +53,25 @@ def run(work: StudyContext) -> Outcome:
 
 
 def by_layer(part: Arrays) -> np.ndarray:
-    """Return seed by block."""
+    """Return the dimension, seed by block."""
     return np.asarray(part["layers"][:, 1:, DIMENSION])
 
 
 def compare_arms(
     parts: small_models.Parts, ours: str, theirs: str, comparisons: int = 1
 ) -> Interval:
-    """Compare how many times the dimension one arm has, in the mean over layers."""
+    """Return how many times another arm's dimension one arm has, averaged over layers."""
     left, right = (by_layer(parts[arm]).mean(1) for arm in (ours, theirs))
     return small_models.ratio(left, right, comparisons)
 
 
 def together(found: list[Interval]) -> Word:
-    """Return all of them have to be as said, and one that is not is enough."""
+    """Judge a claim on several quotients: all have to be as claimed, and one failure refutes."""
     return each(above(one, EFFECT, 1) for one in found)
 
 
 def judge_ordered(parts: small_models.Parts) -> Verdict:
-    """Judge the whole order."""
+    """Judge the whole order of the arms."""
     found = [compare_arms(parts, *pair, len(ORDER)) for pair in ORDER]
     told = ", ".join(
         f"{ours} has {one} times that of {theirs}"
@@ -88,7 +88,7 @@ def judge_ordered(parts: small_models.Parts) -> Verdict:
 
 
 def judge_without_shortcut(parts: small_models.Parts) -> Verdict:
-    """Judge the augmented shortcut alone."""
+    """Judge what the augmented shortcut alone does to the dimension."""
     found = compare_arms(parts, FULL, NO_SHORTCUT)
     return Verdict(
         claim="Without the augmented shortcut the effective dimension is much smaller.",
@@ -100,7 +100,7 @@ def judge_without_shortcut(parts: small_models.Parts) -> Verdict:
 
 
 def judge_every_layer(parts: small_models.Parts) -> Verdict:
-    """Judge the series activation, layer by layer."""
+    """Judge the effect of the series activation, layer by layer."""
     left, right = (by_layer(parts[arm]) for arm in (FULL, NO_SERIES))
     layers = left.shape[1]
     found = [small_models.ratio(left[:, one], right[:, one], layers) for one in range(layers)]
@@ -117,7 +117,7 @@ def judge_every_layer(parts: small_models.Parts) -> Verdict:
 
 
 def judge_most(parts: small_models.Parts) -> Verdict:
-    """Judge which of the two matters more."""
+    """Judge which of the two modules matters more."""
     found = compare_arms(parts, NO_SERIES, NO_SHORTCUT)
     return Verdict(
         claim="Leaving out the shortcut limits the dimension more than leaving out the series.",

@@ -92,13 +92,13 @@ def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
 
 
 def ours(draw: Draw, name: str) -> dict[str, Tensor]:
-    """Return one batch: a built-in model."""
+    """Return the quantities of a built-in model by layer, for one batch."""
     ids = excerpts(draw, name, TOKENS, EACH).view(draw.count, EACH, TOKENS)
     return {"layers": torch.stack([read(patient(name), one)[0] for one in ids])}
 
 
 def of_twin(one: small_models.Twin) -> dict[str, Any]:
-    """Return the same of a twin, on the text that was held out."""
+    """Return the quantities of a twin by layer, on held-out text."""
     found, drawn = read(one.subject, one.held)
     return {"nats": one.nats, "layers": found.tolist(), **drawn}
 
@@ -151,27 +151,27 @@ def run(work: StudyContext) -> Outcome:
 
 
 def three(part: Arrays) -> np.ndarray:
-    """Return share of the first three components: seed by block."""
+    """Return the share of the first three components, seed by block."""
     return np.asarray(part["layers"][:, 1:, [FIRST, SECOND, THIRD]].sum(-1))
 
 
 def column(part: Arrays, number: int) -> np.ndarray:
-    """Return seed by block."""
+    """Return one quantity, seed by block."""
     return np.asarray(part["layers"][:, 1:, number])
 
 
 def together(found: list[Interval], asked: float, neutral: float) -> Word:
-    """Return all of them have to be as said, and one that is not is enough."""
+    """Judge a claim on several numbers: all have to be as claimed, and one failure refutes."""
     return each(above(one, asked, neutral) for one in found)
 
 
 def seeds(parts: small_models.Parts) -> str:
-    """Return unit of what twins tell."""
+    """Describe the unit of the verdicts on twins, their seeds of training."""
     return f"{len(parts[FULL]['layers'])} seeds of training"
 
 
 def describe(found: list[Interval], arms: tuple[str, ...]) -> str:
-    """Describe one after the other."""
+    """Describe the number of each arm, one after the other."""
     return ", ".join(f"{one} in {arm}" for arm, one in zip(arms, found, strict=True))
 
 
@@ -206,7 +206,7 @@ def judge_isotropic(parts: small_models.Parts) -> Verdict:
 
 
 def judge_spreads(parts: small_models.Parts) -> Verdict:
-    """Judge it from every block to the next; a Llama beside it, since the source means PanGu-pi."""
+    """Judge the spread of PanGu-pi's features from each block to the next, beside a Llama's."""
     found, plain = three(parts[FULL]), three(parts[VANILLA])
     count = found.shape[1] - 1
     steps = [small_models.ratio(found[:, at], found[:, at + 1], count) for at in range(count)]
@@ -228,7 +228,7 @@ def judge_spreads(parts: small_models.Parts) -> Verdict:
 
 
 def judge_gathers(parts: small_models.Parts, arm: str) -> Verdict:
-    """Whether most of the variance lies along one axis, in the layer where most of it does."""
+    """Judge whether one axis holds most of the variance in the layer that is most one-sided."""
     found = column(parts[arm], FIRST)
     layer = int(found.mean(0).argmax())
     share = small_models.over_seeds(found[:, layer], np.zeros(len(found)))
@@ -280,7 +280,7 @@ def judge_along(found: np.ndarray, seed: int) -> Verdict:
 
 
 def judge_outlying(found: np.ndarray, seed: int) -> Verdict:
-    """Judge what the first token takes for itself."""
+    """Judge how much of the first component the first token accounts for."""
     quotient = found[:, 1:, KEPT] / found[:, 1:, FIRST]
     layer = int(quotient.mean(0).argmax())
     ratio = bootstrap(quotient[:, layer], lambda one: float(one.mean()), seed)
@@ -297,7 +297,7 @@ def judge_outlying(found: np.ndarray, seed: int) -> Verdict:
 
 
 def rows(parts: small_models.Parts) -> list[dict[str, Any]]:
-    """Return every seed of every twin, layer by layer."""
+    """Return the rows of every seed of every twin, layer by layer."""
     return [
         {"model": f"{arm}, twin", "seed": seed, "layer": layer, **_named(one)}
         for arm, part in parts.items()
@@ -307,7 +307,7 @@ def rows(parts: small_models.Parts) -> list[dict[str, Any]]:
 
 
 def rows_of(built: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Return the mean over draws of a built-in model."""
+    """Return the rows of a built-in model, averaged over draws."""
     return [
         {"model": name, "seed": -1, "layer": layer, **_named(one)}
         for name, found in built.items()
@@ -340,7 +340,7 @@ def _lines(
 
 
 def shares(parts: small_models.Parts, built: Mapping[str, np.ndarray]) -> Picture:
-    """Return three components together."""
+    """Plot the share of three components together."""
     return curves(
         "shares",
         "Share of the variance in three components (mean of seeds, of draws)",
@@ -352,7 +352,7 @@ def shares(parts: small_models.Parts, built: Mapping[str, np.ndarray]) -> Pictur
 
 
 def cosines(parts: small_models.Parts, built: Mapping[str, np.ndarray]) -> Picture:
-    """Return isotropy beside it."""
+    """Plot the isotropy, as the mean cosine between tokens."""
     return curves(
         "cosine",
         "Mean cosine between tokens (mean of seeds, of draws)",
@@ -364,7 +364,7 @@ def cosines(parts: small_models.Parts, built: Mapping[str, np.ndarray]) -> Pictu
 
 
 def cloud(arm: str, one: Mapping[str, Any], layer: str) -> Picture:
-    """Return the most frequent tokens in one layer of a twin."""
+    """Plot the most frequent tokens in one layer of a twin."""
     from layerlab.report.figures.export import plain
 
     share = sum(one["layers"][int(layer)][place] for place in (FIRST, SECOND, THIRD))

@@ -60,14 +60,14 @@ _ALONE = Lock()
 
 
 def texts(draw: Draw) -> list[tuple[str, str]]:
-    """Return texts that end in a name, with the name; no two are alike."""
+    """Return different texts that end in a name, each with its name."""
     every = list(product(STORIES, NAMES))
     chosen = torch.randperm(len(every), generator=draw.generator)[: draw.count].tolist()
     return [(every[one][0].format(name=every[one][1]), every[one][1]) for one in chosen]
 
 
 def case(subject: "LoadedModel", text: str, name: str) -> tuple["Prompt", list[int], int]:
-    """Return what is asked, where the name stood before, and where it begins for the last time."""
+    """Return the prompt, where the name stood before, and where it begins for the last time."""
     from layerlab.measures.support.saliency_prompt import Prompt
 
     tokenizer: Any = subject.tokenizer
@@ -84,7 +84,7 @@ def case(subject: "LoadedModel", text: str, name: str) -> tuple["Prompt", list[i
 
 
 def look_back(subject: "LoadedModel", text: str, name: str) -> tuple[Tensor, Tensor]:
-    """Return the quantities of one text, and the share of every token before the last name."""
+    """Return the quantities of one text, and the saliency share of every earlier token."""
     from layerlab.measures.quantities.saliency import saliency
 
     asked, places, last = case(subject, text, name)
@@ -104,7 +104,7 @@ def look_back(subject: "LoadedModel", text: str, name: str) -> tuple[Tensor, Ten
 
 
 def ours(draw: Draw, name: str) -> dict[str, Tensor]:
-    """Return one batch of texts: a built-in model."""
+    """Return the quantities of a built-in model on one batch of texts."""
     return _read(patient(name), draw)
 
 
@@ -119,7 +119,7 @@ def _read(subject: "LoadedModel", draw: Draw) -> dict[str, Tensor]:
 def twin_quantities(
     work: StudyContext, jobs: list[small_models.Job]
 ) -> tuple[list[Arrays], list[str]]:
-    """Return the same of twins, and what a reader has to know of them."""
+    """Return the quantities of twins, with notes for the reader."""
 
     def read(one: small_models.Twin) -> dict[str, Any]:
         draw = Draw(count=work.draws, generator=small_models.generator_of(work, 0))
@@ -143,7 +143,7 @@ def twin_quantities(
 
 
 def stand_ins(work: StudyContext, jobs: list[small_models.Job]) -> bool:
-    """Return whether models of few updates answer here: in the fast mode, where no readings lie."""
+    """Judge whether briefly trained models answer here: in fast mode, without stored readings."""
     sizes = {name: work.options[name] for name in small_models.SIZES}
     files = [small_models.place(work.runs, "saliency", *job, **sizes) for job in jobs]
     return work.fast and not all(file.is_file() for file in files)
@@ -207,7 +207,7 @@ def _quotient(pair: np.ndarray) -> float:
 
 
 def able(values: np.ndarray, seed: int) -> bool:
-    """Return whether one model is right about the end in more texts than a guess would be."""
+    """Judge whether a model gets the end right in more texts than a guess would."""
     return bootstrap(values[:, RIGHT], _mean, seed).low > CHANCE
 
 
@@ -216,12 +216,12 @@ def _is_asked(pairs: list[np.ndarray], sides: tuple[int, ...], seed: int) -> boo
 
 
 def pair_words(found: list[Interval], asked: float, neutral: float) -> Word:
-    """Return what all pairs of twins say."""
+    """Combine the verdicts of all pairs of twins."""
     return combine(above(one, asked, neutral) for one in found)
 
 
 def describe_unit(pairs: list[np.ndarray]) -> str:
-    """Describe unit of what twins tell."""
+    """Describe the unit of the verdicts on twins."""
     return f"{len(pairs)} pairs of twins, {len(pairs[0])} texts each"
 
 
@@ -273,7 +273,7 @@ def judge_surer(pairs: list[np.ndarray], seed: int) -> Verdict:
 
 
 def judge_isotropic(pairs: list[np.ndarray], seed: int, *, decides: bool = True) -> Verdict:
-    """Judge whether features point in more directions; of that nobody has to know a name."""
+    """Judge whether features point in more directions, which needs no name to be known."""
     found = [bootstrap(pair[:, 1, COSINE] - pair[:, 0, COSINE], _mean, seed) for pair in pairs]
     cosines = [float(np.mean([pair[:, side, COSINE] for pair in pairs])) for side in (0, 1)]
     return Verdict(
@@ -290,7 +290,7 @@ def judge_isotropic(pairs: list[np.ndarray], seed: int, *, decides: bool = True)
 
 
 def judge_back(parts: Mapping[str, Arrays], seed: int) -> Verdict:
-    """Judge whether those longer-trained models that know the name look back at all."""
+    """Judge whether the longer-trained models that know the name look back at all."""
     shares = {
         name: bootstrap(part["quantities"][:, RIGHT], _mean, seed) for name, part in parts.items()
     }

@@ -42,7 +42,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def more(parts: small_models.Parts, ours: str, theirs: str) -> Interval:
-    """Return how many nats per token one arm loses more than the other."""
+    """Return by how many nats per token the loss of one arm exceeds that of the other."""
     return small_models.over_seeds(parts[ours]["nats"], parts[theirs]["nats"])
 
 
