@@ -16,7 +16,7 @@ PICTURES = {"domain.svg": "Text of the domain", "general.svg": "General text"}
 
 
 def adapted(folder: Path, recipes: Sequence[AdaptationRecipe]) -> str:
-    """The parts of the page that are about adaptation; recipes without a result say so."""
+    """Return the parts of the page about adaptation; recipes without a result say so."""
     parts: list[str] = []
     for recipe in recipes:
         file = folder / recipe.name / "result.json"

@@ -60,13 +60,13 @@ to be chance."""
 
 
 def declared(folder: Path) -> list[TrainingRecipe]:
-    """The recipes of the package, and those beside results on a text that is not public."""
+    """Return the recipes of the package, and those beside results on a text that is not public."""
     files = sorted(folder.glob(f"*/{RECIPE}"))
     return [load_recipe(one) for one in (*list_packaged(), *files)]
 
 
 def digest(folder: Path, recipes: Sequence[TrainingRecipe]) -> str:
-    """The whole page; recipes without a comparison say so."""
+    """Return the whole page; recipes without a comparison say so."""
     many = [recipe for recipe in recipes if recipe.compare is not None]
     found = {recipe.name: _read(folder / recipe.name / "comparison.json") for recipe in many}
     found = _discovered(found)
@@ -137,7 +137,7 @@ def _of(recipe: TrainingRecipe) -> Sequence[Claim]:
 
 
 def _number(said: str) -> str:
-    """A verdict's sentence without the verdict, which stands beside it."""
+    """Return a verdict's sentence without the verdict, which stands beside it."""
     return said.partition(": ")[2]
 
 
@@ -177,7 +177,7 @@ def _result(folder: Path, content: Json) -> Iterator[str]:
 
 
 def _said(claim: Json) -> str:
-    """The sentence, its verdict in bold."""
+    """Return the sentence, its verdict in bold."""
     word = str(claim["verdict"])
     return f"**{word[:1].upper()}{word[1:]}**{str(claim['said']).removeprefix(word)}"
 

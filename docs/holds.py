@@ -89,7 +89,7 @@ def holds(
     declared: Mapping[str, Study],
     contests: Mapping[str, Sequence[Json]] = MappingProxyType({}),
 ) -> str:
-    """The page of all claims with their verdicts.
+    """Return the page of all claims with their verdicts.
 
     Args:
         found: what came of each study, as `stored` gives it.
@@ -145,7 +145,7 @@ def _compared(contests: Mapping[str, Sequence[Json]]) -> Iterator[Judged]:
 
 
 def _claims(every: Sequence[Judged]) -> list[Claim]:
-    """What is judged, by source; one claim that several judge is one, where it first stands."""
+    """Return what is judged, by source; a claim that several judge stands once."""
     found = rates([one.verdict.get("p") for one in every])
     claims: dict[tuple[str, str], list[Judged]] = {}
     for one, rate in zip(every, found, strict=True):
@@ -178,7 +178,7 @@ def _anchor(key: str) -> str:
 
 
 def _uncorrected(every: Claim) -> str:
-    """That nothing is corrected across studies, and what q is."""
+    """Say that nothing is corrected across studies, and what q is."""
     tested = sum(one.rate is not None for one in every)
     return f"""Nothing is corrected across studies. A recipe corrects its own tests for one another,
 and **q** tells what is left of them on this page: the false-discovery rate of Benjamini and
@@ -214,7 +214,7 @@ def _word(one: Judged) -> str:
 
 
 def _lines(claim: Claim, say: Any) -> str:
-    """A cell with a line for each scale."""
+    """Return a cell with a line for each scale."""
     return "<br>".join(say(one) for one in claim)
 
 

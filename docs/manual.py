@@ -22,7 +22,7 @@ OWN = (
 
 
 def reference() -> str:
-    """The page that the site fills with signatures and docstrings."""
+    """Return the page that the site fills with signatures and docstrings."""
     public = [f"layerlab.{name}" for name in layerlab.__all__ if not name.startswith("_")]
     parts = [
         "# Python",

@@ -22,7 +22,7 @@ ROWS = 24
 
 
 def stored(folder: Path, declared: Iterable[Study]) -> dict[str, Json]:
-    """The result of every study that has one; its verdicts have their unit and their scale.
+    """Return the result of every study that has one; its verdicts have their unit and their scale.
 
     Both are declarations: where an earlier version stored none, they are what is declared now.
     """
@@ -37,7 +37,7 @@ def stored(folder: Path, declared: Iterable[Study]) -> dict[str, Json]:
 
 
 def page(study: Study, content: Json, folder: Path) -> str:
-    """The page of one study.
+    """Return the page of one study.
 
     Args:
         folder: that holds its result, with its pictures.
@@ -104,7 +104,7 @@ def _cell(text: str) -> str:
 
 
 def _lead(said: str) -> str:
-    """A sentence that begins with a capital, unless it begins with a symbol or a name."""
+    """Return a sentence that begins with a capital, unless it begins with a symbol or a name."""
     first = WORD.match(said)
     named = {*variants(), *NAMES} - {"none"}
     return said if first is None or first[0] in named else said[:1].upper() + said[1:]

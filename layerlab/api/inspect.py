@@ -171,7 +171,7 @@ def _list(model: Any) -> list[Model]:
 
 
 def _labels(models: Sequence[Model]) -> list[str]:
-    """A name for each model that no other has: its own, else its whole path, else with a number."""
+    """Return a unique name for each: its own, else its whole path, else with a number."""
     own = [plain(label(model)) for model in models]
     found: list[str] = []
     for model, name in zip(models, own, strict=True):
@@ -238,7 +238,7 @@ def _frames(parts: Sequence[_Part], measures: Sequence[Measure]) -> dict[str, pd
 
 
 def _declare(parts: Sequence[_Part], measures: Sequence[Measure]) -> list[dict[str, Any]]:
-    """The measures as a report knows them: without their functions, with what did not apply."""
+    """Return the measures as a report knows them: without functions, with what did not apply."""
     entries = []
     for measure in measures:
         refused = [

@@ -11,7 +11,7 @@ Role = Literal["attention", "ffn", "stack"]
 
 
 def check_size(name: str, size: Any) -> None:
-    """A size is a whole number from 1.
+    """Check that a size is a whole number from 1.
 
     Source: Own.
 

@@ -40,7 +40,7 @@ def about(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """A laboratory for Transformer blocks: what is wrong inside a model, layer by layer."""
+    """A laboratory for Transformer blocks: what is wrong inside a model, layer by layer."""  # noqa: D401
 
 
 app.command()(trustable(inspect))

@@ -164,7 +164,7 @@ def compare(
 
 @contextmanager
 def announce_interruption() -> Iterator[None]:
-    """An interruption in words; whatever runs are under way leave a checkpoint."""
+    """Announce an interruption in words; whatever runs are under way leave a checkpoint."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
@@ -200,7 +200,7 @@ def settings(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _plan(task: Any, as_json: bool, *, several: bool) -> None:
-    """What the runs of a task cost, in what arms differ, and what to know of their texts."""
+    """Print what the runs of a task cost, in what arms differ, and what to know of their texts."""
     from layerlab.experiments.analysis.table import differences
     from layerlab.experiments.plan.factors import planned_factors, warn_of_many_slots
     from layerlab.experiments.session import estimate_task

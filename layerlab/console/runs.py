@@ -133,7 +133,7 @@ class RunsDisplay(Progress):
         return work / rate if rate else None if work else 0.0
 
     def _tell(self, name: str, pulse: Throughput) -> None:
-        """A line where another part of a run is done; of many runs, one where it begins too."""
+        """Print a line where another part of a run is done; of many runs, where it begins too."""
         part = self._parts * pulse.update // pulse.updates
         many = self._parts < 10
         if part <= self._told.get(name, -1 if many else 0):

@@ -171,7 +171,7 @@ def limit_archives(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _set_limit(max_bytes: int | None) -> Iterator[None]:
-    """The limit stands in the environment, where the processes of runs find it too."""
+    """Put the limit into the environment, where the processes of runs find it too."""
     before = os.environ.get(LIMIT)
     if max_bytes is not None:
         os.environ[LIMIT] = str(max_bytes)

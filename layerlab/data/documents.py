@@ -82,7 +82,7 @@ class DocumentStore:
         return place
 
     def _end_of_line(self, wanted: int) -> int:
-        """The place nearest to a wanted one, and not far from it, where a line ends, or a word."""
+        """Return the place near a wanted one where a line ends, or a word."""
         slack = (self.bytes - wanted) // 2
         first, last = max(0, wanted - slack), min(self.bytes, wanted + slack)
         for mark in (b"\n", b" "):

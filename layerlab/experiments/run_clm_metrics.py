@@ -130,7 +130,7 @@ def _extra(result: Mapping[str, Any], manifest: Mapping[str, Any]) -> Metrics:
 
 
 def _journal(result: Mapping[str, Any], events: list[Any]) -> Metrics:
-    """The mean loss of the updates that were written down, where that of all was not kept."""
+    """Return the mean loss of the updates written down, where that of all was not kept."""
     losses = [one["loss"] for one in events if one["kind"] == "train"]
     if not losses or result.get("train_loss") is not None:
         return {}

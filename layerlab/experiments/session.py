@@ -206,7 +206,7 @@ def _extent(recipe: TrainingRecipe, corpora: Mapping[DataSection, Corpus]) -> Co
 
 @contextmanager
 def _reading(wanted: bool) -> Iterator[Callable[[str, float], None] | None]:
-    """What is being done with the text, on a terminal."""
+    """Show on a terminal what is being done with the text."""
     console = Console(stderr=True, highlight=False)
     if not wanted or not console.is_terminal:
         yield None

@@ -82,7 +82,7 @@ def plan_again(recipe: TrainingRecipe, records: Sequence[RunRecord]) -> list[Run
 def runs_of_recipe(
     section: CompareSection, runs: Sequence[RunSpec], records: Sequence[RunRecord]
 ) -> tuple[list[RunRecord], list[str]]:
-    """The records of a plan in its order, and a remark on those of its arms and seeds left out.
+    """Return the records of a plan in its order, and remarks on those of it that are left out.
 
     Records of other arms, seeds and rates are handed on at the end: whoever compares names them.
     """
@@ -107,7 +107,7 @@ def runs_of_recipe(
 
 
 def file_name(given: str) -> str:
-    """A text or a tokenizer without the folder of its file: where that lies is no part of it.
+    """Return a text or tokenizer without the folder of its file: where that lies is no part of it.
 
     Example:
         >>> file_name("/data/corpus.txt"), file_name("hf:Salesforce/wikitext")
@@ -211,7 +211,7 @@ def _recipe(record: RunRecord) -> TrainingRecipe:
 
 
 def _named(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a text without the folders of its files: where they lie is no part of them."""
+    """Return the settings of a text without the folders of its files, which are no part of them."""
     found = {**data, "tokenizer": file_name(data["tokenizer"])}
     for part in ("sources", "eval_sources"):
         found[part] = [{**one, "text": file_name(one["text"])} for one in data[part] or ()]

@@ -98,7 +98,7 @@ def _check_context(one: Candidate, model: Any, setting: LatencyConfig) -> None:
 
 @contextmanager
 def _precision(kind: torch.dtype) -> Iterator[None]:
-    """New parameters are of this kind."""
+    """Give new parameters this data type until the block ends."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(kind)
     try:

@@ -185,7 +185,7 @@ def check_named(models: Iterable[Any]) -> None:
 
 
 def label(model: Any) -> str:
-    """What a report calls a model: its name, the last part of its path, its variant, or its class.
+    """Return what a report calls a model: its name, the end of its path, its variant, or its class.
 
     Source: Own.
     """

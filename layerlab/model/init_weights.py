@@ -80,7 +80,7 @@ def _start(module: nn.Module, prefix: str, name: str) -> Start:
 
 @contextmanager
 def _everywhere_alike() -> Iterator[None]:
-    """Starts draw in float32 on the CPU, whatever the default is; so a part from outside may too.
+    """Draw starts in float32 on the CPU, whatever the default is; a part from outside may too.
 
     In another precision a generator gives other numbers, and on another device it gives none.
     """

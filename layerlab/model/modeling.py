@@ -111,7 +111,7 @@ class LabPreTrainedModel(PreTrainedModel):
         return {held: f"{prefix}{name}" for name, held in self.named_modules()}
 
     def _name(self, module: nn.Module) -> str:
-        """A layer that `resize_token_embeddings` has yet to put in has that of the one there."""
+        """Return the name of a layer; one that resizing has yet to put in has the present one's."""
         names = self._names or self._named()
         if module in names:
             return names[module]

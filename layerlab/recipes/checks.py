@@ -33,7 +33,7 @@ def validate(recipe: TrainingRecipe) -> None:
 
 
 def _place(recipe: TrainingRecipe) -> None:
-    """A device that there is somewhere, and what it can compute."""
+    """Check that the device exists and can compute what the recipe asks for."""
     device, train = recipe.run.device, recipe.train
     if not _DEVICE.fullmatch(device):
         near = difflib.get_close_matches(device, DEVICES, n=1)
@@ -56,7 +56,7 @@ def _place(recipe: TrainingRecipe) -> None:
 
 
 def _emulate(recipe: TrainingRecipe) -> None:
-    """What hides operations from an emulation, rounds on its own, or has gradients elsewhere."""
+    """Check for what hides operations from an emulation, or has its gradients elsewhere."""
     train, processes = recipe.train, recipe.run.num_processes
     if recipe.emulate.format is None:
         return
@@ -104,7 +104,7 @@ def _share(recipe: TrainingRecipe) -> None:
 
 
 def _whole(recipe: TrainingRecipe) -> None:
-    """What reads whole weights, where no process has them."""
+    """Check for what reads whole weights where no process has them."""
     for name in ("monitor", "control") if recipe.run.sharding != "none" else ():
         if getattr(recipe, name) != type(getattr(recipe, name))():
             raise UserError(

@@ -32,7 +32,7 @@ _EXAMPLES: Mapping[str, Any] = {
 
 
 def describe_expected(kind: type[BaseModel], path: Sequence[str]) -> tuple[str, str, Any] | None:
-    """What the setting at a path takes, which setting is then written, and a value that it takes.
+    """Return what the setting at a path takes, which setting is then written, and a value for it.
 
     Args:
         kind: the section that the path begins in.

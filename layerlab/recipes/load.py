@@ -271,7 +271,7 @@ def _models(kinds: Sequence[Any]) -> list[type[BaseModel]]:
 
 
 def _unknown(kind: type[BaseModel], path: str) -> UserError:
-    """A path that leads nowhere: its first name that is not known, and the nearest that is."""
+    """Return the error of a path that leads nowhere: its first unknown name and the nearest."""
     names = path.split(".")
     section: type[BaseModel] | None = kind
     known: list[str] = []

@@ -17,7 +17,7 @@ KEPT = {
 
 
 def nearby(content: Any, folder: Path) -> Any:
-    """A recipe's settings, as they were read, with its texts written from the working folder.
+    """Return a recipe's settings as read, with its texts written from the working folder.
 
     A path stays what it is where it leads to something; so a recipe that is used from its own
     folder keeps every word. One that leads to something from the recipe alone becomes relative to

@@ -149,7 +149,7 @@ def _hidden(target: Path) -> Path:
 
 @contextmanager
 def _neighbour(target: Path) -> Iterator[Path]:
-    """A name beside `target`, of which nothing is left in the end."""
+    """Give a name beside `target`, of which nothing is left in the end."""
     partial = _hidden(target)
     try:
         yield partial
@@ -162,7 +162,7 @@ def _neighbour(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _parents(target: Path) -> Iterator[None]:
-    """The folders above `target`; those that were made here go again if the writing fails."""
+    """Make the folders above `target`; those made here go again if the writing fails."""
     made = [parent for parent in target.parents if not parent.exists()]
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -178,7 +178,7 @@ def _parents(target: Path) -> Iterator[None]:
 
 @contextmanager
 def _explain(path: Path) -> Iterator[None]:
-    """An error of the file system as one line that says what to do."""
+    """Turn an error of the file system into one line that says what to do."""
     try:
         yield
     except UserError:
@@ -199,7 +199,7 @@ def _explain(path: Path) -> Iterator[None]:
 
 
 def _system(error: Exception) -> OSError | None:
-    """The operating system's error, also where a library has wrapped it in a text of its own."""
+    """Return the operating system's error, also where a library has wrapped it in its own text."""
     if isinstance(error, OSError):
         return error
     cause = error.__cause__ or error.__context__

@@ -123,7 +123,7 @@ def with_threads(threads: int) -> Iterator[None]:
 
 
 def matmul_peak(device: str | torch.device, precision: str, threads: int) -> float:
-    """The fastest square matrix product that was measured here: what a model is held against.
+    """Return the fastest square matrix product measured here: what a model is held against.
 
     It is measured once in 30 days for each machine, device, precision and number of threads.
 
@@ -191,7 +191,7 @@ def _fastest(device: torch.device, dtype: torch.dtype, clock: Callable[[], float
 
 
 def _square(size: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """A matrix that was multiplied once already, from numbers that move nobody's random state."""
+    """Multiply a matrix once, from numbers that move nobody's random state, and return it."""
     own = torch.Generator(device).manual_seed(0)
     made = torch.randn(size, size, dtype=dtype, device=device, generator=own)
     torch.mm(made, made)

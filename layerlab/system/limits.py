@@ -87,7 +87,7 @@ def overrun(work: Callable[[], object], seconds: int = SECONDS, memory: int = BY
 
 
 def _work(work: Callable[[], object], tell: int, seconds: int, memory: int) -> None:
-    """The child: nothing of its parent's runs in it but the work."""
+    """Work in the child: nothing of its parent's runs there but this."""
     import resource  # not there on Windows
 
     ended = b"e"

@@ -24,7 +24,7 @@ class Stopped(SystemExit):
 
 @contextmanager
 def hear(name: str) -> Iterator[None]:
-    """A signal ends what runs, where nobody else listens to it and Python lets us.
+    """Let a signal end what runs, where nobody else listens to it and Python lets us.
 
     Raises:
         Stopped: it came.
@@ -43,7 +43,7 @@ def hear(name: str) -> Iterator[None]:
 
 @contextmanager
 def hear_interruptions(kept: Path) -> Iterator[None]:
-    """An interruption in words.
+    """Say an interruption in words.
 
     Args:
         kept: where finished tasks are.

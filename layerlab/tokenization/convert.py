@@ -17,7 +17,7 @@ UNIGRAM, NORMAL, CONTROL, DEFINED = 1, 1, 3, 4
 
 
 def load_or_convert(given: str) -> PreTrainedTokenizerFast:
-    """A tokenizer of a folder, a file (tokenizer.json or .model), a built-in model, or the Hub.
+    """Load a tokenizer: from a folder, tokenizer.json, a .model file, a built-in model, the Hub.
 
     A folder may also hold the vocab.json and merges.txt of GPT-2's kind. Where settings stand
     beside them, they are of some other kind, which the library knows.
@@ -146,7 +146,7 @@ def _merges(proto: Any) -> list[tuple[str, str]]:
 
 
 def _with_spaces(engine: Any, spec: Any) -> None:
-    """What a model does with spaces before it cuts, which the library's conversion leaves out."""
+    """Add what a model does with spaces before it cuts; the library's conversion drops it."""
     steps = [engine.normalizer]
     if spec.remove_extra_whitespaces:
         around, several = Regex(rf"\A{SPACE}+|{SPACE}+\z"), Regex(f"{SPACE}{{2,}}")

@@ -84,7 +84,7 @@ def unreachable(engine: Tokenizer, tokens: Sequence[str]) -> list[str]:
 
 
 def _with_letters(found: BpeFile, counts: Mapping[str, int], size: int, least: int) -> BpeFile:
-    """The base and the characters of a text that it has to write in bytes, which never merge.
+    """Add to the base the characters of a text that it writes in bytes, which never merge.
 
     The most frequent come in, as long as the others are more than a character in 2000, the share
     that a trainer of SentencePiece leaves out.

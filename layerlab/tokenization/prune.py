@@ -105,7 +105,7 @@ def _count(words: PreTrainedTokenizerFast, texts: Iterable[str]) -> Counter[int]
 
 
 def _keep(found: BpeFile, fixed: set[str], counts: Mapping[int, int], size: int) -> set[str]:
-    """The most frequent tokens, each with all that it is merged from, as long as there is room."""
+    """Keep the most frequent tokens, each with all that it is merged from, while there is room."""
     ranks = {pair: rank for rank, pair in enumerate(found.merges)}
     kept, number = set(fixed), found.vocab
     for token in sorted(number, key=lambda one: (-counts.get(number[one], 0), number[one])):

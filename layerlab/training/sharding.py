@@ -92,7 +92,7 @@ def wrap_model(model: nn.Module, accelerator: Accelerator, settings: RunSection)
 
 
 def _apart(model: nn.Module) -> list[nn.Module]:
-    """The layers that can be sharded one by one: none where two of them hold the same weight."""
+    """Return the layers that can be sharded one by one: none where two hold the same weight."""
     layers = list(cast(Any, model).model.layers)
     weights = [id(one) for layer in layers for one in layer.parameters()]
     return layers if len(set(weights)) == len(weights) else []
@@ -105,7 +105,7 @@ def is_sharded(model: nn.Module) -> bool:
 
 @contextmanager
 def without_sync(model: Any) -> Iterator[None]:
-    """A backward pass after which processes do not exchange their gradients yet."""
+    """Run backward passes after which processes do not exchange their gradients yet."""
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(False)
         try:
@@ -128,7 +128,7 @@ def any_process(accelerator: Accelerator, wanted: bool) -> bool:
 
 
 def gather_state(content: Any, *, keep: bool = True) -> Any:
-    """The same weights or moments with every part in one place, on the CPU where it was sharded.
+    """Return the same weights or moments with every part in one place, on the CPU where sharded.
 
     All processes have to ask at once.
 

@@ -227,7 +227,7 @@ class Trainer:
 
     @contextmanager
     def _drawn(self, first: int) -> Iterator[None]:
-        """What a piece is run under: its own dropout, and emulated rounding."""
+        """Run a piece under its own dropout and emulated rounding."""
         first += self.train.batch_size * self.place.rank // self.place.processes
         when = (self.train.seed, self.update, first)
         with emulation(self.model, self.recipe.emulate, *when), key_dropout(self.model, *when):
@@ -276,7 +276,7 @@ class Trainer:
         return next(filter(None, tried), None)
 
     def _heard(self) -> None:
-        """What the monitor has read since it was asked last."""
+        """Take what the monitor has read since it was asked last."""
         rows, alarms = self.monitor.news() if self.monitor is not None else ([], [])
         if rows:
             self._tell("monitor", rows=rows)

@@ -104,7 +104,7 @@ def _down(
     *,
     added: bool,
 ) -> None:
-    """The gradient of some tokens: each is seen by itself and by those that follow."""
+    """Return the gradient of some tokens: each is seen by itself and by those that follow."""
     end, tokens = start + slope.shape[1], gradient.shape[1]
     own = gradient[:, start:end]
     target = slope if slope.dtype == gradient.dtype else torch.empty_like(own)
@@ -133,7 +133,7 @@ def _along(
 
 
 def _present(x: Tensor, tap: Tensor, target: Tensor, *, added: bool) -> None:
-    """What tokens give of themselves."""
+    """Add what tokens give of themselves."""
     if added:
         torch.addcmul(x, x, tap, out=target)
     else:

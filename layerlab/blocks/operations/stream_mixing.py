@@ -51,7 +51,7 @@ def add(streams: Streams, weights: StreamWeights, y: Stream) -> tuple[Streams, S
 
 
 def plus(gradient: Tensor, x: Tensor, weight: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
-    """The gradient + weight x + rows @ matrix: in place where `mix` made it, unseen by others.
+    """Return gradient + weight x + rows @ matrix: in place where `mix` made it, unseen by others.
 
     Source: Own.
     """

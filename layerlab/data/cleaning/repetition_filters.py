@@ -114,7 +114,7 @@ def top(found: np.ndarray, sizes: np.ndarray, size: int) -> float:
 
 
 def nearby(found: np.ndarray, sizes: np.ndarray, size: int) -> float:
-    """The share of repeated runs within 1,000 units, on the average over a text's characters.
+    """Return the share of repeated runs within 1,000 units, on average over a text's characters.
 
     Source: Own: in a whole text the share grows with its length, and the limits are those of pages.
 

@@ -47,7 +47,7 @@ class Stage:
         return Additive({name: side.values for name, side in self.sides.items()}, self.shared)
 
     def judging(self, model: Additive) -> Judging:
-        """What gives the difference of two arms in a table of losses, as this comparison does."""
+        """Return the function that gives the difference of two arms in a table of losses."""
 
         def difference(arm: str, rival: str) -> Difference:
             ours, theirs = (model.values.get(name, {}) for name in (arm, rival))
@@ -97,7 +97,7 @@ def collect_arms(
 
 
 def text_error(ours: ArmResults, theirs: ArmResults) -> Range | None:
-    """Standard error that the choice of the held-out text adds to a difference, with its degrees.
+    """Return the standard error that the held-out text adds to a difference, with its degrees.
 
     Blocks stand for the text, as seeds stand for runs: of the variance of the mean over both,
     (MS_blocks - MS_rest) / (seeds x blocks) is the text's own. None where runs kept no blocks, or

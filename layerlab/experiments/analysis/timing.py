@@ -12,7 +12,7 @@ SPEEDS = ("seconds", "tokens_per_second")
 def without_untimed(
     section: CompareSection, records: Sequence[RunRecord]
 ) -> tuple[list[RunRecord], list[str]]:
-    """The records without the speeds of those that are not timed, and a remark where there are any.
+    """Drop the speeds of the records that are not timed, and remark on it where there are any.
 
     Example:
         >>> without_untimed(CompareSection(arms=("llama",)), [])

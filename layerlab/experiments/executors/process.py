@@ -109,7 +109,7 @@ def tail(file: Path, most: int, start: int = 0) -> list[str]:
 
 
 def ranks(count: int) -> list[dict[str, str]]:
-    """What tells each of several processes on this machine of the others, as torchrun does."""
+    """Return what tells each of several processes here of the others, as torchrun does."""
     if count == 1:
         return [{}]
     shared = {

@@ -112,7 +112,7 @@ def _gpus(settings: RunSection) -> list[tuple[Slot, ...]]:
 
 
 def cores() -> list[tuple[int, ...]]:
-    """The physical cores that this process may use, each as the system's numbers of its threads."""
+    """Return the physical cores that this process may use, each as the numbers of its threads."""
     if not hasattr(os, "sched_getaffinity"):
         import psutil
 

@@ -89,7 +89,7 @@ class Task:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """What is started now hears only SIGUSR1.
+    """Let what is started now hear only SIGUSR1.
 
     Slurm sends its signals to every process of a job; a worker that hears two of them, one of Slurm
     and one of the task, would take them for impatience and end without a checkpoint.

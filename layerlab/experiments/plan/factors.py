@@ -166,7 +166,7 @@ def together(differs: Mapping[str, Any] | None) -> str:
 
 
 def places(differs: Mapping[str, Any] | None) -> list[str]:
-    """The slots in which an arm differs from its baseline, and the stack where it does, too."""
+    """Return the slots in which an arm differs from its baseline, and the stack where it does."""
     if not differs:
         return []
     return [*differs["slots"], *(["stack"] if differs["stack"] else [])]

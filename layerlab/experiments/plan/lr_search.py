@@ -137,7 +137,7 @@ def best(results: Tried) -> Best:
 
 
 def wider(rates: Tried, edge: Edge) -> float:
-    """A rate of one digit to add beyond an end: about as far out as its neighbour lies inside.
+    """Return a rate of one digit beyond an end: about as far out as its neighbour lies inside.
 
     Example:
         >>> wider({1e-3: 3.3, 3e-3: 3.2, 1e-2: 3.1}, "largest")

@@ -76,7 +76,7 @@ def moderate(variance: float, freedom: float, common: Prior) -> float:
 
 
 def inverse_trigamma(value: float) -> float:
-    """The x at which the trigamma function has a value, by Newton's method on its reciprocal.
+    """Return the x at which the trigamma function has a value, by Newton on its reciprocal.
 
     Source: Smyth 2004, appendix.
     """

@@ -12,7 +12,7 @@ REFERENCES = ("llama", "gpt2", "gpt1")  # whole models, not changes of one
 
 
 def graft(spec: Spec, idea: Variant, *, kind: str) -> Spec:
-    """The spec of a model with all that a variant fills otherwise than what both descend from.
+    """Return the spec of a model with all that a variant fills otherwise than their common base.
 
     A part that stands in for another takes over what both can be told: biases, activation, the
     epsilon of a norm, and, where it has an option `body`, the kind of feed-forward it is put on.

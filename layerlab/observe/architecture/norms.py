@@ -126,7 +126,7 @@ def _is_called_before(parent: nn.Module, norm_name: str, attention_name: str) ->
 
 
 def _wave(shape: tuple[int, ...]) -> Tensor:
-    """A vector of mean zero without a zero, so that centring does nothing and gains can be read."""
+    """Return a vector of mean zero without a zero: centring does nothing, and gains can be read."""
     wave = torch.full(shape, AMPLITUDE, dtype=torch.float64)
     wave[..., 1::2] *= -1
     if shape[-1] % 2 and shape[-1] > 1:
@@ -161,7 +161,7 @@ def _near(a: Tensor, b: Tensor, tolerance: Tensor) -> bool:
 
 
 def _snap(module: nn.Module, gain: Tensor, tolerance: Tensor) -> Tensor:
-    """The stored weight, or 1 + weight, where the measured gain is one of them up to rounding."""
+    """Return the stored weight, or 1 + weight, where the gain is one of them up to rounding."""
     weight = parameter(module, "weight")
     if weight is not None and weight.numel() == gain.numel():
         exact = weight.cpu().double().reshape(gain.shape)

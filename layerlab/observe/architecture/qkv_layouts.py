@@ -64,7 +64,7 @@ class Layout:
 
 
 def layout(block: nn.Module, attention: nn.Module, config: Any) -> Layout:
-    """The projections of an attention module, each with heads of consecutive outputs in order.
+    """Return the projections of an attention, each with heads of consecutive outputs in order.
 
     Source: Own.
     """

@@ -115,7 +115,7 @@ def _stack(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
 
 
 def _attentions(child: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The innermost softmax attentions inside one child of a block, over its own tokens only."""
+    """Yield the innermost softmax attentions inside a child of a block, over its own tokens."""
     found = [
         (name, inner)
         for name, inner in module.named_modules()
@@ -152,7 +152,7 @@ def _has_matrix(module: nn.Module) -> bool:
 
 
 def own_functions(module: nn.Module) -> Iterator[FunctionType]:
-    """The plain functions that the module was given or its own classes define, without decorators.
+    """Yield the plain functions that the module or its own classes define, without decorators.
 
     Source: Own.
     """

@@ -72,7 +72,7 @@ class AttentionRecord:
         return self.sinks is None
 
     def kv_head(self, head: int) -> int:
-        """The key-value head that query head `head` reads (grouped and multi-query attention)."""
+        """Return the key-value head that query head `head` reads (grouped-query attention)."""
         return head if self.key is None else head * self.key.shape[0] // self.heads
 
     def logits(
@@ -108,7 +108,7 @@ class AttentionRecord:
         return (self.bias[heads] if self.bias.shape[0] > 1 else self.bias)[:, rows]
 
     def _unsure(self, rows: slice) -> slice:
-        """The keys that some row may be forbidden: where causality is all, only the last few."""
+        """Return the keys that some row may be forbidden: under causality only the last few."""
         if self.bias is not None or self.scores is not None or self.window is not None:
             return ALL
         first = rows.indices(self.tokens)[0] + self.keys - self.tokens + 1
@@ -117,7 +117,7 @@ class AttentionRecord:
     def masked(
         self, heads: slice = ALL, rows: slice = ALL, dtype: torch.dtype = torch.float32
     ) -> Attentions:
-        """The scores the softmax sees: after softcap and bias, -inf where a key is forbidden."""
+        """Return the softmax's scores: after softcap and bias, -inf where a key is forbidden."""
         scores = self.logits(heads, rows, dtype)
         if self.softcap is not None:
             scores = torch.tanh(scores / self.softcap) * self.softcap

@@ -109,7 +109,7 @@ def one_thread() -> Iterator[None]:
 
 
 def triangular(attended: AttentionRecord) -> AttentionRecord:
-    """The same record with `causal` set where its mask already says so: tiles then skip half.
+    """Return the record with `causal` set where its mask already says so: tiles then skip half.
 
     A mask that says nothing else is dropped, because filling by a mask is the slow part of a tile.
 

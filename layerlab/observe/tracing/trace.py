@@ -79,7 +79,7 @@ def trace(
 
 @contextmanager
 def observing(model: PreTrainedModel) -> Iterator[None]:
-    """Evaluation mode, no parameter gradients, an attention that can be heard; then as before.
+    """Run in evaluation mode, without gradients of parameters; then leave all as before.
 
     Source: Own.
     """
@@ -216,7 +216,7 @@ class _Watcher:
     def give_whole(
         self, module: nn.Module, visit: BlockCall, part: AttentionPart | None, stream: Tensor
     ) -> None:
-        """A block with its stream, and its attention where it has one."""
+        """Hand over a block with its stream, and its attention where it has one."""
         self.give(
             Layer(
                 sequence=self.sequence,
@@ -234,7 +234,7 @@ class _Watcher:
     def give_attention(
         self, module: nn.Module, visit: BlockCall, part: AttentionPart, alone: bool
     ) -> None:
-        """An attention whose block has no stream, or more attentions than this one."""
+        """Hand over an attention whose block has no stream, or more attentions than this one."""
         attention = self.attended(visit, part)
         if attention is not None:
             self.give(
@@ -278,7 +278,7 @@ class _Watcher:
         return first_tensor(block.forward(*args, **options))[0]
 
     def account(self) -> None:
-        """The probe must have fired once per attention layer; say so where it did not."""
+        """Check that the probe fired once per attention layer, and say so where it did not."""
         for part in self.anatomy.attentions:
             times = self.answered.get(part.number, 0)
             if times != 1 and self.sequence == 0:
@@ -304,7 +304,7 @@ def _replace(
 def _gradients(
     model: PreTrainedModel, anatomy: ModelStructure, tokens: Tensor, found: Trace
 ) -> dict[int, Tensor]:
-    """The loss differentiated by the stream: embedding output (0) and every block's output."""
+    """Differentiate the loss by the stream: embedding output (0) and every block's output."""
     gradients: dict[int, Tensor] = {}
 
     def keep(layer: int, gradient: Tensor) -> None:

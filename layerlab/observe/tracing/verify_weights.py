@@ -36,7 +36,7 @@ def verify_weights(
     left: Float[Tensor, "token written"] | None = None,
     start: int | None = 0,
 ) -> HeadWeights:
-    """The weights without what the trace contradicts, with the window and softcap that it showed.
+    """Drop the weights that the trace contradicts, and set the window and softcap that it showed.
 
     Source: Own.
 

@@ -111,7 +111,7 @@ class Recording:
                 self.heard[number] = [self._cut(heard, row, span) for row, span in self._spans]
 
     def _cut(self, heard: AttentionCall, row: int, span: slice) -> AttentionCall:
-        """A call as it would have been for these tokens alone: causal rows need no later key."""
+        """Cut a call to these tokens, as it would have been: causal rows need no later key."""
         scores = _unfolded(heard.scores, self._shape[0])
         factor = heard.query if heard.query is not None else scores
         assert factor is not None

@@ -59,7 +59,7 @@ class MaxLogits:
         ]
 
     def take(self) -> list[Tensor]:
-        """The largest score of each head of each layer since it was last asked, over all processes.
+        """Return the largest score of each head and layer since the last call, over all processes.
 
         Minus infinity stands for heads that could not pass the limit.
         """
@@ -114,7 +114,7 @@ def _restore(interface: Any, name: str, before: Any) -> None:
 
 
 def _listening(own: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """An attention function that also notes the largest scores of modules that want to know."""
+    """Wrap an attention function so that it notes the largest scores of modules that ask for it."""
 
     def attention(
         module: Any,
@@ -171,7 +171,7 @@ def _note_above(
     causal: bool,
     limit: float,
 ) -> None:
-    """The largest scores of sequences and heads that may pass the limit."""
+    """Note the largest scores of sequences and heads that may pass the limit."""
     group = query.shape[1] // key.shape[1]
     lengths = [torch.linalg.vector_norm(one, dim=-1).amax(-1).float() for one in (query, key)]
     bound = lengths[0] * lengths[1].repeat_interleave(group, 1) * abs(factor)

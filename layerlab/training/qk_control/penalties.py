@@ -159,7 +159,7 @@ def _extremes(head: QKHead) -> tuple[Tensor, Tensor]:
 
 
 def extreme_values(query: QueryWeights, key: KeyWeights) -> tuple[HeadVector, HeadVector]:
-    """The largest and the smallest singular value of W_k^T W_q of every head, with their gradients.
+    """Return the extreme singular values of W_k^T W_q of every head, with their gradients.
 
     sigma = u^T W_k^T W_q v   with singular vectors u, v from the factors of W_q^T and W_k^T
 

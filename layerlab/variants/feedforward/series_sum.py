@@ -118,7 +118,7 @@ def _backward_rows(
 
 
 def _at_rest(gradient: Tensor, names: Sequence[str], numbers: Numbers, totals: Numbers) -> None:
-    """What further terms take off at rest moves with their shifts, by the same for every row."""
+    """Return what further terms take off at rest, moved by their shifts alike for all rows."""
     n, kind = len(names), totals[0].dtype
     whole = gradient.flatten(0, -2).sum(0, dtype=kind)
     for at in range(1, n):
