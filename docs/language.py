@@ -98,7 +98,7 @@ PROSE = re.compile(r"[^\W\d_]{2,}.*\s.*[^\W\d_]{2,}")
 TEMPLATE = re.compile(r"[^\W\d_]{2,}\s|\s[^\W\d_]{2,}")
 WORD = re.compile(r"[a-z]{4,}( [a-z]+)*")
 # Texts that no page shows: of expressions, and of functions that take names of columns.
-UNSHOWN = {"compile", "rows", "_readings", "groupby", "einsum", "AttentionRecord"}
+UNSHOWN = {"compile", "rows", "step", "_readings", "groupby", "einsum", "AttentionRecord"}
 # What sources claim, as comparisons say it.
 CLAIMS = (*("analysis/claims", "analysis/optional_stopping", "analysis/warnings", "plan/factors"),)
 # Files of studies that say nothing of a result.
