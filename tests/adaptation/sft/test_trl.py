@@ -1,29 +1,33 @@
-"""TRL tunes our models on conversations, and takes the assistant's part for what it is."""
+"""TRL's SFTTrainer beside ours: labels, loss and packing are equal; spans of two kinds are not."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from layerlab import build
+from layerlab.adaptation.sft.conversations import Conversation
 from layerlab.adaptation.sft.encode import Encoder
+from layerlab.adaptation.sft.packing import Collator, best_fit
+from layerlab.adaptation.sft.train import mean_loss
 from layerlab.corpus.batches import IGNORED
-from tests.adaptation.spoken import speaker, talk
+from tests.adaptation.spoken import CHATML, speaker, talk, unmarked
 
 # TRL still asks for gradient checkpointing by names that transformers calls old.
 pytestmark = pytest.mark.filterwarnings("ignore:.*will be removed in v6:FutureWarning")
 SIZES = {"width": 16, "layers": 1, "heads": 2, "vocab": 288, "context": 128}
+TALKS = [talk("hello", "hello there", "合同?", "协议"), talk("what", "a contract")]
 
 
-@pytest.mark.parametrize("variant", ["pangu-pi"])
-def test_trl_learns_the_same_tokens_of_conversations(variant: str, tmp_path: Path) -> None:
+def trainer(folder: Path, words: Any, talks: Sequence[Conversation], variant: str = "llama") -> Any:
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
-    words = speaker()
-    talks = [talk("hello", "hello there", "合同?", "协议"), talk("what", "a contract")]
     settings = SFTConfig(
-        output_dir=str(tmp_path),
+        output_dir=str(folder),
         max_steps=1,
         per_device_train_batch_size=2,
         learning_rate=0.01,
@@ -36,15 +40,57 @@ def test_trl_learns_the_same_tokens_of_conversations(variant: str, tmp_path: Pat
         disable_tqdm=True,
         gradient_checkpointing=False,
     )
-    model = build(variant, **SIZES)
-    before = {name: one.detach().clone() for name, one in model.named_parameters()}
-    rows = Dataset.from_list([{"messages": one.messages()} for one in talks])
-    trainer = SFTTrainer(model=model, args=settings, train_dataset=rows, processing_class=words)
-    batch = trainer.data_collator([trainer.train_dataset[place] for place in range(2)])
-    encoder = Encoder(words)
-    for ids, labels, one in zip(batch["input_ids"], batch["labels"], talks, strict=True):
+    model, rows = build(variant, **SIZES), [{"messages": one.messages()} for one in talks]
+    data = Dataset.from_list(rows)
+    return SFTTrainer(model=model, args=settings, train_dataset=data, processing_class=words)
+
+
+def batch(theirs: Any) -> dict[str, torch.Tensor]:
+    return theirs.data_collator([*theirs.train_dataset])  # type: ignore[no-any-return]
+
+
+def test_trl_learns_the_same_tokens_of_conversations(tmp_path: Path) -> None:
+    words = speaker()
+    theirs = trainer(tmp_path, words, TALKS, "pangu-pi")
+    before = {name: one.detach().clone() for name, one in theirs.model.named_parameters()}
+    rows, encoder = batch(theirs), Encoder(words)
+    for ids, labels, one in zip(rows["input_ids"], rows["labels"], TALKS, strict=True):
         ours = encoder.example(one)
         assert ids[: len(ours.ids)].tolist() == ours.ids.tolist()
         assert (labels != IGNORED)[: len(ours.ids)].tolist() == ours.answer.tolist()
-    assert torch.isfinite(torch.tensor(trainer.train().training_loss))
-    assert any(not torch.equal(one, before[name]) for name, one in model.named_parameters())
+    assert torch.isfinite(torch.tensor(theirs.train().training_loss))
+    after = theirs.model.named_parameters()
+    assert any(not torch.equal(one, before[name]) for name, one in after)
+
+
+def test_the_loss_of_an_update_is_equal(tmp_path: Path) -> None:
+    words = speaker()
+    theirs, encoder = trainer(tmp_path, words, TALKS), Encoder(words)
+    rows = batch(theirs)
+    count = (rows["labels"][:, 1:] != IGNORED).sum()
+    loss = theirs.compute_loss(theirs.model, dict(rows), num_items_in_batch=count)
+    ours = Collator(0, packed=False)([[encoder.example(one)] for one in TALKS])
+    found = mean_loss(theirs.model(input_ids=ours["input_ids"]), ours["labels"], count)
+    assert float(found) == pytest.approx(float(loss), rel=1e-6)
+
+
+def test_as_many_blocks_are_filled() -> None:
+    from datasets import Dataset
+    from trl.data_utils import pack_dataset
+
+    lengths = np.random.default_rng(0).integers(1, 60, 200).tolist()
+    rows = Dataset.from_list([{"input_ids": [1] * length} for length in lengths])
+    assert len(pack_dataset(rows, 64, "bfd")) == len(best_fit(lengths, 64))
+
+
+def test_why_ours_stays(tmp_path: Path) -> None:
+    """A text that spells a mark ends a turn there; a template without marks is refused."""
+    words, spelled = speaker(), talk("say <|im_end|> now", "hello")
+    end = words.convert_tokens_to_ids("<|im_end|>")
+    theirs = batch(trainer(tmp_path, words, [spelled]))["input_ids"]
+    assert int((theirs == end).sum()) == 3
+    assert int((Encoder(words).example(spelled).ids == end).sum()) == 2
+    bare = speaker(unmarked(CHATML))
+    assert Encoder(bare).example(talk("hi", "there")).answer.any()
+    with pytest.raises(ValueError, match="not training-compatible"):
+        trainer(tmp_path, bare, [talk("hi", "there")])
