@@ -18,11 +18,11 @@ from tests.adaptation.spoken import CHATML, speaker, talk, unmarked
 
 # TRL still asks for gradient checkpointing by names that transformers calls old.
 pytestmark = pytest.mark.filterwarnings("ignore:.*will be removed in v6:FutureWarning")
-SIZES = {"width": 16, "layers": 1, "heads": 2, "vocab": 288, "context": 128}
+SIZES: Any = {"width": 16, "layers": 1, "heads": 2, "vocab": 288, "context": 128}
 TALKS = [talk("hello", "hello there", "合同?", "协议"), talk("what", "a contract")]
 
 
-def trainer(folder: Path, words: Any, talks: Sequence[Conversation], variant: str = "llama") -> Any:
+def trainer(folder: Path, words: Any, talks: Sequence[Conversation], variant: Any = "llama") -> Any:
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
@@ -46,7 +46,8 @@ def trainer(folder: Path, words: Any, talks: Sequence[Conversation], variant: st
 
 
 def batch(theirs: Any) -> dict[str, torch.Tensor]:
-    return theirs.data_collator([*theirs.train_dataset])  # type: ignore[no-any-return]
+    found: dict[str, torch.Tensor] = theirs.data_collator([*theirs.train_dataset])
+    return found
 
 
 def test_trl_learns_the_same_tokens_of_conversations(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ def test_the_loss_of_an_update_is_equal(tmp_path: Path) -> None:
     loss = theirs.compute_loss(theirs.model, dict(rows), num_items_in_batch=count)
     ours = Collator(0, packed=False)([[encoder.example(one)] for one in TALKS])
     found = mean_loss(theirs.model(input_ids=ours["input_ids"]), ours["labels"], count)
-    assert float(found) == pytest.approx(float(loss), rel=1e-6)
+    assert found.item() == pytest.approx(loss.item(), rel=1e-6)
 
 
 def test_as_many_blocks_are_filled() -> None:
@@ -88,8 +89,8 @@ def test_why_ours_stays(tmp_path: Path) -> None:
     words, spelled = speaker(), talk("say <|im_end|> now", "hello")
     end = words.convert_tokens_to_ids("<|im_end|>")
     theirs = batch(trainer(tmp_path, words, [spelled]))["input_ids"]
-    assert int((theirs == end).sum()) == 3
-    assert int((Encoder(words).example(spelled).ids == end).sum()) == 2
+    assert theirs.tolist()[0].count(end) == 3
+    assert Encoder(words).example(spelled).ids.tolist().count(end) == 2
     bare = speaker(unmarked(CHATML))
     assert Encoder(bare).example(talk("hi", "there")).answer.any()
     with pytest.raises(ValueError, match="not training-compatible"):
