@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from layerlab.console.progress import Silent
+from layerlab.console.progress import NullProgress
 from layerlab.corpus.corpus import extent, prepare
 from layerlab.experiments.executors.local import run_all
 from layerlab.experiments.plan.plan import plan
@@ -44,7 +44,7 @@ Line = Callable[..., None]
 Course = Sequence[tuple[float, float]]
 
 
-class Clock(Silent):
+class Clock(NullProgress):
     """Writes down when each run had taken how many tokens."""
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, logging
 
-from layerlab.console.progress import Silent
+from layerlab.console.progress import NullProgress
 from layerlab.corpus.batches import BatchOrder
 from layerlab.corpus.corpus import Corpus, extent, prepare
 from layerlab.experiments.plan.plan import plan
@@ -93,7 +93,7 @@ def prepared(found: TrainingRecipe) -> tuple[RunSpec, Corpus]:
 def ours(found: TrainingRecipe, folder: Path) -> Round:
     """Layerlab's loop."""
     run, _ = prepared(found)
-    training = Ours(run, folder / run.name, Silent())
+    training = Ours(run, folder / run.name, NullProgress())
     device = found.run.device
 
     def one(updates: int) -> float:

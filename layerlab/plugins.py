@@ -25,6 +25,7 @@ from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.measures.measure import Measure
 from layerlab.records.parse import read_json
+from layerlab.system.files import check_size
 from layerlab.system.signals import Stopped
 from layerlab.system.trust import allow_file, check_allowed
 from layerlab.variants.renamed import update_imports
@@ -124,6 +125,7 @@ def _source(path: str | PathLike[str]) -> tuple[Path, bytes]:
             f"no Python file at {file}; expected a file that ends in MEASURES = (Measure(...),) or "
             "in PARTS and VARIANTS: type --load my_idea.py"
         )
+    check_size(file)
     return file, file.read_bytes()
 
 

@@ -45,10 +45,10 @@ def embed(
 ) -> None:
     """Give a model another tokenizer; bits per byte before any training, for every start."""
     from layerlab.adaptation.embeddings import compare_inits
-    from layerlab.system.files import check_folder, write_folder
+    from layerlab.system.files import OnlyOwn, check_folder, write_folder
 
     choice = compare_inits.Choice(input=input, head=head, seed=seed, context=context)
-    check_folder(out, "model", _ours)
+    check_folder(out, "model", OnlyOwn())
     from layerlab.builtin import SAMPLE
     from layerlab.data.sources import open_source, to_source
     from layerlab.loading.model import subject
@@ -72,17 +72,12 @@ def embed(
         (folder / FILE).write_text(json.dumps(done.to_json(), indent=1) + "\n", encoding="utf-8")
 
     with quiet_libraries():
-        write_folder(out, fill, "model", _ours)
+        write_folder(out, fill, "model", OnlyOwn())
     if as_json:
         show_json(done.to_json())
         return
     show(lambda width: _table(done, width))
     say(f"{done.resized.told()}\nThe model: {out}")
-
-
-def _ours(folder: Path) -> bool:
-    """Return whether an earlier one lies there."""
-    return (folder / FILE).is_file() and (folder / "config.json").is_file()
 
 
 def _describe(text: str) -> None:

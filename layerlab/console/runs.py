@@ -228,4 +228,6 @@ def _until(left: float | None) -> str:
         return ""
     now = datetime.now().astimezone()
     end = now + timedelta(seconds=left)
-    return f", until {end:%H:%M}" if end.date() == now.date() else f", until {end:%d %b %H:%M}"
+    # Half a day ahead an hour is still one hour only, also beyond midnight.
+    near = end - now < timedelta(hours=12)
+    return f", until {end:%H:%M}" if near else f", until {end:%d %b %H:%M}"

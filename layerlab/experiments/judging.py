@@ -20,6 +20,7 @@ from layerlab.records.heartbeat import LOG
 from layerlab.records.parse import read_json
 from layerlab.records.renamed_settings import current_settings
 from layerlab.records.run_files import COMPARISON, RUNS
+from layerlab.system.files import check_links
 from layerlab.validation import short_repr
 
 
@@ -47,6 +48,7 @@ def find_stored(
             "type layerlab train in place of layerlab compare"
         )
     plugins.load_named(read.model.load)
+    check_links(place)
     records, _ = sort_out(place / RUNS)
     runs = plan_again(read, records) if records else []
     check_comparable(read.compare, runs)

@@ -36,6 +36,7 @@ from layerlab.recipes.training import TrainingRecipe, load_recipe, make_recipe
 from layerlab.recipes.training_sections import DataSection
 from layerlab.records.folded_runs import unfold_runs
 from layerlab.records.run_files import RUNS
+from layerlab.system.files import check_links
 from layerlab.training.flops import peak_of
 from layerlab.training.run_spec import RunSpec, design_model
 from layerlab.validation import short_repr
@@ -84,6 +85,7 @@ def prepare(
     """
     read = recipe_given(recipe, settings or {})
     plugins.load_named(read.model.load)
+    check_links(out / read.name)
     unfold_runs(out / read.name)
     found = sides(read)
     for side in found.values():

@@ -27,6 +27,7 @@ from layerlab.observe.architecture.structure import (
     text_config,
 )
 from layerlab.records.parse import one_line, read_json
+from layerlab.system.files import check_regular
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -131,6 +132,7 @@ def _inventory(folder: Path) -> Mapping[Path, list[str]]:
 
 
 def _open(file: Path) -> Any:
+    check_regular(file)
     try:
         return safe_open(file, framework="pt")
     except (OSError, SafetensorError) as error:

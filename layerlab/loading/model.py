@@ -34,6 +34,7 @@ from layerlab.loading.weights import (
     weights,
 )
 from layerlab.observe.architecture.structure import ModelStructure, anatomy, text_config
+from layerlab.system.files import check_regular
 from layerlab.system.locks import MODELS
 from layerlab.system.logs import quiet_libraries
 
@@ -269,6 +270,7 @@ def weights_hash(subject: LoadedModel) -> str | None:
     digest = hashlib.sha256()
     if subject.folder is not None:
         for path in sorted(subject.folder.glob("*.safetensors")):
+            check_regular(path)
             with path.open("rb") as file:
                 while block := file.read(1 << 22):
                     digest.update(block)

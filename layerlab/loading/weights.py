@@ -26,7 +26,7 @@ from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.records.parse import one_line, read_json
 from layerlab.system.limits import check_tokenizer
-from layerlab.system.trust import allows_unused, load_pretrained
+from layerlab.system.trust import allows_unused, check_kernel, load_pretrained
 from layerlab.validation import short_repr
 
 DTYPES = {
@@ -91,7 +91,7 @@ def configuration(place: str, folder: Path | None) -> Any:
         # Without a network the Hub's client tries again for half a minute before it says so.
         local = folder is not None or not _reachable(ENDPOINT)
         if folder is not None:
-            _check_labels(folder / "config.json")
+            _check_fields(folder / "config.json")
         found = load_pretrained(AutoConfig, place, local_files_only=local)
         if getattr(found, "transformers_weights", None) is not None:
             raise UserError(
@@ -114,8 +114,8 @@ def configuration(place: str, folder: Path | None) -> Any:
         ) from error
 
 
-def _check_labels(file: Path) -> None:
-    """Refuse a number of labels that no machine can name: a configuration names each at once."""
+def _check_fields(file: Path) -> None:
+    """Refuse code on the Hub, and a number of labels that no machine can name at once."""
     waiting: list[Any] = [read_json(file)]
     while waiting:
         part = waiting.pop()
@@ -126,6 +126,9 @@ def _check_labels(file: Path) -> None:
                     f"num_labels is {short_repr(count)} in {str(file)!r}; expected at most "
                     f"{LABELS:,}"
                 )
+            for name, value in part.items():
+                if name.endswith("_implementation"):
+                    check_kernel(name, value)
             waiting += part.values()
 
 

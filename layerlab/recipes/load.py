@@ -19,7 +19,7 @@ from layerlab.recipes.error_messages import describe_expected
 from layerlab.recipes.toml import write_value
 from layerlab.records.parse import toml_of
 from layerlab.records.renamed_settings import NAMES, current_changes, current_settings
-from layerlab.system.files import check_regular
+from layerlab.system.files import check_size
 from layerlab.validation import short_repr
 
 Whole = TypeVar("Whole", bound=BaseModel)
@@ -141,7 +141,7 @@ def load_table(
         return {"name": str(given), **toml_of(_packaged(str(given), home, beside))}, str(given)
     bare = what.removeprefix("a ")
     try:
-        check_regular(path)
+        check_size(path)
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"

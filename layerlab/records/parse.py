@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layerlab.system.files import check_regular
+from layerlab.system.files import check_size
 from layerlab.validation import short_repr
 
 if TYPE_CHECKING:
@@ -105,9 +105,9 @@ def read_json(path: Path, **options: Any) -> Any:
     Raises:
         OSError: it cannot be read.
         ValueError: as for its text.
-        UserError: it is a device, a pipe or a socket.
+        UserError: it is a device, a pipe or a socket, or too large.
     """
-    check_regular(path)
+    check_size(path)
     return json_of(path.read_text(encoding="utf-8"), **options)
 
 

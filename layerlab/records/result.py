@@ -17,10 +17,15 @@ from layerlab.validation import short_repr
 
 FILE, MANIFEST, EVENTS = "result.json", "manifest.json", "events.jsonl"
 SCHEMA = 2
+# Numbers that a line of a journal has, where it has them.
+COUNTED = {"update", "tokens", "seconds", "flops", "loss", "nats", "bits_per_byte", "accuracy"}
 # What the last evaluation says too.
 LOSSES = ("nats", "bits_per_byte", "accuracy")
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=0)]
+# More than any machine counts, or any loss comes to.
+MOST, WORST, LARGEST = 1e30, 1e9, 10**18
+Positive = Annotated[float, Field(gt=0, le=MOST)]
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Loss = Annotated[float, Field(ge=-WORST, le=WORST)]
 STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
@@ -28,8 +33,8 @@ class Blocks(BaseModel):
     """The loss of each held-out block, and its tokens."""
 
     model_config = STRICT
-    nats: list[float] = Field(min_length=1)
-    tokens: list[Annotated[int, Field(gt=0)]]
+    nats: list[Loss] = Field(min_length=1)
+    tokens: list[Annotated[int, Field(gt=0, le=LARGEST)]]
 
     @model_validator(mode="after")
     def _alike(self) -> "Blocks":
@@ -47,17 +52,17 @@ class Result(BaseModel):
     arm: str
     seed: Count
     rate: Positive
-    nats: float | None
-    bits_per_byte: float | None
-    accuracy: float | None
-    step0_nats: float | None
+    nats: Loss | None
+    bits_per_byte: Loss | None
+    accuracy: Loss | None
+    step0_nats: Loss | None
     updates: Count
     tokens: Count
-    seconds: Annotated[float, Field(ge=0)]
+    seconds: Annotated[float, Field(ge=0, le=MOST)]
     tokens_per_second: Positive | None
     peak_memory_bytes: Count | None
     parameters: Count
-    flops: Annotated[float, Field(ge=0)]
+    flops: Annotated[float, Field(ge=0, le=MOST)]
     diverged: Annotated[str, Field(min_length=1)] | None
     weights: str
     blocks: Blocks | None = None
@@ -110,6 +115,9 @@ def _check(folder: Path, found: dict[str, Any]) -> None:
         if not isinstance(manifest, dict) or manifest.get(name) != found[name]:
             raise ValueError(f"its {name} is {short_repr(found[name])}, which is not {MANIFEST}'s")
     events = list(_events(folder))
+    trained = _table(_table(manifest, "recipe"), "train")
+    if result.digest is None and "learning_rate" in trained:  # by which name 0.1 knew none
+        raise ValueError("it has no digest, which every run of today's settings has")
     if result.digest is not None and result.digest != _digest(folder, found):
         raise ValueError(
             f"its digest is not that of {MANIFEST}, {EVENTS} and itself: one was changed since"
@@ -145,6 +153,11 @@ def _check_journal(found: Mapping[str, Any], evaluations: Sequence[Mapping[str, 
         )
 
 
+def _table(content: Any, name: str) -> Mapping[str, Any]:
+    found = content.get(name) if isinstance(content, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
 def _events(folder: Path) -> Any:
     """Return every line of a journal that has come to its end."""
     lines = (folder / EVENTS).read_text(encoding="utf-8").splitlines()
@@ -155,6 +168,9 @@ def _events(folder: Path) -> Any:
             event = None
         if not isinstance(event, dict) or not {"kind", "update"} <= event.keys():
             raise ValueError(f"line {number} of {EVENTS} is no event")
+        for name in COUNTED & event.keys():
+            if not isinstance(event[name], int | float | None) or abs(event[name] or 0) > MOST:
+                raise ValueError(f"line {number} of {EVENTS}: {name} is {short_repr(event[name])}")
         yield event
 
 

@@ -20,6 +20,7 @@ from layerlab.studies.engine.scale import comparison_scale
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.support import gradient_profile
 from layerlab.studies.support.training_facts import runs_in, settings_of
+from layerlab.system.files import check_regular
 
 RUNS = "runs"
 # Of rows: what is no plain value, and what is a range.
@@ -168,12 +169,16 @@ def results(name: str) -> Callable[[Path], str]:
     """Return a function that hashes all results of a recipe in a folder of runs."""
 
     def found(runs: Path) -> str:
-        texts = [
-            (run / "result.json").read_text(encoding="utf-8") for run in finished_runs(runs / name)
-        ]
+        texts = [_text(run / "result.json") for run in finished_runs(runs / name)]
         return digest(texts)
 
     return found
+
+
+def _text(file: Path) -> str:
+    """Return what stands in a file, whatever that is; whoever judges it says what is wrong."""
+    check_regular(file)
+    return file.read_text(encoding="utf-8", errors="replace")
 
 
 def _flat(row: Json) -> dict[str, Any]:

@@ -5,13 +5,15 @@ there before steps aside for that moment and comes back if the rename fails.
 """
 
 import errno
+import json
 import os
 import re
 import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from layerlab.errors import UserError
@@ -19,6 +21,10 @@ from layerlab.errors import UserError
 Like = Callable[[Path], bool]
 # What passes once somebody makes room; the last is a limit of the shell.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# Of a file that is read whole: bytes.
+LARGEST = 256 << 20
+# In a folder that is written as a whole: the names of what was written, so that nothing else goes.
+OWN = ".written.json"
 # How libraries written in Rust (safetensors, tokenizers) name an error of the operating system.
 _SYSTEM = re.compile(r"os error (\d+)")
 _REASONS = {
@@ -64,6 +70,9 @@ def write_folder(
         with _parents(target), _neighbour(target) as partial:
             partial.mkdir()
             fill(partial)
+            if isinstance(like, OnlyOwn):
+                own = sorted(path.relative_to(partial).as_posix() for path in partial.rglob("*"))
+                (partial / OWN).write_text(json.dumps(own), encoding="utf-8")
             _swap(partial, target)
     return target
 
@@ -76,6 +85,7 @@ def check_folder(folder: Path, what: str, like: Like | None = None) -> None:
     """
     with _explain(folder):
         target = folder.resolve()
+        check_links(target)
         _refuse_others(target, folder, what, like)
         nearest = next(parent for parent in target.parents if parent.exists())
         with _neighbour(nearest / target.name) as partial:
@@ -112,6 +122,59 @@ def check_regular(path: Path) -> None:
     kinds |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
     if (kind := kinds.get(stat.S_IFMT(mode))) is not None:
         raise UserError(f"{str(path)!r} is {kind}; expected a file: copy what it gives into one")
+
+
+def check_size(path: Path) -> None:
+    """Refuse a file that is read whole and is larger than any of its kind.
+
+    Raises:
+        UserError: it has more than 256 MiB, or is no file.
+    """
+    check_regular(path)
+    with suppress(OSError, ValueError):
+        if path.stat().st_size > LARGEST:
+            raise UserError(
+                f"{path} has {path.stat().st_size / 2**20:,.0f} MiB; expected at most "
+                f"{LARGEST >> 20} MiB: name the file that was meant"
+            )
+
+
+def check_links(folder: Path) -> None:
+    """Refuse links inside a folder that is written into; the folder itself may be one.
+
+    What was copied from elsewhere may hold one that leads out of it, and what is written there
+    would take the place of a file of the user's own.
+
+    Raises:
+        UserError: there is one.
+    """
+    for place, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            path = Path(place, name)
+            if path.is_symlink():
+                raise UserError(
+                    f"{path} is a link to {str(path.readlink())!r}, and what is written into "
+                    f"{folder} would be written there; delete the link, or name another folder"
+                )
+
+
+@dataclass(frozen=True)
+class OnlyOwn:
+    """Judges whether a folder holds what an earlier `write_folder` wrote, and nothing else.
+
+    Attributes:
+        also: names of what is written into it later.
+    """
+
+    also: tuple[str, ...] = ()
+
+    def __call__(self, folder: Path) -> bool:
+        """Return whether nothing of anybody else's would be lost with the folder."""
+        try:
+            own = {*json.loads((folder / OWN).read_text("utf-8")), OWN, *self.also}
+        except (OSError, ValueError, TypeError, RecursionError):
+            return False
+        return {path.relative_to(folder).as_posix() for path in folder.rglob("*")} <= own
 
 
 def _refuse_others(target: Path, given: Path, what: str, like: Like | None) -> None:

@@ -9,6 +9,7 @@ from threading import RLock
 from filelock import FileLock, Timeout
 
 from layerlab.errors import UserError
+from layerlab.system.files import check_links
 
 # What a disk says that knows no locks, as some of clusters do: there it is up to the user.
 LOCKLESS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
@@ -24,10 +25,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, in a hidden neighbour that is gone afterwards.
 
     Raises:
-        UserError: another run holds it, or it cannot be written there.
+        UserError: another run holds it, it cannot be written there, or it holds a link.
     """
     try:
         target = folder.resolve()
+        check_links(target)
         file = target.with_name(f".{target.name[:80]}.lock")
         file.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(file, timeout=TIMEOUT, poll_interval=TIMEOUT / 4, mode=0o600)

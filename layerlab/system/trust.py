@@ -14,11 +14,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from layerlab.errors import UserError
+from layerlab.system.files import check_regular, check_size
+from layerlab.validation import short_repr
 
 # What a process that carries out a run may do, from the one that started it.
 GRANTS = "LAYERLAB_GRANTS"
@@ -137,9 +140,25 @@ def load_pretrained(kind: Any, place: Any, **options: Any) -> Any:
     """Load what `kind.from_pretrained(place)` loads.
 
     Raises:
-        UserError: it needs code of its own, and nobody has asked for that.
+        UserError: it needs code of its own, and nobody has asked for that; or a file of its folder
+            is none, or larger than any of its kind.
     """
+    for file in Path(place).iterdir() if Path(place).is_dir() else ():
+        (check_regular if file.suffix == ".safetensors" else check_size)(file)
     return _load(place, kind.from_pretrained, place, **options)
+
+
+def check_kernel(name: str, value: Any) -> None:
+    """Refuse the name of code on the Hub where a configuration asks for an implementation.
+
+    Raises:
+        UserError: it is one, and nobody has asked for remote code.
+    """
+    if isinstance(value, str) and "/" in value and not _TRUSTED.get():
+        raise UserError(
+            f"{name} is {short_repr(value)} in config.json, which is code on the Hub; type "
+            '--trust-remote-code to run it, or write for example "sdpa"'
+        )
 
 
 def build_configured(kind: Any, config: Any, **options: Any) -> Any:

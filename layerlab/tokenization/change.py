@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from layerlab.data.documents import DocumentStore, spool_documents
 from layerlab.data.sources import PLAIN, open_source, to_source
 from layerlab.errors import UserError
-from layerlab.system.files import check_folder, write_folder
+from layerlab.system.files import OnlyOwn, check_folder, write_folder
 from layerlab.tokenization.convert import load_or_convert
 from layerlab.tokenization.extend import extend
 from layerlab.tokenization.prune import prune
@@ -30,6 +30,8 @@ from layerlab.validation import short_repr
 from layerlab.version import VERSION
 
 WHAT = "vocabulary"
+# The page is written by whoever shows the proof.
+_OURS = OnlyOwn(("proof.html",))
 PROOF, KEPT = "proof.json", "kept.json"
 SCHEMA = 1
 # What a set is called of which every line is a text of its own.
@@ -99,7 +101,7 @@ def change(asked: VocabularyRequest, out: Path, say: Say) -> Changed:
     Raises:
         UserError: the tokenizer, a text or the size is none that can be used.
     """
-    check_folder(out, WHAT, _is_ours)
+    check_folder(out, WHAT, _OURS)
     parse_size(asked.size)
     terms = _terms(asked.terms)
     base = load_or_convert(asked.tokenizer)
@@ -127,7 +129,7 @@ def change(asked: VocabularyRequest, out: Path, say: Say) -> Changed:
             terms=terms,
         )
         changed = remake(base, asked.size, texts, say)
-    write_folder(out, lambda place: _fill(place, asked, changed), WHAT, _is_ours)
+    write_folder(out, lambda place: _fill(place, asked, changed), WHAT, _OURS)
     return changed
 
 
@@ -225,7 +227,3 @@ def _fill(place: Path, asked: VocabularyRequest, changed: Changed) -> None:
     (place / PROOF).write_text(text + "\n", encoding="utf-8")
     if changed.kept is not None:
         (place / KEPT).write_text(json.dumps(changed.kept) + "\n", encoding="utf-8")
-
-
-def _is_ours(folder: Path) -> bool:
-    return (folder / PROOF).is_file()

@@ -15,7 +15,7 @@ FRENCH = "Le présent code a été approuvé; l'été dernier, à côté, où na
     [
         (SIMPLE, "gb18030", "gb18030"),
         (f"id,Question\n0,{SIMPLE},A", "gbk", "gb18030"),
-        (f"Article 1 of the Civil Code: {SIMPLE[:12]}", "gb2312", "gb18030"),
+        (f"Article 1 of the Civil Code: {SIMPLE[:3]}", "gb2312", "gb18030"),
         (FULL, "big5", "big5"),
         (SIMPLE, "utf-16", "utf-16"),
         (GERMAN, "utf-16", "utf-16"),

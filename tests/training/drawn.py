@@ -9,6 +9,7 @@ from typing import Any
 from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes.training import TrainingRecipe, make_recipe
+from layerlab.records.renamed_settings import settings_of_0_1
 from layerlab.records.run import RunRecord
 from layerlab.training.run_spec import RunSpec
 
@@ -120,10 +121,11 @@ def records(
 
 
 def write(folder: Path, one: RunRecord) -> Path:
-    """The folder that a run leaves."""
+    """The folder that a run of 0.1 left: its settings by their names of then, and no digest."""
     place = folder / one.name
     place.mkdir(parents=True)
-    (place / "manifest.json").write_text(json.dumps(one.manifest), encoding="utf-8")
+    manifest = {**one.manifest, "recipe": settings_of_0_1(one.manifest["recipe"])}
+    (place / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     lines = "".join(json.dumps(event) + "\n" for event in one.events)
     (place / "events.jsonl").write_text(lines, encoding="utf-8")
     if one.result is not None:

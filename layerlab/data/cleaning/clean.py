@@ -15,7 +15,7 @@ from layerlab.data.normal_form import normal_form
 from layerlab.data.sources import TextChunk, open_source, to_source
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import Source
-from layerlab.system.files import write_folder
+from layerlab.system.files import OnlyOwn, write_folder
 from layerlab.validation import short_repr
 
 TEXT, REPORT = "text.jsonl", "report.json"
@@ -230,7 +230,7 @@ def clean(source: Source | str | Path, out: Path, rules: Rules = Rules()) -> Cle
             json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
         )
 
-    write_folder(out, fill, "cleaned text", like=lambda folder: (folder / REPORT).is_file())
+    write_folder(out, fill, "cleaned text", OnlyOwn())
     return cleaner.found(text.name, text.notes, out / TEXT)
 
 

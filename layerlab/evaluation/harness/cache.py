@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.records.parse import read_json, seal, unseal
+from layerlab.records.parse import json_of, read_json, seal, unseal
 from layerlab.system.files import write_file
 
 LEAVES, SAMPLES = "leaves", "samples"
@@ -75,7 +75,7 @@ class ResultCache:
         """
         if self.folder is None:
             return None
-        path = self.folder / LEAVES / f"{name}.json"
+        path = self.place(name)
         if not path.is_file() or not self._samples(name).is_file():
             return None
         try:
@@ -92,7 +92,21 @@ class ResultCache:
         lines = (json.dumps(one, ensure_ascii=False, default=str) for one in samples)
         whole = write_file(self._samples(name), "".join(f"{line}\n" for line in lines))
         kept = seal(record, whole.read_bytes())
-        write_file(self.folder / LEAVES / f"{name}.json", json.dumps(kept, ensure_ascii=False))
+        write_file(self.place(name), json.dumps(kept, ensure_ascii=False))
+
+    def samples(self, name: str) -> list[dict[str, Any]]:
+        """Read the questions of a kept task with their answers and scores.
+
+        Raises:
+            ValueError: a line is none.
+        """
+        lines = self._samples(name).read_text("utf-8").split("\n")
+        return [json_of(line) for line in lines if line]
+
+    def place(self, name: str) -> Path:
+        """Return the file of a kept task."""
+        assert self.folder is not None
+        return self.folder / LEAVES / f"{name}.json"
 
     def _samples(self, name: str) -> Path:
         assert self.folder is not None

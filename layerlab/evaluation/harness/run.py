@@ -13,6 +13,7 @@ from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.spec import Benchmark, full_name
 from layerlab.evaluation.benchmarks.spec import Subtask as Part
 from layerlab.evaluation.harness.cache import SAMPLES, ResultCache, key, scorer
+from layerlab.evaluation.harness.kept_task import rebuild_result
 from layerlab.evaluation.harness.lm import (
     ALONE,
     ENGINE,
@@ -82,7 +83,7 @@ class EvaluationRun:
             name = self._name(leaf, model, scoring)
             count = leaf.questions(self.options.limit)
             self.watch.begin(f"{self.arm}: {leaf.name}", count)
-            kept = self.keeper.load(name)
+            kept = self._kept(leaf, scoring, name)
             if kept is None:
                 if scoring not in engines:
                     engines[scoring] = self._engine(scoring)
@@ -102,14 +103,37 @@ class EvaluationRun:
                 seed=options.seed,
                 chat=options.chat,
             )
-        record = _record(leaf, found, time.monotonic() - start)
-        record.update(
-            scoring=engine.scoring, cot=options.explained(leaf.benchmark), chat=options.chat
-        )
+        record = self._record(leaf, found, time.monotonic() - start, engine.scoring, name)
+        self.keeper.save(name, record, found.samples)
+        return record
+
+    def _kept(self, leaf: LeafTask, scoring: str, name: str) -> dict[str, Any] | None:
+        """Return the record of a task that was kept, where it follows from its own scores."""
+        kept = self.keeper.load(name)
+        if kept is None:
+            return None
+        try:
+            found, seconds = rebuild_result(kept, self.keeper.samples(name))
+            record = self._record(leaf, found, seconds, scoring, name)
+            for key, value in json.loads(json.dumps(record)).items():
+                if kept.get(key) != value:
+                    raise ValueError(f"its {key} does not follow from its scores")
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self.keeper.place(name)} is not what a task came to: {error}; delete it, and "
+                "type the command again"
+            ) from None
+        return record
+
+    def _record(
+        self, leaf: LeafTask, found: TaskResult, seconds: float, scoring: str, name: str
+    ) -> dict[str, Any]:
+        options = self.options
+        record = _record(leaf, found, seconds)
+        record.update(scoring=scoring, cot=options.explained(leaf.benchmark), chat=options.chat)
         if inside := options.inside(leaf.benchmark):
             record["shots"] |= {"asked": inside, "mean": float(inside), "least": inside}
         record["samples"] = f"{SAMPLES}/{name}.jsonl" if self.keeper.folder is not None else None
-        self.keeper.save(name, record, found.samples)
         return record
 
     @contextmanager

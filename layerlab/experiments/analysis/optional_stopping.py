@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from layerlab.errors import UserError
 from layerlab.experiments.analysis.comparison import SCHEMA
 from layerlab.records.parse import read_json
 
@@ -24,6 +25,9 @@ def disclose_added_seeds(content: Content, file: Path) -> dict[str, Any]:
     Args:
         content: that has just been judged.
         file: comparison.json of an earlier judging, where there was one.
+
+    Raises:
+        UserError: it is no comparison.
     """
     seen, earlier = _seen(content), _read(file)
     again = bool(_seen(earlier) & {run["run"] for run in content["runs"]})
@@ -47,8 +51,19 @@ def _read(file: Path) -> dict[str, Any]:
         found = read_json(file)
     except (OSError, ValueError):
         return {}
-    known = isinstance(found, dict) and found.get("schema") == SCHEMA
-    return found if known else {}
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        return {}
+    try:
+        _seen(found)
+        seeds = [*found["seeds"], *found.get("looked", ())]
+        if not all(isinstance(seed, int) for seed in seeds):
+            raise ValueError("a seed is no whole number")
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UserError(
+            f"{file} is no comparison that was written here; delete it, and what it tells of "
+            "earlier looks goes with it"
+        ) from None
+    return found
 
 
 def _remark(first: list[int], added: list[int]) -> str:

@@ -12,6 +12,7 @@ from rich.console import Group
 from rich.text import Text
 
 from layerlab.errors import UserError
+from layerlab.records.parse import DIGEST, digest_of, read_json, seal
 from layerlab.report.figures.export import Figure, check_drawing, draw
 from layerlab.report.i18n.language import ENGLISH
 from layerlab.report.pages.study import language_of, render
@@ -46,6 +47,7 @@ class StudyResult:
         """Take the dict of `study.json`; `frames` stands in for its entry of that name."""
         given = dict(content)
         stored = given.pop("frames", {})
+        given.pop(DIGEST, None)
         self._content: dict[str, Any] = {"schema": SCHEMA, **plain(given)}
         self._frames = (
             {name: decode_table(name, entry) for name, entry in stored.items()}
@@ -106,7 +108,7 @@ class StudyResult:
 
     def to_json(self) -> str:
         """Return the text of `study.json`."""
-        return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":")) + "\n"
+        return json.dumps(seal(self.to_dict()), allow_nan=False, separators=(",", ":")) + "\n"
 
     def save(self, folder: str | Path, *, figures: str | None = None, lang: str = ENGLISH) -> Path:
         """Write study.html, study.json, tables/ and, where they are asked for, pictures.
@@ -171,12 +173,28 @@ class StudyResult:
         return f"Record({self.name}: {self.verdict}; {prose(self.verdicts[0]['said'], 200)})"
 
 
-def load_record(folder: Path) -> StudyResult | None:
-    """Load the study in a folder, or None where there is none that can be read."""
+def load_record(folder: Path, *, sealed: bool = False) -> StudyResult | None:
+    """Load the study in a folder, or None where there is none that can be read.
+
+    Args:
+        sealed: take none without its digest, as 0.1 wrote them.
+
+    Raises:
+        UserError: it was changed since it was written.
+    """
+    file = folder / disk.STUDY_DATA
     try:
-        content = json.loads((folder / disk.STUDY_DATA).read_text(encoding="utf-8"))
-        if content["schema"] != SCHEMA:
+        content = read_json(file)
+        if content["schema"] != SCHEMA or (sealed and DIGEST not in content):
             return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if content.get(DIGEST, "") not in ("", digest_of(content)):
+        raise UserError(
+            f"{file} was changed since it was written: its digest is not that of its content; "
+            "delete it, or type --restart to compute the study again"
+        )
+    try:
         record = StudyResult(content)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError):
         return None

@@ -205,7 +205,7 @@ def _finish(plan: StudyRequest) -> StudyResult | None:
     """Return what an earlier run wrote with the same settings and code."""
     if plan.out is None or plan.restart:
         return None
-    earlier = load_record(plan.out)
+    earlier = load_record(plan.out, sealed=True)
     return earlier if earlier is not None and earlier.to_dict().get("key") == plan.key else None
 
 

@@ -1,0 +1,57 @@
+"""A kept result of a task, believed only where it follows from its own scores."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from layerlab.evaluation.harness.fewshot import Shots
+from layerlab.evaluation.harness.lm import TaskResult
+from layerlab.records.parse import explain
+
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+Count = Annotated[int, Field(ge=0, le=10**9)]
+Worth = Annotated[float, Field(ge=-1e6, le=1e6)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class KeptShots(BaseModel):
+    """Numbers of examples, as `Shots` has them."""
+
+    model_config = STRICT
+    asked: Count
+    mean: Annotated[float, Field(ge=0, le=1e9)]
+    least: Count
+    shortened: Count
+    unfit: Count
+
+
+class KeptTask(BaseModel):
+    """What of a kept result does not follow from the rest of it."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+    scores: Annotated[dict[str, Worth], Field(min_length=1)]
+    abstained: Share
+    metrics: dict[str, Worth | None]
+    shots: KeptShots
+    chance: Share | None
+    limited: Count | None
+    unsound: Count
+    seconds: Annotated[float, Field(ge=0, le=1e9)]
+
+
+def rebuild_result(
+    kept: Mapping[str, Any], samples: Sequence[Mapping[str, Any]]
+) -> tuple[TaskResult, float]:
+    """Rebuild what a task came to, and how many seconds it took.
+
+    Raises:
+        ValueError: a part is missing, or of another kind.
+    """
+    try:
+        found = KeptTask.model_validate(dict(kept))
+    except ValidationError as error:
+        raise ValueError(explain(error)) from None
+    parts = found.model_dump(exclude={"seconds", "shots"})
+    shots = Shots(**found.shots.model_dump())
+    return TaskResult(**parts, shots=shots, samples=samples), found.seconds
