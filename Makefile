@@ -1,6 +1,7 @@
 # make demo     set everything up, compare the built-in models, leave a report in ./report
 # make test     the same environment, the whole test suite
 # make sweeps   hostile inputs by the hundred, and other tests too long for make test
+# make oldest   the suite on the lowest versions of all that is needed (brings gigabytes of CUDA)
 # make house    style, types, import rule, docstring rule
 # make studies  every study in its fast mode, held against the stored verdicts
 # make docs     write docs/measures, docs/families.md and the tables of other pages anew
@@ -15,7 +16,7 @@ READY := .venv/ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sweeps studies house docs site clean distclean
+.PHONY: help setup demo test oldest sweeps studies house docs site clean distclean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -38,6 +39,13 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN) -m pytest -n $(WORKERS) -ra $(ARGS)
+
+oldest:
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet hatchling editables
+	.venv-oldest/bin/python -m pip install --quiet --constraint constraints-oldest.txt \
+	  --no-build-isolation --editable '.[dev,docs,eval]'
+	.venv-oldest/bin/python -m pytest -n $(WORKERS) -ra $(ARGS)
 
 studies: $(READY)
 	$(BIN) -m pytest -n $(WORKERS) -ra -m study tests/studies/test_fast.py
@@ -66,4 +74,4 @@ clean:
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf .venv
+	rm -rf .venv .venv-oldest

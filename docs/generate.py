@@ -362,7 +362,7 @@ def _default(field: FieldInfo) -> str:
     """Return a default as TOML has it; nothing where a setting may be left out."""
     if field.is_required():
         return "required"
-    given = field.get_default(call_default_factory=True)
+    given = field.get_default(call_default_factory=True, validated_data={})
     return "" if given is None else f"`{_written(given)}`"
 
 

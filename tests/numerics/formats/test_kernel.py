@@ -15,6 +15,7 @@ from layerlab.numerics.formats.kernel import GRAIN, Kernel, compiler, kernel
 from layerlab.numerics.formats.round import rounder
 from layerlab.numerics.formats.round_reference import CHUNK
 from layerlab.numerics.formats.scalar import Rounding
+from tests.oldest import needs_views
 
 WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
 FORMATS = (
@@ -130,6 +131,7 @@ def test_flushing_subnormal_numbers_to_zero_changes_nothing(
     assert any(bool((bits != 0).any()) for bits in before)
 
 
+@needs_views
 def test_a_tensor_without_address_falls_back_to_pure_torch() -> None:
     rounding = Rounding(_float("bf16"))
     rounding(torch.ones(2))  # the kernel is at hand, were there an address

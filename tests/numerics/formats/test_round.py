@@ -19,6 +19,7 @@ from layerlab.numerics.formats.formats import FLOATS, Format, find
 from layerlab.numerics.formats.grid import MODES
 from layerlab.numerics.formats.round import round_to, rounder
 from tests.numerics import exact
+from tests.oldest import needs_views
 
 WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
 CARRIERS = {"float32": torch.float32, "float64": torch.float64}
@@ -313,6 +314,7 @@ def test_gradient_passes_straight_through() -> None:
     assert half.grad is not None and half.grad.dtype is torch.bfloat16
 
 
+@needs_views
 def test_inside_transforms_of_functions() -> None:
     x = torch.randn(4, 6)
     assert torch.equal(torch.vmap(rounder("bf16"))(x), round_to(x, "bf16"))

@@ -35,6 +35,7 @@ from layerlab.numerics.mixed_precision.literature_advice import (
 from layerlab.numerics.mixed_precision.policy_runs import PolicyRuns
 from layerlab.numerics.mixed_precision.select_policy import advise, candidates, cost, silent
 from tests.measures.family import built
+from tests.oldest import refuses_mixed
 
 TOKENS = 40
 BUDGET = 0.5
@@ -102,6 +103,7 @@ def test_every_candidate_was_tried_and_every_run_was_told() -> None:
     assert advice.runs <= len(steps)
 
 
+@refuses_mixed
 def test_what_cannot_be_kept_apart_is_refused_with_the_reason() -> None:
     search = PolicyRuns(built("xglm"), run, "bf16", silent)
     assert search.alone("model.embed_tokens") is not None and not search.refused

@@ -102,7 +102,7 @@ def test_the_json_is_strict_and_names_its_schema(tmp_path: Path):
 def test_csv_and_parquet_hold_every_digit(tmp_path: Path):
     tables = {"odd": pd.DataFrame({"model": "m", "layer": range(len(SPOT)), "reading": SPOT})}
     folder = Report(content(measures=[]), tables).save(tmp_path / "out") / "tables"
-    csv = pd.read_csv(folder / "odd.csv")
+    csv = pd.read_csv(folder / "odd.csv", float_precision="round_trip")
     parquet = pd.read_parquet(folder / "odd.parquet")
     for read in (csv, parquet):
         np.testing.assert_array_equal(read["reading"].to_numpy(), SPOT.to_numpy())

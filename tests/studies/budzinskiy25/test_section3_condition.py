@@ -76,7 +76,7 @@ def test_a_form_that_is_too_small_is_found():
     true = linear()
     for form, word in ((true.form, "holds"), (true.form / 2, "fails")):
         every = np.full((4, 1, len(ROWS), len(COLUMNS)), np.nan)
-        every[:, 0, 0] = measure(replace(true, form=form), generator())
+        every[:, 0, 0] = measure(replace(true, form=form), generator()).numpy()
         assert judge_never(every).word == word
 
 
