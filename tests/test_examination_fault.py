@@ -131,7 +131,7 @@ def test_a_model_without_a_finite_logit_has_no_score(
         "wrong, and the score says nothing of the model: look for NaN in its weights, or type "
         "--dtype float32"
     )
-    said = found.told(160, subjects=True)
+    said = found.summary(160, subjects=True)
     assert "not finite" in said and "0.00  [" not in said
     assert "<b>not finite</b>" in render(found.content)
 

@@ -85,4 +85,4 @@ def rework(
                 source.tokenizer.save_pretrained(folder)
 
         write_folder(out, fill, "model")
-    return said.told(source.name, new.config.variant, str(out))
+    return said.summary(source.name, new.config.variant, str(out))

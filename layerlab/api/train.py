@@ -59,7 +59,7 @@ class Trained:
         with quiet_libraries():
             return load_pretrained(AutoModelForCausalLM, self.folder / MODEL)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return what a terminal shows of it, but for the page, which is written later."""
         found = self.result
         kept = self.folder / MODEL

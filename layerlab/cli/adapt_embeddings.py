@@ -77,7 +77,7 @@ def embed(
         show_json(done.to_json())
         return
     show(lambda width: _table(done, width))
-    say(f"{done.resized.told()}\nThe model: {out}")
+    say(f"{done.resized.summary()}\nThe model: {out}")
 
 
 def _describe(text: str) -> None:

@@ -134,7 +134,7 @@ def variants(
     if as_json:
         show_json(wanted.to_json(), 2)
     else:
-        show(wanted.shown)
+        show(wanted.render)
 
 
 @app.command()
@@ -220,7 +220,7 @@ def precision(
     if as_json:
         show_json(advice.to_json())
     else:
-        say(advice.told(out))
+        say(advice.summary(out))
     if out is not None:
         advice.policy.save(out)
     if not advice.reached:

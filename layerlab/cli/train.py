@@ -102,7 +102,7 @@ def train(
         elif as_json:
             show_json(found.result)
         else:
-            say(found.told())
+            say(found.summary())
 
     with announce_interruption():
         found = experiment.train_task(task, progress=not quiet, tell=tell)

@@ -66,7 +66,9 @@ class RunsDisplay(Progress):
 
     def __enter__(self) -> "RunsDisplay":
         if not self.quiet and self.console.is_terminal:
-            self._live = Live(console=self.console, get_renderable=self.drawn, refresh_per_second=4)
+            self._live = Live(
+                console=self.console, get_renderable=self.render, refresh_per_second=4
+            )
             self._live.start()
         return self
 
@@ -109,7 +111,7 @@ class RunsDisplay(Progress):
         if not self.quiet:
             self._print(printable(text))
 
-    def drawn(self) -> RenderableType:
+    def render(self) -> RenderableType:
         """Return what a terminal shows now."""
         with self._lock:
             if len(self.pulses) == 1:

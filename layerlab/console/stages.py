@@ -62,7 +62,9 @@ class StagesDisplay(Progress):
 
     def __enter__(self) -> "StagesDisplay":
         if self.console.is_terminal:
-            self._live = Live(console=self.console, get_renderable=self.drawn, refresh_per_second=4)
+            self._live = Live(
+                console=self.console, get_renderable=self.render, refresh_per_second=4
+            )
             self._live.start()
         return self
 
@@ -101,7 +103,7 @@ class StagesDisplay(Progress):
         line.seconds = self._clock() - line.begun
         self._print(f"{line.title}: {outcome} in {duration(line.seconds)}")
 
-    def drawn(self) -> RenderableType:
+    def render(self) -> RenderableType:
         """Return what a terminal shows now."""
         table = Table(box=None, pad_edge=False, show_header=False)
         for _ in range(4):

@@ -81,7 +81,7 @@ class Writer:
             self.sinks["ends"].write(np.array([*(self.bytes for _ in first), *ends], np.int64))
         self.bytes += size
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Return what is kept about the stream."""
         return {
             "kind": self.layout.kind,
@@ -109,7 +109,7 @@ def write_tokens(
             for piece, found in zip(pieces, _encode(machine, pieces, layout), strict=True):
                 writer.add(piece, found)
             progress(f"encoding {layout.stem}", writer.bytes / spool.size)
-    return writer.told()
+    return writer.summary()
 
 
 def byte_ends(text: str, found: Encoding) -> np.ndarray:

@@ -64,7 +64,7 @@ class Ratio:
         """Return plain numbers."""
         return asdict(self)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return the told as a table has it."""
         if self.low is None or self.high is None:
             return f"{self.median:.3f} (no interval from {self.pairs} pairs)"

@@ -139,7 +139,7 @@ def judge(found: MatchedPair, ratio: Ratio) -> Verdict:
             "not a twin",
             f"{head}: not a twin, no verdict: what is called equal is {found.off:+.1f} % off",
         )
-    number = f"a step takes {ratio.told()} of Llama's, the claim is {CLAIM:.3f} at most"
+    number = f"a step takes {ratio.summary()} of Llama's, the claim is {CLAIM:.3f} at most"
     if ratio.low is None or ratio.high is None:
         return Verdict("not decided", f"{head}: not decided; {number}: time more repetitions")
     if ratio.high <= CLAIM:

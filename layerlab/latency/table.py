@@ -73,8 +73,8 @@ def _lines(found: Latency) -> Iterator[str]:
         yield f"{number}: {one.name}{', weights at random' if one.random else ''}"
     if found.decode is not None and found.prefill is not None:
         yield (
-            f"first over second, paired, with 95 % intervals: prefill {found.prefill.told()}, "
-            f"decode {found.decode.told()}"
+            f"first over second, paired, with 95 % intervals: prefill {found.prefill.summary()}, "
+            f"decode {found.decode.summary()}"
         )
     pair, verdict = found.pair, found.verdict
     if pair is not None and verdict is not None:

@@ -153,7 +153,7 @@ class Trainer:
         self.seconds += time.perf_counter() - start
         last = self.update == self.updates
         if last or self.update % max(1, self.updates // self.recipe.run.log_points) == 0:
-            self._count("train", loss=loss, rate=rate, norm=norm, **self.control.told())
+            self._count("train", loss=loss, rate=rate, norm=norm, **self.control.summary())
         if last or self.update % (self.recipe.evaluate.eval_steps or self.updates) == 0:
             self._evaluate()
         every = self.recipe.run.save_steps or max(1, self.updates // 10)

@@ -101,7 +101,7 @@ def test_the_last_models_load_and_differ_between_arms(whole: AdaptationResult) -
 
 
 def test_a_terminal_shows_it_in_25_lines(whole: AdaptationResult) -> None:
-    lines = whole.told(100).splitlines()
+    lines = whole.summary(100).splitlines()
     assert len(lines) <= 25 and lines[0].startswith("Vocabulary: 280 entries are now 288")
     assert any("alone, forgetting:" in line and "against replay" in line for line in lines)
     assert lines[-1] == f"The page: {whole.page}" and whole.page.is_file()
@@ -183,7 +183,7 @@ def test_what_cannot_be_asked_is_left_out_told_and_asked_when_it_is_there(
     found = layerlab.adapt(content, out=tmp_path / "out", progress=False)
     what = found.frame("left_out")["what"].tolist()
     assert what == ["the search for piqa", "an answer", "PIQA"]
-    assert "Left out: PIQA:" in found.told()
+    assert "Left out: PIQA:" in found.summary()
     assert [one["prompt"] for one in found.content["samples"]] == ["Why?"]
 
     (data / "piqa").mkdir(parents=True)

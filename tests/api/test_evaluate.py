@@ -55,7 +55,7 @@ def test_what_is_not_here_is_named_with_how_to_get_it(whole: EvaluationResult, s
     (left,) = whole.content["left_out"]
     assert left["benchmark"] == "piqa" and "PIQA is not here: expected" in left["reason"]
     assert "get it from github.com/ybisk" in left["reason"]
-    assert "left out: PIQA" in whole.told()
+    assert "left out: PIQA" in whole.summary()
 
 
 def test_rows_of_the_source_are_labelled(whole: EvaluationResult) -> None:
@@ -64,7 +64,7 @@ def test_rows_of_the_source_are_labelled(whole: EvaluationResult) -> None:
     assert set(frame.table) == {5, 6, 8, 9}
     ours = frame[(frame["from"] == "measured here") & (frame.table == 8)]
     assert ours.cells_average.item() == pytest.approx(100 * whole.score("financeiq"))
-    assert "measured here" in whole.told(200) and "published" in whole.told(200)
+    assert "measured here" in whole.summary(200) and "published" in whole.summary(200)
 
 
 def test_the_group_of_plain_lm_eval_has_the_same_score(
@@ -201,7 +201,7 @@ def test_what_a_precision_costs(shelf: Path, tmp_path: Path) -> None:
     assert len(perplexities) == 3 and perplexities[0] != perplexities[1]
     differences = seen[seen.title == "BoolQ"]
     assert len(differences) == 2 and differences.n.tolist() == [4, 4]
-    assert "What a precision costs" in found.told()
+    assert "What a precision costs" in found.summary()
 
 
 def test_weights_are_read_for_their_hash_once(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:

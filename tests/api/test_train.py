@@ -45,7 +45,7 @@ def test_a_run_gives_its_result_its_model_its_curves_and_a_page(ended: Trained) 
     assert ended.result["updates"] == 2 and ended.model().config.hidden_size == 16
     assert ended.frame()["update"].tolist() == [1, 2]
     assert ended.frame("evaluation")["nats"].iloc[-1] == ended.result["nats"]
-    said = ended.told().splitlines()
+    said = ended.summary().splitlines()
     assert said[0].startswith(f"{ended.result['run']}: {ended.result['nats']:.4f} nats per token, ")
     assert said[1:] == [f"The model: {ended.folder / 'model'}"]
 
@@ -61,7 +61,7 @@ def test_a_kind_of_event_that_there_is_not_is_named(ended: Trained) -> None:
 def test_a_run_that_keeps_no_model_does_not_name_one(ended: Trained) -> None:
     settings = {"run.save_model": False, "train.seed": 1}
     run = train(SMALL, out=ended.folder.parents[2], progress=False, settings=settings)
-    assert "The model" not in run.told()
+    assert "The model" not in run.summary()
     with pytest.raises(UserError, match=r"kept no model; write run\.save_model = true, delete it"):
         run.model()
 
@@ -224,7 +224,7 @@ def test_what_is_read_in_place_of_a_text_is_said(
     monkeypatch.setenv("LAYERLAB_DATA", str(tmp_path))
     settings = {"data.sources": [{"text": "brown"}], "data.vocab_size": 299}
     run = train(SMALL, out=tmp_path, progress=False, settings=settings)
-    assert run.told().count("brown is not here") == 1
+    assert run.summary().count("brown is not here") == 1
     (note,) = run.notes
     found = compare(TWO, out=tmp_path, progress=False, settings={**settings, **ONCE})
     assert [one for one in found.content["remarks"] if "brown" in one] == [note]

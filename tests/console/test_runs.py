@@ -129,7 +129,7 @@ def test_a_terminal_shows_one_run_in_two_lines() -> None:
     display = RunsDisplay({"llama": 400}, peak=1e11, console=console(terminal=True), clock=clock)
     go(display, clock, "llama", 100)
     before = len(written(display))
-    display.console.print(display.drawn())
+    display.console.print(display.render())
     shown = bare(written(display)[before:]).splitlines()
     assert len(shown) == 2
     assert "update 100 of 400" in shown[0] and "1:00 left, until" in shown[0]
@@ -143,7 +143,7 @@ def test_one_run_fits_a_terminal_of_80_columns(name: str) -> None:
     display = RunsDisplay({name: 60_000}, peak=1e11, console=narrow, clock=clock)
     go(display, clock, name, 50_000, step=1000)
     before = len(written(display))
-    display.console.print(display.drawn())
+    display.console.print(display.render())
     shown = bare(written(display)[before:]).splitlines()
     assert max(map(len, shown)) <= 80 and shown[0].startswith(name[:79])
     (line,) = [one for one in shown if "left, until " in one]
@@ -161,7 +161,7 @@ def test_a_terminal_shows_many_runs_as_a_table() -> None:
         display.update("run-2", train(update))
         display.update("run-3", train(update))
     before = len(written(display))
-    display.console.print(display.drawn())
+    display.console.print(display.render())
     shown = bare(written(display)[before:]).splitlines()
     assert [line.split()[0] for line in shown] == ["run", "run-2", "run-3", "1"]
     assert "50/100" in shown[1] and "20,480" in shown[1]

@@ -32,7 +32,7 @@ def lines(board: StagesDisplay) -> list[str]:
     """What is drawn now, as text."""
     console = Console(file=io.StringIO(), width=80)
     with console.capture() as caught:
-        console.print(board.drawn())
+        console.print(board.render())
     return caught.get().splitlines()
 
 

@@ -59,7 +59,7 @@ class Resized:
     head: str
     moved: tuple[str, ...] = ()
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return a description of the change in words."""
         lines = [f"{self.rows_before:,} rows are now {self.rows:,}: {self.tokens:,} tokens"]
         if self.padded or self.padded_before:

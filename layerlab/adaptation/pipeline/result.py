@@ -81,7 +81,7 @@ class AdaptationResult:
             parts.append(Text(f"... and {len(left) - LINES} more, on the page"))
         return Group(*parts)
 
-    def told(self, width: int = 100) -> str:
+    def summary(self, width: int = 100) -> str:
         """Return the table as plain text, and where the page is."""
         console = Console(width=width, markup=False, highlight=False, color_system=None)
         with console.capture() as caught:
@@ -89,7 +89,7 @@ class AdaptationResult:
         return f"{caught.get()}The page: {self.page}"
 
     def __str__(self) -> str:
-        return self.told()
+        return self.summary()
 
     def _vocabulary(self) -> list[str]:
         found = []

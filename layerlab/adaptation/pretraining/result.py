@@ -91,7 +91,7 @@ class Pretrained:
             content["forgetting"] = asdict(self.forgetting)
         return content
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return the lines that a terminal shows."""
         lines = [f"{self.updates:,} updates, {self.tokens:,} tokens"]
         for one in self.sources:

@@ -73,7 +73,7 @@ class Tuned:
             "notes": list(self.notes),
         }
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return the lines that a terminal shows."""
         lines = [f"{self.updates:,} updates"]
         for name, one in self.sources.items():

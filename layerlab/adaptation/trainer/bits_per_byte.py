@@ -91,7 +91,7 @@ class Bits:
         squares = ((one.nats / math.log(2) - rate * one.bytes) ** 2 for one in self.documents)
         return math.sqrt(count / (count - 1) * math.fsum(squares)) / self.bytes
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return a description in words of how it was found."""
         before = (
             f"each text after {self.start}"

@@ -31,11 +31,11 @@ class Shots:
     shortened: int = 0
     unfit: int = 0
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Describe the numbers of examples in words, as a table shows them.
 
         Example:
-            >>> Shots(asked=5, mean=3.25, least=2, shortened=7).told()
+            >>> Shots(asked=5, mean=3.25, least=2, shortened=7).summary()
             '3.2 of 5 (least 2, 7 shortened)'
         """
         if not self.shortened:

@@ -37,13 +37,13 @@ class Mean:
             return wilson(self.value, self.n if self.size is None else self.size)
         return self.value - WIDE * self.error, self.value + WIDE * self.error
 
-    def told(self, percent: bool = True) -> str:
+    def summary(self, percent: bool = True) -> str:
         """Write the mean as a table shows it: in percent, with its standard error.
 
         Questions that all score alike have no spread to tell an error from, so none is shown.
 
         Example:
-            >>> mean([1.0, 0.0, 1.0, 1.0]).told(), mean([0.0, 0.0]).told()
+            >>> mean([1.0, 0.0, 1.0, 1.0]).summary(), mean([0.0, 0.0]).summary()
             ('75.00 +- 25.00', '0.00')
         """
         factor = 100 if percent else 1

@@ -219,7 +219,7 @@ def _shots(records: Sequence[Record]) -> dict[str, Any]:
         shortened=sum(one.shortened for one in found),
         unfit=sum(one.unfit for one in found),
     )
-    return {**vars(joined), "told": joined.told()}
+    return {**vars(joined), "told": joined.summary()}
 
 
 def _others(records: Sequence[Record]) -> dict[str, float]:

@@ -115,7 +115,7 @@ class EvaluationResult:
         """
         return render_table(self.content, width, subjects=subjects)
 
-    def told(self, width: int = 100, *, subjects: bool = False) -> str:
+    def summary(self, width: int = 100, *, subjects: bool = False) -> str:
         """Return the terminal's table as plain text."""
         console = Console(width=width, markup=False, highlight=False, color_system=None)
         with console.capture() as caught:
@@ -143,7 +143,7 @@ class EvaluationResult:
         return EvaluationResult(self.content, folder)
 
     def __str__(self) -> str:
-        return self.told()
+        return self.summary()
 
 
 def load_result(path: str | PathLike[str]) -> EvaluationResult:

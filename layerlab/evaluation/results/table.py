@@ -30,7 +30,7 @@ def percent(value: float | None, error: float | None = None) -> str:
         >>> percent(0.5, 0.0312), percent(None)
         ('50.00 +- 3.12', '-')
     """
-    return "-" if value is None else Mean(value, error, 0).told()
+    return "-" if value is None else Mean(value, error, 0).summary()
 
 
 def format_score(row: Row) -> str:
@@ -247,4 +247,4 @@ def _below(content: Row) -> Iterator[Text]:
 
 
 def _difference(row: Row) -> str:
-    return Mean(row["difference"], row["error"], row["n"]).told()
+    return Mean(row["difference"], row["error"], row["n"]).summary()

@@ -24,7 +24,7 @@ class _Branch:
     def width(self) -> int:
         return len(self.lead) + max(map(len, self.beside))
 
-    def drawn(self, width: int) -> list[str]:
+    def render(self, width: int) -> list[str]:
         room = width - len(self.lead)
         first, *rest = [text.ljust(room, "─") for text in self.beside]
         if not rest:
@@ -52,7 +52,7 @@ def picture(spec: Spec, shape: Shape) -> str:
     lines = ["tokens", _RAIL + _embedding(spec), *_on_rail(stack.embedding_norm, "embedding")]
     lines.append(f"{_RAIL}╭── {shape.layers} layers{shared}")
     for branch in branches:
-        lines += branch.drawn(width)
+        lines += branch.render(width)
         lines.append(_back(spec.block.residual, width))
         if spec.block.placement == "post":
             lines += _on_rail(spec.block.norm, "of the stream")

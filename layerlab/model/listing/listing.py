@@ -49,7 +49,7 @@ class Request:
     matches: Sequence[Match] = ()
     named: bool = False
 
-    def shown(self, width: int) -> Group:
+    def render(self, width: int) -> Group:
         """Return the shown for a terminal of this width."""
         if self.named:
             return page(self.cards[0], *self.matches)

@@ -46,7 +46,7 @@ class Step0:
         """Whether every logit is the same bit for bit."""
         return self.difference == 0
 
-    def told(self, name: str, variant: str, place: str) -> str:
+    def summary(self, name: str, variant: str, place: str) -> str:
         """Return what was done, in a few lines for a terminal."""
         added = f"{self.added:,} parameters that {name} does not have"
         lines = [f"{name} rebuilt as {variant}: {added}"]

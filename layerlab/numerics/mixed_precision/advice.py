@@ -169,7 +169,7 @@ class Advice:
             found[name] = found[name] if isfinite(found[name] or 0.0) else None
         return json.dumps(found, indent=2)
 
-    def told(self, path: Path | None = None) -> str:
+    def summary(self, path: Path | None = None) -> str:
         """Return a page of text: the trials, the outcome, and the advice of the source.
 
         Args:
@@ -179,7 +179,7 @@ class Advice:
         return "\n\n".join("\n".join(block) for block in blocks)
 
     def __str__(self) -> str:
-        return self.told()
+        return self.summary()
 
     def __repr__(self) -> str:
         kept = ", ".join(self.policy.keep) or "nothing"

@@ -112,7 +112,7 @@ class QKControl:
         self.clipped = sum(self._clip(head, largest) for head, largest in shared.values())
         self.untold += self.clipped
 
-    def told(self) -> dict[str, int]:
+    def summary(self) -> dict[str, int]:
         """Return the told for a journal: heads scaled down since this was last asked.
 
         Nothing without `clip`.

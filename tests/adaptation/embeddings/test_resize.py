@@ -201,7 +201,7 @@ def test_a_padded_vocabulary_stays_padded(rows: int, wanted: int, tiny: Tiny) ->
     before, head = logits(model, IDS), model.lm_head.weight.detach().clone()
     found = resize(model, BASE, NEW)
     assert (found.rows, found.padded_before, found.padded) == (wanted, rows - OLD, wanted - 265)
-    assert "rows of padding" in found.told()
+    assert "rows of padding" in found.summary()
     after = logits(model, IDS)
     assert torch.equal(after[..., :OLD], before[..., :OLD])
     assert torch.equal(after[..., OLD + 4 : rows], before[..., OLD + 4 :])
@@ -230,7 +230,7 @@ def test_pruning_slices_rows_and_moves_special_ids(
     assert (model.config.eos_token_id, model.config.bos_token_id) == (1, None)
     assert model.generation_config.eos_token_id == [1]
     assert model.generation_config.suppress_tokens == [0]
-    assert "bos_token_id of the config: 3 is now None" in found.told()
+    assert "bos_token_id of the config: 3 is now None" in found.summary()
 
 
 def chosen(kept: list[int]) -> PreTrainedTokenizerFast:
@@ -263,7 +263,7 @@ def test_what_is_kept_is_found_from_the_strings() -> None:
 def test_the_result_is_told_and_written(tiny: Tiny) -> None:
     found = resize(tiny("gpt2", vocab_size=OLD), BASE, NEW)
     assert isinstance(found, Resized)
-    assert found.told().splitlines() == [
+    assert found.summary().splitlines() == [
         "261 rows are now 265: 265 tokens",
         "4 new tokens began as mean; the head is tied and follows",
     ]
@@ -281,7 +281,7 @@ def test_a_token_that_the_base_cannot_write_is_said(tiny: Tiny) -> None:
     wanted = model.lm_head.weight.detach().mean(0)
     found = resize(model, base, new, InitConfig(head="first"))
     assert found.orphans == 1
-    assert "1 of them cannot be written in older tokens" in found.told()
+    assert "1 of them cannot be written in older tokens" in found.summary()
     assert torch.equal(model.lm_head.weight[2], wanted)
 
 

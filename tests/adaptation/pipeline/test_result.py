@@ -13,11 +13,11 @@ from tests.report.passed import passed
 
 def test_a_text_of_one_document_says_why_it_has_no_standard_error() -> None:
     found = AdaptationResult({**passed(), "vocabulary": []}, Path("report.html"), {})
-    said = " ".join(found.told(80).split())
+    said = " ".join(found.summary(80).split())
     assert "general text: one document is held out, and one has no standard error" in said
     content = {**passed(), "vocabulary": []}
     content["table"]["rows"][-1]["cells"] = [{"score": 2.5, "error": 0.1, "n": 4}] * 2
-    assert "one document is held out" not in AdaptationResult(content, Path("x"), {}).told(80)
+    assert "one document is held out" not in AdaptationResult(content, Path("x"), {}).summary(80)
 
 
 def test_ways_to_begin_are_named_below_the_table() -> None:

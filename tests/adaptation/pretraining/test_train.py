@@ -101,7 +101,7 @@ def test_it_says_what_it_read_and_what_came_of_it(whole: Pretrained) -> None:
     assert moved.value == pytest.approx(whole.after["general"] - whole.before["general"])
     content = json.loads((whole.folder / "result.json").read_text())
     assert content == json.loads(json.dumps(whole.to_json()))
-    assert "general (forgetting)" in whole.told() and "512 tokens" in whole.told()
+    assert "general (forgetting)" in whole.summary() and "512 tokens" in whole.summary()
 
 
 def test_its_events_are_both_curves_and_the_counters(whole: Pretrained) -> None:
@@ -231,7 +231,7 @@ def test_without_replay_more_is_forgotten(tmp_path: Path) -> None:
     assert all(arm.change["domain"].high < 0 for arm in found.values())
     assert [one.kind for one in off.sources] == ["domain"]
     assert off.sources[0].passes > 1 and any("was read" in note for note in off.notes)
-    assert "seen more than once" in off.told()
+    assert "seen more than once" in off.summary()
 
 
 def test_hard_batches_are_drawn_again(texts: Path, tmp_path: Path) -> None:

@@ -87,11 +87,11 @@ def test_answers_are_learned_and_counted(done: Tuned) -> None:
     told = json.loads((done.folder / "result.json").read_text())
     assert told["after"] == done.after and told["sources"]["law"]["rows"] == 19
     assert told["sources"]["law"]["dropped"] == law.dropped
-    assert "1 rows left out: longer than a block" in done.told()
+    assert "1 rows left out: longer than a block" in done.summary()
     assert (
-        "1 rows lost turns at their end" in done.told()
-        and "19 rows, 19 turns" in done.told()
-        and "nats per held-out token" in done.told()
+        "1 rows lost turns at their end" in done.summary()
+        and "19 rows, 19 turns" in done.summary()
+        and "nats per held-out token" in done.summary()
     )
     again = AutoModelForCausalLM.from_pretrained(done.folder / "model")
     assert same(again, done.model) and not done.model.training

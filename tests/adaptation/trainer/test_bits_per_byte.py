@@ -55,7 +55,7 @@ def test_equally_likely_bytes_cost_eight_bits_in_any_windows(
     assert found.bytes + found.unseen == sum(len(text.encode()) for text in given)
     assert found.tokens == found.bytes
     assert found.unseen == sum(len(text[:1].encode()) for text in given)
-    assert found.start == "" and "not predicted and not counted" in found.told()
+    assert found.start == "" and "not predicted and not counted" in found.summary()
 
 
 @settings(deadline=None, max_examples=25)

@@ -95,4 +95,4 @@ def test_counts_of_examples(used: list[int], unfit: int) -> None:
     ],
 )
 def test_counts_in_words(shots: Shots, words: str) -> None:
-    assert shots.told() == words
+    assert shots.summary() == words

@@ -89,7 +89,7 @@ def test_the_interval_of_a_share_is_scipys_of_wilson(n: int, right: int) -> None
 
 def test_shares_that_are_all_alike_have_an_interval_and_show_no_error() -> None:
     none, all_right = mark_accuracy([0.0, 0.0]), mark_accuracy([1.0, 1.0])
-    assert none.error == 0.0 and none.told() == "0.00" and all_right.told() == "100.00"
+    assert none.error == 0.0 and none.summary() == "0.00" and all_right.summary() == "100.00"
     assert none.ends == pytest.approx((0.0, 0.6576), abs=1e-4)
     assert all_right.ends == pytest.approx((0.3424, 1.0), abs=1e-4)
     assert mark_accuracy([1.0]).ends == pytest.approx((0.2065, 1.0), abs=1e-4)

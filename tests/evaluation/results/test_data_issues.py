@@ -58,4 +58,4 @@ def test_an_evaluation_repeats_it_below_its_scores(piqa) -> None:
     assert found.content["benchmarks"][0]["n"] == 2
     (said,) = found.content["remarks"]
     assert "the option 'So' stands there twice" in said
-    assert "the option 'So' stands there twice" in " ".join(found.told().split())
+    assert "the option 'So' stands there twice" in " ".join(found.summary().split())

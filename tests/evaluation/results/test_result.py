@@ -35,16 +35,16 @@ def content() -> dict[str, Any]:
 
 
 def test_what_is_shown(content: dict[str, Any]) -> None:
-    said = EvaluationResult(content).told(90, subjects=True)
+    said = EvaluationResult(content).summary(90, subjects=True)
     assert "a: 12,345 parameters, context endless, float32; percent +- standard error" in said
     assert "66.67 +- 33.33" in said and "25.00" in said
     assert "- left out: PIQA: not here" in said and "- asked differently" in said
     assert max(map(len, said.splitlines())) <= 90
-    assert EvaluationResult(content).told(200) == str(EvaluationResult(content).told(200))
+    assert EvaluationResult(content).summary(200) == str(EvaluationResult(content).summary(200))
 
 
 def test_hostile_names_are_text(content: dict[str, Any]) -> None:
-    said = EvaluationResult(content).told(120, subjects=True)
+    said = EvaluationResult(content).summary(120, subjects=True)
     assert "[b]All[/b]" in said and "\x1b" not in said
 
 
@@ -113,7 +113,7 @@ def test_a_bar_counts_questions() -> None:
 def test_published_tables_keep_their_columns(content: dict[str, Any], width: int) -> None:
     rows = [record("financeiq", "CPA", [1.0, 0.0])]
     beside = published_rows(["a" * 40], [{**rows[0], "arm": "a" * 40}], [], [])
-    lines = EvaluationResult({**content, "published": beside}).told(width).splitlines()
+    lines = EvaluationResult({**content, "published": beside}).summary(width).splitlines()
     start = next(place for place, one in enumerate(lines) if one.startswith("Table 8 of pangu23"))
     heads = [one.split() for one in lines[start:] if one.startswith("model")]
     assert [name for head in heads for name in head[2:]] == list(beside[0]["cells"])

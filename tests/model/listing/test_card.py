@@ -30,7 +30,7 @@ def everything():
 def shown(what, width):
     console = Console(width=width, record=True, markup=False, highlight=False, file=None)
     with console.capture() as capture:
-        console.print(what.shown(width))
+        console.print(what.render(width))
     return capture.get()
 
 

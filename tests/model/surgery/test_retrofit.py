@@ -184,7 +184,7 @@ def test_a_variant_of_the_models_kind_becomes_what_its_spec_says(kind: str, name
 
 def test_what_is_carried_over_to_another_kind_is_said() -> None:
     model = pretrained("gpt2")
-    said = step0(model, rebuild(model, "pangu-pi", {})).told("gpt2", "pangu-pi", "there")
+    said = step0(model, rebuild(model, "pangu-pi", {})).summary("gpt2", "pangu-pi", "there")
     assert (
         "only what pangu-pi changes of llama is carried over (ffn, shortcut); all else stays as in "
         "gpt2\n"
@@ -195,7 +195,7 @@ def test_many_weights_without_a_place_are_named_in_short() -> None:
     model = pretrained("llama")
     said = step0(model, rebuild(model, "attention-only", {}))
     assert len(said.dropped) > 4
-    assert f" and {len(said.dropped) - 4} more\n" in said.told("x", "y", "z")
+    assert f" and {len(said.dropped) - 4} more\n" in said.summary("x", "y", "z")
 
 
 def test_step0_compares_without_dropout_and_leaves_both_modes() -> None:

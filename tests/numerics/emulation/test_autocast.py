@@ -101,9 +101,11 @@ PAIRED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 # Kernels beneath those that code calls, and recurrent cells, which emulation takes as they come.
 BENEATH = frozenset(
-    """_convolution _cudnn_rnn _scaled_dot_product_flash_attention _thnn_fused_gru_cell _thnn_fused_lstm_cell
-    convolution cudnn_convolution cudnn_convolution_transpose einsum frobenius_norm gru_cell
-    chain_matmul lstm_cell native_layer_norm nuclear_norm rnn_relu_cell rnn_tanh_cell""".split()
+    """_convolution _cudnn_rnn _scaled_dot_product_flash_attention _thnn_fused_gru_cell
+    _thnn_fused_lstm_cell convolution cudnn_convolution cudnn_convolution_transpose einsum
+    frobenius_norm gru_cell chain_matmul lstm_cell native_layer_norm nuclear_norm rnn_relu_cell
+    rnn_tanh_cell""".split()
+)
 )
 # Names of the layer above, which end in kernels that are listed.
 SPELLED = frozenset("interpolate linalg_norm normalize rpow softmin".split())
