@@ -18,7 +18,7 @@ from layerlab.model.build import assemble
 
 
 def count_operations(spec: Spec, shape: Shape) -> dict[str, int]:
-    """Count what the fields of an `Account` say, on a model without memory.
+    """Count what the fields of an `Account` say, on a model of the meta device.
 
     Operations outside matrix products stay unknown, as 0.
 
