@@ -11,7 +11,7 @@ Role = Literal["attention", "ffn", "stack"]
 
 
 def check_size(name: str, size: Any) -> None:
-    """A size is a whole number from 1.
+    """Check that a size is a whole number from 1.
 
     Source: Own.
 
@@ -68,9 +68,9 @@ class Site:
 
     @property
     def first(self) -> bool:
-        """Whether this is the first layer."""
+        """Return whether this is the first layer."""
         return self.layer == 0
 
     def at(self, role: Role) -> "Site":
-        """Return the same layer, another sublayer."""
+        """Return the site of another sublayer of the same layer."""
         return replace(self, role=role)
