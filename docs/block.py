@@ -17,7 +17,7 @@ table = runpy.run_path(str(Path(__file__).with_name("table.py")))["table"]
 
 
 def catalogue(own: Mapping[str, Variant], shapes: Iterable[Preset]) -> str:
-    """The page of all variants, by file, and of the published shapes."""
+    """Return the page of all variants, by file, and of the published shapes."""
     parts = [
         "# Variants",
         "What `layerlab variants` lists and `layerlab.build` builds; a name leads to its page. "
@@ -44,7 +44,7 @@ def catalogue(own: Mapping[str, Variant], shapes: Iterable[Preset]) -> str:
 
 
 def sheet(one: Card) -> str:
-    """The page of one variant."""
+    """Return the page of one variant."""
     return "\n\n".join(_parts(one)) + "\n"
 
 

@@ -56,13 +56,13 @@ to be chance."""
 
 
 def declared(folder: Path) -> list[TrainingRecipe]:
-    """The recipes of the package, and those beside results on a text that is not public."""
+    """Return the recipes of the package, and those beside results on a text that is not public."""
     files = sorted(folder.glob(f"*/{RECIPE}"))
     return [load_recipe(one) for one in (*list_packaged(), *files)]
 
 
 def digest(folder: Path, recipes: Sequence[TrainingRecipe]) -> str:
-    """The whole page; recipes without a comparison say so."""
+    """Return the whole page; recipes without a comparison say so."""
     many = [recipe for recipe in recipes if recipe.compare is not None]
     found = {recipe.name: _read(folder / recipe.name / "comparison.json") for recipe in many}
     found = _discovered(found)
@@ -82,7 +82,7 @@ def _read(file: Path) -> Json | None:
 
 
 def _discovered(found: Mapping[str, Json | None]) -> dict[str, Json | None]:
-    """Every word with its false-discovery rate, over all claims and arms of the page."""
+    """Add to every word its false-discovery rate, over all claims and arms of the page."""
     words = [
         (name, kind, one)
         for name, content in found.items()
@@ -122,7 +122,7 @@ def _counted(claims: Sequence[Json]) -> str:
 
 
 def _judged(claim: Json, content: Json) -> tuple[str, ...]:
-    """Its source, the claim, the word with the scale of its arms, and the rate of the word."""
+    """Return a claim's source, its text, its word with the scale of its arms, and a rate."""
     scale = comparison_scale(content, claim["arms"])
     word = f"**{claim['verdict']}**{f' at {scale}' if scale else ''}"
     return claim["source"], claim["says"], word, format_rate(claim["q"])
@@ -133,7 +133,7 @@ def _of(recipe: TrainingRecipe) -> Sequence[Claim]:
 
 
 def _number(said: str) -> str:
-    """A verdict's sentence without the verdict, which stands beside it."""
+    """Return a verdict's sentence without the verdict, which stands beside it."""
     return said.partition(": ")[2]
 
 
@@ -172,7 +172,7 @@ def _result(folder: Path, content: Json) -> Iterator[str]:
 
 
 def _said(claim: Json) -> str:
-    """The sentence, its verdict in bold."""
+    """Return a claim's sentence with its verdict in bold."""
     word = str(claim["verdict"])
     return f"**{word[:1].upper()}{word[1:]}**{str(claim['said']).removeprefix(word)}"
 
@@ -200,7 +200,7 @@ def _extent(content: Json) -> str:
 
 
 def _machines(folder: Path) -> Iterator[str]:
-    """Where the runs happened, from their manifests."""
+    """Yield where the runs happened, from their manifests."""
     seen = set()
     for file in sorted(folder.glob("runs/*/manifest.json")):
         manifest = json.loads(file.read_text(encoding="utf-8"))
@@ -240,7 +240,7 @@ def _row(row: Json, metric: str) -> tuple[str, ...]:
 
 
 def _differs(found: Json | None) -> str:
-    """Slots, stack and size, and by how much more parameters."""
+    """Return the slots, stack and size that differ, and by how much the parameters do."""
     if not found:
         return "-"
     places = ", ".join(dict.fromkeys(one["place"] for one in found["factors"])) or "nothing"

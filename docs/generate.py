@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def beside(name: str) -> dict[str, Any]:
-    """What another file of this folder defines."""
+    """Return what another file of this folder defines."""
     return runpy.run_path(str(ROOT / "docs" / f"{name}.py"))
 
 
@@ -102,7 +102,7 @@ PLAIN = {
 
 
 def pages() -> dict[Path, str]:
-    """Every generated file with the text it should have."""
+    """Return every generated file with the text that it should have."""
     found = list_measures().values()
     written = {ROOT / "docs" / "measures" / f"{one.name}.md": page(one) for one in found}
     written[ROOT / "docs" / "measures" / "README.md"] = measured(found)
@@ -142,7 +142,7 @@ def pages() -> dict[Path, str]:
 
 
 def older_names() -> str:
-    """What settings were called in 0.1, whose recipes are still read."""
+    """Return the table of what settings were called in 0.1, whose recipes are still read."""
     rows = [
         (f"`{f'{place}.' if place else ''}{old}`", f"`{new}`")
         for place, names in NAMES.items()
@@ -157,7 +157,7 @@ def older_names() -> str:
 
 
 def page(measure: Measure) -> str:
-    """The page of one measure."""
+    """Return the page of one measure."""
     per = {name: _place(name, measure) for name in ("model", *measure.per)}
     parts = [
         f"# {measure.title}",
@@ -193,7 +193,7 @@ def page(measure: Measure) -> str:
 
 
 def with_part(text: str, name: str, part: str) -> str:
-    """A page with its part of this name written anew."""
+    """Return a page with its part of this name written anew."""
     start, end = f"<!-- {name}: written by make docs -->", f"<!-- end of {name} -->"
     before, rest = text.split(start)
     _, after = rest.split(end)
@@ -201,7 +201,7 @@ def with_part(text: str, name: str, part: str) -> str:
 
 
 def measured(found: Iterable[Measure]) -> str:
-    """The page of all measures."""
+    """Return the page of all measures."""
     rows = [
         (
             f"[`{one.name}`]({one.name}.md)" + ("" if one.default else " (on request)"),
@@ -220,7 +220,7 @@ def measured(found: Iterable[Measure]) -> str:
 
 
 def claims(found: Iterable[Study]) -> str:
-    """The page of all studies: what each judges, and what it costs."""
+    """Return the page of all studies: what each judges, and what it costs."""
     rows = [
         (
             f"`{one.name}`",
@@ -267,7 +267,7 @@ def claims(found: Iterable[Study]) -> str:
 
 
 def settings(section: type[BaseModel], path: str = "") -> Iterator[str]:
-    """A table for each section of a recipe: what every setting takes, its default, its meaning."""
+    """Yield a table for each section of a recipe: every setting's values, default and meaning."""
     schema = section.model_json_schema()
     about, meanings = _documented(section)
     for kind in section.__mro__[1:]:
@@ -294,7 +294,7 @@ def settings(section: type[BaseModel], path: str = "") -> Iterator[str]:
 
 
 def recipes(names: Iterable[str]) -> str:
-    """The recipes of the package, and what of each is an inference."""
+    """Return the recipes of the package, and what of each is an inference."""
     found = {name: load_recipe(name) for name in names}
     rows = [(f"`{name}`", one.about, *_extent(one)) for name, one in found.items()]
     inferred = [f"- `{name}`: {one.inferred}" for name, one in found.items() if one.inferred]
@@ -315,14 +315,14 @@ def _extent(recipe: TrainingRecipe) -> tuple[str, ...]:
 
 
 def _documented(section: type[BaseModel]) -> tuple[str, dict[str, str]]:
-    """The first paragraphs of a docstring, and its attributes by name."""
+    """Return the first paragraphs of a docstring, and its attributes by name."""
     about, _, listed = cleandoc(section.__doc__ or "").partition("Attributes:\n")
     entries = re.findall(r"^    (\w+): (.+?)(?=^    \w|\Z)", listed, re.MULTILINE | re.DOTALL)
     return about.strip(), {name: " ".join(text.split()) for name, text in entries}
 
 
 def _section(kind: Any) -> type[BaseModel] | None:
-    """The section that a setting holds, or a list of which it holds."""
+    """Return the section that a setting holds, or a list of which it holds."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return kind
     inside = (_section(one) for one in getattr(kind, "__args__", ()))
@@ -330,7 +330,7 @@ def _section(kind: Any) -> type[BaseModel] | None:
 
 
 def _takes(schema: Mapping[str, Any]) -> str:
-    """What a setting takes, from its JSON schema."""
+    """Return what a setting takes, from its JSON schema."""
     if "$ref" in schema:
         return "a table"
     if "anyOf" in schema:
@@ -359,7 +359,7 @@ def _takes(schema: Mapping[str, Any]) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    """A default as TOML has it; nothing where a setting may be left out."""
+    """Return a default as TOML has it; nothing where a setting may be left out."""
     if field.is_required():
         return "required"
     given = field.get_default(call_default_factory=True)

@@ -119,7 +119,7 @@ Message = tuple[str | None, str | tuple[str, str], str]
 
 
 def labels() -> Iterator[Message]:
-    """The fixed texts: of the templates, the scripts, and the declarations of measures."""
+    """Yield the fixed texts: of the templates, the scripts, and the declarations of measures."""
     for name in PAGES:
         with (TEMPLATES / name).open("rb") as file:
             for _, _, message, _ in babel_extract(
@@ -144,7 +144,7 @@ def labels() -> Iterator[Message]:
 
 
 def sentences() -> Iterator[Message]:
-    """What is said about readings: templates with placeholders, as the code writes them."""
+    """Yield the sentences about readings: templates with placeholders, as the code writes them."""
     files = sorted((REPORT / "findings").glob("*.py"))
     files += [REPORT / "results" / "source_notes.py", REPORT / "views" / "bars.py"]
     files += [PACKAGE / f"{name}.py" for name in TOLD]
@@ -172,7 +172,7 @@ class Phrases(ast.NodeVisitor):
 
     @classmethod
     def of(cls, source: str, *, words: bool) -> list[str]:
-        """Every phrase of a file.
+        """Return every phrase of a file.
 
         Args:
             words: take single words too that an alternative puts in; else what a file declares
@@ -242,7 +242,7 @@ class Phrases(ast.NodeVisitor):
 
 
 def _named(node: ast.AST) -> str:
-    """What a placeholder is called: after the last name that stands in it."""
+    """Return the name of a placeholder: the last name that stands in its expression."""
     match node:
         case ast.Name():
             return node.id.lower().lstrip("_")
@@ -288,7 +288,7 @@ def _declared(measure: Measure) -> Iterator[Message]:
 
 
 def _claimed() -> Iterator[Message]:
-    """What studies and recipes are about, and what their sources claim."""
+    """Yield what studies and recipes are about, and what their sources claim."""
     for study in studies().values():
         # A verdict's unit is that with its number.
         for text in (study.title, study.claim, study.unit, f"{{draws}} {study.unit}"):
@@ -308,7 +308,7 @@ def _claimed() -> Iterator[Message]:
 
 
 def template() -> Catalog:
-    """All messages as they are now, the labels first."""
+    """Return all messages as they are now, the labels first."""
     catalogue = Catalog(project=DOMAIN, charset="utf-8", fuzzy=False)
     for found in (labels(), sentences()):
         for context, message, place in found:
@@ -321,21 +321,21 @@ def template() -> Catalog:
 
 
 def written(catalogue: Catalog) -> bytes:
-    """The text of a .po file."""
+    """Return the text of a .po file."""
     buffer = BytesIO()
     write_po(buffer, catalogue, width=100, include_lineno=False, ignore_obsolete=True)
     return CHANGING.sub(b"", buffer.getvalue())
 
 
 def compiled(catalogue: Catalog) -> bytes:
-    """The content of a .mo file; what is unsure is left out."""
+    """Return the content of a .mo file; unsure translations are left out."""
     buffer = BytesIO()
     write_mo(buffer, catalogue)
     return buffer.getvalue()
 
 
 def stored(file: Path) -> Catalog:
-    """The catalogue of a .po file."""
+    """Return the catalogue of a .po file."""
     with file.open("rb") as source:
         catalogue = read_po(source, locale=file.parts[-3], domain=DOMAIN)
     catalogue.creation_date = catalogue.revision_date = EVER

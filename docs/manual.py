@@ -22,7 +22,7 @@ OWN = (
 
 
 def reference() -> str:
-    """The page that the site fills with signatures and docstrings."""
+    """Return the page that the site fills with signatures and docstrings."""
     public = [f"layerlab.{name}" for name in layerlab.__all__ if not name.startswith("_")]
     parts = [
         "# Python",
@@ -39,7 +39,7 @@ def reference() -> str:
 
 
 def examples(folder: Path) -> str:
-    """Every example with its docstring, and the whole of it."""
+    """Return the page of every example with its docstring, and all of its code."""
     parts = [
         "# Examples",
         "Each is one file in `examples` that runs by itself, on a laptop, without a network.",
