@@ -276,7 +276,7 @@ def margins(relation: str, spread: float, seeds: int, draws: int) -> Row:
 def found(arms: int, seeds: int, draws: int) -> Row:
     """Return how often what is truly found with 80 % lies in the ranges that are printed.
 
-    The ranges are of the effect, and of the seeds for an effect, which hold where that of sigma does.
+    The ranges are of the effect, and of the seeds for an effect, which hold where sigma's does.
     """
     rng, level = np.random.default_rng(6), Level(comparisons=arms - 1)
     one = [judged(rng.standard_normal((arms, seeds)), level)[-1] for _ in range(draws)]

@@ -37,7 +37,7 @@ def eager_attention(
     dropout: float = 0.0,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Return attention and its weights: scores, softmax in float32, product with the values.
+    """Return the output and the weights of attention, written out, softmax in float32.
 
     Source: vaswani17, equation 1.
     """

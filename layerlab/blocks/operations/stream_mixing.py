@@ -51,7 +51,7 @@ def add(streams: Streams, weights: StreamWeights, y: Stream) -> tuple[Streams, S
 
 
 def plus(gradient: Tensor, x: Tensor, weight: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
-    """Return gradient + weight x + rows @ matrix.
+    """Return the sum gradient + weight x + rows @ matrix.
 
     Large gradients, which `mix` made and no others see, are changed in place.
 

@@ -43,7 +43,7 @@ def logits_and_gradient(
     *,
     again: bool = True,
 ) -> Vocabulary:
-    """Return the logits at a position; the objective's gradient goes to `keep` on the way.
+    """Return the logits at a position, and hand the objective's gradient to `keep`.
 
     d objective / d stream of every layer, 0 (the embedding output) to the last block
 
