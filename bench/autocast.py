@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def told(model: nn.Module, ids: Tensor, true: Tensor, format: str, device: str) -> str:
-    """The real error, and the ratio of each emulated one to it."""
+    """Return the real error, and the ratio of each emulated one to it, in a line."""
     with torch.no_grad(), torch.autocast(device, dtype=DTYPES[format]):
         real = error(model.to(device)(ids.to(device)).logits, true)
     found = {}
@@ -66,7 +66,7 @@ def told(model: nn.Module, ids: Tensor, true: Tensor, format: str, device: str) 
 
 
 def error(seen: Tensor, true: Tensor) -> float:
-    """||seen - true|| / ||true|| of the median token."""
+    """Return ||seen - true|| / ||true|| of the median token."""
     apart = (seen.double().cpu() - true).norm(dim=-1) / true.norm(dim=-1)
     return float(apart.median())
 

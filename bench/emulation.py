@@ -138,7 +138,7 @@ def subjects(rows: int = ROWS) -> Iterator[tuple[str, nn.Module, Tensor]]:
 
 
 def trained(folder: Path, text: Any, rows: int) -> tuple[nn.Module, Tensor]:
-    """A trained model and real text for it, cut into rows."""
+    """Load a trained model and real text for it, cut into rows."""
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     words = Path(text).read_text(encoding="utf-8") if isinstance(text, Path) else text
     ids = AutoTokenizer.from_pretrained(folder)(words, return_tensors="pt").input_ids[0]

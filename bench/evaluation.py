@@ -72,7 +72,7 @@ metadata: {version: 1}
 
 
 def question(draw: random.Random) -> dict[str, Any]:
-    """A question of 20 to 70 words, with four options of 4 to 12."""
+    """Draw a question of 20 to 70 words, with four options of 4 to 12."""
 
     def said(least: int, most: int) -> str:
         return " ".join(draw.choices(WORDS, k=draw.randint(least, most)))
@@ -86,7 +86,7 @@ def question(draw: random.Random) -> dict[str, Any]:
 
 
 def prepared(folder: Path, questions: int, context: int) -> tuple[Any, LoadedModel]:
-    """The task in a folder, and a model with random weights that reads it."""
+    """Write the task into a folder, and return it with a random model that reads it."""
     draw = random.Random(0)
     rows = {
         "dev": [question(draw) for _ in range(EXAMPLES)],

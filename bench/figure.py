@@ -30,7 +30,7 @@ def drawn(count: int, seed: int = 0) -> Draw:
 
 
 def figure(line: Line, optional: Callable[[str], Any]) -> None:
-    """Processor seconds of the whole figure, ours and the loop's."""
+    """Print the processor seconds of the whole figure, ours and the loop's."""
     print(f"\nFigure 1, {DRAWS} draws, {LAYERS} layers, width {SIZE}, {len(DIGITS)} precisions")
     batch(drawn(8), "layer", 2)
     start = time.process_time()
@@ -55,7 +55,7 @@ def figure(line: Line, optional: Callable[[str], Any]) -> None:
 
 
 def looped(pychop: Any, digits: int) -> float:
-    """Seconds of one layer of one draw; its result is ours, bit for bit."""
+    """Return the seconds of one layer of one draw; its result is ours, bit for bit."""
     rounded = pychop.Chop(exp_bits=11, sig_bits=digits - 1, rmode=1)
     strict, draw = Strict(digits, carrier=torch.float64), drawn(1)
     x, weights = strict.take(ENSEMBLE.start(draw)), ENSEMBLE.weights(draw).taken(strict)
@@ -71,7 +71,7 @@ def looped(pychop: Any, digits: int) -> float:
 
 
 def layer(fl: Round, x: np.ndarray, w: dict[str, np.ndarray]) -> np.ndarray:
-    """One pre-norm block, as anybody would write it."""
+    """Compute one pre-norm block, as anybody would write it."""
     x = fl(x + attention(fl, norm(fl, x), w))
     hidden = np.maximum(product(fl, norm(fl, x), w["inner"].T), 0)
     return fl(x + product(fl, hidden, w["outer"].T))

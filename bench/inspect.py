@@ -99,7 +99,7 @@ def peer_norms(attentions: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def our_norms(built: GPT2LMHeadModel, ids: torch.Tensor) -> tuple[Clock, torch.Tensor]:
-    """The whole frame `spectrum`, contraction and enclosure included, as users get it."""
+    """Time the whole frame `spectrum`, contraction and enclosure included, as users get it."""
     import layerlab
     from layerlab.measures.quantities.spectrum import MEASURES
 
@@ -154,7 +154,7 @@ def norms(tokens: int) -> None:
 
 
 def child(task: str) -> float:
-    """A number that a fresh process prints: peak memory never falls within one."""
+    """Return a number that a fresh process prints: peak memory never falls within a process."""
     result = subprocess.run(
         [sys.executable, __file__, "--child", task], capture_output=True, text=True, check=True
     )
@@ -162,7 +162,7 @@ def child(task: str) -> float:
 
 
 def grown(work: Callable[[], object]) -> float:
-    """By how many GB the work raised the peak of this process above what it held before."""
+    """Return how many GB the work raised the process's peak above what it held before."""
     before = psutil.Process().memory_info().rss
     peak(reset=True)
     work()
@@ -170,7 +170,7 @@ def grown(work: Callable[[], object]) -> float:
 
 
 def peak(reset: bool = False) -> int:
-    """Largest resident size in bytes since the last reset."""
+    """Return the largest resident size in bytes since the last reset."""
     if reset:
         Path("/proc/self/clear_refs").write_text("5")
     status = Path("/proc/self/status").read_text()
@@ -201,14 +201,14 @@ def memory(task: str) -> None:
 
 
 def head(kind: str, tokens: int):
-    """One head of width 64 in one of four regimes."""
+    """Return one head of width 64 in one of four regimes."""
     from tests.measures.regime import record
 
     return record(kind, tokens, heads=1, width=64)
 
 
 def quickest(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Processor seconds of the best of some rounds, and what it gave."""
+    """Return the processor seconds of the best of some rounds, and the result of the work."""
     times = []
     for _ in range(ROUNDS):
         clock = Clock()
@@ -219,7 +219,7 @@ def quickest(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def enclosed(record: Any) -> Any:
-    """The norm of one head with its enclosure, and nothing else."""
+    """Return the norm of one head with its enclosure, and nothing else."""
     from layerlab.measures.support.lanczos import Perron, profile, settle
     from layerlab.observe.tracing.attention_tiles import tile, triangular
 
@@ -279,7 +279,7 @@ def querykey() -> None:
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Bytes as tokens: 512 of them are 512 characters of the built-in sample."""
+    """Return a tokenizer of bytes: 512 tokens are 512 characters of the built-in sample."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -307,7 +307,7 @@ def command() -> None:
 
 
 def saliency() -> None:
-    """The whole inspection with a saliency of 512 tokens, and what the saliency alone takes."""
+    """Time the whole inspection with a saliency of 512 tokens, and the saliency alone."""
     from layerlab import builtin, load_report
 
     print("\nSaliency, GPT-2 small with random weights, two threads, wall seconds")
@@ -335,7 +335,7 @@ def saliency() -> None:
 
 
 def spent() -> float:
-    """Processor seconds of all children that have ended."""
+    """Return the processor seconds of all children that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -73,7 +73,7 @@ class Side:
         self.seconds.append(time.process_time() - start)
 
     def _watch(self, monitor: Monitor, loss: torch.Tensor) -> None:
-        """As the training loop does."""
+        """Watch an update as the training loop does."""
         monitor.step(loss)
         rows, alarms = monitor.news()
         if rows:
@@ -83,7 +83,7 @@ class Side:
 
 
 def trained(given: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
-    """Without a monitor, and with one."""
+    """Train without a monitor, and with one."""
     plain, watched = Side(None, folder / "plain"), Side(given.read, folder / "watched")
     generator = torch.Generator().manual_seed(0)
     for number in range(given.updates):

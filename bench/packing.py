@@ -34,7 +34,7 @@ FINANCE = ("consulting_part", "task_part", "computing_part", "retrieval_part")
 
 
 def filling(rows: list[Conversation], words: Any, *, pack: bool) -> tuple[int, int, int]:
-    """Rows of a batch in all, their tokens, and those of them that are no filling."""
+    """Count the rows, the places of their batches, and the tokens that fill these."""
     lesson = Lesson(batch=BATCH, held=0.0, pack=pack)
     found = prepare_dataset(words, {"rows": rows}, lesson, BLOCK)
     data, batches, real = Rows(found), 0, 0
@@ -46,7 +46,7 @@ def filling(rows: list[Conversation], words: Any, *, pack: bool) -> tuple[int, i
 
 
 def timed(rows: list[Conversation], words: Any, *, pack: bool) -> float:
-    """Seconds for one epoch, held-out rows and checkpoints left out."""
+    """Return the seconds of one epoch, without held-out rows and checkpoints."""
     torch.manual_seed(0)
     model = build("llama", width=128, layers=4, heads=4, vocab=len(words), context=BLOCK)
     lesson = Lesson(batch=BATCH, block=BLOCK, held=0.0, pack=pack)
@@ -58,7 +58,7 @@ def timed(rows: list[Conversation], words: Any, *, pack: bool) -> float:
 
 
 def main(files: list[str]) -> int:
-    """Print a table; 1 where packing wastes more than a twentieth."""
+    """Print a table; return 1 where packing wastes more than a twentieth."""
     files = files or [
         str(data_folder() / "zh-sft" / "disc-finllm" / f"{one}.json") for one in FINANCE
     ]

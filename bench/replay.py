@@ -34,7 +34,7 @@ TARGET = 0.01
 
 
 def strays(ratio: tuple[int | float, int | float]) -> float:
-    """The largest distance of a prefix from its ratio, in blocks."""
+    """Return the largest distance of a prefix from its ratio, in blocks."""
     sources, _ = Mixture(ratio).turn(np.arange(PREFIXES))
     wanted = np.arange(1, PREFIXES + 1) * (ratio[0] / sum(ratio))
     return float(np.abs(np.cumsum(sources == 0) - wanted).max())

@@ -69,7 +69,7 @@ def plain(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def killed(recipe: Path, out: Path, goal: int, delay: float) -> bool:
-    """Start the command, and kill it once the journal has come to an update, or end with it."""
+    """Start the command, kill it at an update of its journal, and say whether it still ran."""
     process = subprocess.Popen(
         command(recipe, out), start_new_session=True, stdout=subprocess.DEVNULL
     )

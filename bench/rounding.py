@@ -85,7 +85,7 @@ def line(name: str, value: str, target: str = "", met: bool | None = None) -> No
 
 
 def seconds(step: Step, threads: int) -> float:
-    """Processor seconds of one thread, wall seconds of several."""
+    """Return the processor seconds of one thread, or the wall seconds of several."""
     clock = time.process_time if threads == 1 else time.perf_counter
     start = clock()
     step()
@@ -93,7 +93,7 @@ def seconds(step: Step, threads: int) -> float:
 
 
 def in_turns(steps: Mapping[str, Step], rounds: int, threads: int) -> dict[str, float]:
-    """The best of each contestant, once per round after one warm-up; the order turns."""
+    """Return the best time of each contestant, once per round after a warm-up; the order turns."""
     for step in steps.values():
         step()
     taken: dict[str, list[float]] = {name: [] for name in steps}
@@ -126,7 +126,7 @@ def optional(name: str) -> Any:
 
 
 def contestants(name: str, x: Tensor, out: Tensor) -> dict[str, tuple[Step, int]]:
-    """Steps that round to a format, and how many numbers each rounds."""
+    """Return the steps that round to a format, and how many numbers each rounds."""
     count, few = x.numel(), x[:FEW]
     fused = rounder(name)
     with without_kernel():
@@ -184,7 +184,7 @@ def throughput(given: Setting) -> None:
 
 
 def calls(given: Setting) -> None:
-    """What one call costs beyond the rounding itself."""
+    """Print what one call costs beyond the rounding itself."""
     x = torch.randn(16)
     rounding = rounder("bf16")
 
@@ -201,7 +201,7 @@ def calls(given: Setting) -> None:
 
 
 def awkward(count: int) -> Tensor:
-    """Random bits, halfway points, their neighbours, many sizes: 20 times `count` numbers."""
+    """Return random bits, halfway points and neighbours, many sizes: 20 times `count` numbers."""
     draw = np.random.default_rng(0)
     bits = torch.from_numpy(draw.integers(-(2**31), 2**31, count)).to(torch.int32)
     ties = torch.cat([bits >> drop << drop | 1 << (drop - 1) for drop in (13, 16, 20, 21, 22)])

@@ -51,12 +51,12 @@ class Clock(NullProgress):
         self.courses: dict[str, list[tuple[float, float]]] = {}
 
     def update(self, name: str, event: Mapping[str, Any]) -> None:
-        """An update of a run, as soon as it is in its journal."""
+        """Note the time of an update of a run, as soon as it is in its journal."""
         self.courses.setdefault(name, []).append((time.perf_counter(), event["tokens"]))
 
 
 def together(courses: Sequence[Course]) -> list[float]:
-    """Tokens per second of each run in the time in which all of them train.
+    """Return each run's tokens per second in the time in which all of them train.
 
     Args:
         courses: of each run its moments, and how many tokens it had taken by then.
@@ -70,7 +70,7 @@ def together(courses: Sequence[Course]) -> list[float]:
 
 
 def speeds(slots: int, updates: int) -> list[float]:
-    """Tokens per second of runs side by side, one for each slot."""
+    """Return the tokens per second of runs side by side, one for each slot."""
     recipe = make_recipe({**RECIPE, "train": {**RECIPE["train"], "max_steps": updates}})
     corpus = prepare(recipe.data)
     runs = [_seeded(recipe, seed, extent(corpus, 128)) for seed in range(slots)]
@@ -89,7 +89,7 @@ def _seeded(recipe: Any, seed: int, known: Any) -> RunSpec:
 
 
 def ratio(updates: int = UPDATES) -> tuple[float, list[float], list[float]]:
-    """Both runs together over one alone, which is measured before and after them."""
+    """Return the speed of two runs over that of one alone, measured before and after them."""
     before = speeds(1, updates)
     both = speeds(2, updates)
     alone = [*before, *speeds(1, updates)]

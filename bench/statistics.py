@@ -49,7 +49,7 @@ Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
 
 def skewed(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Lognormal, of mean 0 and variance 1."""
+    """Draw lognormal numbers of mean 0 and variance 1."""
     return (rng.lognormal(0, 1, shape) - math.exp(0.5)) / math.sqrt((math.e - 1) * math.e)
 
 
@@ -64,28 +64,28 @@ NOISE: dict[str, Draw] = {
 
 
 def scaled(rng: np.random.Generator, shape: tuple[int, ...], arm: int) -> np.ndarray:
-    """Normal, with four times the variance in one arm."""
+    """Draw normal numbers, with four times the variance in one arm."""
     found = rng.standard_normal(shape)
     found[:, arm] *= 2
     return found
 
 
 def bent(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Normal, but skewed in one arm: no t-test is made for it."""
+    """Draw normal numbers, but skewed ones in one arm: no t-test is made for them."""
     found = rng.standard_normal(shape)
     found[:, 1] = skewed(rng, shape[::2])
     return found
 
 
 def judged(table: np.ndarray, level: Level) -> list[Difference]:
-    """Every arm of a table against the first, as a comparison does it."""
+    """Compare every arm of a table with the first, as a comparison does it."""
     values = {f"a{arm}": dict(enumerate(row)) for arm, row in enumerate(table.tolist())}
     model = Additive(values, {BASE: 1.0})
     return [model.difference(arm, BASE, level) for arm in list(values)[1:]]
 
 
 def together(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Means, standard errors and degrees of whole tables at once: `Additive`, without its holes.
+    """Return means, errors and degrees of many tables: `Additive`, without missing cells.
 
     A comparison takes milliseconds by the package's own code; here are millions. The first tables
     are judged by both, and have to agree.
@@ -111,7 +111,7 @@ def together(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def single(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Every arm by a paired t-test of its own."""
+    """Compare every arm with the first by a paired t-test of its own."""
     gaps = tables[:, 1:] - tables[:, :1]
     seeds = tables.shape[2]
     errors = gaps.std(2, ddof=1) / math.sqrt(seeds)
@@ -119,7 +119,7 @@ def single(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def words(means: np.ndarray, errors: np.ndarray, freedom: np.ndarray) -> np.ndarray:
-    """Which arms get a word after Holm's correction."""
+    """Return which arms get a word after Holm's correction."""
     p = np.sort(2 * stdtr(freedom, -np.abs(means) / errors), axis=1)
     order = np.argsort(2 * stdtr(freedom, -np.abs(means) / errors), axis=1)
     left = p.shape[1] - np.arange(p.shape[1])
@@ -128,7 +128,7 @@ def words(means: np.ndarray, errors: np.ndarray, freedom: np.ndarray) -> np.ndar
 
 
 def noise(kind: str, arms: int, seeds: int, draws: int) -> Row:
-    """False words, coverage of the interval, and the power to find an effect of 2."""
+    """Return false words, coverage of the interval, and the power to find an effect of 2."""
     rng, level = np.random.default_rng(1), Level(comparisons=arms - 1)
     tables = NOISE[kind](rng, (draws, arms, seeds))
     means, errors, freedom = together(tables)
@@ -152,7 +152,7 @@ def noise(kind: str, arms: int, seeds: int, draws: int) -> Row:
 
 
 def comparison(arms: int, seeds: int, **section: Any) -> Any:
-    """The section of a recipe with so many arms."""
+    """Return the section of a recipe with so many arms."""
     listed = [{"name": f"a{arm}", "variant": "llama"} for arm in range(arms)]
     content = {
         "name": "simulated",
@@ -163,7 +163,7 @@ def comparison(arms: int, seeds: int, **section: Any) -> Any:
 
 
 def ended(arm: int, seed: int, nats: float | None, rate: float = 1e-3) -> RunRecord:
-    """A run; one without a loss has diverged."""
+    """Return a run; one without a loss has diverged."""
     manifest = {
         "run": f"a{arm}-{seed}-{rate:g}",
         "arm": f"a{arm}",
@@ -173,14 +173,14 @@ def ended(arm: int, seed: int, nats: float | None, rate: float = 1e-3) -> RunRec
 
 
 def false_words(section: Any, arms: int, records: list[RunRecord]) -> bool:
-    """Whether any arm gets a word."""
+    """Return whether any arm gets a word."""
     rivals = dict.fromkeys((f"a{arm}" for arm in range(arms)), BASE)
     _, family = look_at_runs(section, rivals, records, "nats")
     return any(family[test].corrected < ALPHA and family[test].side for test in family.tests)
 
 
 def claims(kind: str, noisy: int, arms: int, seeds: int, draws: int) -> Row:
-    """False words of arms and claims together, where one arm has four times the variance."""
+    """Return false words of arms and claims together, where one arm has four times the variance."""
     rng = np.random.default_rng(7)
     others = [f"a{arm}" for arm in range(2, arms)]
     hub = {"relation": "better", "arms": others, "against": "a1"}
@@ -201,13 +201,13 @@ def claims(kind: str, noisy: int, arms: int, seeds: int, draws: int) -> Row:
 
 
 def whole(table: np.ndarray) -> list[RunRecord]:
-    """Runs that have all ended."""
+    """Return runs that have all ended."""
     places = np.ndindex(*table.shape)
     return [ended(arm, seed, float(table[arm, seed])) for arm, seed in places]
 
 
 def divergence(rate: float, arms: int, seeds: int, draws: int) -> Row:
-    """False words where every run diverges with a probability."""
+    """Return false words where every run diverges with a probability."""
     rng, section = np.random.default_rng(2), comparison(arms, seeds)
     false = 0
     for _ in range(draws):
@@ -222,7 +222,7 @@ def divergence(rate: float, arms: int, seeds: int, draws: int) -> Row:
 
 
 def rates(tried: int, arms: int, seeds: int, draws: int) -> Row:
-    """False words where one arm tries several rates, all as good, and the others one."""
+    """Return false words where one arm tries several rates, all as good, and the others one."""
     rng, section = np.random.default_rng(3), comparison(arms, seeds)
     false = 0
     for _ in range(draws):
@@ -237,7 +237,7 @@ def rates(tried: int, arms: int, seeds: int, draws: int) -> Row:
 
 
 def looks(arms: int, effect: float, draws: int) -> Row:
-    """Words after 3, 6 or 12 seeds, and how many seeds were needed until all arms had one."""
+    """Return words after 3, 6 or 12 seeds, and the seeds needed until all arms had one."""
     rng, section = np.random.default_rng(4), comparison(arms, 12, looks=[3, 6, 12])
     found, spent = 0, 0
     for _ in range(draws):
@@ -256,7 +256,7 @@ def looks(arms: int, effect: float, draws: int) -> Row:
 
 
 def margins(relation: str, spread: float, seeds: int, draws: int) -> Row:
-    """How often a claim that is true at 0.99 of its margin is said to fail."""
+    """Return how often a claim that is true at 0.99 of its margin is said to fail."""
     rng = np.random.default_rng(5)
     claim = {"source": "Own", "says": "x", "relation": relation, "arm": "a1", "margin": 1.0}
     section = comparison(3, seeds, claims=[claim])
@@ -274,9 +274,9 @@ def margins(relation: str, spread: float, seeds: int, draws: int) -> Row:
 
 
 def found(arms: int, seeds: int, draws: int) -> Row:
-    """How often what is truly found with 80 % lies in the ranges that are printed.
+    """Return how often what is truly found with 80 % lies in the ranges that are printed.
 
-    Of the effect; and of the seeds for an effect, which hold where the range of sigma does.
+    The ranges are of the effect, and of the seeds for an effect, which hold where sigma's does.
     """
     rng, level = np.random.default_rng(6), Level(comparisons=arms - 1)
     one = [judged(rng.standard_normal((arms, seeds)), level)[-1] for _ in range(draws)]
@@ -299,7 +299,7 @@ def found(arms: int, seeds: int, draws: int) -> Row:
 
 
 def share(value: float, draws: int) -> str:
-    """In percent, with twice its Monte-Carlo error."""
+    """Return a share in percent, with twice its Monte-Carlo error."""
     error = math.sqrt(max(value * (1 - value), 1 / draws) / draws)
     return f"{100 * value:.2f} +- {200 * error:.2f}"
 
@@ -349,14 +349,14 @@ PARTS: dict[str, tuple[Row, Callable[..., Row], list[tuple[Any, ...]]]] = {
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    """Rows as lines, column under column."""
+    """Yield rows as lines, column under column."""
     wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip()
 
 
 def main() -> None:
-    """Simulate and print."""
+    """Simulate and print the tables."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--draws", type=int, default=20_000)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)

@@ -78,7 +78,7 @@ def recipe(small: bool, device: str, **train: Any) -> TrainingRecipe:
 
 
 def clock(device: str) -> float:
-    """Processor seconds; on a GPU wall seconds, when it has done its work."""
+    """Return processor seconds; on a GPU, wall seconds when it has done its work."""
     if device == "cpu":
         return time.process_time()
     torch.cuda.synchronize()
@@ -91,7 +91,7 @@ def prepared(found: TrainingRecipe) -> tuple[RunSpec, Corpus]:
 
 
 def ours(found: TrainingRecipe, folder: Path) -> Round:
-    """Layerlab's loop."""
+    """Return a round of Layerlab's loop."""
     run, _ = prepared(found)
     training = Ours(run, folder / run.name, NullProgress())
     device = found.run.device
@@ -108,7 +108,7 @@ def ours(found: TrainingRecipe, folder: Path) -> Round:
 
 
 def bare(found: TrainingRecipe, folder: Path) -> Round:
-    """What anybody would write: a batch, a loss, a gradient, a step."""
+    """Return a round as anybody would write it: a batch, a loss, a gradient, a step."""
     run, corpus = prepared(found)
     device, train = found.run.device, run.recipe.train
     model = build_model(run, torch.device(device))
@@ -168,7 +168,7 @@ class Watch(TrainerCallback):
 
 
 def trainer(found: TrainingRecipe, folder: Path) -> Round:
-    """Transformers' Trainer with the same optimizer, clipping and schedule."""
+    """Return a round of transformers' Trainer with the same optimizer, clipping and schedule."""
     run, corpus = prepared(found)
     device, train = found.run.device, run.recipe.train
     order = BatchOrder(corpus, run.recipe.data.block_size or 0, train.seed)
@@ -202,7 +202,7 @@ def trainer(found: TrainingRecipe, folder: Path) -> Round:
 
 
 def in_turns(rounds: Mapping[str, Round], number: int, updates: int) -> dict[str, float]:
-    """The best of each; the order turns with the rounds."""
+    """Return the best time of each; the order turns with the rounds."""
     best = dict.fromkeys(rounds, float("inf"))
     names = list(rounds)
     for turn in range(number):
@@ -248,7 +248,7 @@ def precision(given: argparse.Namespace, folder: Path) -> None:
 
 
 def elsewhere(name: str, given: argparse.Namespace) -> Round:
-    """A way in a new process each time; what is compiled once lies in a cache for the others."""
+    """Return a round in a new process each time; what was compiled once lies in a cache."""
     command = [sys.executable, str(Path(__file__).resolve()), "--way", name]
     command += ["--device", given.device, *(["--small"] if given.small else [])]
 
@@ -262,7 +262,7 @@ def elsewhere(name: str, given: argparse.Namespace) -> Round:
 
 
 def way(given: argparse.Namespace, folder: Path) -> None:
-    """Print the seconds of an update: compiling falls into the first, which do not count."""
+    """Print the seconds of an update, without the first ones, into which compiling falls."""
     found = recipe(given.small, given.device, **WAYS[given.way])
     print(ours(found, folder)(given.updates))
 

@@ -65,7 +65,7 @@ def line(name: str, value: str, target: str = "", met: bool | None = None) -> No
 
 
 def seconds(step: Step, device: str) -> float:
-    """Processor seconds of one step; on a GPU wall seconds until it is done."""
+    """Return the processor seconds of one step; on a GPU, the wall seconds until it is done."""
     if device == "cpu":
         start = time.process_time()
         step()
@@ -78,7 +78,7 @@ def seconds(step: Step, device: str) -> float:
 
 
 def in_turns(steps: Mapping[str, Step], rounds: int, device: str) -> dict[str, list[float]]:
-    """Each contestant once per round, after one warm-up; the order turns with the rounds."""
+    """Time each contestant once per round, after one warm-up; the order turns with the rounds."""
     for step in steps.values():
         step()
     taken: dict[str, list[float]] = {name: [] for name in steps}
@@ -95,7 +95,7 @@ def ratio(above: list[float], below: list[float]) -> float:
 
 
 def trainer(model: Any, mode: str, device: str, loss_of: Callable[[Any, Any], Any]) -> Step:
-    """One update: forward, backward, fused AdamW."""
+    """Return the step of one update: forward, backward, fused AdamW."""
     model = model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     ids = torch.randint(0, SIZES["vocab"], (BATCH, TOKENS), device=device)
@@ -151,7 +151,7 @@ def gpt2() -> GPT2LMHeadModel:
 
 
 def lucid(kind: str) -> Any:
-    """The same shape from x-transformers, or None where that is not installed."""
+    """Return the same shape from x-transformers, or None where that is not installed."""
     try:
         from x_transformers import Decoder, TransformerWrapper
     except ImportError:
@@ -199,7 +199,7 @@ def train(modes: list[str], rounds: int, device: str) -> None:
 
 
 def allowance(name: str, share: float) -> float:
-    """How much more a step may take: the targets by name, else the FLOP share and 5 points."""
+    """Return how much more a step may take: a named target, else the FLOP share and 5 points."""
     residual = variants()[name].spec.block.residual.name
     if name in {"siaf-2", "pangu-pi-no-as"}:
         return 0.06
@@ -238,7 +238,7 @@ def work(model: Any) -> int:
 
 
 def read_weights(name: str, layers: int, vocab: int, inner: int | None = None) -> int:
-    """Weights that one token reads: blocks and head, not the embedding."""
+    """Count the weights that one token reads: blocks and head, not the embedding."""
     model = build(
         name, **{**TWIN, "inner": inner or TWIN["inner"]}, layers=layers, vocab=vocab, device="meta"
     )
@@ -246,7 +246,7 @@ def read_weights(name: str, layers: int, vocab: int, inner: int | None = None) -
 
 
 def decoder(name: str, layers: int, vocab: int, device: str, inner: int | None = None) -> Step:
-    """Tokens one at a time after a prompt of eight, batch 1."""
+    """Return a step that decodes single tokens after a prompt of eight, with batch 1."""
     model = build(name, **{**TWIN, "inner": inner or TWIN["inner"]}, layers=layers, vocab=vocab)
     model = model.to(device)
     prompt = torch.randint(0, vocab, (1, 8), device=device)
@@ -294,7 +294,7 @@ def decode(modes: list[str], rounds: int, device: str) -> None:
 def one_at_a_time(
     made: Mapping[str, Callable[[], Step]], rounds: int, device: str
 ) -> dict[str, list[float]]:
-    """As `in_turns`, with one contestant in memory: where its weights lie moved times by 8 %."""
+    """Time as `in_turns`, with one contestant in memory: the weights' place moved times by 8 %."""
     taken: dict[str, list[float]] = {name: [] for name in made}
     for _ in range(rounds):
         for name, make in made.items():
@@ -306,7 +306,7 @@ def one_at_a_time(
 
 
 def fitted() -> int:
-    """The feed-forward width at which pangu-pi has llama's parameters at 32 layers."""
+    """Return the feed-forward width at which pangu-pi has llama's parameters at 32 layers."""
     wanted = read_weights("llama", 32, SMALL)
     widths = range(TWIN["inner"] - 128, TWIN["inner"] + 1, 8)
     return min(widths, key=lambda inner: abs(read_weights("pangu-pi", 32, SMALL, inner) - wanted))

@@ -50,7 +50,7 @@ DERIVED = {"1-2", "3-6"}
 
 
 def members(path: Path) -> Iterator[tuple[str, str]]:
-    """Names and texts of the files in an archive."""
+    """Yield the names and texts of the files in an archive."""
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
@@ -65,7 +65,7 @@ def members(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def law_rows() -> list[str]:
-    """Questions and answers of LawBench."""
+    """Return the questions and answers of LawBench."""
     found = []
     for name, text in members(data_folder() / "lawbench" / "zero_shot.tar.gz"):
         if name.endswith(".json") and Path(name).stem not in DERIVED:
@@ -74,14 +74,14 @@ def law_rows() -> list[str]:
 
 
 def statutes() -> list[str]:
-    """Chinese statutes and judicial interpretations."""
+    """Return Chinese statutes and judicial interpretations."""
     folder = data_folder() / "zh-law-statutes"
     files = ("statutes.tar.gz", "judicial-interpretations-40.tar.gz")
     return [text for file in files for name, text in members(folder / file) if name.endswith(".md")]
 
 
 def general_rows() -> list[str]:
-    """Paragraphs and questions in Chinese and English that are not of law."""
+    """Return paragraphs and questions in Chinese and English that are not about law."""
     folder, found = data_folder(), []
     for text in (
         gzip.open(folder / "brown" / "brown.txt.gz", "rt", encoding="utf-8").read(),
@@ -101,7 +101,7 @@ def general_rows() -> list[str]:
 
 
 def fresh(base: PreTrainedTokenizerFast, texts: list[str]) -> tuple[list[str], list[tuple]]:
-    """The first tokens of a BPE of the domain alone that a base lacks, and its merges."""
+    """Return the first tokens that a base lacks of a BPE of the domain alone, and its merges."""
     own = read_bpe(train_tokenizer(texts, BASE))
     known = read_bpe(base).vocab
     tokens = sorted(own.vocab.keys() - known.keys(), key=own.vocab.__getitem__)[:ADDED]
@@ -111,7 +111,7 @@ def fresh(base: PreTrainedTokenizerFast, texts: list[str]) -> tuple[list[str], l
 
 
 def added(base: PreTrainedTokenizerFast, tokens: list[str]) -> PreTrainedTokenizerFast:
-    """The base and its domain's tokens, looked for in a text before it is cut into words."""
+    """Return the base with the domain's tokens, searched in a text before it is cut into words."""
     found = rebuild(base, read_bpe(base).engine(read_bpe(base).vocab, read_bpe(base).merges))
     decoder = found.backend_tokenizer.decoder
     texts = [decoder.decode([token]) for token in tokens]
@@ -122,7 +122,7 @@ def added(base: PreTrainedTokenizerFast, tokens: list[str]) -> PreTrainedTokeniz
 def appended(
     base: PreTrainedTokenizerFast, tokens: list[str], merges: list[tuple]
 ) -> PreTrainedTokenizerFast:
-    """The base and behind it another vocabulary, with the merges of that."""
+    """Return the base with another vocabulary behind it, and with the merges of that."""
     found = read_bpe(base)
     vocab, known = dict(found.vocab), set(found.merges)
     for token in tokens:
@@ -132,7 +132,7 @@ def appended(
 
 
 def unseen(base: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, texts: list[str]) -> int:
-    """New tokens that none of the texts has."""
+    """Count the new tokens that occur in none of the texts."""
     found = engine(new).encode_batch_fast(texts, add_special_tokens=False)
     used = {number for one in found for number in one.ids}
     known = base.get_vocab()
@@ -140,7 +140,7 @@ def unseen(base: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, texts: l
 
 
 def ways(line: Any) -> None:
-    """The set-up of the comparison, and its table."""
+    """Print the set-up of the comparison, and its table."""
     draw = random.Random(0)
     general, law = general_rows(), law_rows()
     draw.shuffle(general)
@@ -181,7 +181,7 @@ def ways(line: Any) -> None:
 
 
 def speed(line: Any) -> None:
-    """Time for 100 MB, from what law text there is, if it grows with the text.
+    """Print the time for 100 MB, extrapolated from the law text that there is.
 
     Judged is the time of one processor: what the clock says depends on what else a machine does.
     """

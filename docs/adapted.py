@@ -16,7 +16,7 @@ PICTURES = {"domain.svg": "Text of the domain", "general.svg": "General text"}
 
 
 def adapted(folder: Path, recipes: Sequence[AdaptationRecipe]) -> str:
-    """Return the parts of the page about adaptation; recipes without a result say so."""
+    """Return the parts of the page that are about adaptation; recipes without a result say so."""
     parts: list[str] = []
     for recipe in recipes:
         file = folder / recipe.name / "result.json"
@@ -61,7 +61,7 @@ def _result(folder: Path, content: Json) -> Iterator[str]:
 
 
 def _scores(content: Json) -> str:
-    """Scores of every model; of benchmarks in percent, beside standard errors."""
+    """Return a table of the scores of every model; benchmarks in percent, with standard errors."""
     table = content["table"]
     head = ("", "unit", *table["columns"], "chance")
     rows = [head, ["---"] * len(head)]
@@ -75,7 +75,7 @@ def _scores(content: Json) -> str:
 
 
 def _asked(content: Json) -> str:
-    """How many questions the scores are of, and what beside chance they decide."""
+    """Say how many questions the scores rest on, and whether they differ from chance."""
     rows = [row for row in content["table"]["rows"] if row["unit"] == "score"]
     counts = {row["title"]: [one["n"] for one in row["cells"] if one] for row in rows}
     if not rows or not all(counts.values()):

@@ -86,7 +86,7 @@ def _read(file: Path) -> Json | None:
 
 
 def _discovered(found: Mapping[str, Json | None]) -> dict[str, Json | None]:
-    """Every word with its false-discovery rate, over all claims and arms of the page."""
+    """Add to every word its false-discovery rate, over all claims and arms of the page."""
     words = [
         (name, kind, one)
         for name, content in found.items()
@@ -126,7 +126,7 @@ def _counted(claims: Sequence[Json]) -> str:
 
 
 def _judged(claim: Json, content: Json) -> tuple[str, ...]:
-    """Its source, the claim, the word with the scale of its arms, and the rate of the word."""
+    """Return a claim's source, its text, its word with the scale of its arms, and a rate."""
     scale = comparison_scale(content, claim["arms"])
     word = f"**{claim['verdict']}**{f' at {scale}' if scale else ''}"
     return claim["source"], claim["says"], word, format_rate(claim["q"])
@@ -177,7 +177,7 @@ def _result(folder: Path, content: Json) -> Iterator[str]:
 
 
 def _said(claim: Json) -> str:
-    """Return the sentence, its verdict in bold."""
+    """Return a claim's sentence with its verdict in bold."""
     word = str(claim["verdict"])
     return f"**{word[:1].upper()}{word[1:]}**{str(claim['said']).removeprefix(word)}"
 
@@ -205,7 +205,7 @@ def _extent(content: Json) -> str:
 
 
 def _machines(folder: Path) -> Iterator[str]:
-    """Where the runs happened, from their manifests."""
+    """Yield where the runs happened, from their manifests."""
     seen = set()
     unfold_runs(folder)
     for file in sorted(folder.glob("runs/*/manifest.json")):
@@ -246,7 +246,7 @@ def _row(row: Json, metric: str) -> tuple[str, ...]:
 
 
 def _differs(found: Json | None) -> str:
-    """Slots, stack and size, and by how much more parameters."""
+    """Return the slots, stack and size that differ, and by how much the parameters do."""
     if not found:
         return "-"
     places = ", ".join(dict.fromkeys(one["place"] for one in found["factors"])) or "nothing"

@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def beside(name: str) -> dict[str, Any]:
-    """Run another file of this folder, and return what it defines."""
+    """Return what another file of this folder defines."""
     return runpy.run_path(str(ROOT / "docs" / f"{name}.py"))
 
 
@@ -102,7 +102,7 @@ PLAIN = {
 
 
 def pages() -> dict[Path, str]:
-    """Every generated file with the text it should have."""
+    """Return every generated file with the text that it should have."""
     found = list_measures().values()
     written = {ROOT / "docs" / "measures" / f"{one.name}.md": page(one) for one in found}
     written[ROOT / "docs" / "measures" / "README.md"] = measured(found)
@@ -267,7 +267,7 @@ def claims(found: Iterable[Study]) -> str:
 
 
 def settings(section: type[BaseModel], path: str = "") -> Iterator[str]:
-    """Yield a table for each section of a recipe: what settings take, defaults, meanings."""
+    """Yield a table for each section of a recipe: every setting's values, default and meaning."""
     schema = section.model_json_schema()
     about, meanings = _documented(section)
     for kind in section.__mro__[1:]:

@@ -70,13 +70,13 @@ class Judged:
 
     @property
     def whose(self) -> str:
-        """A key of `SOURCES`; what a fifth source says counts with the source of the study."""
+        """Return a key of `SOURCES`; a claim of a fifth source counts with the study's source."""
         key = claimant(self.place)
         return key if key in SOURCES else self.section
 
     @property
     def scale(self) -> str:
-        """Parameters and tokens of the trained models, if the verdict is on nothing else."""
+        """Return parameters and tokens of the trained models, if the verdict is on them alone."""
         return trained_scale(self.verdict["scale"])
 
 
@@ -113,7 +113,7 @@ def holds(
 
 
 def contested(folder: Path, declared: Mapping[str, Study]) -> dict[str, list[Json]]:
-    """Verdicts of the comparisons in a folder that are no study's: repeats at other scales."""
+    """Return the verdicts of comparisons outside studies: repeats at other scales."""
     found = {}
     for file in sorted(folder.glob("*/comparison.json")):
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -145,7 +145,7 @@ def _compared(contests: Mapping[str, Sequence[Json]]) -> Iterator[Judged]:
 
 
 def _claims(every: Sequence[Judged]) -> list[Claim]:
-    """Return what is judged, by source; a claim that several judge stands once."""
+    """Return the claims by source; one that several judge is one claim, where it first stands."""
     found = rates([one.verdict.get("p") for one in every])
     claims: dict[tuple[str, str], list[Judged]] = {}
     for one, rate in zip(every, found, strict=True):
@@ -160,7 +160,7 @@ def _length(one: Judged) -> float:
 
 
 def _counts(claims: Sequence[Claim]) -> str:
-    """Words by source, then of all sources, then of ours; each claim by its largest scale."""
+    """Count words by source, then of all sources, then of ours; each claim by its largest scale."""
     words = {key: Counter[str]() for key in SOURCES}
     for claim in claims:
         words[claim[-1].whose][claim[-1].verdict["word"]] += 1

@@ -144,7 +144,7 @@ def labels() -> Iterator[Message]:
 
 
 def sentences() -> Iterator[Message]:
-    """Yield what is said about readings: templates with placeholders, as the code writes them."""
+    """Yield the sentences about readings: templates with placeholders, as the code writes them."""
     files = sorted((REPORT / "findings").glob("*.py"))
     files += [REPORT / "results" / "source_notes.py", REPORT / "views" / "bars.py"]
     files += [PACKAGE / f"{name}.py" for name in TOLD]
@@ -172,7 +172,7 @@ class Phrases(ast.NodeVisitor):
 
     @classmethod
     def of(cls, source: str, *, words: bool) -> list[str]:
-        """Every phrase of a file.
+        """Return every phrase of a file.
 
         Args:
             words: take single words too that an alternative puts in; else what a file declares
@@ -242,7 +242,7 @@ class Phrases(ast.NodeVisitor):
 
 
 def _named(node: ast.AST) -> str:
-    """Return what a placeholder is called: after the last name that stands in it."""
+    """Return the name of a placeholder: the last name that stands in its expression."""
     match node:
         case ast.Name():
             return node.id.lower().lstrip("_")
@@ -308,7 +308,7 @@ def _claimed() -> Iterator[Message]:
 
 
 def template() -> Catalog:
-    """All messages as they are now, the labels first."""
+    """Return all messages as they are now, the labels first."""
     catalogue = Catalog(project=DOMAIN, charset="utf-8", fuzzy=False)
     for found in (labels(), sentences()):
         for context, message, place in found:
@@ -328,7 +328,7 @@ def written(catalogue: Catalog) -> bytes:
 
 
 def compiled(catalogue: Catalog) -> bytes:
-    """Return the content of a .mo file; what is unsure is left out."""
+    """Return the content of a .mo file; unsure translations are left out."""
     buffer = BytesIO()
     write_mo(buffer, catalogue)
     return buffer.getvalue()

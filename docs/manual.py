@@ -39,7 +39,7 @@ def reference() -> str:
 
 
 def examples(folder: Path) -> str:
-    """Every example with its docstring, and the whole of it."""
+    """Return the page of every example with its docstring, and all of its code."""
     parts = [
         "# Examples",
         "Each is one file in `examples` that runs by itself, on a laptop, without a network.",

@@ -22,7 +22,7 @@ ROWS = 24
 
 
 def stored(folder: Path, declared: Iterable[Study]) -> dict[str, Json]:
-    """Return the result of every study that has one; its verdicts have their unit and their scale.
+    """Return the result of every study that has one; its verdicts have their unit and scale.
 
     Both are declarations: where an earlier version stored none, they are what is declared now.
     """
@@ -73,7 +73,7 @@ All numbers, unrounded: [study.json]({place}/study.json)."""
 
 
 def _judged(verdict: Json) -> str:
-    """On what a verdict was judged, and whether its threshold was set after a look."""
+    """Say on what a verdict was judged, and whether its threshold was set after a look."""
     marked = " Its threshold or number of draws was set after a first result."
     scale = f"Judged on: {verdict['scale']}. " if verdict["scale"] else ""
     unit = f"Unit of replication: {verdict['unit']}."
@@ -104,7 +104,7 @@ def _cell(text: str) -> str:
 
 
 def _lead(said: str) -> str:
-    """Return a sentence that begins with a capital, unless it begins with a symbol or a name."""
+    """Begin a sentence with a capital, unless it begins with a symbol or a name."""
     first = WORD.match(said)
     named = {*variants(), *NAMES} - {"none"}
     return said if first is None or first[0] in named else said[:1].upper() + said[1:]

@@ -50,7 +50,7 @@ WITH_PRELU = Constraint(kind=str, choices=(*NAMES, "prelu"))
 
 
 def activated(x: Features, name: str) -> Features:
-    """Return the named function of every feature; "none" leaves them.
+    """Apply the named function to every feature; "none" leaves the features as they are.
 
     silu x / (1 + e^-x), also called Swish; gelu x Phi(x); gelu-tanh its approximation; relu2
     max(0, x)^2.
@@ -119,7 +119,7 @@ def gelu_tanh(x: Features) -> Features:
 
 
 def sloped(gradient: Features, x: Features, name: str) -> Features:
-    """Return the gradient of `activated` by x times another, in one pass over memory.
+    """Return a gradient times the derivative of `activated` at x, in one pass over memory.
 
     Source: Own.
     """

@@ -69,7 +69,7 @@ class Attention(Part):
         return self.joined(attended.reshape(*x.shape[:-1], -1).contiguous(), x, flow), weights
 
     def heads(self, x: Stream, flow: Flow) -> tuple[Heads, KeyHeads, KeyHeads]:
-        """Return queries, keys and values."""
+        """Return the queries, keys and values."""
         return (self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x)))
 
     def joined(self, attended: Joined, x: Stream, flow: Flow) -> Stream:
@@ -78,7 +78,7 @@ class Attention(Part):
         return out
 
     def split(self, features: Tensor) -> Tensor:
-        """Split heads apart: batch x head x token x head_width."""
+        """Split the features into heads: batch x head x token x head_width."""
         return features.view(*features.shape[:-1], -1, self.head_dim).transpose(1, 2)
 
     @classmethod

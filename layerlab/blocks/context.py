@@ -43,9 +43,9 @@ class Flow:
         return self.carry.get(f"{slot}.{name}")
 
     def take(self, slot: str, name: str) -> Tensor | None:
-        """Return what was kept, which no later layer needs: it leaves the carry. Or None."""
+        """Return what was kept and drop it from the carry, as no later layer needs it; or None."""
         return self.carry.pop(f"{slot}.{name}", None)
 
     def placed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys with their positions."""
+        """Return the queries and keys with their positions."""
         return (query, key) if self.rotary is None else rotate(query, key, *self.rotary)

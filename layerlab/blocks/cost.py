@@ -28,7 +28,7 @@ class Cost:
 
     @property
     def parameters(self) -> int:
-        """All parameters."""
+        """Return the number of all parameters."""
         return self.weights + self.scalars
 
     def __add__(self, other: "Cost") -> "Cost":
@@ -43,7 +43,7 @@ class Cost:
 
 
 def linear_cost(inputs: int, outputs: int, *, bias: bool = False) -> Cost:
-    """Return a matrix that every token passes once.
+    """Return the cost of a matrix that every token passes once.
 
     Source: Own.
     Unit: as `Cost`.

@@ -39,7 +39,7 @@ class Dropout(nn.Module):
         vars(self)["key"] = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the first axis of x counts sequences."""
+        """Drop features at random and scale the others; the first axis of x counts sequences."""
         if self.key is None or not self.training or not self.rate:
             return torch.dropout(x, self.rate, self.training)
         limit = round(self.rate * LEVELS)
@@ -47,7 +47,7 @@ class Dropout(nn.Module):
         return (x * (LEVELS / (LEVELS - limit))).masked_fill(dropped, 0.0)
 
     def extra_repr(self) -> str:
-        """Return its rate and its site."""
+        """Return the rate and the site for the module's `repr`."""
         return f"{self.rate:g}, {self.site}"
 
 
@@ -62,7 +62,7 @@ def words(text: str) -> tuple[int, int]:
 
 
 def key_of(seed: int, update: int, first: int) -> list[int]:
-    """Return what `Dropout.key` holds for the sequences from `first` on in one update of one seed.
+    """Return what `Dropout.key` holds for the sequences from `first` on, in one update of one seed.
 
     Source: Own.
     """
@@ -94,7 +94,7 @@ def bits(stream: tuple[Words, Words], shape: torch.Size) -> Words:
 
 
 def mix_bits(x: Any) -> Any:
-    """Mix a bijection of the 32-bit numbers, each bit of whose result depends on all bits of x.
+    """Map 32-bit numbers one to one, so that each bit of the result depends on all bits of x.
 
     Two rounds of xor-shift and multiplication; whole numbers wrap around.
 

@@ -41,7 +41,7 @@ class Constant:
 
 
 def normal(shape: torch.Size, draw: Draw) -> Tensor:
-    """Return Gaussian with the model's standard deviation.
+    """Draw from a Gaussian with the model's standard deviation.
 
     Source: Own.
     """
@@ -49,7 +49,7 @@ def normal(shape: torch.Size, draw: Draw) -> Tensor:
 
 
 def residual(shape: torch.Size, draw: Draw) -> Tensor:
-    """Return Gaussian with the standard deviation of matrices that write into the stream.
+    """Draw from a Gaussian with the standard deviation of matrices that write into the stream.
 
     Source: radford19, section 2.3.
     """
@@ -57,7 +57,7 @@ def residual(shape: torch.Size, draw: Draw) -> Tensor:
 
 
 def zeros(shape: torch.Size, draw: Draw) -> Tensor:
-    """Return zero.
+    """Return zeros.
 
     Source: Own.
     """
@@ -65,7 +65,7 @@ def zeros(shape: torch.Size, draw: Draw) -> Tensor:
 
 
 def ones(shape: torch.Size, draw: Draw) -> Tensor:
-    """Return one.
+    """Return ones.
 
     Source: Own.
     """
@@ -73,7 +73,7 @@ def ones(shape: torch.Size, draw: Draw) -> Tensor:
 
 
 def linear(inputs: int, outputs: int, *, bias: bool = False, start: Start = normal) -> nn.Linear:
-    """Return a matrix with its start; biases start at zero.
+    """Return a linear layer that notes how its weight starts; biases start at zero.
 
     Source: Own.
     """
@@ -83,7 +83,7 @@ def linear(inputs: int, outputs: int, *, bias: bool = False, start: Start = norm
 
 
 def starts(module: nn.Module, **given: Start) -> None:
-    """Note how the parameters that a module holds itself start.
+    """Note how the parameters that a module itself holds start.
 
     Source: Own.
     """

@@ -22,7 +22,7 @@ ROLES: tuple[Literal["attention", "ffn"], ...] = ("attention", "ffn")
 
 
 def make_part(find: Find, slot: Slot, choice: Choice, width: int, site: Site) -> Any:
-    """Make the chosen part, built; None where its slot stays empty at this site.
+    """Build the chosen part; None where its slot stays empty at this site.
 
     Source: Own.
 
@@ -73,7 +73,7 @@ class Layer(nn.Module):
         self.convolutions = len(found)
 
     def borrow(self, lender: "Layer") -> list[str]:
-        """Have attention and feed-forward start as another layer's; the names to be tied to it.
+        """Mark attention and feed-forward as lent by another layer, and return the names to tie.
 
         The modules stay this layer's: who listens to them, or adapts them, tells layers apart.
 

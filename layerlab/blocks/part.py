@@ -89,7 +89,7 @@ class Part(nn.Module):
 
     @classmethod
     def accept(cls, spec: Spec) -> None:
-        """Look at the spec that it is to stand in; a part that does not fit there says so.
+        """Check that the part fits into a spec; a part that does not fit raises an error.
 
         Raises:
             UserError: something in the spec that it must not be combined with.
@@ -97,7 +97,7 @@ class Part(nn.Module):
 
     @classmethod
     def sharding(cls, **options: Any) -> Mapping[str, str]:
-        """Return the plan under these options.
+        """Return the plan of tensor parallelism under these options.
 
         A parameter between two sharded matrices would see only its process's share of the features:
         a part that then has one gathers them (colwise_gather_output, rowwise_split_input).
@@ -111,5 +111,5 @@ class Part(nn.Module):
 
     @classmethod
     def cost(cls, width: int, site: Site, **options: Any) -> Cost | None:
-        """Return what it costs at this site; None where only counting a built part can tell."""
+        """Return what the part costs at this site; None where only a built part can be counted."""
         return None

@@ -22,19 +22,19 @@ class Residual(Part):
         super().__init__()
 
     def open(self, x: Stream, flow: Flow) -> Stream:
-        """Return once per pass: the embedding becomes the stream."""
+        """Turn the embedding into the stream, once per pass."""
         return x
 
     def read(self, x: Stream, flow: Flow) -> Stream:
-        """Read what a sublayer gets to see."""
+        """Return what a sublayer gets to see."""
         return x
 
     def write(self, x: Stream, y: Stream, flow: Flow) -> Stream:
-        """Write the stream after a sublayer gave y."""
+        """Return the stream after a sublayer gave y."""
         return x + y
 
     def close(self, x: Stream, flow: Flow) -> Stream:
-        """Return once per pass: the stream becomes what the final norm sees."""
+        """Turn the stream into what the final norm sees, once per pass."""
         return x
 
     @classmethod

@@ -68,9 +68,9 @@ class Site:
 
     @property
     def first(self) -> bool:
-        """Whether this is the first layer."""
+        """Return whether this is the first layer."""
         return self.layer == 0
 
     def at(self, role: Role) -> "Site":
-        """Return the same layer, another sublayer."""
+        """Return the site of another sublayer of the same layer."""
         return replace(self, role=role)

@@ -28,7 +28,7 @@ class Choice:
         return dict(self.options)
 
     def with_options(self, **options: Any) -> "Choice":
-        """Return the same part with some options set anew."""
+        """Return the same part with other values of some options."""
         return Choice(self.name, **{**self.given(), **options})
 
 
@@ -116,11 +116,11 @@ class Spec(Written):
     stack: StackSpec = field(default_factory=StackSpec)
 
     def with_block(self, **changes: Any) -> "Spec":
-        """Return the same spec with other slots of the block."""
+        """Return the same spec with other parts in slots of the block."""
         return replace(self, block=replace(self.block, **changes))
 
     def with_stack(self, **changes: Any) -> "Spec":
-        """Return the same spec with another stack."""
+        """Return the same spec with other settings of the stack."""
         return replace(self, stack=replace(self.stack, **changes))
 
 

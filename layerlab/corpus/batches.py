@@ -40,7 +40,7 @@ class Batch:
         return self._each(lambda values: values[rows])
 
     def part(self, rank: int, parts: int) -> "Batch":
-        """Return the rows of one of several processes; together they have all, in order."""
+        """Return the rows of one of several processes, which together have all rows in order."""
         first, last = (len(self) * number // parts for number in (rank, rank + 1))
         return self[first:last]
 
@@ -74,11 +74,11 @@ class BatchOrder:
         self._shuffled = lru_cache(2 * len(self.blocks))(self._shuffle)
 
     def batch(self, update: int, size: int) -> Batch:
-        """Rows `update * size` and on: however they are split, the rows of an update are these."""
+        """Return the rows of an update, the same however they are then split."""
         return batch_of(self.rows(update * size, size), self.corpus)
 
     def rows(self, first: int, count: int) -> np.ndarray:
-        """Return tokens of blocks by their place in the order, each with the one before it."""
+        """Return the tokens of blocks by their place in the order, each with the one before it."""
         found = np.empty((count, self.block + 1), np.int64)
         sources, blocks = self.places(np.arange(first, first + count))
         for source, stream in enumerate(self.corpus.train):
@@ -101,11 +101,11 @@ class BatchOrder:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the first 64 blocks: equal in two runs that see the same text in one order."""
+        """Return a hash of the first 64 blocks: equal in runs with the same text and order."""
         return blake2b(self.rows(0, 64).tobytes(), digest_size=16).hexdigest()
 
     def _shuffle(self, source: int, number: int) -> np.ndarray:
-        """Return the order of one pass: by random numbers that no version of numpy may change."""
+        """Return the order of one pass, from random numbers that no numpy version changes."""
         key = blake2b(f"{self.seed}/{source}/{number}".encode(), digest_size=16).digest()
         drawn = np.random.Philox(key=int.from_bytes(key)).random_raw(self.blocks[source])
         return np.argsort(drawn, kind="stable")
@@ -142,12 +142,12 @@ class EvalBlocks:
 
     @cached_property
     def tokens(self) -> int:
-        """That are predicted."""
+        """Return the number of tokens that are predicted."""
         return sum(last - first for _, first, last in self._spans())
 
     @cached_property
     def bytes(self) -> int:
-        """Of the text that the predicted tokens stand for."""
+        """Return the bytes of the text that the predicted tokens stand for."""
         return sum(
             int(stream.ends[last] - stream.ends[first])
             for stream, first, last in self._spans()
@@ -156,14 +156,14 @@ class EvalBlocks:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of what is predicted: equal in two runs that are measured on the same."""
+        """Return a hash of what is predicted: equal in two runs that are measured on the same."""
         content = blake2b(digest_size=16)
         for stream, first, last in self._spans():
             content.update(stream.tokens[first : last + 1].astype(np.int64).tobytes())
         return content.hexdigest()
 
     def batches(self, size: int) -> Iterator[Batch]:
-        """Yield all of them in order, so many rows at a time."""
+        """Yield all blocks in order, so many rows at a time."""
         spans = list(self._spans())
         for start in range(0, len(spans), size):
             part = spans[start : start + size]
@@ -185,7 +185,7 @@ class EvalBlocks:
 
 
 def batch_of(rows: np.ndarray, corpus: Corpus) -> Batch:
-    """Return rows of tokens as what is read and what is predicted."""
+    """Return rows of tokens as a batch of what is read and what is predicted."""
     tokens = torch.from_numpy(rows)
     positions = None
     if corpus.documents:
@@ -201,7 +201,7 @@ def restart_positions(rows: np.ndarray, separator: int) -> np.ndarray:
 
 
 def bits_per_byte(nats: float, size: int) -> float:
-    """Return what text costs, whatever its tokens are: nats of all of them over its bytes.
+    """Return the cost of a text in bits per byte, whatever its tokens: its nats over its bytes.
 
     Example:
         >>> bits_per_byte(8 * log(2), 1)

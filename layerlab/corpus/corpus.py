@@ -55,7 +55,7 @@ class Stream:
 
     @property
     def documents(self) -> int:
-        """How many there are."""
+        """Return the number of documents."""
         return len(self.starts)
 
 
@@ -85,17 +85,17 @@ class Corpus:
 
     @property
     def name(self) -> str:
-        """Of the sources that were really read."""
+        """Return the names of the sources that were really read."""
         return ", ".join(stream.name for stream in self.train)
 
     @property
     def validation_bytes(self) -> int:
-        """Of the held-out text."""
+        """Return the bytes of the held-out text."""
         return sum(stream.bytes for stream in self.validation)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        """What made the tokens."""
+        """Return the tokenizer that made the tokens."""
         found: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(
             self.folder / "tokenizer"
         )
@@ -105,7 +105,7 @@ class Corpus:
 def prepare(
     data: DataSection, cache: Path | None = None, progress: ProgressCallback | None = None
 ) -> Corpus:
-    """Prepare the corpus of a recipe: from the cache where it has been made before.
+    """Prepare the corpus of a recipe; one that was made before comes from the cache.
 
     Where other texts are held out than those to train on, they are encoded with the same tokenizer.
 
@@ -153,7 +153,7 @@ def _prepare(data: DataSection, cache: Path | None, progress: ProgressCallback |
 
 
 def extent(corpus: Corpus, block: int) -> CorpusSize:
-    """Return what a plan has to know of it.
+    """Return what a plan has to know of the corpus.
 
     Raises:
         UserError: a source is shorter than one block.
@@ -163,7 +163,7 @@ def extent(corpus: Corpus, block: int) -> CorpusSize:
 
 
 def count_blocks(stream: Stream, block: int) -> int:
-    """Count blocks that one pass over a stream has; what is left at its end is less than one.
+    """Count the blocks of one pass over a stream; less than a block is left at the end.
 
     Raises:
         UserError: it is shorter than one block.
@@ -178,7 +178,7 @@ def count_blocks(stream: Stream, block: int) -> int:
 
 
 def _key(data: DataSection, texts: list[Text], words: PreTrainedTokenizerFast | None) -> str:
-    """Return differs where the corpus would, as far as can be told without reading the texts."""
+    """Return a key that differs where the corpus would, as far as can be told without its texts."""
     made = [data.vocab_size] if words is None else [_hash(words), separator(words, data.tokenizer)]
     sources = [
         [text.name, text.identity, source.limit]
@@ -222,7 +222,7 @@ class CorpusBuilder:
     progress: ProgressCallback
 
     def fill(self, folder: Path) -> None:
-        """Read, cut, train the tokenizer where one is wanted, encode."""
+        """Read and split the texts, train a tokenizer if one is wanted, and encode."""
         with ExitStack() as stack:
             parts = [
                 stack.enter_context(self._spooled(folder / f"text-{number}", number)).split(

@@ -19,7 +19,7 @@ class Mixture:
     """
 
     def __init__(self, weights: Sequence[float]) -> None:
-        """Write the pattern down."""
+        """Compute the pattern of the sources."""
         self.parts = parts_of(weights)
         self.pattern = np.array(_pattern(self.parts), np.int64)
         self._each = np.array(self.parts, np.int64)
@@ -54,7 +54,7 @@ def parts_of(weights: Sequence[float]) -> list[int]:
 
 
 def _pattern(parts: Sequence[int]) -> list[int]:
-    """Return one round: each turn goes to the source whose next one is due first."""
+    """Return one round of turns: each goes to the source whose next one is due first."""
     if len(parts) == 1:
         return [0]
     total, scale = sum(parts), 2 * len(parts) - 2

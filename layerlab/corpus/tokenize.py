@@ -101,7 +101,7 @@ def write_tokens(
     layout: Layout,
     progress: Callable[[str, float], None],
 ) -> dict[str, Any]:
-    """Write a stream: before every document its separator, so that its first token is predicted."""
+    """Write a stream, with a separator before each document to predict its first token."""
     machine = engine(words)
     with ExitStack() as stack:
         writer = Writer(layout, stack)
@@ -113,7 +113,7 @@ def write_tokens(
 
 
 def byte_ends(text: str, found: Encoding) -> np.ndarray:
-    """Return bytes of the text up to the end of each token; the last one takes what is left.
+    """Return the bytes of the text up to each token's end; the last one takes what is left.
 
     A character that several tokens share counts with the first of them.
     """

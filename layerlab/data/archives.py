@@ -52,12 +52,12 @@ _BROKEN = (
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether a file is one of those that are read here, by its name."""
+    """Return whether a file is, by its name, an archive that can be read."""
     return path.name.lower().endswith(ENDINGS)
 
 
 def read_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Read names and contents of the files that are wanted, in the order of their names.
+    """Read the names and contents of the wanted files, in the order of their names.
 
     Args:
         wanted: tells by the name.
@@ -126,7 +126,7 @@ class Allowance:
         return bytes(found)
 
     def take(self, piece: bytes) -> bytes:
-        """Return a piece that was unpacked.
+        """Count a piece that was unpacked, and return it.
 
         Raises:
             UserError: it is more than is left.
@@ -144,7 +144,7 @@ class Allowance:
         self.check(0)
 
     def reach(self, place: int) -> None:
-        """Raise what unpacking a file so far would raise.
+        """Check that a file may be unpacked up to this place.
 
         Raises:
             UserError: it is more than is allowed of the whole file.
@@ -152,7 +152,7 @@ class Allowance:
         self.check(place - self.most + self.left)
 
     def check(self, size: int) -> None:
-        """Raise what unpacking so much would raise.
+        """Check that so many more bytes may be unpacked.
 
         Raises:
             UserError: it is more than is left.
@@ -214,12 +214,12 @@ class _Counted:
         self.tell = stream.tell
 
     def seek(self, place: int) -> int:
-        """Go there, unless it is further than is allowed: all that lies before is unpacked."""
+        """Go to a place that is within the limit: all that lies before is unpacked."""
         self.allowance.reach(place)
         return self.stream.seek(place)
 
     def read(self, size: int) -> bytes:
-        """Read so much, unless it leads further than is allowed."""
+        """Read so many bytes, if they are within the limit."""
         self.allowance.reach(self.tell() + size)
         return self.stream.read(size)
 

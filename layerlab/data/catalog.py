@@ -38,7 +38,7 @@ class Entry:
     source: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it."""
+        """Return all fields."""
         return asdict(self)
 
 
@@ -57,7 +57,7 @@ def catalogue() -> tuple[Entry, ...]:
 
 
 def table() -> Any:
-    """Return the table for a terminal: a row for each corpus, what is known of it line by line."""
+    """Return a table for a terminal: a row for each corpus, what is known of it line by line."""
     from rich.table import Table
 
     found = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))

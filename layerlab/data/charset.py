@@ -19,7 +19,7 @@ _NAMES = {"gb18030": "GB 18030", "big5": "Big5", "utf-16": "UTF-16", "latin1": "
 
 
 def advise_conversion(error: UnicodeDecodeError, file: str = "FILE") -> str:
-    """Advise on what a file is, and what to type, where it was read as UTF-8 and is none.
+    """Say what encoding a file has, and what to type, where it cannot be read as UTF-8.
 
     Args:
         error: with the bytes that could not be decoded.
@@ -65,9 +65,9 @@ def guess_charset(data: bytes) -> str:
 
 
 def _share(data: bytes, name: str) -> float:
-    """Return how many of the characters beyond ASCII are frequent ones, as a share.
+    """Return the share of frequent ones among the characters beyond ASCII.
 
-    0 where the bytes do not decode.
+    It is 0 where the bytes do not decode.
     """
     try:  # the last character may be cut
         text = codecs.getincrementaldecoder(name)().decode(data)

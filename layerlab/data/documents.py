@@ -22,11 +22,11 @@ class DocumentStore:
 
     @property
     def bytes(self) -> int:
-        """Of UTF-8."""
+        """Return the number of bytes of UTF-8."""
         return self.starts[-1]
 
     def split(self, share: float, name: str) -> "tuple[DocumentStore, DocumentStore]":
-        """Training and held-out text: the last documents that come nearest to a share of its bytes.
+        """Split off held-out text: the last documents that come nearest to a share of the bytes.
 
         Where the boundaries between documents lie too far off, the one it falls into is cut at the
         end of a line, else between two words.
@@ -49,12 +49,12 @@ class DocumentStore:
         return DocumentStore(self.data, [*head, near]), DocumentStore(self.data, [near, *tail])
 
     def documents(self) -> Iterator[Iterator[str]]:
-        """Each document in pieces of at most 256 KiB that end with a line where there is one."""
+        """Yield each document in pieces of at most 256 KiB, which end with a line if they can."""
         for first, last in zip(self.starts, self.starts[1:], strict=False):
             yield self._pieces(first, last)
 
     def pieces(self) -> Iterator[TextChunk]:
-        """Yield the same, one after another."""
+        """Yield the pieces of all documents, one after another."""
         for document in self.documents():
             first = True
             for text in document:
@@ -63,7 +63,7 @@ class DocumentStore:
 
     @property
     def size(self) -> int:
-        """Bytes from the first document to the end of the last."""
+        """Return the bytes from the first document to the end of the last."""
         return self.starts[-1] - self.starts[0]
 
     def _pieces(self, first: int, last: int) -> Iterator[str]:
@@ -82,7 +82,7 @@ class DocumentStore:
         return place
 
     def _end_of_line(self, wanted: int) -> int:
-        """Return the place near a wanted one where a line ends, or a word."""
+        """Return the nearest place, not far from a wanted one, where a line or a word ends."""
         slack = (self.bytes - wanted) // 2
         first, last = max(0, wanted - slack), min(self.bytes, wanted + slack)
         for mark in (b"\n", b" "):
@@ -100,7 +100,7 @@ class DocumentStore:
 def spool_documents(
     pieces: Iterable[TextChunk], file: Path, name: str, limit: int | None
 ) -> Iterator[DocumentStore]:
-    """Write the documents of a source to a file, and give them; empty ones are left out.
+    """Write the documents of a source to a file, and yield them; empty ones are left out.
 
     Args:
         limit: bytes that are taken.

@@ -12,7 +12,7 @@ STEP = 256
 
 
 def normal_form(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
-    """Return normalise a text; marks beyond the 30th on one character are kept apart from it.
+    """Normalise a text; marks beyond the 30th on one character are kept apart from it.
 
     Putting n marks in their order takes n squared steps: a text of marks alone, of which the first
     20 KB take a second, would take days for 10 MB.
@@ -33,6 +33,6 @@ def normal_form(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
 
 @cache
 def _long() -> re.Pattern[str]:
-    """Return thirty marks in a row with another behind them."""
+    """Return the pattern of thirty marks in a row with another behind them."""
     marks = "".join(filter(unicodedata.combining, map(chr, range(0x300, sys.maxunicode))))
     return re.compile(f"([{marks}]{{{MARKS}}})(?=[{marks}])")

@@ -7,7 +7,9 @@ HEADING = 60
 
 
 def topics() -> list[str]:
-    """Return reStructuredText, a document for each topic, by their names; each paragraph once.
+    """Return the topics of Python's documentation by their names, each paragraph once.
+
+    They are documents in reStructuredText.
 
     Topics quote whole others, and what is held out would be known from the rest.
     """
@@ -17,7 +19,7 @@ def topics() -> list[str]:
 
 
 def _told_once(documents: Iterable[str]) -> Iterator[str]:
-    """Yield each without the paragraphs that stood before; a heading may stand in several."""
+    """Yield each document without the paragraphs that stood before; headings may come again."""
     seen = set[str]()
     for document in documents:
         own = []

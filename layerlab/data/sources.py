@@ -101,7 +101,7 @@ def open_source(source: Source) -> Text:
 
 
 def fingerprint(path: Path) -> str:
-    """Return a hash of what is in a file.
+    """Return a hash of the content of a file.
 
     Raises:
         UserError: it cannot be read.
@@ -144,9 +144,9 @@ def rows(given: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _whole(found: tuple[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]]:
-    """Return a row whose texts are texts.
+    """Return a row after checking that its texts are valid.
 
-    Of a corpus those that are none are left out and counted.
+    A corpus leaves out and counts those that are not.
     """
     place, row = found
     try:
@@ -157,7 +157,7 @@ def _whole(found: tuple[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]
 
 
 def _documentation() -> Text:
-    """Return one document for each topic."""
+    """Return Python's documentation, one document for each topic."""
     documents = topics()
     content = hashlib.blake2b("\0".join(documents).encode(), digest_size=16).hexdigest()
     return Text(
@@ -182,7 +182,7 @@ def _keep(name: str) -> Text:
 
 
 def data_folder() -> Path:
-    """Return where larger data lies: LAYERLAB_DATA, or beside the project."""
+    """Return the folder of larger data: LAYERLAB_DATA, or the one beside the project."""
     beside = Path(__file__).resolve().parents[3] / "shared" / "data"
     return Path(os.environ.get("LAYERLAB_DATA") or beside)
 
@@ -192,7 +192,7 @@ def _read_archive(path: Path) -> Iterator[TextChunk]:
 
 
 def _part(path: Path) -> Iterator[TextChunk]:
-    """Yield documents between blank lines."""
+    """Yield the documents between blank lines."""
     begun: list[str] = []
     for line in read_lines(path):
         if line.strip():
@@ -226,7 +226,7 @@ def _files(given: str) -> list[Path]:
 
 
 def _kind(path: Path) -> str:
-    """Return the ending of a file, or nothing where it is not one of ours."""
+    """Return the ending of a file, or an empty text if it is not one of the known ones."""
     name = path.name.lower()
     return next((ending for ending in ENDINGS if name.endswith(ending)), "")
 
@@ -251,7 +251,7 @@ def _plain(path: Path) -> Iterator[TextChunk]:
 
 
 def _json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield rows of a file with an object on every line, and where they stand."""
+    """Yield the rows of a file with an object on every line, and where they stand."""
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             continue
@@ -275,7 +275,7 @@ def _object(row: Any, place: str) -> Mapping[str, Any]:
 
 
 def _array(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Objects of one JSON array, or one on every line, as some files of that name hold them."""
+    """Yield the objects of a JSON array, or one from every line, as some .json files have them."""
     text = "".join(read_text_blocks(path))
     at, line, seen = _after_blanks(text, 0), 1, 0
     if text[at : at + 1] != "[":
@@ -336,7 +336,7 @@ def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, 
 
 
 def _repeat(column: Any) -> int:
-    """Give the bytes of words that a column holds once, and its rows each anew."""
+    """Return the bytes that a column's words take when each row repeats its word."""
     import pyarrow
     from pyarrow import compute
 
@@ -366,7 +366,7 @@ def _fieldless(place: str, field: str, known: list[str]) -> UserError:
 
 
 def _of_hub(source: Source) -> Iterator[TextChunk]:
-    """Yield a data set of the Hub, row by row; nothing of it is kept but its tokens."""
+    """Yield the documents of a data set of the Hub, row by row; only their tokens are kept."""
     name, why = source.text.removeprefix(HUB), ""
     try:
         with nullcontext("") if Path(name).is_dir() else hub() as why:

@@ -17,7 +17,7 @@ READ = 1 << 20
 
 
 def read_text_blocks(path: Path) -> Iterator[str]:
-    """Read a text file in blocks of text, lines ending in a line feed.
+    """Read a text file in blocks of text, with lines ending in a line feed.
 
     Raises:
         UserError: it is not UTF-8, not whole, or unpacks to more than is allowed.
@@ -58,7 +58,7 @@ def _bytes(path: Path) -> Iterator[bytes]:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Read its lines, each with its line feed, however long.
+    """Read the lines of a text file, each with its line feed, however long.
 
     Raises:
         UserError: as for its text.
@@ -75,6 +75,6 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def unreadable(path: Path, error: OSError) -> UserError:
-    """Return what is said of a file that the system does not give."""
+    """Return the error about a file that the system cannot read."""
     said = " ".join((error.strerror or str(error)).split())
     return UserError(f"cannot read {path}: {said}; name another file")

@@ -35,11 +35,11 @@ class Candidate:
 
     @property
     def random(self) -> bool:
-        """Whether its weights are drawn."""
+        """Return whether the weights are drawn at random."""
         return self.design is not None
 
     def account(self) -> Account | None:
-        """Return its parameters before it is built; None for a saved model."""
+        """Return the cost of a model before it is built; None for a saved model."""
         return None if self.design is None else account(self.design.spec, self.design.shape)
 
 
@@ -64,7 +64,7 @@ def build_candidate(given: str) -> Candidate:
 
 
 def load_candidate(one: Candidate, setting: LatencyConfig) -> Any:
-    """Load the model, where and as the setting says.
+    """Load a model as the setting says, on the device that it names.
 
     Raises:
         UserError: it cannot be loaded, does not fit into memory, or has too short a context.
@@ -98,7 +98,7 @@ def _check_context(one: Candidate, model: Any, setting: LatencyConfig) -> None:
 
 @contextmanager
 def _precision(kind: torch.dtype) -> Iterator[None]:
-    """Give new parameters this data type until the block ends."""
+    """Give new parameters this number format, until the context ends."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(kind)
     try:

@@ -41,17 +41,17 @@ class LatencyConfig:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The number format."""
+        """Return the number format."""
         return DTYPES[self.kind]
 
     @property
     def tokens(self) -> int:
-        """Positions that a sequence takes."""
+        """Return the number of positions that a sequence takes."""
         return self.context + self.new
 
     @property
     def cached(self) -> int:
-        """Tokens in the cache in the end; the last new one is not read any more."""
+        """Return the tokens in the cache in the end; the last new one is not read any more."""
         return self.tokens - 1
 
     def to_json(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class LatencyConfig:
 def latency_config(
     *, device: str | None = None, dtype: str | None = None, threads: int | None = None, **sizes: int
 ) -> LatencyConfig:
-    """Return a setting with what was left out filled in.
+    """Return a setting in which what was left out is filled in.
 
     Args:
         device: a GPU where there is one, if left out.
@@ -94,7 +94,7 @@ def latency_config(
 
 
 def threads_asked_for() -> int | None:
-    """Return threads that OMP_NUM_THREADS asks for; None where it is not set, or is no number."""
+    """Return the threads that OMP_NUM_THREADS asks for; None if unset or not a number."""
     given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(given) if given.isdecimal() and int(given) else None
 

@@ -92,17 +92,17 @@ class Latency:
 
     @property
     def prefill(self) -> Ratio | None:
-        """The first over the second, where there are two."""
+        """Return the prefill time of the first over that of the second, where there are two."""
         return self._ratio("prefill")
 
     @property
     def decode(self) -> Ratio | None:
-        """The first over the second, where there are two."""
+        """Return the decoding time of the first over that of the second, where there are two."""
         return self._ratio("decode")
 
     @property
     def verdict(self) -> Verdict | None:
-        """On the claim of the source, under one accounting."""
+        """Return the verdict on the claim of the source, under one accounting."""
         return judge(self.pair, self.decode) if self.pair and self.decode else None
 
     def to_json(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def measure_latency(
     pair: MatchedPair | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> Latency:
-    """Measure time models in turns.
+    """Measure the time that models take, in turns.
 
     Args:
         pair: whose contestants they are.
@@ -200,7 +200,7 @@ class _TimedModel:
     """A contestant with its times."""
 
     def __init__(self, one: Candidate, setting: LatencyConfig) -> None:
-        """Load it, warm it up, and weigh it."""
+        """Load a model, warm it up, and measure its memory."""
         self.one, self.setting = one, setting
         self.model = load_candidate(one, setting)
         self.clock = stopwatch(setting.device, setting.threads)
@@ -214,7 +214,7 @@ class _TimedModel:
         self.growth = growth(self._pass, setting.device)
 
     def play(self) -> None:
-        """One repetition, after steps that nobody times."""
+        """Time one repetition, after steps that nobody times."""
         _move(self.model)
         generate(self.model, self.prompt, 2, self.clock)
         found = self._pass()
@@ -222,7 +222,7 @@ class _TimedModel:
         self.decode.append(1000 * found.decode / (self.setting.new - 1))
 
     def timed(self) -> Timing:
-        """Return what was found."""
+        """Return the measured times and sizes."""
         weights = weight_bytes(self.model)
         return Timing(
             name=self.one.name,
@@ -240,7 +240,7 @@ class _TimedModel:
 
 
 def _move(model: Any) -> None:
-    """Give the weights of a CPU another place in memory."""
+    """Move the weights of a CPU to another place in memory."""
     for weight in model.parameters():
         if weight.device.type == "cpu":
             weight.data = weight.data.clone()

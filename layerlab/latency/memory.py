@@ -19,7 +19,7 @@ STATES = ("keys", "values", "conv_states", "recurrent_states")
 
 
 def weight_bytes(model: Any) -> int:
-    """Weight bytes of all parameters; what is tied counts once.
+    """Return the bytes of all parameters; what is tied counts once.
 
     weights = sum over parameters of numbers * bytes of a number
     """
@@ -27,12 +27,12 @@ def weight_bytes(model: Any) -> int:
 
 
 def cache_bytes(cache: Any) -> int:
-    """Return bytes of all that a cache holds."""
+    """Return the bytes of all that a cache holds."""
     return sum(one.numel() * one.element_size() for one in _hold(cache))
 
 
 def cache_numbers(one: Candidate, batch: int, tokens: int) -> int:
-    """Return numbers that the cache of a variant comes to hold.
+    """Return how many numbers the cache of a variant comes to hold.
 
     batch * (2 * layers * kv_heads * head_width * tokens + features kept by convolutions)
     """
@@ -69,7 +69,7 @@ def check_room(contestants: Sequence[Candidate], setting: LatencyConfig) -> None
 
 
 def free_bytes(device: str) -> int:
-    """Return memory that is free where models are timed."""
+    """Return the bytes of memory that are free where models are timed."""
     place = torch.device(device)
     if place.type == "cuda":
         return torch.cuda.mem_get_info(place)[0]
@@ -77,10 +77,7 @@ def free_bytes(device: str) -> int:
 
 
 def growth(run: Callable[[], object], device: str) -> int | None:
-    """Return bytes by which a run raises the peak above what was held before.
-
-    None where unknown.
-    """
+    """Return the bytes by which a run raises the peak above what was held; None where unknown."""
     place = torch.device(device)
     gc.collect()
     if place.type == "cuda":
@@ -108,7 +105,7 @@ def _status(field: str) -> int:
 
 
 def _trim() -> None:
-    """Give back what the allocator keeps of freed memory; a peak would hide in it."""
+    """Give back freed memory that the allocator keeps, since a peak would hide in it."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError):

@@ -31,7 +31,7 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return median and quartiles.
+    """Return the median and the quartiles.
 
     Example:
         >>> found = spread([3.0, 1.0, 2.0, 5.0, 4.0])
@@ -65,7 +65,7 @@ class Ratio:
         return asdict(self)
 
     def summary(self) -> str:
-        """Return the told as a table has it."""
+        """Return the ratio and its interval as a table shows them."""
         if self.low is None or self.high is None:
             return f"{self.median:.3f} (no interval from {self.pairs} pairs)"
         return f"{self.median:.3f} [{self.low:.3f}, {self.high:.3f}]"
@@ -90,7 +90,7 @@ def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
 
 
 def _rank(count: int) -> int:
-    """Rank which of the ordered values begins the interval, from 1; 0 where none does."""
+    """Return which of the ordered values begins the interval, from 1; 0 where none does."""
     below, rank = 0.0, 0
     while rank < count // 2:
         below += math.comb(count, rank) / 2**count

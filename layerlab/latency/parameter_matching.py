@@ -66,7 +66,7 @@ class MatchedPair:
 
     @property
     def about(self) -> str:
-        """The accounting in words, with the size at which it is taken."""
+        """Return the accounting in words, with the size at which it is taken."""
         width = self.pangu.design.shape.width if self.pangu.design else 0
         place = f"a twin of the {self.shape.upper()} shape" if self.twin else self.shape.upper()
         return f"{ACCOUNTINGS[self.accounting]} ({place}, width {width})"
@@ -150,7 +150,7 @@ def judge(found: MatchedPair, ratio: Ratio) -> Verdict:
 
 
 def read_weights(cost: Account) -> int:
-    """Read weights that one token reads: all but the embedding, of which it reads a row.
+    """Return the weights that one token reads: all, but of the embedding only a row.
 
     Source: Own.
     """
@@ -158,7 +158,7 @@ def read_weights(cost: Account) -> int:
 
 
 def published_times(shape: str) -> dict[str, Any]:
-    """Return the source's times.
+    """Return the times that the source publishes.
 
     Source: pangu23, sections 5.3 and 5.4.
     Unit: ms per token, on an Ascend 910A; batch, context and number format are not printed.
@@ -205,7 +205,10 @@ def _make(name: str, shape: str, width: int, layers: int, vocab: int = SMALL) ->
 
 
 def _off(accounting: str, pangu: Design, llama: Design) -> float:
-    """In percent: of the parameters, or, where only the layers are others, of the vocabulary."""
+    """Return by how many percent what should be equal differs.
+
+    It is the number of parameters or, where only the layers differ, the vocabulary.
+    """
     if accounting == "fewer-layers":
         return 100 * (pangu.shape.vocab / llama.shape.vocab - 1)
     counts = [account(one.spec, one.shape).parameters for one in (pangu, llama)]

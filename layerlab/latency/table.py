@@ -13,7 +13,7 @@ from layerlab.latency.parameter_matching import published_times
 
 
 def timetable(found: Latency, width: int) -> RenderableType:
-    """Return a row for each contestant and for the source, then names, the ratios and the verdict.
+    """Return a table of the contestants and of the source, with the ratios and the verdict.
 
     Args:
         width: of the terminal in characters.
@@ -32,7 +32,7 @@ def timetable(found: Latency, width: int) -> RenderableType:
 
 
 def _named(name: str, found: Latency) -> str:
-    """Return a model of the source."""
+    """Return the name of a model of the source."""
     return f"{name} {found.pair.shape.upper()}" if found.pair else name
 
 

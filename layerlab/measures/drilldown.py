@@ -27,7 +27,7 @@ Wanted = tuple[str, str, int, int] | tuple[str, str, int, int, int]
 def details(
     subject: LoadedModel, sequences: Sequence[Tensor], wanted: Iterable[Wanted]
 ) -> dict[Wanted, dict[str, Any]]:
-    """Return the picture of every place that is wanted of this model.
+    """Return the picture of every wanted place of this model.
 
     Source: Own.
     """

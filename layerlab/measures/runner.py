@@ -85,7 +85,7 @@ class _Reader:
     def accepts(self, measure: Measure) -> bool:
         """Return whether the model has what the measure needs.
 
-        Keeps the reason where it has not.
+        The reason is kept where it has not.
         """
         stack = self.subject.stack
         reason = measure.applies(self.subject)

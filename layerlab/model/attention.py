@@ -18,7 +18,7 @@ def attend(
     implementation: str,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return what the attention function of this name gives; "eager" is the one below.
+    """Return what the attention function of this name gives; "eager" is `eager_attention`.
 
     Source: Own.
     """
@@ -37,7 +37,7 @@ def eager_attention(
     dropout: float = 0.0,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Return scores, softmax in float32 and their product with the values, written out.
+    """Return the output and the weights of attention, written out, softmax in float32.
 
     Source: vaswani17, equation 1.
     """

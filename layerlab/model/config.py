@@ -70,7 +70,7 @@ class LabConfig(PreTrainedConfig):
             (Path(save_directory) / name).write_bytes(content)
 
     def parsed(self) -> Spec:
-        """Return the spec as a value."""
+        """Return the spec as a `Spec`."""
         return Spec.from_json(self.spec or {})
 
     def shape(self) -> Shape:

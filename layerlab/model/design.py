@@ -113,7 +113,7 @@ def preset_of(name: Any) -> Preset:
 
 
 def seed_of(value: Any) -> int:
-    """Return a seed, checked.
+    """Check a seed and return it.
 
     Source: Own.
 

@@ -25,7 +25,7 @@ DEFAULTS: dict[tuple[type[nn.Module], str], Start] = {
 
 
 def stream(seed: int, name: str) -> torch.Generator:
-    """Return random numbers that belong to one parameter of one seed, the same in every process.
+    """Return the random numbers of one parameter and one seed, the same in every process.
 
     Source: Own.
     """
@@ -66,7 +66,7 @@ def draw(module: nn.Module, prefix: str, config: Any, *, depth_scaled: bool) -> 
 
 
 def _start(module: nn.Module, prefix: str, name: str) -> Start:
-    """How a parameter starts, as its module says, else as is usual for modules of its kind."""
+    """Return how a parameter starts: as its module says, or as is usual for modules of its kind."""
     said: Start | None = getattr(module, "starts", {}).get(name)
     usual = (DEFAULTS[kind, name] for kind in type(module).__mro__ if (kind, name) in DEFAULTS)
     start = said or next(usual, None)
@@ -80,7 +80,7 @@ def _start(module: nn.Module, prefix: str, name: str) -> Start:
 
 @contextmanager
 def _everywhere_alike() -> Iterator[None]:
-    """Draw starts in float32 on the CPU, whatever the default is; a part from outside may too.
+    """Draw in float32 on the CPU whatever the default is, until the context ends.
 
     In another precision a generator gives other numbers, and on another device it gives none.
     """

@@ -36,7 +36,7 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Return whether nothing speaks against the law."""
         return not self.found
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ def check(name: str, **options: Any) -> list[Verdict]:
 
 
 def causality(model: LabForCausalLM) -> str:
-    """Return logits before a changed token stay, and those from it on do not."""
+    """Check that logits before a changed token stay, and that those from it on do not."""
     _shake(model)
     x = _tokens(model)
     y, half = x.clone(), x.shape[1] // 2
@@ -79,7 +79,7 @@ def causality(model: LabForCausalLM) -> str:
 
 
 def cache(model: LabForCausalLM) -> str:
-    """Return pieces with a cache give the logits of the whole."""
+    """Check that pieces with a cache give the logits of the whole."""
     _shake(model)
     x, state = _tokens(model), DynamicCache(config=model.config)
     with torch.no_grad():
@@ -90,7 +90,7 @@ def cache(model: LabForCausalLM) -> str:
 
 
 def gradient(model: LabForCausalLM) -> str:
-    """Return every parameter has one."""
+    """Check that every parameter has a gradient."""
     _shake(model).train()
     x = _tokens(model)
     model(x, labels=x, use_cache=False).loss.backward()
@@ -103,14 +103,14 @@ def gradient(model: LabForCausalLM) -> str:
 
 
 def parameters(model: LabForCausalLM) -> str:
-    """Return the formula of the parameters is their number."""
+    """Check that the formula of the parameters gives their number."""
     said = account(model.config.parsed(), model.config.shape()).parameters
     there = model.num_parameters()
     return "" if said == there else f"cost says {said:,}, there are {there:,}"
 
 
 def operations(model: LabForCausalLM) -> str:
-    """Return the formula of the FLOPs is what PyTorch counts with eager attention."""
+    """Check that the formula of the FLOPs gives what PyTorch counts with eager attention."""
     model.set_attn_implementation("eager")
     x = _tokens(model)
     said = account(model.config.parsed(), model.config.shape()).forward * x.numel()
@@ -126,7 +126,7 @@ def operations(model: LabForCausalLM) -> str:
 
 
 def identity(model: LabForCausalLM) -> str:
-    """Return the identity at step 0 it is the same function as its baseline of the same shape."""
+    """Check that the model is its baseline of the same shape at step 0, as a function."""
     sizes, own = vars(model.config.shape()), variant(model.config.variant)
     other = build(own.baseline, seed=model.config.seed, **sizes).double()
     x = _tokens(model)

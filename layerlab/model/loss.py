@@ -21,9 +21,9 @@ def causal_loss(
     shift_labels: Tensor | None = None,
     **ignored: Any,
 ) -> Tensor:
-    """Return mean negative log-likelihood of each next token, in nats.
+    """Return the mean negative log-likelihood of each next token, in nats.
 
-    Called as transformers calls it.
+    The function is called as transformers calls a loss.
 
     Source: Own.
     Unit: nats per token.
@@ -53,9 +53,9 @@ def causal_loss(
 
 
 def _worthwhile(logits: Tensor) -> bool:
-    """Return a GPU's own kernel does as well, and so does a compiler.
+    """Return whether our own loss pays: not on a GPU or under a compiler, which do as well.
 
-    Float64 is asked for its digits.
+    Nor does it in float64, which is asked for its digits.
     """
     return (
         logits.requires_grad

@@ -88,7 +88,7 @@ class LabPreTrainedModel(PreTrainedModel):
     _names: dict[nn.Module, str] | None = None
 
     def initialize_weights(self) -> None:
-        """Draw what was not loaded."""
+        """Draw the weights that were not loaded."""
         models = [one for one in self.modules() if isinstance(one, LabPreTrainedModel)]
         for one in models:
             one._names = one._named()
@@ -106,12 +106,15 @@ class LabPreTrainedModel(PreTrainedModel):
         draw(module, self._name(module), self.config, depth_scaled=scaled)
 
     def _named(self) -> dict[nn.Module, str]:
-        """Return canonical names: those in the causal model, also where only its base is built."""
+        """Return the canonical names: those in the causal model, even of its base alone."""
         prefix = "" if hasattr(self, "lm_head") else f"{self.base_model_prefix}."
         return {held: f"{prefix}{name}" for name, held in self.named_modules()}
 
     def _name(self, module: nn.Module) -> str:
-        """Return the name of a layer; one that resizing has yet to put in has the present one's."""
+        """Return the canonical name of a module.
+
+        A layer that `resize_token_embeddings` has yet to put in has the name of the one there.
+        """
         names = self._names or self._named()
         if module in names:
             return names[module]
@@ -216,7 +219,7 @@ class LabModel(LabPreTrainedModel):
         )
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """Return what layers share is tied whether or not the head is."""
+        """Return the tied weights: what layers share is tied, with a tied head or not."""
         if all_submodels:
             tied: dict[str, str] = super().get_expanded_tied_weights_keys(all_submodels=True)
             return tied
@@ -233,7 +236,7 @@ class LabModel(LabPreTrainedModel):
         return opened
 
     def _positions(self, embeddings: Tensor, mask: Any, cache: Cache | None) -> Tensor:
-        """Return counted from the first token of each sequence that is not padding."""
+        """Return the positions, from the first token of each sequence that is not padding."""
         tokens = embeddings.shape[1]
         if _is_padded(mask):
             return (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -tokens:]
@@ -242,7 +245,7 @@ class LabModel(LabPreTrainedModel):
 
 
 def _is_padded(mask: Any) -> bool:
-    """Return whether it is a mask that says which tokens are padding."""
+    """Return whether a mask is one that says which tokens are padding."""
     return isinstance(mask, Tensor) and mask.dim() == 2
 
 

@@ -57,7 +57,7 @@ def options_of(spec: Spec, slot: Any) -> Mapping[str, Option]:
 
 
 def parse_options(entries: Iterable[str]) -> dict[str, Any]:
-    """Options as a command line has them: name=value, where value is as in Python or a bare text.
+    """Parse options of a command line: name=value, with a value as in Python or a bare text.
 
     Raises:
         UserError: an entry without a name or without a value.
@@ -81,10 +81,7 @@ def parse_options(entries: Iterable[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """Return what Python would read, a fraction, truth in lower case, a list with commas.
-
-    Else a text.
-    """
+    """Return a text read as Python, a fraction, a lower-case truth or a list, else as it is."""
     try:
         return literal_of(text)
     except ValueError:
@@ -101,7 +98,7 @@ def _value(text: str) -> Any:
 
 
 def _spelt(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Every option under a name of its own: dicts of a slot, the block or the stack are opened."""
+    """Return every option under its own name: dicts of a slot, block or stack are opened."""
     found: dict[str, Any] = {}
     for name, value in options.items():
         if isinstance(value, Mapping) and name in SLOTS and "name" in value:
@@ -119,9 +116,7 @@ def _spelt(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _homes(spec: Spec, name: str, value: Any) -> list[tuple[str, str]]:
-    """Return the slots whose part has an option, with its name there.
-
-    None where it is no part's option.
+    """Return the slots whose part has an option, with its name there; empty if no part has it.
 
     Raises:
         UserError: several slots have it, or one and the stack, and the value does not say which.
@@ -149,7 +144,7 @@ def _homes(spec: Spec, name: str, value: Any) -> list[tuple[str, str]]:
 
 
 def _field(spec: Spec, name: str, value: Any) -> Spec:
-    """Return the spec with another field of its block or stack."""
+    """Return the spec with another value in a field of its block or stack."""
     place, _, inner = name.partition(".")
     for home, kind in _PLACES.items():
         wanted = inner if place == home else name
@@ -198,7 +193,7 @@ def _fill(spec: Spec, slot: Any, options: Mapping[str, Any]) -> Spec:
 
 
 def _with(spec: Spec, slot: Any, choice: Choice) -> Spec:
-    """Return another part in a slot.
+    """Return a spec with another part in a slot.
 
     Norms of the stack that were like those of the block stay so.
     """
@@ -211,7 +206,7 @@ def _with(spec: Spec, slot: Any, choice: Choice) -> Spec:
 
 
 def _choice(slot: Any, place: str, value: Any) -> Choice:
-    """Return a part as a user names it, looked up, with its options checked."""
+    """Return a part that a user named, looked up, with its options checked."""
     if not isinstance(value, str | Choice):
         raise UserError(
             f"{place} is {short_repr(value)}; expected the name of a {slot} part, or a dict of its "

@@ -66,7 +66,7 @@ class BpeFile:
 
     @cached_property
     def fixed(self) -> frozenset[str]:
-        """Tokens that no merge may make: added ones, the unknown one, bytes to fall back to."""
+        """Return the tokens that no merge may make: added, unknown and byte-fallback tokens."""
         unknown = self.content["model"].get("unk_token")
         spare = set() if self.bytewise else {token for token in self.vocab if is_byte(token)}
         return frozenset(self.added | spare | ({unknown} if unknown else set()))
@@ -88,7 +88,7 @@ class BpeFile:
         return Tokenizer.from_str(json.dumps(content))
 
     def bare(self, *, lookup: bool = True) -> Tokenizer:
-        """Return only the BPE, for words that are cut already.
+        """Return the BPE alone, for words that are cut already.
 
         Args:
             lookup: whether a word that is a token needs no merges, where the tokenizer says so.
@@ -101,7 +101,7 @@ class BpeFile:
 
 
 def read_bpe(words: PreTrainedTokenizerFast) -> BpeFile:
-    """Read a tokenizer.
+    """Read the BPE of a tokenizer.
 
     Raises:
         UserError: it is no BPE, or one that loses text or draws lots.
@@ -110,7 +110,7 @@ def read_bpe(words: PreTrainedTokenizerFast) -> BpeFile:
 
 
 def read_backend(engine: Tokenizer) -> BpeFile:
-    """Read the same for what does the work of a tokenizer.
+    """Read the BPE of a tokenizer's engine.
 
     Raises:
         UserError: it is no BPE, or one that loses text or draws lots.
@@ -148,12 +148,12 @@ def rebuild(words: PreTrainedTokenizerFast, engine: Tokenizer) -> PreTrainedToke
 
 
 def is_byte(token: str) -> bool:
-    """Return whether a token stands for a byte to fall back to, as <0x41> does."""
+    """Return whether a token stands for a byte to fall back on, as <0x41> does."""
     return len(token) == 6 and token.startswith("<0x") and token.endswith(">")
 
 
 def _pair(merge: str | list[str]) -> Merge:
-    """Return older files hold a merge as one string."""
+    """Return the two parts of a merge, which older files hold as one string."""
     left, right = merge.split(" ") if isinstance(merge, str) else merge
     return left, right
 

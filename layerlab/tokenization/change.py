@@ -94,9 +94,10 @@ class Changed:
 
 
 def change(asked: VocabularyRequest, out: Path, say: Say) -> Changed:
-    """Extend or prune a tokenizer, prove it, and write both to a folder.
+    """Extend or prune a tokenizer, prove the result, and write both to a folder.
 
-    A text of the proof is a document; of a file of plain text, which has no other boundary, a line.
+    Each document is a text of the proof; of a file of plain text, which has no other boundary,
+    each line is one.
 
     Raises:
         UserError: the tokenizer, a text or the size is none that can be used.
@@ -136,7 +137,7 @@ def change(asked: VocabularyRequest, out: Path, say: Say) -> Changed:
 def remake(
     base: PreTrainedTokenizerFast, size: str, texts: Texts, say: Say = lambda text: None
 ) -> Changed:
-    """Extend or prune a tokenizer, and prove it.
+    """Extend or prune a tokenizer, and prove the result.
 
     Args:
         size: "+1600" adds entries, "8000" leaves so many.
@@ -163,7 +164,7 @@ def remake(
 
 
 def parse_size(size: str) -> tuple[bool, int]:
-    """Parse whether entries are added, and how many, or how many are left.
+    """Parse a size: whether entries are added, and how many are added or left.
 
     Raises:
         UserError: it is neither.
@@ -186,7 +187,7 @@ def _texts(spool: DocumentStore) -> Iterator[str]:
 
 
 def _whole(name: str) -> bool:
-    """Return whether it is one file of plain text, in which no document begins but the first."""
+    """Return whether a name is that of one plain-text file, where only one document begins."""
     return name.lower().endswith(PLAIN) and Path(name).expanduser().is_file()
 
 

@@ -28,7 +28,7 @@ class Compression:
 
     @property
     def per_character(self) -> float:
-        """Tokens per character; lower is shorter, above 1 a character takes several tokens.
+        """Return the tokens per character; above 1 a character takes several tokens.
 
         Source: Own; what the tables of pangu23 and others call a compression rate agrees with it.
         Unit: tokens per character.
@@ -37,7 +37,7 @@ class Compression:
 
     @property
     def per_byte(self) -> float:
-        """Tokens per byte of UTF-8: 1 where every byte is a token of its own.
+        """Return the tokens per byte of UTF-8: 1 where every byte is a token of its own.
 
         Source: Own.
         Unit: tokens per byte.
@@ -78,7 +78,7 @@ def compression(words: PreTrainedTokenizerFast, texts: Iterable[str]) -> Compres
 
 
 def batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield texts in groups of which none is empty; texts without a character are left out."""
+    """Yield texts in groups, none of which is empty; texts without a character are left out."""
     rest = filter(None, texts)
     while batch := list(islice(rest, BATCH)):
         yield batch

@@ -45,7 +45,7 @@ class Continuation:
 
     @cached_property
     def _letters(self) -> dict[int, str]:
-        """A character for each id: none that is a space, and no half of a surrogate pair."""
+        """Return a character for each id: no space, and no half of a surrogate pair."""
         points = map(chr, range(ord(GAP) + 1, sys.maxunicode + 1))
         free = (one for one in points if not one.isspace() and not "\ud800" <= one <= "\udfff")
         fixed = self.found.fixed
@@ -73,7 +73,7 @@ class Continuation:
         return found
 
     def _fed(self) -> Iterator[str]:
-        """Yield every word as often as it occurs: the trainer counts for itself."""
+        """Yield every word as often as it occurs, since the trainer counts for itself."""
         parts: list[str] = []
         size = 0
         for word, count in self.words.items():

@@ -17,7 +17,7 @@ UNIGRAM, NORMAL, CONTROL, DEFINED = 1, 1, 3, 4
 
 
 def load_or_convert(given: str) -> PreTrainedTokenizerFast:
-    """Load a tokenizer: from a folder, tokenizer.json, a .model file, a built-in model, the Hub.
+    """Load a tokenizer of a folder, a file (tokenizer.json or .model), a model, or the Hub.
 
     A folder may also hold the vocab.json and merges.txt of GPT-2's kind. Where settings stand
     beside them, they are of some other kind, which the library knows.
@@ -37,7 +37,7 @@ def load_or_convert(given: str) -> PreTrainedTokenizerFast:
 
 
 def _bytewise(folder: Path) -> PreTrainedTokenizerFast | None:
-    """Return a BPE over bytes as GPT-2 cuts words; nothing where the vocabulary lacks bytes."""
+    """Return a BPE over bytes that cuts words as GPT-2 does; None if the vocabulary lacks bytes."""
     try:
         model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
     except Exception as error:  # the library raises nothing more definite
@@ -131,7 +131,7 @@ def _fast(proto: Any) -> PreTrainedTokenizerFast:
 
 
 def _merges(proto: Any) -> list[tuple[str, str]]:
-    """Every way to make a piece of two others, the best score first, then as the library does."""
+    """Return every way to merge two pieces into one, best scores first, then in piece order."""
     kinds = {one.piece: one.type for one in proto.pieces}
     numbers = {one.piece: number for number, one in enumerate(proto.pieces)}
     usable = {piece for piece, kind in kinds.items() if kind == NORMAL}
@@ -146,7 +146,7 @@ def _merges(proto: Any) -> list[tuple[str, str]]:
 
 
 def _with_spaces(engine: Any, spec: Any) -> None:
-    """Add what a model does with spaces before it cuts; the library's conversion drops it."""
+    """Treat spaces as the model does before it cuts, which the library's conversion leaves out."""
     steps = [engine.normalizer]
     if spec.remove_extra_whitespaces:
         around, several = Regex(rf"\A{SPACE}+|{SPACE}+\z"), Regex(f"{SPACE}{{2,}}")

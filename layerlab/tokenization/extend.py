@@ -71,7 +71,7 @@ def extend(
 
 
 def unreachable(engine: Tokenizer, tokens: Sequence[str]) -> list[str]:
-    """Return those tokens of the vocabulary that no text has, since no merges make them.
+    """Return those tokens of the vocabulary that no text gives, since no merges make them.
 
     What merges make within a word they also make alone, because no merge crossed its ends. Where a
     tokenizer looks up whole words first, merges alone have to make the token.
@@ -84,7 +84,7 @@ def unreachable(engine: Tokenizer, tokens: Sequence[str]) -> list[str]:
 
 
 def _with_letters(found: BpeFile, counts: Mapping[str, int], size: int, least: int) -> BpeFile:
-    """Add to the base the characters of a text that it writes in bytes, which never merge.
+    """Add to the base the characters that texts have to spell in bytes, which never merge.
 
     The most frequent come in, as long as the others are more than a character in 2000, the share
     that a trainer of SentencePiece leaves out.

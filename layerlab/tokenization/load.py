@@ -20,7 +20,7 @@ SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>",
 
 
 def train_tokenizer(texts: Iterable[str], vocab: int) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE of at most `vocab` entries, trained on texts in their order."""
+    """Train a byte-level BPE of at most `vocab` entries on texts in their order."""
     return train_bpe(texts, vocab=vocab)
 
 
@@ -55,12 +55,12 @@ def separator(words: PreTrainedTokenizerFast, name: str) -> int:
 
 
 def entries(words: PreTrainedTokenizerFast) -> int:
-    """Return what a model's vocabulary has to hold: one more than the largest token."""
+    """Return the size that a model's vocabulary needs: one more than the largest token."""
     return max(words.get_vocab().values()) + 1
 
 
 def engine(words: PreTrainedTokenizerFast) -> Tokenizer:
-    """Return what encodes: whole texts, without anything cut off, filled up or put around them."""
+    """Return an engine that encodes whole texts: no truncation, padding or added special tokens."""
     found = Tokenizer.from_str(words.backend_tokenizer.to_str())
     found.no_truncation()
     found.no_padding()
@@ -110,5 +110,5 @@ def _of_name(given: str, path: Path) -> PreTrainedTokenizerFast:
 
 
 def _line(error: Exception) -> str:
-    """Return the first line of what a library says."""
+    """Return the first line of a library's error message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")

@@ -37,7 +37,7 @@ class Pruned:
 
 
 def prune(words: PreTrainedTokenizerFast, texts: Iterable[str], size: int) -> Pruned:
-    """Cut a tokenizer down to the entries that texts use most; what it encodes still comes back.
+    """Cut a tokenizer down to the entries that texts use most; decoding still gives the text back.
 
     Args:
         texts: of all that the model is for, read once and not kept.
@@ -79,7 +79,7 @@ def prune(words: PreTrainedTokenizerFast, texts: Iterable[str], size: int) -> Pr
 
 
 def _fix(found: BpeFile) -> set[str]:
-    """Return special tokens, the unknown one, and what every character can be written in."""
+    """Return the special tokens, the unknown one, and all that is needed to write any character."""
     if found.bytewise:
         alphabet = set(pre_tokenizers.ByteLevel.alphabet())
         spare = {token for token in found.vocab if token in alphabet}
@@ -92,7 +92,7 @@ def _fix(found: BpeFile) -> set[str]:
 
 
 def _is_mark(token: str) -> bool:
-    """Return what the source takes for a special token."""
+    """Return whether the source takes a token for a special one."""
     return len(token) > 2 and (token[0], token[-1]) in {("<", ">"), ("[", "]")}
 
 
@@ -105,7 +105,7 @@ def _count(words: PreTrainedTokenizerFast, texts: Iterable[str]) -> Counter[int]
 
 
 def _keep(found: BpeFile, fixed: set[str], counts: Mapping[int, int], size: int) -> set[str]:
-    """Keep the most frequent tokens, each with all that it is merged from, while there is room."""
+    """Return the most frequent tokens, each with all that it is merged from, up to the size."""
     ranks = {pair: rank for rank, pair in enumerate(found.merges)}
     kept, number = set(fixed), found.vocab
     for token in sorted(number, key=lambda one: (-counts.get(number[one], 0), number[one])):

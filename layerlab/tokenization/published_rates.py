@@ -81,13 +81,13 @@ def tokenizers_here() -> tuple[dict[str, PreTrainedTokenizerFast], dict[str, str
 
 
 def measure_rates(words: Mapping[str, PreTrainedTokenizerFast], texts: Sequence[str]) -> list[Row]:
-    """Measure rows of the same form for tokenizers that are here."""
+    """Measure the tokenizers that are here, in rows of the same form as the published ones."""
     return [
         Row(name, len(one), compression(one, texts).per_character) for name, one in words.items()
     ]
 
 
 def add_published(rows: Sequence[Row], left: Mapping[str, str]) -> dict[str, Any]:
-    """Return both tables, and what was left out and why."""
+    """Return the published rows and the measured ones, and what was left out and why."""
     every = [{**vars(row)} for row in (*TABLE, *rows)]
     return {"about": ABOUT, "rows": every, "left_out": dict(left)}

@@ -16,7 +16,7 @@ WIDTH = 24
 
 
 def render_check(proof: VocabularyCheck, width: int) -> RenderableType:
-    """Render all of it, the verdict first, for a terminal of so many characters."""
+    """Render the whole check, the verdict first, for a terminal of so many characters."""
     parts: list[RenderableType] = [_lines(proof), Text(), _tallies(proof.tallies, width)]
     if proof.published:
         parts += [Text(), _published(proof.published)]
@@ -93,6 +93,6 @@ def _published(content: Mapping[str, Any]) -> Group:
 
 
 def _short(name: str) -> str:
-    """Return the end of a long name."""
+    """Return a name, or the end of a long one."""
     text = printable(name)
     return text if len(text) <= WIDTH else f"...{text[3 - WIDTH :]}"

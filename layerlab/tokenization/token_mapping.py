@@ -18,9 +18,7 @@ def token_strings(words: PreTrainedTokenizerFast) -> dict[int, str]:
 def spell_tokens(
     base: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, ids: Iterable[int]
 ) -> list[list[int]]:
-    """Spell the base tokens that new tokens are made of.
-
-    An empty list where they cannot be written.
+    """Return the base tokens that each new token is made of; none where it cannot be written.
 
     A token of the vocabulary goes, as the string that it is, through the merges of the base alone.
     Decoding it first would lose tokens that are no whole characters, and the rules that part a text
@@ -49,7 +47,7 @@ class Speller:
         self.unknown = self.vocab.get(getattr(model, "unk_token", None) or "", -1)
 
     def piece(self, token: str) -> list[int]:
-        """Return a string of the vocabulary, of byte symbols or of characters."""
+        """Return the base tokens of a string of the vocabulary, of byte symbols or characters."""
         found: list[int] = []
         # There a byte that is part of no known character has a name of six letters.
         for part in filter(None, BYTE.split(token) if self.bytes else [token]):
@@ -60,6 +58,6 @@ class Speller:
         return [number for number in found if number != self.unknown]
 
     def text(self, content: str) -> list[int]:
-        """Return a text."""
+        """Return the base tokens of a plain text."""
         found = self.engine.encode(content, add_special_tokens=False).ids
         return [number for number in found if number != self.unknown]

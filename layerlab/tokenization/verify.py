@@ -41,7 +41,7 @@ class Compared:
 
     @property
     def ratio(self) -> float:
-        """Tokens now over tokens before: 1 is as long as before, lower is shorter.
+        """Return the tokens now over the tokens before: 1 is as long as before, lower is shorter.
 
         Source: Own.
         Unit: none.
@@ -102,7 +102,10 @@ class VocabularyCheck:
 
     @property
     def holds(self) -> bool:
-        """No token out of reach, no text lost; if none was removed, none longer or cut anew."""
+        """Return whether no token is out of reach and no text lost.
+
+        If no token was removed, no text may be longer or cut anew either.
+        """
         kept = not self.unreachable and not any(one.broken for one in self.tallies)
         grown = all(not one.longer and one.coarser == one.new.texts for one in self.tallies)
         return kept and (grown or self.removed > 0)
@@ -129,7 +132,7 @@ def verify(
     terms: Sequence[str] = (),
     coverage: float | None = None,
 ) -> VocabularyCheck:
-    """Compare a tokenizer with the one that it was made of.
+    """Compare a tokenizer with the one that it was made from.
 
     Args:
         texts: sets of texts by their names, each read once.
@@ -204,7 +207,7 @@ class _Pair:
         return [came_back, broken, before != now, len(now) > len(before), coarser]
 
     def lost(self) -> list[str]:
-        """Return tokens out of reach, but for those that were out of the base's reach already."""
+        """Return the tokens that are out of reach now and were not out of the base's reach."""
         old = set(self._out_of_reach(self.engines[0], self.base))
         return [one for one in self._out_of_reach(self.engines[1], self.new) if one not in old]
 
@@ -212,7 +215,7 @@ class _Pair:
         return unreachable(machine, [token for token in found.vocab if token not in found.fixed])
 
     def terms(self, terms: Sequence[str]) -> Terms:
-        """Return tokens of every term, before and now."""
+        """Return the numbers of tokens of all terms, before and now."""
         base, new = ([len(ids) for ids in _ids(one, list(terms))] for one in self.engines)
         return Terms(len(terms), sum(base), sum(new), base.count(1), new.count(1))
 
@@ -223,7 +226,7 @@ def _ids(machine: Tokenizer, texts: list[str]) -> list[list[int]]:
 
 
 def _lengths(found: BpeFile) -> np.ndarray:
-    """Bytes that each id stands for, so that boundaries can be compared within a character too."""
+    """Return the bytes of each id, so that boundaries can be compared within a character too."""
     lengths = np.zeros(max(found.vocab.values()) + 1, np.int64)
     for token, number in found.vocab.items():
         if found.bytewise and token not in found.added:

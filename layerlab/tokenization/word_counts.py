@@ -12,7 +12,7 @@ _DIGITS = re.compile(r"\d\d")
 
 
 def word_counts(found: BpeFile, texts: Iterable[str]) -> dict[str, int]:
-    """Count the distinct words of texts, cut and spelled as the BPE meets them, in order.
+    """Count the distinct words of texts, cut and spelled as the BPE meets them, in sorted order.
 
     Texts are read once and not kept. A tokenizer that hands whole texts to its BPE, as those of
     SentencePiece do, gets them cut here as a SentencePiece trainer would: at spaces, where the
@@ -45,7 +45,7 @@ def _pattern(found: BpeFile) -> str:
 
 
 def _between(texts: Iterable[str], added: Iterable[str]) -> Iterator[str]:
-    """Yield what stands between added tokens: they never come before the BPE."""
+    """Yield the text between added tokens, which never come before the BPE."""
     marks = sorted(added, key=lambda token: (-len(token), token))
     if not marks:
         yield from texts

@@ -31,7 +31,7 @@ class Sibling:
 
 
 def file_stem(module: str) -> str:
-    """Return what the file of a module is called among its siblings.
+    """Return the name that the file of a module has among its siblings.
 
     Source: Own.
     """
@@ -71,7 +71,7 @@ def sibling(source: str, module: str, *, home: str) -> Sibling:
 
 
 def _target(node: ast.AST, module: str) -> str | None:
-    """Return the module that a statement imports from, if that has to lie beside it."""
+    """Return the module that a statement imports from, if that module has to lie beside it."""
     roots = {"layerlab", module.partition(".")[0]}
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names if alias.name.partition(".")[0] in roots]
@@ -86,6 +86,6 @@ def _target(node: ast.AST, module: str) -> str | None:
 
 
 def _whole(node: ast.AST, target: str) -> bool:
-    """Return whether a statement imports modules, or from a package."""
+    """Return whether a statement imports whole modules, or imports from a package."""
     found = importlib.util.find_spec(target) if target else None
     return found is None or found.submodule_search_locations is not None

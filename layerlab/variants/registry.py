@@ -50,7 +50,7 @@ _SEEN: dict[str, Found] = {}  # by SHA-256: a model outlives the file as it was 
 
 
 def add(module: ModuleType, origin: Origin) -> Found:
-    """Take in a module from outside the package; the same file read again replaces itself.
+    """Take in a module from outside the package; a file that is read again replaces itself.
 
     Source: Own.
 
@@ -113,7 +113,7 @@ def require(files: Mapping[str, str], folder: str) -> None:
 
 
 def read_before(digest: str) -> bool:
-    """Read whether this process has read a file of this SHA-256, loaded still or not.
+    """Return whether this process has read a file of this SHA-256, loaded still or not.
 
     Source: Own.
     """
@@ -227,7 +227,7 @@ def _packaged() -> tuple[Found, ...]:
 
 @cache
 def _plugged() -> tuple[Found, ...]:
-    """Return what installed plug-ins declare; one that cannot be used is named and left out."""
+    """Return what installed plug-ins declare; an unusable one is left out with a warning."""
     found: list[Found] = []
     for entry in entry_points(group=PLUGINS):
         try:
@@ -253,7 +253,7 @@ def _plugin(entry: EntryPoint) -> Found:
 
 
 def _outside(module: ModuleType, home: str, origin: Origin) -> Found:
-    """Return what a file from outside declares, if it may."""
+    """Return what a file from outside declares, after checking it."""
     for name, kind in (("PARTS", type), ("VARIANTS", Variant)):
         declared = getattr(module, name, ())
         right = isinstance(declared, tuple) and all(isinstance(one, kind) for one in declared)
@@ -295,7 +295,7 @@ def _names(found: Found) -> list[tuple[Slot, str]]:
 
 
 def _named(spec: Spec) -> Iterator[tuple[Slot, str]]:
-    """Yield slot and name of every part that a spec names."""
+    """Yield the slot and name of every part that a spec names."""
     for record in (spec.block, spec.stack):
         for place in fields(record):
             choice = getattr(record, place.name)

@@ -37,18 +37,18 @@ class Origin:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of its bytes."""
+        """Return the SHA-256 of the file's bytes."""
         return hashlib.sha256(self.source).hexdigest()
 
     @property
     def text(self) -> str:
-        """What Python reads there, as a file in UTF-8 would say it."""
+        """Return what Python reads in the file, as a file in UTF-8 would say it."""
         found = COOKIE.sub(r"\1utf-8", importlib.util.decode_source(self.source))
         return update_imports(found)
 
 
 def check_unchanged(file: Path, source: bytes, saved: Mapping[str, str], model: str) -> None:
-    """Raise, before it runs, where a file is not the one that a model was saved with.
+    """Refuse a file, before it runs, that is not the one that a model was saved with.
 
     Args:
         saved: SHA-256 by name, as the configuration of the model has it.

@@ -37,12 +37,12 @@ class Result:
 
     @property
     def loss(self) -> float:
-        """Validation loss, nats per token."""
+        """Return the validation loss in nats per token."""
         return self.nats / self.tokens
 
     @property
     def bits_per_byte(self) -> float:
-        """Validation loss, bits per byte of UTF-8; comparable between vocabularies."""
+        """Return the validation loss in bits per byte, comparable between vocabularies."""
         return self.nats / math.log(2) / self.bytes
 
 
@@ -53,7 +53,7 @@ def table(rows: Sequence[Sequence[object]]) -> str:
 
 
 def comparison(results: Sequence[Result]) -> str:
-    """Set the arms side by side."""
+    """Write a table of the arms side by side."""
     rows: list[Sequence[object]] = [("", *(result.name for result in results))]
     rows.append(("parameters", *(f"{result.parameters:,}" for result in results)))
     rows.append(("validation, nats per token", *(f"{result.loss:.4f}" for result in results)))
@@ -67,7 +67,7 @@ def comparison(results: Sequence[Result]) -> str:
 
 
 def course(results: Sequence[Result]) -> str:
-    """Set the validation losses during training side by side."""
+    """Write a table of the validation losses during training, the arms side by side."""
     rows: list[Sequence[object]] = [("step", *(result.name for result in results))]
     for points in zip(*(result.history for result in results), strict=True):
         rows.append((points[0][0], *(f"{loss:.4f}" for _, loss in points)))

@@ -45,7 +45,7 @@ def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> Tensor:
 
 
 def batch_of(tokens: Tensor, step: int, recipe: Recipe) -> Tensor:
-    """Draw the batch of one step; it depends on nothing but the seed and the step."""
+    """Draw the batch of one step, which depends on nothing but the seed and the step."""
     generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
     last = len(tokens) - recipe.context
     starts = torch.randint(last, (recipe.batch,), generator=generator)
@@ -56,7 +56,7 @@ def batch_of(tokens: Tensor, step: int, recipe: Recipe) -> Tensor:
 
 
 def rate_at(step: int, recipe: Recipe) -> float:
-    """Give the learning rate: linear warm-up, half a cosine, and a linear cool-down at the end."""
+    """Return the learning rate: linear warm-up, half a cosine, linear cool-down at the end."""
     if step < recipe.warmup:
         return recipe.rate * (step + 1) / recipe.warmup
     done = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
@@ -149,7 +149,7 @@ def train(
 
 
 def save(arms: Sequence[Arm], progress: Path, run: str) -> None:
-    """Write a checkpoint; whoever is interrupted meanwhile keeps the one before."""
+    """Write a checkpoint; an interruption meanwhile leaves the one before."""
     fresh = progress.with_suffix(".new")
     torch.save({"run": run, "arms": [arm.state() for arm in arms]}, fresh)
     fresh.replace(progress)
@@ -198,7 +198,7 @@ def measure(arm: Arm, model: Any, held_out: Tensor, text: str, recipe: Recipe) -
 
 
 def describe(data: bytes, recipe: Recipe, machine: str) -> dict[str, object]:
-    """Name the text, the versions and the machine for the card."""
+    """Return the text, the versions and the machine for the card, by name."""
     return {
         "text, sha256": hashlib.sha256(data).hexdigest(),
         "trained tokens per model": f"{recipe.steps * recipe.batch * recipe.context:,}",

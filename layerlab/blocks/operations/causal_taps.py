@@ -17,7 +17,7 @@ from layerlab.shapes import Stream
 
 
 def tapped(x: Stream, weight: Tensor, ages: Tensor | None, *, added: bool) -> Stream:
-    """y_t = sum over j of w_j x_(t-j), with zeros before the first token, and x_t where added.
+    """Return y_t = sum over j of w_j x_(t-j), zeros before the first token, plus x_t if added.
 
     Source: Own.
 
@@ -33,7 +33,7 @@ def tapped(x: Stream, weight: Tensor, ages: Tensor | None, *, added: bool) -> St
 
 
 def weighed(past: Tensor, weight: Tensor, ages: Tensor | None, *, added: bool) -> Tensor:
-    """Return the same, of tokens that have as many others before them as weights look back.
+    """Return the same as `tapped`, of tokens that have all their earlier tokens before them.
 
     Source: Own.
     """
@@ -104,7 +104,7 @@ def _down(
     *,
     added: bool,
 ) -> None:
-    """Return the gradient of some tokens: each is seen by itself and by those that follow."""
+    """Write the gradient of some tokens, each seen by the token itself and by those that follow."""
     end, tokens = start + slope.shape[1], gradient.shape[1]
     own = gradient[:, start:end]
     target = slope if slope.dtype == gradient.dtype else torch.empty_like(own)
@@ -122,7 +122,7 @@ def _down(
 def _along(
     totals: Tensor, x: Tensor, gradient: Tensor, there: Sequence[Tensor], start: int
 ) -> None:
-    """Add what some tokens give to the gradients of the weights."""
+    """Add what some tokens contribute to the gradients of the weights."""
     end = start + gradient.shape[1]
     for back, total in enumerate(totals[:end]):
         low = max(start, back)
@@ -133,7 +133,7 @@ def _along(
 
 
 def _present(x: Tensor, tap: Tensor, target: Tensor, *, added: bool) -> None:
-    """Add what tokens give of themselves."""
+    """Write what tokens contribute to their own outputs."""
     if added:
         torch.addcmul(x, x, tap, out=target)
     else:
@@ -141,7 +141,7 @@ def _present(x: Tensor, tap: Tensor, target: Tensor, *, added: bool) -> None:
 
 
 def _reach(x: Tensor, weight: Tensor) -> Tensor:
-    """Return the tokens with as many zeros before them as weights look back."""
+    """Return the tokens, preceded by as many zeros as the weights look back."""
     return functional.pad(x, (0, 0, weight.shape[1] - 1, 0))
 
 
@@ -156,15 +156,12 @@ def _spans(x: Tensor) -> Iterator[tuple[slice, int, int]]:
 
 
 def _taps(weight: Tensor) -> list[Tensor]:
-    """Return the taps for every token back a row of weights that lies in one piece."""
+    """Return, for every token back, a row of weights that lies in one piece."""
     return list(weight.t().contiguous().unbind(0))
 
 
 def _there(x: Tensor, ages: Tensor | None, kernel: int) -> list[Tensor]:
-    """Return the there for every token back, whether it is of the same document.
-
-    Empty where all are.
-    """
+    """Return, for every distance back, which tokens lie in the same document; empty if all do."""
     if ages is None:
         return []
     ages = ages.expand(x.shape[:2]).unsqueeze(-1)

@@ -14,7 +14,7 @@ PIECE = 2**18  # numbers; in smaller pieces the calls cost more than the memory
 
 
 def worthwhile(x: Tensor) -> bool:
-    """Return whether rows at a time pay: where gradients of a large tensor are to come.
+    """Return whether working on a few rows at a time pays: for gradients of a large tensor.
 
     Source: Own.
     """
@@ -22,7 +22,7 @@ def worthwhile(x: Tensor) -> bool:
 
 
 def large(x: Tensor) -> bool:
-    """Return whether memory is what takes time, and operations run as they are written.
+    """Return whether memory is the bottleneck, and operations run as they are written.
 
     Source: Own.
     """

@@ -48,7 +48,7 @@ class CausalConvolution(nn.Module):
         return full[:, full.shape[1] - wanted :]
 
     def _kept(self, x: Tensor, flow: Flow) -> Tensor:
-        """Return what the cache kept of earlier tokens, then x; it now keeps the last of these."""
+        """Return what the cache kept of earlier tokens, then x, and update the cache."""
         cache: Any = flow.cache
         layers = getattr(cache, "layers", ())
         if flow.layer >= len(layers) or not hasattr(layers[flow.layer], "update_conv_state"):
@@ -63,9 +63,9 @@ class CausalConvolution(nn.Module):
 
 
 def convolution_cost(channels: int, kernel: int) -> Cost:
-    """Return a causal convolution.
+    """Return the cost of a causal convolution.
 
-    Its products are no matrix products, and count as pointwise work.
+    Its products are not matrix products, and count as pointwise work.
 
     A cache keeps the kernel - 1 tokens that stand before the next.
 

@@ -10,7 +10,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 
 def is_unwatched() -> bool:
-    """Return whether operations run one by one, and none but autograd's backward pass looks on.
+    """Return whether operations run one by one, and only autograd's backward pass looks on.
 
     A compiler fuses the plain formula by itself; transforms of functions and forward derivatives
     take it apart; modes that count, round or listen know the operations that it is made of.
@@ -27,7 +27,9 @@ def is_unwatched() -> bool:
 
 
 def redone(*gradients: Tensor | None) -> bool:
-    """Whether a backward pass takes the plain formula: it is differentiated in turn, or vectorised.
+    """Return whether a backward pass is differentiated in turn, or vectorised.
+
+    It then takes the plain formula.
 
     Source: Own.
 
@@ -43,7 +45,7 @@ def redone(*gradients: Tensor | None) -> bool:
 
 
 def bare(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether calling a module is applying its weights: adapters and what is heard are called.
+    """Return whether calling a module only applies its weights: adapters and hooks need a call.
 
     Source: Own.
     """
@@ -59,7 +61,7 @@ def bare(module: nn.Module, kind: type[nn.Module]) -> bool:
 def again(
     plain: Callable[..., Any], inputs: Sequence[Tensor], gradients: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
-    """Return a gradient that has a derivative of its own: of the plain formula, by autograd.
+    """Return a gradient that itself has a derivative: of the plain formula, by autograd.
 
     What is frozen gets none, and gives none to the outputs that hang on it alone.
 

@@ -55,7 +55,7 @@ class ParallelStreams(Residual, ABC):
 
     @abstractmethod
     def coefficients(self, streams: Streams) -> tuple[Streams, StreamRows, StreamWeights]:
-        """Return what `read` and `write` weigh with: n + 1 rows (r above M), and w.
+        """Return the weights of `read` and `write`: n + 1 rows (r above M), and w.
 
         The streams come back, so that their gradient is added up where these are computed.
         """
@@ -91,7 +91,10 @@ class ParallelStreams(Residual, ABC):
 
     @staticmethod
     def mixing_cost(width: int, site: Site, streams: int) -> Cost:
-        """Return reading, mixing and writing at one sublayer; the carry is counted once a layer."""
+        """Return the cost of reading, mixing and writing at one sublayer.
+
+        The carry is counted once a layer.
+        """
         carried = streams * width if site.role == "attention" else 0
         products = 2 * streams * (streams + 1) * width + 2 * streams * width
         return Cost(flops=products, pointwise=streams * width, carry=carried)
@@ -107,7 +110,7 @@ def sublayer(site: Site) -> int:
 
 
 def exact(x: Tensor) -> torch.autocast:
-    """Keep the precision of the streams under autocast.
+    """Switch autocast off, which keeps the precision of the streams.
 
     Source: Own.
     """

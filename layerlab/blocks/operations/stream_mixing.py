@@ -17,7 +17,7 @@ from layerlab.shapes import Stream, StreamRows, Streams, StreamWeights
 
 
 def worthwhile(streams: Tensor) -> bool:
-    """Return whether to sum by lookup: below that size the calls of the plain way cost little.
+    """Return whether to sum by lookup: on small streams, the calls of the plain way cost little.
 
     A counter of matrix products finds none in a lookup; while it counts, they are multiplied.
 
@@ -27,7 +27,7 @@ def worthwhile(streams: Tensor) -> bool:
 
 
 def mix(streams: Streams, rows: StreamRows) -> tuple[Stream, Streams]:
-    """Mix what the first of the rows reads, and the streams that the others mix.
+    """Return what the first of the rows reads, and the streams that the other rows mix.
 
     Source: Own.
     """
@@ -51,7 +51,9 @@ def add(streams: Streams, weights: StreamWeights, y: Stream) -> tuple[Streams, S
 
 
 def plus(gradient: Tensor, x: Tensor, weight: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
-    """Return gradient + weight x + rows @ matrix: in place where `mix` made it, unseen by others.
+    """Return the sum gradient + weight x + rows @ matrix.
+
+    Large gradients, which `mix` made and no others see, are changed in place.
 
     Source: Own.
     """
@@ -134,7 +136,7 @@ def _outer(weights: Tensor, y: Tensor) -> Tensor:
 
 
 def _join(written: Tensor | None, mean: Tensor | None, weights: Tensor) -> Tensor:
-    """Join the gradient of the streams, of those of the two that came back."""
+    """Join the gradients of the streams and of their mean into that of the streams."""
     if mean is None:
         assert written is not None  # else there is no gradient
         return written
@@ -146,7 +148,7 @@ def _join(written: Tensor | None, mean: Tensor | None, weights: Tensor) -> Tenso
 
 
 def _sums(rows: Tensor, streams: Tensor) -> Tensor:
-    """Return products of rows @ streams."""
+    """Return the products rows @ streams."""
     weights = rows.reshape(-1, rows.shape[-1])
     table = streams.reshape(-1, streams.shape[-1])
     found = functional.embedding_bag(
@@ -163,7 +165,7 @@ def _mean(streams: Tensor) -> Tensor:
 
 
 def _products(rows: Tensor, streams: Tensor) -> Tensor:
-    """Return products of rows @ streams^T."""
+    """Return the products rows @ streams^T."""
     width, count = rows.shape[-1], streams.shape[-2]
     given = rows.reshape(-1, width)
     bags = torch.arange(len(given))
@@ -179,7 +181,7 @@ def _products(rows: Tensor, streams: Tensor) -> Tensor:
 
 
 def _places(rows: Tensor, count: int | None = None) -> Tensor:
-    """Return the places for each row, where its token's streams are."""
+    """Return, for each row, the places of its token's streams."""
     count = rows.shape[-1] if count is None else count
     many = rows.shape[-2]
     tokens = rows.shape[:-2].numel()

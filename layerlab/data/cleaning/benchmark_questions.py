@@ -70,7 +70,7 @@ def questions(place: Path) -> Iterator[Question]:
 
 
 def _files(place: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents, in an order that does not depend on the machine."""
+    """Yield the names and contents of files, in an order that does not depend on the machine."""
     every = sorted(place.rglob("*")) if place.is_dir() else [place]
     for path in every:
         if not path.is_file():
@@ -119,7 +119,7 @@ def _cells(lines: Iterator[list[str]]) -> Iterator[Mapping[str, Any]]:
 
 
 def _objects(name: str, text: str) -> Iterator[Mapping[str, Any]]:
-    """Yield rows of a JSON array, or of an object on every line, whatever the ending says.
+    """Yield the rows of a JSON array, or one object per line, whatever the file is called.
 
     A file that is one object, as the names of subjects beside a benchmark, is one row. Python holds
     an array in up to thirty times its bytes, so a large file is read line by line or not at all.
@@ -149,7 +149,7 @@ def _lines(name: str, text: str) -> Iterator[Any]:
 
 
 def _text(row: Mapping[str, Any]) -> str:
-    """Return the question with its options, and what it is about."""
+    """Return a question with its options, and what it is about."""
     first = next((row[name] for name in ASKED if isinstance(row.get(name), str)), "")
     parts = [row[name] for name in BESIDE if isinstance(row.get(name), str)]
     parts += [first, *(text for name in OPTIONS for text in _strings(row.get(name)) if first)]

@@ -105,13 +105,13 @@ class Cleaned:
     file: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything but where it lies."""
+        """Return everything except where the result lies."""
         content = {name: value for name, value in vars(self).items() if name != "file"}
         content["removed"] = {reason: asdict(one) for reason, one in self.removed.items()}
         return content | {"rules": _plain(self.rules), "notes": list(self.notes)}
 
     def table(self) -> Any:
-        """Return the table for a terminal."""
+        """Return a table for a terminal."""
         rows = [("read", f"{self.documents:,}", f"{self.bytes:,}", "")]
         for reason, one in self.removed.items():
             first = one.samples[0]
@@ -235,7 +235,7 @@ def clean(source: Source | str | Path, out: Path, rules: Rules = Rules()) -> Cle
 
 
 def _begin(pieces: Iterable[TextChunk], limit: int | None) -> Iterator[TextChunk]:
-    """Yield up to so many bytes; the last document may be cut."""
+    """Yield text up to so many bytes; the last document may be cut."""
     left = limit
     for text, first in pieces:
         if left is not None:
@@ -248,7 +248,7 @@ def _begin(pieces: Iterable[TextChunk], limit: int | None) -> Iterator[TextChunk
 
 
 def _documents(pieces: Iterable[TextChunk], longest: int) -> Iterator[tuple[str, bool]]:
-    """Yield each document and whether it is whole; of one that is too long, its beginning."""
+    """Yield each document and whether it is whole; if it is too long, only its beginning."""
     parts: list[str] = []
     size = 0
     for text, first in pieces:
@@ -263,7 +263,7 @@ def _documents(pieces: Iterable[TextChunk], longest: int) -> Iterator[tuple[str,
 
 
 def _plain(rules: Rules) -> dict[str, Any]:
-    """Return rules as JSON has them."""
+    """Return the rules as JSON has them."""
     content = {**vars(rules)}
     if rules.quality is not None:
         content["quality"] = {**vars(rules.quality)}

@@ -95,15 +95,15 @@ class Contamination:
 
     @property
     def held(self) -> tuple[Match, ...]:
-        """Questions that are there nearly whole."""
+        """Return the questions that are there nearly whole."""
         return tuple(one for one in self.matches if one.covered >= HELD)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it."""
+        """Return all fields."""
         return asdict(self)
 
     def table(self) -> Any:
-        """Return the table for a terminal."""
+        """Return a table for a terminal."""
         headings = ("benchmark", "questions", "too short", "touched", "held", "covered")
         rows = [
             (name, *map("{:,}".format, counted), f"{one.covered:.1%}")
@@ -192,7 +192,7 @@ class Index:
             )
 
     def counts(self, matches: Iterable[Match]) -> dict[str, Count]:
-        """Return the counts by benchmark, in the order in which they were given."""
+        """Return the counts by benchmark, in the order in which the benchmarks were given."""
         found: dict[str, list[Match]] = {}
         for one in matches:
             found.setdefault(one.benchmark, []).append(one)
@@ -224,7 +224,7 @@ class Index:
         return windows(keys(parts), length) if length else np.zeros(0, np.uint64)
 
     def _length(self, parts: list[str]) -> int:
-        """Return units of its runs; 0 where it is too short."""
+        """Return how many units the runs of a question have; 0 where it is too short."""
         return 0 if len(parts) < SHORTEST else min(len(parts), self.size)
 
 
@@ -234,7 +234,7 @@ def contamination(
     *,
     size: int = SIZE,
 ) -> Contamination:
-    """Return look for the questions of benchmarks in training text.
+    """Look for the questions of benchmarks in training text.
 
     A question is touched when one of its runs of 13 units is there, and held when such runs cover
     at least 80 % of it. Law names and formulas are long enough to touch questions by themselves;
@@ -285,7 +285,7 @@ def _pieces(texts: Iterable[str | TextChunk]) -> Iterator[TextChunk]:
 
 
 def _cut(text: str) -> tuple[str, str]:
-    """Return up to the last line's end, and what may go on in the next piece."""
+    """Return the text up to the last line's end, and the rest, for the next piece to go on."""
     place = text.rfind("\n") + 1 or text.rfind(" ") + 1
     return text[:place], text[place:]
 

@@ -16,7 +16,7 @@ CLOSEST = 0.95
 
 
 def check_near() -> None:
-    """Say at once that near duplicates cannot be looked for.
+    """Check at once whether near duplicates can be looked for.
 
     Raises:
         UserError: datasketch is not installed.
@@ -35,7 +35,7 @@ class Exact:
         self._seen: dict[bytes, int] = {}
 
     def place(self, text: str, number: int) -> int | None:
-        """Place where the same text stood before; else None, and it is remembered."""
+        """Return where the same text stood before; None where it is new, and then remembered."""
         key = blake2b(" ".join(text.split()).encode(), digest_size=16).digest()
         before = self._seen.setdefault(key, number)
         return None if before == number else before
@@ -53,7 +53,7 @@ class NearDuplicates:
     """
 
     def __init__(self, threshold: int | float, size: int) -> None:
-        """Begin with none.
+        """Begin without documents.
 
         Args:
             threshold: similarity from which a document counts as the same.
@@ -71,7 +71,10 @@ class NearDuplicates:
         self._sketches: dict[int, Any] = {}
 
     def place(self, text: str, number: int) -> tuple[int, float] | None:
-        """Place what it nearly equals and how nearly, else None, and it is remembered."""
+        """Return what a text nearly equals, and how nearly; None where it is new.
+
+        A new text is remembered.
+        """
         runs = windows(keys(units(text)), self.size)
         if not len(runs):  # too short to have a single one
             return None

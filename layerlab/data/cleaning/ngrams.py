@@ -18,7 +18,7 @@ _BASE = np.uint64(0x9E3779B97F4A7C15)
 
 
 def units(text: str) -> list[str]:
-    """Return words and single Han characters of a text, in lower case, without punctuation.
+    """Return the words and single Han characters of a text, lower case and without punctuation.
 
     Differs: the source of the convention (brown20) knows words between spaces alone; Chinese and
     Japanese have none, so each of their characters is a unit.

@@ -56,9 +56,7 @@ class Quality:
                 raise UserError(f"{name} is {short_repr(value)}; expected a share from 0 to 1")
 
     def passed(self, text: str) -> tuple[str, str] | None:
-        """Return the first limit that a text passes, as a reason and in words.
-
-        None where it passes none.
+        """Return the first limit that a text exceeds, as a reason and in words; else None.
 
         Example:
             >>> Quality().passed("=" * 80)

@@ -40,7 +40,7 @@ class Limits:
     repeated: Mapping[int, int | float] = field(default_factory=lambda: REPEATED)
 
     def passed(self, text: str) -> str | None:
-        """Return the first limit that a text passes, in words; None where it passes none."""
+        """Return the first limit that a text exceeds, in words; None where it exceeds none."""
         lines = [line.strip() for line in text.splitlines()]
         blocks = [block.strip() for block in text.split("\n\n")]
         for what, parts, share, characters in (
@@ -71,7 +71,7 @@ class Limits:
 
 
 def again(parts: Sequence[str]) -> tuple[float, float]:
-    """Return shares of the parts that stand earlier too: of their number, and of their characters.
+    """Return the shares of the parts that stand earlier too, of their number and their characters.
 
     0 repeats nothing; of n equal parts it is (n - 1) / n.
 
@@ -93,7 +93,7 @@ def again(parts: Sequence[str]) -> tuple[float, float]:
 
 
 def top(found: np.ndarray, sizes: np.ndarray, size: int) -> float:
-    """Return share of the characters that the most frequent run of `size` units takes.
+    """Return the share of the characters that the most frequent run of `size` units takes.
 
     Source: rae21, appendix A1.1. Differs: a run that stands once repeats nothing and counts 0; for
     Chinese, n words are taken as 3 n characters.
@@ -114,7 +114,7 @@ def top(found: np.ndarray, sizes: np.ndarray, size: int) -> float:
 
 
 def nearby(found: np.ndarray, sizes: np.ndarray, size: int) -> float:
-    """Return the share of repeated runs within 1,000 units, on average over a text's characters.
+    """Return the share of repeated runs within 1,000 units, averaged over a text's characters.
 
     Source: Own: in a whole text the share grows with its length, and the limits are those of pages.
 
@@ -130,7 +130,9 @@ def nearby(found: np.ndarray, sizes: np.ndarray, size: int) -> float:
 
 
 def repeated_share(found: np.ndarray, sizes: np.ndarray, size: int) -> float:
-    """Share of the characters in runs of `size` units that stand earlier too, each counted once.
+    """Return the share of the characters in runs of `size` units that stand earlier too.
+
+    Each character counts once.
 
     0 repeats no run; towards 1, everything after the beginning has been said before.
 

@@ -75,7 +75,7 @@ def focus(attended: AttentionRecord, *, dtype: torch.dtype = torch.float32) -> F
 
 
 def entropy_bound(spread: HeadRows, counts: HeadRows) -> HeadRows:
-    """Return the least entropy of a softmax over T keys, sigma = ||logits - their mean||_2.
+    """Return the least entropy of a softmax over T keys, with sigma = ||logits - their mean||_2.
 
     log(1 + (T - 1) b) + sigma sqrt(T (T - 1)) b / (1 + (T - 1) b)
     with   b = exp(-sigma sqrt(T / (T - 1)))

@@ -19,7 +19,7 @@ INTERACTING = (
 
 
 def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
-    """Read the rows by component, by layer, and by pairs where the closure is off.
+    """Read rows by component, by layer, and by pairs where the closure is off.
 
     Source: Own.
     """

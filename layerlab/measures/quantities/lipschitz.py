@@ -222,7 +222,7 @@ def _flat(product: Map, like: Hidden) -> Map:
 def spectral_norm(matrix: Matrix) -> float:
     """Return the largest singular value of a weight matrix, by products with it.
 
-    Accurate to six digits.
+    It is accurate to six digits.
 
     ||W||_2 = max_x |W x| / |x|
 

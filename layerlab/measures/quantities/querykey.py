@@ -181,7 +181,7 @@ def prenorm_bound(
 
 
 def _rows_sum(odds: float, tokens: int, span: int) -> Tensor:
-    """Return the largest column sum that rows of min(i, span) keys allow."""
+    """Return the largest sum of a column that rows with min(i, span) keys each allow."""
     keys = torch.arange(1, min(tokens, 2 * span) + 1, dtype=torch.float64).clamp_max(span)
     largest = 1 / (1 + (keys - 1) * odds)
     sums = torch.cat([largest.new_zeros(1), largest.cumsum(0)])

@@ -34,7 +34,7 @@ def formats(run: MeasureContext) -> list[str]:
 
 
 def parse_formats(given: str | Iterable[str]) -> list[str]:
-    """Parse formats between commas, each looked up and kept once, as it was spelled first.
+    """Parse formats between commas; each is kept once, as it was spelled first.
 
     Source: Own.
 
@@ -126,7 +126,7 @@ def reruns(whole: ModelContext, tokens: Tensor) -> Reruns:
 
 @contextmanager
 def _giving(model: nn.Module, block: nn.Module) -> Iterator[list[nn.Module]]:
-    """Find the module whose very output the block is called with.
+    """Find the module whose output the block is called with.
 
     The list is filled once the block was called.
     """

@@ -55,7 +55,7 @@ class Profile:
 
     @property
     def reached(self) -> Tensor:
-        """Columns that are not zero; a NaN counts as reached, so that it is seen."""
+        """Return which columns are not zero; a NaN counts as reached, so that it is seen."""
         return self.column_sums != 0
 
 

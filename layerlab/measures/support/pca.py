@@ -40,7 +40,7 @@ class Components:
 
     @property
     def shares(self) -> Variances:
-        """Of the total variance; NaN where nothing varies."""
+        """Return the shares of the total variance; NaN where nothing varies."""
         return self.variances / self.total if self.total > 0 else self.variances * NAN
 
 

@@ -52,7 +52,7 @@ class Theory:
 
     @property
     def block(self) -> Block | None:
-        """The whole block, where every part is known and it is a pre-norm block."""
+        """Return the whole block, where every part is known and it is a pre-norm block."""
         parts = (self.attention_norm, self.attention, self.feedforward_norm, self.feedforward)
         if any(part is None for part in parts) or self.middle is None or self.left is None:
             return None

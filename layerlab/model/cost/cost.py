@@ -43,12 +43,12 @@ class Account:
 
     @property
     def parameters(self) -> int:
-        """All parameters."""
+        """Return the number of all parameters."""
         return self.embedding + self.head + self.blocks + self.scalars
 
     @property
     def backward(self) -> int:
-        """FLOPs of one token's backward pass."""
+        """Return the FLOPs of one token's backward pass."""
         return 2 * self.forward
 
 
@@ -86,7 +86,7 @@ def _sum(spec: Spec, shape: Shape, around: Cost, layers: list[Cost]) -> Account:
 
 
 def _around(spec: Spec, site: Site, find: Find) -> Cost | None:
-    """Return what stands before and after the layers; None where a part has no formula."""
+    """Return the cost of what stands before and after the layers; None without a formula."""
     edge: list[tuple[Slot, Choice]] = [
         ("norm", spec.stack.embedding_norm),
         ("norm", spec.stack.final_norm),

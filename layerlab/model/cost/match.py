@@ -39,24 +39,24 @@ class Match:
 
     @property
     def mismatch(self) -> int:
-        """What is left: positive where the matched model has more."""
+        """Return the difference that is left: positive where the matched model has more."""
         return self.found - self.wanted
 
     @property
     def percent(self) -> float:
-        """What is left over what was wanted."""
+        """Return the difference that is left, in percent of what was wanted."""
         return 100 * self.mismatch / self.wanted
 
     @property
     def brief(self) -> str:
-        """What was changed, to what, and what is left, as `inner 344, +0.04 %`."""
+        """Return what was changed, to what, and the difference left, as `inner 344, +0.04 %`."""
         size = _SET.get(self.by)
         setting = f"{size} {getattr(self.shape, size)}" if size else "no size changed"
         return f"{setting}, {self.percent:+.2f} %"
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The shape as `build` takes it."""
+        """Return the shape as `build` takes it."""
         return {name: getattr(self.shape, name) for name in SIZES}
 
     def to_json(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def matched(
     options: Mapping[str, Any] | None = None,
     **sizes: Any,
 ) -> Match:
-    """Match the sizes at which a variant is on equal terms with another that has the sizes given.
+    """Find the sizes at which a variant costs as much as another, which keeps the sizes given.
 
     Args:
         name: the variant that is resized.
@@ -134,7 +134,7 @@ def match(
     by: str = "ffn",
     on: str = "parameters",
 ) -> Match:
-    """Match the shape, changed in one size, at which a spec comes nearest to an account.
+    """Find the shape, changed in one size, at which a spec comes nearest to an account.
 
     A width keeps the number of heads and the feed-forward's share of the width.
 
@@ -168,7 +168,7 @@ def _resize(shape: Shape, by: str, step: int) -> Shape:
 
 
 def _others(by: str) -> str:
-    """Return what to type in place of a size that does not do."""
+    """Return what to type in place of a size that cannot be matched by."""
     first, second = (way for way in ("ffn", "depth", "width") if way != by)
     return (
         f"match by {first} or {second}: type --match {first} with layerlab variants, or write "
@@ -177,7 +177,7 @@ def _others(by: str) -> str:
 
 
 def _nearest(count: Callable[[int], int], wanted: int, by: str) -> int:
-    """Return the step at which a growing count is nearest to what is wanted."""
+    """Return the step at which a growing count is nearest to the wanted one."""
     if count(1) == count(64):
         raise UserError(
             f"matching by {by} changes nothing here: this variant costs the same at every size; "

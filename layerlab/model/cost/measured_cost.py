@@ -18,7 +18,7 @@ from layerlab.model.build import assemble
 
 
 def count_operations(spec: Spec, shape: Shape) -> dict[str, int]:
-    """Count the fields of an `Account`, counted.
+    """Count what the fields of an `Account` say, on a model of the meta device.
 
     Operations outside matrix products stay unknown, as 0.
 
@@ -53,7 +53,7 @@ def count_operations(spec: Spec, shape: Shape) -> dict[str, int]:
 
 
 def _inside(model: Any) -> Iterator[Tensor]:
-    """Yield the parameters of layers, norms and the stack's residual."""
+    """Yield the parameters of the layers, of the norms and of the stack's residual."""
     for child in model.model.children():
         if not isinstance(child, nn.Embedding):
             yield from child.parameters()

@@ -48,14 +48,14 @@ class Watch:
 
 
 def watch() -> None:
-    """Enrol now or as soon as it can be."""
+    """Enrol our classes now, or as soon as the auto classes are there."""
     if not any(isinstance(one, Watch) for one in sys.meta_path):
         sys.meta_path.insert(0, Watch())
     enrol()
 
 
 def enrol() -> None:
-    """Tell the auto classes that are there of ours; what is still being imported comes later."""
+    """Register our classes with the auto classes that are there; others still have to come."""
     lists: Any = sys.modules
     if _there(CONFIGS) and not _under_way(OUR_CONFIG):
         from layerlab.model.config import LabConfig
@@ -73,6 +73,6 @@ def _there(name: str) -> bool:
 
 
 def _under_way(name: str) -> bool:
-    """Return whether it is being imported right now: its names may not be there yet."""
+    """Return whether a module is being imported right now: its names may not be there yet."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     return name not in _RAN and bool(getattr(spec, "_initializing", False))

@@ -147,7 +147,7 @@ def _shapes() -> str:
 
 
 def _seal(code: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return files by name, of which that of the configuration has the hashes of all."""
+    """Return the files by name, with the hashes of all written into that of the configuration."""
     first = f"{file_stem(CONFIG)}.py"
     (docstring, *_) = ast.parse(code[first]).body
     lines = code[first].splitlines(keepends=True)

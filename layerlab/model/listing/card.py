@@ -67,17 +67,17 @@ class Card:
 
     @property
     def parameters(self) -> int:
-        """All parameters at this size."""
+        """Return the number of all parameters at this size."""
         return self.account.parameters
 
     @property
     def flops(self) -> int:
-        """FLOPs of one token's forward pass in a full context."""
+        """Return the FLOPs of one token's forward pass in a full context."""
         return self.account.forward
 
     @property
     def extra(self) -> dict[str, float]:
-        """Cost beyond that of the baseline, in percent of it."""
+        """Return the cost beyond that of the baseline, in percent of it."""
         own, other = self.account, self.against
         return {
             "parameters": 100 * (own.parameters - other.parameters) / other.parameters,

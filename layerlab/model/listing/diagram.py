@@ -36,7 +36,7 @@ class _Branch:
 
 
 def picture(spec: Spec, shape: Shape) -> str:
-    """Return the way of a token's features from the embedding to the logits.
+    """Draw the way of a token's features from the embedding to the logits.
 
     The rail at the left is the residual stream; a branch leaves it at ├ and comes back at the
     residual, which is named with its options. A layer in the middle is drawn.

@@ -50,7 +50,7 @@ class Request:
     named: bool = False
 
     def render(self, width: int) -> Group:
-        """Return the shown for a terminal of this width."""
+        """Return the page of one variant or the table of several, for a terminal of this width."""
         if self.named:
             return page(self.cards[0], *self.matches)
         lines = [
@@ -78,9 +78,7 @@ def request(
     by: Any = None,
     against: str | None = None,
 ) -> Request:
-    """Return the cards of some variants, or of all, file by file.
-
-    Resized where they are to be matched.
+    """Return the cards of some variants, or of all, file by file; resized where they are matched.
 
     Raises:
         UserError: one that was named cannot be, none can, or there is nothing to match.
@@ -120,7 +118,7 @@ def _everything(
 
 
 def table(found: Sequence[Card], refused: Mapping[str, str], width: int) -> Group:
-    """Return the table: one line per variant, grouped by file, narrow enough for the terminal."""
+    """Return a table with one line per variant, grouped by file, narrow enough for the terminal."""
     wide = width >= WIDE
     grid = Table(box=None, padding=(0, 2 if width >= AIRY else 1, 0, 0), pad_edge=False)
     grid.add_column("variant", overflow="fold", style="bold")
@@ -187,7 +185,7 @@ def percent(share: float) -> str:
 
 
 def _order() -> list[str]:
-    """Order the reference first, then file by file; within a file as it is declared."""
+    """Return the names: the reference first, then file by file as they are declared."""
     return sorted(variants(), key=lambda name: home(name) != _FIRST)
 
 
@@ -288,5 +286,5 @@ def _value(value: Any) -> str:
 
 
 def _show(text: str) -> str:
-    """Return a file from outside may say anything; what no reader could see is left out."""
+    """Return a text without what no reader could see; a file from outside may say anything."""
     return "".join(one for one in text if one.isprintable() or one == "\n")

@@ -71,7 +71,7 @@ class Reading:
 
 
 def read(model: PreTrainedModel) -> Reading:
-    """Read a model of a family that we know, as the reference variant with equal logits.
+    """Read a model of a known family as the reference variant, with equal logits.
 
     Source: Own.
 
@@ -192,7 +192,7 @@ def _share(config: Any) -> dict[str, Any]:
 
 
 def _refuse(config: Any, *, sliding: bool) -> None:
-    """Options of a family under which the reference block would give other logits."""
+    """Refuse options of a family under which the reference block would give other logits."""
     window = getattr(config, "sliding_window", None) if sliding else None
     strange = {
         "sliding_window": bool(window and window < config.max_position_embeddings),
@@ -229,7 +229,7 @@ def _rename(state: State, names: Mapping[str, str]) -> Iterator[tuple[str, Tenso
 
 
 def _straight(state: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Yield GPT's matrices are stored input x output, and query, key and value in one."""
+    """Yield the variant's matrices of GPT's, stored input x output with q, k and v in one."""
     for name, tensor in state:
         embedding = name.startswith(("model.embed", "lm_head"))
         if not embedding and tensor.dim() == 2:

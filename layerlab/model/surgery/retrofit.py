@@ -43,7 +43,7 @@ class Step0:
 
     @property
     def identical(self) -> bool:
-        """Whether every logit is the same bit for bit."""
+        """Return whether every logit is the same bit for bit."""
         return self.difference == 0
 
     def summary(self, name: str, variant: str, place: str) -> str:
@@ -76,7 +76,7 @@ def rebuild(
     seed: int = 0,
     shared: bool = False,
 ) -> LabForCausalLM:
-    """Rebuild the model as the variant `name` (None: the reference that it is), with its weights.
+    """Rebuild a model as the variant `name` (None: the reference), with the model's weights.
 
     Args:
         shared: keep the original's tensors where nothing has to be transposed, so that training
@@ -110,9 +110,7 @@ def rebuild(
 
 
 def step0(original: PreTrainedModel, new: LabForCausalLM) -> Step0:
-    """Return the two models side by side on random tokens, without dropout.
-
-    Their modes are put back.
+    """Compare the two models on random tokens, without dropout; their modes are put back.
 
     Source: Own.
     """
@@ -133,9 +131,9 @@ def step0(original: PreTrainedModel, new: LabForCausalLM) -> Step0:
 
 
 def _add(new: LabForCausalLM, state: Mapping[str, Tensor]) -> int:
-    """Return parameters beyond those of the original.
+    """Count the parameters beyond those of the original.
 
-    A second copy of one that it ties is one more.
+    A second copy of one that the original ties counts as well.
     """
     met: set[int] = set()
     added = 0
@@ -160,10 +158,7 @@ def _evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _fill(config: Any, found: Reading, foreign: set[int]) -> LabForCausalLM:
-    """Return the model with the weights that were read.
-
-    Those whose memory is foreign are copied.
-    """
+    """Return the model with the weights that were read, copying those whose memory is foreign."""
     first = next(iter(found.state.values()))
     with torch.device("meta"):
         skeleton = LabForCausalLM(config)
@@ -190,7 +185,7 @@ def _fill(config: Any, found: Reading, foreign: set[int]) -> LabForCausalLM:
 
 
 def _check_tied(state: Mapping[str, Tensor], tied: Mapping[str, str]) -> None:
-    """Refuse to make one weight of two that differ."""
+    """Refuse to tie two weights that differ."""
     for key, kept in tied.items():
         if key in state and not torch.equal(state[key], state[kept]):
             way = "head=untied" if key.startswith("lm_head") else "sharing=none"
@@ -201,7 +196,7 @@ def _check_tied(state: Mapping[str, Tensor], tied: Mapping[str, str]) -> None:
 
 
 def _apart(state: Mapping[str, Tensor], foreign: set[int]) -> dict[str, Tensor]:
-    """Return the same weights, each in memory of its own: none foreign, and no two in one place."""
+    """Return the same weights, each in its own memory: none foreign, and no two in one place."""
     seen, found = set(foreign), {}
     for key, tensor in state.items():
         place = tensor.untyped_storage().data_ptr()

@@ -12,7 +12,7 @@ REFERENCES = ("llama", "gpt2", "gpt1")  # whole models, not changes of one
 
 
 def graft(spec: Spec, idea: Variant, *, kind: str) -> Spec:
-    """Return the spec of a model with all that a variant fills otherwise than their common base.
+    """Return the spec of a model with all that a variant changes of the ancestor that both share.
 
     A part that stands in for another takes over what both can be told: biases, activation, the
     epsilon of a norm, and, where it has an option `body`, the kind of feed-forward it is put on.
@@ -51,7 +51,7 @@ def graft(spec: Spec, idea: Variant, *, kind: str) -> Spec:
 
 
 def describe_carried(idea: str, kind: str) -> str:
-    """In words, what is carried over of a variant that is not one of the model's kind; else "".
+    """Describe what is carried over of a variant that is not of the model's kind; else "".
 
     Source: Own.
     """
@@ -71,9 +71,7 @@ def describe_carried(idea: str, kind: str) -> str:
 
 
 def root(idea: Variant, kind: str) -> str:
-    """Return the nearest variant that a model's kind and an idea descend from.
-
-    Else the idea's baseline.
+    """Return the nearest common ancestor of a model's kind and an idea, else the idea's baseline.
 
     Source: Own.
     """
@@ -90,7 +88,7 @@ def _line(name: str) -> list[str]:
 
 
 def _whole(idea: Variant, kind: str) -> bool:
-    """Whether a variant is itself what others change, and no change of a model of this kind."""
+    """Return whether a variant is itself what others change, and changes no model of this kind."""
     reference = idea.name in REFERENCES or idea.baseline == idea.name
     return idea.name in _line(kind) or (reference and kind not in _line(idea.name))
 

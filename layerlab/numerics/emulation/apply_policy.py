@@ -90,7 +90,7 @@ def find_kept(model: nn.Module, policy: Policy) -> Kept:
 
 
 def _check_entries(entries: list[str]) -> None:
-    """Refuse operations: places have them, policies do not."""
+    """Refuse entries that name operations: places have operations, policies do not."""
     for entry in entries:
         path, mark, _ = entry.partition(":")
         if mark and not entry.endswith(ATTENTION):
@@ -344,7 +344,7 @@ def _within(name: str, entries: list[str]) -> bool:
 
 
 def low_precision_weights(model: nn.Module) -> Iterator[tuple[str, str, dict[str, Any], Tensor]]:
-    """Yield owner, name, table and value of everything that a low-dtype model stores in it.
+    """Yield the owner, name, table and value of everything that a low-dtype model stores.
 
     Those are the floating parameters and persistent buffers. Other buffers are made in float32
     after loading; of these only tables that lose nothing, such as masks, count as low.

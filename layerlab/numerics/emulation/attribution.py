@@ -82,7 +82,10 @@ class Attribution:
 
     @property
     def closure(self) -> float:
-        """Sum of the components' errors of the logits over the whole: 1 where they add up."""
+        """Return the sum of the components' errors of the logits over that of the whole.
+
+        It is 1 where they add up.
+        """
         return closure(self.components, self.whole)
 
     @property
@@ -91,9 +94,9 @@ class Attribution:
 
 
 def closure(parts: Iterable[Part], whole: Error) -> float:
-    """Return the sum of one-at-a-time squared errors of the logits over the one of all at once.
+    """Return the sum of the parts' squared errors of the logits over that of all at once.
 
-    1 where the parts' errors are uncorrelated and small enough to be carried on linearly.
+    It is 1 where the parts' errors are uncorrelated and small enough to be carried on linearly.
 
     Source: Own.
     Unit: none.
@@ -198,7 +201,7 @@ def attribution(
     step: Callable[[str], None] = lambda what: None,
     **options: Any,
 ) -> Attribution:
-    """Round one component, then one layer at a time: what each does to the logits.
+    """Round one component at a time, then one layer at a time, and read the errors of the logits.
 
     E_c = ||f_c(x) - f(x)||^2 / ||f(x)||^2,   closure = sum_c E_c / E
 
@@ -306,7 +309,7 @@ class Placement:
         return frozenset(ahead - behind)
 
     def grouped(self, key: Callable[[OpSite], Any]) -> dict[Any, frozenset[OpSite]]:
-        """Return the places, grouped by what a function returns for each."""
+        """Return the places, grouped by what `key` returns for each."""
         found: dict[Any, set[OpSite]] = {}
         for place in self.places:
             found.setdefault(key(place), set()).add(place)
@@ -339,7 +342,7 @@ class Placement:
 
 
 def _glossed(name: str) -> str:
-    """Return a name with what it stands for, where it does not say so itself."""
+    """Return a name, and what the name stands for where it does not say so itself."""
     known = GLOSSES.get(name.rpartition(".")[2])
     return f"{name} ({known})" if known else name
 

@@ -93,7 +93,7 @@ class Emulation(EmulationMode):
 
     @contextmanager
     def running(self, backward: bool = False) -> Iterator["Emulation"]:
-        """Run the model's code in the arithmetic until the block ends."""
+        """Run the model's code in the emulated arithmetic until the block ends."""
         check_runnable(self.model)
         self._selection.ran = False
         with ExitStack() as stack:

@@ -66,7 +66,7 @@ class EmulatedTensor(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Run the operation on the held values: outside its mode a carrier counts as these."""
+        """Run an operation on the held values, which a carrier counts as outside its mode."""
         return func(*tree_map(unwrap, tuple(args)), **tree_map(unwrap, kwargs or {}))
 
 
@@ -316,7 +316,7 @@ def writes_in_place(func: Any) -> bool:
 
 
 def _kind(value: Any) -> Any:
-    """Return what decides the dtype of the result about an argument."""
+    """Return what an argument contributes to the choice of the result's dtype."""
     if isinstance(value, Tensor):
         return value.dtype, value.dim() == 0
     return value if isinstance(value, torch.dtype) else type(value)
@@ -337,7 +337,7 @@ def _ask(func: Any, flat: list[Any], args: Any, kwargs: Any) -> tuple[Dtypes, bo
 
 
 def _shadows(arguments: Any) -> Any:
-    """Return the arguments with tensors that have a shape and a dtype only."""
+    """Return the arguments with tensors that have only a shape and a dtype."""
 
     def shadow(value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -358,12 +358,7 @@ def _promote(flat: list[Any]) -> torch.dtype:
 
 
 def _endless(dtypes: Dtypes) -> Iterator[torch.dtype]:
-    """Return the dtypes of the results, without end.
-
-    Of a list with more members than when it was asked, the last's.
-
-    Of a list with more members than when it was asked, the last's.
-    """
+    """Return the dtypes of the results, the last of them repeated without end."""
     return chain(dtypes, repeat(dtypes[-1])) if dtypes else iter(())
 
 

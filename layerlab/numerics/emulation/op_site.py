@@ -73,12 +73,12 @@ class OpSite(NamedTuple):
 
     @property
     def component(self) -> str:
-        """The same place in every layer: its name with `*` for the layer's number."""
+        """Return the same place in every layer: its name with `*` for the layer's number."""
         return NUMBER.sub("*", str(self), count=1)
 
     @property
     def layer(self) -> int | None:
-        """Number of the layer that it lies in; None outside the stack."""
+        """Return the number of the layer that the place lies in; None outside the stack."""
         found = NUMBER.search(self.module)
         return int(found.group()) if found else None
 

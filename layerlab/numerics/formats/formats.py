@@ -60,7 +60,7 @@ class Format:
             )
 
     def _reaches(self, number: Any) -> bool:
-        """Return whether the number has so many digits and the highest exponent."""
+        """Return whether a number fits the format's digits and has its highest exponent."""
         if number not in NUMBER or self.highest is None:
             return self.highest is None and number == math.inf
         significand, exponent = math.frexp(number)
@@ -69,7 +69,7 @@ class Format:
 
     @property
     def unit(self) -> float:
-        """The unit roundoff u = 2^-t: the largest relative error of rounding to nearest."""
+        """Return the unit roundoff u = 2^-t: the largest relative error of rounding to nearest."""
         return 2.0**-self.digits
 
 

@@ -60,7 +60,7 @@ class Grid:
 
     @property
     def uniform(self) -> bool:
-        """Whether as many bits are dropped everywhere, and the hidden one is not the last kept."""
+        """Return whether equally many bits are dropped everywhere, and a stored one is kept."""
         return not self.wide and self.base - 1 <= self.normal < self.stored
 
 

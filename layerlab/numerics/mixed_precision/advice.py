@@ -55,22 +55,22 @@ class Cost:
 
     @property
     def work(self) -> float:
-        """Share of the operations in matrix products that are done in float32."""
+        """Return the share of the operations in matrix products that are done in float32."""
         return self.flops / max(self.all_flops, 1)
 
     @property
     def share(self) -> float:
-        """Share of the parameters that stay in float32."""
+        """Return the share of the parameters that stay in float32."""
         return self.numbers / max(self.all_numbers, 1)
 
     @property
     def most(self) -> bool:
-        """Whether more than half of the operations or of the parameters are in float32."""
+        """Return whether more than half of the operations or of the parameters are in float32."""
         return max(self.work, self.share) > HALF
 
     @property
     def growth(self) -> float:
-        """How much larger the parameters are, as a share."""
+        """Return by what share the bytes of the parameters grow."""
         return self.bytes / max(self.all_bytes, 1)
 
 
@@ -132,12 +132,12 @@ class Advice:
 
     @property
     def reached(self) -> bool:
-        """Whether the budget is kept, in the real run as well if there is one."""
+        """Return whether the budget is kept, in the real run as well if there is one."""
         return max(self.left, self.real or 0.0) <= self.budget
 
     @property
     def shortfall(self) -> str:
-        """What is left beyond the budget, in a sentence; empty if it is reached."""
+        """Return a sentence on what is left beyond the budget; empty if the budget is reached."""
         if self.reached:
             return ""
         return (

@@ -168,9 +168,7 @@ class PolicyRuns:
     def left(self, logits: Tensor) -> float:
         """Return the squared error of logits over that with nothing kept.
 
-        Infinite where they are not finite.
-
-        Infinite where there are no numbers.
+        It is infinite where the logits are not finite.
         """
         found = error(logits, self.true) / self.whole
         return found if isfinite(found) else inf
@@ -181,7 +179,7 @@ class PolicyRuns:
 
     @property
     def tokens(self) -> int:
-        """How many the shares are found from."""
+        """Return the number of tokens that the shares are estimated from."""
         return len(self.losses)
 
     def share(self, keep: Iterable[str]) -> float:

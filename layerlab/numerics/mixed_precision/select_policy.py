@@ -36,7 +36,7 @@ def silent(what: str) -> None:
 def advise(
     model: nn.Module, run: Run, format: str = "bf16", budget: float = 0.3, step: Step = silent
 ) -> Advice:
-    """Find what to keep in float32 so that the squared output error falls to a share of it.
+    """Find what to keep in float32 so that the squared output error falls to a wanted share.
 
     Everything that could be kept is kept alone once; then the most useful are kept together, one
     more at a time, of those that gain nearly the most the one that gains most for the operations
@@ -134,7 +134,7 @@ def _choose(
 def _greedy(
     search: PolicyRuns, found: Sequence[Candidate], budget: float, bill: "PolicyCost", near: float
 ) -> list[str]:
-    """Choose one more at a time: the best for its price of those that leave nearly the least."""
+    """Add one choice at a time: the best for its price of those that leave nearly the least."""
     chosen: list[str] = []
     left = 1.0
     worth = {choice.keep: (1 - choice.alone) / bill.price([choice.keep]) for choice in found}
@@ -160,7 +160,7 @@ def _best(
     price: Callable[[str], float],
     near: float,
 ) -> str:
-    """Return the choice with most gain per price among those with nearly the largest gain."""
+    """Return the choice with the most gain per price among those with nearly the largest gain."""
     # Below the budget nothing more is gained, unless the real run needs it.
     gains = {name: left - max(share, min(budget, left)) for name, share in useful.items()}
     if not any(gains.values()):
@@ -172,12 +172,7 @@ def _best(
 
 
 def _prune(search: PolicyRuns, chosen: list[str], budget: float, bill: "PolicyCost") -> list[str]:
-    """Drop the choices that the budget does not need.
-
-    A budget that is not reached needs all.
-
-    A budget that is not reached needs all.
-    """
+    """Drop the choices that the budget does not need; a budget that is not reached needs all."""
     if not search.within(chosen, budget):
         return chosen
     for name in sorted(chosen, key=lambda name: -bill.price([name])):

@@ -64,7 +64,7 @@ class Correlation:
         self._known: Any = WeakIdKeyDictionary()
 
     def spread(self, call: OpCall, given: Sequence[Any]) -> ErrorState:
-        """Return the spread of a result that is known better than its rule tells, else None.
+        """Return the spread of a result that is known better than by its rule, else None.
 
         Args:
             call: the step.

@@ -88,12 +88,7 @@ class Algebra(ABC):
         """Return the smallest and the largest value to be considered."""
 
     def gone(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> Tensor | None:
-        """Return which finite values overflow to infinity for certain.
-
-        None for formats that never do.
-
-        None for formats that never do.
-        """
+        """Return which finite values certainly overflow; None for formats that never overflow."""
         if format.overflow != "inf" or format.highest is None or format.digits >= MOST_DIGITS:
             return None
         most = x.abs().amax() if x.numel() else 0.0
@@ -174,7 +169,7 @@ TINY = 1e-300
 def _moments(
     apart: Tensor, gap: Tensor, x: Tensor, mode: str, format: Format
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean square of the rounding error of a spread-out value, and of this very one."""
+    """Return the mean square of the rounding error of a spread-out value, and of this value."""
     square = gap.square()
     if mode in ("nearest", "away"):
         return square / 12, apart.square()

@@ -13,7 +13,7 @@ from layerlab.numerics.prediction.op_call import OpCall, flat, lacking
 
 
 def move(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
-    """Return the spreads of values that are moved, chosen or added up: they are, too.
+    """Return the spreads of values that are moved, chosen or added up, as their values are.
 
     Source: Own.
     """

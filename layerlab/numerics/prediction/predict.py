@@ -150,7 +150,7 @@ class Prediction(Emulation):
         return super()._write_plain(func, flat, target, args, kwargs)
 
     def _shifts(self, call: OpCall) -> bool:
-        """Return whether this multiplies by a power of two, which keeps rounded values so."""
+        """Return whether this multiplies by a power of two, which keeps rounded values rounded."""
         if self.algebra.power == 1 or call.name not in ("mul", "div", "mul_", "div_"):
             return False
         number = call.value(1)

@@ -48,7 +48,7 @@ class Layer:
 
     @property
     def factor(self) -> float:
-        """By how much the layer may multiply an error that it receives."""
+        """Return by how much the layer may multiply an error that it receives."""
         first = self.middle * max(1.0, self.attention * self.norm)
         return first * self.last * max(1.0, self.feedforward * self.middle_norm)
 

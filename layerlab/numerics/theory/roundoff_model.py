@@ -72,7 +72,7 @@ class Arithmetic:
 
     @property
     def second(self) -> float:
-        """The factor of products of two errors: 0 in first order."""
+        """Return the factor of products of two errors: 0 in first order."""
         return 0.0 if self.first_order else 1.0
 
     def reach(self, size: Tensor, error: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ def project(
     front: nn.Module | None = None,
     rotary: nn.Module | None = None,
 ) -> HeadWeights:
-    """Cut one attention module into heads, with the norm in front of it and what scales its scores.
+    """Cut one attention module into heads, with the norm in front and the factors on its scores.
 
     Source: Own.
 
@@ -178,7 +178,7 @@ def _front(
 
 
 def _query_norms(attention: nn.Module, found: Layout, refused: dict[str, str]) -> dict[str, Any]:
-    """Return gain and shift of the norms on q and k.
+    """Return the gain and shift of the norms on q and k.
 
     A norm of unknown form leaves no bound on scores.
     """
@@ -214,7 +214,7 @@ def _head_norm(module: nn.Module, width: int) -> Norm | None:
 
 
 def _scaling(attention: nn.Module, config: Any, width: int) -> float:
-    """Return the module's own factor on q . k; some families name it, some name its inverse."""
+    """Return the module's own factor on q . k; some families store the factor, some its inverse."""
     for name in ("scaling", "softmax_scale", "inv_norm_factor", "scale"):
         value = getattr(attention, name, None)
         if isinstance(value, float):
@@ -274,7 +274,7 @@ STRETCHED = "queries are stretched with their position"
 
 
 def _uneven(attention: nn.Module, config: Any) -> str | None:
-    """Return why no bound on the weights alone reaches the scores."""
+    """Return why the weights alone give no bound on the scores; None where they do."""
     own = getattr(config, "attn_config", None)
     if getattr(config, "alibi", False) or getattr(own, "alibi", False):
         return "a bias is added to every score"
@@ -294,7 +294,7 @@ def _uneven(attention: nn.Module, config: Any) -> str | None:
 def _rotary(
     attention: nn.Module, config: Any, layer: int, rotary: nn.Module | None
 ) -> float | None:
-    """Return factor m on the cosines and sines of RoPE, None without RoPE."""
+    """Return the factor on the cosines and sines of RoPE; None without RoPE."""
     parameters = getattr(config, "rope_parameters", None)
     own = any(hasattr(attention, name) for name in ("rotary_dim", "embed_positions", "rotary_emb"))
     if getattr(config, "alibi", False) or not (parameters or own):

@@ -56,7 +56,7 @@ class Norm:
 
 
 def norm(module: nn.Module, *shape: int) -> Norm | None:
-    """Return gain, shift and kind of a norm over the last axis, from its answers to three vectors.
+    """Return the gain, shift and kind of a norm over the last axis, from three of its answers.
 
     None where the module is not such a norm: its answers do not fit gain * x / rms(x) + shift.
 
@@ -104,7 +104,7 @@ def front_norm(block: nn.Module, attention: nn.Module) -> nn.Module | None:
 
 
 def _ancestors(block: nn.Module, attention: nn.Module) -> Iterator[tuple[nn.Module, str]]:
-    """Yield modules of `block` that hold `attention`, nearest first, with the child on the way."""
+    """Yield the modules of `block` that hold `attention`, nearest first, and the child inside."""
     path = next((name for name, module in block.named_modules() if module is attention), "")
     steps = path.split(".") if path else []
     for depth in reversed(range(len(steps))):
@@ -112,7 +112,7 @@ def _ancestors(block: nn.Module, attention: nn.Module) -> Iterator[tuple[nn.Modu
 
 
 def _is_called_before(parent: nn.Module, norm_name: str, attention_name: str) -> bool:
-    """Whether the source of `forward` calls the norm first: GPT-1's ln_1 follows attention."""
+    """Return whether `forward` calls the norm first in its source: GPT-1's ln_1 comes later."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(type(parent).forward)))
     except (OSError, TypeError, SyntaxError):
@@ -126,7 +126,7 @@ def _is_called_before(parent: nn.Module, norm_name: str, attention_name: str) ->
 
 
 def _wave(shape: tuple[int, ...]) -> Tensor:
-    """Return a vector of mean zero without a zero: centring does nothing, and gains can be read."""
+    """Return a vector of mean zero without a zero: centring leaves it, and gains can be read."""
     wave = torch.full(shape, AMPLITUDE, dtype=torch.float64)
     wave[..., 1::2] *= -1
     if shape[-1] % 2 and shape[-1] > 1:
@@ -155,13 +155,13 @@ def _dtype(module: nn.Module) -> torch.dtype:
 
 
 def _near(a: Tensor, b: Tensor, tolerance: Tensor) -> bool:
-    """Entries that are NaN or infinite say nothing about the kind: broken weights are reported."""
+    """Check that finite entries agree: broken weights say nothing of the kind of a norm."""
     gap = (a - b).abs()
     return bool(((gap <= tolerance) | ~gap.isfinite()).all())
 
 
 def _snap(module: nn.Module, gain: Tensor, tolerance: Tensor) -> Tensor:
-    """Return the stored weight, or 1 + weight, where the gain is one of them up to rounding."""
+    """Return the stored weight, or 1 + weight, where it is the measured gain up to rounding."""
     weight = parameter(module, "weight")
     if weight is not None and weight.numel() == gain.numel():
         exact = weight.cpu().double().reshape(gain.shape)

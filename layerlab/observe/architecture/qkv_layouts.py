@@ -40,7 +40,7 @@ class Affine:
     bias: Float[Tensor, " out"] | None
 
     def rows(self, head_width: int) -> tuple[Tensor, Tensor | None]:
-        """Return weight and bias cut into heads of `head_width` consecutive outputs."""
+        """Return the weight and bias cut into heads of `head_width` consecutive outputs."""
         weight = self.weight.unflatten(0, (-1, head_width))
         return weight, None if self.bias is None else self.bias.unflatten(0, (-1, head_width))
 
@@ -64,7 +64,7 @@ class Layout:
 
 
 def layout(block: nn.Module, attention: nn.Module, config: Any) -> Layout:
-    """Return the projections of an attention, each with heads of consecutive outputs in order.
+    """Return the projections of an attention module, each with heads of consecutive outputs.
 
     Source: Own.
     """
@@ -90,7 +90,7 @@ def _none(reason: str) -> Layout:
 
 
 def _stranger(attention: nn.Module, children: Mapping[str, nn.Module]) -> str | None:
-    """Return the first child with weights that is in no list above."""
+    """Return the first child with weights whose name is in no list above."""
     known = {*QUERY, *KEY, *VALUE, *OUTPUT, *FUSED, *QUERY_NORM, *KEY_NORM, *AFTER, *IDLE}
     for name, child in children.items():
         if name not in known and next(child.parameters(), None) is not None:
@@ -112,7 +112,7 @@ def _head_width(attention: nn.Module, config: Any) -> int:
 
 
 def affine(module: nn.Module | None) -> Affine | None:
-    """Return weight and bias of a linear module.
+    """Return the weight and bias of a linear module.
 
     None for anything else, quantised weights included.
 
@@ -175,7 +175,7 @@ def _output(block: nn.Module, attention: nn.Module) -> nn.Module | None:
 
 
 def _finish(attention: nn.Module, found: Layout) -> Layout:
-    """Refuse the value and the output where another module stands between."""
+    """Refuse the value or the output where another module stands behind it or does not fit."""
     refused = dict(found.refused)
     for name, child in attention.named_children():
         if name in AFTER and child is not None:
@@ -205,26 +205,26 @@ def _finish(attention: nn.Module, found: Layout) -> Layout:
 
 
 def _blocks(heads: int, kv_heads: int, width: int, attention: nn.Module) -> tuple[Tensor, ...]:
-    """Return [queries | keys | values], each head after head."""
+    """Return the rows of the layout [queries | keys | values], each head after head."""
     sizes = (heads * width, kv_heads * width, kv_heads * width)
     return torch.arange(sum(sizes)).split(sizes)
 
 
 def _interleave(heads: int, kv_heads: int, width: int, attention: nn.Module) -> tuple[Tensor, ...]:
-    """Return the interleave per head [query | key | value]."""
+    """Return the rows of the layout that repeats [query | key | value] for each head."""
     rows = torch.arange(heads * 3 * width).view(heads, 3, width)
     return tuple(rows[:, part].flatten() for part in range(3))
 
 
 def _group(heads: int, kv_heads: int, width: int, attention: nn.Module) -> tuple[Tensor, ...]:
-    """Return the group per key-value head [its queries | key | value]."""
+    """Return the rows of the layout [its queries | key | value] for each key-value head."""
     group = heads // kv_heads
     rows = torch.arange(kv_heads * (group + 2) * width).view(kv_heads, group + 2, width)
     return rows[:, :-2].flatten(), rows[:, -2].flatten(), rows[:, -1].flatten()
 
 
 def _quarters(heads: int, kv_heads: int, width: int, attention: nn.Module) -> tuple[Tensor, ...]:
-    """CodeGen, trained on four devices: per quarter of the heads [queries | values | keys]."""
+    """Return the rows of CodeGen, made on four devices: per quarter [queries | values | keys]."""
     rows = torch.arange(3 * heads * width).view(4, 3, -1)
     return rows[:, 0].flatten(), rows[:, 2].flatten(), rows[:, 1].flatten()
 
@@ -235,7 +235,7 @@ def _bigcode(heads: int, kv_heads: int, width: int, attention: nn.Module) -> tup
 
 
 def _falcon(heads: int, kv_heads: int, width: int, attention: nn.Module) -> tuple[Tensor, ...]:
-    """Three layouts: grouped (40B, 180B), one shared key and value (7B), interleaved (RW)."""
+    """Return the rows of Falcon: grouped (40B, 180B), one shared key (7B), interleaved (RW)."""
     if getattr(attention, "new_decoder_architecture", False):
         return _group(heads, kv_heads, width, attention)
     form = _blocks if getattr(attention, "multi_query", False) else _interleave

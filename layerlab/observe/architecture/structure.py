@@ -93,7 +93,7 @@ def text_config(model: PreTrainedModel) -> Any:
 
 
 def _stack(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
-    """Stack the blocks: the outermost module list as long as the configuration says."""
+    """Find the stack of blocks: the outermost module list as long as the configuration says."""
     root = model.get_decoder() if hasattr(model, "get_decoder") else None
     if root is None or not any(isinstance(module, nn.ModuleList) for module in root.modules()):
         root = model
@@ -115,7 +115,7 @@ def _stack(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
 
 
 def _attentions(child: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the innermost softmax attentions inside a child of a block, over its own tokens."""
+    """Yield the innermost softmax attentions in one child of a block, without cross-attention."""
     found = [
         (name, inner)
         for name, inner in module.named_modules()
@@ -152,7 +152,7 @@ def _has_matrix(module: nn.Module) -> bool:
 
 
 def own_functions(module: nn.Module) -> Iterator[FunctionType]:
-    """Yield the plain functions that the module or its own classes define, without decorators.
+    """Yield the plain functions given to a module or defined by its classes, without decorators.
 
     Source: Own.
     """
@@ -168,7 +168,7 @@ def own_functions(module: nn.Module) -> Iterator[FunctionType]:
 
 
 def _asking(module: nn.Module) -> FunctionType | None:
-    """Return the function or method that asks the attention interface for its function."""
+    """Return the function or method that asks the attention interface for an implementation."""
     for function in own_functions(module):
         if INTERFACE in function.__code__.co_names:
             return function
@@ -184,7 +184,7 @@ def uses_interface(module: nn.Module) -> bool:
 
 
 def interface_of(module: nn.Module) -> tuple[Any, Callable[..., Any] | None]:
-    """Return the interface a module asks, and the eager function it falls back to.
+    """Return the interface that a module asks, and the eager function that it falls back to.
 
     Source: Own.
     """

@@ -69,7 +69,7 @@ class AttentionCall:
         return factor.shape[2] if factor is self.key else factor.shape[3]
 
     def fault(self) -> str | None:
-        """Why this record is not what the model computed, or None: A v is compared with the output.
+        """Say why this record is not what the model computed, by A v against the output; else None.
 
         Only the last rows of the first sequence are formed.
         """
@@ -100,7 +100,7 @@ def _row(tensor: Tensor | None, row: int) -> Tensor | None:
 
 
 def _join(mask: Tensor | None, bias: Tensor | None, keys: int) -> Tensor | None:
-    """Join mask and position bias as one; a boolean mask stays boolean where it is alone."""
+    """Join mask and position bias into one; a boolean mask stays boolean where there is no bias."""
     mask = None if mask is None else mask[..., :keys]
     if bias is None or mask is None:
         return bias if mask is None else mask
@@ -160,7 +160,7 @@ def _sinks(sinks: Tensor | None, query: Tensor) -> Tensor | None:
 
 @contextmanager
 def _overlaid(anatomy: ModelStructure, receive: Callable[[AttentionCall], None]) -> Iterator[None]:
-    """Answer for the entries that the model uses, until the context ends."""
+    """Put spies on the attention implementations that the model uses, until the context ends."""
     parts = {id(part.module): part for part in anatomy.attentions if part.interface}
     uses: dict[tuple[int, str], tuple[Any, dict[int, Callable[..., Any]]]] = {}
     for part in anatomy.attentions:
@@ -251,7 +251,7 @@ def _is_score(scores: Tensor, weights: Tensor) -> bool:
 
 
 def _is_causal(weights: Tensor) -> bool:
-    """Whether no token drew on a later one, by whatever number its scores were masked with."""
+    """Return whether no token drew on a later one, whatever number masked its scores."""
     later = weights.shape[-1] - weights.shape[-2] + 1
     return not bool(weights.triu(later).any())
 
@@ -266,7 +266,7 @@ def _four(scores: Tensor) -> Tensor:
 
 @contextmanager
 def _listening(anatomy: ModelStructure, receive: Callable[[AttentionCall], None]) -> Iterator[None]:
-    """Hear the modules that do not use the interface, until the context ends."""
+    """Listen to the modules that do not use the interface, until the context ends."""
     alone = [part for part in anatomy.attentions if not part.interface]
     if not alone:
         yield

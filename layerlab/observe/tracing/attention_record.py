@@ -68,17 +68,17 @@ class AttentionRecord:
 
     @property
     def sums_to_one(self) -> bool:
-        """Whether every row of the attention matrix sums to 1."""
+        """Return whether every row of the attention matrix sums to 1."""
         return self.sinks is None
 
     def kv_head(self, head: int) -> int:
-        """Return the key-value head that query head `head` reads (grouped-query attention)."""
+        """Return the key-value head that query head `head` reads, as in grouped attention."""
         return head if self.key is None else head * self.key.shape[0] // self.heads
 
     def logits(
         self, heads: slice = ALL, rows: slice = ALL, dtype: torch.dtype = torch.float32
     ) -> Attentions:
-        """Return scaled scores before softcap, bias and mask: scaling * q_i . k_j."""
+        """Return the scaled scores before softcap, bias and mask: scaling * q_i . k_j."""
         if self.scores is not None:
             return self.scores[heads, rows].to(dtype, copy=True)
         assert self.query is not None and self.key is not None
@@ -108,7 +108,7 @@ class AttentionRecord:
         return (self.bias[heads] if self.bias.shape[0] > 1 else self.bias)[:, rows]
 
     def _unsure(self, rows: slice) -> slice:
-        """Return the keys that some row may be forbidden: under causality only the last few."""
+        """Return the keys that some row may not use: with causality alone, the last few."""
         if self.bias is not None or self.scores is not None or self.window is not None:
             return ALL
         first = rows.indices(self.tokens)[0] + self.keys - self.tokens + 1
@@ -117,7 +117,10 @@ class AttentionRecord:
     def masked(
         self, heads: slice = ALL, rows: slice = ALL, dtype: torch.dtype = torch.float32
     ) -> Attentions:
-        """Return the softmax's scores: after softcap and bias, -inf where a key is forbidden."""
+        """Return the scores that the softmax sees, -inf where a key is forbidden.
+
+        Softcap and bias have been applied.
+        """
         scores = self.logits(heads, rows, dtype)
         if self.softcap is not None:
             scores = torch.tanh(scores / self.softcap) * self.softcap
@@ -147,5 +150,5 @@ class AttentionRecord:
 
 
 def _forbidden(bias: Tensor) -> Tensor:
-    """Entries that stand for minus infinity: some families write the dtype's lowest number."""
+    """Return which entries mean minus infinity: some families write the dtype's lowest number."""
     return bias <= torch.finfo(bias.dtype).min / 2

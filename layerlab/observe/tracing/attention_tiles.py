@@ -67,7 +67,7 @@ def tile(attended: AttentionRecord, dtype: torch.dtype, dense: int = DENSE_TOKEN
 
 
 def height(keys: int) -> int:
-    """Return rows of a block: few enough to stay in the cache, enough to keep the products busy.
+    """Return the number of rows of a block: few enough for the cache, enough for fast products.
 
     Source: Own.
     """
@@ -77,7 +77,7 @@ def height(keys: int) -> int:
 def groups(
     attended: AttentionRecord, dtype: torch.dtype, dense: int = DENSE_TOKENS
 ) -> Iterator[slice]:
-    """As many heads at a time as the memory budget holds, and one where tiles are streamed.
+    """Yield as many heads at a time as the memory budget holds, or one where tiles are streamed.
 
     Source: Own.
     """
@@ -96,7 +96,7 @@ def blocks(length: int, size: int) -> Iterator[slice]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Blocks are too small to share: two threads were measured to be ten times slower than one.
+    """Run on one thread: blocks are small, and two threads were measured to be ten times slower.
 
     Source: Own.
     """
@@ -168,7 +168,7 @@ def _keys(attended: AttentionRecord, heads: slice) -> Tensor:
 
 
 def _part(bias: Tensor, *parts: slice) -> Tensor:
-    """Return the slice of a bias of which some axes may have length 1 because they are shared."""
+    """Return a slice of a bias, some of whose axes may have length 1 because they are shared."""
     return bias[
         tuple(ALL if size == 1 else part for size, part in zip(bias.shape, parts, strict=True))
     ]

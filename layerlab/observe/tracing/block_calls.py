@@ -55,7 +55,7 @@ class BlockCall:
 def hidden_call(
     name: str, module: nn.Module, args: Any, options: Any, output: Any, tokens: int
 ) -> Call | None:
-    """Return a child's call, where it gave features of every token.
+    """Return the call of a child that gave features of every token; None of any other child.
 
     Source: Own.
     """
@@ -150,7 +150,7 @@ def _sublayer(visit: BlockCall, begin: Call, end: Call, stream: Tensor | None) -
 
 
 def _factor(visit: BlockCall, branch: Tensor, stream: Tensor) -> float | None:
-    """Return the factor by what constant a branch joins.
+    """Return the constant factor with which a branch joins the stream.
 
     Norms read the stream, and in a post-norm block give it.
     """
@@ -171,7 +171,7 @@ def _like(branch: Tensor, given: list[Tensor]) -> list[Tensor]:
 
 
 def _net(call: Call) -> Tensor:
-    """Return what a module gave, without the residual that some add inside."""
+    """Return what a module gave, without the residual that some modules add inside."""
     return call.kept if call.residual is None else call.kept - call.residual
 
 

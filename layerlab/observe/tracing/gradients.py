@@ -43,7 +43,7 @@ def logits_and_gradient(
     *,
     again: bool = True,
 ) -> Vocabulary:
-    """Return the logits at a position, while the gradient of what is made of them goes to `keep`.
+    """Return the logits at a position, and hand the objective's gradient to `keep`.
 
     d objective / d stream of every layer, 0 (the embedding output) to the last block
 
@@ -75,7 +75,7 @@ def logits_and_gradient(
 
 @contextmanager
 def _recompute(blocks: Sequence[nn.Module]) -> Iterator[None]:
-    """Blocks that keep their input alone; then as before."""
+    """Let the blocks keep only their input and compute again, until the context ends."""
     before = [vars(block).get("forward") for block in blocks]
     try:
         for block in blocks:

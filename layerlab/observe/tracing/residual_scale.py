@@ -20,7 +20,7 @@ SLACK = 8
 def factor(
     branch: Hidden, sums: Sequence[Hidden], bases: Sequence[Hidden], beside: Sequence[Hidden]
 ) -> float | None:
-    """Return the factor by what constant a branch is multiplied where it joins the stream.
+    """Return the constant factor by which a branch is multiplied where it joins the stream.
 
     None where it is not seen.
 

@@ -79,7 +79,9 @@ def trace(
 
 @contextmanager
 def observing(model: PreTrainedModel) -> Iterator[None]:
-    """Run in evaluation mode, without gradients of parameters; then leave all as before.
+    """Prepare a model to be traced, and restore it when the context ends.
+
+    It is in evaluation mode, without parameter gradients, and with an attention that can be heard.
 
     Source: Own.
     """
@@ -161,7 +163,7 @@ class _Watcher:
             self.give(Layer(sequence=self.sequence, layer=0, tokens=self.tokens, stream=entered[0]))
 
     def fit(self, stream: Tensor, entered: Tensor) -> None:
-        """Say why what a block passes on is not the stream of this sequence's tokens."""
+        """Record why what a block passes on is not the stream of this sequence's tokens."""
         if self.found.no_stream is not None:
             return
         if stream.dim() != 3 or len(stream) != 1:
@@ -234,7 +236,7 @@ class _Watcher:
     def give_attention(
         self, module: nn.Module, visit: BlockCall, part: AttentionPart, alone: bool
     ) -> None:
-        """Hand over an attention whose block has no stream, or more attentions than this one."""
+        """Hand over an attention whose block has no stream, or several attentions."""
         attention = self.attended(visit, part)
         if attention is not None:
             self.give(
@@ -258,7 +260,7 @@ class _Watcher:
             self.quiet = False
 
     def sound(self, layer: int, stream: Tensor) -> bool:
-        """Return whether the stream is finite; the first fault of a layer is kept."""
+        """Return whether the stream is finite, and keep the first fault of a layer."""
         bad = stream.numel() - int(torch.isfinite(stream).sum())
         if bad:
             self.found.faults.setdefault(layer, f"{bad} of {stream.numel()} features not finite")
@@ -278,7 +280,7 @@ class _Watcher:
         return first_tensor(block.forward(*args, **options))[0]
 
     def account(self) -> None:
-        """Check that the probe fired once per attention layer, and say so where it did not."""
+        """Report every attention layer for which the probe did not fire exactly once."""
         for part in self.anatomy.attentions:
             times = self.answered.get(part.number, 0)
             if times != 1 and self.sequence == 0:
@@ -304,7 +306,7 @@ def _replace(
 def _gradients(
     model: PreTrainedModel, anatomy: ModelStructure, tokens: Tensor, found: Trace
 ) -> dict[int, Tensor]:
-    """Differentiate the loss by the stream: embedding output (0) and every block's output."""
+    """Return the gradient of the loss by the embedding output (0) and by every block's output."""
     gradients: dict[int, Tensor] = {}
 
     def keep(layer: int, gradient: Tensor) -> None:

@@ -36,7 +36,7 @@ def verify_weights(
     left: Float[Tensor, "token written"] | None = None,
     start: int | None = 0,
 ) -> HeadWeights:
-    """Drop the weights that the trace contradicts, and set the window and softcap that it showed.
+    """Drop from the weights what the trace contradicts; add the window and softcap that it showed.
 
     Source: Own.
 
@@ -96,12 +96,12 @@ def faults(
 
 
 def _precision(dtype: torch.dtype) -> float:
-    """Never finer than float32: norms and rotary tables stay there in a float64 model too."""
+    """Return the machine epsilon, of float32 at best: norms and rotary tables stay in float32."""
     return max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
 
 
 def _is_normed(weights: HeadWeights, z: Tensor, roundoff: float) -> bool:
-    """Whether z = gain * x / rms(x) + shift is possible: rms((z - shift) / gain) is at most 1."""
+    """Check that z = gain * x / rms(x) + shift is possible: rms((z - shift) / gain) <= 1."""
     if weights.gain is None:
         return True
     gain = weights.gain.to(z)
@@ -119,7 +119,7 @@ def _is_normed(weights: HeadWeights, z: Tensor, roundoff: float) -> bool:
 def _heads(
     weight: Tensor, bias: Tensor | None, z: Tensor, clip: float | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Return w z + b per head, and how far rounding may have carried the model's own from it.
+    """Return w z + b per head, and how far rounding may have moved the model's own result.
 
     |error| <= (2 u + 2 width u_32) (|W| |z| + |b|), u of the model and u_32 of the accumulator.
     """
@@ -135,7 +135,7 @@ def _heads(
 
 
 def _within(seen: Tensor, expected: Tensor, error: Tensor) -> bool:
-    """Return entries that are NaN or infinite in both are broken weights, not a wrong cut."""
+    """Check that finite entries agree within the error; broken weights are not a wrong cut."""
     if seen.shape != expected.shape:
         return False
     gap = (seen.to(expected) - expected).abs()
@@ -166,7 +166,7 @@ def _seen_factors(
 
 
 def _share(heads: Tensor, seen: int) -> Tensor:
-    """Key-value heads repeated as often as the trace saw them: Falcon repeats them itself."""
+    """Repeat key-value heads as often as the trace saw them: Falcon repeats them itself."""
     return heads.repeat_interleave(seen // len(heads), 0) if seen % len(heads) == 0 else heads
 
 
@@ -183,7 +183,7 @@ def _unnormed(
     seen: Tensor,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gain put on what the weights give, shift taken off what was seen, scales made equal."""
+    """Put the gain on what the weights give, take the shift off what was seen, equalize scales."""
     gain, shift = (getattr(weights, f"{part}_{name}") for name in ("gain", "shift"))
     if weights.query_norm == "layer":
         expected = expected - expected.mean(-1, keepdim=True)
@@ -232,7 +232,7 @@ def _compare(
 def _seen_scores(
     weights: HeadWeights, attended: AttentionRecord, z: Tensor, rows: list[int], start: int | None
 ) -> dict[str, str]:
-    """Where only the scores were seen: RoPE leaves the diagonal, ALiBi is the same in every row."""
+    """Check against the scores alone: RoPE keeps the diagonal, ALiBi is the same in every row."""
     assert attended.scores is not None and weights.query is not None and weights.key is not None
     dtype = attended.scores.dtype
     (query, query_error), (key, key_error) = (_part(weights, p, z, dtype) for p in ("query", "key"))
@@ -255,7 +255,7 @@ def _seen_scores(
 
 
 def _seen_rows(weights: HeadWeights, attended: AttentionRecord, rows: list[int]) -> dict[str, str]:
-    """Return whether every row used the keys that the bounds count on, its scores unbiased."""
+    """Check that every row used the keys that the bounds count on, without a bias on its scores."""
     for row in rows:
         allowed = int(attended.allowed(rows=slice(row, row + 1)).sum(-1).min())
         expected = row + 1 if weights.window is None else min(row + 1, weights.window)

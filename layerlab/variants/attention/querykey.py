@@ -105,7 +105,7 @@ def first_sharpness(context: int) -> float:
 
 
 def _widths(site: Site, form: str) -> tuple[int, int]:
-    """Return the widths over how many features queries and keys are normed."""
+    """Return over how many features queries and keys are normed."""
     shape = site.shape
     if form == "head":
         return shape.head_width, shape.head_width

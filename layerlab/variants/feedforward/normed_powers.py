@@ -16,7 +16,7 @@ from layerlab.shapes import Features
 
 
 def normed_powers(x: Features, weight: Tensor, bias: Tensor, epsilon: float) -> Features:
-    """Return sum over i of a_i RMS(x^i) + a_0; i from 1 on.
+    """Return the sum over i of a_i RMS(x^i) + a_0; i from 1 on.
 
     Source: zhuo24, section 2.
 
@@ -34,7 +34,7 @@ def normed_powers(x: Features, weight: Tensor, bias: Tensor, epsilon: float) -> 
 
 
 def _sum(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Sum the sum, and the scale of each power."""
+    """Return the sum, and the scale of each power."""
     square = x * x
     squares = [square]
     for _ in weight[1:]:
@@ -46,7 +46,7 @@ def _sum(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> tuple[Tenso
 
 
 def _horner(x: Tensor, factors: Sequence[Tensor]) -> Tensor:
-    """Return sum over i of c_i x^i, i from 0 on."""
+    """Return the sum over i of c_i x^i, i from 0 on."""
     *others, last = factors
     if not others:
         return last

@@ -118,7 +118,7 @@ def _backward_rows(
 
 
 def _at_rest(gradient: Tensor, names: Sequence[str], numbers: Numbers, totals: Numbers) -> None:
-    """Return what further terms take off at rest, moved by their shifts alike for all rows."""
+    """Subtract the terms at rest from the gradients of their shifts, the same for every row."""
     n, kind = len(names), totals[0].dtype
     whole = gradient.flatten(0, -2).sum(0, dtype=kind)
     for at in range(1, n):
@@ -127,5 +127,5 @@ def _at_rest(gradient: Tensor, names: Sequence[str], numbers: Numbers, totals: N
 
 
 def _halves(numbers: Numbers) -> tuple[Numbers, Numbers]:
-    """Return scales and shifts."""
+    """Return the scales and the shifts."""
     return numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]

@@ -33,7 +33,7 @@ SPREAD = 0.01
 
 
 def scattered(shape: torch.Size, draw: Draw) -> Tensor:
-    """Return Gaussian with standard deviation 0.01.
+    """Draw from a Gaussian with standard deviation 0.01.
 
     Source: Own.
     """
@@ -41,7 +41,7 @@ def scattered(shape: torch.Size, draw: Draw) -> Tensor:
 
 
 def scattered_above(shape: torch.Size, draw: Draw) -> Tensor:
-    """Return absolute values of a Gaussian with standard deviation 0.01.
+    """Draw absolute values of a Gaussian with standard deviation 0.01.
 
     Source: Own.
     """

@@ -85,10 +85,7 @@ class Experts(Part):
         return out
 
     def shares(self, x: Stream) -> Tensor:
-        """Return the shares by how much each expert counts for each token.
-
-        Zero where it was not chosen.
-        """
+        """Return by how much each expert counts for each token: zero where it was not chosen."""
         scores = self.router(x)
         exact = torch.promote_types(scores.dtype, torch.float32)
         likely = torch.softmax(scores, dim=-1, dtype=exact)

@@ -158,7 +158,7 @@ class CanonFeedForward(Gated):
 
 
 def uniform(shape: torch.Size, draw: Draw) -> Tensor:
-    """Return uniform between -1/sqrt(kernel) and 1/sqrt(kernel).
+    """Draw uniformly between -1/sqrt(kernel) and 1/sqrt(kernel).
 
     Source: allen25, published code (PyTorch's own start of a depthwise convolution).
     """
@@ -171,7 +171,7 @@ def _convolution(channels: int, kernel: int, start: str) -> Canon:
 
 
 def _projected(site: Site) -> int:
-    """Return features of queries, keys and values together."""
+    """Return the number of features of queries, keys and values together."""
     return (site.shape.heads + 2 * site.shape.kv_heads) * site.shape.head_width
 
 

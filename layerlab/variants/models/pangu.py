@@ -12,7 +12,7 @@ FEED_FORWARD = "x <- x + (S(u W_gate) * (u W_up)) W_down, u = RMS(x)"
 
 
 def summed(n: int) -> str:
-    """Return the series of n activations; of two, both are written out.
+    """Return the formula of the series of n activations; of two, both are written out.
 
     Source: pangu23, equation 7.
 

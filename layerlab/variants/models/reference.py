@@ -27,7 +27,7 @@ BARE = (
 
 
 def _plain(activation: str) -> Spec:
-    """Return Llama with two matrices in place of three."""
+    """Return the spec of Llama with two feed-forward matrices in place of three."""
     return LLAMA.with_block(ffn=Choice("mlp", activation=activation, bias=False))
 
 

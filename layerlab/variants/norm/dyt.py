@@ -104,7 +104,7 @@ class EmbeddingScale(Part):
 
 
 def first_alpha(width: int, form: str) -> tuple[float, float]:
-    """Return where alpha starts before attention, and elsewhere: smaller in wider models.
+    """Return the first alpha before attention, and elsewhere: smaller in wider models.
 
     Source: zhu25, section 7 (tanh), section 4 (0.5 for other models, here for erf).
 

@@ -22,7 +22,7 @@ EPSILON = 1e-6  # added to mean squares: what transformers' Inkling 2 does
 
 
 def newest(shape: torch.Size, draw: Draw) -> Tensor:
-    """Return weight 1 on the newest of a sequence, 0 on the others.
+    """Return weight 1 on the newest of a sequence, and 0 on the others.
 
     Source: pagliardini24, section 3.
     """
@@ -94,7 +94,7 @@ class DenseFormer(Residual):
 
 
 def _finish(site: Site) -> int:
-    """Return how many blocks gave their output where this part reads; 0 inside of one."""
+    """Return how many blocks gave their output where this part reads; 0 inside a block."""
     if site.role == "stack":
         return site.shape.layers
     return site.layer if site.role == "attention" else 0
@@ -221,7 +221,7 @@ class AttentionResiduals(Residual):
 
     @staticmethod
     def _inverse_size(x: Stream) -> Tensor:
-        """Return 1 / root mean square, in float32 at least, which the scores take on from it."""
+        """Return 1 / root mean square in float32 at least, which makes the scores so too."""
         exact = x.to(torch.promote_types(x.dtype, torch.float32))
         return torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + EPSILON)
 
@@ -248,12 +248,12 @@ def _done(site: Site) -> int:
 
 
 def _size(shape: Shape, form: str, blocks: int) -> int:
-    """Return sublayers per block."""
+    """Return the number of sublayers per block."""
     return 1 if form == "full" else -(-2 * shape.layers // blocks)
 
 
 def _sums(done: int, size: int) -> int:
-    """Return finished sums, the embedding among them, beside the one that is being built."""
+    """Return how many sums are finished, with the embedding, beside the one that is being built."""
     return -(-done // size)
 
 

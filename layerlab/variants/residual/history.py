@@ -101,13 +101,13 @@ class History(Residual):
         return y + (past if self.divisor == 1 else past / self.divisor)
 
     def _past(self, flow: Flow) -> Stream | None:
-        """Return the sum over earlier layers that this add joins, None while it is empty."""
+        """Return the sum over earlier layers that this write adds; None while it is empty."""
         if self.crossed:
             return flow.take("residual", "before")
         return None if self.source is None else flow.kept("residual", self.source)
 
     def _sum(self, y: Stream, flow: Flow) -> None:
-        """Count this layer's output in."""
+        """Add this layer's output to the sum."""
         past = flow.kept("residual", self.role)
         if self.handed and past is not None:
             flow.keep("residual", "before", past)

@@ -132,7 +132,7 @@ class HyperConnections(ParallelStreams):
         return streams, rows, written.squeeze(-2)
 
     def _weights(self, streams: Tensor) -> tuple[Tensor, Tensor]:
-        """Return one row per stream: its A_m, its row of A_r, its B."""
+        """Return the streams, and one row for each: its A_m, its row of A_r, its B."""
         if not self.dynamic:
             return streams, self.static.expand(*streams.shape[:2], -1, -1)
         streams, product = self._product(streams)

@@ -105,7 +105,7 @@ class Laurel(Residual):
         return x if low is None else x + self.norm(self.right(low))
 
     def _seen(self, x: Tensor, flow: Flow) -> Tensor:
-        """V applied to what h sees: to each before they are summed, since its results are small."""
+        """Sum what V gives of each that h sees: V comes first, since its results are small."""
         seen = [self.left(x)] if "lr" in self.forms else []
         for back in range(self.reach):
             earlier = flow.kept("residual", f"before{back}")

@@ -75,7 +75,7 @@ def _inverse(x: Tensor) -> Tensor:
 
 
 def doubly_stochastic(logits: Matrices, iterations: int, guard: float) -> Matrices:
-    """Return exp(logits), its rows and then its columns divided by their sums, again and again.
+    """Return exp(logits), rows and then columns divided by their sums, again and again.
 
     Rows and columns of the limit sum to 1. Columns come last, so theirs are exact.
 

@@ -25,9 +25,7 @@ ALSO_FFN = Option(
 
 
 def bottleneck(width: int, r: int | float) -> int:
-    """Return width of the narrow layer: the width over r, or times r where r is a fraction.
-
-    At least 1.
+    """Return the width of the narrow layer: width / r, or width r for a fraction r; at least 1.
 
     Source: pangu23, section 4.1.
 
@@ -39,7 +37,7 @@ def bottleneck(width: int, r: int | float) -> int:
 
 
 def circulant_block(width: int, block: int | None) -> int:
-    """Return side of a circulant block; where none is given, at most a quarter of the width.
+    """Return the side of a circulant block, by default at most a quarter of the width.
 
     Source: tang21, block-circulant projection.
 

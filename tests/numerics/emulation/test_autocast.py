@@ -106,7 +106,6 @@ BENEATH = frozenset(
     frobenius_norm gru_cell chain_matmul lstm_cell native_layer_norm nuclear_norm rnn_relu_cell
     rnn_tanh_cell""".split()
 )
-)
 # Names of the layer above, which end in kernels that are listed.
 SPELLED = frozenset("interpolate linalg_norm normalize rpow softmin".split())
 
