@@ -176,7 +176,7 @@ def mixed(place: Path) -> Path:
 def strange(place: Path) -> Path:
     for file in place.glob("runs/*/manifest.json"):
         content = json.loads(file.read_text())
-        content["recipe"]["train"]["max_steps"] = 7
+        content["recipe"]["train"]["updates"] = 7  # its name in 0.1
         file.write_text(json.dumps(content))
     return place
 

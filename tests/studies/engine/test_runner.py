@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import layerlab
@@ -18,6 +17,7 @@ from layerlab.studies.engine import runner
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.record import StudyResult, load_record
 from layerlab.studies.engine.runner import find_study, study
+from tests.oldest import read_csv
 
 QUICK = {"draws": 8, "progress": False, "threads": 1}
 
@@ -81,8 +81,7 @@ def test_a_folder_holds_page_tables_and_settings(tmp_path):
     assert held == {"study.html", "study.json", "tables/norms.csv"}
     content = json.loads((tmp_path / "out" / "study.json").read_text())
     assert content["settings"]["draws"] == 8 and content["time"]["processor seconds"] >= 0
-    table = tmp_path / "out" / "tables" / "norms.csv"
-    assert pd.read_csv(table, float_precision="round_trip").equals(found.frame())
+    assert read_csv(tmp_path / "out" / "tables" / "norms.csv").equals(found.frame())
     page = (tmp_path / "out" / "study.html").read_text()
     assert found.verdicts[0]["claim"] in page and "Content-Security-Policy" in page
     assert not re.search(r'(?:src|href)="https?:', page.split("<script")[0])
