@@ -29,7 +29,8 @@ CHANGES = {
     "a finding of a report": "`report/findings/`, one rule",
     "a language of the pages": "`report/i18n/locale/`",
     "a study of a source's claim": "`studies/`, the folder of its source",
-    "an option of a command": "`cli/`, and the function of `api/` that it calls",
+    "an option of a command": "`cli/` (what several share: `cli/options.py`), and the function of "
+    "`api/` that it calls",
 }
 
 

@@ -29,6 +29,8 @@ COUNTS = (
 LAYERS = 1000
 # How many times the stored elements a model may have: a tied head is stored once.
 SHARED = 4
+# How many elements one that is stored may hold, of a quantised model: eight of four bits.
+PACKED = 8
 
 
 def empty(config: Any, place: str, stored: Mapping[str, int] | None = None) -> PreTrainedModel:
@@ -56,9 +58,10 @@ def empty(config: Any, place: str, stored: Mapping[str, int] | None = None) -> P
             f"config.json in {place!r} describes no model: {one_line(error)}"
         ) from error
     asked = sum(parameter.numel() for parameter in model.parameters())
-    if stored and not hasattr(config, "quantization_config"):
+    if stored:
         held = sum(stored.values())
-        if asked > SHARED * held:
+        packed = PACKED if hasattr(config, "quantization_config") else 1
+        if asked > SHARED * packed * held:
             raise UserError(
                 f"config.json in {place!r} describes {asked:,} parameters, and the weights beside "
                 f"it hold {held:,}; put the config.json there that they were saved with"

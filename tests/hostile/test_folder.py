@@ -121,6 +121,15 @@ def test_code_on_the_hub_is_no_implementation(name: str, tmp_path: Path) -> None
     typed("inspect", str(tmp_path / "m"), "-q", "--out", str(tmp_path / "o")).refused(said)
 
 
+def test_a_quantised_model_is_no_larger_than_its_weights_can_be(tmp_path: Path) -> None:
+    shutil.copytree(path("llama"), tmp_path / "m")
+    file = tmp_path / "m" / "config.json"
+    change = {"quantization_config": {"quant_method": "fp8"}, "vocab_size": 10**9}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    words = ("inspect", str(tmp_path / "m"), "-q", "--out", str(tmp_path / "o"))
+    typed(*words).refused("parameters, and the weights beside it hold")
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
 def test_a_file_that_is_read_whole_has_a_size(name: str, tmp_path: Path) -> None:
     shutil.copytree(path("llama"), tmp_path / "m")
