@@ -31,16 +31,16 @@ HEAD = f"""# Results
 What the comparisons of the package came to, and what they say of the claims of the sources.
 `make docs` writes this page from the files beside it: a `comparison.json` for each recipe, and its
 runs folded into two files: `manifests.parquet` with recipe, manifest and result of each, and
-`curves.parquet` with the journals line by line, to be drawn with pandas.
+`curves.parquet` with the journals line by line, to be drawn with pandas. `docs/fold.py FOLDER`
+writes both.
 
 ```sh
 layerlab compare NAME --out {OUT}            # carries out what is missing, then judges
 layerlab compare NAME --out {OUT} --judge    # judges what is there
-python docs/fold.py {OUT}/NAME               # folds the runs that are finished
 make docs                                          # writes this page
 ```
 
-The first two unfold the runs into `runs/` as they were, byte for byte, and skip what is finished:
+The first and the second unfold the runs into `runs/` as they were, byte for byte, and skip what is finished:
 a comparison goes on where it stopped; models and checkpoints are not kept. Beside these a run
 on another machine or of other versions is refused: give it another `--out`. How to read the
 numbers: [comparison](../comparison.md). Keys of sources: [sources](../sources.md)."""

@@ -18,7 +18,6 @@ READ = """
 import json, sys
 from pathlib import Path
 import layerlab
-from layerlab.errors import UserError
 
 results, found = Path(sys.argv[1]), {}
 for file in sorted(results.glob("*/comparison.json")):
