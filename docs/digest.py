@@ -40,7 +40,7 @@ layerlab compare NAME --out {OUT} --judge    # judges what is there
 make docs                                          # writes this page
 ```
 
-The first and the second unfold the runs into `runs/` as they were, byte for byte, and skip what is finished:
+The first two unfold the runs into `runs/` as they were, byte for byte, and skip what is finished:
 a comparison goes on where it stopped; models and checkpoints are not kept. Beside these a run
 on another machine or of other versions is refused: give it another `--out`. How to read the
 numbers: [comparison](../comparison.md). Keys of sources: [sources](../sources.md)."""
