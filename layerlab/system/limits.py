@@ -51,11 +51,11 @@ def check_work(work: Callable[[], object], what: str, given: str) -> None:
     Raises:
         UserError: says which limit it broke; whatever else is wrong is said when it is used.
     """
-    if why := overrun(work):
+    if why := overrun(work, SECONDS):
         raise UserError(f"{what} takes {why} for {given}; use another")
 
 
-def overrun(work: Callable[[], object], seconds: int = SECONDS, memory: int = BYTES) -> str:
+def overrun(work: Callable[[], object], seconds: int, memory: int = BYTES) -> str:
     """Return which limit a piece of work breaks, in words; empty where it ends, however it ends.
 
     It is done in a fork of this process, of which nothing is left; only Linux can limit that, and

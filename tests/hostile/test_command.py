@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM
 from typer.main import get_command
 
 from layerlab import builtin
@@ -34,7 +35,7 @@ WORK: dict[str, tuple[list[str], dict[str, str]]] = {
     ),
     "variants": (["llama"], {}),
     "retrofit": (["llama"], {"--out": "new"}),
-    "precision": (["llama"], {"--samples": "1", "--context": "8", "--out": "new.toml"}),
+    "precision": (["shallow"], {"--samples": "1", "--context": "8", "--out": "new.toml"}),
     "train": (["smoke"], {"--plan": "", "--out": "new"}),
     "compare": (["arms.toml"], {"--plan": "", "--out": "new"}),
     "study": (["rounding-input"], {"--fast": "", "--out": "new"}),
@@ -101,6 +102,16 @@ FILES: dict[str, bytes] = {
 }
 
 
+def shallow(name: str) -> None:
+    """Save one block of a built-in model: a policy is searched for in every one."""
+    model = AutoModelForCausalLM.from_pretrained(builtin.path("llama"))
+    model.model.layers = model.model.layers[:1]
+    model.config.num_hidden_layers = 1
+    model.save_pretrained(name)
+    for file in builtin.path("llama").glob("tokenizer*"):
+        shutil.copy(file, name)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder of hostile files, which is the working directory."""
@@ -111,6 +122,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         Path(name).write_text(text, "utf-8")
     for name, content in FILES.items():
         Path(name).write_bytes(content)
+    shallow("shallow")
     Path("text.txt").write_text("A text of some words.\n\nAnother of some more.\n" * 9)
     parts = builtin.SAMPLE.read_text("utf-8").split("\n\n")
     lines(Path("rows.jsonl"), *({"text": one} for one in parts if len(one) > 200))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from layerlab import builtin
+from layerlab.system import limits
 from tests.evaluation.written import lines
 from tests.hostile.attack import typed
 
@@ -15,8 +16,8 @@ LOOP = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
 TEMPLATES = [
     pytest.param("{{ '{:>9999999999}'.format(1) }}", "takes over 1 GiB", id="width"),
     pytest.param("{{ 'a' * 10000000000 }}", "takes over 1 GiB", id="times", marks=pytest.mark.full),
-    pytest.param(LOOP, "takes over 20 s", id="loop", marks=pytest.mark.full),
-    pytest.param("{{ 2**(2**40) }}", "takes over 20 s", id="power", marks=pytest.mark.full),
+    pytest.param(LOOP, "takes over 3 s", id="loop", marks=pytest.mark.full),
+    pytest.param("{{ 2**(2**40) }}", "takes over 3 s", id="power", marks=pytest.mark.full),
     ("{{ raise_exception('\x1b[31mno') }}", "refuses a question:  [31mno; use another"),
     ("{{ '\ud800' }}", "half of a surrogate pair"),
     ("{{ ''.__class__.__mro__ }}", "refuses a question: access to attribute '__class__'"),
@@ -36,8 +37,11 @@ def changed(path: Path, **fields: Any) -> None:
 
 
 @pytest.mark.parametrize(("template", "said"), TEMPLATES)
-def test_a_chat_template(template: str, said: str, model: Path) -> None:
+def test_a_chat_template(
+    template: str, said: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those that need no limit are told in seconds; those that do, when it is reached."""
+    monkeypatch.setattr(limits, "SECONDS", 3)
     changed(model / "tokenizer_config.json", chat_template=template)
     row = {"question": "is 2 even", "passage": "The number 2.", "label": True}
     lines(Path("data/superglue/BoolQ/val.jsonl"), row)
