@@ -144,7 +144,10 @@ def _dot(one: Tensor, other: Tensor) -> Tensor:
 
 
 def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
-    """Read one row per sequence and layer, the embedding first."""
+    """Read one row per sequence and layer, the embedding first.
+
+    Source: Own.
+    """
     model, stack = whole.subject.model, whole.subject.stack
     texts = [tokens[: run.options["tokens"]] for tokens in whole.sequences]
     tuned = run.options["tuned"] and len(texts) > 1

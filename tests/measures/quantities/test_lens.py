@@ -3,13 +3,15 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from layerlab import UserError, inspect
+from layerlab import UserError, builtin, inspect
 from layerlab.measures.quantities.lens import (
     MEASURES,
     RIDGES,
@@ -111,9 +113,26 @@ def test_a_map_keeps_the_shape_of_several_streams() -> None:
     assert torch.equal(keep(x), x)
 
 
+def texts(count: int) -> list[str]:
+    """Parts of the built-in text, each short enough for one sequence."""
+    sample = builtin.SAMPLE.read_text("utf-8")
+    return [sample[100 * place : 100 * (place + 1)] for place in range(count)]
+
+
+def reading(measure: str, count: int) -> pd.DataFrame:
+    found = inspect("llama", measures=[measure], texts=texts(count), context=64, progress=False)
+    return found.frames["lens"]
+
+
 @pytest.fixture(scope="module")
 def read() -> Any:
-    found = inspect("llama", "pre-norm", measures=["lens(tuned=True)"], samples=4, context=64)
+    found = inspect(
+        ["llama", "pre-norm"],
+        measures=["lens(tuned=True)"],
+        texts=texts(4),
+        context=64,
+        progress=False,
+    )
     return found.frames["lens"]
 
 
@@ -127,22 +146,26 @@ def test_the_tuned_lens_is_nearer_at_every_layer_and_the_last_is_the_model(read:
 
 
 def test_the_last_loss_is_that_of_the_model() -> None:
-    found = inspect("llama", measures=["lens(samples=64)"], samples=2, context=64)
-    rows = found.frames["lens"]
+    rows = reading("lens(samples=64)", 2)
     last = rows[rows.layer == rows.layer.max()].nats.tolist()
-    losses = found.models[0]["loss_nats"]
-    assert last == pytest.approx(losses if isinstance(losses, list) else [losses], rel=1e-5)
+    model = AutoModelForCausalLM.from_pretrained(builtin.path("llama"))
+    words = AutoTokenizer.from_pretrained(builtin.path("llama"))
+    for text, nats in zip(texts(2), last, strict=True):
+        ids = words(text, return_tensors="pt", add_special_tokens=False).input_ids[:, :64]
+        with torch.no_grad():
+            assert nats == pytest.approx(float(model(ids, labels=ids).loss), rel=1e-5)
 
 
 def test_one_text_has_no_tuned_lens_and_the_page_says_so() -> None:
-    found = inspect("llama", measures=["lens(tuned=True)"], samples=1, context=32)
+    found = inspect(
+        "llama", measures=["lens(tuned=True)"], texts=texts(1), context=32, progress=False
+    )
     assert found.frames["lens"].tuned_kl.isna().all() and found.frames["lens"].kl.notna().all()
-    assert "fitted to other texts than it is read on" in str(found.notes)
+    assert "fitted to other texts than it is read on" in found.to_json()
 
 
 def test_fewer_samples_are_spread_over_the_text() -> None:
-    few = inspect("llama", measures=["lens(samples=9)"], samples=1, context=64).frames["lens"]
-    all_ = inspect("llama", measures=["lens"], samples=1, context=64).frames["lens"]
-    assert len(few) == len(all_) and few.kl.tolist() != all_.kl.tolist()
+    few, every = reading("lens(samples=9)", 1), reading("lens", 1)
+    assert len(few) == len(every) and few.kl.tolist() != every.kl.tolist()
     with pytest.raises(UserError, match="option samples of measure 'lens' got 0"):
         LENS.given(samples=0)
