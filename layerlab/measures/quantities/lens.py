@@ -37,7 +37,7 @@ The blocks are stepped over, and everything behind them is the model's own code,
 soft caps of the logits are those of the model; a model whose logits need more than the last stream
 is refused. It costs one product with the head per text and layer, twice that with the tuned lens;
 of a text it reads `samples` positions, spread evenly, of the first `tokens`.
-The tuned lens of a text is fitted to half of the others, by ridge regression on the stream. It wants
+The tuned lens of a text is fitted to half of the others, by ridge regression. It wants
 more tokens than the model is wide, and is not the one of belrose23, which is trained on the
 divergence over millions of tokens."""
 
