@@ -69,7 +69,7 @@ PLACES = {
 # Where a frame has a row for the embedding output, it is layer 0 and the first block is layer 1.
 LAYERS = {
     **dict.fromkeys(
-        ("diversity", "dimension", "features", "stream", "lipschitz", "rounding", "saliency"),
+        "diversity dimension features stream lipschitz rounding saliency lens".split(),
         "0 is the embedding output, 1 the first block",
     ),
     "condition": "1 is the first block",

@@ -37,6 +37,7 @@ ORDER = (
     "dimension",
     "features",
     "stream",
+    "lens",
     "spectrum",
     "attention",
     "querykey",

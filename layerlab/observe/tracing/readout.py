@@ -1,0 +1,151 @@
+"""What a model makes of the stream behind its last block: final norm, head, scale, soft cap.
+
+Nothing here knows a family. The model's own forward runs with blocks that pass on what they are
+given, so whatever stands behind the blocks is the model's own code; where more than the stream
+reaches the logits, the readout of the last layer is not what the model gave, and it is refused.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from layerlab.errors import NotApplicable
+from layerlab.observe.architecture.structure import ModelStructure, first_tensor
+from layerlab.observe.tracing.block_calls import hidden
+from layerlab.shapes import Hidden, Tokens
+
+# Of the largest logit: the same products, in another order at most.
+_ROUNDINGS = 64
+Logits = Float[Tensor, "place vocab"]
+Readout = Callable[[Hidden], Logits]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One forward of one sequence.
+
+    Attributes:
+        places: the positions whose logits are wanted, rising.
+        streams: before the blocks and behind each.
+        logits: at those positions.
+        outputs: of each block, as it gave them.
+    """
+
+    tokens: Tokens
+    places: Int[Tensor, " place"]
+    streams: list[Hidden]
+    logits: Logits
+    outputs: list[Any]
+
+
+@torch.no_grad()
+def answer(
+    model: PreTrainedModel, anatomy: ModelStructure, tokens: Tokens, places: Tensor
+) -> Answer:
+    """Run one sequence, and keep its streams and its logits at some positions.
+
+    Raises:
+        NotApplicable: there is no finite stream with an entry per token, or there are no logits.
+    """
+    streams, outputs = list[Hidden](), list[Any]()
+
+    def keep(stream: Tensor) -> None:
+        # Several streams per token are read as they are.
+        if stream.dim() < 3 or stream.shape[:2] != (1, len(tokens)):
+            raise NotApplicable(
+                f"its blocks pass a tensor of shape {tuple(stream.shape)}, not one entry per token"
+            )
+        if not bool(stream.isfinite().all()):
+            raise NotApplicable(f"layer {len(streams)} gives features that are not finite")
+        streams.append(stream[0].clone())  # some models change it in place behind the block
+
+    def enter(module: nn.Module, args: Any, options: Any) -> None:
+        keep(hidden(args, options))
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        outputs.append(output)
+        keep(first_tensor(output))
+
+    with ExitStack() as stack:
+        front = anatomy.blocks[0].register_forward_pre_hook(enter, with_kwargs=True)
+        stack.callback(front.remove)
+        for block in anatomy.blocks:
+            stack.callback(block.register_forward_hook(leave).remove)
+        logits = _logits(model, tokens, places)
+    if len(outputs) != len(anatomy.blocks):
+        raise NotApplicable("it does not run each of its blocks once in a forward")
+    return Answer(tokens=tokens, places=places, streams=streams, logits=logits, outputs=outputs)
+
+
+@contextmanager
+def reading_out(
+    model: PreTrainedModel, anatomy: ModelStructure, given: Answer
+) -> Iterator[Readout]:
+    """Yield a function from a stream to the logits that the model makes of it.
+
+    The logits are those at the answer's positions; gradients pass through. The model is as it was
+    found when the context ends.
+
+    Raises:
+        NotApplicable: the model makes its logits of more than the last stream.
+    """
+    stream = list[Tensor]()
+
+    def readout(last: Hidden) -> Logits:
+        stream[:] = [last]
+        return _logits(model, given.tokens, given.places)
+
+    with _passing(anatomy.blocks, given.outputs, stream):
+        with torch.no_grad():
+            missed = readout(given.streams[-1]) - given.logits
+        allowed = _ROUNDINGS * torch.finfo(missed.dtype).eps * float(given.logits.abs().max())
+        if float(missed.abs().max()) > allowed:
+            raise NotApplicable("more than the stream behind its last block reaches its logits")
+        yield readout
+
+
+def _logits(model: PreTrainedModel, tokens: Tokens, places: Tensor) -> Logits:
+    """Return the logits at some positions; no others are computed where the model can leave them.
+
+    Raises:
+        NotApplicable: there are none.
+    """
+    kept = "logits_to_keep" in inspect.signature(model.forward).parameters
+    options = {"logits_to_keep": places} if kept else {}
+    found = getattr(model(input_ids=tokens[None], use_cache=False, **options), "logits", None)
+    if not isinstance(found, Tensor) or found.dim() != 3:
+        raise NotApplicable("it gives no logits for every token")
+    return found[0] if found.shape[1] == len(places) else found[0, places]
+
+
+@contextmanager
+def _passing(
+    blocks: tuple[nn.Module, ...], outputs: list[Any], stream: list[Tensor]
+) -> Iterator[None]:
+    """Have every block give the one stream, in the form of its own output."""
+    own = [vars(block).get("forward") for block in blocks]
+
+    def stand_in(output: Any) -> Callable[..., Any]:
+        def forward(*args: Any, **options: Any) -> Any:
+            given = stream[0][None]
+            return (given, *output[1:]) if isinstance(output, (tuple, list)) else given
+
+        return forward
+
+    try:
+        for block, output in zip(blocks, outputs, strict=True):
+            block.forward = stand_in(output)
+        yield
+    finally:
+        for block, forward in zip(blocks, own, strict=True):
+            if forward is None:
+                vars(block).pop("forward", None)
+            else:
+                block.forward = forward

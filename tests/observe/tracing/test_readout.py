@@ -1,0 +1,144 @@
+"""A stream read out is what the model makes of it: held against each family written out."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from layerlab import build
+from layerlab.errors import NotApplicable
+from layerlab.observe.architecture.structure import anatomy
+from layerlab.observe.tracing.readout import Answer, answer, reading_out
+from tests.families.recipe import build as family
+
+TEXT = torch.arange(3, 31)
+PLACES = torch.tensor([0, 5, 27])
+
+
+def answered(model: PreTrainedModel) -> Answer:
+    return answer(model, anatomy(model), TEXT, PLACES)
+
+
+def read(model: PreTrainedModel, layer: int) -> torch.Tensor:
+    given = answered(model)
+    with torch.no_grad(), reading_out(model, anatomy(model), given) as readout:
+        return readout(given.streams[layer])
+
+
+def gpt2(model: PreTrainedModel, x: torch.Tensor) -> torch.Tensor:
+    norm = model.transformer.ln_f
+    scaled = (x - x.mean(-1, keepdim=True)) / (
+        x.var(-1, unbiased=False, keepdim=True) + norm.eps
+    ).sqrt()
+    return (scaled * norm.weight + norm.bias) @ model.transformer.wte.weight.T
+
+
+def llama(model: PreTrainedModel, x: torch.Tensor) -> torch.Tensor:
+    norm = model.model.norm
+    scaled = x / (x.square().mean(-1, keepdim=True) + norm.variance_epsilon).sqrt()
+    return (scaled * norm.weight) @ model.lm_head.weight.T
+
+
+def gemma2(model: PreTrainedModel, x: torch.Tensor) -> torch.Tensor:
+    norm, cap = model.model.norm, model.config.final_logit_softcapping
+    scaled = x / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+    return cap * torch.tanh((scaled * (1 + norm.weight)) @ model.lm_head.weight.T / cap)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize("written", [gpt2, llama, gemma2])
+def test_each_layer_meets_the_final_norm_and_the_head(
+    written: Callable[..., torch.Tensor], layer: int
+) -> None:
+    """As TransformerLens defines the logit lens, the final norm applied, with its soft cap."""
+    model = family(written.__name__).double()
+    with torch.no_grad():
+        expected = written(model, answered(model).streams[layer][PLACES])
+    torch.testing.assert_close(read(model, layer), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_layer_by_layer_it_is_the_stream_of_the_model(tiny: Callable[..., PreTrainedModel]) -> None:
+    model = tiny("gpt2")
+    with torch.no_grad():
+        states = model(TEXT[None], output_hidden_states=True).hidden_states
+    found = answered(model).streams
+    assert len(found) == len(states)
+    for one, other in zip(found[:-1], states[:-1], strict=True):  # the last is behind the norm
+        assert torch.equal(one, other[0])
+
+
+@pytest.mark.parametrize("name", ["hyper-connections", "mhc", "history-5", "pangu-pi"])
+def test_several_streams_are_read_as_the_model_reads_them(name: str) -> None:
+    model = build(name, width=16, layers=2, heads=2, vocab=64, context=64).eval()
+    assert torch.equal(read(model, -1), answered(model).logits)
+
+
+def test_a_gradient_passes(tiny: Callable[..., PreTrainedModel]) -> None:
+    model = tiny("llama")
+    given = answered(model)
+    stream = given.streams[1].clone().requires_grad_()
+    with reading_out(model, anatomy(model), given) as readout:
+        readout(stream)[0, 3].backward()
+    # Of the positions that are read, the first alone is asked about.
+    assert (
+        stream.grad is not None and bool(stream.grad[0].any()) and not bool(stream.grad[1:].any())
+    )
+
+
+def test_the_model_is_as_it_was_found(tiny: Callable[..., PreTrainedModel]) -> None:
+    model = tiny("llama")
+    stack = anatomy(model)
+    own = stack.blocks[0].forward
+    stack.blocks[0].forward = lambda *args, **options: own(*args, **options)  # as accelerate does
+    mine, before = vars(stack.blocks[0])["forward"], answered(model).logits
+    with pytest.raises(ZeroDivisionError), reading_out(model, stack, answered(model)):
+        _ = 1 / 0
+    assert vars(stack.blocks[0])["forward"] is mine and "forward" not in vars(stack.blocks[1])
+    assert torch.equal(answered(model).logits, before)
+
+
+def test_what_is_made_of_more_than_the_last_stream_is_refused(
+    tiny: Callable[..., PreTrainedModel],
+) -> None:
+    model = tiny("llama")
+    seen = []
+    model.model.layers[0].register_forward_hook(lambda *given: seen.append(given[2]))
+    model.model.norm.register_forward_pre_hook(lambda module, args: (args[0] + torch.rand(()),))
+    with pytest.raises(NotApplicable, match="more than the stream behind its last block"):
+        read(model, 0)
+
+
+REFUSED = {
+    "blt": "not one entry per token",
+    "hrm_text": "once in a forward",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_stack_that_cannot_be_stepped_over_is_refused(name: str) -> None:
+    with pytest.raises(NotApplicable, match=REFUSED[name]):
+        read(family(name), 0)
+
+
+def test_no_logits_and_no_numbers_are_refused(tiny: Callable[..., PreTrainedModel]) -> None:
+    with pytest.raises(NotApplicable, match="gives no logits for every"):
+        answered(tiny("llama").model)
+    model = tiny("llama")
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight.fill_(torch.inf)
+    with pytest.raises(NotApplicable, match="layer 1 gives features that are not finite"):
+        answered(model)
+
+
+def test_a_model_without_a_place_for_the_head_gives_the_same(
+    tiny: Callable[..., PreTrainedModel],
+) -> None:
+    """Where a model computes all logits, those at the positions are taken."""
+    model = tiny("llama")
+    own = model.forward
+    model.forward = lambda input_ids, use_cache: own(input_ids=input_ids, use_cache=use_cache)
+    with torch.no_grad():
+        whole = model(input_ids=TEXT[None], use_cache=False).logits[0]
+    assert torch.equal(answered(model).logits, whole[PLACES])
+    assert torch.equal(read(model, -1), whole[PLACES])
