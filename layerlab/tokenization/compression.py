@@ -57,8 +57,6 @@ class Compression:
 def compression(words: PreTrainedTokenizerFast, texts: Iterable[str]) -> Compression:
     """Measure a tokenizer on texts, which are read once; no special tokens are put around them.
 
-    Source: Own.
-
     Example:
         >>> from layerlab import builtin
         >>> from layerlab.tokenization.load import load_tokenizer

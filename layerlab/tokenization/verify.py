@@ -141,8 +141,6 @@ def verify(
 
     Raises:
         UserError: a set holds no text, or a tokenizer is none that can be changed.
-
-    Source: Own.
     """
     pair = _Pair(base, new)
     tallies = tuple(pair.tally(name, several) for name, several in texts.items())
