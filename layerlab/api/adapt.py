@@ -95,7 +95,7 @@ def adapt(
 def plan_adaptation(
     recipe: Given, out: Path, settings: Mapping[str, Any] | None = None, lang: str = ENGLISH
 ) -> AdaptationPlan:
-    """Plan a recipe with its stages planned.
+    """Plan the stages of a recipe.
 
     Raises:
         UserError: a setting is wrong, what a stage needs is not there, or there is no page in the
@@ -113,7 +113,7 @@ def estimate_adaptation(curriculum: AdaptationPlan) -> Forecast:
 
 
 def run_adaptation(curriculum: AdaptationPlan, *, progress: bool = True) -> AdaptationResult:
-    """Carry out what is not finished, and write the report.
+    """Run the unfinished stages, and write the report.
 
     Raises:
         UserError: a stage cannot be carried out.
@@ -141,7 +141,7 @@ def run_adaptation(curriculum: AdaptationPlan, *, progress: bool = True) -> Adap
 
 
 def _is_done(kept: Json | None) -> bool:
-    """Return whether it is finished, and no benchmark that was not there then has come since."""
+    """Return whether an evaluation is finished, with no benchmark added since."""
     if kept is None:
         return False
     missed = (one.get("absent") for one in kept.get("result", {}).get("left_out", ()))
@@ -160,7 +160,7 @@ def _carry(place: StageContext, watch: Progress) -> None:
 
 
 def base(place: StageContext) -> Json:
-    """Return the model that is there, or one that is trained from nothing."""
+    """Return the existing base model, or train one from scratch."""
     training = place.recipe.training()
     if training is None:
         name = str(place.recipe.base.model)
@@ -180,14 +180,14 @@ def base(place: StageContext) -> Json:
 
 
 def evaluate_stage(place: StageContext) -> Json:
-    """Return what a model knows after a stage: held-out text, benchmarks, answers."""
+    """Evaluate a model after a stage: held-out text, benchmarks, answers."""
     left_out: list[Json] = []
     told = _read(place, left_out)  # benchmarks load the model for themselves: this one is let go
     return {"result": {**told, **_ask(place, left_out), "left_out": left_out}}
 
 
 def _read(place: StageContext, left_out: list[Json]) -> Json:
-    """Read bits per byte of held-out text, and answers."""
+    """Measure bits per byte of held-out text, and generate answers."""
     section = place.recipe.evaluate
     assert section is not None
     found, words = place.model(), place.words()
@@ -214,7 +214,7 @@ def _read(place: StageContext, left_out: list[Json]) -> Json:
 
 
 def _ask(place: StageContext, left_out: list[Json]) -> Json:
-    """Return benchmark by benchmark; what is finished of an earlier sitting is kept."""
+    """Evaluate benchmark by benchmark; results of an earlier session are kept."""
     section = place.recipe.evaluate
     assert section is not None
     wanted = select_benchmarks(section.suite) if section.suite else ()
@@ -275,20 +275,20 @@ def _models(curriculum: AdaptationPlan) -> dict[str, str]:
 
 
 class _Telling(NullProgress):
-    """A run's journal as the share of a stage."""
+    """Reports a run's journal as the progress of its stage."""
 
     def __init__(self, place: StageContext, updates: int) -> None:
         self.place, self.updates = place, updates
 
     def update(self, name: str, event: Mapping[str, Any]) -> None:
-        """How far the training is."""
+        """Report the progress of the training."""
         if event["kind"] == "train":
             said = f"update {event['update']:,} of {self.updates:,}, loss {event['loss']:.4g}"
             self.place.tell(said, event["update"] / self.updates)
 
 
 def _facts(found: LoadedModel) -> Json:
-    """Return what a model is, without where it lies."""
+    """Return the facts of a model without its path."""
     return {name: value for name, value in found.facts().items() if name in FACTS}
 
 

@@ -1,4 +1,4 @@
-"""What layerlab runs on: versions, devices, threads, the kernel in use, and what is missing."""
+"""Diagnoses an installation: versions, devices, threads, kernel, missing extras."""
 
 import os
 import platform
@@ -49,7 +49,7 @@ class Diagnosis:
     extras: dict[str, list[str]]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a program reads."""
+        """Return the diagnosis as JSON values."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class Diagnosis:
 
 
 def diagnose() -> Diagnosis:
-    """Say what layerlab runs on; the rounding kernel is compiled if it was not yet.
+    """Diagnose the installation; this compiles the rounding kernel if need be.
 
     Example:
         >>> diagnose().kernel in {"compiled", "pure torch"}

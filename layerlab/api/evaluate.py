@@ -1,4 +1,4 @@
-"""`layerlab.evaluate`: models put to benchmarks, as the sources did, and what that came to."""
+"""`layerlab.evaluate`: models on benchmarks, scored and averaged as the sources did."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -45,7 +45,7 @@ Given = str | PathLike[str]
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRequest:
-    """What `run_evaluation` answers.
+    """An evaluation that is ready to run: models, benchmarks and options.
 
     Attributes:
         models: names, folders or loaded models.
@@ -92,7 +92,7 @@ def evaluate(
     lang: str = ENGLISH,
     **options: Any,
 ) -> EvaluationResult:
-    """Put one or several models to benchmarks, and average as their authors do.
+    """Evaluate one or several models on benchmarks, and average as their authors do.
 
     Args:
         model: a Hub id, a local folder, a built-in name or a loaded `PreTrainedModel`; or a list.
@@ -137,7 +137,7 @@ def evaluate(
 
 
 def run_evaluation(question: EvaluationRequest, *, progress: bool = True) -> EvaluationResult:
-    """Load the models, ask them, and sum up.
+    """Load the models, evaluate them, and average the scores.
 
     Raises:
         UserError: as `evaluate`.
@@ -262,7 +262,7 @@ def _load(question: EvaluationRequest, model: Any) -> LoadedModel:
 def _arm(
     facts: Mapping[str, Any], arithmetic: PrecisionSetting, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return a model in an arithmetic, with a name that no other has."""
+    """Return a model in a number format, with a unique name."""
     name = facts["name"] + (f" in {arithmetic.name}" if arithmetic.name else "")
     taken = [one["arm"] for one in others]
     unique = name if name not in taken else f"{name} ({len(taken) + 1})"

@@ -271,7 +271,7 @@ def _declare(parts: Sequence[_Part], measures: Sequence[Measure]) -> list[dict[s
 
 
 def _pictures(parts: Sequence[_Part], measures: Sequence[Measure]) -> dict[str, Any]:
-    """Return what measures gave to be drawn: by measure, then by model."""
+    """Return the pictures of measures, by measure, then by model."""
     found = {
         measure.name: {
             part.card["name"]: part.found.pictures[measure.name]

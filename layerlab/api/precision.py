@@ -89,7 +89,7 @@ def precision(
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionRequest:
-    """What `find_policy` answers: a model, what it reads, a format and a budget."""
+    """A search for a precision policy: model, texts, format and budget."""
 
     model: Any
     passage: TextInput
@@ -101,7 +101,7 @@ class PrecisionRequest:
 
 
 def find_policy(question: PrecisionRequest, *, progress: bool = True) -> Advice:
-    """Load the model and look for what to keep.
+    """Load the model and find what to keep in float32.
 
     Raises:
         UserError: as `precision`.
@@ -132,6 +132,6 @@ def find_policy(question: PrecisionRequest, *, progress: bool = True) -> Advice:
 
 
 def logits(model: nn.Module, pieces: Sequence[Tensor]) -> Tensor:
-    """Of all tokens of some sequences, which are run one after another and never padded."""
+    """Return the logits of sequences, run one after another without padding."""
     found = [model(input_ids=ids[None], use_cache=False).logits for ids in pieces]
     return torch.cat(found, dim=-2)

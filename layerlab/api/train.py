@@ -29,7 +29,7 @@ KINDS = ("train", "evaluation", "sample", "note", "monitor", "alarm")
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run: its folder, and what came out.
+    """A finished run: its folder and its result.
 
     Attributes:
         folder: with recipe, manifest, events and the model.
@@ -60,7 +60,7 @@ class Trained:
             return load_pretrained(AutoModelForCausalLM, self.folder / MODEL)
 
     def summary(self) -> str:
-        """Return what a terminal shows of it, but for the page, which is written later."""
+        """Return the summary that a terminal shows."""
         found = self.result
         kept = self.folder / MODEL
         model = f"The model: {kept}\n" if kept.is_dir() else ""
@@ -73,7 +73,7 @@ class Trained:
         )
 
     def frame(self, kind: str = "train") -> pd.DataFrame:
-        """Return events of one kind, a row each; those of a kind that did not happen are none.
+        """Return the events of one kind, one row each.
 
         Raises:
             UserError: there is no such kind.
@@ -96,7 +96,7 @@ def train(
     trust_recipe: bool = False,
     trust_remote_code: bool = False,
 ) -> Trained:
-    """Train one model as a recipe says; what an earlier call has finished is kept.
+    """Train one model as a recipe says; a finished run is not repeated.
 
     Args:
         recipe: a TOML file, the name of a recipe of the package, or its content as a dict.
@@ -128,7 +128,7 @@ def train(
 def train_task(
     task: Task, *, progress: bool = True, tell: Callable[[Trained], None] | None = None
 ) -> Trained:
-    """Carry out the one run of a task.
+    """Execute the one run of a task.
 
     Args:
         tell: is handed the finished run before its page is written, which may find no room.
@@ -152,7 +152,7 @@ def train_task(
 
 
 def _lost(folder: Path, lang: str) -> str:
-    """Return where a run that diverged lies; its page is written, if it can be."""
+    """Return the error of a diverged run, after writing its page if possible."""
     try:
         return f"its page: {save_run(folder, lang)}; the run is kept in {folder}"
     except UserError as error:
@@ -218,7 +218,7 @@ def prepare(
 def find(
     recipe: Given, out: Path, settings: Mapping[str, Any] | None = None, *, lang: str = ENGLISH
 ) -> Task:
-    """Give a recipe with its runs as their folders tell them.
+    """Return a recipe with its runs as recorded in their folders.
 
     Raises:
         UserError: as `find_stored`, or there is no page in the language.
@@ -230,7 +230,7 @@ def find(
 def compare_task(
     task: Task, *, progress: bool = True, tell: Callable[[Comparison], None] | None = None
 ) -> Comparison:
-    """Carry out all runs of a task, judge them, and write their report.
+    """Execute all runs of a task, judge them, and write their report.
 
     Args:
         tell: as for `judge_task`.
@@ -248,7 +248,7 @@ def judge_task(
     *,
     tell: Callable[[Comparison], None] | None = None,
 ) -> Comparison:
-    """Judge what is finished of a task, and write the report.
+    """Judge the finished runs of a task, and write the report.
 
     Args:
         failed: outcomes of runs that failed, to be told with the verdicts.

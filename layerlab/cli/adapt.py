@@ -56,7 +56,7 @@ def carry_out(
 
 
 def _catalogue() -> None:
-    """Name and purpose of the package's recipes."""
+    """List names and purposes of the packaged recipes."""
     from rich.table import Table
     from rich.text import Text
 

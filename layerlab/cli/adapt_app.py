@@ -14,14 +14,14 @@ DEFAULT = "recipe"
 
 
 class Stages(TyperGroup):
-    """A group whose first word is a stage, or else what the command `recipe` is given."""
+    """A command group: a first word that is no stage goes to the command `recipe`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Without a word, recipes are listed."""
+        """List the recipes where no argument is given."""
         return super().parse_args(ctx, args or [DEFAULT])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that a line of words means."""
+        """Return the command that the arguments name."""
         meant = DEFAULT in self.commands and args[0] not in self.commands
         return super().resolve_command(ctx, [DEFAULT, *args] if meant else args)
 

@@ -85,7 +85,7 @@ def _describe(text: str) -> None:
 
 
 def _silent(text: str) -> None:
-    """Says nothing."""
+    """Print nothing."""
 
 
 def _fast(words: Any, name: str) -> Any:
@@ -100,7 +100,7 @@ def _fast(words: Any, name: str) -> Any:
 
 
 def _table(done: Any, width: int) -> Any:
-    """Return a row for the base and for each way, which are named below; the last one stays."""
+    """Return a row for the base and for each initialisation; the last one is kept."""
     from rich.console import Group
     from rich.text import Text
 

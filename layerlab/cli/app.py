@@ -47,7 +47,7 @@ app.command()(trustable(inspect))
 
 
 class Way(StrEnum):
-    """Which size makes a variant equal to another."""
+    """The size by which two variants are matched."""
 
     ffn = "ffn"
     depth = "depth"
@@ -247,10 +247,10 @@ def doctor(as_json: Json = False) -> None:
 
 
 class Once(TyperCommand):
-    """A command whose options count once: of two values nobody knows which was meant."""
+    """A command that refuses an option given twice."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse what is given twice."""
+        """Refuse an option that is given twice."""
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         given = [one for one in order if isinstance(one, TyperOption) and not one.multiple]
         for one in given:
@@ -265,7 +265,7 @@ for group in (app, adapt, bench):
 
 
 def _load(files: list[Path] | None, models: list[str] | None = None) -> None:
-    """Take in variants from outside the package."""
+    """Load variants from outside the package."""
     from layerlab import plugins
 
     for path in files or ():

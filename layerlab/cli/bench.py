@@ -88,7 +88,7 @@ def latency(
 
 
 def _check(models: list[str] | None, accounting: str | None, **sizes: Any) -> None:
-    """Models or an accounting, and what belongs to it."""
+    """Check that models or an accounting are given, and the options that fit."""
     if bool(models) == (accounting is not None):
         raise UserError(
             f"{len(models or ())} models and {'an' if accounting else 'no'} accounting; expected "
@@ -107,7 +107,7 @@ def _describe(text: str) -> None:
 
 
 def _quiet(text: str) -> None:
-    """Says nothing."""
+    """Print nothing."""
 
 
 def _show(found: Any, as_json: bool, out: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""How the command line ends: an exit code, and one line where something is to be mended."""
+"""Ends the command line with an exit code, and one line where the user can act."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ INTERRUPTED, TERMINATED = 130, 128 + signal.SIGTERM
 
 
 def run_app(app: Callable[..., Any]) -> int:
-    """Run the command line and return its exit code; what can be mended is one line of its own."""
+    """Run the command line and return its exit code; user errors are one line."""
     for word in sys.argv[1:]:
         if not _is_text(word):
             return _say(
@@ -65,7 +65,7 @@ def _is_text(word: str) -> bool:
 
 
 def _say(text: str, code: int = 2) -> int:
-    """Return one line on standard error, which nothing in it can steer.
+    """Print one line on standard error without control characters.
 
     The code tells it as well.
     """
@@ -76,7 +76,7 @@ def _say(text: str, code: int = 2) -> int:
 
 
 def _give_up_output(error: OSError) -> int:
-    """Return standard output takes no more: what waits to be written there goes nowhere."""
+    """Discard what is left to write once standard output is closed."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not isinstance(error, BrokenPipeError):  # else nobody is left to tell
@@ -86,7 +86,7 @@ def _give_up_output(error: OSError) -> int:
 
 
 def _give_up_file(error: OSError) -> int:
-    """Return a file that the system does not give: its name, its folder or its disk is at fault."""
+    """Report a file that the system refuses, in one line."""
     reason = (error.strerror or str(error)).lower()
     return _say(
         f"cannot use the file {short_repr(os.fsdecode(error.filename))}: {reason}; name another, "

@@ -25,7 +25,7 @@ Context = Annotated[
 
 
 class Limit(StrEnum):
-    """From which severity on a finding fails the command."""
+    """The severity from which on a finding fails the command."""
 
     warning = "warning"
     error = "error"

@@ -125,14 +125,14 @@ def study(
 
 
 def _draw(record: Any, figures: Kind | None, lang: str) -> None:
-    """Draw the pictures of a study that stands in its folder, whoever has computed it."""
+    """Draw the pictures of a stored study."""
     if record is not None and figures is not None:
         record.save(record.folder, figures=figures, lang=lang)
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Say an interruption in words."""
+    """Explain an interruption in one line."""
     try:
         yield
     except KeyboardInterrupt as stop:

@@ -39,7 +39,7 @@ TRUST = Annotated[
 
 
 def trust_recipes(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command what lets a recipe, its model and its tokenizer run Python."""
+    """Add the options that let a recipe, its model and its tokenizer run Python."""
     options: dict[str, Any] = {"load": (LOAD, None), "trust_recipe": (TRUST, False)}
     options["trust_remote_code"] = (REMOTE, False)
     return limit_archives(add_options(command, _trust, options))
@@ -164,7 +164,7 @@ def compare(
 
 @contextmanager
 def announce_interruption() -> Iterator[None]:
-    """Announce an interruption in words; whatever runs are under way leave a checkpoint."""
+    """Explain an interruption in one line; runs in progress write a checkpoint."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
@@ -200,7 +200,7 @@ def settings(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _plan(task: Any, as_json: bool, *, several: bool) -> None:
-    """Print what the runs of a task cost, in what arms differ, and what to know of their texts."""
+    """Print the cost of a task's runs, how arms differ, and remarks on their texts."""
     from layerlab.experiments.analysis.table import differences
     from layerlab.experiments.plan.factors import planned_factors, warn_of_many_slots
     from layerlab.experiments.session import estimate_task
@@ -218,7 +218,7 @@ def _plan(task: Any, as_json: bool, *, several: bool) -> None:
 
 
 def _catalogue(*, single: bool) -> None:
-    """Name, purpose and size of the package's recipes."""
+    """List names, purposes and sizes of the packaged recipes."""
     from rich.table import Table
     from rich.text import Text
 

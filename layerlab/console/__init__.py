@@ -1,1 +1,1 @@
-"""What stands on a terminal: tables, units, live progress."""
+"""Output on a terminal: tables, units, live progress."""

@@ -1,4 +1,4 @@
-"""Live progress of a run of tasks, on standard error: which, how many questions, the time left."""
+"""Live progress of an evaluation on standard error: task, questions, time left."""
 
 import sys
 from types import TracebackType

@@ -1,4 +1,4 @@
-"""A live bar on the terminal: which model, which layer, which measure, and the time left."""
+"""Live progress of an inspection on standard error: model, layer, measure, time left."""
 
 from types import TracebackType
 
@@ -44,7 +44,7 @@ class InspectionBar(Progress):
         self.task = self.progress.add_task("", total=steps, model=printable(name, 40))
 
     def step(self, now: str = "", steps: int = 1) -> None:
-        """Say what begins now; what began before is done."""
+        """Start the next step; the one before is done."""
         if self.task is not None:
             self.progress.update(self.task, advance=steps, description=now)
 

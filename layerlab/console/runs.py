@@ -1,4 +1,4 @@
-"""Live progress of one run or of many, on standard error; plain lines where none can be drawn."""
+"""Live progress of runs on standard error, a line each; plain lines without a terminal."""
 
 import math
 import threading
@@ -85,7 +85,7 @@ class RunsDisplay(Progress):
             self._tell_skipped()
 
     def update(self, name: str, event: Mapping[str, Any]) -> None:
-        """Take a line of a run's journal."""
+        """Receive an event of a run's journal."""
         with self._lock:
             pulse = self.pulses.get(name)
             if pulse is None:
@@ -107,12 +107,12 @@ class RunsDisplay(Progress):
                 self._print(f"{printable(name)}: {printable(outcome)}; {self.summary()}")
 
     def note(self, text: str) -> None:
-        """Say something that a user should know, above what is drawn."""
+        """Show a note above the lines of the runs."""
         if not self.quiet:
             self._print(printable(text))
 
     def render(self) -> RenderableType:
-        """Return what a terminal shows now."""
+        """Return the lines to draw now."""
         with self._lock:
             if len(self.pulses) == 1:
                 ((name, pulse),) = self.pulses.items()

@@ -1,4 +1,4 @@
-"""All stages at a glance on standard error, a line each; plain lines where none can be drawn."""
+"""Live progress of stages on standard error, a line each; plain lines without a terminal."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ MOST = 300  # characters of what is said
 
 @dataclass
 class Line:
-    """One stage as it is drawn."""
+    """The line of one stage."""
 
     title: str
     state: str = "waiting"

@@ -18,7 +18,7 @@ GAP = 2
 
 
 def printable(given: str, most: int | None = 2000) -> str:
-    r"""Return a text on one line, without what steers a terminal.
+    r"""Return a text on one line, without control characters.
 
     Args:
         most: characters of the text that are kept; None keeps all.
@@ -31,7 +31,7 @@ def printable(given: str, most: int | None = 2000) -> str:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print lines, without what steers a terminal.
+    """Print lines without control characters.
 
     Args:
         err: on standard error.
@@ -41,7 +41,7 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def show(content: "RenderableType | Callable[[int], RenderableType]", *, wrap: bool = True) -> None:
-    """Print a table or what else rich can draw, without what steers a terminal but for its styles.
+    """Print anything rich can draw; control characters other than styles are removed.
 
     Args:
         content: drawn as it is, or what draws it for a width in characters.
@@ -55,7 +55,7 @@ def show(content: "RenderableType | Callable[[int], RenderableType]", *, wrap: b
 
 
 def show_json(content: Any, indent: int = 1) -> None:
-    """Print JSON; of its texts only what steers a terminal is escaped.
+    """Print JSON with control characters escaped.
 
     Args:
         content: a text is JSON already.
@@ -72,7 +72,7 @@ def _escape(line: str) -> str:
 
 
 class _Steady:
-    """Something drawn, of which only its styles reach a terminal."""
+    """Something drawn whose control characters, styles left aside, are removed."""
 
     def __init__(self, content: "RenderableType") -> None:
         self.content = content
@@ -88,7 +88,7 @@ class _Steady:
 
 
 def plain(given: str, style: str = "") -> "Text":
-    """Return text as it stands: no markup, no escape sequences, one line, single blanks."""
+    """Return text on one line, without markup and escape sequences."""
     from rich.text import Text
 
     return Text(" ".join(printable(given, None).split()), style=style)
@@ -97,7 +97,7 @@ def plain(given: str, style: str = "") -> "Text":
 def grid(
     headings: Sequence[str], rows: Iterable[Sequence["str | Text"]], words: Collection[str] = ()
 ) -> "Table":
-    """Return a table of which columns of words stand to the left, and numbers to the right.
+    """Return a table with text aligned to the left and numbers to the right.
 
     Args:
         words: headings of columns that may go on in the next line.
@@ -127,7 +127,7 @@ def grids(
     words: Collection[str],
     width: int,
 ) -> "Group":
-    """Return the same, in as many tables as the width asks for.
+    """Return the rows as one table, or several where the width is too small.
 
     Each repeats the first columns of words.
 
@@ -155,7 +155,7 @@ def grids(
 
 
 def _wanted(heading: str, cells: Sequence["Text"], words: bool) -> int:
-    """Return characters that a column takes, with the gap behind it."""
+    """Return the width of a column with the gap behind it."""
     widest = max(one.cell_len for one in (plain(heading), *cells))
     return GAP + (min(widest, WORDS) if words else widest)
 

@@ -1,4 +1,4 @@
-"""How fast a run goes, from its latest events."""
+"""The speed of a run, from its latest events."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ WINDOW = 20  # events that a speed is taken over
 
 
 class Throughput:
-    """A run as its events tell it.
+    """The progress and speed of a run by its events.
 
     Attributes:
         update: that was finished last.
@@ -27,7 +27,7 @@ class Throughput:
         self._events: deque[tuple[float, Mapping[str, Any]]] = deque(maxlen=WINDOW)
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Hear of an event."""
+        """Receive an event."""
         if event["update"] < self.update:  # begun anew, after a checkpoint
             self._events.clear()
         self.begun, self.update = True, min(event["update"], self.updates)

@@ -8,7 +8,7 @@ SHORT = 9.95  # seconds; below it two digits are more than a clock shows
 
 
 def amount(value: int | float | None, unit: str = "") -> str:
-    """Return three digits and a prefix of thousands.
+    """Format a number with three digits and a unit prefix.
 
     Example:
         >>> amount(1.8e17, "FLOP"), amount(51_650_000), amount(None)
@@ -25,7 +25,7 @@ def amount(value: int | float | None, unit: str = "") -> str:
 
 
 def duration(seconds: int | float | None) -> str:
-    """Return hours, minutes and seconds, with days where there are any.
+    """Format seconds as hours, minutes and seconds, with days if any.
 
     Example:
         >>> duration(5025), duration(62.4), duration(200_000), duration(0.25)
@@ -44,7 +44,7 @@ def duration(seconds: int | float | None) -> str:
 
 
 def durations(seconds: Sequence[int | float | None]) -> list[str]:
-    """Return those of a column, in one format: in seconds where a clock would hide the shortest.
+    """Format the durations of a column alike: in seconds if some are short.
 
     Example:
         >>> durations([9.5, 11.2, None]), durations([62.4, 11.2])

@@ -1,1 +1,1 @@
-"""Many runs: planned, carried out, compared."""
+"""Many runs: plan, execute and compare them."""

@@ -1,4 +1,4 @@
-"""From the folders of runs to verdicts; no text is read, and nothing is run."""
+"""Reaches verdicts from the folders of runs; reads no text and runs nothing."""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -29,7 +29,7 @@ def find_stored(
     out: Path,
     settings: Mapping[str, Any] | None = None,
 ) -> Task:
-    """Give a recipe with its runs as their folders tell them.
+    """Return a recipe with its runs as recorded in their folders.
 
     Args:
         recipe: as for `layerlab.compare`, or the folder of a comparison, which has its recipe.
@@ -56,7 +56,7 @@ def find_stored(
 
 
 def judge(task: Task, failed: Sequence[RunOutcome] = ()) -> Comparison:
-    """Judge what is finished of a comparison.
+    """Judge the finished runs of a comparison.
 
     Args:
         failed: outcomes of runs that failed, to be told with the verdicts.

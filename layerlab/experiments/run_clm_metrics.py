@@ -109,7 +109,7 @@ def _eval(result: Mapping[str, Any], manifest: Mapping[str, Any], events: list[A
 
 
 def _extra(result: Mapping[str, Any], manifest: Mapping[str, Any]) -> Metrics:
-    """Return what run_clm does not print: what was really computed, and on what batch."""
+    """Return metrics that run_clm does not print: tokens, FLOPs and batch."""
     block = manifest["recipe"]["data"]["block_size"]
     found: dict[str, Any] = {
         "batch_sequences": manifest["batch_tokens"] // block,

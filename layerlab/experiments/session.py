@@ -1,4 +1,4 @@
-"""A recipe made ready, and its runs carried out: what comes before any verdict or page."""
+"""Prepares a recipe and executes its runs, before any verdict or page."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,7 +46,7 @@ Given = str | PathLike[str] | Mapping[str, Any] | TrainingRecipe
 
 @dataclass(frozen=True)
 class Task:
-    """A recipe made ready: its runs, and where they lie.
+    """A prepared recipe: its runs and their folder.
 
     Attributes:
         out: folder of the recipe.
@@ -62,7 +62,7 @@ class Task:
 
     @property
     def notes(self) -> list[str]:
-        """What the reader of a result has to know of the texts, each once."""
+        """Remarks on the texts for the reader of a result, each once."""
         return list(dict.fromkeys(note for one in self.corpora.values() for note in one.notes))
 
     def folder(self, run: RunSpec) -> Path:
@@ -106,7 +106,7 @@ def prepare(
 
 
 def recipe_given(given: Given, settings: Mapping[str, Any]) -> TrainingRecipe:
-    """Return a recipe from a TOML file, the name of one of the package, its content, or itself.
+    """Return a recipe from a TOML file, a packaged name, a table, or a recipe.
 
     Raises:
         UserError: there is none, or a setting is wrong.
@@ -119,7 +119,7 @@ def recipe_given(given: Given, settings: Mapping[str, Any]) -> TrainingRecipe:
 
 
 def run(task: Task, *, progress: bool = True) -> list[RunOutcome]:
-    """Carry out all runs of a comparison, or as many as its looks ask for.
+    """Execute all runs of a comparison, or as many as its interim looks ask for.
 
     Returns:
         What became of each run; one without a result has failed.
@@ -174,7 +174,7 @@ def estimate_task(task: Task, *, several: bool) -> Estimate:
 
 
 def check_task(task: Task, *, several: bool) -> Any:
-    """Give the compare section of a recipe, where it has one as it should.
+    """Return the compare section of a recipe, which it must have.
 
     Raises:
         UserError: it compares nothing, or should not.
@@ -196,7 +196,7 @@ def check_task(task: Task, *, several: bool) -> Any:
 def _prepare(
     recipes: Sequence[TrainingRecipe], told: Callable[[str, float], None] | None
 ) -> dict[DataSection, Corpus]:
-    """Prepare the corpus of each text that recipes ask for, made once."""
+    """Prepare the corpus of each text that recipes ask for, each once."""
     texts = dict.fromkeys(recipe.data.text() for recipe in recipes)
     return {text: prepare_corpus(text, progress=told) for text in texts}
 
@@ -208,7 +208,7 @@ def _extent(recipe: TrainingRecipe, corpora: Mapping[DataSection, Corpus]) -> Co
 
 @contextmanager
 def _reading(wanted: bool) -> Iterator[Callable[[str, float], None] | None]:
-    """Show on a terminal what is being done with the text."""
+    """Show the progress of preparing a text."""
     console = Console(stderr=True, highlight=False)
     if not wanted or not console.is_terminal:
         yield None

@@ -1,4 +1,4 @@
-"""Runs that lie in folders, held against a recipe: which are its own, and why others are not.
+"""Matches stored runs with a recipe: which belong to it, and why others do not.
 
 A plan has to know how long a text is and what its tokens are. Manifests say both, so that runs are
 planned again, and judged, where the text itself is no longer there.
@@ -27,7 +27,7 @@ Difference = tuple[str, Any, Any]
 
 
 def records_in(folder: Path) -> list[RunRecord]:
-    """Return the runs of a folder that have begun, by their names.
+    """Return the begun runs of a folder by name.
 
     Raises:
         UserError: what one left does not fit together.
@@ -39,7 +39,7 @@ def records_in(folder: Path) -> list[RunRecord]:
 
 
 def sort_out(folder: Path) -> tuple[list[RunRecord], list[UserError]]:
-    """Return the runs of a folder that have begun, and why others are not believed."""
+    """Return the begun runs of a folder, and why others are rejected."""
     unfold_runs(folder.parent)
     found: list[RunRecord] = []
     unfit: list[UserError] = []
@@ -54,7 +54,7 @@ def sort_out(folder: Path) -> tuple[list[RunRecord], list[UserError]]:
 
 
 def plan_again(recipe: TrainingRecipe, records: Sequence[RunRecord]) -> list[RunSpec]:
-    """Plan the plan of a recipe on the text that its runs were made on, and for the time they took.
+    """Plan a recipe again on the text of its runs, and for the time they took.
 
     Args:
         records: one at least.
@@ -82,7 +82,7 @@ def plan_again(recipe: TrainingRecipe, records: Sequence[RunRecord]) -> list[Run
 def runs_of_recipe(
     section: CompareSection, runs: Sequence[RunSpec], records: Sequence[RunRecord]
 ) -> tuple[list[RunRecord], list[str]]:
-    """Return the records of a plan in its order, and remarks on those of it that are left out.
+    """Return the records of a plan in order, with remarks on those left out.
 
     Records of other arms, seeds and rates are handed on at the end: whoever compares names them.
     """
@@ -107,7 +107,7 @@ def runs_of_recipe(
 
 
 def file_name(given: str) -> str:
-    """Return a text or tokenizer without the folder of its file: where that lies is no part of it.
+    """Return a text or tokenizer by its file name alone, without the folder.
 
     Example:
         >>> file_name("/data/corpus.txt"), file_name("hf:Salesforce/wikitext")
@@ -117,7 +117,7 @@ def file_name(given: str) -> str:
 
 
 def _first(arm: str, side: TrainingRecipe, records: Sequence[RunRecord]) -> RunRecord:
-    """Return a run of an arm on the text that it asks for, where there is one."""
+    """Return the first run of an arm on the text it asks for, if any."""
     own = [one for one in records if one.arm == arm]
     wanted = _named(side.data.text().model_dump(mode="json"))
     same = (
@@ -127,7 +127,7 @@ def _first(arm: str, side: TrainingRecipe, records: Sequence[RunRecord]) -> RunR
 
 
 def _extent(side: TrainingRecipe, record: RunRecord) -> CorpusSize:
-    """Return what a run tells of its text."""
+    """Return the size of a run's text as its manifest has it."""
     own, data = _recipe(record), record.manifest["data"]
     tokens = int(data["train_tokens"])
     if side.train.num_train_epochs is not None:
@@ -140,7 +140,7 @@ def _extent(side: TrainingRecipe, record: RunRecord) -> CorpusSize:
 
 
 def _time(recipe: TrainingRecipe, section: CompareSection) -> set[str]:
-    """Return arms whose length is measured and not given."""
+    """Return the arms whose length is measured and not given."""
     given = arms(section, recipe)
     baseline = section.baseline or str(given[0].name)
     return {
@@ -160,7 +160,7 @@ def _lasting(run: RunSpec, record: RunRecord) -> RunSpec:
 
 
 def _closest(runs: Sequence[RunSpec], record: RunRecord) -> RunSpec | None:
-    """Return the planned run of an arm and a seed, at the rate of the record where it has that."""
+    """Return the planned run of an arm and a seed, at the record's rate if planned."""
     near = [run for run in runs if (run.arm, run.seed) == (record.arm, record.seed)]
     return next((run for run in near if run.rate == record.rate), near[0] if near else None)
 
@@ -172,7 +172,7 @@ def _key(run: RunSpec | RunRecord) -> tuple[str, int, float]:
 def _differences(
     run: RunSpec, record: RunRecord, section: CompareSection | None
 ) -> list[Difference]:
-    """Where a record is not what is planned: the setting, its value there, and in the plan."""
+    """Return the settings in which a record differs from the plan, with both values."""
     searched = section is not None and section.search == "optuna"
     there, wanted = _settings(_recipe(record)), _settings(run.recipe)
     there[TEXT], wanted[TEXT] = record.manifest["data"]["digest"], run.digest
@@ -184,7 +184,7 @@ def _differences(
 
 
 def _settings(recipe: TrainingRecipe) -> dict[str, Any]:
-    """Return what decides a run, by path; an empty table sets nothing."""
+    """Return the settings that decide a run, by path."""
     content = recipe.decisive()
     found = flatten({**content, "data": _named(content["data"])})
     return {path: value for path, value in found if value != {}}
@@ -204,7 +204,7 @@ def _describe(value: Any) -> str:
 
 
 def _recipe(record: RunRecord) -> TrainingRecipe:
-    """Return what a run was trained by; settings that are younger than it have their defaults."""
+    """Return the recipe of a run; settings younger than it have their defaults."""
     return validate_table(
         TrainingRecipe, record.manifest["recipe"], f"the manifest of {record.name}"
     )

@@ -1,1 +1,1 @@
-"""Models, weights and inputs, as they are to be inspected."""
+"""Loads models, weights and inputs."""

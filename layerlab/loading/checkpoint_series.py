@@ -1,4 +1,4 @@
-"""A run folder that holds checkpoints stands for all of them, in the order of their steps."""
+"""Expands a run folder into its checkpoints, in the order of their steps."""
 
 import re
 from collections.abc import Sequence

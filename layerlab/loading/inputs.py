@@ -1,4 +1,4 @@
-"""Text turned into the token sequences that a model reads: cut, counted, never padded."""
+"""Turns text into token sequences: cut, counted, never padded."""
 
 import codecs
 import hashlib
@@ -25,7 +25,7 @@ BYTES, LEAST = 64, 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class TextInput:
-    """What is read: whole texts, one long text to be cut into samples, or token ids.
+    """The input of an inspection: texts, one long text to cut into samples, or token ids.
 
     Attributes:
         source: how the report names it.
@@ -39,7 +39,7 @@ class TextInput:
     context: Any = None
 
     def __post_init__(self) -> None:
-        """Refuse lengths that cannot be."""
+        """Refuse impossible lengths."""
         for name, value, least in (("samples", self.samples, 1), ("context", self.context, 2)):
             if value is not None and (not isinstance(value, int) or value < least):
                 raise UserError(f"{name} is {value!r}; expected a whole number, at least {least}")
@@ -61,7 +61,7 @@ def passage(
     attention_mask: Any = None,
     context: Any = None,
 ) -> TextInput:
-    """Return what the caller of the Python function gave, checked.
+    """Check and return the input given to the Python function.
 
     Raises:
         UserError: both texts and ids, an empty text, ids of the wrong kind, a mask with holes.
@@ -89,7 +89,7 @@ def passage(
 
 
 def sample(*, samples: Any = SAMPLES, context: Any = None) -> TextInput:
-    """Sample the built-in text, cut into samples."""
+    """Return the built-in text, cut into samples."""
     text = builtin.SAMPLE.read_text("utf-8")
     return TextInput(source="built-in sample", texts=(text,), samples=samples, context=context)
 
@@ -184,7 +184,7 @@ def _pieces(passage: TextInput, subject: LoadedModel, whole: list[Tensor]) -> li
 
 
 def reading_length(subject: LoadedModel) -> int:
-    """Return tokens of a sample where nobody said how many.
+    """Return the default number of tokens of a sample.
 
     Source: Own.
     Unit: tokens.
@@ -199,7 +199,7 @@ def placeholder(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
 
 
 def _cut(ids: Tensor, length: int) -> list[Tensor]:
-    """Return samples of equal length; what is left over counts only where it is all there is."""
+    """Cut into samples of equal length; a shorter rest is used only if it is all there is."""
     parts = list(ids.split(length))
     return [part for part in parts if len(part) == length] or parts
 

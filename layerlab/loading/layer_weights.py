@@ -1,4 +1,4 @@
-"""The weights of one layer at a time, straight from safetensors: for models larger than memory.
+"""Reads one layer's weights at a time from safetensors, for models larger than memory.
 
 The architecture is built without weights (on the meta device); one block gets its tensors from the
 files, is cut into heads, and gives them up again. Only checkpoints that store a layer's attention
@@ -134,7 +134,7 @@ def _open(file: Path) -> Any:
 
 
 def _stored_path(model: Any, stack: ModelStructure, part: AttentionPart, names: set[str]) -> str:
-    """Where the checkpoint keeps a block: under its path, or without the base model's prefix."""
+    """Return a block's path in a checkpoint, with or without the base model's prefix."""
     path = stack.path(part.block)
     short = path.removeprefix(f"{getattr(model, 'base_model_prefix', '')}.")
     for candidate in (path, short):

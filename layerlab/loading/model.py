@@ -1,4 +1,4 @@
-"""The model under inspection: found, checked, loaded, and described.
+"""Finds, checks, loads and describes a model.
 
 A name is a built-in model, a folder, or a Hub id. Weights are read from safetensors only. A model
 that does not fit into memory is spread by accelerate over what there is, disk included.
@@ -72,7 +72,7 @@ class LoadedModel:
 
     @property
     def context(self) -> int | None:
-        """The longest input in tokens, None where positions have no end."""
+        """The longest input in tokens; None if unlimited."""
         for name in ("max_position_embeddings", "max_seq_len", "n_positions", "seq_length"):
             if isinstance(length := getattr(self.config, name, None), int) and length > 0:
                 return length
@@ -80,25 +80,25 @@ class LoadedModel:
 
     @property
     def place(self) -> str:
-        """Where the weights are."""
+        """The device of the weights."""
         if self.stored:
             return "disk"
         return "offloaded" if self.offloaded else str(self.model.device)
 
     @property
     def entries(self) -> int:
-        """How many tokens the input embedding knows."""
+        """The number of tokens in the input embedding."""
         embedding: Any = self.model.get_input_embeddings()
         return int(embedding.weight.shape[0])
 
     @property
     def offloaded(self) -> bool:
-        """Whether some weights come to the device that computes only when they are needed."""
+        """Tell whether some weights are moved to the device only when needed."""
         return not self.stored and any(p.is_meta for p in self.model.parameters())
 
     @property
     def device(self) -> torch.device:
-        """Where token ids go."""
+        """The device of the token ids."""
         if self.stored:
             return torch.device("cpu")
         for module in self.model.modules():
@@ -108,7 +108,7 @@ class LoadedModel:
         return self.model.device
 
     def facts(self) -> dict[str, Any]:
-        """Return what the report's card says."""
+        """Return the facts of the model for the report."""
         config, model = self.config, self.model
         heads = getattr(config, "num_attention_heads", None)
         width = getattr(config, "hidden_size", None)
@@ -146,7 +146,7 @@ def subject(
     dtype: str | None = None,
     weights_only: bool = False,
 ) -> LoadedModel:
-    """Load what the user named.
+    """Load the model that the user named.
 
     Args:
         weights_only: a model that does not fit into memory may stay on disk.
@@ -167,7 +167,7 @@ def subject(
 
 
 def check_named(models: Iterable[Any]) -> None:
-    """Refuse a model that cannot be loaded, before hours are spent on those before it.
+    """Refuse a model that cannot be loaded, before time is spent on those before it.
 
     Only the configuration is read, of each name.
 
@@ -242,7 +242,7 @@ def _named(
 
 
 def _place(name: str) -> tuple[bool, str, Path | None]:
-    """Place whether a model is built in, where it lies or what the Hub calls it, and its folder."""
+    """Return where a model comes from (built in, a path, the Hub), and its folder."""
     if not name.strip():
         raise UserError("the model's name is empty; expected a Hub id, a folder or a built-in name")
     built_in = name in builtin.NAMES and not Path(name).is_dir()

@@ -1,4 +1,4 @@
-"""Tokens as a reader knows them: text, also where a character is spread over several tokens.
+"""Shows tokens as text, also where a character spans several tokens.
 
 A tokenizer that cuts bytes leaves no token with a whole Chinese character or emoji in it. Here the
 character stands at its last token, and the tokens before it are marked as parts of one.
@@ -41,7 +41,7 @@ def alone(subject: LoadedModel, tokens: Tensor) -> list[str]:
 
 
 def join_bytes(contents: list[bytes]) -> list[str]:
-    r"""Bytes cut anywhere, as text: characters where they end, bytes that belong to none by number.
+    r"""Decode bytes cut anywhere: each character where it ends, stray bytes by number.
 
     Example:
         >>> join_bytes([b"a\xc3", b"\xa9", b"\xa9"])
@@ -72,7 +72,7 @@ def _next(content: bytes) -> tuple[str, int]:
 
 
 def _content(words: PreTrainedTokenizerBase, token: int) -> bytes:
-    """Return what a token stands for.
+    """Return the bytes or text of a token.
 
     Of one that is no text by itself, the bytes that it is made of.
     """

@@ -1,4 +1,4 @@
-"""The model that a configuration describes, without weights: whether it can be, and is theirs.
+"""Builds the model of a configuration without weights, and checks it against stored ones.
 
 On the meta device nothing takes room, so that what no machine could hold is refused in a moment.
 """
@@ -68,7 +68,7 @@ def empty(config: Any, place: str, stored: Mapping[str, int] | None = None) -> P
 
 
 def check_counts(config: Any, place: str) -> None:
-    """Refuse a configuration whose sizes are no sizes.
+    """Refuse a configuration with impossible sizes.
 
     Raises:
         UserError: names the first.
@@ -99,7 +99,7 @@ def _check_layers(config: Any, place: str, stored: Mapping[str, int]) -> None:
 
 
 def check_used(config: Any, place: str, stored: Mapping[str, int]) -> None:
-    """Refuse stored layers that a configuration has not, where the weights stay on the disk.
+    """Refuse stored layers that the configuration lacks, where weights stay on the disk.
 
     Raises:
         UserError: another model would be looked at than was stored.

@@ -1,4 +1,4 @@
-"""A saved model found, checked and read: from a folder or the Hub, and from safetensors only."""
+"""Finds, checks and reads a saved model: from a folder or the Hub, safetensors only."""
 
 import atexit
 import re
@@ -171,7 +171,7 @@ def precision(config: Any, asked: str | None) -> torch.dtype | str:
 def weights(
     place: str, config: Any, device: str | None, dtype: torch.dtype | str, room: bool
 ) -> PreTrainedModel:
-    """Return the model with its weights; spread over memory and disk where it does not fit.
+    """Load a model with its weights, spread over memory and disk where it does not fit.
 
     Args:
         room: whether it fits into memory.
@@ -218,7 +218,7 @@ def weights(
 
 
 def _check_loaded(loading: Mapping[str, Any], what: str, kind: str) -> None:
-    """Refuse a model that is not the one that was stored."""
+    """Refuse a model whose weights are not all those stored."""
     if missing := sorted(loading["missing_keys"]):
         raise UserError(
             f"{what} lack {len(missing)} tensors of {kind} (first: {missing[0]}); they would be "
@@ -239,7 +239,7 @@ def _check_loaded(loading: Mapping[str, Any], what: str, kind: str) -> None:
 
 
 def _scratch() -> str:
-    """Return a folder for weights that do not fit, gone when the program ends."""
+    """Return a temporary folder for weights that do not fit into memory."""
     folder = tempfile.TemporaryDirectory(prefix="layerlab-offload-")
     atexit.register(folder.cleanup)
     return folder.name

@@ -1,4 +1,4 @@
-"""A recipe for adaptation: TOML, checked; which stages there are, with which settings."""
+"""The recipe of an adaptation: its stages and their settings, checked TOML."""
 
 from collections.abc import Mapping
 from os import PathLike
@@ -29,7 +29,7 @@ HOME = "adaptation"
 
 
 class AdaptationRecipe(Section):
-    """The stages of an adaptation; those whose section is left out are left out.
+    """The stages of an adaptation; a stage without a section is skipped.
 
     Attributes:
         name: of the folder that its stages are put in.
@@ -54,7 +54,7 @@ class AdaptationRecipe(Section):
 
     @model_validator(mode="after")
     def _whole(self) -> "AdaptationRecipe":
-        """Return each stage has what it needs."""
+        """Check that each stage has what it needs."""
         text = 'write [data] with domain = [{ text = "FILE" }]'
         for name in ("clean", "vocabulary", "pretrain"):
             if getattr(self, name) is not None and not self.data.domain:
@@ -83,7 +83,7 @@ class AdaptationRecipe(Section):
 
     @model_validator(mode="after")
     def _names(self) -> "AdaptationRecipe":
-        """Return nothing is called twice."""
+        """Check that no name is used twice."""
         rows = [one.name for one in self.sft.sources] if self.sft else []
         for what, names in (("arm", [one.name for one in self.arm]), ("sft.sources", rows)):
             twice = sorted({name for name in names if names.count(name) > 1})

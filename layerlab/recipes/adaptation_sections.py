@@ -18,7 +18,7 @@ from layerlab.recipes.training_sections import (
 
 
 class BaseSection(Section):
-    """The model that is adapted: one that is there, or one that is trained from nothing.
+    """The model that is adapted: an existing one, or one trained from scratch.
 
     Attributes:
         model: a Hub id, a local folder, or a built-in name.
@@ -57,7 +57,7 @@ class TextSection(Section):
 
 
 class CleanSection(Section):
-    """Which documents are kept.
+    """Rules that decide which documents are kept.
 
     Attributes:
         unicode_form: of Unicode: NFC, NFKC, or none.
@@ -95,7 +95,7 @@ class CleanSection(Section):
 
 
 class VocabularySection(Section):
-    """What becomes of the tokenizer.
+    """How the tokenizer is changed.
 
     Attributes:
         size: `+1600` adds so many entries, `8000` leaves so many.
@@ -114,7 +114,7 @@ class VocabularySection(Section):
 
 
 class EmbeddingSection(Section):
-    """How the rows of new tokens begin.
+    """How the embeddings of new tokens are initialised.
 
     Attributes:
         input: of the embedding: mean, mean-resizing, first or random.
@@ -128,7 +128,7 @@ class EmbeddingSection(Section):
 
 
 class StepSection(Section):
-    """What both stages of training have in common.
+    """Settings that both training stages share.
 
     Attributes:
         batch_size: rows of an update.
@@ -241,7 +241,7 @@ class SftSection(StepSection):
 
 
 class EvaluateSection(Section):
-    """What is asked of the model after each stage.
+    """Benchmarks that the model is evaluated on after each stage.
 
     Attributes:
         suite: as `layerlab evaluate --suite`; nothing is asked where it is empty.
@@ -272,7 +272,7 @@ class EvaluateSection(Section):
 
 
 class ArmSection(Section):
-    """A variation: what it has in common with the others is carried out once.
+    """A variation of the recipe; stages shared with others run once.
 
     Attributes:
         name: in tables and pictures.
@@ -284,7 +284,7 @@ class ArmSection(Section):
 
 
 class RunSection(Section):
-    """How stages are carried out: nothing here decides what comes out.
+    """How stages are executed; nothing here changes the results.
 
     Attributes:
         device: cpu, cuda, cuda:N or mps.

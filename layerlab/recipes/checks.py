@@ -1,4 +1,4 @@
-"""What a run cannot do, told by its settings alone: before it begins, and before its text is read.
+"""Checks settings for what a run cannot do, before it begins or reads its text.
 
 Whatever hangs on the machine, or on a package that is not there, is told where it is needed.
 """
@@ -20,7 +20,7 @@ _ELSEWHERE = {
 
 
 def validate(recipe: TrainingRecipe) -> None:
-    """Refuse a run that could only fail, or that would not be what its recipe says.
+    """Refuse a run that could only fail, or that would not do what its recipe says.
 
     Raises:
         UserError: a device that is none, a precision or attention that it cannot train with,
@@ -88,7 +88,7 @@ def _rising(recipe: TrainingRecipe) -> None:
 
 
 def _share(recipe: TrainingRecipe) -> None:
-    """Rows and weights that processes can share."""
+    """Check that processes can share the rows and the weights."""
     settings, batch = recipe.run, recipe.train.batch_size
     if batch % settings.num_processes:
         raise UserError(

@@ -1,4 +1,4 @@
-"""The sections of a comparison: its arms, what sources claim of them, and what is held equal."""
+"""The sections of a comparison: arms, claims of sources, and what is held equal."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,7 +8,7 @@ from layerlab.recipes.training_sections import Count, Name, Positive, Section, W
 
 
 class Arm(Section):
-    """One side of a comparison: a variant, with whatever else of the recipe it changes.
+    """One arm of a comparison: a variant, and other settings that it changes.
 
     Attributes:
         name: in tables and pictures; the variant's where it is left out.
@@ -28,7 +28,7 @@ class Arm(Section):
 
 
 class Claim(Section):
-    """What a source says of arms; runs decide whether it holds.
+    """A statement of a source about arms, which runs confirm or refute.
 
     Attributes:
         source: its key in docs/sources.md and the place, as `pangu23, Table 2`.
@@ -76,7 +76,7 @@ class Claim(Section):
 
 
 class Published(Section):
-    """What a source printed of the same arms: shown beside as a reference, never as a target.
+    """Results that a source printed for the same arms: shown for reference, never a target.
 
     Attributes:
         source: with the place.
@@ -90,7 +90,7 @@ class Published(Section):
 
 
 class CompareSection(Section):
-    """Which runs make the comparison, and what is held equal.
+    """The runs of the comparison, and what they have in common.
 
     Attributes:
         arms: variants by name, or tables.
@@ -138,7 +138,7 @@ class CompareSection(Section):
 
     @model_validator(mode="after")
     def _looked(self) -> "CompareSection":
-        """Return looks that come one after the other, the last of them at all seeds."""
+        """Check that looks are in rising order and end at all seeds."""
         looks, count = list(self.looks), len(self.seeds)
         if looks and (looks != sorted(set(looks)) or looks[0] < 2 or looks[-1] != count):
             way = f"write looks = {sorted({2, count})}" if count > 1 else "plan more seeds"

@@ -1,4 +1,4 @@
-"""What a setting takes, in words and by example: read off the JSON schema of its section."""
+"""Describes what a setting takes, with an example, from the JSON schema of its section."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -65,7 +65,7 @@ def _schema(kind: type[BaseModel]) -> Schema:
 
 
 def _at(whole: Schema, path: Sequence[str]) -> Schema | None:
-    """Return the schema of what stands at a path."""
+    """Return the schema at a path."""
     found: Schema | None = whole
     for part in path:
         inside = (_inside(one, part) for one in _branches(whole, found or {}))
@@ -80,7 +80,7 @@ def _inside(schema: Schema, part: str) -> Schema | None:
 
 
 def _branches(whole: Schema, schema: Schema) -> list[Schema]:
-    """Return the kinds of value that a schema allows, but for none at all."""
+    """Return the types that a schema allows, null left out."""
     if "$ref" in schema:
         return [{**whole["$defs"][schema["$ref"].rpartition("/")[2]], "type": "object"}]
     if "anyOf" not in schema:
@@ -110,7 +110,7 @@ def _kind(whole: Schema, schema: Schema) -> str:
 
 
 def _example(whole: Schema, schema: Schema) -> Any:
-    """Return one of its own where there is one, then its default, then something of its kind."""
+    """Return the schema's example, else its default, else a value of its type."""
     if "examples" in schema:
         return schema["examples"][0]
     first = _branches(whole, schema)[0]

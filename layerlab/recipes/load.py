@@ -1,4 +1,4 @@
-"""Tables of settings: plain values or TOML, checked against sections; what is wrong is named."""
+"""Loads tables of settings from TOML or plain values, and names what is wrong."""
 
 import copy
 import difflib
@@ -68,7 +68,7 @@ def merge_settings(
     settings: Mapping[str, Any],
     exclusive: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """Merge plain values of sections with settings by their paths, not checked yet.
+    """Merge plain values with settings given by path, without checking them.
 
     What is set may be just what the values lack.
 
@@ -124,7 +124,7 @@ def rename_settings(content: Mapping[str, Any], place: str) -> dict[str, Any]:
 def load_table(
     given: str | PathLike[str], home: str, what: str = "a recipe", beside: Path = Path()
 ) -> tuple[dict[str, Any], str]:
-    """Load the content of a TOML file, or of one of a package by its name, and what errors call it.
+    """Load a TOML file, or a packaged one by name, and its name for errors.
 
     The content has a `name`: what the file is called, where it gives no other.
 
@@ -179,7 +179,7 @@ def _packaged(name: str, home: str, beside: Path) -> str:
 
 
 def _telling(error: ErrorDetails) -> tuple[int, bool, bool]:
-    """Return how much an error says: where a name or a table may stand, the table's own lie deeper.
+    """Rank errors: those deeper inside a table say more.
 
     What is missing may only be misspelled.
     """
@@ -210,7 +210,7 @@ def _describe(
 
 
 def _remedy(kind: type[BaseModel], where: Sequence[str]) -> str:
-    """Return what a setting takes, and what to write.
+    """Say what a setting takes, and what to write.
 
     Nothing is known of what is in free content.
     """
@@ -226,12 +226,12 @@ def _remedy(kind: type[BaseModel], where: Sequence[str]) -> str:
 
 
 def _branch(part: str) -> bool:
-    """Return whether a part of a place only says which of several kinds was tried."""
+    """Return whether a part of a location only names the union member that was tried."""
     return part in ("str", "int", "float") or part[:1].isupper() or "[" in part
 
 
 def _section(kind: type[BaseModel], tables: Sequence[str]) -> type[BaseModel] | None:
-    """Return the section at a path, as far as there is one."""
+    """Return the section at a path, or its innermost one."""
     found: type[BaseModel] | None = kind
     for name in tables:
         if name.isdigit():
@@ -292,14 +292,14 @@ def _unknown(kind: type[BaseModel], path: str) -> UserError:
 
 
 def _nearest(name: str, known: Sequence[str], tables: Sequence[str]) -> str | None:
-    """Return the setting that a name may have meant, by its name of today."""
+    """Return the setting that a misspelt name may have meant."""
     older = NAMES.get(".".join(one for one in tables if not one.isdigit()), {})
     near = difflib.get_close_matches(name, [*known, *older], n=1)
     return older.get(near[0], near[0]) if near else None
 
 
 def _called(path: str, place: str, name: str) -> UserError:
-    """Return a path into what is only named."""
+    """Return the error of a path into a setting that takes a name only."""
     return UserError(
         f"a recipe has no setting {path!r}: {place} is the name {name!r}, no table; write the "
         "table itself there"
@@ -307,7 +307,7 @@ def _called(path: str, place: str, name: str) -> UserError:
 
 
 def _list(path: str, name: str, given: list[Any]) -> UserError:
-    """List a path into a list."""
+    """Return the error of a path into a list."""
     place = f"{path.partition(f'.{name}.')[0]}.{name}"
     place = name if path.startswith(f"{name}.") else place
     example = write_value(given[:1]) if given else "[...]"

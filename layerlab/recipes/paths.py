@@ -1,4 +1,4 @@
-"""Texts that a recipe names by relative paths: from the working folder, or beside the recipe."""
+"""Resolves a recipe's relative paths: from the working folder, or beside the recipe."""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A recipe written as TOML that runs again: one dotted key a line."""
+"""Writes a recipe as TOML that can be run again, one dotted key a line."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def write_toml(recipe: Mapping[str, Any]) -> str:
-    """Write the recipe's settings; what is None is left out, as the recipe itself would.
+    """Write the settings of a recipe; None is left out.
 
     Example:
         >>> print(write_toml({"name": "a", "train": {"batch_size": 16, "micro_batch_size": None}}))
@@ -32,7 +32,7 @@ def _lines(table: Mapping[str, Any], path: Sequence[str]) -> list[str]:
 
 
 def write_value(value: Any) -> str:
-    """Write a value on one line; what is None in a list or a table is left out.
+    """Write a value on one line; None in a list or table is left out.
 
     Example:
         >>> print(write_value({"a": [1.0, None, True], "b.c": "x"}))

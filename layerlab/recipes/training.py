@@ -1,4 +1,4 @@
-"""A recipe: TOML, checked; one run, or with a compare section the plan of many."""
+"""The recipe of a run, or of a comparison: checked TOML."""
 
 import difflib
 import hashlib
@@ -45,7 +45,7 @@ EXCLUSIVE = {"train": LENGTHS}
 
 
 class TrainingRecipe(Section):
-    """Everything that decides a run, and how it is carried out.
+    """All settings of a run, and how it is executed.
 
     Attributes:
         name: of the folder that its runs are put in.
@@ -109,11 +109,11 @@ class TrainingRecipe(Section):
         return self
 
     def decisive(self) -> dict[str, Any]:
-        """Return the settings that decide what comes out, as plain JSON values."""
+        """Return the settings that decide the result, as JSON values."""
         return self.model_dump(mode="json", exclude=set(_BESIDE))
 
     def hash(self) -> str:
-        """Return twelve hexadecimal digits of all that decides: the same in every process.
+        """Return a hash of the decisive settings in twelve hexadecimal digits.
 
         Files of one's own count by what is in them. Defaults are left out, so that a setting which
         a later version adds leaves the runs of an earlier one what they are; so do the names of
@@ -160,7 +160,7 @@ def make_recipe(
 
 
 def _whole(content: Mapping[str, Any], place: str, seen: tuple[Path, ...]) -> dict[str, Any]:
-    """Return all settings: those of the recipe that it extends, and its own in their stead."""
+    """Return all settings: those of the extended recipe, overridden by its own."""
     own = dict(nearby(rename_settings(content, place), Path(place).parent))
     if "extends" not in own:
         return own

@@ -30,7 +30,7 @@ class Section(BaseModel):
 
 
 class ModelSection(Section):
-    """What is trained: a variant at a size, as `layerlab.build` takes them.
+    """The model: a variant at a size, as `layerlab.build` takes them.
 
     Attributes:
         variant: or a preset, which brings its sizes.
@@ -74,7 +74,7 @@ class Source(Section):
     limit: Count | None = None
 
     def reads_on(self, other: "Source") -> bool:
-        """Return whether it is the same text as another, and reaches beyond the other's end."""
+        """Return whether a text continues another beyond its end."""
         same = self.model_copy(update={"limit": other.limit, "weight": other.weight}) == other
         return same and other.limit is not None and (self.limit is None or self.limit > other.limit)
 
@@ -107,12 +107,12 @@ class DataSection(Section):
     document_masking: bool = False
 
     def text(self) -> "DataSection":
-        """Return all of it but the blocks: what decides which corpus is read."""
+        """Return the settings that decide which corpus is read."""
         return self.model_copy(update={"block_size": None})
 
     @model_validator(mode="after")
     def _apart(self) -> "DataSection":
-        """Return what is held out of the beginning of a text is trained on by whoever reads on."""
+        """Refuse a text that reads on where another's held-out part begins."""
         for one in self.eval_sources or ():
             for own in self.sources:
                 if own.reads_on(one):
@@ -125,7 +125,7 @@ class DataSection(Section):
 
 
 class TrainSection(Section):
-    """The optimisation: all that decides a run beside its model and its data.
+    """The optimisation: everything that decides a run besides model and data.
 
     Attributes:
         max_steps: updates of the weights; or give tokens, or num_train_epochs.
@@ -174,7 +174,7 @@ class TrainSection(Section):
 
 
 class EvaluateSection(Section):
-    """What is measured on the text that was held out.
+    """Evaluation on held-out text.
 
     Attributes:
         eval_steps: updates; a tenth of the run where it is left out. The last update is always
@@ -193,7 +193,7 @@ class EvaluateSection(Section):
 
 
 class MonitorSection(Section):
-    """What is watched while a run goes on.
+    """The monitor of a run.
 
     Attributes:
         interval: updates between two readings; 0 watches nothing.
@@ -203,7 +203,7 @@ class MonitorSection(Section):
 
 
 class ControlSection(Section):
-    """What keeps the product of key and query weights small, for any variant.
+    """Control of the product of key and query weights, for any variant.
 
     Attributes:
         spectral_penalty: weight of a penalty on the spectral norm of each head's W_k^T W_q.
@@ -256,7 +256,7 @@ class SlurmSection(Section):
 
 
 class RunSection(Section):
-    """Where and how runs are carried out: nothing here decides what comes out.
+    """Where and how runs are executed; nothing here changes the results.
 
     Attributes:
         device: cpu, cuda, cuda:N, mps, npu (torch_npu; untested) or xpu (untested).
@@ -292,6 +292,6 @@ class RunSection(Section):
 
 
 def warmup_of(updates: int, train: TrainSection) -> int:
-    """Return updates of the warm-up: as given, or below 1 a share of the run."""
+    """Return the warm-up in updates; a value below 1 is a share of the run."""
     wanted = train.warmup_steps * updates if train.warmup_steps < 1 else train.warmup_steps
     return min(updates, round(wanted))

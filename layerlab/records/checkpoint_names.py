@@ -1,4 +1,4 @@
-"""What checkpoints of a run are called, and from which one it goes on."""
+"""Names of a run's checkpoints, and the one to resume from."""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def latest(folder: Path) -> Path | None:
 
 
 def remedy(folder: Path) -> str:
-    """Return what to type where a run cannot be written, and from where it then goes on.
+    """Say what to type where a run cannot be written, and from where it resumes.
 
     Args:
         folder: of all checkpoints of the run.

@@ -1,4 +1,4 @@
-"""The events of a run, a line each: what a report draws, and what a resumed run goes on from."""
+"""The journal of a run: one JSON event a line, which reports read and resumed runs continue."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ FILE = "events.jsonl"
 
 
 class EventLog:
-    """Appends events to a file; nothing is lost that was written before a checkpoint.
+    """Appends events to a run's journal; those before a checkpoint survive a crash.
 
     While the disk is full, events wait in memory, and each further one tries to write them all; the
     next checkpoint asks for them.
@@ -24,7 +24,7 @@ class EventLog:
     """
 
     def __init__(self, folder: Path, count: int, *, silent: bool = False) -> None:
-        """Go on from a checkpoint: what was written after it is forgotten, and happens again.
+        """Open a journal at a checkpoint: later events are dropped, for they will happen again.
 
         Args:
             count: events before it. Their updates do not tell: the next update's own first events,
@@ -42,7 +42,7 @@ class EventLog:
         self._end = 0 if silent else self.file.stat().st_size
 
     def write(self, kind: str, update: int, **content: Any) -> dict[str, Any]:
-        """Append an event, and give it."""
+        """Append an event, and return it."""
         event = {"kind": kind, "update": update, **content}
         if not self.silent:
             self._waiting.append(_line(event))
@@ -55,7 +55,7 @@ class EventLog:
         return event
 
     def settle(self) -> None:
-        """See that all events are in the file, before a checkpoint or a result counts on them.
+        """Flush all events to the disk, before a checkpoint or a result relies on them.
 
         Raises:
             UserError: there is no room for them; it names the checkpoint that is kept.
@@ -66,7 +66,7 @@ class EventLog:
             raise self._told(error) from error
 
     def _append(self) -> None:
-        """Write what waits, in place of what an earlier try may have left of it."""
+        """Write the waiting events over what an earlier attempt may have left of them."""
         if not self._waiting:
             return
         left = memoryview("".join(self._waiting).encode())
@@ -84,7 +84,7 @@ class EventLog:
 
 
 def read(folder: Path) -> Iterator[dict[str, Any]]:
-    """Read the events of a run; a last line that was cut off is passed over."""
+    """Yield the events of a run; a truncated last line is skipped."""
     file = folder / FILE
     if not file.exists():
         return

@@ -1,4 +1,4 @@
-"""The runs of a comparison folded into two Parquet files, and unfolded again byte for byte."""
+"""Packs the runs of a comparison into two Parquet files, and unpacks them byte for byte."""
 
 from collections.abc import Iterator
 from pathlib import Path, PurePath
@@ -47,7 +47,7 @@ def fold_runs(place: Path) -> int:
 
 
 def unfold_runs(place: Path) -> None:
-    """Give a comparison that was folded its `runs/` back; one that has them keeps them.
+    """Unpack the `runs/` of a comparison, unless they are there.
 
     Args:
         place: folder of a comparison.

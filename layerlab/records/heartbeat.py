@@ -1,4 +1,4 @@
-"""Signs of life of a run in another process, read from what it writes into its folder."""
+"""Detects whether a run in another process is alive, by what it writes into its folder."""
 
 import json
 import os
@@ -14,7 +14,7 @@ LOG = "log.txt"
 
 
 class Heartbeat:
-    """Whether a run writes anything, and what was last in its journal."""
+    """Watches whether a run still writes, and reads the end of its journal."""
 
     def __init__(self, folder: Path) -> None:
         self.files = [folder / JOURNAL, folder / LOG]
@@ -23,18 +23,18 @@ class Heartbeat:
         self._since = time.monotonic()
 
     def renew(self) -> None:
-        """Count from now: who waits in a queue has nothing to say."""
+        """Restart the clock: a run that waits in a queue writes nothing."""
         self._since = time.monotonic()
 
     def silent(self) -> float:
-        """Return seconds for which nothing was written."""
+        """Return for how many seconds nothing was written."""
         seen = tuple(map(_stamp, self.files))
         if seen != self._seen:
             self._seen, self._since = seen, time.monotonic()
         return time.monotonic() - self._since
 
     def news(self) -> dict[str, Any] | None:
-        """Return the last update in the journal, if anything was written since the last time."""
+        """Return the last update, if anything was written since the last call."""
         stamp = _stamp(self.files[0])
         if stamp is None or stamp == self._journal:
             return None
@@ -51,7 +51,7 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 
 
 def last_update(journal: Path) -> dict[str, Any] | None:
-    """Return the last line of training in a journal, read from its end."""
+    """Return the last training event of a journal."""
     for line in _backwards(journal):
         try:
             event = json.loads(line)
@@ -63,7 +63,7 @@ def last_update(journal: Path) -> dict[str, Any] | None:
 
 
 def _backwards(file: Path, step: int = 2**14) -> Iterator[bytes]:
-    """Yield the lines of a file from its last one; a file that goes away meanwhile has no more."""
+    """Yield the lines of a file backwards; a file that vanishes has no more."""
     try:
         with file.open("rb") as stream:
             place = stream.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""JSON, TOML and values from outside: whatever is wrong with them is one kind of error."""
+"""Parses JSON, TOML and values from outside; any fault is one kind of error."""
 
 import ast
 import hashlib
@@ -21,7 +21,7 @@ _DEEP = re.compile(r"(?<![\w-])[\w-]+(?:[ \t]*\.[ \t]*[\w-]+){100}")
 
 
 def json_of(text: str | bytes, **options: Any) -> Any:
-    """Return what a text in JSON says.
+    """Parse JSON.
 
     Raises:
         ValueError: it is not JSON, nested too deeply, or has a number of thousands of digits.
@@ -38,7 +38,7 @@ def json_of(text: str | bytes, **options: Any) -> Any:
 
 
 def check_text(found: Any) -> Any:
-    r"""Give back what JSON said, where every text in it is one.
+    r"""Return parsed JSON unchanged, if every text in it is valid Unicode.
 
     Raises:
         ValueError: one holds half of a surrogate pair, which JSON can name and UTF-8 cannot hold.
@@ -61,7 +61,7 @@ def check_text(found: Any) -> Any:
 
 
 def toml_of(text: str) -> dict[str, Any]:
-    """Return what a text in TOML says.
+    """Parse TOML.
 
     Raises:
         ValueError: as for JSON.
@@ -83,7 +83,7 @@ def toml_of(text: str) -> dict[str, Any]:
 
 
 def quote_toml(text: str) -> str:
-    r"""Quote a text as TOML writes it; what no reader could see is escaped.
+    r"""Quote a text for TOML; invisible characters are escaped.
 
     Example:
         >>> print(quote_toml("a\N{RIGHT-TO-LEFT OVERRIDE}b"))
@@ -100,7 +100,7 @@ def _escape(code: int) -> str:
 
 
 def read_json(path: Path, **options: Any) -> Any:
-    """Read what a file in JSON says.
+    """Read a JSON file.
 
     Raises:
         OSError: it cannot be read.
@@ -112,7 +112,7 @@ def read_json(path: Path, **options: Any) -> Any:
 
 
 def literal_of(text: str) -> Any:
-    """Return a value as Python writes it.
+    """Parse a Python literal.
 
     Raises:
         ValueError: it is none.
@@ -129,7 +129,7 @@ def literal_of(text: str) -> Any:
 
 
 def seal(content: Mapping[str, Any], *beside: bytes) -> dict[str, Any]:
-    """Return a table as JSON keeps it, with a digest over all of it.
+    """Return a table with a digest over all of it.
 
     Args:
         beside: what else the digest covers, such as the files that the table tells of.
@@ -139,7 +139,7 @@ def seal(content: Mapping[str, Any], *beside: bytes) -> dict[str, Any]:
 
 
 def unseal(content: Any, *beside: bytes) -> dict[str, Any]:
-    """Return a table that was sealed, without its digest.
+    """Check the digest of a sealed table, and return it without.
 
     Whoever can write it can also seal it anew.
 
@@ -159,7 +159,7 @@ def unseal(content: Any, *beside: bytes) -> dict[str, Any]:
 
 
 def digest_of(content: Mapping[str, Any], *beside: bytes) -> str:
-    """Return a hash of a table but for its digest, and of what lies beside it."""
+    """Return the digest of a table, its digest entry left out, and of the files beside it."""
     own = {name: value for name, value in content.items() if name != DIGEST}
     whole = hashlib.sha256(json.dumps(own, sort_keys=True).encode())
     for one in beside:
@@ -168,7 +168,7 @@ def digest_of(content: Mapping[str, Any], *beside: bytes) -> str:
 
 
 def explain(error: "ValidationError") -> str:
-    """Explain the first thing that is wrong with a table, in a few words."""
+    """Describe the first fault of a table in a few words."""
     one = error.errors()[0]
     place = ".".join(str(part) for part in one["loc"])
     said = one["msg"].removeprefix("Value error, ")
@@ -178,7 +178,7 @@ def explain(error: "ValidationError") -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Give what an error says, on one line of at most 200 characters."""
+    """Return an error's message as one line of at most 200 characters."""
     said = " ".join(str(error).split())
     # The text of these is a name or a number, and says nothing alone.
     short = isinstance(error, LookupError | ArithmeticError | AttributeError | TypeError)

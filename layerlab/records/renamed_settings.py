@@ -1,4 +1,4 @@
-"""Settings under the names of today, whatever version of layerlab wrote them.
+"""Translates settings of older versions to today's names, and back.
 
 Recipes of 0.1 named them otherwise. They are read under either name; what is hashed has the old
 ones, so that a run of 0.1 keeps its folder.
@@ -122,7 +122,7 @@ def current_settings(recipe: Mapping[str, Any], renamed: list[str] | None = None
 
 
 def current_changes(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return changes of settings by their paths under the names of today, in their values too.
+    """Return changes of settings with paths and values under today's names.
 
     Example:
         >>> current_changes({"tune": {"pack": True}, "train.rate": 0.1})
@@ -142,7 +142,7 @@ def current_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings_of_0_1(recipe: Mapping[str, Any], place: str = "") -> dict[str, Any]:
-    """Return settings under the names that layerlab 0.1 gave them: hashes are of these.
+    """Return settings under the names of layerlab 0.1, which the hashes use.
 
     Args:
         place: the table that they are, by its name of today; a whole recipe where it is left out.
@@ -165,7 +165,7 @@ def current_path(path: str) -> str:
 
 
 class _Renaming:
-    """A way through the tables of a recipe; places are told by the names of today."""
+    """Renames the keys of nested tables; paths are given by today's names."""
 
     def __init__(self, names: Mapping[str, Mapping[str, str]], renamed: list[str]) -> None:
         self.names, self.renamed = names, renamed
@@ -195,7 +195,7 @@ class _Renaming:
         return ".".join(found)
 
     def value(self, value: Any, where: str) -> Any:
-        """Return what a setting is, with the names in it renamed."""
+        """Return a setting's value with the names in it renamed."""
         if where in _PATHS and isinstance(value, list | tuple):
             return [self.path(one) if isinstance(one, str) else one for one in value]
         if where in _SET and isinstance(value, Mapping):

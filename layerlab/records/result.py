@@ -1,4 +1,4 @@
-"""The result of a run, believed only where it fits what the run left beside it.
+"""The result of a run, accepted only if it agrees with the run's other files.
 
 It carries a digest over itself, the manifest and the journal, and its loss is that of the journal's
 last evaluation. Whoever can write all three files can forge them: see docs/security.md.
@@ -44,7 +44,7 @@ class Blocks(BaseModel):
 
 
 class Result(BaseModel):
-    """What result.json holds; more may stand there."""
+    """The fields of result.json that are checked; it may hold more."""
 
     model_config = STRICT
     schema_version: int = Field(alias="schema", ge=1, le=SCHEMA)
@@ -79,7 +79,7 @@ class Result(BaseModel):
 
 
 def seal(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a result with its schema and digest; manifest and journal lie there as they stay."""
+    """Return a result with its schema and its digest over manifest and journal."""
     whole = {"schema": SCHEMA, **result}
     return {**whole, "digest": _digest(folder, whole)}
 
@@ -159,7 +159,7 @@ def _table(content: Any, name: str) -> Mapping[str, Any]:
 
 
 def _events(folder: Path) -> Any:
-    """Return every line of a journal that has come to its end."""
+    """Return the complete lines of a journal."""
     lines = (folder / EVENTS).read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, 1):
         try:

@@ -1,4 +1,4 @@
-"""What a run left in its folder, read back: finished or not."""
+"""Reads back a run's folder, finished or not."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from layerlab.records.result import STRICT, read_result
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """A run as its files tell it.
+    """A run as recorded in its folder.
 
     Attributes:
         manifest: all that must be equal between the runs of a comparison.
@@ -33,17 +33,17 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        """Of the run, and of its folder."""
+        """The name of the run and of its folder."""
         return str(self.manifest["run"])
 
     @property
     def arm(self) -> str:
-        """The side of the comparison that it belongs to."""
+        """The arm of the comparison that the run belongs to."""
         return str(self.manifest["arm"])
 
     @property
     def seed(self) -> int:
-        """Of weights and order."""
+        """The seed of the weights and of the order of the text."""
         return int(self.manifest["recipe"]["train"]["seed"])
 
     @property
@@ -53,12 +53,12 @@ class RunRecord:
 
     @property
     def finished(self) -> bool:
-        """Whether it has a result, be it that it diverged."""
+        """Tell whether it has a result; a diverged run has one too."""
         return self.result is not None
 
     @property
     def diverged(self) -> str | None:
-        """Why it counts as diverged, where its result declares that."""
+        """Why the run diverged, if its result says so."""
         said = (self.result or {}).get("diverged")
         return None if said is None else str(said)
 
@@ -75,7 +75,7 @@ class RunRecord:
         return None if found is None else np.array(found["nats"], float)
 
     def halves(self, name: str) -> tuple[float, float] | None:
-        """Return a loss as the sum of what the even and the odd blocks of held-out text brought.
+        """Split a loss into the parts of the even and the odd held-out blocks.
 
         Where the run did not keep its blocks each half is said to have brought the same.
         """
@@ -113,7 +113,7 @@ def read_record(folder: Path) -> RunRecord | None:
 
 
 def _manifest(folder: Path) -> dict[str, Any] | None:
-    """Return what a run is made of, as far as a comparison stands on it.
+    """Return the manifest of a run, checked as far as a comparison relies on it.
 
     None where it has not begun.
     """

@@ -1,4 +1,4 @@
-"""What runs left in their folders, as plain values: a page needs no other part of the package."""
+"""Gathers what runs left in their folders as plain values, all that a page needs."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -86,7 +86,7 @@ def _manifest(folder: Path) -> Json | None:
 
 
 def _events(folder: Path, run: Mapping[str, Any]) -> dict[str, list[Json]]:
-    """Return alarms, notes, samples and readings of a run, each with the run that it is of."""
+    """Return the alerts, notes, samples and readings of a run, each with the run's name."""
     found: dict[str, list[Json]] = {part: [] for part in _PARTS.values()}
     head = {key: run.get(key) for key in ("run", "arm", "seed")}
     for event in _lines(folder):
@@ -101,7 +101,7 @@ def _events(folder: Path, run: Mapping[str, Any]) -> dict[str, list[Json]]:
 
 
 def _lines(folder: Path) -> Iterator[Json]:
-    """Yield the events of a run; a line that was cut off is passed over."""
+    """Yield the events of a run; a truncated line is skipped."""
     try:
         text = (folder / "events.jsonl").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -129,7 +129,7 @@ def _of(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def read_table(file: Path) -> Json:
-    """Read what a run was told, from its folder.
+    """Read a table of settings from a run's folder.
 
     Raises:
         UserError: there is no such file, or it holds no table.

@@ -1,4 +1,4 @@
-"""A folder or a file written whole or not at all.
+"""Writes a folder or a file whole or not at all.
 
 Everything goes into a hidden neighbour first and takes its final name by one rename. What stood
 there before steps aside for that moment and comes back if the rename fails.
@@ -41,7 +41,7 @@ _REASONS = {
 
 
 class WriteError(UserError):
-    """The file system did not take something.
+    """The file system refused a write.
 
     Attributes:
         reason: what could not be written, and why, without what to do.
@@ -109,7 +109,7 @@ def write_file(path: Path, content: str | bytes) -> Path:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what is there and is no file: some of these never end, others never begin.
+    """Refuse a path that is no regular file, such as a pipe or a device.
 
     Raises:
         UserError: it is a device, a pipe or a socket.
@@ -125,7 +125,7 @@ def check_regular(path: Path) -> None:
 
 
 def check_size(path: Path) -> None:
-    """Refuse a file that is read whole and is larger than any of its kind.
+    """Refuse a file that is too large to be read whole.
 
     Raises:
         UserError: it has more than 256 MiB, or is no file.
@@ -160,7 +160,7 @@ def check_links(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class OnlyOwn:
-    """Judges whether a folder holds what an earlier `write_folder` wrote, and nothing else.
+    """Tells whether a folder holds only what an earlier `write_folder` wrote.
 
     Attributes:
         also: names of what is written into it later.
@@ -169,7 +169,7 @@ class OnlyOwn:
     also: tuple[str, ...] = ()
 
     def __call__(self, folder: Path) -> bool:
-        """Return whether nothing of anybody else's would be lost with the folder."""
+        """Return whether the folder holds nothing else that would be lost."""
         try:
             own = {*json.loads((folder / OWN).read_text("utf-8")), OWN, *self.also}
         except (OSError, ValueError, TypeError, RecursionError):
@@ -212,7 +212,7 @@ def _hidden(target: Path) -> Path:
 
 @contextmanager
 def _neighbour(target: Path) -> Iterator[Path]:
-    """Give a name beside `target`, of which nothing is left in the end."""
+    """Yield a temporary name beside `target`, removed in the end."""
     partial = _hidden(target)
     try:
         yield partial
@@ -225,7 +225,7 @@ def _neighbour(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _parents(target: Path) -> Iterator[None]:
-    """Make the folders above `target`; those made here go again if the writing fails."""
+    """Make the folders above `target`, and remove them again if the writing fails."""
     made = [parent for parent in target.parents if not parent.exists()]
     target.parent.mkdir(parents=True, exist_ok=True)
     try:

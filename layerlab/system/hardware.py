@@ -1,4 +1,4 @@
-"""The machine that a run is on: its name, its versions, its memory, its fastest product."""
+"""Describes the machine: name, versions, memory, fastest matrix product."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ LARGEST = 8192
 
 
 def machine(device: str, threads: int) -> dict[str, Any]:
-    """Return what a manifest says of the machine.
+    """Return the facts of the machine for a manifest.
 
     Args:
         device: as a recipe names it.
@@ -90,7 +90,7 @@ def peak_memory(device: str | torch.device) -> int:
 
 
 def cache_folder() -> Path:
-    """Where layerlab keeps what it would otherwise make again: LAYERLAB_CACHE, or in ~/.cache."""
+    """Return layerlab's cache folder: LAYERLAB_CACHE, or one in ~/.cache."""
     given = os.environ.get("LAYERLAB_CACHE")
     return Path(given).expanduser() if given else Path.home() / ".cache" / "layerlab"
 
@@ -113,7 +113,7 @@ def stopwatch(device: str | torch.device, threads: int) -> Callable[[], float]:
 
 @contextmanager
 def with_threads(threads: int) -> Iterator[None]:
-    """So many threads of torch; then as many as before."""
+    """Set torch's number of threads until the block ends."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -123,7 +123,7 @@ def with_threads(threads: int) -> Iterator[None]:
 
 
 def matmul_peak(device: str | torch.device, precision: str, threads: int) -> float:
-    """Return the fastest square matrix product measured here: what a model is held against.
+    """Return the FLOPs per second of the fastest square matrix product measured here.
 
     It is measured once in 30 days for each machine, device, precision and number of threads.
 
@@ -153,7 +153,7 @@ def matmul_peak(device: str | torch.device, precision: str, threads: int) -> flo
 
 
 def _key(device: str | torch.device, precision: str, threads: int) -> dict[str, Any]:
-    """Return all that a peak depends on."""
+    """Return the key of a measured peak: all that it depends on."""
     return {
         **machine(str(device), threads),
         "node": platform.node(),
@@ -191,7 +191,7 @@ def _fastest(device: torch.device, dtype: torch.dtype, clock: Callable[[], float
 
 
 def _square(size: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Multiply a matrix once, from numbers that move nobody's random state, and return it."""
+    """Multiply a matrix by itself; the random state is not touched."""
     own = torch.Generator(device).manual_seed(0)
     made = torch.randn(size, size, dtype=dtype, device=device, generator=own)
     torch.mm(made, made)

@@ -1,4 +1,4 @@
-"""The Hub of Hugging Face: asked once whether it answers, before libraries ask it for minutes."""
+"""Checks once whether the Hugging Face Hub answers, before libraries wait for it."""
 
 import threading
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ PATIENCE = 5.0  # seconds for the first answer; a name that nobody resolves can 
 
 @contextmanager
 def hub() -> Iterator[str]:
-    """Libraries look on the Hub in here; where it does not answer, at kept copies alone.
+    """Let libraries use the Hub in the block, or its cache alone where it does not answer.
 
     They would try a dozen times, and tell of each, before they say that there is no network.
 
@@ -53,7 +53,7 @@ def explain_no_answer(address: str) -> str:
 
 @contextmanager
 def _offline() -> Iterator[None]:
-    """As if HF_HUB_OFFLINE had been set before anything was imported."""
+    """Behave as if HF_HUB_OFFLINE had been set before any import."""
     import datasets
     from huggingface_hub import constants
 

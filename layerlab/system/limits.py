@@ -1,4 +1,4 @@
-"""What comes with a stranger's model and computes, tried first where it can be ended.
+"""Tries chat templates and tokenizers of a model under limits of time and memory.
 
 A chat template is a program, and so are the rules of a tokenizer: a line of either can ask for more
 time or memory than there is. Each is tried on a text of ours, in a process of its own with limits.
@@ -46,7 +46,7 @@ def check_tokenizer(words: Any, name: str) -> None:
 
 
 def check_work(work: Callable[[], object], what: str, given: str) -> None:
-    """Refuse what takes too much for what it is given.
+    """Refuse work that exceeds the limits.
 
     Raises:
         UserError: says which limit it broke; whatever else is wrong is said when it is used.
@@ -56,7 +56,7 @@ def check_work(work: Callable[[], object], what: str, given: str) -> None:
 
 
 def overrun(work: Callable[[], object], seconds: int, memory: int = BYTES) -> str:
-    """Return which limit a piece of work breaks, in words; empty where it ends, however it ends.
+    """Return the limit that a piece of work exceeds, in words; empty if none.
 
     It is done in a fork of this process, of which nothing is left; only Linux can limit that, and
     elsewhere nothing is tried.
@@ -88,7 +88,7 @@ def overrun(work: Callable[[], object], seconds: int, memory: int = BYTES) -> st
 
 
 def _work(work: Callable[[], object], tell: int, seconds: int, memory: int) -> None:
-    """Work in the child: nothing of its parent's runs there but this."""
+    """Do the work in the child process under its limits, and exit."""
     import resource  # not there on Windows
 
     ended = b"e"

@@ -1,4 +1,4 @@
-"""One run per folder, one model at a time: locks that end with the process that holds them."""
+"""File locks that end with their process: one run per folder, one model at a time."""
 
 import errno
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ MODELS = RLock()
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, in a hidden neighbour that is gone afterwards.
+    """Hold the lock of a folder: a hidden file beside it, removed afterwards.
 
     Raises:
         UserError: another run holds it, it cannot be written there, or it holds a link.

@@ -1,4 +1,4 @@
-"""Silence around libraries that talk a lot."""
+"""Silences other libraries."""
 
 import io
 import logging
@@ -9,7 +9,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 @contextmanager
 def silence(*names: str) -> Iterator[None]:
-    """Let loggers say nothing but what is critical; what fails at last is said in one line."""
+    """Limit loggers to critical messages until the block ends."""
     loggers = [logging.getLogger(name) for name in names]
     levels = [one.level for one in loggers]
     for one in loggers:
@@ -23,7 +23,7 @@ def silence(*names: str) -> Iterator[None]:
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Load without the libraries' own bars and warnings: ours say what matters."""
+    """Switch off other libraries' bars and warnings until the block ends."""
     from transformers.utils import logging as transformers_logging
 
     verbosity = transformers_logging.get_verbosity()
@@ -41,7 +41,7 @@ def quiet_libraries() -> Iterator[None]:
 
 @contextmanager
 def hush() -> Iterator[None]:
-    """Let the engine of benchmarks work without its bars, warnings and messages."""
+    """Run lm-eval without its bars, warnings and messages."""
     with (
         quiet_libraries(),
         silence("lm_eval", "lm-eval", "datasets", "evaluate"),

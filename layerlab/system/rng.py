@@ -1,4 +1,4 @@
-"""Every random state of a process, taken and put back."""
+"""Saves and restores all random states of a process."""
 
 import random
 from typing import Any
@@ -49,7 +49,7 @@ def device_state() -> dict[str, Any]:
 
 
 def restore_random(state: dict[str, Any]) -> None:
-    """Put back what `random_state` or `device_state` has taken.
+    """Restore what `random_state` or `device_state` returned.
 
     States of devices that are not here are left out.
     """

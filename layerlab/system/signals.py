@@ -1,4 +1,4 @@
-"""Signals that ask to stop: heard at once, told in words, or heard between two updates."""
+"""Handles signals that ask to stop: at once, or between two updates."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ SENT = ("SIGINT", "SIGTERM", "SIGUSR1")
 
 
 class Stopped(SystemExit):
-    """The end that a signal asked for.
+    """A signal asked to stop.
 
     Its code is 128 and the number of the signal: 130 after ctrl-c, 143 after SIGTERM.
     """
@@ -24,7 +24,7 @@ class Stopped(SystemExit):
 
 @contextmanager
 def hear(name: str) -> Iterator[None]:
-    """Let a signal end what runs, where nobody else listens to it and Python lets us.
+    """Raise `Stopped` on a signal that has no other handler.
 
     Raises:
         Stopped: it came.
@@ -43,7 +43,7 @@ def hear(name: str) -> Iterator[None]:
 
 @contextmanager
 def hear_interruptions(kept: Path) -> Iterator[None]:
-    """Say an interruption in words.
+    """Explain an interruption in one line.
 
     Args:
         kept: where finished tasks are.
@@ -86,7 +86,7 @@ class GracefulStop:
 
     @property
     def wanted(self) -> bool:
-        """Whether a signal asked to stop."""
+        """Tell whether a signal asked to stop."""
         return self.signal is not None
 
     def leave(self) -> None:

@@ -1,4 +1,4 @@
-"""How many threads torch works with: on purpose, because contended threads are slower than one."""
+"""Sets torch's threads on purpose: contended threads are slower than one."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ SMALL_PARAMETERS = 20_000_000
 
 @contextmanager
 def threads(parameters: int) -> Iterator[int]:
-    """One thread for a small model, one per physical core for a large one; then as before.
+    """Use one thread for a small model, one per physical core for a large one.
 
     OMP_NUM_THREADS, where it is set, is obeyed.
 

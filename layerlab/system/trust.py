@@ -1,4 +1,4 @@
-"""Python that models and recipes bring along: it runs only where the user has asked for it.
+"""Lets Python that models and recipes bring along run only where the user asked for it.
 
 transformers asks on standard input where it is told nothing, and whatever is piped there answers.
 So every model, configuration and tokenizer is loaded here, and nothing is ever asked. The files
@@ -42,7 +42,7 @@ REMOTE = Annotated[
 def trust(
     trust_remote_code: bool, trust_recipe: bool = False, allow_unused: bool = False
 ) -> Iterator[None]:
-    """Let happen what is asked for here or around it.
+    """Grant what is asked for until the block ends.
 
     Args:
         trust_remote_code: code of models and tokenizers runs.
@@ -69,7 +69,7 @@ def allow_file(source: bytes) -> None:
 
 
 def check_allowed(path: str, source: bytes) -> None:
-    """Raise where a recipe wants to run a file that the user has not named.
+    """Refuse a file that a recipe wants to run and the user has not named.
 
     Raises:
         UserError: says what to type.
@@ -85,12 +85,12 @@ def check_allowed(path: str, source: bytes) -> None:
 
 
 def list_grants() -> str:
-    """Say what this process was asked for, to those that it starts; no folder may say it."""
+    """Return this process's grants for the processes it starts."""
     return json.dumps({"remote_code": _TRUSTED.get(), "files": sorted(_ALLOWED)})
 
 
 def take_grants() -> None:
-    """Let this process do what the one that started it was asked for."""
+    """Take over the grants of the parent process."""
     given = json.loads(os.environ.get(GRANTS, "{}"))
     _TRUSTED.set(_TRUSTED.get() or given.get("remote_code") is True)
     _ALLOWED.update(str(one) for one in given.get("files", ()))

@@ -20,7 +20,7 @@ class RunAccelerator:
     """The accelerator of a run, checked against what its recipe asks for."""
 
     def __init__(self, recipe: TrainingRecipe) -> None:
-        """Take the device.
+        """Set up the device and precision that a recipe asks for.
 
         Raises:
             UserError: the run is not permitted, there is no such device here, or several processes
@@ -51,28 +51,28 @@ class RunAccelerator:
 
     @property
     def rank(self) -> int:
-        """Which process this is."""
+        """The number of this process, from 0."""
         return int(self.accelerator.process_index)
 
     @property
     def processes(self) -> int:
-        """How many there are."""
+        """The number of processes of the run."""
         return int(self.accelerator.num_processes)
 
     @property
     def first(self) -> bool:
-        """Whether this process writes the files."""
+        """Tell whether this process writes the files."""
         return bool(self.accelerator.is_main_process)
 
     def precision(self) -> AbstractContextManager[Any]:
-        """Return the precision of a forward pass."""
+        """Compute a forward pass in the precision of the recipe."""
         autocast: AbstractContextManager[Any] = (
             self.accelerator.autocast() if self._mixed else nullcontext()
         )
         return autocast
 
     def wrapped(self, model: nn.Module) -> Any:
-        """Return the model on its device; over several processes with what joins them."""
+        """Return the model on its device, wrapped for several processes where there are any."""
         model.to(self.device)
         return wrap_model(model, self.accelerator, self._settings)
 

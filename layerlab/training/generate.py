@@ -13,7 +13,7 @@ from layerlab.training.validation import resting
 def generate_samples(
     model: Any, corpus: Any, evaluate: EvaluateSection, *, seed: int | None = None
 ) -> list[tuple[str, str]]:
-    """Generate each prompt of a recipe with what the model adds to it.
+    """Continue each prompt of a recipe with the model.
 
     The likeliest token each time. With a seed, tokens are drawn by their probabilities. Neither
     moves anybody's random state, nor the mode that the model is in. Of a prompt that leaves
@@ -36,7 +36,7 @@ def generate_samples(
 
 
 def _continue(model: Any, given: list[int], end: int, length: int, seed: int | None) -> list[int]:
-    """Return the tokens that follow others, without the separator that may end them."""
+    """Generate the tokens that follow others, without an end-of-text token."""
     context = model.config.max_position_embeddings
     room = max(context - length, context // 2, 1)
     tokens = torch.tensor([given[-room:]], device=model.device)
@@ -59,7 +59,7 @@ def _continue(model: Any, given: list[int], end: int, length: int, seed: int | N
 
 @contextmanager
 def _apart(model: Any, seed: int | None) -> Iterator[None]:
-    """Without dropout, with random numbers of its own; then all as it was."""
+    """Switch dropout off and use separate random numbers until the block ends."""
     place = model.device.type
     devices = [] if place == "cpu" else [torch.accelerator.current_device_index()]
     kind = "cuda" if place == "cpu" else place
@@ -71,7 +71,7 @@ def _apart(model: Any, seed: int | None) -> Iterator[None]:
 
 
 def _uncompiled(model: Any) -> AbstractContextManager[Any]:
-    """Sequences grow token by token, and layers that are compiled would be so for each length."""
+    """Run layers uncompiled: growing sequences would compile them anew for each length."""
     if not any(getattr(one, "_compiled_call_impl", None) for one in model.modules()):
         return nullcontext()
     eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")

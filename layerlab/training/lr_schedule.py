@@ -1,4 +1,4 @@
-"""The course of the learning rate: a warm-up from nothing, then one of four ways down."""
+"""The learning rate schedule: a warm-up from 0, then one of four ways to decay."""
 
 import math
 
@@ -6,7 +6,7 @@ from layerlab.recipes.training_sections import TrainSection, warmup_of
 
 
 def lr_at(update: int, updates: int, train: TrainSection) -> float:
-    """Return the learning rate of an update, the first being 0.
+    """Return the learning rate of an update, counted from 0.
 
     It rises in a straight line over the warm-up. Then, with s the share of the rest that is done
     and f the final share of the rate,
@@ -33,7 +33,7 @@ def lr_at(update: int, updates: int, train: TrainSection) -> float:
 
 
 def _share(done: int, rest: int, train: TrainSection) -> float:
-    """Return what is left of the rate after the warm-up."""
+    """Return the factor of the peak rate after the warm-up."""
     part = done / max(1, rest)
     if train.lr_scheduler_type == "cosine":
         return train.min_lr_ratio + (1 - train.min_lr_ratio) * (1 + math.cos(math.pi * part)) / 2

@@ -24,7 +24,7 @@ _CHANGING = ("machine", "versions")
 def manifest(
     run: RunSpec, corpus: Corpus, order: BatchOrder, held: EvalBlocks, micro: int
 ) -> dict[str, Any]:
-    """Return what a run is made of, as plain JSON values; `micro` sequences make a forward pass."""
+    """Describe everything that decides a run, as JSON values."""
     recipe = run.recipe
     block = recipe.data.block_size or 0
     settings = recipe.run
@@ -94,7 +94,7 @@ def keep_manifest(content: Mapping[str, Any], folder: Path, update: int) -> str 
 
 
 def _change(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what one sitting has and the next has not."""
+    """Return the settings in which one session of a run differs from the next."""
     old, new = (dict(flatten({part: one[part] for part in _CHANGING})) for one in (before, now))
     return [
         f"{path} was {old.get(path)} and is {new.get(path)}"
@@ -104,7 +104,7 @@ def _change(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _sittings(folder: Path) -> list[dict[str, Any]]:
-    """Return the sittings of the manifest in a folder.
+    """Return the sessions that the manifest in a folder lists.
 
     A run that was never interrupted is of one.
     """

@@ -38,7 +38,7 @@ def build_optimizer(model: nn.Module, train: TrainSection) -> torch.optim.AdamW:
 
 
 def allocate(optimizer: torch.optim.Optimizer) -> None:
-    """Make the moments of AdamW as its first step would, for all that has none yet.
+    """Allocate the moments of AdamW for all parameters that have none yet.
 
     They are most of what a run still takes after its first pass. Where they are there before it,
     memory that runs out does so in a pass, which can be taken in smaller pieces.

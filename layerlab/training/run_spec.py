@@ -1,4 +1,4 @@
-"""What one run is: its recipe says all; written to its folder, and read back."""
+"""One run: a fully resolved recipe, written to its folder and read back."""
 
 import hashlib
 import json
@@ -38,7 +38,7 @@ class RunSpec:
 
     @property
     def seed(self) -> int:
-        """Of weights and order."""
+        """The seed of the weights and of the order of the text."""
         return self.recipe.train.seed
 
     @property
@@ -48,13 +48,13 @@ class RunSpec:
 
     @property
     def name(self) -> str:
-        """Of its folder: readable, and different for whatever is different."""
+        """The name of its folder: readable, and different for different settings."""
         key = hashlib.blake2b(f"{self.recipe.hash()}/{self.digest}".encode(), digest_size=4)
         return f"{self.arm}-s{self.seed}-r{self.rate:g}-{key.hexdigest()}"
 
 
 def design_model(recipe: TrainingRecipe) -> Design:
-    """Design the design of a recipe's model.
+    """Return the design of a recipe's model.
 
     Raises:
         UserError: an unknown variant or option, or sizes that do not fit.

@@ -1,4 +1,4 @@
-"""What a run is made of: its text and its model."""
+"""The text and the model of a run."""
 
 import torch
 
@@ -42,7 +42,7 @@ def build_model(run: RunSpec, device: torch.device) -> LabForCausalLM:
 
 
 def set_attention(model: LabForCausalLM, name: str) -> None:
-    """Compute attention as a recipe says.
+    """Set the attention implementation that a recipe asks for.
 
     Raises:
         UserError: what it needs is not installed.

@@ -31,7 +31,7 @@ COPIES = {
 
 
 def plugin(settings: RunSection) -> FullyShardedDataParallelPlugin | None:
-    """Return what tells accelerate to shard: FSDP2 on GPUs, layer by layer."""
+    """Return accelerate's plugin that shards by FSDP2, layer by layer."""
     if settings.sharding == "none" or settings.device == "cpu":
         return None
     return FullyShardedDataParallelPlugin(
@@ -78,7 +78,7 @@ def _kinds(settings: RunSection) -> set[DistributedType]:
 
 
 def wrap_model(model: nn.Module, accelerator: Accelerator, settings: RunSection) -> Any:
-    """Return the model with what joins its processes; its optimizer is made after this."""
+    """Wrap the model for several processes; build its optimizer after this."""
     if settings.num_processes == 1:
         return model
     if settings.sharding == "none":
@@ -105,7 +105,7 @@ def is_sharded(model: nn.Module) -> bool:
 
 @contextmanager
 def without_sync(model: Any) -> Iterator[None]:
-    """Run backward passes after which processes do not exchange their gradients yet."""
+    """Run backward passes without exchanging gradients between processes."""
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(False)
         try:
@@ -120,7 +120,7 @@ def without_sync(model: Any) -> Iterator[None]:
 
 
 def any_process(accelerator: Accelerator, wanted: bool) -> bool:
-    """Whether any process wants something: they stop after the same update, or wait for ever."""
+    """Return whether any process wants something, so that all stop after the same update."""
     if accelerator.num_processes == 1:
         return wanted
     flag = torch.tensor(float(wanted), device=accelerator.device)
@@ -128,7 +128,7 @@ def any_process(accelerator: Accelerator, wanted: bool) -> bool:
 
 
 def gather_state(content: Any, *, keep: bool = True) -> Any:
-    """Return the same weights or moments with every part in one place, on the CPU where sharded.
+    """Gather sharded weights or moments whole, on the CPU.
 
     All processes have to ask at once.
 
@@ -157,7 +157,7 @@ def restore_state(
     weights: Mapping[str, Tensor],
     moments: Mapping[str, Any],
 ) -> None:
-    """Take over what `gather_state` gave: every process keeps its own part.
+    """Restore what `gather_state` gave; every process keeps its own part.
 
     The number of processes may be another one than it was.
     """
@@ -172,7 +172,7 @@ def restore_state(
 
 
 def _part(value: Any, like: Tensor) -> Any:
-    """Return a process' part of a whole tensor; counts of steps stay whole."""
+    """Return this process's part of a whole tensor; step counts stay whole."""
     if not isinstance(like, DTensor) or not isinstance(value, Tensor) or value.shape != like.shape:
         return value
     whole = value.to(like.device)
@@ -181,7 +181,7 @@ def _part(value: Any, like: Tensor) -> Any:
 
 
 def full_tensor(value: Tensor) -> Tensor:
-    """Return the number that all processes hold together, as the norm of a gradient."""
+    """Return the whole value of a number that is sharded, such as a gradient norm."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 

@@ -53,7 +53,7 @@ from layerlab.training.validation import ValidationResult, Validator
 
 @explain_memory()
 def train_run(run: RunSpec, folder: Path, watch: Progress | None = None) -> dict[str, Any]:
-    """Train from wherever the folder's run stands to its end, and give the result.
+    """Train the run of a folder from where it stands to its end; return its result.
 
     Raises:
         UserError: the loss is not finite, or memory or the disk does not suffice.
@@ -71,7 +71,7 @@ def train_run(run: RunSpec, folder: Path, watch: Progress | None = None) -> dict
 
 
 class Trainer:
-    """A run on its way: the model, its optimizer, its place in the order of the text."""
+    """A run in progress: model, optimizer, and position in the text."""
 
     def __init__(self, run: RunSpec, folder: Path, watch: Progress) -> None:
         """Build the model, and go on from the newest checkpoint where there is one.
@@ -121,11 +121,11 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        """Whether all updates are made."""
+        """Tell whether all updates are done."""
         return self.update >= self.updates
 
     def start(self) -> None:
-        """Write the manifest, and measure the model before it has learnt anything.
+        """Write the manifest, and evaluate the model before its first update.
 
         Raises:
             UserError: a tracker is asked for that is not installed.
@@ -140,12 +140,12 @@ class Trainer:
             self._evaluate()
 
     def note(self, text: str) -> None:
-        """Tell, and write down."""
+        """Show a note to the user, and write it to the journal."""
         self.watch.note(text)
         self.journal.write("note", self.update, text=text)
 
     def advance(self) -> None:
-        """One update, and what is due after it."""
+        """Do one update, and what is due after it: evaluation, samples, checkpoint."""
         start = time.perf_counter()
         loss, norm, rate = self._step()
         self.update += 1
@@ -161,7 +161,7 @@ class Trainer:
             self.checkpoint()
 
     def _step(self) -> tuple[float, float, float]:
-        """Gradients of a batch, and the update they make: loss, norm of the gradient, rate."""
+        """Do one optimizer step; return loss, gradient norm and learning rate."""
         rate = lr_at(self.update, self.updates, self.train)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -179,7 +179,7 @@ class Trainer:
         return float(loss), float(norm), rate
 
     def _gradient(self) -> Tensor:
-        """Return mean loss of the batch; a batch that does not fit is taken in smaller pieces."""
+        """Compute the batch's gradients and mean loss, in smaller pieces where memory runs out."""
         rows = self._rows()
         self._rehearse(rows)
         while True:
@@ -191,7 +191,7 @@ class Trainer:
             self.note(self.split.halved())
 
     def _rehearse(self, rows: Batch) -> None:
-        """Of several processes one may lack memory: each tries a piece, and they agree on its size.
+        """Agree on a micro-batch size that fits every process, by trying one in each.
 
         In an update itself the others would wait for the gradients of the one that gave up.
         """
@@ -204,12 +204,12 @@ class Trainer:
                 self.note(self.split.halved())
 
     def _rows(self) -> Batch:
-        """Return the rows of the batch, those of this process."""
+        """Return this process's rows of the batch."""
         batch = self.order.batch(self.update, self.train.batch_size)
         return batch.part(self.place.rank, self.place.processes).to(self.place.device)
 
     def _accumulated(self, rows: Batch) -> Tensor:
-        """Return gradients of all pieces, added up; each token counts the same in all of them."""
+        """Accumulate the gradients of all micro-batches; every token has the same weight."""
         self.optimizer.zero_grad()
         total = torch.zeros((), device=self.place.device)
         for first, piece in self.split.pieces(rows):
@@ -234,7 +234,7 @@ class Trainer:
             yield
 
     def _objective(self, loss: Tensor, last: bool) -> Tensor:
-        """With the penalties, which belong to an update and not to each of its pieces."""
+        """Add the penalties, once per update and not per micro-batch."""
         extra = self.control.loss() if last else None
         # Every process adds it, and what they add is summed up.
         return loss if extra is None else loss + extra / self.place.processes
@@ -252,19 +252,19 @@ class Trainer:
         )
 
     def _clipped(self) -> Tensor:
-        """Return norm of the gradient before it is clipped."""
+        """Clip the gradient; return its norm before."""
         limit = self.train.max_grad_norm or float("inf")
         return full_tensor(self.place.accelerator.clip_grad_norm_(self.model.parameters(), limit))
 
     def _diverged(self, loss: Tensor) -> UserError:
-        """Which layer made the first number that is not finite, on the batch that showed it."""
+        """Find the layer that made the first number of the batch that is not finite."""
         text = explain_origin(self._origin(), float(loss), self.update, self.train)
         self.journal.write("note", self.update, text=text)
         self.finish(diverged=text)
         return Diverged(text)
 
     def _origin(self) -> NonFiniteOrigin | None:
-        """Found in the model itself: what joins several processes would wait for the others."""
+        """Find the origin in the unwrapped model: a wrapper would wait for the other processes."""
         rows = self._rows()
 
         def again(first: int, piece: Batch) -> Tensor:
@@ -276,7 +276,7 @@ class Trainer:
         return next(filter(None, tried), None)
 
     def _heard(self) -> None:
-        """Take what the monitor has read since it was asked last."""
+        """Write the monitor's readings and alerts since the last call."""
         rows, alarms = self.monitor.news() if self.monitor is not None else ([], [])
         if rows:
             self._tell("monitor", rows=rows)
@@ -294,7 +294,7 @@ class Trainer:
             self._tell("sample", prompt=prompt, text=text)
 
     def _count(self, kind: str, **content: Any) -> None:
-        """Tell of something with how far the run has come."""
+        """Write an event with the update and the tokens so far."""
         self._tell(
             kind,
             tokens=self.update * self.train.batch_size * self.block,
@@ -309,7 +309,7 @@ class Trainer:
         self.trackers.take(event)
 
     def checkpoint(self) -> None:
-        """Keep all that is needed to go on."""
+        """Write a checkpoint."""
         self.journal.settle()
         weights = gather_state(self.model.state_dict(keep_vars=True), keep=self.place.first)
         moments = gather_state(self.optimizer.state_dict(), keep=self.place.first)
@@ -337,12 +337,12 @@ class Trainer:
                 self.note(said)
 
     def _scaler(self) -> dict[str, Any]:
-        """Return what float16 multiplies its losses by."""
+        """Return the state of the gradient scaler of float16."""
         scaler = self.place.accelerator.scaler
         return {} if scaler is None else {"scaler": scaler.state_dict()}
 
     def _resumed(self) -> tuple[list[str], int]:
-        """Take over the newest checkpoint; what was wrong with newer ones, and events before it."""
+        """Resume from the newest checkpoint, and note what was wrong with newer ones."""
         state, remarks = load(self.keeper.folder)
         if state is None:
             return remarks, 0

@@ -1,4 +1,4 @@
-"""Loss on held-out text: each token is predicted once, in blocks that are the same for all runs."""
+"""Validation loss: each held-out token is predicted once, in the same blocks for all runs."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,7 +18,7 @@ from layerlab.training.step.microbatch import CatchOutOfMemory, release_memory
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationResult:
-    """How well held-out text is predicted.
+    """Validation loss and accuracy.
 
     Attributes:
         nats: mean negative log-likelihood of a token.
@@ -39,7 +39,7 @@ class ValidationResult:
 
 
 class TooLarge(UserError):
-    """Memory ran out for the blocks of a pass: in one process, and all of them know it."""
+    """Memory ran out for a validation pass, in at least one process."""
 
 
 @torch.no_grad()
@@ -52,7 +52,7 @@ def evaluate(
     reduce: Callable[[Tensor], Tensor] = lambda sums: sums,
     part: tuple[int, int] = (0, 1),
 ) -> ValidationResult:
-    """Read the held-out blocks, without dropout, and leave the model in the mode it was in.
+    """Evaluate a model on held-out blocks without dropout; its mode is restored.
 
     Args:
         precision: of the forward pass.
@@ -95,7 +95,7 @@ def evaluate(
 
 @contextmanager
 def resting(model: Any) -> Iterator[None]:
-    """Without dropout; then in the mode that the model was in."""
+    """Put the model in evaluation mode until the block ends."""
     learning = model.training
     model.eval()
     try:
@@ -105,7 +105,7 @@ def resting(model: Any) -> Iterator[None]:
 
 
 def passes(count: int, part: tuple[int, int]) -> range:
-    """Return numbers of the passes of one process.
+    """Return which passes this process computes.
 
     One from `count` on stands for no rows of its own.
 
@@ -125,7 +125,7 @@ def passes(count: int, part: tuple[int, int]) -> range:
 def predict(
     model: Any, rows: Batch, precision: Callable[[], AbstractContextManager[Any]]
 ) -> tuple[Tensor, Tensor]:
-    """Predict logits of all tokens of a batch, in single precision, and the tokens that come."""
+    """Return the float32 logits of a batch, and the tokens to predict."""
     device = next(model.parameters()).device
     with precision():
         logits = model(
@@ -137,7 +137,7 @@ def predict(
 
 
 class Validator:
-    """Evaluates one run each time it is due.
+    """Evaluates a run on its held-out text.
 
     Attributes:
         size: blocks of a pass; half as many from when they do not fit into memory.
@@ -147,7 +147,7 @@ class Validator:
         self.held, self.place, self.size = held, place, size
 
     def score(self, model: Any, note: Callable[[str], None]) -> ValidationResult:
-        """Read the held-out text.
+        """Evaluate the model on the held-out text.
 
         Args:
             note: tells the user of smaller passes.
@@ -177,7 +177,7 @@ class Validator:
 
 
 def _sums(model: Any, rows: Batch, precision: Callable[[], AbstractContextManager[Any]]) -> Tensor:
-    """Return nats, likeliest tokens that are right, and tokens of each row; on the CPU."""
+    """Return for each row the sum of nats, of correct top tokens, and of tokens, on the CPU."""
     flat, wanted = predict(model, rows, precision)
     nats = cross_entropy(flat, wanted, ignore_index=IGNORED, reduction="none")
     kept = wanted != IGNORED

@@ -26,7 +26,7 @@ _GRACE = 300.0  # seconds for a last checkpoint
 
 
 def main(arguments: list[str]) -> int:
-    """Carry out the run of a folder, and give the exit code.
+    """Train the run of a folder; return the exit code.
 
     0: it is finished. 2: a user has to mend something, which the last line says. 128 and the
     number of a signal: it was asked to stop, and has left a checkpoint.
@@ -70,7 +70,7 @@ def _train(folder: Path) -> None:
 
 
 def _follow(parent: str | None) -> None:
-    """Stop, with a checkpoint, when the process that started this one is gone.
+    """Stop with a checkpoint once the parent process is gone.
 
     However it ends, even by a kill -9: no run is left behind that nobody knows of.
     """

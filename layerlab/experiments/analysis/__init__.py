@@ -1,1 +1,1 @@
-"""From the folders of runs to a comparison."""
+"""Compares runs from their folders."""

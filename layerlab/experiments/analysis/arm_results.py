@@ -1,4 +1,4 @@
-"""One side of a comparison: an arm's runs, and the learning rate that each seed is judged at.
+"""The runs of one arm, and the learning rate at which each seed is compared.
 
 A rate that is chosen on the runs that judge it looks better than it is, the more so the more rates
 were tried. Each seed is therefore judged at the rate that the seeds before it like best, on each
@@ -43,7 +43,7 @@ class ArmResults:
 
     @cached_property
     def rates(self) -> dict[int, Rates]:
-        """By seed: that which is best for the seeds before it, on the other half of the blocks."""
+        """The learning rates of each seed: best for earlier seeds, on the other half."""
         seeds = sorted({seed for runs in self.sweep.values() for seed in runs})
         found = {}
         for number, seed in enumerate(seeds):
@@ -57,7 +57,7 @@ class ArmResults:
 
     @cached_property
     def runs(self) -> Runs:
-        """At the rate that each seed is judged at; of two, at that for the even blocks."""
+        """The run of each seed at its learning rate; of two rates, that for the even blocks."""
         found = {seed: self.sweep[even].get(seed) for seed, (even, _) in self.rates.items()}
         return {seed: run for seed, run in found.items() if run is not None}
 
@@ -73,13 +73,13 @@ class ArmResults:
 
     @cached_property
     def values(self) -> dict[int, float]:
-        """What is compared, by seed; diverged runs have no value."""
+        """The compared value by seed; diverged runs have none."""
         found = {seed: self._value(seed) for seed in self.rates if seed not in self.diverged}
         return {seed: value for seed, value in found.items() if value is not None}
 
     @cached_property
     def diverged(self) -> dict[int, str]:
-        """Why, by seed."""
+        """Why runs diverged, by seed."""
         found = {}
         for seed, rates in self.rates.items():
             for rate in rates:
@@ -90,7 +90,7 @@ class ArmResults:
 
     @property
     def ended(self) -> int:
-        """Seeds that came to their end, diverged or not."""
+        """Seeds whose runs ended, diverged or not."""
         return len(self.values) + len(self.diverged)
 
     def mean(self, name: str) -> float | None:
@@ -108,12 +108,12 @@ class ArmResults:
         return max((one for one in found if one is not None), default=None)
 
     def sd(self) -> float | None:
-        """Return the sd of what is compared, from seed to seed."""
+        """Return the standard deviation of the compared value over the seeds."""
         values = list(self.values.values())
         return deviation(values) if len(values) > 1 else None
 
     def missing(self, seeds: Sequence[int], rates: Sequence[float] = ()) -> list[int]:
-        """Planned seeds that have not finished at every rate: those given, or those begun."""
+        """Planned seeds that have not finished at every learning rate."""
         sweep = [self.sweep.get(rate, {}) for rate in rates or self.sweep]
         return [
             seed

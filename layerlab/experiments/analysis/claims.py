@@ -1,4 +1,4 @@
-"""What sources say of arms, judged by runs: each claim holds, fails, or is not decided.
+"""Judges the claims that sources make about arms: each holds, fails, or is not decided.
 
 A claim is made of pairs of arms, and each pair of tests: is the difference below 0, or below an end
 of a margin? The tests are those of the whole recipe, corrected together (`family`), so that a claim
@@ -48,13 +48,13 @@ class Pair:
 
     @property
     def right(self) -> tuple[float, float]:
-        """P of being as it is said to be, before and after the correction."""
+        """The p-value for the claim, before and after the correction."""
         both = [found.toward(side) for found, side in self.asked]
         return max(raw for raw, _ in both), max(after for _, after in both)
 
     @property
     def wrong(self) -> tuple[float, float]:
-        """P of being otherwise, before and after the correction."""
+        """The p-value against the claim, before and after the correction."""
         both = [found.toward(-side) for found, side in self.asked]
         return min(raw for raw, _ in both), min(after for _, after in both)
 
@@ -77,7 +77,7 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A claim with its pairs and what came out.
+    """A claim with its pairs of arms and its verdict.
 
     Attributes:
         p: before the correction for all tests.
@@ -153,7 +153,7 @@ def pairs(claim: Claim, rivals: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def _pair(
     asked: Sequence[Asked], section: CompareSection, stages: Sequence[Stage], family: Family
 ) -> Pair:
-    """Return a pair as the look that came last to any of its tests has it."""
+    """Return a pair with the results of the last look at any of its tests."""
     test, stage = asked[0][0], stages[-1]
     judged = stages[max((family[one].look for one, _ in asked))]
     planned = section.seeds, section.learning_rates if section.search == "grid" else ()
@@ -169,7 +169,7 @@ def _pair(
 
 
 def _chances(found: Sequence[Pair]) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Of the whole claim: p of its being right, and of its being wrong, raw and corrected."""
+    """Return p for the whole claim and against it, before and after the correction."""
     rights, wrongs = [pair.right for pair in found], [pair.wrong for pair in found]
     return max(rights, key=lambda both: both[1]), min(wrongs, key=lambda both: both[1])
 

@@ -1,4 +1,4 @@
-"""From the folders of runs to a comparison: equal terms checked, differences judged, all kept."""
+"""Compares runs from their folders: checks equal terms, tests differences, keeps all of it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ UNITS = {"nats": "nats", "bits_per_byte": "bits per byte"}
 
 
 def compare_runs(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> Comparison:
-    """Compare the runs of a recipe, those that are not finished named as such.
+    """Compare the runs of a recipe, and name those that are not finished.
 
     Args:
         found: folders of runs, or what was read from them.
@@ -107,7 +107,7 @@ def _read(found: Sequence[Path | RunRecord]) -> list[RunRecord]:
 def _plan(
     section: CompareSection, names: Sequence[str], records: Sequence[RunRecord]
 ) -> tuple[list[RunRecord], list[str]]:
-    """Plan the runs that the plan knows, and a remark for each that it does not."""
+    """Return the runs that the plan knows, and a remark on each that it does not."""
     kept, left = [], []
     for record in records:
         if record.arm not in names:
@@ -144,7 +144,7 @@ def _refuse_twice(records: Sequence[RunRecord]) -> None:
 def look_at_runs(
     section: CompareSection, rivals: Mapping[str, str], records: Sequence[RunRecord], metric: str
 ) -> tuple[list[Stage], Family]:
-    """Return the runs up to each look that was taken, and what came of every test at any.
+    """Return the runs up to each interim look, and the result of every test.
 
     Where none was, the stage is that of the first.
     """
@@ -223,7 +223,7 @@ def _rows(
 
 
 def _scale(side: ArmResults) -> str:
-    """Scale the size that a verdict is about: what holds there may not hold at another."""
+    """Describe the scale of a verdict: parameters and tokens."""
     parameters, tokens = side.most("parameters"), side.most("tokens")
     if parameters is None or tokens is None:
         return ""
@@ -231,7 +231,7 @@ def _scale(side: ArmResults) -> str:
 
 
 def _unequal(stage: Stage) -> list[str]:
-    """Return a remark where arms vary unlike each other more than chance would have it."""
+    """Return a remark where the variances of arms differ more than by chance."""
     p = stage.model.unequal() if stage.section.variance == "moderated" else None
     if p is None or p >= stage.level.alpha:
         return []
@@ -252,7 +252,7 @@ def _alone(rivals: Mapping[str, str]) -> list[str]:
 
 
 def _one_text(stage: Stage, rivals: Mapping[str, str]) -> list[str]:
-    """Return a remark where intervals leave the choice of the held-out text out."""
+    """Return a remark where intervals do not account for the choice of the held-out text."""
     found = [stage.difference(name, rival) for name, rival in rivals.items() if name != rival]
     if not any(one.text is None and one.interval for one in found):
         return []
@@ -266,7 +266,7 @@ def _missing(section: CompareSection, side: ArmResults) -> list[int]:
 
 
 def _stop(section: CompareSection, look: CompareSection | None) -> list[str]:
-    """Return a remark on looks: after how many seeds this was judged, and that it may be final."""
+    """Return a remark on interim looks: after how many seeds this was judged."""
     if not section.looks:
         return []
     looks, most = ", ".join(map(str, section.looks)), len(section.seeds)
@@ -341,7 +341,7 @@ def _start(side: ArmResults, base: ArmResults) -> float | None:
 
 
 def _mismatch(section: CompareSection, side: ArmResults, base: ArmResults) -> float | None:
-    """Return what matching left, in percent of the baseline's."""
+    """Return the difference in size that matching left, in percent of the baseline's."""
     if section.match == "none":
         return None
     if section.match == "time":

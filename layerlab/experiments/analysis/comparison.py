@@ -20,7 +20,7 @@ Part = Literal["rows", "claims", "runs", "curves", "paired"]
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of comparing.
+    """The result of a comparison.
 
     Attributes:
         content: plain JSON values: who was compared on what terms, a row for each arm with its
@@ -31,12 +31,12 @@ class Comparison:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One for each arm, in the order of the recipe."""
+        """The rows, one for each arm in the order of the recipe."""
         return list(self.content["rows"])
 
     @property
     def failed(self) -> list[str]:
-        """Runs that failed, each with why; they can be taken up again."""
+        """Runs that failed, each with its reason; they can be resumed."""
         return list(self.content.get("failed", ()))
 
     def row(self, arm: str) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Comparison:
         )
 
     def frame(self, part: Part = "rows") -> "pd.DataFrame":
-        """Return a part of it as a table; of curves a row is a point of a run.
+        """Return a part of the comparison as a data frame; a row of curves is one point of a run.
 
         Raises:
             UserError: there is no such part.
@@ -80,7 +80,7 @@ class Comparison:
 
 
 def plain(value: Any) -> Any:
-    """Return the same in what JSON has: no infinity, and nothing that is not a number."""
+    """Return a value as JSON can hold it: no infinity and no NaN."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

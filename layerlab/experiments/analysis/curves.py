@@ -93,5 +93,5 @@ def _columns(record: RunRecord, kind: str, names: Sequence[str]) -> Points:
 
 
 def _plain(value: Any) -> Any:
-    """Return JSON has no infinity and nothing that is not a number."""
+    """Return a value as JSON can hold it: no infinity and no NaN."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

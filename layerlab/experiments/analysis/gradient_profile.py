@@ -1,4 +1,4 @@
-"""Whether a gradient grows or shrinks on its way back through the blocks, by a run's readings.
+"""Reads from a run's monitor whether gradients grow or shrink on their way back.
 
 All blocks of a model have the same parts, so the norms of their gradients can be held against each
 other. A gradient that explodes is larger in the first block than in the last, by a factor that
@@ -17,7 +17,7 @@ UNIT = "powers of ten"
 
 
 def gradient_ratio(record: RunRecord) -> float | None:
-    """Gradient of the first block over that of the last: the logarithm, in the mean of readings.
+    """Return log10 of the first block's gradient norm over the last's, averaged over readings.
 
     Unit: powers of ten; above 0 the gradient grows on its way back.
 
@@ -29,7 +29,7 @@ def gradient_ratio(record: RunRecord) -> float | None:
 
 
 def profiles(record: RunRecord) -> dict[int, list[float]]:
-    """Return logarithms of the gradient norm of every block, the first one first, by update.
+    """Return log10 of every block's gradient norm, from the first block on, by update.
 
     Unit: powers of ten. A reading that lacks a block, or has one of norm 0, is left out.
     """
@@ -48,7 +48,7 @@ def profiles(record: RunRecord) -> dict[int, list[float]]:
 
 
 def gradients(section: CompareSection, sides: Mapping[str, ArmResults]) -> list[dict[str, Any]]:
-    """Return profiles of the runs that are judged, where a claim is on gradients, as plain values.
+    """Return the gradient profiles of the compared runs, if a claim is about gradients.
 
     `start` is the first reading, before any update, and `mean` that of all readings.
     """

@@ -21,7 +21,7 @@ Judging = Callable[[str, str], Difference]
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Sides of a comparison, all of the same seeds.
+    """The arms of a comparison, all with the same seeds.
 
     Attributes:
         section: what was planned, with the seeds of the look.
@@ -38,12 +38,12 @@ class Stage:
 
     @property
     def metric(self) -> str:
-        """That is compared."""
+        """The metric that is compared."""
         return next(iter(self.sides.values())).metric
 
     @cached_property
     def model(self) -> Additive:
-        """Of the losses at the end."""
+        """The additive model of the final losses."""
         return Additive({name: side.values for name, side in self.sides.items()}, self.shared)
 
     def judging(self, model: Additive) -> Judging:
@@ -58,14 +58,14 @@ class Stage:
         return difference
 
     def difference(self, arm: str, rival: str, measure: str = LOSS) -> Difference:
-        """Return the difference of two arms: of their losses, or of what else was counted."""
+        """Return the difference of two arms in loss or another metric."""
         key = arm, rival, measure
         if key not in self._found:
             self._found[key] = self._difference(*key)
         return self._found[key]
 
     def evidence(self, test: PairTest) -> Evidence:
-        """Return what the runs say of the pair of a test."""
+        """Return the evidence of the runs on the pair of a test."""
         arm, rival = self.sides[test.arm], self.sides[test.rival]
         return Evidence(
             found=self.difference(test.arm, test.rival, test.measure),
@@ -89,7 +89,7 @@ def collect_arms(
     metric: str,
     seeds: Collection[int],
 ) -> dict[str, ArmResults]:
-    """Collect the sides of a comparison, of these seeds."""
+    """Collect the arms of a comparison with these seeds."""
     kept = [one for one in records if one.seed in seeds]
     return {
         name: collect_arm(name, [one for one in kept if one.arm == name], metric) for name in names

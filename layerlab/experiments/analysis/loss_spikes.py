@@ -6,7 +6,7 @@ UNIT = "loss spikes a run"
 
 
 def count(run: RunRecord) -> float | None:
-    """Count how many there were; None where nobody listened."""
+    """Count the loss spikes of a run; None without a monitor."""
     if not run.manifest["recipe"].get("monitor", {}).get("interval"):
         return None
     alarms = (one for one in run.events if one.get("kind") == "alarm")

@@ -1,4 +1,4 @@
-"""What a monitor heard in a run, as one number: what claims compare in place of the loss."""
+"""Readings of a run's monitor as one number, which claims compare in place of the loss."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,7 +13,7 @@ _COUNTS: Mapping[str, Callable[[RunRecord], float | None]] = {
 
 
 def last_readings(measure: str, runs: Mapping[int, RunRecord]) -> dict[int, float]:
-    """Return the number of each run that has ended, by seed; nothing of runs that were not watched.
+    """Return the last reading of each finished run by seed; runs without a monitor have none.
 
     Args:
         measure: of a claim; one of `UNITS`, which has its unit.

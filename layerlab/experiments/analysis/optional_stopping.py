@@ -1,4 +1,4 @@
-"""Looks at a comparison: seeds that were planned after one are told with every later table.
+"""Optional stopping: discloses seeds that were added after a verdict was seen.
 
 p and intervals hold for seeds that were fixed before anything of the result was seen. A comparison
 therefore keeps, as `looked`, the seeds that were planned when its verdicts were first shown.
@@ -18,7 +18,7 @@ _BLIND = ("baseline", "no verdict")
 
 
 def disclose_added_seeds(content: Content, file: Path) -> dict[str, Any]:
-    """Return a comparison with the seeds of its first look, and a remark on those that came later.
+    """Return the comparison of the first look's seeds, with a remark on seeds added later.
 
     Runs that went on after an interruption came later too, but their seeds were planned before.
 
@@ -41,7 +41,7 @@ def disclose_added_seeds(content: Content, file: Path) -> dict[str, Any]:
 
 
 def _seen(content: Content) -> set[str]:
-    """Return the runs that a table has shown the results of, without those of baselines."""
+    """Return the runs whose results an earlier table has shown, without baselines."""
     arms = {row["arm"] for row in content.get("rows", ()) if row["verdict"] not in _BLIND}
     return {run["run"] for run in content.get("runs", ()) if run["arm"] in arms}
 

@@ -51,7 +51,7 @@ _FOLDING = ("verdict", "interval", "detectable", "arm")
 
 
 def table(content: Mapping[str, Any], width: int) -> Group:
-    """Return the rows, then each verdict in words, then what has to be known beside.
+    """Return the rows, then each verdict in words, then the remarks.
 
     No column is left out: what finds no room beside the verdicts has a table below them.
     """
@@ -68,7 +68,7 @@ def table(content: Mapping[str, Any], width: int) -> Group:
 
 
 def differences(rows: Sequence[Row]) -> list[str]:
-    """Return in what each arm differs from its baseline, a line for each that has one."""
+    """Return how each arm differs from its baseline, one line an arm."""
     return [
         f"{row['arm']} against {row['against']}: {_departure(row.get('differs'))}"
         for row in rows
@@ -81,7 +81,7 @@ def _columns(names: Collection[str]) -> list[Column]:
 
 
 def _choose(content: Mapping[str, Any], width: int) -> list[str]:
-    """Choose the columns that find room between the arm and its verdict.
+    """Choose the columns that fit between the arm and its verdict.
 
     What decides may fold the words of others for it; what costs stands together or not at all.
     """
@@ -135,7 +135,7 @@ def _cells(
 
 
 def _widths(content: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, int]:
-    """Return characters that each column asks for, with the arm and its verdict around them."""
+    """Return the width that each column asks for, the arm and its verdict included."""
     whole = [_ARM, *columns, _VERDICT]
     found = {name: len(name) for name, _ in whole}
     for row in content["rows"]:
@@ -145,7 +145,7 @@ def _widths(content: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, 
 
 
 def _least(name: str, natural: int, content: Mapping[str, Any]) -> int:
-    """Characters that a column can do with: names fold anywhere, others before their last word."""
+    """Return the least width of a column: names fold anywhere, others before their last word."""
     if name == "arm":
         return min(natural, WORDS)
     cell = _VERDICT[1] if name == "verdict" else _COLUMNS[name]

@@ -1,4 +1,4 @@
-"""Whose speed counts: runs that shared their device with others say nothing of their own speed."""
+"""Drops speeds of runs that shared their device, which say nothing about their own speed."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ SPEEDS = ("seconds", "tokens_per_second")
 def without_untimed(
     section: CompareSection, records: Sequence[RunRecord]
 ) -> tuple[list[RunRecord], list[str]]:
-    """Drop the speeds of the records that are not timed, and remark on it where there are any.
+    """Drop the speeds of runs that were not timed alone, with a remark on it.
 
     Example:
         >>> without_untimed(CompareSection(arms=("llama",)), [])

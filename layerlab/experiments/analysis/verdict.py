@@ -1,4 +1,4 @@
-"""A comparison in plain words: what it says of an arm, and what it cannot say."""
+"""The verdict on an arm in plain words, and what cannot be said."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ Losses = Mapping[int, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """All that a verdict on one arm rests on.
+    """All data that a verdict on one arm is based on.
 
     Attributes:
         arm: that is judged.
@@ -60,7 +60,7 @@ class Case:
 
     @property
     def difference(self) -> Difference:
-        """Between the two, over the seeds that ended with a number."""
+        """The difference of the two arms, over the seeds that ended with a number."""
         return self.evidence.found
 
 
@@ -78,7 +78,7 @@ class Verdict:
 
 
 def judge(case: Case) -> Verdict:
-    """Judge the verdict on an arm."""
+    """Return the verdict on an arm."""
     word = _word(case)
     parts = [
         _sentence(case, word),
@@ -92,7 +92,7 @@ def judge(case: Case) -> Verdict:
 
 
 def number(value: int | float, sign: bool = False) -> str:
-    """Return four decimals, or two digits of what is smaller than they show.
+    """Format a number with four decimals, or two digits if it is smaller.
 
     Example:
         >>> number(0.01234), number(-0.000012), number(0.5, sign=True)
@@ -230,7 +230,7 @@ def _evidence(case: Case) -> str:
 
 
 def later_said(later: Difference | None, decided: Evidence, unit: str) -> str:
-    """Return what the seeds after the deciding look say; the word stands whatever they do.
+    """Describe what seeds after the deciding look say; the verdict stays.
 
     Args:
         later: over all seeds; None where the last look decided.
@@ -247,7 +247,7 @@ def later_said(later: Difference | None, decided: Evidence, unit: str) -> str:
 
 
 def interval_said(found: Difference) -> str:
-    """Return the interval, and what part of it is the seeds' and what the text's."""
+    """Describe the interval, and how much of it is due to seeds and to text."""
     low, high = found.interval or (0.0, 0.0)
     told = (
         f"{_percent(found.level.confidence)} interval {number(low, True)} to {number(high, True)}"

@@ -1,4 +1,4 @@
-"""What a reader of a comparison has to know beside its numbers, each in a sentence."""
+"""Remarks that a reader of a comparison needs beside its numbers."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -33,7 +33,7 @@ def remarks(
 
 
 def loose(name: str, baseline: str, match: str, percent: float | None) -> str | None:
-    """Return a sentence where matching left something between two sides."""
+    """Return a sentence where two arms differ in size after matching."""
     if percent is None or abs(percent) <= LOOSE:
         return None
     return f"{name} is matched by {match} and still differs from {baseline} by {percent:+.2f} %"

@@ -1,4 +1,4 @@
-"""What runs leave on the disk: while they are under way, when they are finished, and their page."""
+"""Estimates the disk space of runs: in progress, finished, and of their page."""
 
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.training.run_spec import count_costs, design_model
@@ -14,7 +14,7 @@ TABLES = 2  # times the journals: a page and the tables beside it hold their num
 
 
 def checkpoint_bytes(recipe: TrainingRecipe) -> int:
-    """Return the most that a resolved recipe's run takes for its checkpoints while it is under way.
+    """Return the most bytes that a run's checkpoints take while it is in progress.
 
     A new one is whole before the oldest goes; a finished run keeps none.
 
@@ -27,7 +27,7 @@ def checkpoint_bytes(recipe: TrainingRecipe) -> int:
 
 
 def kept_bytes(recipe: TrainingRecipe) -> int:
-    """Return what a finished run keeps: its journal, its papers and, if wanted, its model.
+    """Return the bytes that a finished run keeps: journal, manifest, result and perhaps model.
 
     Unit: bytes.
     """
@@ -35,7 +35,7 @@ def kept_bytes(recipe: TrainingRecipe) -> int:
 
 
 def journal_bytes(recipe: TrainingRecipe) -> int:
-    """Of a resolved recipe's run: losses, evaluations, samples, and what a monitor has read.
+    """Return the bytes of a run's journal: losses, evaluations, samples and readings.
 
     Unit: bytes.
     """
@@ -58,7 +58,7 @@ def _model(recipe: TrainingRecipe) -> int:
 
 
 def page_bytes(journals: int) -> int:
-    """Return a report with what lies beside it, of runs with so many bytes of journals.
+    """Return the bytes of a report and its files, by the bytes of the runs' journals.
 
     Unit: bytes.
     """

@@ -13,7 +13,7 @@ from layerlab.training.run_spec import RunSpec
 
 
 def updates_for_time(seconds: Mapping[str, float], baseline: str, updates: int) -> dict[str, int]:
-    """Return how many updates each arm may do in the time that the baseline takes.
+    """Return how many updates of each arm fit into the baseline's time.
 
     The nearest whole number, at least one; so the times differ by half an update at most.
 
@@ -35,7 +35,7 @@ def updates_for_time(seconds: Mapping[str, float], baseline: str, updates: int) 
 def equal_time(
     runs: Sequence[RunSpec], arms: Sequence[Arm], baseline: str | None = None
 ) -> list[RunSpec]:
-    """Return runs with as many updates as fit into the time that the baseline takes for its own.
+    """Return the runs with as many updates as fit into the baseline's time.
 
     An arm that sets `train.max_steps` keeps them. The speed of every other is measured once on a
     machine and kept in the cache, so that the same plan comes out each time.
@@ -76,7 +76,7 @@ def equal_time(
 
 
 def _lasting(run: RunSpec, updates: int) -> dict[str, Any]:
-    """Return settings of so many updates; evaluations as often, in shares of the run, as before."""
+    """Return a recipe with this many updates, evaluated as often per run as before."""
     train, every = run.recipe.train, run.recipe.evaluate.eval_steps
     share = (every or 1) / (train.max_steps or 1)
     return {"train.max_steps": updates, "evaluate.eval_steps": max(1, round(share * updates))}

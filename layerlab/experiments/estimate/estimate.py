@@ -1,4 +1,4 @@
-"""What a plan costs, before anything runs: time by calibration, memory, and room on the disk."""
+"""Estimates time (by calibration), memory and disk space of a plan before anything runs."""
 
 import heapq
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ GRADIENT = 4  # bytes of a parameter's, which lives in memory alone
 
 @dataclass(frozen=True, kw_only=True)
 class ArmEstimate:
-    """What the runs of one arm cost, each.
+    """The estimated cost of each run of one arm.
 
     Attributes:
         layers: of the model.
@@ -68,7 +68,7 @@ class ArmEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a plan costs, before anything runs.
+    """The estimated cost of a plan.
 
     Attributes:
         slots: runs that go on at once; in lockstep one process carries them forward in turn.
@@ -97,12 +97,12 @@ class Estimate:
 
     @property
     def runs(self) -> int:
-        """Of all arms."""
+        """The number of runs of all arms."""
         return sum(side.runs for side in self.sides)
 
     @property
     def flops(self) -> int:
-        """Of all runs."""
+        """The FLOPs of all runs."""
         return sum(side.runs * side.flops for side in self.sides)
 
     def to_json(self) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def estimate(
 def _crowd(
     runs: Sequence[RunSpec], sides: Mapping[str, ArmEstimate], settings: RunSection, lockstep: bool
 ) -> list[ArmEstimate]:
-    """Who goes on at once: in lockstep all runs of a seed, else as many as there is room for."""
+    """Return how many runs go on at once: in lockstep all of a seed, else as many as fit."""
     if lockstep:
         return [sides[run.arm] for run in runs if run.seed == runs[0].seed]
     largest = max(sides.values(), key=lambda side: side.memory)
@@ -198,7 +198,7 @@ def _crowd(
 
 
 def _in_one(crowd: Sequence[ArmEstimate]) -> int:
-    """Return bytes of runs in one process: what each holds, and the pass of one after the other."""
+    """Return the memory of runs in one process: the state of all, and the pass of one."""
     passing = max(side.activations for side in crowd)
     return passing + sum(side.memory - side.activations for side in crowd)
 
@@ -253,7 +253,7 @@ def _reading(recipe: TrainingRecipe, pace: StepTime, validation: int) -> float:
 
 
 def _makespan(seconds: Sequence[float | None], slots: int) -> float | None:
-    """Until the last run ends, where each slot that falls free takes the next."""
+    """Return the time until the last run ends, each free slot taking the next run."""
     free = [0.0] * slots
     for each in seconds:
         if each is None:

@@ -1,4 +1,4 @@
-"""What a run takes beside its updates: a process that has imported everything, and memory."""
+"""Measures what a run takes beside its updates: start of its process, and memory."""
 
 import hashlib
 import json
@@ -51,7 +51,7 @@ def startup_seconds(device: str, *, measure: bool = True) -> float:
 
 
 def free_memory(device: str) -> int | None:
-    """Return bytes of memory that are free for runs; None where the device does not tell."""
+    """Return the free memory in bytes; None where the device does not tell."""
     place = torch.device(device)
     if place.type == "cpu":
         return int(psutil.virtual_memory().available)
@@ -61,7 +61,7 @@ def free_memory(device: str) -> int | None:
 
 
 def _measure(device: str) -> float | None:
-    """Measure none where no process can be started like this."""
+    """Measure the start of a process; None where none can be started."""
     begun = time.perf_counter()
     said: Any = subprocess.run(
         [sys.executable, "-P", "-c", STARTED, device], capture_output=True, text=True, check=False

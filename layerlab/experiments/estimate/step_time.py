@@ -1,4 +1,4 @@
-"""How long an update takes on this machine: a few of the real model, on random tokens."""
+"""Measures the time of an update on this machine: a few of the real model, on random tokens."""
 
 import hashlib
 import json
@@ -41,7 +41,7 @@ STATE = 16  # bytes of a parameter: weight, gradient and two moments
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """How fast a run is.
+    """The measured time and memory of an update.
 
     Attributes:
         update: seconds of an update; None where there is no such device.
@@ -60,7 +60,7 @@ class StepTime:
 def measure_step_time(
     run: RunSpec, flops: int, peak: float | None, *, measure: bool = True
 ) -> StepTime:
-    """Measure the pace of a run, measured in at most three seconds or so; else by formula.
+    """Measure the time of an update in about three seconds; else estimate it by formula.
 
     Models that are compiled are measured as they are before, which takes no minute of compiling.
 
@@ -118,7 +118,7 @@ def _turns(runs: Mapping[str, RunSpec], flops: Mapping[str, int], peak: float) -
 
 
 def _timeless(run: RunSpec) -> list[Any]:
-    """Return all that the time of an update depends on."""
+    """Return the settings that the time of an update depends on."""
     recipe = run.recipe
     kept = recipe.decisive()
     train = {
@@ -132,7 +132,7 @@ def _timeless(run: RunSpec) -> list[Any]:
 
 
 def _fits(run: RunSpec) -> bool:
-    """Return whether the model can be had here in a moment."""
+    """Return whether the model can be built here within seconds."""
     recipe = run.recipe
     found = design_model(recipe)
     size = account(found.spec, found.shape).parameters
@@ -188,7 +188,7 @@ class _Trial:
         self.tokens: Tensor = drawn.to(self.device)
 
     def pace(self) -> StepTime:
-        """Return once to warm up and to see what is kept, then for the time."""
+        """Time an update, after one that warms up and counts activations."""
         kept = _Kept(self.model)
         with self._rounded():
             with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
@@ -241,7 +241,7 @@ class _Trial:
         return emulation(self.model, self.recipe.emulate, seed=0, update=0)
 
     def _longer(self) -> float:
-        """Return how many times the work of a token of the trial a token of a whole block is."""
+        """Return the work of a token in a whole block over that of a token in the trial."""
         if self.length == self.block:
             return 1.0
         shorter = replace(self.shape, context=self.length)
@@ -249,7 +249,7 @@ class _Trial:
 
 
 def _portion(tokens: int, rows: int, block: int) -> tuple[int, int]:
-    """Return sequences and their length, of so many tokens at most.
+    """Return the number and length of sequences with at most this many tokens.
 
     Example:
         >>> _portion(1000, 16, 128), _portion(100, 16, 128), _portion(10**9, 16, 128)

@@ -14,7 +14,7 @@ BESIDE = {"embedding + head", "FLOP per run", "memory", "disk"}
 
 
 def estimate_table(estimate: Any, width: int) -> Group:
-    """Estimate a row per arm, and what all runs take together."""
+    """Return a row per arm, and what all runs take together."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     columns = _columns(estimate.sides)
     kept = [name for name in columns if width >= NARROW or name not in BESIDE]
@@ -95,7 +95,7 @@ def _together(estimate: Any) -> str:
 
 
 def _savings(sides: Sequence[Any]) -> str:
-    """Return the savings of all arms alike, or of the first ones by their names."""
+    """Describe the share of FLOPs that causal attention saves, for all arms or by name."""
     told = {side.arm: _save(side.token_flops) for side in sides}
     if len({*told.values()}) == 1:
         return told[sides[0].arm]

@@ -1,1 +1,1 @@
-"""Where runs are carried out: processes, slots, Slurm."""
+"""Executes runs: in processes, in slots, on Slurm."""

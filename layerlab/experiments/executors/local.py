@@ -1,4 +1,4 @@
-"""Runs of a plan, carried out side by side on this machine, each in a process of its own.
+"""Executes the runs of a plan side by side on this machine, each in its own process.
 
 A crash of one never touches another; what is finished is skipped, what was cut off is resumed.
 """
@@ -31,7 +31,7 @@ GRACE = 120.0  # seconds for the checkpoints of all runs, when they are asked to
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """What became of a run.
+    """The outcome of a run.
 
     Attributes:
         folder: of the run.
@@ -52,7 +52,7 @@ class RunOutcome:
 
     @property
     def text(self) -> str:
-        """In words: finished, diverged, or why it failed."""
+        """The outcome in words: finished, diverged, or why it failed."""
         if self.result is not None:
             return "diverged" if self.result.get("diverged") else "finished"
         if self.ending != "failed":
@@ -62,7 +62,7 @@ class RunOutcome:
 
 
 def run_one(run: RunSpec, folder: Path, watch: Progress | None = None) -> dict[str, Any]:
-    """Carry out one run, in this process where that is all it needs, and give its result.
+    """Execute one run, in this process if that is enough, and return its result.
 
     A run that diverges has a result too, which says so.
 
@@ -118,7 +118,7 @@ def run_all(
     watch: Progress | None = None,
     command: Sequence[str] = WORKER,
 ) -> list[RunOutcome]:
-    """Carry out runs in their order, as many at a time as there is room for.
+    """Execute runs in order, as many at a time as there are slots.
 
     Args:
         out: in which each has a folder of its name.
@@ -182,7 +182,7 @@ class Work(Protocol):
         """Return its exit code; None while it waits or goes on."""
 
     def running(self) -> bool:
-        """Return whether it goes on now, and so should be heard of."""
+        """Return whether the run is in progress, and should show signs of life."""
 
     def stop(self) -> None:
         """Ask for a checkpoint and an end."""
@@ -191,11 +191,11 @@ class Work(Protocol):
         """End it at once."""
 
     def words(self, most: int = 20) -> list[str]:
-        """Return the last lines that it said."""
+        """Return the last lines of its output."""
 
 
 class _Executor(NamedTuple):
-    """Who carries out runs: the places there are, and how a run is put into one."""
+    """An executor: the slots there are, and how a run is started in one."""
 
     places: list[tuple[Slot, ...]]
     start: Callable[[Path, tuple[Slot, ...]], Work]
@@ -253,7 +253,7 @@ class _Pool:
         self.active.append(_Active(run, folder, attempt, place, work, Heartbeat(folder)))
 
     def _over(self, one: _Active) -> bool:
-        """Return whether a run has come to an end; tells what is new, and ends one that hangs."""
+        """Return whether a run has ended; report its news, and kill it if it hangs."""
         over = one.work.code() is not None
         event = one.sign.news()
         if event is not None:
@@ -266,7 +266,7 @@ class _Pool:
         return over
 
     def _again(self, one: _Active) -> list[tuple[RunSpec, int]]:
-        """Return a run that ended too soon is put back in the queue; any other has its outcome."""
+        """Put a run that ended too soon back into the queue; record the outcome of any other."""
         self.active.remove(one)
         code, result = one.work.code(), finished_result(one.run, one.folder)
         if result is None and code != WRONG and one.attempt < self.settings.max_attempts:
@@ -304,7 +304,7 @@ class _Pool:
 
 
 def wait_for(done: Callable[[], bool], seconds: float) -> bool:
-    """Wait until something is so, at most as long; whether it is."""
+    """Wait for a condition, at most so many seconds; return whether it holds."""
     until = time.monotonic() + seconds
     while not done():
         if time.monotonic() > until:

@@ -1,4 +1,4 @@
-"""All arms of a seed see each batch in turn, in one process: curves that share even their weather.
+"""Trains all arms of a seed in one process, batch by batch in turn, under the same conditions.
 
 Whatever slows or heats the machine then falls on all arms alike. It takes the memory of all.
 """
@@ -23,7 +23,7 @@ from layerlab.training.trainer import Trainer
 
 
 def check_lockstep(sides: Mapping[str, TrainingRecipe]) -> None:
-    """Refuse arms that one process cannot take batch by batch in turn, before anything is read.
+    """Refuse arms that one process cannot train in lockstep, before anything is read.
 
     Args:
         sides: what each arm trains, by its name.
@@ -57,7 +57,7 @@ def check_lockstep(sides: Mapping[str, TrainingRecipe]) -> None:
 
 
 def run_in_lockstep(runs: Sequence[RunSpec], out: Path, watch: Progress) -> None:
-    """Carry out the runs that are not finished, one seed after the other.
+    """Execute the unfinished runs, one seed after the other.
 
     Args:
         runs: of sides that `check_lockstep` lets pass.
@@ -79,7 +79,7 @@ def run_in_lockstep(runs: Sequence[RunSpec], out: Path, watch: Progress) -> None
 
 
 def _together(trainings: list[Trainer]) -> None:
-    """Advance whoever is behind, until all are done; a run that diverges leaves the others."""
+    """Advance the run that is behind until all are done; a diverged one drops out."""
     for training in trainings:
         training.start()
     with GracefulStop() as halt:

@@ -68,7 +68,7 @@ class RunProcess:
         return self._bad if bad or None in codes else 0
 
     def running(self) -> bool:
-        """Return whether it goes on: here nothing waits."""
+        """Return whether the run is in progress; a local one never waits."""
         return self.code() is None
 
     def stop(self, sign: int = signal.SIGTERM) -> None:
@@ -88,7 +88,7 @@ class RunProcess:
             one.wait()
 
     def words(self, most: int = 20) -> list[str]:
-        """Return the last lines that were said since it was started."""
+        """Return the last lines of output since it was started."""
         return tail(self.folder / LOG, most, self._said)
 
 
@@ -109,7 +109,7 @@ def tail(file: Path, most: int, start: int = 0) -> list[str]:
 
 
 def ranks(count: int) -> list[dict[str, str]]:
-    """Return what tells each of several processes here of the others, as torchrun does."""
+    """Return the environment of each of several processes, as torchrun sets it."""
     if count == 1:
         return [{}]
     shared = {

@@ -1,4 +1,4 @@
-"""A runner's hold on its runs: what it has planned, no other carries out, begun or not."""
+"""Locks planned runs, begun or not, against any other executor."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,7 +10,7 @@ from layerlab.system.locks import lock_folder
 
 @contextmanager
 def lock_runs(folders: Iterable[Path]) -> Iterator[None]:
-    """Hold folders of runs, and their logs, before anything is written to one.
+    """Lock the folders of runs, and their logs, before anything is written.
 
     A worker asks for its folder by itself, but what it says then goes to the log, which is that of
     whoever came first. So a runner asks here, and is told where its user reads it.

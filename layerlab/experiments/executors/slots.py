@@ -1,4 +1,4 @@
-"""Places for runs on this machine: a core of its own for each, or a GPU."""
+"""Slots for runs on this machine: a core or a GPU of its own for each."""
 
 import os
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _QUOTA = "/sys/fs/cgroup/cpu.max"
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """Where one process of a run is carried out.
+    """The core or GPU that one process of a run uses.
 
     Attributes:
         threads: that it computes with.
@@ -43,7 +43,7 @@ class Slot:
 
 
 def slots(settings: RunSection) -> list[tuple[Slot, ...]]:
-    """Return a place for each run that is carried out at one time: a slot per process of the run.
+    """Return for each concurrent run one slot per process.
 
     As many as there are physical cores for all their threads, or GPUs, unless `run.max_parallel`
     says otherwise. Two threads on one core would slow each other down, and threads that wander cost
@@ -61,7 +61,7 @@ def slots(settings: RunSection) -> list[tuple[Slot, ...]]:
 
 
 def fit_at_once(settings: RunSection, runs: int) -> int:
-    """Fit how many of so many runs go on at one time, here or on a cluster.
+    """Return how many of these runs can go on at the same time.
 
     A GPU that is not here is counted as one, so that what is for another machine can be planned.
 

@@ -1,4 +1,4 @@
-"""Runs as jobs of a Slurm cluster, through submitit; or of its local executor, which needs none.
+"""Executes runs as Slurm jobs through submitit, or by its local executor without a cluster.
 
 All runs go into the queue as one array. A job that is preempted, or whose time is over, leaves a
 checkpoint and goes back into the queue. What came out is read from the folders of the runs alone,
@@ -37,7 +37,7 @@ _UNREACHED = (
 
 
 class Task:
-    """What a job does: it starts the worker of a run, and hands on the signal to stop.
+    """The job: it starts the worker of a run, and forwards the signal to stop.
 
     Args:
         folder: of the run.
@@ -59,7 +59,7 @@ class Task:
         self._told = False
 
     def __call__(self) -> int:
-        """Carry out the run, and give its exit code."""
+        """Execute the run, and return its exit code."""
         signal.signal(signal.SIGTERM, lambda *_: self._stop())
         with _deaf():
             self._started = RunProcess(self.folder, self.place, self.command, self.grants)
@@ -72,7 +72,7 @@ class Task:
         return code
 
     def checkpoint(self) -> Any:
-        """Return preempted, or out of time: let the run write a checkpoint, and submit it again."""
+        """Let a preempted or timed-out run write a checkpoint, and submit it again."""
         from submitit.helpers import DelayedSubmission
 
         self._stop()
@@ -89,7 +89,7 @@ class Task:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Let what is started now hear only SIGUSR1.
+    """Block SIGTERM and SIGUSR2 for processes started now.
 
     Slurm sends its signals to every process of a job; a worker that hears two of them, one of Slurm
     and one of the task, would take them for impatience and end without a checkpoint.
@@ -120,7 +120,7 @@ class Cluster:
         self._ahead: dict[Path, Any] = {}
 
     def rows(self, folders: Sequence[Path]) -> list[tuple[Slot, ...]]:
-        """Return places for runs.
+        """Return the slots for runs.
 
         Slurm, which has a queue of its own, is handed all of them at once.
         """
@@ -194,7 +194,7 @@ class Job:
 
 
 class Queue:
-    """The user's jobs, asked for all at once and not too often; no accounting is needed."""
+    """The states of the user's jobs, queried together and not too often; needs no accounting."""
 
     def __init__(self) -> None:
         self._states: dict[str, str] = {}
@@ -219,7 +219,7 @@ class Queue:
 
 
 def _refuse(error: Exception) -> UserError:
-    """Return Slurm's own words, as of a partition that is not there, are on the last line."""
+    """Return an error with the last line of Slurm's message, as for an unknown partition."""
     said = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
     remedy = "mend [run.slurm] of the recipe"
     if any(one in said for one in _UNREACHED):

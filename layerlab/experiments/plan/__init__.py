@@ -1,1 +1,1 @@
-"""Which runs, and on which terms."""
+"""Plans runs, and checks that they are comparable."""

@@ -1,4 +1,4 @@
-"""What the runs of a plan must have in common, told before any of them starts.
+"""Checks before the start what the runs of a plan must have in common.
 
 Manifests are held against each other again once they are written: only then are machines, versions
 and the order of the text known.
@@ -44,7 +44,7 @@ def check_comparable(section: CompareSection, runs: Sequence[RunSpec]) -> None:
 
 
 def _foreseen(run: RunSpec) -> dict[str, Any]:
-    """Return what a plan knows of a manifest."""
+    """Return the manifest of a run as far as its plan knows it."""
     recipe = run.recipe
     return {
         "run": run.name,

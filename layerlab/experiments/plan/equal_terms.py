@@ -1,4 +1,4 @@
-"""What the runs of a comparison must have in common: runs that differ elsewhere are refused."""
+"""Checks equal terms: runs that differ in undeclared settings are refused."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ _FEW = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Varied:
-    """What a comparison declares to vary.
+    """The settings that a comparison declares to vary.
 
     Attributes:
         differ: settings by their paths, as patterns: `train.batch_size`, `machine.*`.
@@ -69,7 +69,7 @@ class Varied:
 
     @classmethod
     def of(cls, section: CompareSection) -> "Varied":
-        """Return what a compare section declares."""
+        """Return the settings that a compare section declares to vary."""
         return cls(
             differ=section.allowed_differences,
             rates=bool(section.learning_rates),
@@ -128,7 +128,7 @@ def check_equal_terms(manifests: Sequence[Manifest], varied: Varied) -> list[Set
 
 
 def notes(manifests: Sequence[Manifest]) -> list[str]:
-    """Return differences that are allowed and worth a word: micro-batches of equal batches."""
+    """Return remarks on allowed differences, such as micro-batches of equal batches."""
     sizes: dict[Any, set[int]] = {}
     for one in manifests:
         if one.get("micro_batch"):
@@ -143,7 +143,7 @@ def notes(manifests: Sequence[Manifest]) -> list[str]:
 
 
 def settings(manifest: Manifest) -> dict[str, Any]:
-    """Return settings by the paths that a recipe gives them, and the rest by its own."""
+    """Return the settings of a manifest, by the paths of the recipe where it has them."""
     found = dict(flatten(manifest))
     return {path.removeprefix("recipe."): value for path, value in found.items()}
 
@@ -161,7 +161,7 @@ def matches(path: str, patterns: Sequence[str]) -> bool:
 
 
 def _contrasts(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[SettingDifference]:
-    """Each arm's first run against the first of all, and the arm's other runs against its own.
+    """Yield differences: each arm's first run to the first of all, its others to its first.
 
     What may differ inside of an arm may differ between arms too, so that nothing is missed.
     """
@@ -187,7 +187,7 @@ def _between(
 
 
 def _orders(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[SettingDifference]:
-    """Yield the order of the text depends on the seed, and must not depend on anything else."""
+    """Yield differences in the order of the text that the seed does not explain."""
     leads: dict[Any, tuple[str, Any]] = {}
     for manifest, own in zip(manifests, flat, strict=True):
         run, order = str(manifest.get("run")), own.get("data.order")
@@ -199,7 +199,7 @@ def _orders(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[Set
 
 
 def _mix(manifest: Manifest) -> Iterator[SettingDifference]:
-    """Mix what a run was continued with that it was not begun with."""
+    """Return the settings that a run was resumed with and not begun with."""
     first, *later = manifest.get("sittings") or [{}]
     run, begun = str(manifest.get("run")), settings(first)
     for sitting in later:
@@ -242,7 +242,7 @@ def _equal_tokens(manifests: Sequence[Manifest]) -> bool:
 
 
 def _first(found: Sequence[SettingDifference], equal_tokens: bool) -> list[SettingDifference]:
-    """Return one for each setting, causes before what follows from them."""
+    """Return one difference a setting, causes before their consequences."""
     single = list({one.path: one for one in reversed(found)}.values())[::-1]
     paths = [one.path for one in single]
     causes = [

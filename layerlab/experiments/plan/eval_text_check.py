@@ -1,4 +1,4 @@
-"""Arms with a text or a tokenizer of their own: each learns from its own, all are judged on one."""
+"""Checks that arms with their own text or tokenizer are evaluated on the same text."""
 
 from collections.abc import Iterable, Mapping
 

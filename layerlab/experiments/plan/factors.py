@@ -1,4 +1,4 @@
-"""In what an arm differs from its baseline: slots, options, stack, sizes, parameters and FLOPs.
+"""Lists how an arm differs from its baseline: slots, options, sizes, parameters, FLOPs.
 
 An experiment that changes one factor tells what that factor does; where several change at once, a
 difference is that of all of them together, and no run can say whose it is.
@@ -77,7 +77,7 @@ class Model:
 
 
 def planned_factors(recipe: TrainingRecipe, runs: Sequence[RunSpec]) -> list[Json]:
-    """Return in what each arm of a plan will differ from its baseline.
+    """Return how each planned arm will differ from its baseline.
 
     Empty where nothing is compared.
     """
@@ -104,7 +104,7 @@ def begun_models(records: Iterable[RunRecord]) -> dict[str, Model | None]:
 def departures(
     models: Mapping[str, Model | None], rivals: Mapping[str, str]
 ) -> dict[str, Json | None]:
-    """Return in what each arm differs from its baseline, as plain values.
+    """Return how each arm differs from its baseline, as plain values.
 
     Args:
         models: by arm.
@@ -148,7 +148,7 @@ def warn_of_many_slots(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def together(differs: Mapping[str, Any] | None) -> str:
-    """Return what the verdict on an arm has to add where more than one slot differs; else empty.
+    """Return a caveat for the verdict if more than one slot differs, else an empty text.
 
     Example:
         >>> together({"slots": ["norm", "ffn"], "stack": ["position"]})
@@ -230,7 +230,7 @@ def _plain(value: Any) -> Any:
 
 
 def _following(own: Spec, base: Spec) -> set[str]:
-    """Return norms of the stack that differ only because those of the blocks do."""
+    """Return stack norms that differ only because the blocks' norms do."""
     return {
         name
         for name in _EDGES

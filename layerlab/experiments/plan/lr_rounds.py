@@ -1,4 +1,4 @@
-"""A search for each arm's learning rate that decides as it goes: round after round of runs."""
+"""Searches each arm's learning rate in rounds of runs."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ def search_rates(
     out: Path,
     carry: Callable[[list[RunSpec]], object],
 ) -> list[RunSpec]:
-    """Carry out the runs of a search, all arms side by side, until every arm has had its trials.
+    """Run a search, all arms side by side, until every arm has had its trials.
 
     Args:
         runs: of the plan; their rates are not looked at.

@@ -1,4 +1,4 @@
-"""Which learning rates an arm is tried at: a grid, or a search by optuna inside of one."""
+"""Proposes the learning rates of an arm: a grid, or a search by optuna."""
 
 import math
 from collections.abc import Mapping
@@ -85,7 +85,7 @@ Search = Grid | Optuna
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The best of the rates that were tried.
+    """The best learning rate that was tried.
 
     Attributes:
         edge: the end of the range that it lies at, where a better one may lie beyond.
@@ -151,7 +151,7 @@ def wider(rates: Tried, edge: Edge) -> float:
 
 
 def _edge(rate: float, results: Tried) -> Edge | None:
-    """Return the end that a rate lies at: no other lies beyond it on that side, diverged or not.
+    """Return the end of the tried range that a rate lies near, if any.
 
     How near an end is goes by the range of rates that did not diverge: one far out says nothing.
     """
@@ -167,7 +167,7 @@ def _edge(rate: float, results: Tried) -> Edge | None:
 
 
 def _between(results: Tried) -> float | None:
-    """Where the search proposes a rate again: halfway from the best to its farther neighbour."""
+    """Return the rate halfway from the best to its farther neighbour, for a repeated proposal."""
     ordered = sorted(results)
     place = ordered.index(best(results).rate)
     near = ordered[max(0, place - 1) : place + 2]
@@ -177,7 +177,7 @@ def _between(results: Tried) -> float | None:
 
 
 def _round(rate: float) -> float:
-    """Return a rate of four digits: it names a folder."""
+    """Round a rate to four digits, as it names a folder."""
     return float(f"{rate:.4g}")
 
 

@@ -1,4 +1,4 @@
-"""The plan: a list of immutable runs, each with a folder that is named after what decides it."""
+"""Plans immutable runs, each with a folder named after its settings."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -98,7 +98,7 @@ def arms(comparison: CompareSection, recipe: TrainingRecipe) -> list[Arm]:
 
 
 def sides(recipe: TrainingRecipe) -> dict[str, TrainingRecipe]:
-    """Return what each arm trains, by its name, with sizes and lengths as they were given.
+    """Return the recipe of each arm by name, sizes and lengths as given.
 
     A recipe that compares nothing is one side. An arm that trains on other text than the recipe's
     is judged on the recipe's all the same.
@@ -164,7 +164,7 @@ def _runs(recipe: TrainingRecipe, extents: Mapping[str, CorpusSize]) -> list[Run
 def _match(
     recipe: TrainingRecipe, comparison: CompareSection, extents: Mapping[str, CorpusSize]
 ) -> Iterator[tuple[str, tuple[TrainingRecipe, Match | None]]]:
-    """Match each arm's recipe, matched to the baseline's size."""
+    """Match each arm's recipe to the baseline's size."""
     found = {name: resolve_recipe(side, extents[name]) for name, side in sides(recipe).items()}
     rivals = {str(arm.name): str(arm.against) for arm in arms(comparison, recipe)}
     for name, side in found.items():
@@ -202,5 +202,5 @@ def _judge_alike(name: str, side: TrainingRecipe, single: TrainingRecipe) -> Tra
 
 
 def _texts(data: DataSection) -> list[Source]:
-    """Return the sources, whatever their shares of a batch are."""
+    """Return the text sources without their shares of a batch."""
     return [one.model_copy(update={"weight": 1.0}) for one in data.sources]

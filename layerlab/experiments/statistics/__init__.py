@@ -1,1 +1,1 @@
-"""Differences between arms, and what chance makes of them."""
+"""Tests differences between arms."""

@@ -1,4 +1,4 @@
-"""Losses of a comparison as arm + seed + residual: what all arms tell of the noise of each.
+"""Fits losses as arm + seed + residual, so that all arms inform the noise of each.
 
 y_as = mu_a + b_s + e_as. Seeds are shared, so what a seed has to itself leaves every difference;
 what is left of an arm is its residual variance, moderated by those of the others. A table with
@@ -28,7 +28,7 @@ FEWEST = 3
 
 @dataclass(frozen=True)
 class _Design:
-    """Least squares of a table with holes: arms by cells, and what each cell has left to itself."""
+    """Least squares of a table with missing cells, and the leverage of each cell."""
 
     weights: np.ndarray
     left: np.ndarray
@@ -66,17 +66,17 @@ class Additive:
 
     @property
     def usable(self) -> bool:
-        """Whether there are arms enough to learn from, and anything left to learn."""
+        """Tell whether there are enough arms and residuals to moderate variances."""
         return len(self.arms) >= FEWEST and self.freedom > 0.5 and not self.flat
 
     @property
     def freedom(self) -> float:
-        """Of all residuals: (arms - 1)(seeds - 1) in a whole table."""
+        """Degrees of freedom of all residuals: (arms - 1)(seeds - 1) in a full table."""
         return float(self._design.left.sum())
 
     @cached_property
     def flat(self) -> bool:
-        """Whether the residuals are no more than what rounding leaves."""
+        """Tell whether the residuals are no larger than rounding errors."""
         largest = float(np.abs(self._cells).max(initial=0.0))
         return bool(np.abs(self.residuals).max(initial=0.0) <= 8 * math.ulp(largest))
 
@@ -87,7 +87,7 @@ class Additive:
 
     @cached_property
     def variances(self) -> np.ndarray:
-        """Of each arm's residuals; their mean, weighted by degrees, is the residual mean square."""
+        """Residual variance of each arm; their weighted mean is the residual mean square."""
         squares = np.bincount(self._row, self.residuals**2, len(self.arms))
         return np.divide(
             squares, self.freedoms, out=np.zeros_like(squares), where=self.freedoms > 1e-9
@@ -100,7 +100,7 @@ class Additive:
 
     @cached_property
     def common(self) -> Prior:
-        """What the arms share; never surer than so many arms can be."""
+        """The prior of the variances, no surer than the number of arms allows."""
         counted = int((self.freedoms > 1e-9).sum())
         found = prior(self.variances, self.freedoms) if counted > 1 else Prior(self.pooled, MOST)
         return Prior(found.variance, min(found.freedom, MOST, max(1, counted - 1)))
@@ -137,7 +137,7 @@ class Additive:
 
     @cached_property
     def moderated(self) -> list[tuple[float, float]]:
-        """Variance of each arm with its degrees of freedom, after what the others lent it.
+        """The moderated variance of each arm, with its degrees of freedom.
 
         An arm that stands in many differences is lent less: its variance is wrong for all of them.
         """
@@ -161,18 +161,18 @@ class Additive:
         return float(bartlett(*groups).pvalue) if self.usable and len(groups) > 1 else None
 
     def spread(self, arm: str) -> float:
-        """Return standard deviation of an arm's residuals."""
+        """Return the standard deviation of an arm's residuals."""
         return math.sqrt(self.variances[self.arms.index(self._first[arm])])
 
     def _told(self, weights: np.ndarray, places: tuple[int, int]) -> bool:
-        """Return whether the table can tell a difference: holes may have cut it in two."""
+        """Return whether a difference can be estimated: missing cells may cut the table in two."""
         wanted = np.zeros(self._design.model.shape[1])
         wanted[places[0]], wanted[places[1]] = 1.0, -1.0
         return bool(np.abs(weights @ self._design.model - wanted).max() < 1e-8)
 
 
 def presence(pairs: Collection[tuple[str, str]]) -> dict[str, float]:
-    """Of each arm, the part of the other differences that it stands in beside one.
+    """Return the share of other differences that each arm takes part in.
 
     Example:
         >>> presence([("a", "base"), ("b", "base"), ("c", "base")])
@@ -185,7 +185,7 @@ def presence(pairs: Collection[tuple[str, str]]) -> dict[str, float]:
 
 @lru_cache(maxsize=256)
 def _fit(pattern: tuple[tuple[bool, ...], ...]) -> _Design:
-    """Fit least squares of arm + seed for the cells that a table has."""
+    """Fit arm + seed by least squares to the cells that a table has."""
     arms, seeds = len(pattern), len(pattern[0]) if pattern else 0
     places = [(a, s) for a in range(arms) for s in range(seeds) if pattern[a][s]]
     model = np.zeros((len(places), arms + seeds))

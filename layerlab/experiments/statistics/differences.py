@@ -1,4 +1,4 @@
-"""Differences between arms, judged by their seeds: intervals, tests, and what they could not see.
+"""Differences between arms over seeds: intervals, tests, and the smallest detectable effect.
 
 Lower nats are better, so a negative difference speaks for the arm. One pair has no interval.
 """
@@ -17,7 +17,7 @@ Number = int | float
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """How sure a comparison has to be.
+    """Confidence and power that a comparison asks for.
 
     Attributes:
         confidence: of intervals; an arm differs where its corrected p is below 1 - confidence.
@@ -44,7 +44,7 @@ class Level:
 
     @property
     def strictest(self) -> float:
-        """The level that Holm asks of the smallest p."""
+        """The level that Holm's correction asks of the smallest p."""
         return self.alpha * self.share / max(1, self.comparisons)
 
 
@@ -53,7 +53,7 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """An arm against the baseline.
+    """The difference of an arm to the baseline.
 
     Attributes:
         kind: `paired` by seed; `welch` where the two sides share no seed; `moderated` where the
@@ -79,7 +79,7 @@ class Difference:
 
     @property
     def identical(self) -> bool:
-        """Whether both sides ended at the same numbers, seed by seed."""
+        """Tell whether both arms ended at the same numbers, seed by seed."""
         return self.kind == "paired" and self.n > 0 and self.mean == 0 and (self.error or 0) == 0
 
     @cached_property
@@ -91,11 +91,11 @@ class Difference:
 
     @property
     def sd(self) -> float | None:
-        """Of the differences from seed to seed, as this standard error has it."""
+        """The standard deviation of the differences over seeds that fits the standard error."""
         return None if self.error is None else self.error * math.sqrt(self.n)
 
     def p_at(self, shift: float = 0.0) -> float | None:
-        """Return two-sided p of the true difference being `shift`, before any correction."""
+        """Return the two-sided p-value of a true difference of `shift`, uncorrected."""
         if self.mean is None:
             return None
         if self.whole is None:
@@ -107,12 +107,12 @@ class Difference:
 
     @property
     def p(self) -> float | None:
-        """Of the two-sided t-test, before any correction."""
+        """The p-value of the two-sided t-test, before any correction."""
         return self.p_at()
 
     @cached_property
     def interval(self) -> Range | None:
-        """At the level's confidence; None where there is none."""
+        """The confidence interval; None where there is none."""
         if self.whole is None or self.mean is None:
             return None
         from scipy.special import stdtrit
@@ -128,12 +128,12 @@ class Difference:
 
     @property
     def high(self) -> float | None:
-        """Upper end of the interval."""
+        """The upper end of the interval."""
         return self.interval[1] if self.interval else None
 
     @cached_property
     def detectable(self) -> Range | None:
-        """Where the smallest true effect lies that so many seeds find at the power.
+        """The range of the smallest true effect that so many seeds detect at the power.
 
         A range, as sigma is known to a range.
         """
@@ -190,7 +190,7 @@ def difference_to(
 def paired_difference(
     arm: Sequence[float], baseline: Sequence[float], level: Level | None = None
 ) -> Difference:
-    """Return the paired t-test, its interval, and what it could have found.
+    """Do the paired t-test; return its interval and its smallest detectable effect.
 
     Example:
         >>> found = paired_difference([1.0, 2.1, 3.0], [1.1, 2.2, 3.2])
@@ -217,7 +217,7 @@ def paired_difference(
 def welch(
     arm: Sequence[float], baseline: Sequence[float], level: Level | None = None
 ) -> Difference:
-    """Welch's t-test of two arms without a seed in common, with Satterthwaite's degrees of freedom.
+    """Do Welch's t-test of two arms without a seed in common.
 
     What each seed has to itself stays in the differences: it finds less than pairs do.
     """
@@ -311,7 +311,7 @@ def detectable(error: Number, freedom: Number, level: Level) -> float:
 
 @cache
 def _shift(freedom: Number, alpha: float, wanted: float) -> float:
-    """Return the truth, in standard errors, that is found with this probability."""
+    """Return the true effect, in standard errors, that is found with this power."""
     from scipy.optimize import brentq
 
     def missing(shift: Number) -> float:

@@ -1,4 +1,4 @@
-"""A comparison that may stop when all is decided: its runs look by look, and how many to expect."""
+"""Interim looks: a comparison that may stop once all is decided, and its expected runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _OPEN = ("not distinguishable", "too few seeds", "no verdict", "diverged")
 
 
 def stretches(section: CompareSection, runs: Sequence[RunSpec]) -> list[list[RunSpec]]:
-    """Return the runs that each look waits for, beside those before.
+    """Return the runs that each look adds to those before.
 
     All at once where there are none.
     """
@@ -33,14 +33,14 @@ def stretches(section: CompareSection, runs: Sequence[RunSpec]) -> list[list[Run
 
 
 def is_decided(content: Mapping[str, Any]) -> bool:
-    """Return whether every arm and every claim has its word."""
+    """Return whether every arm and every claim has a verdict."""
     words = [row["verdict"] for row in content["rows"]]
     claims = [claim["verdict"] for claim in content["claims"]]
     return not any(word in _OPEN for word in words) and "not decided" not in claims
 
 
 def expected_runs(section: CompareSection, arms: int) -> dict[float, float]:
-    """Return runs until every arm has its word, by the effect that all of them have; simulated.
+    """Simulate how many runs it takes until every arm has a verdict, by effect size.
 
     Args:
         arms: with their baseline.
@@ -53,7 +53,7 @@ def expected_runs(section: CompareSection, arms: int) -> dict[float, float]:
 
 
 def describe_looks(section: CompareSection, arms: int) -> list[str]:
-    """Describe what a plan with looks says of the number of its runs.
+    """Describe how many runs a plan with interim looks expects.
 
     Nothing where there are none.
     """

@@ -1,4 +1,4 @@
-"""Variances of several arms, each drawn towards what all have in common: moderated variances.
+"""Moderated variances: those of several arms, each shrunk towards their common value.
 
 With three seeds a variance of its own says little. Where arms vary alike, what they share says
 more; where they do not, each must keep its own. How much they differ decides how far each is drawn.
@@ -63,7 +63,7 @@ def prior(variances: ArrayLike, freedoms: ArrayLike) -> Prior:
 
 
 def moderate(variance: float, freedom: float, common: Prior) -> float:
-    """Return an arm's variance, drawn towards the common one.
+    """Return an arm's variance, shrunk towards the common one.
 
     (d_0 s_0^2 + d s^2) / (d_0 + d)
 

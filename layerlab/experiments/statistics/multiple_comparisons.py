@@ -1,4 +1,4 @@
-"""All that a recipe asks of pairs of arms, corrected together: one pair has one word on a page.
+"""Corrects all tests of a recipe together, so that a pair has one verdict on a page.
 
 A test is about one pair and one size: is the difference below it, or above? That an arm is better
 is the test at 0; that two are alike within a margin are the tests at both its ends. Arms and claims
@@ -29,13 +29,13 @@ class PairTest:
 
     @property
     def turned(self) -> "PairTest":
-        """The same test, told from the other arm."""
+        """The same test from the other arm's side."""
         return PairTest(self.rival, self.arm, -self.shift, self.measure)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What the runs say of a pair.
+    """The evidence of the runs on a pair of arms.
 
     Attributes:
         found: the difference over the seeds that ended with a number.
@@ -49,14 +49,14 @@ class Evidence:
 
     @property
     def divergence(self) -> float:
-        """P of so unequal numbers of diverged runs, or more: Fisher's exact test."""
+        """Return Fisher's exact p of such unequal numbers of diverged runs."""
         from scipy.stats import fisher_exact
 
         kept = [ended - lost for ended, lost in zip(self.ended, self.lost, strict=True)]
         return float(fisher_exact([list(self.lost), kept]).pvalue)
 
     def at(self, shift: float) -> tuple[float, int]:
-        """Two-sided p of the difference being `shift`, and on which side of it it looks to be.
+        """Return the two-sided p of a difference of `shift`, and the side it seems to lie on.
 
         Where a run diverged there are two tests, of the losses that are left and of how many
         diverged, and the smaller p counts twice. An arm that diverged more often is not better for
@@ -77,12 +77,12 @@ class Stage(Protocol):
     """The runs up to a look."""
 
     def evidence(self, test: PairTest) -> Evidence:
-        """Return what they say of the pair of a test."""
+        """Return the evidence on the pair of a test."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What came of a test.
+    """The result of a test.
 
     Attributes:
         raw: p before any correction.
@@ -97,7 +97,7 @@ class Finding:
     look: int = -1
 
     def toward(self, side: int) -> tuple[float, float]:
-        """Return p before and after the correction of the difference being on a side.
+        """Return p, before and after the correction, of a difference on one side.
 
         1 if it is not.
         """
@@ -105,12 +105,12 @@ class Finding:
 
     @property
     def turned(self) -> "Finding":
-        """The same, told from the other arm."""
+        """The same evidence from the other arm's side."""
         return replace(self, side=-self.side)
 
 
 class Family:
-    """The tests of a recipe with what came of them.
+    """The tests of a recipe with their results.
 
     Args:
         tests: in any order, and as often as they are asked.
@@ -139,11 +139,11 @@ class Family:
         return len(self.tests)
 
     def __getitem__(self, test: PairTest) -> Finding:
-        """Return what came of a test, from whichever arm it is told."""
+        """Return the result of a test, from either arm's side."""
         return self._found[test] if test in self._found else self._found[test.turned].turned
 
     def _judge(self, look: int, share: float, stage: Stage) -> None:
-        """Judge once more; what an earlier look has decided stays decided."""
+        """Judge again; what an earlier look decided stays decided."""
         seen = [stage.evidence(test).at(test.shift) for test in self.tests]
         corrected = holm([raw for raw, _ in seen])
         for test, (raw, side), after in zip(self.tests, seen, corrected, strict=True):
@@ -153,7 +153,7 @@ class Family:
 
 
 def spent_alpha(alpha: float, part: float) -> float:
-    """Return alpha that is spent when so much of the information is there.
+    """Return the alpha spent at this share of the information.
 
     2 - 2 Phi(z_(alpha/2) / sqrt(part)): next to nothing at first, all of it at the end.
 
@@ -169,7 +169,7 @@ def spent_alpha(alpha: float, part: float) -> float:
 
 
 def shares(looks: Sequence[int], alpha: float) -> list[float]:
-    """Return the share of alpha that each look has: what is spent between it and the one before.
+    """Return the alpha that each look spends beyond the one before.
 
     The shares add up to 1, so the probability of a false word at any look is no more than alpha,
     however the looks hang together. Their joint distribution would allow the last one a little

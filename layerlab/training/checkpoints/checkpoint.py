@@ -1,4 +1,4 @@
-"""What a run needs to go on as if it had never been interrupted, kept on disk and proved whole.
+"""Checkpoints: all a run needs to go on bit for bit, written whole and checked when read.
 
 A checkpoint is a folder `step-00000100` with `model.safetensors`, `optimizer.pt` (tensors and plain
 values, read with `weights_only=True` alone) and `state.json`, which holds the hashes of the other
@@ -39,7 +39,7 @@ _PLAIN = (type(None), bool, int, float, str)
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """All that a run is, between two updates.
+    """The whole state of a run between two updates.
 
     Attributes:
         weights: parameters and buffers by name; names that share one tensor are tied.
@@ -61,7 +61,7 @@ class _DamagedError(Exception):
 
 
 def save(folder: Path, state: CheckpointState, keep: int) -> Path:
-    """Write a checkpoint, and let those go that are older than the `keep` newest.
+    """Write a checkpoint, and remove all but the `keep` newest.
 
     Args:
         folder: of all checkpoints of the run.
@@ -79,7 +79,7 @@ def save(folder: Path, state: CheckpointState, keep: int) -> Path:
 
 
 def load(folder: Path) -> tuple[CheckpointState | None, list[str]]:
-    """Load the newest checkpoint that is whole, and a note for each that had to be passed over.
+    """Load the newest whole checkpoint, with a note on each damaged one that was skipped.
 
     Returns:
         No state where there is none, or none that is whole; the notes say which.
@@ -116,7 +116,7 @@ def check_weights(own: Mapping[str, Tensor], state: CheckpointState) -> None:
 
 
 class CheckpointManager:
-    """Writes a run's checkpoints, and bears one in a row that finds no room.
+    """Writes a run's checkpoints; one that finds no room on the disk does not end the run.
 
     Args:
         folder: of all checkpoints of the run.
@@ -129,7 +129,7 @@ class CheckpointManager:
         self._failed = 0
 
     def save(self, state: CheckpointState) -> str | None:
-        """Write one; a note for the user where it failed, or works again.
+        """Write a checkpoint; return a note for the user where it failed, or works again.
 
         Raises:
             UserError: two in a row could not be written.
@@ -182,7 +182,7 @@ def _fill(folder: Path, state: CheckpointState) -> None:
 
 
 def _untied(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return each tensor once, on the CPU, and which further names it has."""
+    """Return each tensor once, on the CPU, with all names that share it."""
     first: dict[tuple[Any, ...], str] = {}
     kept, tied = {}, {}
     for name, tensor in weights.items():
@@ -200,7 +200,7 @@ def _untied(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, st
 
 
 def _plain(value: Any) -> Any:
-    """Return the same in types that `weights_only=True` reads back.
+    """Convert a state to types that `weights_only=True` reads back.
 
     Raises:
         TypeError: something else is in it; better now than when the run is to resume.
@@ -262,7 +262,7 @@ def _same(path: Path, state: CheckpointState) -> bool:
 
 
 def _prune(folder: Path, update: int, keep: int) -> None:
-    """Let go what is too old, what is ahead of the run, and what a killed one left half-written.
+    """Remove checkpoints that are too old, ahead of the run, or half-written.
 
     A checkpoint ahead of the run was found damaged when it resumed.
     """
@@ -283,7 +283,7 @@ def _hash(path: Path) -> str:
 
 
 def _force(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk itself."""
+    """Force a file, or the names in a folder, onto the disk itself."""
     # Windows, and some disks of clusters, cannot be asked for a folder.
     with suppress(OSError) if path.is_dir() else nullcontext():
         held = os.open(path, os.O_RDONLY)

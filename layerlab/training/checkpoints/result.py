@@ -21,7 +21,7 @@ MODEL, CHECKPOINTS = "model", "checkpoints"
 
 
 def write_result(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the result: from then on the run counts as finished, and keeps no checkpoints.
+    """Write the result, which marks the run as finished, and remove its checkpoints.
 
     Returns:
         The result with its digest.
@@ -37,13 +37,13 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(result: Mapping[str, Any]) -> str:
-    """Return a line for each of its values, the losses of blocks in one."""
+    """Format a result with one line per value; the losses of blocks share a line."""
     lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in result.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def keep_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, Tensor]) -> None:
-    """Write the trained model with its tokenizer, in place of an earlier try.
+    """Save the trained model with its tokenizer, replacing an earlier attempt.
 
     Args:
         weights: of the model, of which this process may hold a part alone.
@@ -62,7 +62,7 @@ def keep_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, T
 
 @contextmanager
 def _remedy(folder: Path) -> Iterator[None]:
-    """Another place would be another run, trained anew: here it is room that is wanted."""
+    """Say how to make room: in another folder the run would begin anew."""
     try:
         yield
     except WriteError as error:

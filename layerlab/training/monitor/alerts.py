@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What counts as too much.
+    """Limits beyond which a reading raises an alert.
 
     Attributes:
         spike: of the loss above its running median, in median absolute deviations.
@@ -68,7 +68,7 @@ class Alert:
 
 
 class TrainingAlert(RuntimeError):
-    """Raised by a monitor that was asked to; `alarm` says why."""
+    """Training was stopped by an alert, which `alarm` holds."""
 
     def __init__(self, alarm: Alert) -> None:
         super().__init__(str(alarm))

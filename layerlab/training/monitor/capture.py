@@ -30,7 +30,7 @@ class Sample:
     tokens: int = 256
 
     def spans(self, batch: int, options: Mapping[str, Any]) -> list[tuple[int, slice]]:
-        """Rows of a batch and which of their tokens: no padding, and the first document only."""
+        """Return which tokens of which rows are read: no padding, the first document only."""
         masks, positions = options.get("attention_mask"), options.get("position_ids")
         found = []
         for row in range(min(self.sequences, batch)):
@@ -41,7 +41,7 @@ class Sample:
 
 
 class Recording:
-    """What blocks and attention layers gave for the beginning of some sequences.
+    """Outputs of blocks and attention layers for the beginning of some sequences.
 
     Attributes:
         streams: by layer (0 is the embedding output), one for each sequence.
@@ -52,7 +52,7 @@ class Recording:
     def __init__(
         self, anatomy: ModelStructure, sample: Sample, options: Mapping[str, Any], check: bool
     ) -> None:
-        """Be ready for a forward pass.
+        """Prepare for one forward pass.
 
         Args:
             options: what the model is called with.
@@ -68,7 +68,7 @@ class Recording:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen to the model until the context ends; leaves no trace behind."""
+        """Listen to the model until the context ends, and remove all hooks."""
         with ExitStack() as stack:
             blocks = self._anatomy.blocks
             first = blocks[0].register_forward_pre_hook(self._entered, with_kwargs=True)
@@ -111,7 +111,7 @@ class Recording:
                 self.heard[number] = [self._cut(heard, row, span) for row, span in self._spans]
 
     def _cut(self, heard: AttentionCall, row: int, span: slice) -> AttentionCall:
-        """Cut a call to these tokens, as it would have been: causal rows need no later key."""
+        """Cut an attention call to these tokens; causal rows need no later key."""
         scores = _unfolded(heard.scores, self._shape[0])
         factor = heard.query if heard.query is not None else scores
         assert factor is not None
@@ -136,7 +136,7 @@ class Recording:
 
     @contextmanager
     def _tolerant(self, what: str) -> Iterator[None]:
-        """Training goes on, whatever the hooks stumble over; what it was is kept."""
+        """Keep an error of a hook as a note, so that training goes on."""
         try:
             with torch.no_grad():
                 yield
@@ -145,7 +145,7 @@ class Recording:
 
 
 def _real(mask: Any, row: int) -> tuple[int, int]:
-    """Return the real from the first token that is not padding to the next that is."""
+    """Return the span from the first token that is not padding to the next that is."""
     if not isinstance(mask, Tensor) or mask.dim() != 2:
         return 0, ENDLESS
     kept = [bool(one) for one in mask[row].tolist()]
@@ -154,7 +154,7 @@ def _real(mask: Any, row: int) -> tuple[int, int]:
 
 
 def _document(positions: Any, row: int, start: int) -> int:
-    """Return where positions start again, and with them another document."""
+    """Return where the positions restart, which is where the next document begins."""
     if not isinstance(positions, Tensor) or positions.dim() != 2:
         return ENDLESS
     steps = positions[row % len(positions), start:].diff()
@@ -163,14 +163,14 @@ def _document(positions: Any, row: int, start: int) -> int:
 
 
 def _unfolded(scores: Tensor | None, batch: int) -> Tensor | None:
-    """Return families without a batch axis fold it into their heads."""
+    """Unfold the batch axis that some families fold into their heads."""
     if scores is None or len(scores) == batch:
         return scores
     return scores[0].unflatten(0, (batch, -1))
 
 
 def _take(tensor: Tensor | None, row: int, rows: slice, keys: slice | None = None) -> Tensor | None:
-    """Return one sequence of batch x head x token x anything; axes of length 1 are shared."""
+    """Take one sequence out of a batch; axes of length 1 are shared by all."""
     if tensor is None:
         return None
     one = tensor[row % len(tensor)]
@@ -183,6 +183,6 @@ def _show(output: Tensor | None, row: int, rows: slice) -> Tensor | None:
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """Of the numbers themselves, which emulated rounding carries in a class of its own."""
+    """Copy a tensor as plain numbers, also where emulated rounding wraps it."""
     own: Tensor = plain(tensor)
     return own.detach().clone()

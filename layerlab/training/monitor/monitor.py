@@ -124,7 +124,7 @@ class Monitor:
             the alarms of this update.
 
         Raises:
-            Alarmed: there is one, and `on_alarm` is "raise".
+            TrainingAlert: there is one, and `on_alarm` is "raise".
         """
         alarms = self._rules.update(self.updates, _number(loss), _number(norm))
         if self._handles:
@@ -137,27 +137,27 @@ class Monitor:
     def judge(
         self, loss: Tensor | float | None = None, norm: Tensor | float | None = None
     ) -> list[Alert]:
-        """Return look at a loss or a norm that the loop knows only later, or between two updates.
+        """Judge a loss or a norm that the loop knows only after the update.
 
         Raises:
-            Alarmed: there is an alarm, and `on_alarm` is "raise".
+            TrainingAlert: there is an alert, and `on_alarm` is "raise".
         """
         alarms = self._rules.update(self.updates, _number(loss), _number(norm))
         self._give(alarms)
         return alarms
 
     def frame(self) -> "pd.DataFrame":
-        """All readings: update, layer, head (missing where there is none), measure, value."""
+        """Return all readings: update, layer, head (if any), measure, value."""
         return self._table.frame()
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """All readings, as `frame` gives them."""
+        """Return the rows of all readings, in the form of `frame`."""
         return self._table.rows()
 
     @property
     def latest(self) -> dict[str, float]:
-        """The newest reading, one number for each measure: the worst over layers and heads."""
+        """Return the newest reading: for each measure the worst over layers and heads."""
         return dict(self._latest)
 
     def news(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -185,11 +185,11 @@ class Monitor:
         self._arm()
 
     def callback(self) -> "MonitorCallback":
-        """For transformers' Trainer: `Trainer(..., callbacks=[monitor.callback()])`."""
+        """Return a callback for transformers' Trainer: `callbacks=[monitor.callback()]`."""
         return MonitorCallback(self)
 
     def close(self) -> None:
-        """Take off the hooks of a reading that is still to come; there is no other trace."""
+        """Remove the hooks of a reading that is still to come."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -197,11 +197,11 @@ class Monitor:
         self._recording = self._within = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Monitor":
-        """Return a copy of the model, such as an average of its weights, is not watched."""
+        """Return nothing for a copy of the model, such as an average of its weights."""
         return self
 
     def _arm(self) -> None:
-        """Hooks for the coming update, where it is to be read."""
+        """Set hooks for the coming update, if it is to be read."""
         if self.updates % self.every:
             return
         for face in self._faces:
@@ -265,7 +265,7 @@ class Monitor:
 
 
 def unwrap_model(model: nn.Module) -> tuple[PreTrainedModel, list[nn.Module]]:
-    """Return the model inside of DDP, torch.compile or PEFT, and all that a loop might call.
+    """Return the model inside DDP, torch.compile or PEFT, with every wrapper around it.
 
     Raises:
         UserError: there is none of transformers.
@@ -285,7 +285,7 @@ def unwrap_model(model: nn.Module) -> tuple[PreTrainedModel, list[nn.Module]]:
 
 
 def _uncompiled() -> AbstractContextManager[Any]:
-    """Return compiled parts run as they were written: hooks are heard in no other way."""
+    """Run compiled parts uncompiled: their hooks would not be called."""
     # What was never imported has compiled nothing, and takes seconds to import.
     if "torch._dynamo" not in sys.modules:
         return nullcontext()
@@ -298,7 +298,7 @@ def _number(value: Tensor | float | None) -> float | None:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Return JSON has no infinity."""
+    """Return a number as JSON can hold it: infinity as a text."""
     return {
         name: None if isinstance(value, float) and not isfinite(value) else value
         for name, value in row.items()
@@ -379,5 +379,5 @@ class MonitorCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Take off the hooks of a reading that will not come."""
+        """Remove the hooks of a reading that will not come."""
         self.monitor.close()

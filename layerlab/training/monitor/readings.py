@@ -45,7 +45,7 @@ class Reading:
     """Rows of one update, and why some are missing."""
 
     def __init__(self, model: PreTrainedModel, stack: ModelStructure, refused: set[int]) -> None:
-        """Be ready to measure.
+        """Prepare to measure one update.
 
         Args:
             refused: attention layers that were found not to be plain attention; more are added.
@@ -77,7 +77,7 @@ class Reading:
         return {name: (min if name in LOW else max)(values) for name, values in found.items()}
 
     def _try(self, what: str, measure: Callable[..., None], *args: Any) -> None:
-        """Training goes on, whatever a measure stumbles over; what it was is kept."""
+        """Keep an error of a measure as a note, so that training goes on."""
         try:
             measure(*args)
         except Exception as error:
@@ -154,7 +154,7 @@ def _heads(attended: AttentionRecord) -> dict[str, HeadVector]:
 
 
 def attention_norm(attended: AttentionRecord) -> HeadVector:
-    """Spectral norm of the attention matrix of every head: `measures.spectrum` without the rest."""
+    """Return the spectral norm of every head's attention matrix."""
     norms = []
     for heads in groups(attended, torch.float32):
         _, part = cut(attended, heads=heads)
@@ -167,13 +167,13 @@ def attention_norm(attended: AttentionRecord) -> HeadVector:
 
 
 def _exact(weight: Tensor) -> Tensor:
-    """Return Float64, or float32 where the device is quick and has all it takes."""
+    """Return a weight in float32 on a GPU, else in float64 on the CPU."""
     weight = _whole(weight.detach())
     return weight.float() if weight.device.type == "cuda" else weight.cpu().double()
 
 
 def gradient_norms(model: PreTrainedModel, stack: ModelStructure) -> dict[int, float]:
-    """Norm of the gradient by layer: 0 before the blocks, the blocks from 1, then what follows."""
+    """Return gradient norms by layer: 0 before the blocks, the blocks from 1, then the rest."""
     squares: dict[int, list[Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
@@ -189,18 +189,18 @@ def _square(gradient: Tensor) -> Tensor:
 
 
 def _pool(measure: str, values: Tensor) -> Tensor:
-    """Over the sequences, which come first."""
+    """Pool a reading over the sequences, its first axis."""
     return values.amax(0) if measure in WORST else values.mean(0)
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """Return what is sharded over several devices, in one piece; every process must ask for it."""
+    """Gather a sharded tensor whole; every process must call this."""
     full: Any = getattr(tensor, "full_tensor", None)
     return tensor if full is None else full()
 
 
 def _fault(call: AttentionCall) -> str | None:
-    """Return why it is not plain attention.
+    """Return why a layer is no plain softmax attention, or None.
 
     As coarse as in bfloat16, because rounding may be emulated.
     """
@@ -218,7 +218,7 @@ def _drops(attention: nn.Module) -> bool:
 
 @contextmanager
 def _still(attention: nn.Module) -> Iterator[None]:
-    """Parametrised weights may be read without being changed: some advance by being looked at."""
+    """Read parametrised weights without advancing those that change on access."""
     moving = [
         inner
         for module in attention.modules()

@@ -37,7 +37,7 @@ Places = dict[Place, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A rule that is broken at a place; of several places the one of most `badness` is told."""
+    """A rule that is broken at a place; of several, the one of most `badness` is reported."""
 
     rule: str
     measure: str
@@ -76,7 +76,7 @@ class Rules:
     active: dict[str, list[str]] = field(default_factory=dict)
 
     def state(self) -> dict[str, Any]:
-        """Return everything it remembers, as JSON values."""
+        """Return the state of all rules, as JSON values."""
         return {name: getattr(self, name) for name in ("losses", "norms", "tops", "active")}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -86,7 +86,7 @@ class Rules:
             setattr(self, name, {key: list(values) for key, values in state[name].items()})
 
     def update(self, update: int, loss: float | None, norm: float | None) -> list[Alert]:
-        """Judge what every update shows; what it does not show, is not judged."""
+        """Judge the loss and gradient norm of an update, as far as they are given."""
         alarms = []
         if loss is not None:
             alarms += self._fresh("loss", update, self._loss(loss))
@@ -115,7 +115,7 @@ class Rules:
         return self._fresh("reading", update, found)
 
     def _fresh(self, kind: str, update: int, found: Iterable[Finding]) -> list[Alert]:
-        """Return alarms for what was not already found last time, one for each rule."""
+        """Return an alert for each rule that was not broken last time."""
         found = list(found)
         before = self.active.get(kind, [])
         self.active[kind] = [one.key for one in found]
@@ -153,7 +153,7 @@ class Rules:
             )
 
     def _usual(self) -> tuple[float, float]:
-        """Return above which a loss is a spike, and the running median."""
+        """Return the loss above which there is a spike, and the running median."""
         if len(self.losses) < FEW:
             return inf, inf
         middle = median(self.losses)
@@ -163,7 +163,7 @@ class Rules:
         return middle + self.limits.spike * max(apart, CONSTANT * abs(middle)), middle
 
     def _norms(self, norms: Places, kind: str) -> Iterator[Finding]:
-        """Yield whether the logarithm of a gradient's norm stands far above its running median."""
+        """Yield gradient norms whose logarithm is far above the running median."""
         least = self.limits.least if kind == "update" else self.limits.window
         for (layer, _), norm in norms.items():
             past = self.norms.setdefault(f"{kind}/{layer}", [])
@@ -218,7 +218,7 @@ class Rules:
                 )
 
     def _jumps(self, measure: str, what: str, values: Places) -> Iterator[Finding]:
-        """Yield whether something is far above its last readings, and the loss does not fall."""
+        """Yield readings far above their last ones while the loss does not fall."""
         losses = self.losses
         falls = len(losses) > 1 and losses[-1] <= median(losses)
         for (layer, head), value, past in self._topmost(measure, values):
@@ -282,7 +282,7 @@ class Rules:
                 )
 
     def _topmost(self, measure: str, values: Places) -> Iterator[tuple[Place, float, list[float]]]:
-        """Yield the largest head of each layer, and how large it was in the readings before."""
+        """Yield the largest head of each layer with its earlier readings."""
         for layer in dict.fromkeys(layer for layer, _ in values):
             place = max((one for one in values if one[0] == layer), key=lambda one: values[one])
             past = self.tops.setdefault(f"{measure}/{layer}", [])

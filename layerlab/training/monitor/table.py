@@ -1,4 +1,4 @@
-"""Rows of all readings, held in columns: a large model leaves thousands of them at a time."""
+"""All readings, stored in columns: a large model gives thousands of rows at a time."""
 
 from array import array
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Table:
         return len(self._value)
 
     def add(self, update: int, rows: Sequence[Row]) -> None:
-        """Rows of one reading."""
+        """Append the rows of one reading."""
         for layer, head, measure, value in rows:
             if measure not in self._names:
                 self._names.append(measure)
@@ -52,7 +52,7 @@ class Table:
         ]
 
     def frame(self) -> "pd.DataFrame":
-        """Return the frame as a table; what has no layer or head is missing there."""
+        """Return a data frame; layer and head are missing where a row has none."""
         import pandas as pd
 
         found = pd.DataFrame({name: list(column) for name, column in self._columns.items()})

@@ -1,4 +1,4 @@
-"""Where the query and key weights of every head lie, to be penalised, scaled or wrapped in place.
+"""Finds the query and key weights of every head, to penalise, scale or wrap them in place.
 
 Families keep them apart, fused, interleaved, transposed. `layerlab.measures` knows how to read them
 all; here its own reading is asked where each row comes from: it reads matrices whose entries are
@@ -35,12 +35,12 @@ class ProjectionRows:
     heads: int
 
     def weight(self) -> Tensor:
-        """Weight the matrix, head x head_width x width, with its gradient."""
+        """Return the matrix, head x head_width x width, with its gradient."""
         matrix: Tensor = self.module.weight  # type: ignore[assignment]
         return self.of(matrix).unflatten(0, (self.heads, -1))
 
     def of(self, matrix: Tensor) -> Tensor:
-        """Return these rows of a matrix as the module keeps it, the right way round."""
+        """Return these rows of a module's matrix, transposed where it stores it transposed."""
         matrix = matrix.T if self.turned else matrix
         return matrix if self.rows is None else matrix[self.rows.to(matrix.device)]
 
@@ -59,7 +59,7 @@ class ProjectionRows:
                 value.mul_(all_rows if axis == value.dim() - 1 else all_rows[:, None])
 
     def _height(self, total: int) -> int:
-        """Return rows of one head."""
+        """Return how many rows one head has."""
         return (total if self.rows is None else len(self.rows)) // self.heads
 
 
@@ -81,7 +81,7 @@ class QKHead:
 
     @property
     def group(self) -> int:
-        """Query heads that share one key head."""
+        """The number of query heads that share one key head."""
         return self.query.heads // self.key.heads
 
 
@@ -134,7 +134,7 @@ def _head(name: str, part: AttentionPart, block: nn.Module, config: Any, layer: 
 
 @contextmanager
 def _number(holders: Sequence[nn.Module]) -> Iterator[None]:
-    """Every matrix holds the numbers of its entries, counted through all of them."""
+    """Fill all matrices with the numbers of their entries, to see how a module rearranges them."""
     before = [module._parameters["weight"] for module in holders]
     start = 0
     try:
@@ -150,7 +150,7 @@ def _number(holders: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def _rows(numbers: Tensor, holders: Sequence[nn.Module]) -> ProjectionRows:
-    """Return which matrix, and which of its rows, numbers were read from."""
+    """Return the matrix, and its rows, that entry numbers were read from."""
     first = numbers.flatten(0, 1)[:, 0].long()
     start = 0
     for module in holders:

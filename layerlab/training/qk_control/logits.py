@@ -1,4 +1,4 @@
-"""The largest score of every head, heard in the forward passes of training.
+"""Records the largest score of every head in the forward passes of training.
 
 A fused kernel shows no scores, and to form them all would cost a sixth more attention. But no score
 is larger than |q| |k| times its factor: heads that cannot pass a limit by that bound are left
@@ -26,7 +26,7 @@ ELEMENTS = 1 << 22  # scores at once
 
 
 class MaxLogits:
-    """What attention functions were given, while the model trains.
+    """The largest score of each head while the model trains.
 
     Args:
         model: whose forward passes are listened to.
@@ -82,7 +82,7 @@ class MaxLogits:
                 vars(head.part.module).pop(name, None)
 
     def _begin(self, model: nn.Module, args: Any) -> None:
-        """Stand in for the attention functions that the model will ask for."""
+        """Replace the attention functions that the model will ask for."""
         if not model.training:
             return
         for module, interface, eager in self._interfaces:

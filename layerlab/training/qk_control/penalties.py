@@ -20,7 +20,7 @@ from layerlab.training.qk_control.sigma_reparam import Reparametrisation
 
 
 class QKControl:
-    """What keeps the product of key and query weights of a model small while it trains.
+    """Keeps the product of key and query weights small while a model trains.
 
     It comes before the optimizer and before weights are loaded from a checkpoint, since
     reparametrisation gives the model other parameters. Without any setting it does nothing.
@@ -98,7 +98,7 @@ class QKControl:
 
     @torch.no_grad()
     def after_update(self) -> None:
-        """Scale down heads that passed the largest score, and follow the norms of matrices."""
+        """Scale down heads above the largest allowed score, and update the norms."""
         if self._forms is not None:
             self._forms.after_update()
         if self._scores is None:
@@ -113,7 +113,7 @@ class QKControl:
         self.untold += self.clipped
 
     def summary(self) -> dict[str, int]:
-        """Return the told for a journal: heads scaled down since this was last asked.
+        """Return for the journal how many heads were scaled down since the last call.
 
         Nothing without `clip`.
         """
@@ -121,7 +121,7 @@ class QKControl:
         return {"clipped": found} if self.section.qk_clip else {}
 
     def _clip(self, head: QKHead, largest: Tensor) -> int:
-        """Return QK-clip of one layer: how many heads were scaled down.
+        """Clip one layer (QK-clip); return how many heads were scaled down.
 
         gamma = clip / S for heads with S > clip. W_q and W_k are both scaled by sqrt(gamma); where
         several heads share a key, which must then stay as it is for the others, W_q by gamma. So
@@ -193,7 +193,7 @@ def _vectors(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def log_condition(largest: HeadVector, smallest: HeadVector) -> HeadVector:
-    """Return log(sigma_1 / sigma_r) of each head, as far as its precision can tell sigma_r from 0.
+    """Return log(sigma_1 / sigma_r) of each head; sigma_r is at least what its precision resolves.
 
     Below that the smallest counts as that much, and has no gradient. A head of zeros has 0.
     """

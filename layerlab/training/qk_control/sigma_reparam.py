@@ -68,7 +68,7 @@ class Sigma(nn.Module):
 
     @torch.no_grad()
     def iterate(self, weight: Tensor) -> None:
-        """One step of power iteration: u = V v, v = V^T u, each of length 1."""
+        """Do one step of power iteration: u = V v, v = V^T u, each of length 1."""
         for number, part in enumerate(self._matrices(weight)):
             left, right = self._vectors(number)
             left.copy_(nn.functional.normalize(part @ right, dim=0))

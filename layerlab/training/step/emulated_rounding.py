@@ -1,4 +1,4 @@
-"""Training under emulated rounding: what a format does to a run, on any machine.
+"""Training under emulated rounding: the effect of a number format on a run, on any machine.
 
 What is rounded is the arithmetic of the passes. Parameters, their gradients once added up, the
 moments and the update itself stay in float32, as master weights do in real training of low
@@ -99,10 +99,10 @@ class Rounded(Emulation):
 
 
 def _backward() -> bool:
-    """Return whether a gradient is being computed, and no layer is run again for it."""
+    """Return whether a backward pass is running, recomputed layers left out."""
     return torch._C._current_autograd_node() is not None and not torch.is_grad_enabled()
 
 
 def _number(text: str) -> int:
-    """Return seed of a stream that has a name."""
+    """Return the seed of a named random stream."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1

@@ -16,7 +16,7 @@ OPEN = ("eager", "sdpa")
 
 @contextmanager
 def key_dropout(model: nn.Module, seed: int, update: int, first_row: int) -> Iterator[None]:
-    """Masks of dropout depend on seed, update, sequence and site alone, until the block ends.
+    """Draw dropout masks by seed, update, sequence and site alone until the block ends.
 
     Forward and backward pass both belong inside: a layer that is run again for its gradient has to
     drop what it dropped. Attention weights can be dropped by a mask of one's own only where they
@@ -58,7 +58,7 @@ def key_dropout(model: nn.Module, seed: int, update: int, first_row: int) -> Ite
 
 
 def _key(model: nn.Module) -> torch.Tensor:
-    """Return one tensor for good: a compiled layer would be compiled again for another."""
+    """Return the one tensor of the key: another would compile a compiled layer anew."""
     device = next(model.parameters()).device
     kept: Any = vars(model).get("_dropout_key")
     if kept is None or kept.device != device:

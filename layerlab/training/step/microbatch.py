@@ -1,4 +1,4 @@
-"""A batch that does not fit into memory: it is taken in pieces, and means the same."""
+"""Splits a batch that does not fit into memory into micro-batches of the same mean."""
 
 import gc
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class CatchOutOfMemory:
-    """Bears an error that says that memory ran out, and no other.
+    """Catches an out-of-memory error, and no other.
 
     Args:
         bears: even that one only where this is true.
@@ -53,7 +53,7 @@ class CatchOutOfMemory:
 
 @contextmanager
 def explain_memory() -> Iterator[None]:
-    """Memory that runs out where nothing can be taken in pieces, as one line of what to do.
+    """Turn running out of memory into one line that says what to do.
 
     Raises:
         UserError: memory ran out; of several processes it names the one.
@@ -72,7 +72,7 @@ def explain_memory() -> Iterator[None]:
 
 
 def _process() -> str:
-    """Return which process this is, where a run has several."""
+    """Say which process this is, if there are several."""
     joined = torch.distributed
     if not joined.is_available() or not joined.is_initialized() or joined.get_world_size() == 1:
         return ""
@@ -80,7 +80,7 @@ def _process() -> str:
 
 
 class MicroBatcher:
-    """How a batch is taken in pieces, so that tokens per update never change.
+    """Splits a batch into micro-batches; tokens per update never change.
 
     Attributes:
         rows: of a batch.
@@ -97,7 +97,7 @@ class MicroBatcher:
             yield first, batch[first : first + self.size]
 
     def halved(self) -> str:
-        """Go on with pieces of half as many rows; what to tell the user.
+        """Halve the micro-batch; return the note for the user.
 
         Raises:
             UserError: a piece is a single sequence already.
@@ -116,7 +116,7 @@ class MicroBatcher:
 
 
 def release_memory() -> None:
-    """Give memory back that a failed pass has left behind."""
+    """Free the memory that a failed pass left behind."""
     gc.collect()
     for name in _DEVICES:
         device = getattr(torch, name, None)

@@ -1,4 +1,4 @@
-"""Where a number that is not finite came from: the batch is run again, watched module by module."""
+"""Finds the module that made the first number that is not finite, by running the batch again."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -16,12 +16,12 @@ LOSS = "loss"
 
 
 class Diverged(UserError):
-    """A run whose loss is no longer a number: a result too, and it is written down."""
+    """The loss of a run is no longer finite; this is recorded as its result."""
 
 
 @dataclass(frozen=True)
 class NonFiniteOrigin:
-    """The first thing that is not finite.
+    """The first tensor that is not finite, and where it was made.
 
     Attributes:
         name: of a parameter, or of a module; `loss` is what is made of the logits.
@@ -72,7 +72,7 @@ def find_origin(model: nn.Module, again: Callable[[], Tensor]) -> NonFiniteOrigi
 def explain_origin(
     found: NonFiniteOrigin | None, loss: float, update: int, train: TrainSection
 ) -> str:
-    """Explain what the user is told, in one line."""
+    """Explain the origin in one line for the user."""
     where = str(found) if found else "when the batch was run again, everything was finite"
     what = (
         "the gradient of a finite loss is not finite"
@@ -87,7 +87,7 @@ def explain_origin(
 
 
 class _Watch:
-    """Listens to modules: which gave the first number that is not finite, whose is each node."""
+    """Hooks that note the first output that is not finite, and the module of each graph node."""
 
     def __init__(self) -> None:
         self.first: str | None = None
@@ -103,7 +103,7 @@ class _Watch:
             yield
 
     def claim(self, values: Iterable[Any], name: str) -> None:
-        """Every node behind these values that is nobody's yet was made by this module."""
+        """Assign to a module every graph node behind these values that has no owner yet."""
         waiting = [one.grad_fn for one in _tensors(values)]
         while waiting:
             node = waiting.pop()
@@ -160,7 +160,7 @@ def _finite(tensor: Tensor) -> bool:
 
 
 def _eager(model: nn.Module) -> AbstractContextManager[Any]:
-    """Return a compiled layer hears no hooks; it is run as it is written."""
+    """Run compiled layers uncompiled: their hooks would not be called."""
     if not any(getattr(module, "_compiled_call_impl", None) for module in model.modules()):
         return nullcontext()
     stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
