@@ -98,9 +98,9 @@ def _read_saved(model: str) -> Iterator[tuple[str, Mapping[str, str]]]:
     """
     folder = Path(model)
     if not folder.is_dir() and model not in builtin.NAMES:
-        from layerlab.loading.weights import configuration  # late: it needs transformers
+        from layerlab.loading.weights import fetch  # late: it needs transformers
 
-        yield model, getattr(configuration(model, None), "files", None) or {}
+        folder = fetch(model, whole=False)
     for config in (folder / "config.json", *sorted(folder.glob("checkpoint-*/config.json"))):
         with suppress(OSError, ValueError, AttributeError):
             saved = read_json(config).get("files")

@@ -18,8 +18,7 @@ from layerlab.experiments.session import Given, Task, check_task, display, run
 from layerlab.records.events import read
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.comparison import PAGE, save_comparison, save_run
-from layerlab.system.logs import quiet_libraries
-from layerlab.system.trust import load_pretrained, trust
+from layerlab.system.trust import trust
 from layerlab.training.checkpoints.result import MODEL
 from layerlab.validation import short_repr
 
@@ -49,15 +48,14 @@ class Trained:
         Raises:
             UserError: the recipe kept none.
         """
-        from transformers import AutoModelForCausalLM
+        from layerlab.loading.weights import load_saved
 
         if not (self.folder / MODEL).is_dir():
             raise UserError(
                 f"{self.folder} kept no model; write run.save_model = true, delete it and train "
                 "again"
             )
-        with quiet_libraries():
-            return load_pretrained(AutoModelForCausalLM, self.folder / MODEL)
+        return load_saved(self.folder / MODEL)
 
     def summary(self) -> str:
         """Return the summary that a terminal shows."""

@@ -83,7 +83,7 @@ def skeleton(folder: Path) -> Any:
         UserError: the folder has no config.json, or one that is not that of the weights.
     """
     check_weights(folder)
-    return empty(configuration(str(folder), folder), str(folder), read_sizes(folder))
+    return empty(configuration(folder), str(folder), read_sizes(folder))
 
 
 def read_sizes(folder: Path) -> dict[str, int]:

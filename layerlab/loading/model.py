@@ -5,6 +5,7 @@ that does not fit into memory is spread by accelerate over what there is, disk i
 """
 
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from os import PathLike
@@ -25,8 +26,10 @@ from layerlab.loading.weightless import check_used, empty
 from layerlab.loading.weights import (
     DTYPES,
     check_causal,
+    check_single,
     check_weights,
     configuration,
+    fetch,
     fits,
     precision,
     summary,
@@ -37,6 +40,8 @@ from layerlab.observe.architecture.structure import ModelStructure, anatomy, tex
 from layerlab.system.files import check_regular
 from layerlab.system.locks import MODELS
 from layerlab.system.logs import quiet_libraries
+
+_COMMIT = re.compile("[0-9a-f]{40}")  # a folder of the Hub's cache is named so
 
 
 @dataclass(kw_only=True)
@@ -176,9 +181,9 @@ def check_named(models: Iterable[Any]) -> None:
     """
     for model in models:
         if isinstance(model, str | PathLike):
-            _, place, folder = _place(str(model))
             with MODELS, quiet_libraries():
-                check_causal(configuration(place, folder), str(model))
+                folder = _find(str(model), whole=False)
+                check_causal(configuration(folder), str(model))
 
 
 def label(model: Any) -> str:
@@ -216,43 +221,54 @@ def _named(
     dtype: str | None,
     weights_only: bool,
 ) -> LoadedModel:
-    built_in, place, folder = _place(name)
+    built_in = name in builtin.NAMES and not Path(name).is_dir()
     with MODELS, quiet_libraries():
-        config = configuration(place, folder)
+        folder = _find(name, whole=False)
+        config = configuration(folder)
         check_causal(config, name)
+        folder = _find(name, whole=True)
+        place, sizes = str(folder), read_sizes(folder)
         kind = precision(config, dtype)
-        bare = empty(config, place, read_sizes(folder) if folder else None)
+        bare = empty(config, place, sizes)
         room = fits(bare, kind)
-        stored = weights_only and folder is not None and not room
-        if stored and folder is not None:
-            check_used(config, place, read_sizes(folder))
+        stored = weights_only and not room
+        if stored:
+            check_used(config, place, sizes)
         model = bare if stored else weights(place, config, device, kind, room)
         words = tokenizer if tokenizer is not None else tokenizer_of(place)
-    card = summary((folder / "README.md").read_text("utf-8")) if built_in and folder else None
+    card = summary((folder / "README.md").read_text("utf-8")) if built_in else None
     return LoadedModel(
         name=label(name),
-        source=name if built_in else place,
+        source=name,
         model=model,
         tokenizer=words,
         folder=folder,
-        revision=getattr(model.config, "_commit_hash", None),
+        revision=folder.name if _COMMIT.fullmatch(folder.name) else None,
         card=card,
         stored=stored,
     )
 
 
-def _place(name: str) -> tuple[bool, str, Path | None]:
-    """Return where a model comes from (built in, a path, the Hub), and its folder."""
+def _find(name: str, *, whole: bool) -> Path:
+    """Return the folder of a model: built in, as given, or of the Hub.
+
+    Args:
+        whole: with its weights; a folder has them in any case.
+    """
     if not name.strip():
         raise UserError("the model's name is empty; expected a Hub id, a folder or a built-in name")
-    built_in = name in builtin.NAMES and not Path(name).is_dir()
-    place = str(builtin.path(name)) if built_in else name
-    folder = Path(place) if Path(place).is_dir() else None
-    if folder is None and Path(place).exists():
-        raise UserError(f"{place!r} is a file; expected the folder that holds config.json")
-    if folder is not None:
-        check_weights(folder)
-    return built_in, place, folder
+    folder = Path(name)
+    if not folder.is_dir() and name in builtin.NAMES:
+        folder = builtin.path(name)
+    elif not folder.is_dir():
+        if folder.exists():
+            raise UserError(f"{name!r} is a file; expected the folder that holds config.json")
+        folder = fetch(name, whole=whole)
+        if not whole:
+            check_single(folder)
+            return folder
+    check_weights(folder)
+    return folder
 
 
 def weights_hash(subject: LoadedModel) -> str | None:

@@ -12,6 +12,7 @@ from urllib.request import getproxies
 
 import psutil
 import torch
+from huggingface_hub import snapshot_download
 from huggingface_hub.constants import ENDPOINT
 from safetensors import SafetensorError
 from transformers import (
@@ -26,6 +27,7 @@ from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.records.parse import one_line, read_json
 from layerlab.system.limits import check_tokenizer
+from layerlab.system.logs import quiet_libraries
 from layerlab.system.trust import allows_unused, check_kernel, load_pretrained
 from layerlab.validation import short_repr
 
@@ -39,6 +41,9 @@ ADAPTER = "adapter_config.json"
 LABELS = 100_000  # more than any model has
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 MEMORY_SHARE = 0.8
+# Files of a model on the Hub: what is checked before anything else, and all that is read.
+CHECKED = ["config.json", ADAPTER, "*.index.json"]
+WHOLE = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.py", "README.md"]
 
 
 def summary(card: str) -> str:
@@ -48,11 +53,11 @@ def summary(card: str) -> str:
     return " ".join(paragraphs[0].split()) if paragraphs else ""
 
 
-def check_weights(folder: Path) -> None:
-    """Refuse a folder without weights that are safe to read.
+def check_single(folder: Path) -> None:
+    """Refuse a folder that holds no model, or an adapter beside it.
 
     Raises:
-        UserError: no config.json, no weights, only pickled ones, or an adapter beside them.
+        UserError: there is no config.json, or there is an adapter.
     """
     if not (folder / "config.json").is_file():
         raise UserError(f"{str(folder)!r} has no config.json; expected a saved transformers model")
@@ -61,6 +66,15 @@ def check_weights(folder: Path) -> None:
             f"an adapter ({ADAPTER}) lies beside the model in {str(folder)!r}, and nothing says "
             "which of the two is meant; move it away, or merge it: PeftModel.merge_and_unload()"
         )
+
+
+def check_weights(folder: Path) -> None:
+    """Refuse a folder without weights that are safe to read.
+
+    Raises:
+        UserError: no config.json, no weights, only pickled ones, or an adapter beside them.
+    """
+    check_single(folder)
     if any(folder.glob("*.safetensors")):
         return
     pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
@@ -74,18 +88,40 @@ def check_weights(folder: Path) -> None:
     )
 
 
-def configuration(place: str, folder: Path | None) -> Any:
-    """Return the configuration in a folder or on the Hub.
+def fetch(name: str, *, whole: bool) -> Path:
+    """Return the folder of a model that the Hub knows, fetched where it is not in the cache.
+
+    From there on it is a folder like any other, and every check of one is made of it.
+
+    Args:
+        whole: with weights and tokenizer; else what the checks need.
+
+    Raises:
+        UserError: the Hub knows none of that name, or does not answer.
+    """
+    # Without a network the Hub's client tries again for half a minute before it says so.
+    local = not _reachable(ENDPOINT)
+    wanted = WHOLE if whole else CHECKED
+    try:
+        return Path(snapshot_download(name, allow_patterns=wanted, local_files_only=local))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{name!r} is neither a folder, nor a built-in model "
+            f"({', '.join(builtin.NAMES)}), nor could it be fetched from the Hub; "
+            "check the spelling and the network, or give a local folder"
+        ) from error
+
+
+def configuration(folder: Path) -> Any:
+    """Return the configuration in a folder.
 
     Raises:
         UserError: there is none, or it cannot be read.
     """
+    place = str(folder)
     try:
-        # Without a network the Hub's client tries again for half a minute before it says so.
-        local = folder is not None or not _reachable(ENDPOINT)
-        if folder is not None:
-            _check_fields(folder / "config.json")
-        found = load_pretrained(AutoConfig, place, local_files_only=local)
+        _check_fields(folder / "config.json")
+        found = load_pretrained(AutoConfig, place, local_files_only=True)
         if getattr(found, "transformers_weights", None) is not None:
             raise UserError(
                 f"config.json in {place!r} names other weights (transformers_weights) than the "
@@ -96,15 +132,7 @@ def configuration(place: str, folder: Path | None) -> Any:
     except UserError:
         raise
     except Exception as error:  # of a file whose fields may be of any type
-        if folder is not None or not isinstance(error, OSError | ValueError):
-            raise UserError(
-                f"config.json in {place!r} cannot be read: {one_line(error)}"
-            ) from error
-        raise UserError(
-            f"{place!r} is neither a folder, nor a built-in model "
-            f"({', '.join(builtin.NAMES)}), nor could it be fetched from the Hub; "
-            "check the spelling and the network, or give a local folder"
-        ) from error
+        raise UserError(f"config.json in {place!r} cannot be read: {one_line(error)}") from error
 
 
 def _check_fields(file: Path) -> None:
@@ -215,6 +243,18 @@ def weights(
     if device not in (None, "auto"):
         model.to(_device(device))
     return model.eval()
+
+
+def load_saved(folder: Path) -> PreTrainedModel:
+    """Return a model that was saved in a folder, as transformers loads it.
+
+    Raises:
+        UserError: it has no weights that are safe to read.
+    """
+    check_weights(folder)
+    with quiet_libraries():
+        model: PreTrainedModel = load_pretrained(AutoModelForCausalLM, folder, use_safetensors=True)
+    return model
 
 
 def _check_loaded(loading: Mapping[str, Any], what: str, kind: str) -> None:

@@ -11,6 +11,7 @@ from layerlab.records.parse import json_of
 from layerlab.system.files import FULL, check_regular, write_file
 
 FILE = "events.jsonl"
+LONGEST = 64 << 20  # bytes of a line: a reading of all heads of the largest models has less
 
 
 class EventLog:
@@ -83,13 +84,31 @@ class EventLog:
         return UserError(f"cannot write {self.file}: {error.strerror or error}; {then}")
 
 
+def read_lines(file: Path) -> Iterator[bytes]:
+    """Yield the lines of a journal, which may be longer than memory, without their ends.
+
+    Raises:
+        UserError: a line is longer than any event, or the file is a pipe or a device.
+        OSError: it cannot be read.
+    """
+    check_regular(file)
+    with file.open("rb") as stream:
+        while line := stream.readline(LONGEST + 1):
+            if len(line) > LONGEST:
+                raise UserError(
+                    f"{file} has a line of more than {LONGEST >> 20} MiB, which is no event; "
+                    f"delete {file.parent} and run it again"
+                )
+            yield line.rstrip(b"\r\n")
+
+
 def read(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a run; a truncated last line is skipped."""
     file = folder / FILE
     if not file.exists():
         return
-    check_regular(file)
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+    for whole in read_lines(file):
+        line = whole.decode(errors="replace")
         try:
             event = json_of(line)
         except ValueError:

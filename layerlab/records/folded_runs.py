@@ -8,7 +8,7 @@ from layerlab.errors import UserError
 from layerlab.records.parse import json_of, one_line
 from layerlab.records.result import EVENTS, FILE, MANIFEST
 from layerlab.records.run_files import RECIPE, RUN, RUNS
-from layerlab.system.files import check_regular, write_file, write_folder
+from layerlab.system.files import LARGEST, check_size, write_file, write_folder
 from layerlab.validation import short_repr
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MANIFESTS, CURVES = "manifests.parquet", "curves.parquet"
 # A row of manifests.parquet holds the text of each, under its name.
 TEXTS = (RUN, RECIPE, MANIFEST, FILE)
+ROWS = 4096  # at once
 
 
 def fold_runs(place: Path) -> int:
@@ -109,17 +110,39 @@ def _text(path: Path) -> str:
         ) from None
 
 
+def _batches(
+    file: "pyarrow.parquet.ParquetFile", path: Path, texts: "pyarrow.Schema"
+) -> Iterator["pyarrow.RecordBatch"]:
+    """Yield the rows of a file of texts, as long as they are no more than a run could write.
+
+    Raises:
+        UserError: they unpack to more; a word that rows share counts for each of them.
+    """
+    groups = (file.metadata.row_group(one) for one in range(file.num_row_groups))
+    stored = max(1, sum(one.total_byte_size for one in groups))
+    left, rows = LARGEST, max(1, min(ROWS, LARGEST // stored))
+    for batch in file.iter_batches(rows, columns=texts.names):
+        whole = batch.select(texts.names).cast(texts)
+        left -= whole.nbytes
+        if stored > LARGEST or left < 0:
+            raise UserError(
+                f"{path} unpacks to more than {LARGEST >> 20} MiB; get the file again from where "
+                "it came"
+            )
+        yield whole
+
+
 def _read(path: Path) -> "pyarrow.Table":
     """Read a file of texts, of which none is missing."""
     import pyarrow
     import pyarrow.parquet
 
     columns = ["run", "text"] if path.name == CURVES else ["run", *TEXTS]
+    texts = pyarrow.schema([(name, pyarrow.string()) for name in columns])
     try:
-        check_regular(path)
-        table = pyarrow.parquet.read_table(path, columns=columns)
-        texts = pyarrow.schema([(name, pyarrow.string()) for name in columns])
-        table = table.select(columns).cast(texts)
+        check_size(path)
+        with pyarrow.parquet.ParquetFile(path) as file:
+            table = pyarrow.Table.from_batches(_batches(file, path, texts), texts)
     except (OSError, ValueError, KeyError, pyarrow.ArrowException) as error:
         raise UserError(
             f"cannot unfold {path}: {one_line(error)}; get the file again from where it came"

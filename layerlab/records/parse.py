@@ -135,7 +135,7 @@ def seal(content: Mapping[str, Any], *beside: bytes) -> dict[str, Any]:
         beside: what else the digest covers, such as the files that the table tells of.
     """
     plain = json.loads(json.dumps(content, default=str))
-    return {**plain, DIGEST: digest_of(plain, *beside)}
+    return {**plain, DIGEST: digest_of(plain, *map(_sha256, beside))}
 
 
 def unseal(content: Any, *beside: bytes) -> dict[str, Any]:
@@ -153,18 +153,28 @@ def unseal(content: Any, *beside: bytes) -> dict[str, Any]:
         Traceback (most recent call last):
         ValueError: it is not what was written, or is of an earlier version
     """
-    if not isinstance(content, dict) or content.get(DIGEST) != digest_of(content, *beside):
+    if not isinstance(content, dict) or content.get(DIGEST) != digest_of(
+        content, *map(_sha256, beside)
+    ):
         raise ValueError("it is not what was written, or is of an earlier version")
     return {name: value for name, value in content.items() if name != DIGEST}
 
 
 def digest_of(content: Mapping[str, Any], *beside: bytes) -> str:
-    """Return the digest of a table, its digest entry left out, and of the files beside it."""
+    """Return the digest of a table, its digest entry left out, and of the files beside it.
+
+    Args:
+        beside: SHA-256 of each file.
+    """
     own = {name: value for name, value in content.items() if name != DIGEST}
     whole = hashlib.sha256(json.dumps(own, sort_keys=True).encode())
     for one in beside:
-        whole.update(hashlib.sha256(one).digest())
+        whole.update(one)
     return whole.hexdigest()
+
+
+def _sha256(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
 
 
 def explain(error: "ValidationError") -> str:

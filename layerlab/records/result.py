@@ -4,18 +4,21 @@ It carries a digest over itself, the manifest and the journal, and its loss is t
 last evaluation. Whoever can write all three files can forge them: see docs/security.md.
 """
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from layerlab.errors import UserError
+from layerlab.records.events import FILE as EVENTS
+from layerlab.records.events import read_lines
 from layerlab.records.parse import digest_of, explain, json_of, read_json
 from layerlab.system.files import check_regular
 from layerlab.validation import short_repr
 
-FILE, MANIFEST, EVENTS = "result.json", "manifest.json", "events.jsonl"
+FILE, MANIFEST = "result.json", "manifest.json"
 SCHEMA = 2
 # Numbers that a line of a journal has, where it has them.
 COUNTED = {"update", "tokens", "seconds", "flops", "loss", "nats", "bits_per_byte", "accuracy"}
@@ -114,7 +117,7 @@ def _check(folder: Path, found: dict[str, Any]) -> None:
     for name in ("run", "arm"):
         if not isinstance(manifest, dict) or manifest.get(name) != found[name]:
             raise ValueError(f"its {name} is {short_repr(found[name])}, which is not {MANIFEST}'s")
-    events = list(_events(folder))
+    journal = _Journal(folder)
     trained = _table(_table(manifest, "recipe"), "train")
     if result.digest is None and "learning_rate" in trained:  # by which name 0.1 knew none
         raise ValueError("it has no digest, which every run of today's settings has")
@@ -123,8 +126,8 @@ def _check(folder: Path, found: dict[str, Any]) -> None:
             f"its digest is not that of {MANIFEST}, {EVENTS} and itself: one was changed since"
         )
     if result.diverged is None:
-        _check_journal(found, [one for one in events if one["kind"] == "evaluation"])
-    elif not any(one["kind"] == "note" and one.get("text") == result.diverged for one in events):
+        _check_journal(found, journal)
+    elif result.diverged not in journal.notes:
         raise ValueError(f"it declares a divergence that {EVENTS} does not tell of")
     account = manifest.get("model")
     counted = account.get("parameters") if isinstance(account, dict) else None
@@ -134,9 +137,23 @@ def _check(folder: Path, found: dict[str, Any]) -> None:
         )
 
 
-def _check_journal(found: Mapping[str, Any], evaluations: Sequence[Mapping[str, Any]]) -> None:
+class _Journal:
+    """What a result is compared with: the ends of a journal that may be longer than memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.first: Mapping[str, Any] = {}
+        self.last: Mapping[str, Any] = {}
+        self.notes = set[Any]()
+        for event in _events(folder):
+            if event["kind"] == "evaluation":
+                self.first, self.last = self.first or event, event
+            elif event["kind"] == "note" and isinstance(event.get("text"), str):
+                self.notes.add(event["text"])
+
+
+def _check_journal(found: Mapping[str, Any], journal: _Journal) -> None:
     """Raise where a result is not what the first and the last evaluation of a journal say."""
-    last: Mapping[str, Any] = evaluations[-1] if evaluations else {}
+    last = journal.last
     said = {"updates": last.get("update"), **{name: last.get(name) for name in LOSSES}}
     said |= {name: last[name] for name in ("tokens", "flops") if name in last}
     for name, value in said.items():
@@ -145,7 +162,7 @@ def _check_journal(found: Mapping[str, Any], evaluations: Sequence[Mapping[str, 
                 f"its {name} is {short_repr(found[name])}, and the last evaluation in {EVENTS} has "
                 f"{short_repr(value)}"
             )
-    first = evaluations[0].get("nats") if evaluations[0]["update"] == 0 else None
+    first = journal.first.get("nats") if journal.first.get("update") == 0 else None
     if first is not None and first != found["step0_nats"]:
         raise ValueError(
             f"its step0_nats is {short_repr(found['step0_nats'])}, and the first evaluation in "
@@ -160,10 +177,9 @@ def _table(content: Any, name: str) -> Mapping[str, Any]:
 
 def _events(folder: Path) -> Any:
     """Return the complete lines of a journal."""
-    lines = (folder / EVENTS).read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_lines(folder / EVENTS), 1):
         try:
-            event = json_of(line)
+            event = json_of(line.decode())
         except ValueError:
             event = None
         if not isinstance(event, dict) or not {"kind", "update"} <= event.keys():
@@ -175,9 +191,20 @@ def _events(folder: Path) -> Any:
 
 
 def _digest(folder: Path, result: Mapping[str, Any]) -> str:
-    # The ends of lines are whatever a system, or git, makes of them.
-    beside = [(folder / name).read_bytes().replace(b"\r\n", b"\n") for name in (MANIFEST, EVENTS)]
-    return digest_of(result, *beside)
+    return digest_of(result, *(_hash(folder / name) for name in (MANIFEST, EVENTS)))
+
+
+def _hash(path: Path) -> bytes:
+    """Return the SHA-256 of a text; ends of lines are whatever a system, or git, makes of them."""
+    found, end = hashlib.sha256(), b""
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            whole = end + piece
+            # A line that ends where the piece does may have its other half in the next.
+            end = b"\r" if whole.endswith(b"\r") else b""
+            found.update(whole.removesuffix(b"\r").replace(b"\r\n", b"\n"))
+    found.update(end)
+    return found.digest()
 
 
 def _refusal(folder: Path, why: str) -> UserError:

@@ -1,10 +1,13 @@
 """Gathers what runs left in their folders as plain values, all that a page needs."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
+from layerlab.records.events import FILE as EVENTS
+from layerlab.records.events import read_lines
 from layerlab.records.parse import json_of, read_json
 from layerlab.records.renamed_settings import current_manifest, current_settings
 
@@ -103,16 +106,13 @@ def _events(folder: Path, run: Mapping[str, Any]) -> dict[str, list[Json]]:
 def _lines(folder: Path) -> Iterator[Json]:
     """Yield the events of a run; a truncated line is skipped."""
     try:
-        text = (folder / "events.jsonl").read_text(encoding="utf-8", errors="replace")
+        for line in read_lines(folder / EVENTS):
+            with suppress(ValueError):
+                event = json_of(line.decode(errors="replace"))
+                if isinstance(event, dict):
+                    yield event
     except OSError:
         return
-    for line in text.splitlines():
-        try:
-            event = json_of(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict):
-            yield event
 
 
 def _table(file: Path) -> Json | None:

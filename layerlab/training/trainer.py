@@ -22,8 +22,8 @@ from layerlab.training.accelerator import RunAccelerator
 from layerlab.training.checkpoints.checkpoint import (
     CheckpointManager,
     CheckpointState,
-    check_weights,
     load,
+    restoring,
 )
 from layerlab.training.checkpoints.result import CHECKPOINTS, fingerprint, keep_model, write_result
 from layerlab.training.checkpoints.trackers import trackers
@@ -346,19 +346,20 @@ class Trainer:
         state, remarks = load(self.keeper.folder)
         if state is None:
             return remarks, 0
-        check_weights(dict(self.model.state_dict()), state)
-        restore_state(self.model, self.optimizer, state.weights, state.optimizer)
-        restore_random(state.random)
-        if self.place.accelerator.scaler is not None:
-            self.place.accelerator.scaler.load_state_dict(state.extra["scaler"])
-        self.update, self.seconds = state.counters["update"], state.counters["seconds"]
-        self.resumes, self.losses = state.counters["resumes"] + 1, state.counters.get("losses")
-        self.split.size, self.step0 = state.counters["micro_batch"], state.counters["step0_nats"]
-        self.reader.size = state.counters.get("reading", self.reader.size)
-        self.control.untold = state.counters.get("clipped", 0)
-        if self.monitor is not None:
-            self.monitor.restore(state.counters["monitor"])
-        return [*remarks, f"resumed after update {self.update}"], state.counters["events"]
+        with restoring(dict(self.model.state_dict()), state, self.keeper.folder):
+            restore_state(self.model, self.optimizer, state.weights, state.optimizer)
+            restore_random(state.random)
+            if self.place.accelerator.scaler is not None:
+                self.place.accelerator.scaler.load_state_dict(state.extra["scaler"])
+            kept = state.counters
+            self.update, self.seconds = kept["update"], kept["seconds"]
+            self.resumes, self.losses = kept["resumes"] + 1, kept.get("losses")
+            self.split.size, self.step0 = kept["micro_batch"], kept["step0_nats"]
+            self.reader.size = kept.get("reading", self.reader.size)
+            self.control.untold = kept.get("clipped", 0)
+            if self.monitor is not None:
+                self.monitor.restore(kept["monitor"])
+            return [*remarks, f"resumed after update {self.update}"], kept["events"]
 
     def finish(self, diverged: str | None = None) -> dict[str, Any]:
         """Write the result, and the model where there is one worth keeping."""

@@ -11,8 +11,6 @@ from rich.text import Text
 
 from layerlab.console.tables import grids, printable
 from layerlab.errors import UserError
-from layerlab.system.logs import quiet_libraries
-from layerlab.system.trust import load_pretrained
 from layerlab.validation import short_repr
 
 KINDS = ("scores", "changes", "stages", "texts", "samples", "differences", "left_out")
@@ -43,15 +41,14 @@ class AdaptationResult:
         Raises:
             UserError: there is no such arm.
         """
-        from transformers import AutoModelForCausalLM
+        from layerlab.loading.weights import load_saved
 
         name = next(iter(self.models)) if arm is None else arm
         if name not in self.models:
             raise UserError(
                 f"there is no arm {short_repr(name)}; expected {', '.join(self.models)}"
             )
-        with quiet_libraries():
-            return load_pretrained(AutoModelForCausalLM, self.models[name])
+        return load_saved(Path(self.models[name]))
 
     def frame(self, kind: str = "scores") -> pd.DataFrame:
         """Return one table of the result.

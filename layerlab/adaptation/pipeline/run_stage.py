@@ -63,7 +63,7 @@ class StageContext:
     @property
     def text(self) -> Path:
         """That of the cleaned texts."""
-        return self.shelf.of(self.stage.needs["text"])
+        return self.shelf.checked(self.stage.needs["text"])
 
     def model(self, dtype: str | None = "float32") -> LoadedModel:
         """Return the model so far."""

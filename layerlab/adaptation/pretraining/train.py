@@ -1,6 +1,7 @@
 """Continued pretraining on domain text, with general text replayed, by transformers' Trainer."""
 
 import json
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,6 +37,8 @@ from layerlab.adaptation.trainer.resume import (
 )
 from layerlab.corpus.batches import BatchOrder, EvalBlocks
 from layerlab.corpus.corpus import ProgressCallback
+from layerlab.errors import UserError
+from layerlab.records.parse import one_line, read_json, seal, unseal
 from layerlab.system.files import write_file
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
@@ -154,8 +157,8 @@ def _train(run: Run, out: Path, progress: ProgressCallback | None) -> Pretrained
     )
     curves = Curves(watched, out, place, progress)
     trainer.add_callback(curves)
-    resume(trainer, out, "continued pretraining")
-    found = _find(run, curves, watched, updates, out)
+    damaged = resume(trainer, out, "continued pretraining")
+    found = _find(run, curves, watched, updates, out, damaged)
     _save(run, trainer, found, out, place)
     return found
 
@@ -173,9 +176,16 @@ def _place(trainer: Trainer) -> ProcessGroup:
     )
 
 
-def _find(run: Run, curves: Curves, watched: Watched, updates: int, out: Path) -> Pretrained:
+def _find(
+    run: Run,
+    curves: Curves,
+    watched: Watched,
+    updates: int,
+    out: Path,
+    damaged: Sequence[str],
+) -> Pretrained:
     read = shares(watched.blocks, watched.kinds, updates * run.course.batch)
-    notes = list(run.text.corpus.notes)
+    notes = [*run.text.corpus.notes, *damaged]
     notes += [f"{one.source} was read {one.passes:.2f} times" for one in read if one.passes > 1]
     return Pretrained(
         updates=updates,
@@ -215,7 +225,7 @@ def _choose(run: Run, order: BatchOrder, updates: int, out: Path, place: Process
     """Choose the batches that are trained on; once drawn, they stay."""
     kept = out / "batches.json"
     if kept.is_file():
-        return json.loads(kept.read_text(encoding="utf-8"))["batches"]
+        return _drawn(kept)
     losses = batch_losses(
         run.model,
         order,
@@ -227,9 +237,23 @@ def _choose(run: Run, order: BatchOrder, updates: int, out: Path, place: Process
     count = max(1, round((run.course.resample or 1.0) * updates))
     chosen = draw_hard_batches(losses, count, run.course.seed).tolist()
     if place.first:
-        content = {"batches": chosen, "losses": losses.tolist()}
+        content = seal({"batches": chosen, "losses": losses.tolist()})
         write_file(kept, json.dumps(content) + "\n")
     return chosen
+
+
+def _drawn(file: Path) -> Any:
+    """Return the batches that were drawn by an earlier session.
+
+    Raises:
+        UserError: the file is not what was written.
+    """
+    try:
+        return unseal(read_json(file))["batches"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"cannot read {file}: {one_line(error)}; remove {file.parent}, and type it again"
+        ) from None
 
 
 def _plan(text: MixedCorpus, course: Course, reading: ReplayData, block: int) -> dict[str, Any]:

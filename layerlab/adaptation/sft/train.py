@@ -142,7 +142,7 @@ def tune(
             check_same_plan(out, _plan(found, block), arguments)
         lora = lesson.lora
         learner = add_adapters(model, lora) if lora else model
-        curve, trainer = _train(learner, found, settings, out, progress)
+        curve, trainer, damaged = _train(learner, found, settings, out, progress)
         learner.eval()
         done = Tuned(
             model=merge_adapters(learner) if lora and lora.merged else learner,
@@ -150,7 +150,7 @@ def tune(
             sources={one.name: one.tally for one in found.sources},
             curve=curve,
             folder=out,
-            notes=notes,
+            notes=(*notes, *damaged),
         )
         if settings.process_index == 0:
             _save(done, words)
@@ -204,14 +204,14 @@ def _train(
     settings: TrainingArguments,
     out: Path,
     progress: ProgressCallback | None,
-) -> tuple[list[tuple[int, dict[str, float]]], Trainer]:
+) -> tuple[list[tuple[int, dict[str, float]]], Trainer, list[str]]:
     trainer = build_trainer(
         model, settings, rows=Rows(found), collator=found.collator, loss=mean_loss
     )
     trainer.add_callback(AnswerLossCallback(found, trainer, progress))
-    resume(trainer, out, "instruction tuning")
+    damaged = resume(trainer, out, "instruction tuning")
     history: list[Any] = trainer.state.log_history
-    return [(one["step"], one[HELD]) for one in history if HELD in one], trainer
+    return [(one["step"], one[HELD]) for one in history if HELD in one], trainer, damaged
 
 
 def _save(done: Tuned, words: PreTrainedTokenizerFast) -> None:

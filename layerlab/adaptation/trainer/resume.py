@@ -12,7 +12,9 @@ from torch.utils.data import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from layerlab.errors import UserError
-from layerlab.records.parse import read_json
+from layerlab.records.file_digests import FILE as SEAL
+from layerlab.records.file_digests import check_seal, seal_folder
+from layerlab.records.parse import one_line, read_json
 from layerlab.system.files import write_file, write_folder
 from layerlab.training.sharding import full_tensor
 from layerlab.validation import short_repr
@@ -37,6 +39,8 @@ def check_same_plan(out: Path, plan: Mapping[str, Any], arguments: Mapping[str, 
         write_file(file, json.dumps(plan, indent=1, ensure_ascii=False) + "\n")
         return
     kept = read_json(file)
+    if not isinstance(kept, dict):
+        raise UserError(f"{file} is no table; remove {out}, or name another folder")
     if other := [name for name, value in plan.items() if kept.get(name) != value]:
         raise UserError(
             f"{out} holds a run with another {other[0]} ({short_repr(kept.get(other[0]))}, not "
@@ -44,19 +48,43 @@ def check_same_plan(out: Path, plan: Mapping[str, Any], arguments: Mapping[str, 
         )
 
 
-def newest_checkpoint(out: Path) -> str | None:
-    """Return the newest checkpoint that was written to its end.
+def newest_checkpoint(out: Path) -> tuple[str | None, list[str]]:
+    """Return the newest checkpoint that is as it was written, and a note on each that is not.
 
-    Its state is written last.
+    One without its seal was not written to its end: that comes last.
     """
-    found = []
-    for folder in out.glob("checkpoint-*"):
-        try:
-            state = read_json(folder / "trainer_state.json")
-            found.append((int(state["global_step"]), str(folder)))
-        except (OSError, ValueError, KeyError):
+    notes = list[str]()
+    for folder in sorted(out.glob("checkpoint-*"), key=_step, reverse=True):
+        if not (folder / SEAL).exists():
             continue
-    return max(found)[1] if found else None
+        try:
+            check_seal(folder)
+            state = read_json(folder / "trainer_state.json")
+            if state["global_step"] != _step(folder) or any(folder.glob("*model*.bin")):
+                raise ValueError("it is no checkpoint of that name")
+        except (OSError, ValueError, KeyError, TypeError, UserError) as error:
+            notes.append(f"{folder.name} is damaged ({one_line(error)}) and was passed over")
+        else:
+            return str(folder), notes
+    return None, notes
+
+
+def _step(folder: Path) -> int:
+    number = folder.name.removeprefix("checkpoint-")
+    return int(number) if number.isdecimal() else -1
+
+
+class SealCallback(TrainerCallback):
+    """Seals each checkpoint once all processes have written their part of it."""
+
+    def __init__(self, trainer: Trainer, out: Path) -> None:
+        self.accelerator, self.out = trainer.accelerator, out
+
+    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Write the hashes of the checkpoint's files."""
+        self.accelerator.wait_for_everyone()
+        if self.accelerator.is_main_process:
+            seal_folder(self.out / f"checkpoint-{state.global_step}")
 
 
 def build_trainer(
@@ -101,7 +129,7 @@ class FiniteGradientCallback(TrainerCallback):
         gradients = [one.grad for one in model.parameters() if one.grad is not None]
         if args.fp16 or bool(torch.isfinite(full_tensor(get_total_norm(gradients)))):
             return
-        kept = newest_checkpoint(self.out)
+        kept, _ = newest_checkpoint(self.out)
         precision = ", or leave bf16 out" if args.bf16 else ""
         raise UserError(
             f"{self.stage}: the loss or its gradient is not finite at update "
@@ -111,8 +139,8 @@ class FiniteGradientCallback(TrainerCallback):
         )
 
 
-def resume(trainer: Trainer, out: Path, stage: str) -> None:
-    """Train to the end, from the newest whole checkpoint where there is one.
+def resume(trainer: Trainer, out: Path, stage: str) -> list[str]:
+    """Train to the end, from the newest whole checkpoint; return a note on each damaged one.
 
     Args:
         stage: what it is called where it cannot go on.
@@ -121,8 +149,12 @@ def resume(trainer: Trainer, out: Path, stage: str) -> None:
         UserError: a gradient is not finite.
     """
     trainer.add_callback(FiniteGradientCallback(stage, out))
+    # Before all others: what ends a run at a checkpoint leaves it sealed.
+    trainer.callback_handler.callbacks.insert(0, SealCallback(trainer, out))
+    kept, notes = newest_checkpoint(out)
     with _uncached(trainer.model):
-        trainer.train(resume_from_checkpoint=newest_checkpoint(out))
+        trainer.train(resume_from_checkpoint=kept)
+    return notes
 
 
 def remember_plan(out: Path, fill: Callable[[Path], None], result: Mapping[str, Any]) -> None:

@@ -27,6 +27,7 @@ DELAY = 120  # seconds that a job has for its checkpoint before its time is over
 TIMEOUTS = 10_000  # times that a job goes back into the queue: until the run is finished
 LOOK = 10.0  # seconds between two questions to Slurm
 _POLL = 0.2
+SAFE = "PYTHONSAFEPATH"
 # What sbatch says where no cluster has answered it.
 _UNREACHED = (
     "configuration source",
@@ -141,10 +142,27 @@ class Cluster:
         tasks = [Task(folder.resolve(), place, self.command) for folder in folders]
         try:
             # submitit prints what Slurm said, and hands it on as well.
-            with redirect_stderr(StringIO()):
+            with redirect_stderr(StringIO()), _safe_path():
                 return list(self._executor.submit_array(tasks))
         except Exception as error:
             raise _refuse(error) from error
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Keep processes started in the block from importing what lies in their working folder.
+
+    submitit starts them by `python -m`, which puts that folder first.
+    """
+    before = os.environ.get(SAFE)
+    os.environ[SAFE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SAFE]
+        else:
+            os.environ[SAFE] = before
 
 
 class Job:
@@ -271,6 +289,7 @@ def _parameters(settings: RunSection) -> dict[str, Any]:
             "slurm_qos": asked.qos,
             "slurm_array_parallelism": asked.parallel,
             "slurm_signal_delay_s": DELAY,
+            "slurm_setup": [f"export {SAFE}=1"],
             "slurm_additional_parameters": {"requeue": True, **asked.extra},
         }
     return {name: value for name, value in found.items() if value is not None}

@@ -10,8 +10,8 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ from layerlab.records.checkpoint_names import (
     remedy,
     say_update,
 )
-from layerlab.records.parse import json_of
+from layerlab.records.file_digests import hash_file
+from layerlab.records.parse import json_of, one_line
 from layerlab.system.files import WriteError, check_regular, write_folder
 
 SCHEMA = 1
@@ -115,6 +116,27 @@ def check_weights(own: Mapping[str, Tensor], state: CheckpointState) -> None:
             )
 
 
+@contextmanager
+def restoring(own: Mapping[str, Tensor], state: CheckpointState, folder: Path) -> Iterator[None]:
+    """Say what is wrong with a checkpoint that a run cannot take its state from.
+
+    Args:
+        own: the model's parameters and buffers by name.
+        folder: of all checkpoints of the run.
+
+    Raises:
+        UserError: it is of another model, or something in it is missing or of another kind.
+    """
+    check_weights(own, state)
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise UserError(
+            f"the checkpoint of update {state.counters['update']} is not that of this run "
+            f"({one_line(error)}); delete {folder} and train again"
+        ) from error
+
+
 class CheckpointManager:
     """Writes a run's checkpoints; one that finds no room on the disk does not end the run.
 
@@ -173,7 +195,7 @@ def _fill(folder: Path, state: CheckpointState) -> None:
         "schema": SCHEMA,
         "counters": state.counters,
         "tied": tied,
-        "sha256": {name: _hash(folder / name) for name in (_WEIGHTS, _OPTIMIZER)},
+        "sha256": {name: hash_file(folder / name) for name in (_WEIGHTS, _OPTIMIZER)},
     }
     text = json.dumps({**body, "self": _seal(body)}, indent=1)
     (folder / _STATE).write_text(text, encoding="utf-8")
@@ -221,12 +243,15 @@ def _plain(value: Any) -> Any:
 def _read(path: Path) -> CheckpointState:
     body = _body(path)
     files = body.get("sha256")
-    if not isinstance(files, dict):
-        raise _DamagedError(f"{_STATE} names no files")
+    if not isinstance(files, dict) or not {_WEIGHTS, _OPTIMIZER} <= files.keys():
+        raise _DamagedError(f"{_STATE} does not name its files")
+    counters = body.get("counters")
+    if not isinstance(counters, dict) or not isinstance(counters.get("update"), int):
+        raise _DamagedError(f"{_STATE} counts no updates")
     for name, expected in files.items():
         if not (path / name).is_file():
             raise _DamagedError(f"{name} is missing")
-        if _hash(path / name) != expected:
+        if hash_file(path / name) != expected:
             raise _DamagedError(f"{name} is not what was written")
     try:
         weights = load_file(path / _WEIGHTS)
@@ -275,11 +300,6 @@ def _prune(folder: Path, update: int, keep: int) -> None:
 
 def _seal(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _force(path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.system.files import write_file
+from layerlab.system.files import check_regular, write_file
 
 # The module of each, and how it is installed.
 INSTALLED = {
@@ -189,6 +189,13 @@ def _keys(place: Path, names: Sequence[str]) -> dict[str, Any]:
         known = json.loads((place / "keys.json").read_text("utf-8"))
     except (OSError, ValueError):
         known = {}
+    known = known if isinstance(known, dict) else {}
+    whole = {"key": str, "begun": bool}
+    known = {
+        name: one
+        for name, one in known.items()
+        if isinstance(one, dict) and {key: type(one.get(key)) for key in whole} == whole
+    }
     for name in names:
         known.setdefault(name, {"key": uuid.uuid4().hex[:12], "begun": False})
     if names:
@@ -200,9 +207,10 @@ def _last(file: Path) -> dict[str, int]:
     """Return the last step that was told, of each kind of event."""
     found: dict[str, int] = {}
     if file.exists():
+        check_regular(file)
         for line in file.read_text("utf-8", errors="replace").splitlines():
             kind, _, step = line.partition(" ")
-            if step.isdigit():
+            if step.isdecimal():
                 found[kind] = max(found.get(kind, -1), int(step))
     return found
 

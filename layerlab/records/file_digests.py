@@ -1,0 +1,79 @@
+"""Digests of all files of a folder, so that what was written is known again when it is read.
+
+Whoever can write the table too can forge it: see docs/security.md.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from layerlab.records.parse import json_of, seal, unseal
+from layerlab.system.files import check_regular, write_file
+
+FILE = "files.json"
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file.
+
+    Raises:
+        UserError: it is a pipe or a device.
+    """
+    check_regular(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hash_folder(folder: Path, *, leave: Sequence[str] = ()) -> dict[str, str]:
+    """Return the SHA-256 of every file below a folder, by its path in there.
+
+    Args:
+        leave: patterns of folders and files right in it that do not count; hidden ones never do.
+    """
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        first = Path(inside.parts[0])
+        left = first.name.startswith(".") or any(map(first.match, leave))
+        if not left and not path.is_dir():
+            found[inside.as_posix()] = hash_file(path)
+    return found
+
+
+def check_hashes(folder: Path, hashes: Mapping[str, str]) -> None:
+    """Compare the files of a folder with their SHA-256.
+
+    Raises:
+        ValueError: names the first file that is missing or is another.
+        UserError: one is a pipe or a device.
+    """
+    for name, expected in hashes.items():
+        path = folder / name
+        if not path.exists():
+            raise ValueError(f"{name} is missing")
+        if hash_file(path) != expected:
+            raise ValueError(f"{name} is not what was written")
+
+
+def seal_folder(folder: Path) -> None:
+    """Write the table of a folder's files into it."""
+    table = seal({"files": hash_folder(folder, leave=[FILE])})
+    write_file(folder / FILE, json.dumps(table, indent=1) + "\n")
+
+
+def check_seal(folder: Path) -> None:
+    """Check that a folder holds the files of its table, and no others.
+
+    Raises:
+        ValueError: says which file is another, missing, or too many.
+        UserError: one is a pipe or a device.
+        OSError: there is no table.
+    """
+    check_regular(folder / FILE)
+    files = unseal(json_of((folder / FILE).read_text("utf-8"))).get("files")
+    if not isinstance(files, dict):
+        raise ValueError(f"{FILE} names no files")
+    check_hashes(folder, files)
+    if more := sorted(hash_folder(folder, leave=[FILE]).keys() - files.keys()):
+        raise ValueError(f"{more[0]} was not there when it was written")

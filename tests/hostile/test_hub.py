@@ -1,0 +1,63 @@
+"""What comes from the Hub is checked like a folder: here it lies in the cache of its client."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+import layerlab
+from layerlab.builtin import path
+from tests.hostile.attack import typed
+
+COMMIT = "0" * 39 + "1"
+WORDS = ("inspect", "some/model", "--measures", "stream", "--samples", "1", "-q")
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model of the Hub that was fetched before, without a network."""
+    own = tmp_path / "cache" / "models--some--model"
+    (own / "refs").mkdir(parents=True)
+    (own / "refs" / "main").write_text(COMMIT)
+    shutil.copytree(path("llama"), own / "snapshots" / COMMIT)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return own / "snapshots" / COMMIT
+
+
+def test_a_model_of_the_hub_is_read_and_named_by_its_commit(snapshot: Path) -> None:
+    report = layerlab.inspect(
+        "some/model", measures=["stream"], texts="A few words.", progress=False
+    )
+    (model,) = report.models
+    assert (model["name"], model["source"]) == ("some/model", "some/model")
+    assert model["revision"] == COMMIT and model["weights_hash"].startswith("sha256:files:")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"num_labels": 20_000_000}, "num_labels is 20000000 in"),
+        ({"num_hidden_layers": 60_000}, "says 60,000 layers, and the weights beside it hold 8"),
+        ({"attn_implementation": "evil/kernel"}, "which is code on the Hub"),
+        ({"transformers_weights": "other.safetensors"}, "names other weights"),
+    ],
+)
+def test_its_configuration_is_checked(snapshot: Path, change: dict[str, Any], said: str) -> None:
+    file = snapshot / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    typed(*WORDS).refused(said)
+
+
+def test_an_adapter_leads_to_no_other_model(snapshot: Path) -> None:
+    content = {"peft_type": "LORA", "base_model_name_or_path": "/elsewhere", "r": 2}
+    (snapshot / "adapter_config.json").write_text(json.dumps(content))
+    typed(*WORDS).refused("an adapter (adapter_config.json) lies beside the model")
+
+
+def test_pickled_weights_are_not_read(snapshot: Path) -> None:
+    (snapshot / "model.safetensors").rename(snapshot / "pytorch_model.bin")
+    typed(*WORDS).refused("has only pickled weights (pytorch_model.bin)")
