@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from layerlab.adaptation.embeddings.compare_inits import Choice, embed
+from layerlab.adaptation.embeddings.compare_inits import embed
 from layerlab.adaptation.pipeline.stage import MODEL, WORDS, Stage, StageStore
 from layerlab.adaptation.pipeline.texts import (
     clean_texts,
@@ -116,14 +116,13 @@ def vocabulary(place: StageContext) -> Json:
 def embedding(place: StageContext) -> Json:
     """Give the model the new tokenizer."""
     recipe, found = place.recipe, place.model()
-    section = recipe.embedding or EmbeddingSection()
     texts = {kind: read_held_out(recipe, place.text, kind, TRIED) for kind in ("domain", "general")}
     done = embed(
         found.model,
         place.words(),
         new := place.words("words"),
         {kind: each for kind, each in texts.items() if each},
-        Choice(input=section.input, head=section.head, seed=section.seed),
+        recipe.embedding or EmbeddingSection(),
         lambda said: place.tell(said, 0.5),
     )
     _save(place, found.model, new)
