@@ -68,8 +68,6 @@ class Constraint:
 def short_repr(value: Any) -> str:
     """Return a value as an error repeats it: on one line, and not longer than a reader takes in.
 
-    Source: Own.
-
     Example:
         >>> short_repr("silu"), len(short_repr("x" * 1000)) <= 64
         ("'silu'", True)

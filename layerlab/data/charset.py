@@ -51,8 +51,6 @@ def guess_charset(data: bytes) -> str:
     UTF-16 begins with its mark, or has a zero in many of its bytes. Text whose characters beyond
     ASCII mostly are UTF-8 is that, with a few broken. GB 18030 and Big5 decode nearly anything of
     two bytes; what tells them is that most of what they decode to is in frequent use.
-
-    Source: Own.
     """
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) or data.count(0) > len(data) / 4:
         return "utf-16"

@@ -150,10 +150,7 @@ def judge(found: MatchedPair, ratio: Ratio) -> Verdict:
 
 
 def read_weights(cost: Account) -> int:
-    """Return the weights that one token reads: all, but of the embedding only a row.
-
-    Source: Own.
-    """
+    """Return the weights that one token reads: all, but of the embedding only a row."""
     return cost.blocks + cost.scalars + (cost.head or cost.embedding)
 
 

@@ -12,7 +12,6 @@ _STEP = re.compile(r"checkpoint-(\d+)$")
 def step(name: str) -> int | None:
     """Return the training step in a folder's name, as `transformers.Trainer` writes it.
 
-    Source: Own.
     Unit: optimiser steps.
 
     Example:
@@ -24,10 +23,7 @@ def step(name: str) -> int | None:
 
 
 def expand_runs(models: Sequence[Any]) -> list[Any]:
-    """Expand the models, with a run folder replaced by its checkpoints and checkpoints in order.
-
-    Source: Own.
-    """
+    """Expand the models, with a run folder replaced by its checkpoints and checkpoints in order."""
     listed = [one for model in models for one in _checkpoints(model)]
     steps = [step(str(one)) if isinstance(one, (str, PathLike)) else None for one in listed]
     if None in steps:

@@ -63,8 +63,6 @@ def passage(
 ) -> TextInput:
     """Return what the caller of the Python function gave, checked.
 
-    Source: Own.
-
     Raises:
         UserError: both texts and ids, an empty text, ids of the wrong kind, a mask with holes.
     """
@@ -91,18 +89,13 @@ def passage(
 
 
 def sample(*, samples: Any = SAMPLES, context: Any = None) -> TextInput:
-    """Sample the built-in text, cut into samples.
-
-    Source: Own.
-    """
+    """Sample the built-in text, cut into samples."""
     text = builtin.SAMPLE.read_text("utf-8")
     return TextInput(source="built-in sample", texts=(text,), samples=samples, context=context)
 
 
 def read_file(name: str, *, samples: Any = SAMPLES, context: Any = None) -> TextInput:
     """Read a file (or - for standard input) cut into samples.
-
-    Source: Own.
 
     Raises:
         UserError: no such file, not UTF-8 text, or nothing in it.
@@ -140,8 +133,6 @@ def _begin(name: str, most: int) -> bytes:
 
 def sequences(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
     """Return token ids as this model's tokenizer makes them, each at most one context long.
-
-    Source: Own.
 
     Raises:
         UserError: no tokenizer, fewer than two tokens, or more than the model can read.
@@ -195,17 +186,13 @@ def _pieces(passage: TextInput, subject: LoadedModel, whole: list[Tensor]) -> li
 def reading_length(subject: LoadedModel) -> int:
     """Return tokens of a sample where nobody said how many.
 
-    Source: Own.
     Unit: tokens.
     """
     return min(CONTEXT, subject.context or CONTEXT)
 
 
 def placeholder(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
-    """Return tokens of the right number for measures that read weights and no text.
-
-    Source: Own.
-    """
+    """Return tokens of the right number for measures that read weights and no text."""
     length = passage.context or reading_length(subject)
     return [(torch.arange(length) % subject.entries).to(subject.device)]
 

@@ -36,8 +36,6 @@ INDEX = "model.safetensors.index.json"
 def layer_tensors(folder: str | PathLike[str], prefix: str) -> dict[str, Tensor]:
     """Return stored tensors whose names begin with `prefix.`, without it; nothing else is read.
 
-    Source: Own.
-
     Raises:
         UserError: the folder has no safetensors, or they cannot be read.
     """
@@ -54,8 +52,6 @@ def read_layers(folder: str | PathLike[str]) -> Iterator[HeadWeights]:
     """Read every attention layer of a checkpoint, cut into heads; only one block is ever in memory.
 
     The tensors of a layer stay valid for as long as the caller keeps them.
-
-    Source: Own.
 
     Raises:
         UserError: the folder has no config.json, or no safetensors.
@@ -83,8 +79,6 @@ def read_layers(folder: str | PathLike[str]) -> Iterator[HeadWeights]:
 def skeleton(folder: Path) -> Any:
     """Return the model without weights, on the meta device.
 
-    Source: Own.
-
     Raises:
         UserError: the folder has no config.json, or one that is not that of the weights.
     """
@@ -94,8 +88,6 @@ def skeleton(folder: Path) -> Any:
 
 def read_sizes(folder: Path) -> dict[str, int]:
     """Read elements of each stored tensor by name; only the heads of the files are read.
-
-    Source: Own.
 
     Raises:
         UserError: the folder has no safetensors, or they cannot be read.

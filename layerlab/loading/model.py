@@ -151,8 +151,6 @@ def subject(
     Args:
         weights_only: a model that does not fit into memory may stay on disk.
 
-    Source: Own.
-
     Raises:
         UserError: nothing by that name, no safe weights, not a causal language model, ...
     """
@@ -173,8 +171,6 @@ def check_named(models: Iterable[Any]) -> None:
 
     Only the configuration is read, of each name.
 
-    Source: Own.
-
     Raises:
         UserError: nothing by that name, no safe weights, or not a causal language model.
     """
@@ -186,10 +182,7 @@ def check_named(models: Iterable[Any]) -> None:
 
 
 def label(model: Any) -> str:
-    """Return what a report calls a model: its name, the end of its path, its variant, or its class.
-
-    Source: Own.
-    """
+    """Return what a report calls a model: its name, the end of its path, its variant or class."""
     if isinstance(model, PreTrainedModel):
         own = getattr(model.config, "variant", None) or type(model).__name__
         return Path(model.config._name_or_path or str(own)).name
@@ -263,10 +256,7 @@ def _place(name: str) -> tuple[bool, str, Path | None]:
 
 
 def weights_hash(subject: LoadedModel) -> str | None:
-    """Return sha256 of the weights: of the files in order of name, or of the tensors in memory.
-
-    Source: Own.
-    """
+    """Return sha256 of the weights: of the files in order of name, or of the tensors in memory."""
     digest = hashlib.sha256()
     if subject.folder is not None:
         for path in sorted(subject.folder.glob("*.safetensors")):

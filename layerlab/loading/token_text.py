@@ -26,8 +26,6 @@ def token_strings(subject: LoadedModel, tokens: Tensor) -> list[str]:
 
     Without the marks of parts, what is given back joins to the text.
 
-    Source: Own.
-
     Args:
         tokens: that follow one another; of a choice of them, spell all and choose then.
     """
@@ -38,17 +36,12 @@ def token_strings(subject: LoadedModel, tokens: Tensor) -> list[str]:
 
 
 def alone(subject: LoadedModel, tokens: Tensor) -> list[str]:
-    """Return tokens that have nothing to do with one another; a part of a character as its bytes.
-
-    Source: Own.
-    """
+    """Return tokens that have nothing to do with one another; part of a character as its bytes."""
     return [token_strings(subject, token[None])[0] for token in tokens]
 
 
 def join_bytes(contents: list[bytes]) -> list[str]:
     r"""Bytes cut anywhere, as text: characters where they end, bytes that belong to none by number.
-
-    Source: Own.
 
     Example:
         >>> join_bytes([b"a\xc3", b"\xa9", b"\xa9"])

@@ -40,8 +40,6 @@ def empty(config: Any, place: str, stored: Mapping[str, int] | None = None) -> P
         place: that the configuration came from, for the message.
         stored: elements of the weights beside it by name, where they are known.
 
-    Source: Own.
-
     Raises:
         UserError: it describes no model, or one that the weights cannot be those of.
     """
@@ -71,8 +69,6 @@ def empty(config: Any, place: str, stored: Mapping[str, int] | None = None) -> P
 
 def check_counts(config: Any, place: str) -> None:
     """Refuse a configuration whose sizes are no sizes.
-
-    Source: Own.
 
     Raises:
         UserError: names the first.
@@ -104,8 +100,6 @@ def _check_layers(config: Any, place: str, stored: Mapping[str, int]) -> None:
 
 def check_used(config: Any, place: str, stored: Mapping[str, int]) -> None:
     """Refuse stored layers that a configuration has not, where the weights stay on the disk.
-
-    Source: Own.
 
     Raises:
         UserError: another model would be looked at than was stored.

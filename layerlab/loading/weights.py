@@ -42,10 +42,7 @@ MEMORY_SHARE = 0.8
 
 
 def summary(card: str) -> str:
-    """Return the first paragraph of a model card, without its front matter and title.
-
-    Source: Own.
-    """
+    """Return the first paragraph of a model card, without its front matter and title."""
     body = card.split("---\n", 2)[-1]
     paragraphs = [part for part in body.split("\n\n") if part.strip() and part.strip()[0] != "#"]
     return " ".join(paragraphs[0].split()) if paragraphs else ""
@@ -53,8 +50,6 @@ def summary(card: str) -> str:
 
 def check_weights(folder: Path) -> None:
     """Refuse a folder without weights that are safe to read.
-
-    Source: Own.
 
     Raises:
         UserError: no config.json, no weights, only pickled ones, or an adapter beside them.
@@ -81,8 +76,6 @@ def check_weights(folder: Path) -> None:
 
 def configuration(place: str, folder: Path | None) -> Any:
     """Return the configuration in a folder or on the Hub.
-
-    Source: Own.
 
     Raises:
         UserError: there is none, or it cannot be read.
@@ -146,8 +139,6 @@ def _reachable(address: str) -> bool:
 def check_causal(config: Any, name: str) -> None:
     """Refuse what is not a causal language model.
 
-    Source: Own.
-
     Raises:
         UserError: it is an encoder, or another kind of model.
     """
@@ -171,10 +162,7 @@ def check_causal(config: Any, name: str) -> None:
 
 
 def precision(config: Any, asked: str | None) -> torch.dtype | str:
-    """Return the precision as asked, else as stored; no CPU computes well in float16.
-
-    Source: Own.
-    """
+    """Return the precision as asked, else as stored; no CPU computes well in float16."""
     if asked is not None:
         return DTYPES[asked]
     return torch.float32 if config.dtype == torch.float16 else "auto"
@@ -187,8 +175,6 @@ def weights(
 
     Args:
         room: whether it fits into memory.
-
-    Source: Own.
 
     Raises:
         UserError: they are damaged, incomplete, or of another model; no such device.
@@ -271,20 +257,14 @@ def _device(name: str) -> torch.device:
 
 
 def fits(empty: PreTrainedModel, dtype: torch.dtype | str) -> bool:
-    """Return whether the weights of a model take less than most of the free memory.
-
-    Source: Own.
-    """
+    """Return whether the weights of a model take less than most of the free memory."""
     kind = dtype if isinstance(dtype, torch.dtype) else empty.dtype
     needed = sum(parameter.numel() for parameter in empty.parameters()) * kind.itemsize
     return needed < MEMORY_SHARE * psutil.virtual_memory().available
 
 
 def tokenizer_of(place: str) -> PreTrainedTokenizerBase | None:
-    """Return the tokenizer beside the model; a missing one matters only when text has to be read.
-
-    Source: Own.
-    """
+    """Return the tokenizer beside the model; a missing one matters only when text is to be read."""
     try:
         found: PreTrainedTokenizerBase = load_pretrained(AutoTokenizer, place)
         check_tokenizer(found, place)

@@ -18,10 +18,7 @@ def attend(
     implementation: str,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return what the attention function of this name gives; "eager" is `eager_attention`.
-
-    Source: Own.
-    """
+    """Return what the attention function of this name gives; "eager" is `eager_attention`."""
     function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
     found: tuple[Tensor, Tensor | None] = function(module, query, key, value, mask, **options)
     return found

@@ -115,8 +115,6 @@ def preset_of(name: Any) -> Preset:
 def seed_of(value: Any) -> int:
     """Check a seed and return it.
 
-    Source: Own.
-
     Raises:
         UserError: it is no whole number.
     """

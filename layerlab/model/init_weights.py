@@ -25,10 +25,7 @@ DEFAULTS: dict[tuple[type[nn.Module], str], Start] = {
 
 
 def stream(seed: int, name: str) -> torch.Generator:
-    """Return the random numbers of one parameter and one seed, the same in every process.
-
-    Source: Own.
-    """
+    """Return the random numbers of one parameter and one seed, the same in every process."""
     digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest) >> 1)
 
@@ -44,8 +41,6 @@ def draw(module: nn.Module, prefix: str, config: Any, *, depth_scaled: bool) -> 
         prefix: canonical name of the module.
         config: of the model: its seed, range and depth.
         depth_scaled: whether what joins the stream starts smaller by sqrt(2 layers).
-
-    Source: Own.
     """
     if getattr(module, "lent", False):
         return

@@ -135,16 +135,10 @@ PRESETS = (
 
 
 def presets() -> dict[str, Preset]:
-    """Return every preset by its name.
-
-    Source: Own.
-    """
+    """Return every preset by its name."""
     return {one.name: one for one in PRESETS}
 
 
 def sizes_of(preset: Preset | None) -> dict[str, int]:
-    """Return the sizes to start from.
-
-    Source: Own.
-    """
+    """Return the sizes to start from."""
     return dict(REFERENCE if preset is None else preset.sizes)

@@ -32,8 +32,6 @@ def shape(
 
     Raises:
         UserError: the heads do not divide the width, and no head width is given.
-
-    Source: Own.
     """
     for name, size in {"width": width, "heads": heads}.items():
         check_size(name, size)

@@ -19,8 +19,6 @@ def threads(parameters: int) -> Iterator[int]:
 
     Args:
         parameters: of the model.
-
-    Source: Own.
     """
     before = torch.get_num_threads()
     if "OMP_NUM_THREADS" not in os.environ:

@@ -18,8 +18,6 @@ def train_bpe(
         vocab: entries at most; the first is the separator, the next 256 are bytes.
         context: of the model that it is for.
 
-    Source: Own.
-
     Example:
         >>> tokenizer = train_bpe(["an ant and an aunt"], vocab=260)
         >>> len(tokenizer), tokenizer.decode(tokenizer("ünt")["input_ids"])

@@ -43,7 +43,6 @@ class Compared:
     def ratio(self) -> float:
         """Return the tokens now over the tokens before: 1 is as long as before, lower is shorter.
 
-        Source: Own.
         Unit: none.
         """
         return self.new.tokens / self.base.tokens
@@ -141,8 +140,6 @@ def verify(
 
     Raises:
         UserError: a set holds no text, or a tokenizer is none that can be changed.
-
-    Source: Own.
     """
     pair = _Pair(base, new)
     tallies = tuple(pair.tally(name, several) for name, several in texts.items())

@@ -108,8 +108,6 @@ def oddities(
 def letters_of(answer: str, count: int) -> tuple[int, ...]:
     """Return the places of the options that an answer names, whatever surrounds its letters.
 
-    Source: Own.
-
     Args:
         answer: letters of any width and case, as "B", "（Ｃ）" or "A B D".
         count: number of options.

@@ -87,8 +87,6 @@ def read_rows(
 def of_table(file: File) -> Iterator[Row]:
     r"""Yield the rows of a file of comma-separated cells whose first line names the columns.
 
-    Source: Own.
-
     Raises:
         UserError: a column is missing, or a row has too few or too many cells.
 
@@ -110,17 +108,12 @@ def of_table(file: File) -> Iterator[Row]:
 
 
 def of_headless_table(file: File) -> Iterator[Row]:
-    """Yield the rows of a file of comma-separated cells without a line of column names.
-
-    Source: Own.
-    """
+    """Yield the rows of a file of comma-separated cells without a line of column names."""
     yield from (_row(HEADLESS, place, cells) for place, cells in _records(file))
 
 
 def of_lines(file: File) -> Iterator[Row]:
     """Yield the rows of a file with a JSON object on every line.
-
-    Source: Own.
 
     Example:
         >>> [row.cells for row in of_lines(File("x.jsonl", b'{"Label": 01.50, "no": null}'))]
@@ -137,10 +130,7 @@ def of_lines(file: File) -> Iterator[Row]:
 
 
 def of_list(file: File) -> Iterator[Row]:
-    """Yield the rows of a file that is one JSON list of objects.
-
-    Source: Own.
-    """
+    """Yield the rows of a file that is one JSON list of objects."""
     found = _parse(file.name, decode_text(file), "that file")
     if not isinstance(found, list):
         raise UserError(f"{file.name} is {short_repr(found)}; expected a list of objects")
@@ -149,10 +139,7 @@ def of_list(file: File) -> Iterator[Row]:
 
 
 def of_labelled_lines(file: File, labels: File) -> Iterator[Row]:
-    """Yield the rows of a file of JSON lines whose labels are in a second file, line by line.
-
-    Source: Own.
-    """
+    """Yield the rows of a file of JSON lines whose labels are in a second file, line by line."""
     found, beside = list(of_lines(file)), _plain(labels)
     _same(file, len(found), labels, len(beside))
     for row, label in zip(found, beside, strict=True):
@@ -160,10 +147,7 @@ def of_labelled_lines(file: File, labels: File) -> Iterator[Row]:
 
 
 def of_parallel_lines(file: File, beside: File) -> Iterator[Row]:
-    """Yield the rows of two files of plain lines, one of texts and one of summaries.
-
-    Source: Own.
-    """
+    """Yield the rows of two files of plain lines, one of texts and one of summaries."""
     texts, summaries = _plain(file), _plain(beside)
     _same(file, len(texts), beside, len(summaries))
     for number, pair in enumerate(zip(texts, summaries, strict=True), 1):
@@ -172,8 +156,6 @@ def of_parallel_lines(file: File, beside: File) -> Iterator[Row]:
 
 def decode_text(file: File) -> str:
     """Decode the text of a file: drop a byte order mark, and end every line in a line feed.
-
-    Source: Own.
 
     Raises:
         UserError: it is not UTF-8.

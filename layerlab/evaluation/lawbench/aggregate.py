@@ -34,8 +34,6 @@ def corpus_mean(counts: Sequence[Sequence[int]]) -> Mean:
     F = sum a / sum b is a ratio, a = (1 + beta^2) right, b = a + beta^2 missed + needless, and
     error = sqrt(n / (n - 1) sum (a - F b)^2) / sum b, to first order.
 
-    Source: Own.
-
     Example:
         >>> corpus_mean([[1, 1, 0], [1, 0, 0]]).n
         2

@@ -23,8 +23,6 @@ def numeral(text: str) -> int | None:
     Positional ones (一百三十三), those read digit by digit (二〇一六), and spoken ones that
     leave out their last unit (三百五, 350).
 
-    Source: Own.
-
     Example:
         >>> numeral("二百六十四"), numeral("十二"), numeral("一千零一"), numeral("百百")
         (264, 12, 1001, None)

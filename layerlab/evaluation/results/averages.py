@@ -88,8 +88,6 @@ def official(
 def macro(parts: Mapping[str, Mean], wanted: Sequence[str], what: str = "parts") -> Average:
     """Return the plain mean, in which every part counts alike.
 
-    Source: Own.
-
     Example:
         >>> macro({"a": Mean(0.2, None, 5), "b": Mean(0.4, None, 9)}, ["a", "b", "c"]).formula
         'mean of 2 of 3 parts; not run: c'
@@ -104,8 +102,6 @@ def weighted_mean(
     what: str = "parts",
 ) -> Average:
     """Return the mean of the parts by their weights.
-
-    Source: Own.
 
     Args:
         weights: of every part that is there.
@@ -124,8 +120,6 @@ def weighted_mean(
 
 def means_by_heading(parts: Mapping[str, Mean], headings: Mapping[str, str]) -> dict[str, Average]:
     """Return the plain means under headings, as of LawBench's levels and kinds of task.
-
-    Source: Own.
 
     Args:
         headings: the heading of every part, of those too that were not run.

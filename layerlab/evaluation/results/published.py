@@ -49,10 +49,7 @@ class Published:
         return self.rows[model][-1]
 
     def recomputed(self, model: str) -> Average:
-        """Return the average that the rule makes of the cells.
-
-        Source: Own.
-        """
+        """Return the average that the rule makes of the cells."""
         means = {part: Mean(value, None, 0) for part, value in self.cells(model).items()}
         weights = {"weighted": FINEVAL, "lawbench": LAWBENCH}.get(self.rule)
         if weights is None:
@@ -96,10 +93,7 @@ def tables() -> Mapping[int, Published]:
 
 
 def slips() -> tuple[Slip, ...]:
-    """Return the averages of the source that do not follow from its cells.
-
-    Source: Own.
-    """
+    """Return the averages of the source that do not follow from its cells."""
     return tuple(Slip(**one) for one in _file()["slip"])
 
 

@@ -51,8 +51,6 @@ def extract_letter(output: str, letters: str, *, reasoned: bool = False) -> str 
     In this order: the letter that the output begins with; the one that it calls the answer; the
     only one that occurs. Letters of which it says that they are not the answer count for nothing.
 
-    Source: Own.
-
     Args:
         output: as the model wrote it; full-width letters are read as plain ones.
         letters: of all options, as "ABCD".

@@ -14,8 +14,6 @@ from layerlab.evaluation.tasks.answer_extraction import extract_letter
 def likeliest(likelihoods: Sequence[float]) -> int:
     """Return the place of the largest likelihood; of equal ones, the first.
 
-    Source: Own.
-
     Example:
         >>> likeliest([-2.0, -1.0, -1.0])
         1
@@ -31,8 +29,6 @@ def by_likelihood(likelihoods: Sequence[float], right: Sequence[int]) -> float:
     tells nothing, and the question counts as wrong; lm-eval takes the first choice there, so that a
     model that computes nothing scores as one that guesses.
 
-    Source: Own.
-
     Example:
         >>> by_likelihood([-1.0, -2.0], [0]), by_likelihood([math.nan, math.nan], [0])
         (1.0, 0.0)
@@ -43,8 +39,6 @@ def by_likelihood(likelihoods: Sequence[float], right: Sequence[int]) -> float:
 
 def by_letter(output: str, letters: str, right: str, *, reasoned: bool = False) -> dict[str, float]:
     """Judge whether a written answer names the right option; an abstention counts as wrong.
-
-    Source: Own.
 
     Example:
         >>> by_letter("我不知道", "ABCD", "B")
@@ -59,8 +53,6 @@ def by_value(output: str, reply: str) -> dict[str, float]:
 
     Differs: AGIEval compares through many rules of LaTeX; this is an exact match after the few
     that are safe, so it can only be lower.
-
-    Source: Own.
 
     Example:
         >>> by_value(r"so the answer is $\dfrac{1}{2}$.", r"\frac12")
@@ -108,8 +100,6 @@ def _plain(value: str) -> str:
 
 def summary(output: str) -> str:
     r"""Return the first line of an output that is not blank.
-
-    Source: Own.
 
     Example:
         >>> summary("\n 央行降准\n以下")

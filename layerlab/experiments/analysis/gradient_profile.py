@@ -23,8 +23,6 @@ def gradient_ratio(record: RunRecord) -> float | None:
 
     Returns:
         None where nothing was read, or a norm is 0 or not finite.
-
-    Source: Own.
     """
     ratios = [norms[0] - norms[-1] for norms in profiles(record).values()]
     return sum(ratios) / len(ratios) if ratios else None

@@ -21,8 +21,6 @@ def count_operations(spec: Spec, shape: Shape) -> dict[str, int]:
     """Count what the fields of an `Account` say, on a model of the meta device.
 
     Operations outside matrix products stay unknown, as 0.
-
-    Source: Own.
     """
     model: Any = assemble("counted", spec, shape, device="meta")
     model.set_attn_implementation("eager")

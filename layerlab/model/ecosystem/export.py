@@ -97,8 +97,6 @@ def code_files(config):
 def code_files(config: Any) -> dict[str, bytes]:
     """Return the files that a configuration's model needs beside it, by name.
 
-    Source: Own.
-
     Raises:
         UserError: a part or a file is not there.
     """

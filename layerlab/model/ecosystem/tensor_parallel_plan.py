@@ -8,8 +8,6 @@ from layerlab.variants.registry import part
 def choose_parts(spec: Spec) -> list[tuple[type[Part], dict[str, object]]]:
     """Choose the part of each slot with all its options.
 
-    Source: Own.
-
     Raises:
         UserError: no such part, an option that it does not take, or a spec it cannot stand in.
     """
@@ -23,10 +21,7 @@ def choose_parts(spec: Spec) -> list[tuple[type[Part], dict[str, object]]]:
 
 
 def tensor_plan(spec: Spec) -> dict[str, str]:
-    """Return how tensor parallelism shards the matrices of each layer.
-
-    Source: Own.
-    """
+    """Return how tensor parallelism shards the matrices of each layer."""
     places: dict[Slot, tuple[str, ...]] = {"attention": ("attention",), "ffn": ("ffn",)}
     return {
         f"layers.*.{place}.{name}": how

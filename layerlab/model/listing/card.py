@@ -125,8 +125,6 @@ _TEXTS = (
 def list_variants() -> dict[str, Card]:
     """List every variant that can be built, by its name, at the size that `build` starts from.
 
-    Source: Own.
-
     Example:
         >>> list_variants()["llama"].source
         'touvron23, section 2.2'
@@ -135,10 +133,7 @@ def list_variants() -> dict[str, Card]:
 
 
 def card(found: Design) -> Card:
-    """Return the card of a design.
-
-    Source: Own.
-    """
+    """Return the card of a design."""
     kind = found.variant
     return Card(
         **{key: getattr(kind, key) for key in _TEXTS if key != "home"},

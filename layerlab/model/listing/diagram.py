@@ -40,8 +40,6 @@ def picture(spec: Spec, shape: Shape) -> str:
 
     The rail at the left is the residual stream; a branch leaves it at ├ and comes back at the
     residual, which is named with its options. A layer in the middle is drawn.
-
-    Source: Own.
     """
     site = Site(shape=shape, layer=min(1, shape.layers - 1))
     stack = spec.stack

@@ -73,8 +73,6 @@ class Reading:
 def read(model: PreTrainedModel) -> Reading:
     """Read a model of a known family as the reference variant, with equal logits.
 
-    Source: Own.
-
     Raises:
         UserError: another family, or an option of the family that the reference does not have.
     """

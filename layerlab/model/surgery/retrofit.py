@@ -82,8 +82,6 @@ def rebuild(
         shared: keep the original's tensors where nothing has to be transposed, so that training
             one model changes the other; else every weight is a copy.
 
-    Source: Own.
-
     Raises:
         UserError: a family that we do not know, a variant that does not fit it, or that ties what
             differs here, or a weight that has another shape in the variant.
@@ -110,10 +108,7 @@ def rebuild(
 
 
 def step0(original: PreTrainedModel, new: LabForCausalLM) -> Step0:
-    """Compare the two models on random tokens, without dropout; their modes are put back.
-
-    Source: Own.
-    """
+    """Compare the two models on random tokens, without dropout; their modes are put back."""
     config = new.config
     numbers = torch.Generator().manual_seed(0)
     length = min(PROBE, config.max_position_embeddings)

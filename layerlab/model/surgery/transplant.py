@@ -20,8 +20,6 @@ def graft(spec: Spec, idea: Variant, *, kind: str) -> Spec:
     Args:
         kind: the variant that the model is; the one that it is already leaves it as it is.
 
-    Source: Own.
-
     Raises:
         UserError: a slot is already filled by something else than the baseline's part, or the
             variant is a whole model of another kind, or changes nothing.
@@ -51,10 +49,7 @@ def graft(spec: Spec, idea: Variant, *, kind: str) -> Spec:
 
 
 def describe_carried(idea: str, kind: str) -> str:
-    """Describe what is carried over of a variant that is not of the model's kind; else "".
-
-    Source: Own.
-    """
+    """Describe what is carried over of a variant that is not of the model's kind; else ""."""
     found = variants().get(idea)
     if found is None or kind in _line(idea):
         return ""
@@ -71,10 +66,7 @@ def describe_carried(idea: str, kind: str) -> str:
 
 
 def root(idea: Variant, kind: str) -> str:
-    """Return the nearest common ancestor of a model's kind and an idea, else the idea's baseline.
-
-    Source: Own.
-    """
+    """Return the nearest common ancestor of a model's kind and an idea; else its baseline."""
     line = _line(idea.name)
     return next((name for name in _line(kind) if name in line), idea.baseline)
 

@@ -83,8 +83,6 @@ def project(
 ) -> HeadWeights:
     """Cut one attention module into heads, with the norm in front and the factors on its scores.
 
-    Source: Own.
-
     Args:
         block: the block of the stack that holds `attention`.
         attention: the module that multiplies queries and keys.
@@ -136,8 +134,6 @@ def matrices(block: nn.Module) -> dict[str, Tensor]:
     """Return every weight matrix of a block by its name.
 
     Stacked experts stay one array of three axes.
-
-    Source: Own.
     """
     found = {}
     for path, module in block.named_modules():

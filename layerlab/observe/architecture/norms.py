@@ -59,8 +59,6 @@ def norm(module: nn.Module, *shape: int) -> Norm | None:
     """Return the gain, shift and kind of a norm over the last axis, from three of its answers.
 
     None where the module is not such a norm: its answers do not fit gain * x / rms(x) + shift.
-
-    Source: Own.
     """
     wave = _wave(shape)
     level = torch.full(shape, AMPLITUDE, dtype=torch.float64)
@@ -87,10 +85,7 @@ def norm(module: nn.Module, *shape: int) -> Norm | None:
 
 
 def front_norm(block: nn.Module, attention: nn.Module) -> nn.Module | None:
-    """Return the norm inside `block` that attention's input comes from; None in a post-norm block.
-
-    Source: Own.
-    """
+    """Return the norm inside `block` that attention's input comes from; None for post-norm."""
     placement = getattr(block, "placement", None)  # said where the code calls children by rule
     if getattr(block, "do_layer_norm_before", None) is False or placement in ("post", "after"):
         return None

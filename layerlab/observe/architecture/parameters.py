@@ -7,10 +7,7 @@ from torch import Tensor, nn
 
 
 def parameter(module: nn.Module, name: str) -> Tensor | None:
-    """Return a parameter of `module` itself, from the offload store if it is not in memory.
-
-    Source: Own.
-    """
+    """Return a parameter of `module` itself, from the offload store if it is not in memory."""
     tensor = getattr(module, name, None)
     if not isinstance(tensor, Tensor):
         return None

@@ -64,10 +64,7 @@ class Layout:
 
 
 def layout(block: nn.Module, attention: nn.Module, config: Any) -> Layout:
-    """Return the projections of an attention module, each with heads of consecutive outputs.
-
-    Source: Own.
-    """
+    """Return the projections of an attention module, each with heads of consecutive outputs."""
     children = dict(attention.named_children())
     latent = [name for name in LATENT if name in children]
     if latent:
@@ -115,8 +112,6 @@ def affine(module: nn.Module | None) -> Affine | None:
     """Return the weight and bias of a linear module.
 
     None for anything else, quantised weights included.
-
-    Source: Own.
     """
     module = getattr(module, "linear", module)
     if module is None:

@@ -57,8 +57,6 @@ class ModelStructure:
 def anatomy(model: PreTrainedModel) -> ModelStructure:
     """Find the stack of blocks and its attention layers.
 
-    Source: Own.
-
     Raises:
         NotApplicable: the model has no stack of blocks.
     """
@@ -85,10 +83,7 @@ def anatomy(model: PreTrainedModel) -> ModelStructure:
 
 
 def text_config(model: PreTrainedModel) -> Any:
-    """Return the part of the configuration that describes the language model.
-
-    Source: Own.
-    """
+    """Return the part of the configuration that describes the language model."""
     return model.config.get_text_config(decoder=True)
 
 
@@ -152,10 +147,7 @@ def _has_matrix(module: nn.Module) -> bool:
 
 
 def own_functions(module: nn.Module) -> Iterator[FunctionType]:
-    """Yield the plain functions given to a module or defined by its classes, without decorators.
-
-    Source: Own.
-    """
+    """Yield the plain functions given to a module or defined by its classes, without decorators."""
     for member in vars(module).values():
         if isinstance(member, FunctionType):
             yield inspect.unwrap(member)
@@ -176,18 +168,12 @@ def _asking(module: nn.Module) -> FunctionType | None:
 
 
 def uses_interface(module: nn.Module) -> bool:
-    """Return whether the module's code asks transformers' `AttentionInterface` for its attention.
-
-    Source: Own.
-    """
+    """Tell whether the module's code asks transformers' `AttentionInterface` for its attention."""
     return _asking(module) is not None
 
 
 def interface_of(module: nn.Module) -> tuple[Any, Callable[..., Any] | None]:
-    """Return the interface that a module asks, and the eager function that it falls back to.
-
-    Source: Own.
-    """
+    """Return the interface that a module asks, and the eager function that it falls back to."""
     function = _asking(module)
     assert function is not None, "only modules that use the interface are asked for it"
     scope = function.__globals__
@@ -197,8 +183,5 @@ def interface_of(module: nn.Module) -> tuple[Any, Callable[..., Any] | None]:
 
 
 def first_tensor(output: Any) -> torch.Tensor:
-    """Return the hidden features of a module's output, which may be a tuple.
-
-    Source: Own.
-    """
+    """Return the hidden features of a module's output, which may be a tuple."""
     return output[0] if isinstance(output, (tuple, list)) else output

@@ -189,10 +189,7 @@ def _restore(interface: Any, name: str, before: Any) -> None:
 
 
 def implementation(module: nn.Module) -> str:
-    """Return the name under which a module asks for its attention.
-
-    Source: Own.
-    """
+    """Return the name under which a module asks for its attention."""
     config = getattr(module, "config", None)
     return getattr(config, "_attn_implementation", None) or "eager"
 
@@ -289,9 +286,6 @@ def _listening(anatomy: ModelStructure, receive: Callable[[AttentionCall], None]
 
 @contextmanager
 def probe(anatomy: ModelStructure, receive: Callable[[AttentionCall], None]) -> Iterator[None]:
-    """Report every attention call of a model while the context is open; leaves no trace behind.
-
-    Source: Own.
-    """
+    """Report every attention call of a model while the context is open; leaves no trace behind."""
     with _overlaid(anatomy, receive), _listening(anatomy, receive):
         yield

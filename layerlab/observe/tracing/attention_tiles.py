@@ -55,8 +55,6 @@ def tile(attended: AttentionRecord, dtype: torch.dtype, dense: int = DENSE_TOKEN
     A score of size s that is rounded to u s moves its probability by as much, relatively, however
     the matrix is used. Kept tiles have their softmax in float64, which is done once;
     streamed ones, done in every pass, stay with `dtype`.
-
-    Source: Own.
     """
     rows = height(attended.keys)
     streamed = Tile(attended=attended, dtype=dtype, scores=dtype, height=rows)
@@ -67,39 +65,27 @@ def tile(attended: AttentionRecord, dtype: torch.dtype, dense: int = DENSE_TOKEN
 
 
 def height(keys: int) -> int:
-    """Return the number of rows of a block: few enough for the cache, enough for fast products.
-
-    Source: Own.
-    """
+    """Return the number of rows of a block: few enough for the cache, enough for fast products."""
     return 128 if keys <= 1024 else max(32, min(256, 2**19 // keys))
 
 
 def groups(
     attended: AttentionRecord, dtype: torch.dtype, dense: int = DENSE_TOKENS
 ) -> Iterator[slice]:
-    """Yield as many heads at a time as the memory budget holds, or one where tiles are streamed.
-
-    Source: Own.
-    """
+    """Yield as many heads at a time as the memory budget holds, or one where tiles are streamed."""
     area = attended.tokens * attended.keys * dtype.itemsize
     count = 1 if attended.tokens > dense else max(1, BUDGET_BYTES // max(1, area))
     yield from blocks(attended.heads, count)
 
 
 def blocks(length: int, size: int) -> Iterator[slice]:
-    """Return consecutive slices of at most `size`, covering `length`.
-
-    Source: Own.
-    """
+    """Return consecutive slices of at most `size`, covering `length`."""
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run on one thread: blocks are small, and two threads were measured to be ten times slower.
-
-    Source: Own.
-    """
+    """Run on one thread: blocks are small, and two threads were measured to be ten times slower."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -112,8 +98,6 @@ def triangular(attended: AttentionRecord) -> AttentionRecord:
     """Return the record with `causal` set where its mask already says so: tiles then skip half.
 
     A mask that says nothing else is dropped, because filling by a mask is the slow part of a tile.
-
-    Source: Own.
     """
     if attended.causal or attended.keys < attended.tokens:
         return attended
@@ -132,8 +116,6 @@ def cut(
     attended: AttentionRecord, rows: slice = ALL, heads: slice = ALL
 ) -> tuple[slice, AttentionRecord]:
     """Return some heads and rows with only the keys that causality and the window let them reach.
-
-    Source: Own.
 
     Returns:
         which keys they are, and a record without values whose rows are still the last ones.

@@ -55,10 +55,7 @@ class BlockCall:
 def hidden_call(
     name: str, module: nn.Module, args: Any, options: Any, output: Any, tokens: int
 ) -> Call | None:
-    """Return the call of a child that gave features of every token; None of any other child.
-
-    Source: Own.
-    """
+    """Return the call of a child that gave features of every token; None of any other child."""
     left = first_tensor(output)
     if not _is_stream(left, tokens):
         return None
@@ -74,8 +71,6 @@ def hidden_call(
 
 def hidden(args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
     """Return the stream among the arguments of a block: the first floating tensor, by convention.
-
-    Source: Own.
 
     Raises:
         NotApplicable: there is none.
@@ -101,8 +96,6 @@ def sublayers(
     visit: BlockCall, part: AttentionPart | None, stream: Tensor | None = None
 ) -> dict[str, Sublayer]:
     """Return what attention and feed-forward saw and gave, where the block exposes them.
-
-    Source: Own.
 
     Args:
         stream: what the block gave; without it no branch is seen to join.

@@ -53,8 +53,6 @@ def trace(
 ) -> Trace:
     """Run every sequence through the model and hand each layer to `read`.
 
-    Source: Own.
-
     Args:
         sequences: token ids, one vector each; never padded.
         gradient: also hand out d loss / d stream (one more forward and a backward per sequence).
@@ -82,8 +80,6 @@ def observing(model: PreTrainedModel) -> Iterator[None]:
     """Prepare a model to be traced, and restore it when the context ends.
 
     It is in evaluation mode, without parameter gradients, and with an attention that can be heard.
-
-    Source: Own.
     """
     training = [(module, module.training) for module in model.modules()]
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]

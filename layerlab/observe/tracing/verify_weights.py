@@ -38,8 +38,6 @@ def verify_weights(
 ) -> HeadWeights:
     """Drop from the weights what the trace contradicts; add the window and softcap that it showed.
 
-    Source: Own.
-
     Args:
         weights: of `project`.
         attended: what the layer multiplied.
@@ -69,8 +67,6 @@ def faults(
 
     Without RoPE, q and k must agree entry by entry. RoPE turns them, but not at position 0, and it
     keeps |q_i| and q_i . k_i at every position i. A norm on q and k is checked up to its scale.
-
-    Source: Own.
     """
     rows = sorted({0, attended.tokens // 2, attended.tokens - 1})
     found: dict[str, str] = {}

@@ -104,8 +104,6 @@ def mean_of_groups(values: Table, number: Callable[[Table], float], groups: int)
 
     For what hangs on the largest draws, of which resampling knows no larger ones: the number is
     that of so many draws as a group has.
-
-    Source: Own.
     """
     from scipy.stats import t
 

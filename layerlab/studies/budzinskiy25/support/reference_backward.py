@@ -106,8 +106,6 @@ def gradients(
     """Return the stream after each block, and the gradient by the input of each.
 
     The gradients are of sum(last * result); both lists are in the order of the blocks.
-
-    Source: Own.
     """
     streams, pullbacks = [], []
     for weights in stack:

@@ -57,10 +57,7 @@ def carrier_of(digits: int) -> torch.dtype:
 
 
 def draws_last(x: Tensor) -> Tensor:
-    """Return the same numbers with the draw as the fastest axis in memory.
-
-    Source: Own.
-    """
+    """Return the same numbers with the draw as the fastest axis in memory."""
     return x.movedim(0, -1).contiguous().movedim(-1, 0)
 
 
