@@ -100,7 +100,7 @@ WORD = re.compile(r"[a-z]{4,}( [a-z]+)*")
 # Texts that no page shows: of expressions, and of functions that take names of columns.
 UNSHOWN = {"compile", "rows", "step", "_readings", "groupby", "einsum", "AttentionRecord"}
 # What sources claim, as comparisons say it.
-CLAIMS = (*("analysis/claims", "analysis/optional_stopping", "analysis/warnings", "plan/factors"),)
+CLAIMS = (*("analysis/claims", "analysis/warnings", "plan/factors"),)
 # Files of studies that say nothing of a result.
 SILENT = {
     *("code_hash.py", "pictures.py", "record.py", "runner.py", "study.py", "suite.py"),

@@ -24,10 +24,10 @@ from layerlab.measures.drilldown import Wanted, details
 from layerlab.measures.measure import Measure
 from layerlab.measures.runner import Readings, readings
 from layerlab.plugins import resolve, with_features, with_formats, with_saliency
+from layerlab.records.json_values import json_values
 from layerlab.report.findings.find import find
 from layerlab.report.results.report import SCHEMA, Report
 from layerlab.report.results.source_notes import notes
-from layerlab.report.views.tables import plain
 from layerlab.system.threads import threads
 from layerlab.system.trust import trust
 from layerlab.version import VERSION
@@ -172,10 +172,10 @@ def _list(model: Any) -> list[Model]:
 
 def _labels(models: Sequence[Model]) -> list[str]:
     """Return a unique name for each: its own, else its whole path, else with a number."""
-    own = [plain(label(model)) for model in models]
+    own = [json_values(label(model)) for model in models]
     found: list[str] = []
     for model, name in zip(models, own, strict=True):
-        path = name if isinstance(model, PreTrainedModel) else plain(str(model))
+        path = name if isinstance(model, PreTrainedModel) else json_values(str(model))
         candidates = [path if own.count(name) > 1 else name]
         candidates += [f"{candidates[0]} ({number})" for number in range(2, len(own) + 2)]
         found.append(next(one for one in candidates if one not in found))

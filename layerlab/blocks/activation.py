@@ -119,10 +119,7 @@ def gelu_tanh(x: Features) -> Features:
 
 
 def sloped(gradient: Features, x: Features, name: str) -> Features:
-    """Return a gradient times the derivative of `activated` at x, in one pass over memory.
-
-    Source: Own.
-    """
+    """Return a gradient times the derivative of `activated` at x, in one pass over memory."""
     ops = torch.ops.aten
     match name:
         case "silu":
@@ -143,8 +140,5 @@ def sloped(gradient: Features, x: Features, name: str) -> Features:
 
 
 def activation_unit(name: str, width: int) -> nn.Module:
-    """Return the named activation as a module for features of this width.
-
-    Source: Own.
-    """
+    """Return the named activation as a module for features of this width."""
     return Prelu(width) if name == "prelu" else Activation(name)

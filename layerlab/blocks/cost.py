@@ -45,7 +45,6 @@ class Cost:
 def linear_cost(inputs: int, outputs: int, *, bias: bool = False) -> Cost:
     """Return the cost of a matrix that every token passes once.
 
-    Source: Own.
     Unit: as `Cost`.
     """
     return Cost(

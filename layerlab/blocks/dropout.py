@@ -52,28 +52,19 @@ class Dropout(nn.Module):
 
 
 def words(text: str) -> tuple[int, int]:
-    """Return two whole numbers of 32 bits, with a sign, that stand for a text.
-
-    Source: Own.
-    """
+    """Return two whole numbers of 32 bits, with a sign, that stand for a text."""
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     first, second = (int.from_bytes(digest[at : at + 4], signed=True) for at in (0, 4))
     return first, second
 
 
 def key_of(seed: int, update: int, first: int) -> list[int]:
-    """Return what `Dropout.key` holds for the sequences from `first` on, in one update of one seed.
-
-    Source: Own.
-    """
+    """Return what `Dropout.key` holds for sequences from `first` on, in one update of one seed."""
     return [*words(f"dropout/{seed}/{update}"), first]
 
 
 def streams(key: Tensor, site: tuple[int, int], x: Tensor) -> tuple[Words, Words]:
-    """Return two words for each sequence of x.
-
-    Source: Own.
-    """
+    """Return two words for each sequence of x."""
     rows = torch.arange(x.shape[0], dtype=torch.int32, device=x.device) + key[2]
     first = mix_bits(mix_bits(rows + (key[0] ^ site[0])) + site[1])
     return first, mix_bits(first ^ key[1])
@@ -84,8 +75,6 @@ def bits(stream: tuple[Words, Words], shape: torch.Size) -> Words:
 
     The place of an element within its sequence is mixed with one word, then with the other: with
     one alone, two sequences would have stretches of bits in common.
-
-    Source: Own.
     """
     count = shape[1:].numel()
     places = torch.arange((count + 1) // 2, dtype=torch.int32, device=stream[0].device)
@@ -97,8 +86,6 @@ def mix_bits(x: Any) -> Any:
     """Map 32-bit numbers one to one, so that each bit of the result depends on all bits of x.
 
     Two rounds of xor-shift and multiplication; whole numbers wrap around.
-
-    Source: Own.
     """
     x = x ^ ((x >> 16) & 0xFFFF)
     x = x * 0x7FEB352D

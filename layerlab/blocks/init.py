@@ -41,10 +41,7 @@ class Constant:
 
 
 def normal(shape: torch.Size, draw: Draw) -> Tensor:
-    """Draw from a Gaussian with the model's standard deviation.
-
-    Source: Own.
-    """
+    """Draw from a Gaussian with the model's standard deviation."""
     return torch.randn(shape, generator=draw.generator) * draw.std
 
 
@@ -57,34 +54,22 @@ def residual(shape: torch.Size, draw: Draw) -> Tensor:
 
 
 def zeros(shape: torch.Size, draw: Draw) -> Tensor:
-    """Return zeros.
-
-    Source: Own.
-    """
+    """Return zeros."""
     return torch.zeros(shape)
 
 
 def ones(shape: torch.Size, draw: Draw) -> Tensor:
-    """Return ones.
-
-    Source: Own.
-    """
+    """Return ones."""
     return torch.ones(shape)
 
 
 def linear(inputs: int, outputs: int, *, bias: bool = False, start: Start = normal) -> nn.Linear:
-    """Return a linear layer that notes how its weight starts; biases start at zero.
-
-    Source: Own.
-    """
+    """Return a linear layer that notes how its weight starts; biases start at zero."""
     module = nn.Linear(inputs, outputs, bias=bias)
     starts(module, weight=start, bias=zeros)
     return module
 
 
 def starts(module: nn.Module, **given: Start) -> None:
-    """Note how the parameters that a module itself holds start.
-
-    Source: Own.
-    """
+    """Note how the parameters that a module itself holds start."""
     vars(module)["starts"] = {**getattr(module, "starts", {}), **given}

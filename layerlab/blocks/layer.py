@@ -24,8 +24,6 @@ ROLES: tuple[Literal["attention", "ffn"], ...] = ("attention", "ffn")
 def make_part(find: Find, slot: Slot, choice: Choice, width: int, site: Site) -> Any:
     """Build the chosen part; None where its slot stays empty at this site.
 
-    Source: Own.
-
     Raises:
         UserError: no such part, or an option that it does not take.
     """
@@ -136,7 +134,6 @@ def layer_cost(block: BlockSpec, site: Site, find: Find, *, borrows: bool = Fals
 
     A layer that borrows attention and feed-forward does their work, but owns no parameters of them.
 
-    Source: Own.
     Unit: as `Cost`.
     """
     total = Cost()

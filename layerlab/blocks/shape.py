@@ -13,8 +13,6 @@ Role = Literal["attention", "ffn", "stack"]
 def check_size(name: str, size: Any) -> None:
     """Check that a size is a whole number from 1.
 
-    Source: Own.
-
     Raises:
         UserError: it is something else.
     """

@@ -1,11 +1,13 @@
-"""`layerlab adapt RECIPE.toml`: all stages of a recipe; heavy imports only inside."""
+"""`layerlab adapt`: all stages of a recipe, or one command each; heavy imports only inside."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from layerlab.cli.adapt_app import DEFAULT, adapt
+from layerlab.cli.adapt_data import catalogue, clean, contamination
+from layerlab.cli.adapt_embeddings import embed
 from layerlab.cli.adapt_tokenizer import vocabulary
 from layerlab.cli.options import Json, Lang, Quiet
 from layerlab.cli.train import Setting, announce_interruption, settings
@@ -13,7 +15,33 @@ from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.system.trust import trustable
 
-__all__ = ["adapt", "vocabulary"]
+DEFAULT = "recipe"
+
+
+class Stages(TyperGroup):
+    """A group whose first word is a stage, or else what the command `recipe` is given."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Without a word, recipes are listed."""
+        return super().parse_args(ctx, args or [DEFAULT])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that a line of words means."""
+        meant = DEFAULT in self.commands and args[0] not in self.commands
+        return super().resolve_command(ctx, [DEFAULT, *args] if meant else args)
+
+
+adapt = typer.Typer(
+    cls=Stages,
+    help="Adapt a model to a domain: all stages of a recipe (RECIPE.toml or its name), or one.",
+    rich_markup_mode=None,
+)
+
+
+adapt.command()(trustable(embed))
+for stage in (limit_archives(clean), limit_archives(contamination), catalogue):
+    adapt.command()(stage)
+adapt.command()(limit_archives(trustable(vocabulary)))
 
 OUT = Path("layerlab-adaptations")
 

@@ -47,27 +47,26 @@ def clean(
     as_json: Json = False,
 ) -> None:
     """Normalise, filter and deduplicate text; report what went and why."""
-    from layerlab.data.cleaning import clean as cleaning
-    from layerlab.data.cleaning.quality_filters import Quality
-    from layerlab.data.cleaning.repetition_filters import Limits
+    from layerlab.data.cleaning.clean import clean as clean_source
     from layerlab.data.sources import to_source
+    from layerlab.recipes.adaptation_sections import CleanSection
+    from layerlab.recipes.load import validate_table
 
-    rules = cleaning.Rules(
-        form=form.value,
-        shortest=shortest,
-        longest=longest,
-        quality=Quality(
-            broken=broken,
-            symbols=symbols,
-            words=words,
-            bullets=bullets,
-            ellipses=ellipses,
-            characters=characters,
-        ),
-        repetition=Limits() if repetition else None,
-        near=near,
-    )
-    found = cleaning.clean(to_source(source, field), out, rules)
+    given = {
+        "unicode_form": form.value,
+        "min_chars": shortest,
+        "max_chars": longest,
+        "max_broken_ratio": broken,
+        "max_symbol_ratio": symbols,
+        "min_word_ratio": words,
+        "max_bullet_ratio": bullets,
+        "max_ellipsis_ratio": ellipses,
+        "max_repeated_ratio": characters,
+        "repetition": repetition,
+        "near_duplicate_threshold": near,
+    }
+    rules = validate_table(CleanSection, given, "adapt clean")
+    found = clean_source(to_source(source, field), out, rules)
     _show(found, as_json)
     if not as_json:
         for note in found.notes:

@@ -45,9 +45,12 @@ def embed(
 ) -> None:
     """Give a model another tokenizer; bits per byte before any training, for every start."""
     from layerlab.adaptation.embeddings import compare_inits
+    from layerlab.recipes.adaptation_sections import EmbeddingSection
+    from layerlab.recipes.load import validate_table
     from layerlab.system.files import OnlyOwn, check_folder, write_folder
 
-    choice = compare_inits.Choice(input=input, head=head, seed=seed, context=context)
+    start = {"input": input, "head": head, "seed": seed}
+    chosen = validate_table(EmbeddingSection, start, "adapt embed")
     check_folder(out, "model", OnlyOwn())
     from layerlab.builtin import SAMPLE
     from layerlab.data.sources import open_source, to_source
@@ -64,7 +67,7 @@ def embed(
         texts[given.name if text else SAMPLE.name] = compare_inits.read_sample(given)
     new, found = load_or_convert(tokenizer), subject(model, device=device, dtype=dtype)
     base = _fast(found.tokenizer, model)
-    done = compare_inits.embed(found.model, base, new, texts, choice, tell)
+    done = compare_inits.embed(found.model, base, new, texts, chosen, tell, context)
 
     def fill(folder: Path) -> None:
         found.model.save_pretrained(folder)

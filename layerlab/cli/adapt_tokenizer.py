@@ -6,16 +6,10 @@ from typing import Annotated
 
 import typer
 
-from layerlab.cli.adapt_app import adapt
 from layerlab.cli.options import Lang, Quiet
 from layerlab.console.tables import say, show, show_json
-from layerlab.data.archives import limit_archives
-from layerlab.system.trust import trustable
 
 
-@adapt.command()
-@limit_archives
-@trustable
 def vocabulary(
     tokenizer: Annotated[
         str, typer.Option(metavar="T", help="A folder, tokenizer.json, .model, or Hub name.")

@@ -1,7 +1,6 @@
 """Live progress of an evaluation on standard error: task, questions, time left."""
 
 import sys
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import (
@@ -13,13 +12,13 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
-from layerlab.console.progress import Progress
+from layerlab.console.display import Display
 from layerlab.console.tables import printable
 
 NAME = 44
 
 
-class EvaluationBar(Progress):
+class EvaluationBar(Display):
     """One bar over all questions.
 
     Args:
@@ -40,22 +39,11 @@ class EvaluationBar(Progress):
             redirect_stdout=False,
             redirect_stderr=False,
         )
+        super().__init__(self.progress)
         self._task = self.progress.add_task("", total=questions)
         self._done = 0
         self._of = 0
         self._begun = 0
-
-    def __enter__(self) -> "EvaluationBar":
-        self.progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.progress.stop()
 
     def begin(self, name: str, steps: int = 0) -> None:
         """Begin a task of so many questions."""

@@ -1,16 +1,14 @@
 """Live progress of an inspection on standard error: model, layer, measure, time left."""
 
-from types import TracebackType
-
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
-from layerlab.console.progress import Progress
+from layerlab.console.display import Display
 from layerlab.console.tables import printable
 
 
-class InspectionBar(Progress):
+class InspectionBar(Display):
     """One bar per model, on standard error, so that standard output stays clean for `--json`."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -24,19 +22,8 @@ class InspectionBar(Progress):
             TimeRemainingColumn(),
             console=console or Console(stderr=True),
         )
+        super().__init__(self.progress)
         self.task: TaskID | None = None
-
-    def __enter__(self) -> "InspectionBar":
-        self.progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.progress.stop()
 
     def begin(self, name: str, steps: int = 0) -> None:
         """Begin a bar for the next model; the one before is full."""

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -14,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from layerlab.console.progress import Progress
+from layerlab.console.display import Display
 from layerlab.console.tables import printable
 from layerlab.console.throughput import Throughput
 from layerlab.console.units import amount, duration
@@ -25,7 +24,7 @@ FEW = 3  # runs of which, without a terminal, every tenth is told; of more, thir
 WELL = {"finished", "skipped"}
 
 
-class RunsDisplay(Progress):
+class RunsDisplay(Display):
     """A line for each run.
 
     Example:
@@ -62,25 +61,15 @@ class RunsDisplay(Progress):
         self._parts = 10 if len(self.pulses) <= FEW else 3
         self._told: dict[str, int] = {}
         self._skipped = 0  # and not told of
-        self._live: Live | None = None
+        drawn = not quiet and self.console.is_terminal
+        super().__init__(
+            Live(console=self.console, get_renderable=self.render, refresh_per_second=4)
+            if drawn
+            else None
+        )
 
-    def __enter__(self) -> "RunsDisplay":
-        if not self.quiet and self.console.is_terminal:
-            self._live = Live(
-                console=self.console, get_renderable=self.render, refresh_per_second=4
-            )
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
         with self._lock:
             self._tell_skipped()
 
@@ -91,7 +80,7 @@ class RunsDisplay(Progress):
             if pulse is None:
                 return
             pulse.take(event)
-            if self._live is None and not self.quiet:
+            if not self.drawn and not self.quiet:
                 self._tell(name, pulse)
 
     def end(self, name: str, outcome: str = "finished") -> None:
@@ -103,7 +92,7 @@ class RunsDisplay(Progress):
                 return
             if outcome not in WELL:
                 self._print(f"{printable(name)}: {printable(outcome)}")
-            elif len(self.pulses) > 1 and self._live is None:
+            elif len(self.pulses) > 1 and not self.drawn:
                 self._print(f"{printable(name)}: {printable(outcome)}; {self.summary()}")
 
     def note(self, text: str) -> None:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -11,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from layerlab.console.progress import Progress
+from layerlab.console.display import Display
 from layerlab.console.tables import printable
 from layerlab.console.units import duration
 
@@ -32,7 +31,7 @@ class Line:
     told: int = 0
 
 
-class StagesDisplay(Progress):
+class StagesDisplay(Display):
     """A line for each stage.
 
     Example:
@@ -58,25 +57,11 @@ class StagesDisplay(Progress):
         self.lines = {key: Line(title) for key, title in titles.items()}
         self.console = console or Console(stderr=True, highlight=False)
         self._clock = clock
-        self._live: Live | None = None
-
-    def __enter__(self) -> "StagesDisplay":
-        if self.console.is_terminal:
-            self._live = Live(
-                console=self.console, get_renderable=self.render, refresh_per_second=4
-            )
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        super().__init__(
+            Live(console=self.console, get_renderable=self.render, refresh_per_second=4)
+            if self.console.is_terminal
+            else None
+        )
 
     def begin(self, name: str, steps: int = 0) -> None:
         """Begin a stage."""
@@ -128,5 +113,5 @@ class StagesDisplay(Progress):
         return every[first : first + room]
 
     def _print(self, text: str) -> None:
-        if self._live is None:
+        if not self.drawn:
             self.console.print(Text(printable(text, MOST)), soft_wrap=True)

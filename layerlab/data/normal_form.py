@@ -17,7 +17,7 @@ def normal_form(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
     Putting n marks in their order takes n squared steps: a text of marks alone, of which the first
     20 KB take a second, would take days for 10 MB.
 
-    Source: Unicode Standard Annex 15.
+    Source: unicode15.
 
     Example:
         >>> normal_form("NFC", "e\u0301")

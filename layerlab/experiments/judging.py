@@ -9,7 +9,7 @@ from layerlab import plugins
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
-from layerlab.experiments.analysis.optional_stopping import disclose_added_seeds
+from layerlab.experiments.analysis.warnings import disclose_added_seeds
 from layerlab.experiments.executors.local import RunOutcome
 from layerlab.experiments.plan.arm_checks import check_comparable
 from layerlab.experiments.session import Given, Task, recipe_given

@@ -23,9 +23,8 @@ from layerlab.experiments.estimate.equal_time import equal_time
 from layerlab.experiments.estimate.estimate import Estimate, estimate
 from layerlab.experiments.executors.local import RunOutcome, is_here, run_all
 from layerlab.experiments.executors.lockstep import check_lockstep, run_in_lockstep
-from layerlab.experiments.plan.arm_checks import check_comparable
-from layerlab.experiments.plan.eval_text_check import check_same_eval_text
-from layerlab.experiments.plan.lr_rounds import search_rates
+from layerlab.experiments.plan.arm_checks import check_comparable, check_same_eval_text
+from layerlab.experiments.plan.lr_search import search_rates
 from layerlab.experiments.plan.plan import arms, plan, sides
 from layerlab.experiments.statistics.looks import is_decided, stretches
 from layerlab.experiments.stored_runs import (

@@ -12,7 +12,6 @@ _STEP = re.compile(r"checkpoint-(\d+)$")
 def step(name: str) -> int | None:
     """Return the training step in a folder's name, as `transformers.Trainer` writes it.
 
-    Source: Own.
     Unit: optimiser steps.
 
     Example:

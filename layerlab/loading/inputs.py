@@ -186,7 +186,6 @@ def _pieces(passage: TextInput, subject: LoadedModel, whole: list[Tensor]) -> li
 def reading_length(subject: LoadedModel) -> int:
     """Return the default number of tokens of a sample.
 
-    Source: Own.
     Unit: tokens.
     """
     return min(CONTEXT, subject.context or CONTEXT)

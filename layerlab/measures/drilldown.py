@@ -27,10 +27,7 @@ Wanted = tuple[str, str, int, int] | tuple[str, str, int, int, int]
 def details(
     subject: LoadedModel, sequences: Sequence[Tensor], wanted: Iterable[Wanted]
 ) -> dict[Wanted, dict[str, Any]]:
-    """Return the picture of every wanted place of this model.
-
-    Source: Own.
-    """
+    """Return the picture of every wanted place of this model."""
     places = [place for place in wanted if place[1] == subject.name]
     found: dict[Wanted, dict[str, Any]] = {}
     if not places or subject.stored or isinstance(subject.stack, str):
@@ -75,10 +72,7 @@ def _attention(attended: AttentionRecord, head: int, words: list[str]) -> dict[s
 
 
 def positions_to_show(attended: AttentionRecord, head: int) -> list[int]:
-    """Return the positions to show: all of a short sequence, else those near the largest score.
-
-    Source: Own.
-    """
+    """Return the positions to show: all of a short sequence, else those near the largest score."""
     if attended.tokens <= TOKENS:
         return list(range(attended.tokens))
     row, column = _peak(attended, head)

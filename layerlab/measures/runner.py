@@ -48,10 +48,7 @@ def readings(
     measures: Sequence[Measure],
     progress: Progress | None = None,
 ) -> Readings:
-    """Read the measures on every sequence.
-
-    Source: Own.
-    """
+    """Read the measures on every sequence."""
     return _Reader(subject, sequences, measures, progress or NullProgress()).run()
 
 

@@ -25,7 +25,6 @@ def causal_loss(
 
     The function is called as transformers calls a loss.
 
-    Source: Own.
     Unit: nats per token.
 
     Args:

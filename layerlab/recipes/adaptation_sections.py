@@ -93,6 +93,15 @@ class CleanSection(Section):
     general: bool = True
     benchmarks: tuple[Name, ...] = ()
 
+    @model_validator(mode="after")
+    def _lengths(self) -> "CleanSection":
+        if self.min_chars > self.max_chars:
+            raise ValueError(
+                f"documents of {self.min_chars} to {self.max_chars} characters cannot be; expected "
+                "min_chars <= max_chars"
+            )
+        return self
+
 
 class VocabularySection(Section):
     """How the tokenizer is changed.

@@ -39,7 +39,6 @@ class Compression:
     def per_byte(self) -> float:
         """Return the tokens per byte of UTF-8: 1 where every byte is a token of its own.
 
-        Source: Own.
         Unit: tokens per byte.
         """
         return self.tokens / self.bytes

@@ -43,7 +43,6 @@ class Compared:
     def ratio(self) -> float:
         """Return the tokens now over the tokens before: 1 is as long as before, lower is shorter.
 
-        Source: Own.
         Unit: none.
         """
         return self.new.tokens / self.base.tokens

@@ -31,10 +31,7 @@ class Sibling:
 
 
 def file_stem(module: str) -> str:
-    """Return the name that the file of a module has among its siblings.
-
-    Source: Own.
-    """
+    """Return the name that the file of a module has among its siblings."""
     return NAMES.get(module) or re.sub(r"\W", "_", module)
 
 
@@ -44,8 +41,6 @@ def sibling(source: str, module: str, *, home: str) -> Sibling:
     Args:
         module: its dotted name.
         home: the file, as an error names it.
-
-    Source: Own.
 
     Raises:
         UserError: it imports one of these in a form that does not name a module and what is in it.

@@ -52,8 +52,6 @@ _SEEN: dict[str, Found] = {}  # by SHA-256: a model outlives the file as it was 
 def add(module: ModuleType, origin: Origin) -> Found:
     """Take in a module from outside the package; a file that is read again replaces itself.
 
-    Source: Own.
-
     Raises:
         UserError: it claims a name that another file has, declares something else than parts and
             variants, or imports in a way that a checkpoint could not carry.
@@ -75,10 +73,7 @@ def add(module: ModuleType, origin: Origin) -> Found:
 
 
 def origins() -> list[Origin]:
-    """Return the files from outside the package that are loaded, those of plug-ins too.
-
-    Source: Own.
-    """
+    """Return the files from outside the package that are loaded, those of plug-ins too."""
     return [found.origin for found in _all() if found.origin]
 
 
@@ -88,8 +83,6 @@ def require(files: Mapping[str, str], folder: str) -> None:
     Args:
         files: SHA-256 by name, as the configuration has it.
         folder: where the model came from.
-
-    Source: Own.
 
     Raises:
         UserError: one is not loaded, or another one of its name is.
@@ -113,17 +106,12 @@ def require(files: Mapping[str, str], folder: str) -> None:
 
 
 def read_before(digest: str) -> bool:
-    """Return whether this process has read a file of this SHA-256, loaded still or not.
-
-    Source: Own.
-    """
+    """Return whether this process has read a file of this SHA-256, loaded still or not."""
     return digest in _SEEN or digest in {one.digest for one in origins()}
 
 
 def needed(spec: Spec) -> dict[str, str]:
     """Return the files from outside the package that a spec needs: SHA-256 by name.
-
-    Source: Own.
 
     Raises:
         UserError: it names a part that is not there.
@@ -138,8 +126,6 @@ def declaring(spec: Spec, files: Mapping[str, str] | None = None) -> list[Found]
     Args:
         files: SHA-256 by name: files as they were when the model was built, where they have been
             read anew since.
-
-    Source: Own.
 
     Raises:
         UserError: it names a part that is not there.
@@ -160,8 +146,6 @@ def declaring(spec: Spec, files: Mapping[str, str] | None = None) -> list[Found]
 def part(slot: Slot, name: str) -> type[Part]:
     """Return the part class of a slot by its name.
 
-    Source: Own.
-
     Raises:
         UserError: there is none.
     """
@@ -175,17 +159,12 @@ def part(slot: Slot, name: str) -> type[Part]:
 
 
 def variants() -> dict[str, Variant]:
-    """Return every variant by its name, in the order of the files.
-
-    Source: Own.
-    """
+    """Return every variant by its name, in the order of the files."""
     return {one.name: one for found in _all() for one in found.variants}
 
 
 def variant(name: Any) -> Variant:
     """Return the variant of this name.
-
-    Source: Own.
 
     Raises:
         UserError: there is none.
@@ -199,10 +178,7 @@ def variant(name: Any) -> Variant:
 
 
 def home(name: str) -> str:
-    """Return the file that declares a variant.
-
-    Source: Own.
-    """
+    """Return the file that declares a variant."""
     return next(found.home for found in _all() for one in found.variants if one.name == name)
 
 

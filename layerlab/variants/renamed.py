@@ -39,8 +39,6 @@ _NAMES = {
 def update_imports(source: str) -> str:
     """Write the imports of a file under the names of today; every line stays where it is.
 
-    Source: Own.
-
     Example:
         >>> update_imports("from layerlab.blocks.start import linear")
         'from layerlab.blocks.init import linear'

@@ -53,8 +53,6 @@ def check_unchanged(file: Path, source: bytes, saved: Mapping[str, str], model: 
     Args:
         saved: SHA-256 by name, as the configuration of the model has it.
 
-    Source: Own.
-
     Raises:
         UserError: names the file and both hashes.
     """
@@ -68,10 +66,7 @@ def check_unchanged(file: Path, source: bytes, saved: Mapping[str, str], model: 
 
 
 def way_to_load(carried: Path) -> str:
-    """Say what to type for a file beside a model.
-
-    Source: Own.
-    """
+    """Say what to type for a file beside a model."""
     path = repr(str(carried))
     way = f"type --load {path}, or in Python layerlab.load({path})"
     return way if carried.is_file() else "load the one saved with it"

@@ -15,8 +15,6 @@ from layerlab.variants.registry import variants
 def write_template(path: str | PathLike[str]) -> Path:
     """Write a file with one part and one variant, named after the file.
 
-    Source: Own.
-
     Raises:
         UserError: the file is there already, or its name makes no name of a variant, or that of one
             that there is.

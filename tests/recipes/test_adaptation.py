@@ -208,11 +208,11 @@ def test_questions_that_are_not_here_are_missed_before_anything_runs(
 
 @pytest.mark.parametrize(("share", "updates"), [(0.0, 0), (0.1, 10), (1.0, 100)])
 def test_a_warmup_is_a_share_of_the_updates(share: float, updates: int, tmp_path: Path) -> None:
-    from layerlab.adaptation.pipeline.run_stage import _arguments
+    from layerlab.adaptation.trainer.arguments import section_arguments
 
     read = make_recipe({**BASE, "sft": {"sources": [ROWS], "warmup_ratio": share}})
     assert read.sft is not None
-    told = TrainingArguments(output_dir=str(tmp_path), **_arguments(read.sft, read))
+    told = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, **section_arguments(read.sft))
     assert told.get_warmup_steps(100) == updates
 
 

@@ -12,7 +12,7 @@ import typer
 from transformers import AutoTokenizer
 
 from layerlab import UserError
-from layerlab.cli import adapt_app
+from layerlab.cli.adapt import Stages
 from layerlab.tokenization.change import parse_size
 from layerlab.tokenization.published_rates import TABLE, questions
 from tests.adaptation.bpe import GENERAL, LAW, bytewise
@@ -126,7 +126,7 @@ def test_what_cannot_be_done_is_one_line(place, monkeypatch) -> None:
 
 
 def test_a_word_that_is_no_stage_goes_to_the_recipe() -> None:
-    app = typer.Typer(cls=adapt_app.Stages)
+    app = typer.Typer(cls=Stages)
     given: list[str] = []
     app.command("other")(lambda: given.append("other"))
     app.command("recipe")(lambda name: given.append(name))

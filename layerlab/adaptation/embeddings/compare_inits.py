@@ -8,11 +8,12 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.adaptation.embeddings.init import STARTS, InitConfig
+from layerlab.adaptation.embeddings.init import STARTS
 from layerlab.adaptation.embeddings.resize import Resized, Resizing, find_kept_rows
 from layerlab.adaptation.trainer.bits_per_byte import Bits, bits_per_byte
 from layerlab.data.documents import spool_documents
 from layerlab.data.sources import Text
+from layerlab.recipes.adaptation_sections import EmbeddingSection
 
 # Bytes of each text that are read, once for every way.
 LIMIT = 200_000
@@ -62,24 +63,14 @@ class Embedded:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choice(InitConfig):
-    """What a user may choose: the beginning that stays, and how texts are read.
-
-    Attributes:
-        context: of the windows in which texts are read; None for what the model can.
-    """
-
-    context: int | None = None
-
-
 def embed(
     model: Any,
     base: PreTrainedTokenizerFast,
     new: PreTrainedTokenizerFast,
     texts: Texts,
-    choice: Choice | None = None,
+    chosen: EmbeddingSection = EmbeddingSection(),
     note: Callable[[str], None] = lambda text: None,
+    context: int | None = None,
 ) -> Embedded:
     """Give a model another tokenizer, and say what each way to begin costs before any training.
 
@@ -88,18 +79,18 @@ def embed(
 
     Args:
         texts: what is read, by name.
+        chosen: the beginning that stays.
         note: is told of each way.
+        context: of the windows in which texts are read; None for what the model can.
 
     Raises:
         UserError: what `resize` and `bits_per_byte` raise.
     """
-    chosen = choice or Choice()
     resizing = Resizing(model, base, new, find_kept_rows(base, new))
 
     def read(words: PreTrainedTokenizerFast) -> dict[str, Bits]:
         return {
-            name: bits_per_byte(model, words, each, context=chosen.context)
-            for name, each in texts.items()
+            name: bits_per_byte(model, words, each, context=context) for name, each in texts.items()
         }
 
     note("the base tokenizer")
@@ -108,7 +99,7 @@ def embed(
     # A tokenizer that only loses tokens has one way.
     for input, head in _ways(chosen, resizing.tied) if resizing.fresh else [_stays(chosen)]:
         note(f"input {input}, head {head}")
-        resized = resizing.carry_out(InitConfig(input=input, head=head, seed=chosen.seed))
+        resized = resizing.carry_out(chosen.model_copy(update={"input": input, "head": head}))
         ways.append(InitResult(input=resized.input, head=resized.head, bits=read(new)))
     return Embedded(resized=resized, before=before, ways=tuple(ways))
 
@@ -124,7 +115,7 @@ def read_sample(text: Text, limit: int = LIMIT) -> list[str]:
             return ["".join(document) for document in spool.documents()]
 
 
-def _ways(chosen: Choice, tied: bool) -> list[tuple[str, str]]:
+def _ways(chosen: EmbeddingSection, tied: bool) -> list[tuple[str, str]]:
     """Return all pairs that are tried; the last one is the one that stays."""
     if tied:
         every = [(one, one) for one in STARTS]
@@ -134,5 +125,5 @@ def _ways(chosen: Choice, tied: bool) -> list[tuple[str, str]]:
     return [*dict.fromkeys(one for one in every if one != stays), stays]
 
 
-def _stays(chosen: Choice) -> tuple[str, str]:
+def _stays(chosen: EmbeddingSection) -> tuple[str, str]:
     return chosen.input, chosen.head

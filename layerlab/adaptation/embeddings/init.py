@@ -10,9 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from layerlab.errors import UserError
-from layerlab.validation import short_repr
-
 STARTS = {
     "mean": "the mean of the older tokens that write it",
     "mean-resizing": "a draw around the mean of all older tokens, as transformers resizes",
@@ -35,29 +32,6 @@ class Rows:
 
     def __getitem__(self, rows: Any) -> "Rows":
         return Rows(self.weight[rows], None if self.bias is None else self.bias[rows])
-
-
-@dataclass(frozen=True, kw_only=True)
-class InitConfig:
-    """How new rows begin.
-
-    Attributes:
-        input: those of the embedding, one of `STARTS`.
-        head: those of the head; one that is tied to the embedding follows it.
-        seed: of what is drawn; models of layerlab draw from streams of their own.
-    """
-
-    input: str = "mean"
-    head: str = "mean-resizing"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, value in (("input", self.input), ("head", self.head)):
-            if value not in STARTS:
-                raise UserError(
-                    f"the start of the {name} rows is {short_repr(value)}; expected "
-                    f"{', '.join(STARTS)}: type --{name} mean"
-                )
 
 
 @dataclass(frozen=True)

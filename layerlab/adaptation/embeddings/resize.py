@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.adaptation.embeddings.init import InitConfig, RowInit, Rows, seeded
+from layerlab.adaptation.embeddings.init import RowInit, Rows, seeded
 from layerlab.adaptation.embeddings.special_tokens import renumber
 from layerlab.errors import UserError
+from layerlab.recipes.adaptation_sections import EmbeddingSection
 from layerlab.tokenization.load import entries
 from layerlab.tokenization.token_mapping import spell_tokens, token_strings
 from layerlab.validation import short_repr
@@ -89,7 +90,7 @@ def resize(
     model: Any,
     base: PreTrainedTokenizerFast,
     new: PreTrainedTokenizerFast,
-    beginning: InitConfig | None = None,
+    beginning: EmbeddingSection = EmbeddingSection(),
     *,
     kept: Sequence[int] | None = None,
 ) -> Resized:
@@ -105,7 +106,7 @@ def resize(
         UserError: the tokenizers do not belong together or to the model, or its embedding is of a
             kind that cannot be resized.
     """
-    return Resizing(model, base, new, kept).carry_out(beginning or InitConfig())
+    return Resizing(model, base, new, kept).carry_out(beginning)
 
 
 class Resizing:
@@ -164,7 +165,7 @@ class Resizing:
         return [found.get(number, []) for number in self.fresh]
 
     @torch.no_grad()
-    def carry_out(self, beginning: InitConfig) -> Resized:
+    def carry_out(self, beginning: EmbeddingSection) -> Resized:
         """Put the new rows into the model, also after it was done in another way."""
         input = beginning.input
         head = input if self.tied else beginning.head

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from layerlab.adaptation.embeddings.compare_inits import Choice, embed
+from layerlab.adaptation.embeddings.compare_inits import embed
 from layerlab.adaptation.pipeline.stage import MODEL, WORDS, Stage, StageStore
 from layerlab.adaptation.pipeline.texts import (
     clean_texts,
@@ -18,15 +18,15 @@ from layerlab.adaptation.pipeline.texts import (
     texts_of,
 )
 from layerlab.adaptation.pretraining.replay import ReplayData
-from layerlab.adaptation.pretraining.result import Course
 from layerlab.adaptation.pretraining.train import pretrain
 from layerlab.adaptation.sft.dataset import Lesson
 from layerlab.adaptation.sft.lora import Lora
 from layerlab.adaptation.sft.train import tune
+from layerlab.adaptation.trainer.arguments import section_arguments
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.loading.model import LoadedModel, subject
 from layerlab.recipes.adaptation import AdaptationRecipe
-from layerlab.recipes.adaptation_sections import EmbeddingSection, StepSection
+from layerlab.recipes.adaptation_sections import EmbeddingSection
 from layerlab.records.events import read
 from layerlab.records.renamed_settings import settings_of_0_1
 from layerlab.system.files import write_folder
@@ -36,8 +36,6 @@ from layerlab.tokenization.convert import load_or_convert
 
 # Of held-out text that each way to begin new rows is tried on, in bytes.
 TRIED = 50_000
-# From 1 on transformers takes a share of the updates for their number.
-BELOW_ONE = 1 - 2**-53
 
 Json = dict[str, Any]
 
@@ -116,14 +114,13 @@ def vocabulary(place: StageContext) -> Json:
 def embedding(place: StageContext) -> Json:
     """Give the model the new tokenizer."""
     recipe, found = place.recipe, place.model()
-    section = recipe.embedding or EmbeddingSection()
     texts = {kind: read_held_out(recipe, place.text, kind, TRIED) for kind in ("domain", "general")}
     done = embed(
         found.model,
         place.words(),
         new := place.words("words"),
         {kind: each for kind, each in texts.items() if each},
-        Choice(input=section.input, head=section.head, seed=section.seed),
+        recipe.embedding or EmbeddingSection(),
         lambda said: place.tell(said, 0.5),
     )
     _save(place, found.model, new)
@@ -140,21 +137,13 @@ def pretraining(place: StageContext) -> Json:
         ReplayData(
             domain=materials(recipe, place.text, "domain"),
             general=materials(recipe, place.text, "general") or None,
-            ratio=section.ratio,
-            block=section.block_size,
             validation=recipe.data.validation_fraction,
         ),
-        course=Course(
-            tokens=section.tokens,
-            batch=section.batch_size,
-            seed=place.stage.seed,
-            every=section.eval_steps,
-            held=section.max_eval_blocks or None,
-            resample=section.resample_fraction,
-        ),
+        section=section,
+        seed=place.stage.seed,
         out=place.folder,
         progress=place.tell,
-        **_arguments(section, recipe),
+        use_cpu=recipe.run.device == "cpu",
     )
     result = done.to_json()
     for one in result["sources"]:
@@ -188,7 +177,8 @@ def tuning(place: StageContext) -> Json:
             lora=lora,
         ),
         progress=place.tell,
-        **_arguments(section, place.recipe),
+        use_cpu=place.recipe.run.device == "cpu",
+        **section_arguments(section),
     )
     return {"model": MODEL, "words": MODEL, "result": done.to_json()}
 
@@ -210,26 +200,6 @@ def _save(place: StageContext, model: Any, words: Any) -> None:
 
     with quiet_libraries():
         write_folder(place.folder / MODEL, fill, "model", like=lambda _: True)
-
-
-def _arguments(section: StepSection, recipe: AdaptationRecipe) -> Json:
-    """Return the arguments by the names of transformers.TrainingArguments."""
-    given: Json = {
-        "learning_rate": section.learning_rate,
-        "warmup_steps": min(section.warmup_ratio, BELOW_ONE),
-        "lr_scheduler_type": section.lr_scheduler_type,
-        "weight_decay": section.weight_decay,
-        "adam_beta2": section.adam_beta2,
-        "per_device_train_batch_size": section.micro_batch_size or section.batch_size,
-        "use_cpu": recipe.run.device == "cpu",
-    }
-    if section.mixed_precision == "bf16":
-        given["bf16"] = True
-    if section.gradient_checkpointing:
-        given["activation_checkpointing"] = True
-    if section.save_steps is not None:
-        given["save_steps"] = section.save_steps
-    return given
 
 
 def _source(place: StageContext, file: str) -> str:

@@ -2,10 +2,8 @@
 
 from collections.abc import Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields
 from itertools import chain, count, islice
 from pathlib import Path
-from sys import maxsize
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -13,22 +11,15 @@ from layerlab.adaptation.pipeline.plan import find_text, sources
 from layerlab.adaptation.sft.conversations import Conversation, conversations
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.data.cleaning.benchmark_questions import questions
-from layerlab.data.cleaning.clean import TEXT, Rules, clean
+from layerlab.data.cleaning.clean import KEEP_ALL, TEXT, clean
 from layerlab.data.cleaning.contamination import contamination
-from layerlab.data.cleaning.quality_filters import Quality
-from layerlab.data.cleaning.repetition_filters import Limits
 from layerlab.data.documents import DocumentStore, spool_documents
 from layerlab.data.sources import open_source
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation import AdaptationRecipe
-from layerlab.recipes.adaptation_sections import CleanSection, RowsSection
+from layerlab.recipes.adaptation_sections import RowsSection
 from layerlab.recipes.training_sections import Source
-from layerlab.records.renamed_settings import settings_of_0_1
 
-# What keeps every document as it is.
-NONE = Rules(
-    form="none", shortest=0, longest=maxsize, quality=None, repetition=None, exact=False, near=0
-)
 # Questions of a benchmark that a report lists.
 LISTED = 50
 
@@ -48,24 +39,13 @@ def clean_texts(recipe: AdaptationRecipe, folder: Path, tell: ProgressCallback) 
     every = list(sources(recipe))
     for kind, number, source in every:
         tell(f"reading {source.text}", len(told) / len(every))
-        section = recipe.clean if kind == "domain" or _general(recipe.clean) else None
+        rules = recipe.clean or KEEP_ALL
+        if kind == "general" and not rules.general:
+            rules = KEEP_ALL
         place = folder / f"{kind}-{number}"
-        found = clean(source, place, _rules(section)).to_json()
+        found = clean(source, place, rules).to_json()
         told.append({"kind": kind, "place": place.name, "text": source.text, **found})
     return {"sources": told}
-
-
-def _general(section: CleanSection | None) -> bool:
-    return section is not None and section.general
-
-
-def _rules(section: CleanSection | None) -> Rules:
-    if section is None:
-        return NONE
-    plain = section.model_dump(exclude={"general", "benchmarks", "repetition"})
-    plain = settings_of_0_1(plain, "clean")
-    quality = Quality(**{one.name: plain.pop(one.name) for one in fields(Quality)})
-    return Rules(**plain, quality=quality, repetition=Limits() if section.repetition else None)
 
 
 def materials(recipe: AdaptationRecipe, folder: Path, kind: str) -> list[Source]:

@@ -145,7 +145,6 @@ def change(then: UnitLosses, now: UnitLosses, level: float = LEVEL) -> Change:
     standard error is that of the residuals now_d - then_d - F ln 2 bytes_d (units drawn at random,
     linearised), its interval Student's with n - 1 degrees of freedom. 0 means nothing is forgotten.
 
-    Source: Own.
     Unit: bits per byte.
 
     Args:

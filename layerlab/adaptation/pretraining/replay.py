@@ -30,14 +30,12 @@ Material = str | Path | Source | Sequence[str | Path | Source]
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayData:
-    """Which text is read, in what ratio, and how it becomes blocks.
+    """Which text is read, and what of it is held out.
 
     Attributes:
         domain: a file, a folder, a name, or several; as `text` of a recipe's data.sources.
         general: text to replay. None knows no general text; the ratio (1, 0) keeps what there is
             for the measurement of forgetting alone.
-        ratio: of domain to general tokens.
-        block: tokens that a sequence predicts; None takes the model's context, at most 1024.
         validation: share of each source's bytes that is held out, at its end.
         documents: whether attention stops at the boundaries of documents.
         cache: where tokens are kept; LAYERLAB_CACHE or ~/.cache/layerlab where it is left out.
@@ -45,15 +43,11 @@ class ReplayData:
 
     domain: Material
     general: Material | None = None
-    ratio: Sequence[int | float] = (1, 1)
-    block: int | None = None
     validation: float = 0.05
     documents: bool = False
     cache: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.block is not None and not self.block >= 1:
-            raise UserError(f"block is {short_repr(self.block)}; expected at least 1")
         if not 0 < self.validation < 1:
             raise UserError(
                 f"validation is {short_repr(self.validation)}; expected a share between 0 and 1"
@@ -78,7 +72,10 @@ class MixedCorpus:
 
 
 def mix_texts(
-    words: PreTrainedTokenizerFast, reading: ReplayData, progress: ProgressCallback | None = None
+    words: PreTrainedTokenizerFast,
+    reading: ReplayData,
+    progress: ProgressCallback | None = None,
+    ratio: Sequence[int | float] = (1, 1),
 ) -> MixedCorpus:
     """Mix the tokens of both kinds of text, which are made once and found again.
 
@@ -87,6 +84,7 @@ def mix_texts(
 
     Args:
         progress: is told what is done, and the share of it.
+        ratio: of domain to general tokens.
 
     Raises:
         UserError: the ratio is none, the tokenizer has no end of text, or a text cannot be had.
@@ -94,7 +92,7 @@ def mix_texts(
     separator(words, words.name_or_path or "given")
     general = [] if reading.general is None else _sources(reading.general)
     texts = {DOMAIN: _sources(reading.domain), GENERAL: general}
-    shares = _shares(texts, reading.ratio)
+    shares = _shares(texts, ratio)
     every = [source for kind in texts.values() for source in kind]
     with tempfile.TemporaryDirectory() as folder, quiet_libraries():
         words.save_pretrained(folder)

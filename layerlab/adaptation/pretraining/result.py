@@ -1,4 +1,4 @@
-"""A course of continued pretraining: what is asked for, and what came of it."""
+"""What came of continued pretraining."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -8,50 +8,6 @@ from typing import Any
 from layerlab.adaptation.pretraining.callbacks import Share
 from layerlab.adaptation.pretraining.forgetting import Change
 from layerlab.adaptation.pretraining.replay import GENERAL
-from layerlab.adaptation.trainer.arguments import step_counts
-from layerlab.errors import UserError
-from layerlab.validation import short_repr
-
-
-@dataclass(frozen=True, kw_only=True)
-class Course:
-    """How long, in what steps, and how closely watched.
-
-    Attributes:
-        tokens: to train on, rounded to whole updates.
-        batch: blocks of an update, over all processes.
-        seed: decides the order of the blocks, and dropout.
-        every: updates between two readings of held-out text; a tenth of the run where left out.
-        held: blocks of held-out text of each kind that are read, at equal distances; None reads
-            all of it.
-        resample: share of the batches that is trained on, drawn by their loss under the model as
-            it is handed in, whole in every process (resampling.py); None trains on each of them.
-    """
-
-    tokens: int
-    batch: int = 16
-    seed: int = 0
-    every: int | None = None
-    held: int | None = 512
-    resample: int | float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("tokens", "batch", "every", "held"):
-            if (value := getattr(self, name)) is not None and not value >= 1:
-                raise UserError(f"{name} is {short_repr(value)}; expected at least 1")
-        if self.resample is not None and not 0 < self.resample <= 1:
-            raise UserError(
-                f"resample is {short_repr(self.resample)}; expected a share of the batches, above "
-                "0 and at most 1"
-            )
-
-    def updates(self, block: int) -> int:
-        """Return the number of updates of the weights, with blocks of so many tokens."""
-        return max(1, round(self.tokens / (self.batch * block)))
-
-    def arguments(self, block: int) -> dict[str, Any]:
-        """Return the arguments that Trainer gets from it where the caller gives no others."""
-        return {**step_counts(self.updates(block)), "per_device_train_batch_size": self.batch}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,13 @@ from layerlab.adaptation.pretraining.replay import (
     mix_texts,
     stack_rows,
 )
-from layerlab.adaptation.pretraining.result import Course, Pretrained
+from layerlab.adaptation.pretraining.result import Pretrained
 from layerlab.adaptation.trainer.arguments import (
     block_of,
     check_entries,
+    section_arguments,
     split_batch,
+    step_counts,
     trainer_arguments,
 )
 from layerlab.adaptation.trainer.resume import (
@@ -38,6 +40,7 @@ from layerlab.adaptation.trainer.resume import (
 from layerlab.corpus.batches import BatchOrder, EvalBlocks
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.errors import UserError
+from layerlab.recipes.adaptation_sections import PretrainSection
 from layerlab.records.parse import one_line, read_json, seal, unseal
 from layerlab.system.files import write_file
 from layerlab.system.locks import lock_folder
@@ -49,7 +52,8 @@ def pretrain(
     words: PreTrainedTokenizerFast,
     reading: ReplayData,
     *,
-    course: Course,
+    section: PretrainSection,
+    seed: int = 0,
     out: Path,
     progress: ProgressCallback | None = None,
     **arguments: Any,
@@ -77,7 +81,9 @@ def pretrain(
     Args:
         model: of transformers or layerlab.
         words: its tokenizer.
-        reading: the text, and how it becomes blocks.
+        reading: the text.
+        section: how long, in what steps, and how closely watched; its `seeds` are not looked at.
+        seed: decides the order of the blocks, and dropout.
         out: a folder of its own.
         progress: is told what is done, and the share of it.
         arguments: of TrainingArguments; `per_device_train_batch_size` splits an update further.
@@ -90,18 +96,25 @@ def pretrain(
             or a gradient is not finite: no update is made by it, and the checkpoints stay.
     """
     check_entries(model, words)
-    block = reading.block or block_of(model)
+    block = section.block_size or block_of(model)
+    updates = count_updates(section, block)
+    given = {**section_arguments(section), **arguments}
     with ExitStack() as stack:
         stack.enter_context(quiet_libraries())
-        settings = trainer_arguments(out, course.arguments(block), arguments, seed=course.seed)
-        split_batch(settings, course.batch, "blocks")
+        settings = trainer_arguments(out, step_counts(updates), given, seed=seed)
+        split_batch(settings, section.batch_size, "blocks")
         first = settings.process_index == 0
         if first:
             stack.enter_context(lock_folder(out))
-        text = mix_texts(words, reading, progress if first else None)
+        text = mix_texts(words, reading, progress if first else None, section.ratio)
         if first:
-            check_same_plan(out, _plan(text, course, reading, block), arguments)
-        return _train(Run(model, words, text, course, block, settings), out, progress)
+            check_same_plan(out, _plan(text, section, seed, reading, block), given)
+        return _train(Run(model, words, text, section, seed, block, settings), out, progress)
+
+
+def count_updates(section: PretrainSection, block: int) -> int:
+    """Count the updates of the weights, with blocks of so many tokens."""
+    return max(1, round(section.tokens / (section.batch_size * block)))
 
 
 @dataclass(frozen=True)
@@ -111,7 +124,8 @@ class Run:
     model: Any
     words: PreTrainedTokenizerFast
     text: MixedCorpus
-    course: Course
+    section: PretrainSection
+    seed: int
     block: int
     settings: TrainingArguments
 
@@ -121,7 +135,7 @@ class Run:
         Every block is full: an update has batch * block tokens, whoever reads them. A router's own
         loss is added as its model would.
         """
-        size = self.course.batch * self.block
+        size = self.section.batch_size * self.block
         nats = cross_entropy(
             outputs.logits.flatten(0, 1).float(), labels.flatten(), reduction="sum"
         )
@@ -133,26 +147,28 @@ class Run:
 
 
 def _train(run: Run, out: Path, progress: ProgressCallback | None) -> Pretrained:
-    order = BatchOrder(run.text.corpus, run.block, run.course.seed)
-    updates = run.course.updates(run.block)
-    blocks = Blocks(order, updates * run.course.batch)
+    order = BatchOrder(run.text.corpus, run.block, run.seed)
+    updates = count_updates(run.section, run.block)
+    blocks = Blocks(order, updates * run.section.batch_size)
     trainer = build_trainer(
         run.model, run.settings, rows=blocks, collator=stack_rows, loss=run.loss
     )
     place = _place(trainer)
-    if run.course.resample is not None:
+    if run.section.resample_fraction is not None:
         chosen = _choose(run, order, updates, out, place)
-        trainer.train_dataset = blocks = Blocks(order, run.course.batch, chosen)
+        trainer.train_dataset = blocks = Blocks(order, run.section.batch_size, chosen)
         run.settings.max_steps = updates = len(chosen)
     watched = Watched(
         gauges={
-            kind: BitsPerByteEvaluator(EvalBlocks(held, run.block, run.course.held))
+            kind: BitsPerByteEvaluator(
+                EvalBlocks(held, run.block, run.section.max_eval_blocks or None)
+            )
             for kind, held in run.text.held.items()
         },
         blocks=blocks,
         kinds=run.text.kinds,
-        batch=run.course.batch,
-        every=run.course.every or max(1, updates // 10),
+        batch=run.section.batch_size,
+        every=run.section.eval_steps or max(1, updates // 10),
         micro=run.settings.per_device_train_batch_size,
     )
     curves = Curves(watched, out, place, progress)
@@ -184,7 +200,7 @@ def _find(
     out: Path,
     damaged: Sequence[str],
 ) -> Pretrained:
-    read = shares(watched.blocks, watched.kinds, updates * run.course.batch)
+    read = shares(watched.blocks, watched.kinds, updates * run.section.batch_size)
     notes = [*run.text.corpus.notes, *damaged]
     notes += [f"{one.source} was read {one.passes:.2f} times" for one in read if one.passes > 1]
     return Pretrained(
@@ -230,12 +246,12 @@ def _choose(run: Run, order: BatchOrder, updates: int, out: Path, place: Process
         run.model,
         order,
         updates,
-        run.course.batch,
+        run.section.batch_size,
         micro=run.settings.per_device_train_batch_size,
         place=place,
     )
-    count = max(1, round((run.course.resample or 1.0) * updates))
-    chosen = draw_hard_batches(losses, count, run.course.seed).tolist()
+    count = max(1, round((run.section.resample_fraction or 1.0) * updates))
+    chosen = draw_hard_batches(losses, count, run.seed).tolist()
     if place.first:
         content = seal({"batches": chosen, "losses": losses.tolist()})
         write_file(kept, json.dumps(content) + "\n")
@@ -256,12 +272,19 @@ def _drawn(file: Path) -> Any:
         ) from None
 
 
-def _plan(text: MixedCorpus, course: Course, reading: ReplayData, block: int) -> dict[str, Any]:
+def _plan(
+    text: MixedCorpus, section: PretrainSection, seed: int, reading: ReplayData, block: int
+) -> dict[str, Any]:
     """Return the plan that may not change between two sittings of a run."""
     return {
         "text": text.corpus.digest,
-        "ratio": list(reading.ratio),
-        **asdict(course),
+        "ratio": list(section.ratio),
+        "tokens": section.tokens,
+        "batch": section.batch_size,
+        "seed": seed,
+        "every": section.eval_steps,
+        "held": section.max_eval_blocks or None,
+        "resample": section.resample_fraction,
         "block": block,
         "validation": reading.validation,
         "documents": reading.documents,

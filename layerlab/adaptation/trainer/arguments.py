@@ -9,8 +9,11 @@ from transformers import PreTrainedTokenizerFast, TrainingArguments
 
 from layerlab.errors import UserError
 from layerlab.loading.model import LoadedModel
+from layerlab.recipes.adaptation_sections import StepSection
 from layerlab.tokenization.load import entries
 
+# From 1 on transformers takes a share of the updates for their number.
+BELOW_ONE = 1 - 2**-53
 # What a stage decides; the rest of TrainingArguments is the caller's.
 OWN = (
     "output_dir",
@@ -74,6 +77,25 @@ def trainer_arguments(
             f"{found.n_gpu} ..., or set CUDA_VISIBLE_DEVICES to one of them"
         )
     return found
+
+
+def section_arguments(section: StepSection) -> dict[str, Any]:
+    """Return a stage's settings by the names of transformers.TrainingArguments."""
+    given: dict[str, Any] = {
+        "learning_rate": section.learning_rate,
+        "warmup_steps": min(section.warmup_ratio, BELOW_ONE),
+        "lr_scheduler_type": section.lr_scheduler_type,
+        "weight_decay": section.weight_decay,
+        "adam_beta2": section.adam_beta2,
+        "per_device_train_batch_size": section.micro_batch_size or section.batch_size,
+    }
+    if section.mixed_precision == "bf16":
+        given["bf16"] = True
+    if section.gradient_checkpointing:
+        given["activation_checkpointing"] = True
+    if section.save_steps is not None:
+        given["save_steps"] = section.save_steps
+    return given
 
 
 def split_batch(settings: TrainingArguments, batch: int, what: str) -> None:

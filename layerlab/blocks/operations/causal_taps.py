@@ -19,8 +19,6 @@ from layerlab.shapes import Stream
 def tapped(x: Stream, weight: Tensor, ages: Tensor | None, *, added: bool) -> Stream:
     """Return y_t = sum over j of w_j x_(t-j), zeros before the first token, plus x_t if added.
 
-    Source: Own.
-
     Args:
         weight: a row of w_j for every channel, or one row for all.
         ages: how many tokens of the same document stand before each; None where there is only one.
@@ -33,10 +31,7 @@ def tapped(x: Stream, weight: Tensor, ages: Tensor | None, *, added: bool) -> St
 
 
 def weighed(past: Tensor, weight: Tensor, ages: Tensor | None, *, added: bool) -> Tensor:
-    """Return the same as `tapped`, of tokens that have all their earlier tokens before them.
-
-    Source: Own.
-    """
+    """Return the same as `tapped`, of tokens that have all their earlier tokens before them."""
     reach = weight.shape[1] - 1
     tokens = past.shape[1] - reach
     x, taps = past[:, reach:], weight.unbind(1)

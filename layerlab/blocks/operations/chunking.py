@@ -14,33 +14,23 @@ PIECE = 2**18  # numbers; in smaller pieces the calls cost more than the memory
 
 
 def worthwhile(x: Tensor) -> bool:
-    """Return whether working on a few rows at a time pays: for gradients of a large tensor.
-
-    Source: Own.
-    """
+    """Return whether working on a few rows at a time pays: for gradients of a large tensor."""
     return large(x) and torch.is_grad_enabled()
 
 
 def large(x: Tensor) -> bool:
-    """Return whether memory is the bottleneck, and operations run as they are written.
-
-    Source: Own.
-    """
+    """Return whether memory is the bottleneck, and operations run as they are written."""
     return x.device.type == "cpu" and x.numel() >= LARGE and is_unwatched()
 
 
 def rows(width: int) -> int:
     """Return how many rows of this width one piece has.
 
-    Source: Own.
     Unit: rows.
     """
     return max(16, PIECE // width)
 
 
 def pieces(x: Tensor) -> tuple[Tensor, ...]:
-    """Return views of a few rows each.
-
-    Source: Own.
-    """
+    """Return views of a few rows each."""
     return x.reshape(-1, x.shape[-1]).split(rows(x.shape[-1]))

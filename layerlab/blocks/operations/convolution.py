@@ -69,7 +69,6 @@ def convolution_cost(channels: int, kernel: int) -> Cost:
 
     A cache keeps the kernel - 1 tokens that stand before the next.
 
-    Source: Own.
     Unit: as `Cost`.
     """
     return Cost(

@@ -14,8 +14,6 @@ def is_unwatched() -> bool:
 
     A compiler fuses the plain formula by itself; transforms of functions and forward derivatives
     take it apart; modes that count, round or listen know the operations that it is made of.
-
-    Source: Own.
     """
     return not (
         torch.compiler.is_compiling()
@@ -31,8 +29,6 @@ def redone(*gradients: Tensor | None) -> bool:
 
     It then takes the plain formula.
 
-    Source: Own.
-
     Args:
         gradients: those that it was given.
     """
@@ -45,10 +41,7 @@ def redone(*gradients: Tensor | None) -> bool:
 
 
 def bare(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Return whether calling a module only applies its weights: adapters and hooks need a call.
-
-    Source: Own.
-    """
+    """Return whether calling a module only applies its weights: adapters and hooks need a call."""
     hooks = (
         module._forward_hooks,
         module._forward_pre_hooks,
@@ -64,8 +57,6 @@ def again(
     """Return a gradient that itself has a derivative: of the plain formula, by autograd.
 
     What is frozen gets none, and gives none to the outputs that hang on it alone.
-
-    Source: Own.
     """
     with torch.enable_grad():
         outputs = plain(*inputs)

@@ -101,17 +101,11 @@ class ParallelStreams(Residual, ABC):
 
 
 def sublayer(site: Site) -> int:
-    """Return how many sublayers stand before this one, where every layer has two.
-
-    Source: Own.
-    """
+    """Return how many sublayers stand before this one, where every layer has two."""
     roles: tuple[Role, ...] = ("attention", "ffn")
     return 2 * site.layer + roles.index(site.role)
 
 
 def exact(x: Tensor) -> torch.autocast:
-    """Switch autocast off, which keeps the precision of the streams.
-
-    Source: Own.
-    """
+    """Switch autocast off, which keeps the precision of the streams."""
     return torch.autocast(x.device.type, enabled=False)

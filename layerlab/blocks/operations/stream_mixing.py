@@ -20,17 +20,12 @@ def worthwhile(streams: Tensor) -> bool:
     """Return whether to sum by lookup: on small streams, the calls of the plain way cost little.
 
     A counter of matrix products finds none in a lookup; while it counts, they are multiplied.
-
-    Source: Own.
     """
     return streams.dtype == torch.float32 and large(streams)
 
 
 def mix(streams: Streams, rows: StreamRows) -> tuple[Stream, Streams]:
-    """Return what the first of the rows reads, and the streams that the other rows mix.
-
-    Source: Own.
-    """
+    """Return what the first of the rows reads, and the streams that the other rows mix."""
     if worthwhile(streams):
         entered, mixed = _Mix.apply(streams, rows)
         return entered, mixed
@@ -41,8 +36,6 @@ def add(streams: Streams, weights: StreamWeights, y: Stream) -> tuple[Streams, S
     """Return the streams with y written into each by its weight, and their mean.
 
     Large streams are written in place: memory that was not used before costs as much as many sums.
-
-    Source: Own.
     """
     if worthwhile(streams):
         written, mean = _Add.apply(streams, weights, y)
@@ -54,8 +47,6 @@ def plus(gradient: Tensor, x: Tensor, weight: Tensor, rows: Tensor, matrix: Tens
     """Return the sum gradient + weight x + rows @ matrix.
 
     Large gradients, which `mix` made and no others see, are changed in place.
-
-    Source: Own.
     """
     rows, width = rows.flatten(0, -2), x.shape[-1]
     if worthwhile(x) and gradient.is_contiguous():

@@ -9,56 +9,38 @@ from typing import Any
 
 from layerlab.console.tables import add_title, grid, printable
 from layerlab.data.cleaning.deduplication import Exact, NearDuplicates
-from layerlab.data.cleaning.quality_filters import Quality
-from layerlab.data.cleaning.repetition_filters import Limits
+from layerlab.data.cleaning.quality_filters import low_quality
+from layerlab.data.cleaning.repetition_filters import LIMITS
 from layerlab.data.normal_form import normal_form
 from layerlab.data.sources import TextChunk, open_source, to_source
 from layerlab.errors import UserError
+from layerlab.recipes.adaptation_sections import CleanSection
 from layerlab.recipes.training_sections import Source
 from layerlab.system.files import OnlyOwn, write_folder
-from layerlab.validation import short_repr
 
 TEXT, REPORT = "text.jsonl", "report.json"
 SAMPLES = 3
 EXCERPT = 120
+# Units of a run, for the similarity of documents.
+SHINGLE = 5
 _HALF = re.compile("[\ud800-\udfff]")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """What a document has to be.
-
-    Attributes:
-        form: of Unicode. NFC changes how a text is encoded, NFKC also how it looks (full-width
-            letters become plain ones), "none" nothing.
-        shortest: characters, white space apart.
-        longest: characters; longer ones are not even read to their end.
-        quality: how much of it may be no text; None looks at nothing.
-        repetition: how much it may repeat itself; None looks at nothing.
-        exact: whether a second document of the same words goes.
-        near: similarity from which a document counts as a copy; 0 looks for none.
-        shingle: units of a run, for that similarity.
-    """
-
-    form: str = "NFC"
-    shortest: int = 50
-    longest: int = 10_000_000
-    quality: Quality | None = field(default_factory=Quality)
-    repetition: Limits | None = field(default_factory=Limits)
-    exact: bool = True
-    near: int | float = 0.8
-    shingle: int = 5
-
-    def __post_init__(self) -> None:
-        if self.form not in ("NFC", "NFKC", "none"):
-            raise UserError(f"form is {short_repr(self.form)}; expected NFC, NFKC or none")
-        if not 0 <= self.near <= 1:
-            raise UserError(f"near is {short_repr(self.near)}; expected a similarity from 0 to 1")
-        if not 0 <= self.shortest <= self.longest or self.shingle < 1:
-            raise UserError(
-                f"documents of {self.shortest} to {self.longest} characters in runs of "
-                f"{self.shingle} cannot be; expected shortest <= longest, and runs of at least 1"
-            )
+# What keeps every document as it is.
+KEEP_ALL = CleanSection(
+    unicode_form="none",
+    min_chars=0,
+    max_chars=10**15,
+    max_broken_ratio=1,
+    max_symbol_ratio=1,
+    min_word_ratio=0,
+    max_bullet_ratio=1,
+    max_ellipsis_ratio=1,
+    max_repeated_ratio=1,
+    repetition=False,
+    exact_dedup=False,
+    near_duplicate_threshold=0,
+)
 
 
 @dataclass(kw_only=True)
@@ -100,7 +82,7 @@ class Cleaned:
     kept_bytes: int
     changed: int
     removed: dict[str, Removed]
-    rules: Rules
+    rules: CleanSection
     notes: tuple[str, ...] = ()
     file: Path | None = None
 
@@ -108,7 +90,9 @@ class Cleaned:
         """Return everything except where the result lies."""
         content = {name: value for name, value in vars(self).items() if name != "file"}
         content["removed"] = {reason: asdict(one) for reason, one in self.removed.items()}
-        return content | {"rules": _plain(self.rules), "notes": list(self.notes)}
+        rules = self.rules.model_dump(mode="json", exclude={"general", "benchmarks"})
+        limits = LIMITS.to_json() if self.rules.repetition else None
+        return content | {"rules": {**rules, "repetition": limits}, "notes": list(self.notes)}
 
     def table(self) -> Any:
         """Return a table for a terminal."""
@@ -117,7 +101,7 @@ class Cleaned:
             first = one.samples[0]
             said = f"{first['document']}: {first['why']}: {printable(first['text'], 48)}"
             rows.append((reason, f"{one.documents:,}", f"{one.bytes:,}", said))
-        said = f"{self.changed:,} rewritten by {self.rules.form}" if self.changed else ""
+        said = f"{self.changed:,} rewritten by {self.rules.unicode_form}" if self.changed else ""
         rows.append(("left", f"{self.kept:,}", f"{self.kept_bytes:,}", said))
         headings = ("", "documents", "bytes", "for example")
         return add_title(f"{self.name}, cleaned", grid(headings, rows, ("", "for example")))
@@ -126,7 +110,7 @@ class Cleaned:
 class Cleaner:
     """Cleans documents as they come; of those that are kept, hashes and sketches stay in memory."""
 
-    def __init__(self, rules: Rules = Rules()) -> None:
+    def __init__(self, rules: CleanSection = CleanSection()) -> None:
         """Take the rules.
 
         Raises:
@@ -135,16 +119,17 @@ class Cleaner:
         self.rules = rules
         self.removed: dict[str, Removed] = {}
         self.documents = self.bytes = self.kept = self.kept_bytes = self.changed = 0
-        self._exact = Exact() if rules.exact else None
-        self._near = NearDuplicates(rules.near, rules.shingle) if rules.near else None
+        self._exact = Exact() if rules.exact_dedup else None
+        near = rules.near_duplicate_threshold
+        self._near = NearDuplicates(near, SHINGLE) if near else None
 
     def clean(self, pieces: Iterable[TextChunk]) -> Iterator[str]:
         """Yield the documents that are left, in their order."""
-        for text, whole in _documents(pieces, self.rules.longest):
+        for text, whole in _documents(pieces, self.rules.max_chars):
             self.documents += 1
             size = len(text.encode(errors="replace"))
             self.bytes += size
-            form: Any = self.rules.form
+            form: Any = self.rules.unicode_form
             normal = text if form == "none" else normal_form(form, text)
             why = self._reason(normal, whole)
             if why is not None:
@@ -174,14 +159,14 @@ class Cleaner:
         rules = self.rules
         length = sum(map(len, text.split()))
         if not whole:
-            return "too long", f"more than {rules.longest:,} characters"
-        if length < rules.shortest or not length:
-            return "too short", f"{length} characters < {max(1, rules.shortest)}"
+            return "too long", f"more than {rules.max_chars:,} characters"
+        if length < rules.min_chars or not length:
+            return "too short", f"{length} characters < {max(1, rules.min_chars)}"
         if _HALF.search(text):
             return "broken", "half of a surrogate pair"
-        if rules.quality is not None and (poor := rules.quality.passed(text)):
+        if poor := low_quality(text, rules):
             return poor
-        if rules.repetition is not None and (passed := rules.repetition.passed(text)):
+        if rules.repetition and (passed := LIMITS.passed(text)):
             return "repetition", passed
         if self._exact is not None:
             same = self._exact.place(text, self.documents)
@@ -202,7 +187,7 @@ class Cleaner:
             one.samples.append({"document": self.documents, "why": why, "text": begins})
 
 
-def clean(source: Source | str | Path, out: Path, rules: Rules = Rules()) -> Cleaned:
+def clean(source: Source | str | Path, out: Path, rules: CleanSection = CleanSection()) -> Cleaned:
     """Clean a source into a folder: `text.jsonl` with what is left, `report.json` with the rest.
 
     The rules apply in this order, and the first that a document breaks is its reason: too long, too
@@ -223,7 +208,7 @@ def clean(source: Source | str | Path, out: Path, rules: Rules = Rules()) -> Cle
             reasons = ", ".join(f"{one.documents} {why}" for why, one in cleaner.removed.items())
             raise UserError(
                 f"nothing is left of {text.name} ({reasons or 'it holds no text'}) after cleaning; "
-                "relax the rules, such as shortest, or give another text"
+                "relax the rules, such as min_chars, or give another text"
             )
         report = cleaner.found(text.name, text.notes).to_json()
         (folder / REPORT).write_text(
@@ -260,17 +245,3 @@ def _documents(pieces: Iterable[TextChunk], longest: int) -> Iterator[tuple[str,
             size += len(text)
     if parts:
         yield "".join(parts), size <= longest
-
-
-def _plain(rules: Rules) -> dict[str, Any]:
-    """Return the rules as JSON has them."""
-    content = {**vars(rules)}
-    if rules.quality is not None:
-        content["quality"] = {**vars(rules.quality)}
-    if rules.repetition is not None:
-        limits = {
-            name: dict(value) if name in ("top", "repeated") else value
-            for name, value in vars(rules.repetition).items()
-        }
-        content["repetition"] = limits
-    return content

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +55,10 @@ class Limits:
                 return f"characters in repeated {what}s {size:.2f} > {characters:.2f}"
         return self._grams(text)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the limits as plain dicts and numbers."""
+        return {**vars(self), "top": dict(self.top), "repeated": dict(self.repeated)}
+
     def _grams(self, text: str) -> str | None:
         parts = units(text)
         scale = DENSE if dense(parts) else 1
@@ -68,6 +73,9 @@ class Limits:
             if share > limit:
                 return f"repeated runs of {size * scale} {kind} {share:.2f} > {limit:.2f}"
         return None
+
+
+LIMITS = Limits()
 
 
 def again(parts: Sequence[str]) -> tuple[float, float]:

@@ -7,120 +7,124 @@ that the group means can be taken.
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.spec import Benchmark, subjects
 from layerlab.validation import short_repr
 
-CEVAL = Benchmark(
-    name="ceval",
-    title="C-Eval",
-    group="examination",
-    language="zh",
+_THREE = ("dev", "val", "test")
+_CLUE = {
+    "licence": "none is stated; for research",
+    "source": "github.com/CLUEbenchmark/FewCLUE",
+    "files": {"dev": ("dev_few_all.json",), "test": ("test_public.json",)},
+}
+_SUPERGLUE = {
+    "language": "en",
+    "options": 2,
+    "source": "super.gluebenchmark.com",
+    "hub": "aps/super_glue",
+    "folder": "superglue",
+}
+
+
+def _declare(name: str, title: str, **own: Any) -> Benchmark:
+    """Return a benchmark, in Chinese, of JSON lines in a folder of its name where it is no other.
+
+    Its subjects are those of the table.
+    """
+    usual = {"language": "zh", "folder": name, "form": "jsonl", "subjects": subjects(name)}
+    return Benchmark(name=name, title=title, **{**usual, **own})
+
+
+def _examine(name: str, title: str, file: str, splits: Sequence[str], **own: Any) -> Benchmark:
+    """Return a benchmark of questions with four options, in a table for each subject and split.
+
+    Five examples come from the split "dev".
+    """
+    usual = {
+        "group": "examination",
+        "shots_split": "dev",
+        "shots": 5,
+        "most_shots": 5,
+        "scorings": ("choice_ll", "mean_nll", "gen"),
+        "form": "csv",
+        "files": {split: (file.replace("{split}", split),) for split in splits},
+    }
+    return _declare(name, title, **{**usual, **own})
+
+
+CEVAL = _examine(
+    "ceval",
+    "C-Eval",
+    "{split}/{file}_{split}.csv",
+    _THREE,
     split="val",
-    shots_split="dev",
-    shots=5,
-    most_shots=5,
-    scorings=("choice_ll", "mean_nll", "gen"),
     explained=True,
     licence="CC BY-NC-SA 4.0",
     source="github.com/hkust-nlp/ceval",
     hub="ceval/ceval-exam",
     hub_files=("ceval-exam.zip",),
-    folder="ceval",
-    form="csv",
-    files={split: (f"{split}/{{file}}_{split}.csv",) for split in ("dev", "val", "test")},
-    subjects=subjects("ceval"),
 )
-CMMLU = Benchmark(
-    name="cmmlu",
-    title="CMMLU",
-    group="examination",
-    language="zh",
+CMMLU = _examine(
+    "cmmlu",
+    "CMMLU",
+    "{split}/{file}.csv",
+    ("dev", "test"),
     split="test",
-    shots_split="dev",
-    shots=5,
-    most_shots=5,
-    scorings=("choice_ll", "mean_nll", "gen"),
     licence="CC BY-NC-SA 4.0",
     source="github.com/haonan-li/CMMLU",
     hub="haonan-li/cmmlu",
     hub_files=("cmmlu_v1_0_1.zip",),
-    folder="cmmlu",
-    form="csv",
-    files={split: (f"{split}/{{file}}.csv",) for split in ("dev", "test")},
-    subjects=subjects("cmmlu"),
 )
-MMLU = Benchmark(
-    name="mmlu",
-    title="MMLU",
-    group="examination",
+MMLU = _examine(
+    "mmlu",
+    "MMLU",
+    "{split}/{file}_{split}.csv",
+    _THREE,
     language="en",
     split="test",
-    shots_split="dev",
-    shots=5,
-    most_shots=5,
-    scorings=("choice_ll", "mean_nll", "gen"),
     licence="MIT",
     source="github.com/hendrycks/test",
     hub="cais/mmlu",
-    folder="mmlu",
     form="headless",
-    files={split: (f"{split}/{{file}}_{split}.csv",) for split in ("dev", "val", "test")},
-    subjects=subjects("mmlu"),
 )
-AGIEVAL = Benchmark(
-    name="agieval",
-    title="AGIEval",
+AGIEVAL = _declare(
+    "agieval",
+    "AGIEval",
     group="examination",
-    language="zh",
     split="test",
     metric="accuracy; exact match where there are no options",
     options=0,
     licence="MIT; JEC-QA, LSAT and others keep their own terms",
     source="github.com/ruixiangcui/AGIEval",
     hub="hails/agieval-{subject}",
-    folder="agieval",
-    form="jsonl",
     files={"test": ("v1/{file}.jsonl",)},
-    subjects=subjects("agieval"),
 )
-BOOLQ = Benchmark(
-    name="boolq",
-    title="BoolQ",
+BOOLQ = _declare(
+    "boolq",
+    "BoolQ",
     group="knowledge",
-    language="en",
     split="val",
-    options=2,
     licence="CC BY-SA 3.0",
-    source="super.gluebenchmark.com",
-    hub="aps/super_glue",
-    folder="superglue",
-    form="jsonl",
     files={"val": ("BoolQ/val.jsonl",)},
-    subjects=subjects("boolq"),
+    **_SUPERGLUE,
 )
-AX_B = Benchmark(
-    name="ax-b",
-    title="AX-b",
+AX_B = _declare(
+    "ax-b",
+    "AX-b",
     group="reasoning",
-    language="en",
     split="test",
     extra=("mcc",),
-    options=2,
     licence="none is stated; for research",
-    source="super.gluebenchmark.com",
-    hub="aps/super_glue",
-    folder="superglue",
-    form="jsonl",
     files={"test": ("AX-b/AX-b.jsonl",)},
-    subjects=subjects("ax-b"),
+    **_SUPERGLUE,
 )
-PIQA = Benchmark(
-    name="piqa",
-    title="PIQA",
+PIQA = _declare(
+    "piqa",
+    "PIQA",
     group="reasoning",
     language="en",
     split="valid",
@@ -128,42 +132,28 @@ PIQA = Benchmark(
     licence="Academic Free License 3.0",
     source="github.com/ybisk/ybisk.github.io",
     hub="baber/piqa",
-    folder="piqa",
     form="labelled",
     files={"valid": ("valid.jsonl", "valid-labels.lst")},
-    subjects=subjects("piqa"),
 )
-CSL = Benchmark(
-    name="csl",
-    title="CSL",
+CSL = _declare(
+    "csl",
+    "CSL",
     group="understanding",
-    language="zh",
     split="dev",
     options=2,
-    licence="none is stated; for research",
-    source="github.com/CLUEbenchmark/FewCLUE",
-    folder="csl",
-    form="jsonl",
-    files={"dev": ("dev_few_all.json",), "test": ("test_public.json",)},
-    subjects=subjects("csl"),
+    **_CLUE,
 )
-EPRSTMT = Benchmark(
-    name="eprstmt",
-    title="EPRSTMT",
+EPRSTMT = _declare(
+    "eprstmt",
+    "EPRSTMT",
     group="understanding",
-    language="zh",
     split="dev",
     options=2,
-    licence="none is stated; for research",
-    source="github.com/CLUEbenchmark/FewCLUE",
-    folder="eprstmt",
-    form="jsonl",
-    files={"dev": ("dev_few_all.json",), "test": ("test_public.json",)},
-    subjects=subjects("eprstmt"),
+    **_CLUE,
 )
-XSUM = Benchmark(
-    name="xsum",
-    title="XSum",
+XSUM = _declare(
+    "xsum",
+    "XSum",
     group="understanding",
     language="en",
     split="dev",
@@ -175,16 +165,12 @@ XSUM = Benchmark(
     licence="none is stated; the articles are the BBC's",
     source="github.com/EdinburghNLP/XSum",
     hub="EdinburghNLP/xsum",
-    folder="xsum",
-    form="jsonl",
     files={"dev": ("dev.jsonl",)},
-    subjects=subjects("xsum"),
 )
-LCSTS = Benchmark(
-    name="lcsts",
-    title="LCSTS",
+LCSTS = _declare(
+    "lcsts",
+    "LCSTS",
     group="understanding",
-    language="zh",
     split="test",
     metric="ROUGE-1 F over jieba words",
     extra=("rouge_2", "rouge_l"),
@@ -193,56 +179,39 @@ LCSTS = Benchmark(
     licence="on request from its authors; for research",
     source="icrc.hitsz.edu.cn/Article/show/139.html",
     hub="hugcyp/LCSTS",
-    folder="lcsts",
     form="parallel",
     files={"test": ("test.src.txt", "test.tgt.txt")},
-    subjects=subjects("lcsts"),
 )
-FINANCEIQ = Benchmark(
-    name="financeiq",
-    title="FinanceIQ",
+FINANCEIQ = _examine(
+    "financeiq",
+    "FinanceIQ",
+    "{split}/{file}.csv",
+    ("dev", "test"),
     group="finance",
-    language="zh",
     split="test",
-    shots_split="dev",
-    shots=5,
-    most_shots=5,
-    scorings=("choice_ll", "mean_nll", "gen"),
     licence="CC BY-NC-SA 4.0",
     source="github.com/Duxiaoman-DI/XuanYuan",
     hub="Duxiaoman-DI/FinanceIQ",
     hub_files=("data/dev/*.csv", "data/test/*.csv"),
-    folder="financeiq",
-    form="csv",
-    files={split: (f"{split}/{{file}}.csv",) for split in ("dev", "test")},
-    subjects=subjects("financeiq"),
 )
-FINEVAL = Benchmark(
-    name="fineval",
-    title="FinEval",
+FINEVAL = _examine(
+    "fineval",
+    "FinEval",
+    "{split}/{file}_{split}.csv",
+    _THREE,
     group="finance",
-    language="zh",
     split="val",
-    shots_split="dev",
-    shots=5,
-    most_shots=5,
     average="weighted",
-    scorings=("choice_ll", "mean_nll", "gen"),
     explained=True,
     licence="Apache-2.0 by the repository; treat it as non-commercial",
     source="github.com/SUFE-AIFLM-Lab/FinEval",
     hub="SUFE-AIFLM-Lab/FinEval",
     hub_files=("FinEval.zip",),
-    folder="fineval",
-    form="csv",
-    files={split: (f"{split}/{{file}}_{split}.csv",) for split in ("dev", "val", "test")},
-    subjects=subjects("fineval"),
 )
-LAWBENCH = Benchmark(
-    name="lawbench",
-    title="LawBench",
+LAWBENCH = _declare(
+    "lawbench",
+    "LawBench",
     group="law",
-    language="zh",
     split="zero_shot",
     metric="of each task: accuracy, F1, ROUGE-L, F0.5 or log distance",
     extra=("abstained",),
@@ -251,10 +220,8 @@ LAWBENCH = Benchmark(
     options=0,
     licence="Apache-2.0; its texts follow the licence of each source",
     source="github.com/open-compass/LawBench",
-    folder="lawbench",
     form="json",
     files={split: (f"{split}/{{file}}.json",) for split in ("zero_shot", "one_shot")},
-    subjects=subjects("lawbench"),
 )
 
 # In the order of the source's tables.

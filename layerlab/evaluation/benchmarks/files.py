@@ -6,15 +6,15 @@ Archives are read in memory and never unpacked, so no name in them can lead outs
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from layerlab.data.archives import is_archive, read_members
 from layerlab.data.sources import data_folder
 from layerlab.errors import UserError
-from layerlab.evaluation.benchmarks.hub_files import download_benchmark
 from layerlab.evaluation.benchmarks.spec import Benchmark, Subtask
+from layerlab.system.hub import hub
 
 
 class File(NamedTuple):
@@ -108,3 +108,28 @@ def _from_afar(benchmark: Benchmark, home: Path, wanted: str) -> File:
         f"{benchmark.title} is not here: expected {home / wanted}, or an archive in {home} that "
         f"holds it{tried}; get it from {benchmark.source}, or name its place in LAYERLAB_DATA"
     )
+
+
+def download_benchmark(benchmark: Benchmark) -> Path:
+    """Download a benchmark's files from the Hub, or find the copy that is kept here.
+
+    Raises:
+        UserError: neither is to be had.
+    """
+    return _download(str(benchmark.hub), benchmark.hub_files)
+
+
+# Only what was found is kept, so that a network that comes back is used.
+@cache
+def _download(name: str, patterns: tuple[str, ...]) -> Path:
+    from huggingface_hub import snapshot_download
+
+    with hub() as why:
+        try:
+            found = snapshot_download(name, repo_type="dataset", allow_patterns=list(patterns))
+        except Exception as error:  # of many kinds: no network, no such name, no permission
+            said = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+            raise UserError(
+                f"cannot get {name} from the Hub: {why or said}; get it in another way"
+            ) from None
+    return Path(found)

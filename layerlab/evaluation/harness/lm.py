@@ -22,9 +22,12 @@ from lm_eval.tasks import TaskManager
 
 from layerlab.errors import UserError
 from layerlab.evaluation.harness.fewshot import Shots, fit_examples, sum_up
-from layerlab.evaluation.harness.model_checks import max_length, prepare_tokenizer
+from layerlab.evaluation.harness.model_checks import (
+    max_length,
+    prepare_tokenizer,
+    record_unsound_logits,
+)
 from layerlab.evaluation.harness.prefix_cache import Forward
-from layerlab.evaluation.harness.soundness import record_unsound_logits
 from layerlab.loading.model import LoadedModel
 from layerlab.records.parse import check_text
 from layerlab.system.limits import check_work

@@ -8,7 +8,7 @@ from layerlab.console.units import amount
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.arm_results import ArmResults
 from layerlab.experiments.analysis.claims import judge_claims, tests
-from layerlab.experiments.analysis.comparison import SCHEMA, Comparison, plain
+from layerlab.experiments.analysis.comparison import SCHEMA, Comparison
 from layerlab.experiments.analysis.curves import curves, paired_curves
 from layerlab.experiments.analysis.gradient_profile import gradients
 from layerlab.experiments.analysis.interim import LOSS, Stage, collect_arms
@@ -23,6 +23,7 @@ from layerlab.experiments.statistics.differences import Difference, Level
 from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest, shares
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe
+from layerlab.records.json_values import json_values
 from layerlab.records.run import RunRecord, read_record
 from layerlab.version import VERSION
 
@@ -96,7 +97,7 @@ def compare_runs(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> C
             *left,
         ],
     }
-    return Comparison(plain(content))
+    return Comparison(json_values(content, infinities=False))
 
 
 def _read(found: Sequence[Path | RunRecord]) -> list[RunRecord]:

@@ -1,6 +1,5 @@
 """A comparison as a value: plain numbers and sentences, to print and to draw."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 # What has to be looked into; texts and whole numbers, most of all there is, need no look.
-_DEEP = (float, Mapping, list, tuple)
 Part = Literal["rows", "claims", "runs", "curves", "paired"]
 
 
@@ -77,21 +75,6 @@ class Comparison:
         from layerlab.experiments.analysis.table import table
 
         return table(self.content, width)
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it: no infinity and no NaN."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {
-            str(name): plain(one) if isinstance(one, _DEEP) else one for name, one in value.items()
-        }
-    return (
-        [plain(one) if isinstance(one, _DEEP) else one for one in value]
-        if isinstance(value, list | tuple)
-        else value
-    )
 
 
 def _points(curves: list[dict[str, Any]], part: Part) -> list[dict[str, Any]]:

@@ -2,12 +2,21 @@
 
 from collections.abc import Callable, Mapping
 
-from layerlab.experiments.analysis import gradient_profile, loss_spikes
+from layerlab.experiments.analysis import gradient_profile
 from layerlab.records.run import RunRecord
 
-UNITS = {"spikes": loss_spikes.UNIT, "gradient": gradient_profile.UNIT}
+
+def _loss_spikes(run: RunRecord) -> float | None:
+    """Count how many there were; None where nobody listened."""
+    if not run.manifest["recipe"].get("monitor", {}).get("interval"):
+        return None
+    alarms = (one for one in run.events if one.get("kind") == "alarm")
+    return float(sum(one.get("measure") == "loss" for one in alarms))
+
+
+UNITS = {"spikes": "loss spikes a run", "gradient": gradient_profile.UNIT}
 _COUNTS: Mapping[str, Callable[[RunRecord], float | None]] = {
-    "spikes": loss_spikes.count,
+    "spikes": _loss_spikes,
     "gradient": gradient_profile.gradient_ratio,
 }
 

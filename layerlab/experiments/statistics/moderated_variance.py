@@ -3,8 +3,7 @@
 With three seeds a variance of its own says little. Where arms vary alike, what they share says
 more; where they do not, each must keep its own. How much they differ decides how far each is drawn.
 
-Source: Smyth 2004, Linear models and empirical Bayes methods for assessing differential expression
-in microarray experiments, sections 3 to 6; as limma's `squeezeVar` computes it.
+Source: smyth04, sections 3 to 6; as limma's `squeezeVar` computes it.
 """
 
 import math
@@ -41,7 +40,7 @@ def prior(variances: ArrayLike, freedoms: ArrayLike) -> Prior:
 
     Those without a degree of freedom do not count; two or more have to.
 
-    Source: Smyth 2004, section 6.2; with unequal degrees of freedom, limma's `fitFDist`.
+    Source: smyth04, section 6.2; with unequal degrees of freedom, limma's `fitFDist`.
 
     Example:
         >>> found = prior([1.0, 1.0, 30.0], [2, 2, 2])
@@ -67,7 +66,7 @@ def moderate(variance: float, freedom: float, common: Prior) -> float:
 
     (d_0 s_0^2 + d s^2) / (d_0 + d)
 
-    Source: Smyth 2004, equation (2).
+    Source: smyth04, equation (2).
     """
     if math.isinf(common.freedom):
         return common.variance
@@ -78,7 +77,7 @@ def moderate(variance: float, freedom: float, common: Prior) -> float:
 def inverse_trigamma(value: float) -> float:
     """Return the x at which the trigamma function has a value, by Newton on its reciprocal.
 
-    Source: Smyth 2004, appendix.
+    Source: smyth04, appendix.
     """
     from scipy.special import polygamma
 

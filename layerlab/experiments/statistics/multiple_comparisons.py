@@ -157,7 +157,7 @@ def spent_alpha(alpha: float, part: float) -> float:
 
     2 - 2 Phi(z_(alpha/2) / sqrt(part)): next to nothing at first, all of it at the end.
 
-    Source: Lan and DeMets 1983, the function that resembles O'Brien and Fleming's bounds.
+    Source: lan83, the function that resembles O'Brien and Fleming's bounds.
 
     Example:
         >>> [round(spent_alpha(0.05, part), 5) for part in (0.25, 0.5, 1.0)]

@@ -13,10 +13,7 @@ Vector = Float[Tensor, " value"]
 
 
 def precise(h: Hidden) -> Hidden:
-    """Return the same numbers in float64, where no float32 feature overflows when squared.
-
-    Source: Own.
-    """
+    """Return the same numbers in float64, where no float32 feature overflows when squared."""
     # Apple's device has no float64, so its features are read on the processor.
     home = "cpu" if h.device.type == "mps" else h.device
     return h.detach().to(home, torch.float64)
@@ -75,10 +72,7 @@ class Pool:
     moments: Matrix | None = None
 
     def add(self, h: Hidden) -> None:
-        """Take the tokens of one more sequence.
-
-        Source: Own.
-        """
+        """Take the tokens of one more sequence."""
         # A copy, because a slice would keep the whole batch alive.
         self.features.append(h.detach().to("cpu", copy=True))
         self.tokens += len(h)
@@ -87,20 +81,14 @@ class Pool:
             self._fold()
 
     def eigenvalues(self) -> Vector:
-        """Return the eigenvalues of the second moments about the mean, the largest first.
-
-        Source: Own.
-        """
+        """Return the eigenvalues of the second moments about the mean, the largest first."""
         if self.moments is None:
             return gram_eigenvalues(centre(torch.cat(self.features)))
         self._fold()
         return _spectrum(self.moments, max(self.tokens, len(self.moments)))
 
     def second_moments(self) -> tuple[Vector, Matrix]:
-        """Return the mean token, and the second moments about it, n times the covariance.
-
-        Source: Own.
-        """
+        """Return the mean token, and the second moments about it, n times the covariance."""
         self._fold()
         assert self.mean is not None and self.moments is not None, "a pool of no tokens"
         return self.mean, self.moments

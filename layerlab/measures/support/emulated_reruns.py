@@ -25,8 +25,6 @@ DOMAINS = {"formats": Constraint(kind=str)}
 def formats(run: MeasureContext) -> list[str]:
     """Return the requested formats, by name.
 
-    Source: Own.
-
     Raises:
         UserError: a name that is no format.
     """
@@ -35,8 +33,6 @@ def formats(run: MeasureContext) -> list[str]:
 
 def parse_formats(given: str | Iterable[str]) -> list[str]:
     """Parse formats between commas; each is kept once, as it was spelled first.
-
-    Source: Own.
 
     Raises:
         UserError: a name that is no format, or none at all.
@@ -96,17 +92,12 @@ def _relative(spread: Tensor, true: Tensor) -> float:
 
 
 def forward(model: Any, tokens: Tensor) -> Any:
-    """Return one forward pass without a cache.
-
-    Source: Own.
-    """
+    """Return one forward pass without a cache."""
     return model(input_ids=tokens[None], use_cache=False)
 
 
 def reruns(whole: ModelContext, tokens: Tensor) -> Reruns:
     """Return the reference run of one sequence, ready for others beside it.
-
-    Source: Own.
 
     Raises:
         NotApplicable: what its blocks pass on is not one vector per token.

@@ -21,7 +21,6 @@ Binned = Float[Tensor, "token bin"]
 def bin_channels(gradient: Hidden, bins: int) -> Binned:
     """Average the saliency of neighbouring channels, in bins whose sizes differ by 1 at most.
 
-    Source: Own.
     Unit: that of the saliency.
 
     Example:
@@ -39,8 +38,6 @@ def room(layers: Sequence[int], tokens: int, bins: int) -> tuple[list[int], int]
 
     All of them, or some, evenly spaced.
 
-    Source: Own.
-
     Example:
         >>> room([0, 1, 2], 10, 64), room(range(41), 1000, 64)[0][:2]
         (([0, 1, 2], 64), [0, 1])
@@ -56,8 +53,6 @@ def room(layers: Sequence[int], tokens: int, bins: int) -> tuple[list[int], int]
 
 def pack_bytes(image: Tensor, peak: float) -> str:
     """Pack square roots as shares of the largest value's: bytes by row, deflated, in base64.
-
-    Source: Own.
 
     Example:
         >>> zlib.decompress(base64.b64decode(pack_bytes(torch.tensor([[4.0, 1.0]]), 4.0))).hex()

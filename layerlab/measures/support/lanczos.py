@@ -73,18 +73,12 @@ class Process(Protocol):
 
 
 def dense(matrix: Attentions) -> tuple[Block, ...]:
-    """Return a matrix as one block.
-
-    Source: Own.
-    """
+    """Return a matrix as one block."""
     return (Block(slice(0, matrix.shape[1]), slice(0, matrix.shape[2]), matrix),)
 
 
 def profile(blocks: Iterable[Block], keys: int) -> Profile:
-    """Return the column sums, column norms and row sums of non-negative matrices, in one pass.
-
-    Source: Own.
-    """
+    """Return the column sums, column norms and row sums of non-negative matrices, in one pass."""
     sums: list[Tensor] = []
     columns = squares = torch.empty(0)
     height = 0
@@ -116,8 +110,6 @@ def gram(
     For several x in one pass over the rows of A.
 
     With shift = mean(A x) this is A^T J A x with J = I - e e^T, and e = (1, ..., 1) / sqrt(n).
-
-    Source: Own.
     """
     product = torch.zeros_like(vectors)
     energy, total = torch.zeros_like(shift), torch.zeros_like(shift)
@@ -137,10 +129,7 @@ def _image(block: Block, vectors: Tensor) -> Tensor:
 
 
 def settle(blocks: Iterable[Block], known: Profile, processes: Sequence[Process]) -> None:
-    """Feed every process until all have settled; one pass over the matrix serves them all.
-
-    Source: Own.
-    """
+    """Feed every process until all have settled; one pass over the matrix serves them all."""
     while active := [process for process in processes if not process.settled]:
         vectors = torch.stack([process.vector for process in active], 1)
         mean = torch.einsum("hvk,hk->hv", vectors.double(), known.column_sums.double())

@@ -94,7 +94,6 @@ def apartness(points: Points, marks: Marks) -> Scalar:
     1 means that each word is a point of its own, 0 that every word has the same mean. Words without
     any difference between them reach (words - 1) / (tokens - 1) on average.
 
-    Source: Own.
     Unit: none.
 
     Example:

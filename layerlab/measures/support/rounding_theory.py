@@ -65,10 +65,7 @@ class Theory:
 
 
 def theory(layer: Layer, model: nn.Module) -> Theory | None:
-    """Return what the theory knows of one block on one sequence; None of the embedding output.
-
-    Source: Own.
-    """
+    """Return what the theory knows of one block on one sequence; None of the embedding output."""
     if layer.entered is None or layer.block is None:
         return None
     entered, refused = layer.entered.double(), dict[str, str]()

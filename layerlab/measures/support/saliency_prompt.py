@@ -49,8 +49,6 @@ class Prompt:
 def check(options: Mapping[str, Any]) -> None:
     """Refuse a question that no model can answer.
 
-    Source: Own.
-
     Raises:
         UserError: an empty text, or a target that is its own foil.
     """
@@ -66,8 +64,6 @@ def check(options: Mapping[str, Any]) -> None:
 
 def prompt(subject: LoadedModel, options: Mapping[str, Any], read: Sequence[Tensor]) -> Prompt:
     """Return the prompt that the options `text`, `target`, `foil` and `position` describe.
-
-    Source: Own.
 
     Args:
         read: what the other measures read; its first sequence stands in where `text` is None.
@@ -188,10 +184,7 @@ def _first(subject: LoadedModel, kind: str, whole: str, word: tuple[int, ...]) -
 
 
 def earlier(prompt: Prompt) -> list[int]:
-    """Return the positions, up to the one asked about, in earlier occurrences of the target.
-
-    Source: Own.
-    """
+    """Return the positions, up to the one asked about, in earlier occurrences of the target."""
     tokens, size = prompt.tokens[: prompt.position + 1].tolist(), len(prompt.target)
     starts = [
         start

@@ -139,10 +139,7 @@ def feedforward_fit(block: nn.Module, sublayer: Sublayer) -> FeedForward | None:
 
 
 def is_routed(block: nn.Module) -> bool:
-    """Return whether the feed-forward layer of a block chooses between experts for each token.
-
-    Source: Own.
-    """
+    """Return whether the feed-forward layer of a block chooses between experts for each token."""
     paths = (path for path, _ in block.named_modules())
     return any(_ROUTED.search(path) and not _ATTENTION.search(path) for path in paths)
 

@@ -12,6 +12,7 @@ from layerlab.model.design import Design, design
 from layerlab.model.listing.diagram import picture
 from layerlab.model.option import options_of
 from layerlab.model.preset import Preset
+from layerlab.records.json_values import json_values
 from layerlab.variants.registry import home, variants
 
 __all__ = ["Card", "Setting", "card", "list_variants"]
@@ -92,7 +93,7 @@ class Card:
         return {
             **{key: getattr(self, key) for key in _TEXTS},
             "parts": dict(self.parts),
-            "options": [{**vars(one), "value": _plain(one.value)} for one in self.settings],
+            "options": [{**vars(one), "value": json_values(one.value)} for one in self.settings],
             "sizes": vars(self.shape),
             "account": _counts(self.account),
             "baseline_account": _counts(self.against),

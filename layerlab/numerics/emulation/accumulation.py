@@ -17,8 +17,6 @@ def multiply_groups(left: Tensor, right: Tensor, ends: Tensor | None) -> Tensor:
 
     PyTorch's own operation knows no float64.
 
-    Source: Own.
-
     Args:
         left: a matrix whose rows, or columns, are sorted by group, or one matrix for each group.
         right: one matrix for each group, or a matrix whose rows, or columns, are sorted by group.

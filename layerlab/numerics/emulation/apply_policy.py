@@ -62,8 +62,6 @@ class Kept:
 def find_kept(model: nn.Module, policy: Policy) -> Kept:
     """Look up what a policy keeps.
 
-    Source: Own.
-
     Raises:
         UserError: an entry names no module, no module that computes attention, or an operation.
     """
@@ -109,8 +107,6 @@ def apply_precision(
     In place; start from float32 weights, since what has been rounded stays rounded. The policy is
     part of the configuration, so `save_pretrained` writes it. `from_pretrained` reads it and does
     nothing with it: load the model in float32, and apply its own policy to it again.
-
-    Source: Own.
 
     Args:
         model: a model of transformers.
@@ -158,8 +154,6 @@ def apply_precision(
 def saved_policy(model: nn.Module) -> Policy:
     """Return the policy that a model was saved with.
 
-    Source: Own.
-
     Raises:
         UserError: its configuration has none.
     """
@@ -177,8 +171,6 @@ def cast(model: nn.Module, policy: Policy, low: torch.dtype) -> Iterator[Kept]:
     """Cast as a policy says for as long as the block lasts.
 
     The parameters are the caller's.
-
-    Source: Own.
     """
     found = find_kept(model, policy)
     _check(model, found)
@@ -235,8 +227,6 @@ def blocks(model: nn.Module) -> list[str]:
     """Return the paths of the blocks of the stack.
 
     They are in the outermost list of modules, and the longest of these.
-
-    Source: Own.
 
     Raises:
         UserError: the model has no list of blocks.
@@ -348,8 +338,6 @@ def low_precision_weights(model: nn.Module) -> Iterator[tuple[str, str, dict[str
 
     Those are the floating parameters and persistent buffers. Other buffers are made in float32
     after loading; of these only tables that lose nothing, such as masks, count as low.
-
-    Source: Own.
     """
     for owner, module in model.named_modules():
         tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
@@ -388,10 +376,7 @@ def _look_up(entries: list[str], model: nn.Module) -> None:
 
 
 def stays_single(model: nn.Module, name: str, low: torch.dtype) -> bool:
-    """Return whether transformers loads this parameter in float32 whatever the requested dtype.
-
-    Source: Own.
-    """
+    """Return whether transformers loads this parameter in float32 whatever the requested dtype."""
     names = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
     if low == torch.float16:
         names |= set(getattr(model, "_keep_in_fp32_modules", None) or ())

@@ -73,8 +73,6 @@ def regime(
     products with them are rounded, results are bf16. tf32 is a format of factors: as-run, results
     are float32.
 
-    Source: Own.
-
     Raises:
         UserError: unknown format, mode or device, a format that autocast does not know, an
             accumulation of no number of terms, or no seed.
@@ -134,19 +132,13 @@ def _split(format: AnyFormat, mode: str) -> tuple[AnyFormat | None, Format]:
 
 
 def modes(format: str | AnyFormat) -> tuple[str, ...]:
-    """Return the modes that a format can be emulated in.
-
-    Source: Own.
-    """
+    """Return the modes that a format can be emulated in."""
     known = getattr(find(format), "name", "") in FORMATS
     return tuple(mode for mode in MODES if known or mode != "autocast")
 
 
 def exact(low: torch.dtype) -> EmulatedArithmetic:
-    """Return the reference: float64 throughout, whatever dtype the code asks for.
-
-    Source: Own.
-    """
+    """Return the reference: float64 throughout, whatever dtype the code asks for."""
     return EmulatedArithmetic(low=low, wide=torch.float64)
 
 

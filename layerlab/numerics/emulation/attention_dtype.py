@@ -23,20 +23,14 @@ EAGER = ("eager_attention_forward", "eager_attention")
 
 
 def attends(module: nn.Module) -> bool:
-    """Return whether a module, or its `attend`, asks transformers' interface for its attention.
-
-    Source: Own.
-    """
+    """Return whether a module, or its `attend`, asks transformers' interface for its attention."""
     code = getattr(unwrap(type(module).forward), "__code__", None)
     asks = code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
     return asks or callable(getattr(module, "attend", None))
 
 
 def answer(model: nn.Module) -> None:
-    """Route the model's attention through one that unifies its dtypes first.
-
-    Source: Own.
-    """
+    """Route the model's attention through one that unifies its dtypes first."""
     config: Any = getattr(model, "config", None)
     own = implementations(config)
     for name in filter(None, own.values()):
@@ -48,10 +42,7 @@ def answer(model: nn.Module) -> None:
 
 
 def implementations(config: Any) -> dict[str, str | None]:
-    """Return the attention implementation of a configuration and of each one inside it.
-
-    Source: Own.
-    """
+    """Return the attention implementation of a configuration and of each one inside it."""
     own = getattr(config, "_attn_implementation", None)
     if own is None:
         return {}
@@ -95,8 +86,6 @@ def finite(value: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a mask in another dtype so that no row becomes all infinite.
 
     The lowest number of that dtype may be another.
-
-    Source: Own.
     """
     if value.dtype == dtype:
         return value

@@ -98,7 +98,6 @@ def closure(parts: Iterable[Part], whole: Error) -> float:
 
     It is 1 where the parts' errors are uncorrelated and small enough to be carried on linearly.
 
-    Source: Own.
     Unit: none.
     """
     total = sum(part.error.logits for part in parts)
@@ -107,8 +106,6 @@ def closure(parts: Iterable[Part], whole: Error) -> float:
 
 def outputs(run: Emulation, call: Call, modules: Sequence[nn.Module]) -> list[Tensor]:
     """Return the input of the first of some modules, the output of each, and the logits.
-
-    Source: Own.
 
     Args:
         call: runs the model, and gives logits or an output that has them.
@@ -150,7 +147,6 @@ def _copy(value: Tensor) -> Tensor:
 def error(seen: Tensor, true: Tensor) -> float:
     """Return ||seen - true||^2 / ||true||^2 over all tokens.
 
-    Source: Own.
     Unit: none.
     """
     # A slice at a time: logits of a large vocabulary in float64 are the largest tensor here.
@@ -207,8 +203,6 @@ def attribution(
 
     f_c rounds in component c only and f nowhere. Where the closure is off by more than `CLOSED`,
     the largest components are also rounded two by two.
-
-    Source: Own.
 
     Args:
         call: runs the model once, as in `lambda: model(input_ids=ids)`.

@@ -69,8 +69,6 @@ def autocasting(model: nn.Module, dtype: torch.dtype, device: str | None) -> Ite
     What is made of its outputs, and the backward pass, are outside, where torch's documentation
     wants them.
 
-    Source: Own.
-
     Args:
         device: whose rules; those of the device that the parameters are on if None.
 
@@ -113,8 +111,6 @@ def lower(arguments: Any) -> Any:
     Without autocast they stay as they are.
 
     As they are without it.
-
-    Source: Own.
     """
     kind = next((value.device.type for value in tree_leaves(arguments) if _cast(value)), "cpu")
     if not torch.is_autocast_enabled(kind):

@@ -316,8 +316,6 @@ def emulate(
     backward. What the model returns are plain tensors that hold the rounded values. Afterwards the
     model is as it was.
 
-    Source: Own.
-
     Args:
         model: any module made of PyTorch's operations.
         format: name or value of a format, such as "bf16", "fp8_e4m3", "mxfp4", "int8", "t11".
@@ -372,10 +370,7 @@ def emulate(
 
 @contextmanager
 def reference(model: nn.Module, backward: bool = False) -> Iterator[Emulation]:
-    """Run a model in float64, also where its code asks for float32.
-
-    Source: Own.
-    """
+    """Run a model in float64, also where its code asks for float32."""
     dtypes = [value.dtype for value in model.parameters() if value.is_floating_point()]
     run = Emulation(model, exact(dtypes[0] if dtypes else torch.get_default_dtype()))
     with run.running(backward):

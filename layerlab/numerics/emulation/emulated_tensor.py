@@ -71,18 +71,12 @@ class EmulatedTensor(Tensor):
 
 
 def unwrap(value: Any) -> Any:
-    """Return the values of a carrier, or anything else as it is.
-
-    Source: Own.
-    """
+    """Return the values of a carrier, or anything else as it is."""
     return value.held if isinstance(value, EmulatedTensor) else value
 
 
 def floating(value: Any) -> bool:
-    """Return whether something is a tensor of floating numbers.
-
-    Source: Own.
-    """
+    """Return whether something is a tensor of floating numbers."""
     return isinstance(value, Tensor) and value.dtype.is_floating_point
 
 
@@ -104,10 +98,7 @@ class Uncarried(torch.autograd.Function):
 
 
 def plain(output: Any) -> Any:
-    """Return a model's output with plain tensors in place of its carriers.
-
-    Source: Own.
-    """
+    """Return a model's output with plain tensors in place of its carriers."""
     return tree_map(lambda x: Uncarried.apply(x) if isinstance(x, EmulatedTensor) else x, output)
 
 
@@ -116,8 +107,6 @@ def stepwise(model: nn.Module) -> Iterator[None]:
     """Run recurrent layers one step at a time.
 
     Those of oneDNN are one kernel, and have no float64.
-
-    Source: Own.
     """
     before = torch._C._get_mkldnn_enabled()
     recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
@@ -130,8 +119,6 @@ def stepwise(model: nn.Module) -> Iterator[None]:
 
 def check_runnable(model: nn.Module) -> None:
     """Refuse an emulation that could not run, before it begins.
-
-    Source: Own.
 
     Raises:
         UserError: no weights, or a kernel that is one with the model.
@@ -308,10 +295,7 @@ def _concerns(flat: Iterable[Any]) -> bool:
 
 
 def writes_in_place(func: Any) -> bool:
-    """Return whether an operation writes into one of its arguments.
-
-    Source: Own.
-    """
+    """Return whether an operation writes into one of its arguments."""
     return bool(func._schema.is_mutable)
 
 

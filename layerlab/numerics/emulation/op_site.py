@@ -172,8 +172,6 @@ def attends(module: nn.Module) -> bool:
     """Return whether the forward pass of a module, or a function that it calls, names a softmax.
 
     What its parts do is theirs, but for a part that is a softmax.
-
-    Source: Own.
     """
     if any(isinstance(part, nn.Softmax) for part in module.children()):
         return True

@@ -92,8 +92,6 @@ def _unwritable(target: Path, error: OSError) -> UserError:
 def check_place(path: Path, overwrite: bool) -> None:
     """Check that the policy can be written here before the work begins.
 
-    Source: Own.
-
     Raises:
         UserError: something is there already, or there is no such folder, or none to write in.
     """
@@ -119,8 +117,6 @@ def check_place(path: Path, overwrite: bool) -> None:
 
 def load_policy(path: str | os.PathLike[str]) -> Policy:
     """Read a policy that `layerlab precision` or `Policy.save` wrote.
-
-    Source: Own.
 
     Raises:
         UserError: there is no such file, it is not TOML, or it does not say what a policy says.

@@ -13,10 +13,7 @@ from layerlab.validation import short_repr
 
 
 def matches(place: OpSite, patterns: Sequence[str]) -> bool:
-    """Return whether one of the patterns names the place, its module, or a module around it.
-
-    Source: Own.
-    """
+    """Return whether one of the patterns names the place, its module, or a module around it."""
     spelled = (str(place), *_around(place.module))
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in spelled)
 
@@ -92,8 +89,6 @@ class Selection:
 def patterns(where: Any, model: nn.Module) -> tuple[str, ...] | None:
     """Return the patterns that select places, with their modules looked up in the model.
 
-    Source: Own.
-
     Args:
         where: one pattern or several; None for none.
 
@@ -119,10 +114,7 @@ def patterns(where: Any, model: nn.Module) -> tuple[str, ...] | None:
 
 
 def unmatched(pattern: str, names: Iterable[str]) -> str:
-    """Return the message for a pattern that selects nothing.
-
-    Source: Own.
-    """
+    """Return the message for a pattern that selects nothing."""
     known = sorted(set(names))
     # With stars and layer numbers aside, what was meant differs in a letter or two.
     plain = {NUMBER.sub("", name).replace("*", ""): name for name in reversed(known)}

@@ -174,7 +174,6 @@ def bits(format: AnyFormat) -> int | float | None:
     Sign, significand and exponent: 1 + (t - 1) + ceil(log2(highest - lowest + 2)), where one code
     of the exponent is that of the subnormals. Scales of whole numbers are not counted.
 
-    Source: Own.
     Unit: bits.
 
     Example:
@@ -196,10 +195,7 @@ def _ieee(name: str, digits: int, lowest: int, highest: int) -> Format:
 
 
 def largest(digits: int, highest: int) -> float:
-    """Return the largest number of so many digits with this exponent.
-
-    Source: Own.
-    """
+    """Return the largest number of so many digits with this exponent."""
     return math.ldexp(2.0 - 2.0 ** (1 - digits), highest)
 
 

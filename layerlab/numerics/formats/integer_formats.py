@@ -81,18 +81,12 @@ def _group(x: Tensor, format: Integer) -> tuple[Tensor, Any]:
 
 
 def split_blocks(x: Tensor, size: int) -> Tensor:
-    """Split the last axis into blocks, on an axis of their own; the last one is padded with zeros.
-
-    Source: Own.
-    """
+    """Split the last axis into blocks, on an axis of their own; zeros pad the last one."""
     missing = -x.shape[-1] % size
     filled = torch.nn.functional.pad(x, (0, missing)) if missing else x
     return filled.unflatten(-1, (-1, size))
 
 
 def join_blocks(blocks: Tensor, like: Tensor) -> Tensor:
-    """Join the blocks back to one axis, without the padding.
-
-    Source: Own.
-    """
+    """Join the blocks back to one axis, without the padding."""
     return blocks.flatten(-2)[..., : like.shape[-1]]

@@ -72,8 +72,6 @@ def kernel() -> Kernel:
     """Return the kernel of this process, compiled or found in the cache at the first call.
 
     `LAYERLAB_KERNEL=0` turns it off.
-
-    Source: Own.
     """
     if os.environ.get("LAYERLAB_KERNEL") == "0":
         return Kernel(None, "turned off by LAYERLAB_KERNEL=0")
@@ -107,10 +105,7 @@ class Launch:
 
 
 def flags() -> frozenset[str]:
-    """Return the features of the processor, as the Linux kernel lists them.
-
-    Source: Own.
-    """
+    """Return the features of the processor, as the Linux kernel lists them."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
@@ -120,10 +115,7 @@ def flags() -> frozenset[str]:
 
 
 def compiler() -> str | None:
-    """Return the C++ compiler that would be used.
-
-    Source: Own.
-    """
+    """Return the C++ compiler that would be used."""
     wanted = os.environ.get("CXX")
     names = [wanted] if wanted else ["g++", "clang++", "c++"]
     return next((found for name in names if (found := shutil.which(name))), None)

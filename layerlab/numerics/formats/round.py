@@ -68,8 +68,6 @@ def rounder(
 ) -> Rounder:
     """Return a function of a tensor, and of `out` if wanted, that rounds as `round_to` does.
 
-    Source: Own.
-
     Raises:
         UserError: an unknown format or mode, or a generator that is none.
 
@@ -93,10 +91,7 @@ def rounder(
 
 
 def sparing(format: AnyFormat, mode: str, generator: torch.Generator | None) -> Rounder:
-    """Return a function that rounds as `rounder` does, but keeps what code writes as a mask.
-
-    Source: Own.
-    """
+    """Return a function that rounds as `rounder` does, but keeps what code writes as a mask."""
     round = rounder(format, mode, generator)
     if getattr(format, "name", "") in SPANNING:
         return round

@@ -18,19 +18,13 @@ LARGEST = {word: torch.iinfo(word).max for word in WORDS.values()}
 
 
 def noise(x: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Return the random bits of stochastic rounding: a word for each element, in logical order.
-
-    Source: Own.
-    """
+    """Return the random bits of stochastic rounding: a word for each element, in logical order."""
     drawn = torch.empty(x.shape, dtype=WORDS[x.dtype], device=x.device)
     return drawn.random_(generator=generator)
 
 
 def in_torch(x: Tensor, out: Tensor, grid: Grid, mode: Mode, drawn: Tensor | None = None) -> None:
-    """Round float32 or float64 into `out`, which may be x.
-
-    Source: Own.
-    """
+    """Round float32 or float64 into `out`, which may be x."""
     word = WORDS[x.dtype]
     lowest = grid.base + grid.digits - 1 - 127 - grid.stored
     cast = CASTS.get((grid.digits, lowest)) if mode == "nearest" and word == torch.int32 else None

@@ -36,10 +36,7 @@ CONTROL = "control of W_k^T W_q"
 
 
 def attentions(model: nn.Module) -> list[str]:
-    """Return the paths of the modules whose attention could be kept apart.
-
-    Source: Own.
-    """
+    """Return the paths of the modules whose attention could be kept apart."""
     try:
         return sorted(find_kept(model, Policy(format="bf16", keep=(ALL,))).attentions)
     except UserError:
@@ -86,10 +83,7 @@ def _higher(search: PolicyRuns, budget: float) -> AdviceCheck:
 
 
 def judge_share(left: float, error: float, budget: float) -> str:
-    """Judge whether a share is within a budget, if that is more than two standard errors away.
-
-    Source: Own.
-    """
+    """Judge whether a share is within a budget, if that is more than two standard errors away."""
     if left + 2 * error <= budget:
         return HOLDS
     # A share without numbers is beyond every budget.
@@ -138,10 +132,7 @@ class Lowered(Emulation):
 
 
 def exact_scores(search: PolicyRuns) -> Tensor:
-    """Return the logits of a rounded run with scores from exact queries and keys in float32.
-
-    Source: Own.
-    """
+    """Return the logits of a rounded run with scores from exact queries and keys in float32."""
     policy = Policy(format=search.format, keep=(ALL,))
     seen: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
     with _exchanging(search.model, lambda module: _Recorder(seen.setdefault(module, []))):

@@ -29,8 +29,6 @@ PIECES = 16
 def check_request(format: str, budget: float | None = None) -> str:
     """Check that a policy can be searched for in this format within this budget.
 
-    Source: Own.
-
     Raises:
         UserError: no such format, one in which there is nothing to keep, or a budget that is no
             share.
@@ -51,7 +49,6 @@ def check_request(format: str, budget: float | None = None) -> str:
 def losses(seen: Tensor, true: Tensor) -> Tensor:
     """Return the squared error of each token.
 
-    Source: Own.
     Unit: that of the logits, squared.
     """
     # A token at a time: logits of a large vocabulary in float64 are the largest tensor here.

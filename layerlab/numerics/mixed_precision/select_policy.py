@@ -27,10 +27,7 @@ ENTRY = 0.02
 
 
 def silent(what: str) -> None:
-    """Report no trials.
-
-    Source: Own.
-    """
+    """Report no trials."""
 
 
 def advise(
@@ -43,8 +40,6 @@ def advise(
     and parameters it takes, until the error is within the budget, in emulation and in a real run of
     a copy. Those that turn out not to be needed are let go, the costly first. How many tokens are
     run decides how sharp the shares are: those of a few hundred may be off by a fifth.
-
-    Source: Own.
 
     Args:
         model: a model of transformers, best with float32 weights.
@@ -90,10 +85,7 @@ def advise(
 
 
 def candidates(model: nn.Module) -> list[str]:
-    """Return what could be kept: the stream, attention, and every kind of module that computes.
-
-    Source: Own.
-    """
+    """Return what could be kept: the stream, attention, and every kind of module that computes."""
     found: dict[str, None] = {}
     if any(isinstance(module, nn.ModuleList) for module in model.modules()):
         found[RESIDUAL] = None
@@ -234,7 +226,6 @@ class PolicyCost:
 def cost(model: nn.Module, run: Run, policy: Policy) -> Cost:
     """Return the operations in products, and bytes of parameters, that a policy has in float32.
 
-    Source: Own.
     Unit: operations and bytes.
     """
     return PolicyCost(model, run, policy.format).of(policy.keep)

@@ -24,8 +24,6 @@ class Hull(Unfused):
     |out'| <= max_j |v'_j| (1 + excess), as sum_j round(e_j) <= (1 + excess) total and total >= 1,
     e_j being exp(0) = 1 where the score is the highest. So |out' - out| <= |out'| + |out|.
 
-    Source: Own.
-
     Args:
         regime: of the emulated run.
         unit: roundoff of the arithmetic that results are made in before they are rounded.

@@ -61,10 +61,7 @@ GELU_TANH = Function(slope=_gelu_tanh, bend=0.81, steep=1.129, outer=True)
 
 
 def function(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return the spread of a function of one variable, applied to every element.
-
-    Source: Own.
-    """
+    """Return the spread of a function of one variable, applied to every element."""
     name = call.name.rstrip("_")
     entry = FUNCTIONS[name]
     if name == "gelu" and call.kwargs.get("approximate", "none") == "tanh":
@@ -98,20 +95,14 @@ def _elementwise(
 
 
 def clamp(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return the spread of values cut off at limits; also of ReLU with a limit.
-
-    Source: Own.
-    """
+    """Return the spread of values cut off at limits; also of ReLU with a limit."""
     x, y = call.value(0), call.results[0]
     entry = Function(slope=lambda x, y: (x == y).to(x.dtype), units=0)
     return _elementwise(call, algebra, entry, x, y, lambda z: call.again(z.clone(), *call.args[1:]))
 
 
 def two_slopes(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return the spread of functions with two slopes: leaky ReLU, ELU, threshold.
-
-    Source: Own.
-    """
+    """Return the spread of functions with two slopes: leaky ReLU, ELU, threshold."""
     x = call.value(0)
     name = call.name.rstrip("_")
 
@@ -131,8 +122,6 @@ def power(call: OpCall, algebra: Algebra) -> ErrorState:
     """Return the spread of x^n, for one n.
 
     Of whole n >= 0, |(x+e)^n - x^n| <= (|x|+|e|)^n - |x|^n; others are monotone for x > 0.
-
-    Source: Own.
     """
     x, exponent, spread = call.value(0), call.value(1), call.spread(0)
     if isinstance(exponent, Tensor) and exponent.dim() == 0 and call.spread(1) is None:

@@ -256,10 +256,7 @@ def _share(format: Integer | Block) -> float:
 
 
 def algebra(kind: Kind, wide: torch.dtype) -> Algebra:
-    """Return the algebra of a kind of spread, for results made in a wide dtype.
-
-    Source: Own.
-    """
+    """Return the algebra of a kind of spread, for results made in a wide dtype."""
     # The values that a bound stands beside are float64 themselves, and no better than that.
     unit = 2.0**-24 * (1 + 2.0**-10) if wide == torch.float32 else 2.0**-51
     return Variance(unit) if kind == "variance" else Bound(unit)
@@ -278,10 +275,7 @@ def spacing(x: Tensor, format: Format) -> Tensor:
 
 
 def add_variances(*parts: ErrorState) -> ErrorState:
-    """Return the sum of spreads, where None counts as nothing.
-
-    Source: Own.
-    """
+    """Return the sum of spreads, where None counts as nothing."""
     total: ErrorState = None
     for part in parts:
         if part is not None:

@@ -13,10 +13,7 @@ from layerlab.numerics.prediction.op_call import OpCall, flat, lacking
 
 
 def move(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
-    """Return the spreads of values that are moved, chosen or added up, as their values are.
-
-    Source: Own.
-    """
+    """Return the spreads of values that are moved, chosen or added up, as their values are."""
     if call.exact:
         return [None] * len(call.results)
     args = call.dense()
@@ -40,18 +37,12 @@ NUMBERS: dict[str, tuple[int, ...]] = {
 
 
 def create(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
-    """Return None for new numbers, which are exact.
-
-    Source: Own.
-    """
+    """Return None for new numbers, which are exact."""
     return [None] * len(call.results)
 
 
 def sum_terms(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return the spread of a sum of terms.
-
-    Source: Own.
-    """
+    """Return the spread of a sum of terms."""
     through = None if call.exact else call.again(*call.dense())
     terms = call.value(0).numel() / max(call.results[0].numel(), 1)
     if call.name == "cumsum":
@@ -62,10 +53,7 @@ def sum_terms(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def average(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return the spread of a mean: a sum of n-th parts.
-
-    Source: Own.
-    """
+    """Return the spread of a mean: a sum of n-th parts."""
     terms = call.value(0).numel() / max(call.results[0].numel(), 1)
     spread = call.spread(0)
     if spread is not None:
@@ -75,10 +63,7 @@ def average(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def summand(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return the spread of sums and differences a + alpha b, a - alpha b, b - alpha a.
-
-    Source: Own.
-    """
+    """Return the spread of sums and differences a + alpha b, a - alpha b, b - alpha a."""
     first, second = algebra.factor(1.0), algebra.factor(call.kwargs.get("alpha", 1))
     if call.name == "rsub":
         alpha = call.option(2, call.kwargs.get("alpha", 1))
@@ -102,10 +87,7 @@ def _times(spread: ErrorState, factor: float) -> ErrorState:
 
 
 def reach(result: Tensor, spread: ErrorState) -> Tensor:
-    """Return how large a value may be.
-
-    Source: Own.
-    """
+    """Return how large a value may be."""
     size = torch.where(result.isinf(), 0.0, result.abs())
     return size if spread is None else size + spread
 
@@ -115,8 +97,6 @@ def product(call: OpCall, algebra: Algebra) -> ErrorState:
 
     |(x+e)(y+f) - xy| <= |e||y| + |x||f| + |e||f|, and the variance of a product of independents is
     the same sum with squares.
-
-    Source: Own.
     """
     addend, left, right = FACTORS.get(call.name.rstrip("_"), (None, 0, 1))
     if call.twins and addend is None and call.spread(0) is not None and algebra.power == 2:
@@ -191,10 +171,7 @@ def _nothing(x: Any) -> Any:
 
 
 def quotient(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return the spread of x / y: |x^/y^ - x/y| <= (|e| + |x/y| |f|) / (|y| - |f|).
-
-    Source: Own.
-    """
+    """Return the spread of x / y: |x^/y^ - x/y| <= (|e| + |x/y| |f|) / (|y| - |f|)."""
     if call.kwargs.get("rounding_mode") is not None:
         raise lacking(call.name)
     y, e, f = call.value(1), call.spread(0), call.spread(1)
@@ -209,10 +186,7 @@ def quotient(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def reciprocal(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return the spread of 1 / y.
-
-    Source: Own.
-    """
+    """Return the spread of 1 / y."""
     f, result = call.spread(0), call.results[0]
     through: ErrorState = None
     if f is not None:
@@ -223,10 +197,7 @@ def reciprocal(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def larger(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return the spread of the larger or smaller of two.
-
-    Source: Own.
-    """
+    """Return the spread of the larger or smaller of two."""
     left, right = call.dense()[:2]
     if algebra.power == 1:
         return torch.maximum(left, right)
@@ -237,8 +208,6 @@ def highest(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
     """Return the spread of the largest, the smallest or the sorted values along an axis.
 
     However values are moved by at most b each, the k-th largest is moved by at most the largest b.
-
-    Source: Own.
     """
     spread, x = call.spread(0), call.value(0)
     if spread is None:
@@ -291,8 +260,6 @@ def accumulate(call: OpCall, algebra: Algebra, terms: int, format: Format, mode:
     """Return the spread of a matrix product with a running sum rounded every so many terms.
 
     With one term each product is rounded, too, before it is added.
-
-    Source: Own.
     """
     addend, first, second = FACTORS.get(call.name, (None, 0, 1))
     left, right, e, f = (

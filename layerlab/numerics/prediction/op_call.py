@@ -64,18 +64,12 @@ Rule = Callable[[OpCall, Algebra], ErrorState | list[ErrorState]]
 
 
 def floats(value: Any) -> bool:
-    """Return whether this is a tensor of floating numbers.
-
-    Source: Own.
-    """
+    """Return whether this is a tensor of floating numbers."""
     return isinstance(value, Tensor) and value.dtype.is_floating_point
 
 
 def flat(values: Any) -> Any:
-    """Return the leaves of nested lists.
-
-    Source: Own.
-    """
+    """Return the leaves of nested lists."""
     for value in values:
         if isinstance(value, (list, tuple)):
             yield from flat(value)
@@ -84,10 +78,7 @@ def flat(values: Any) -> Any:
 
 
 def zeros(like: Tensor) -> Tensor:
-    """Return zeros that lie in memory as a tensor does, so that views of one fit the other.
-
-    Source: Own.
-    """
+    """Return zeros that lie in memory as a tensor does, so that views of one fit the other."""
     size, stride = like.shape, like.stride()
     last = sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if like.numel() else -1
     return torch.zeros(last + 1, dtype=like.dtype, device=like.device).as_strided(size, stride)
@@ -102,10 +93,7 @@ def _dense(value: Any, spread: Any) -> Any:
 
 
 def lacking(name: Any) -> UserError:
-    """Return the error for an operation that has no rule.
-
-    Source: Own.
-    """
+    """Return the error for an operation that has no rule."""
     return UserError(
         f"errors cannot be followed through {name}: no rule is known for its derivative; observe"
         " the error instead (layerlab.emulate), or write the model without it"
@@ -113,20 +101,14 @@ def lacking(name: Any) -> UserError:
 
 
 def map_nested(value: Any, pick: Callable[[Any], Any]) -> Any:
-    """Return a structure of lists and tuples with its leaves replaced.
-
-    Source: Own.
-    """
+    """Return a structure of lists and tuples with its leaves replaced."""
     if isinstance(value, (list, tuple)):
         return type(value)(map_nested(item, pick) for item in value)
     return pick(value)
 
 
 def state_of(value: Any) -> Any:
-    """Return the spread of a carrier, None for exact values, and anything else as it is.
-
-    Source: Own.
-    """
+    """Return the spread of a carrier, None for exact values, and anything else as it is."""
     if isinstance(value, EmulatedTensor):
         return value.spread
     if isinstance(value, Tensor) and value.dtype.is_floating_point:

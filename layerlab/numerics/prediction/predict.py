@@ -280,8 +280,6 @@ def spreads(
     correlations. "bound" gives a number that no error exceeds; it is infinite where nothing can be
     said.
 
-    Source: Own.
-
     Args:
         model: the model; it is not changed.
         call: runs the model once; it is called twice, or once more than there are draws.

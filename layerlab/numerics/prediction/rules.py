@@ -78,8 +78,6 @@ TABLE: dict[str, Rule] = {
 def rule(func: Any) -> Rule:
     """Return the rule of an operation; of one in place, that of the form that makes new tensors.
 
-    Source: Own.
-
     Raises:
         UserError: there is none.
     """

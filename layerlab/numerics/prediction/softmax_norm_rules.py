@@ -58,10 +58,7 @@ def _simplex(s: Tensor, p: Tensor, spread: Tensor, dim: int) -> Tensor:
 
 
 def log_softmax(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return the spread of logarithms of weights, l = s - log sum exp s.
-
-    Source: Own.
-    """
+    """Return the spread of logarithms of weights, l = s - log sum exp s."""
     s, y, dim, spread = call.value(0), call.results[0], call.value(1), call.spread(0)
     through: ErrorState = None
     if spread is not None and algebra.power == 2:
@@ -86,10 +83,7 @@ def log_softmax(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def logsumexp(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return the spread of log sum exp s, which moves no further than its terms.
-
-    Source: Own.
-    """
+    """Return the spread of log sum exp s, which moves no further than its terms."""
     s, y, dim, spread = call.value(0), call.results[0], call.value(1), call.spread(0)
     keep = bool(call.option(2, False))
     through: ErrorState = None
@@ -206,10 +200,7 @@ def _statistics(call: OpCall, algebra: Algebra, sigma: Tensor) -> list[ErrorStat
 
 
 def vector_norm(call: OpCall, algebra: Algebra) -> ErrorState:
-    """Return the spread of ||x||: a norm moves no further than the norm of the errors.
-
-    Source: Own.
-    """
+    """Return the spread of ||x||: a norm moves no further than the norm of the errors."""
     x, y, spread = call.value(0), call.results[0], call.spread(0)
     order, dims = float(call.option(1, 2)), call.option(2, None)
     keep = bool(call.option(3, False))
@@ -227,10 +218,7 @@ def vector_norm(call: OpCall, algebra: Algebra) -> ErrorState:
 
 
 def variance(call: OpCall, algebra: Algebra) -> ErrorState | list[ErrorState]:
-    """Return the spread of sum (x - mean)^2 / (n - c): d = 2 (x - mean) dx / (n - c).
-
-    Source: Own.
-    """
+    """Return the spread of sum (x - mean)^2 / (n - c): d = 2 (x - mean) dx / (n - c)."""
     x, spread = call.value(0), call.spread(0)
     dims = call.option(1, None)
     whole = list(range(x.dim())) if dims is None else list(dims)

@@ -28,7 +28,6 @@ def factor(
 
     Only the last tokens are compared, up to 8 units in the last place of the sum's largest entry.
 
-    Source: Own.
     Unit: none.
 
     Args:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from layerlab.records.json_values import json_values
 from layerlab.report.findings import (
     attention,
     broken,
@@ -20,7 +21,7 @@ from layerlab.report.findings import (
     stability,
 )
 from layerlab.report.findings.rule import SEVERITIES, Finding, Readings, Rule, RuleHit, Severity
-from layerlab.report.views.tables import plain, tidy
+from layerlab.report.views.tables import tidy
 
 __all__ = ["Finding", "RULES", "Severity", "exceeds", "find", "worst"]
 
@@ -43,7 +44,7 @@ def find(report: Mapping[str, Any], frames: Mapping[str, pd.DataFrame]) -> list[
         frames: the readings by measure; each has the column `model`.
     """
     tables = {name: tidy(frame) for name, frame in frames.items()}
-    patients = [_readings(plain(card), report, tables) for card in report["models"]]
+    patients = [_readings(json_values(card), report, tables) for card in report["models"]]
     found = [
         _finding(rule, verdict, number, readings.card)
         for rule in RULES

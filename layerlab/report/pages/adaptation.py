@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from layerlab.errors import UserError
 from layerlab.recipes import toml
+from layerlab.records.json_values import json_values
 from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
 from layerlab.report.i18n.language import ENGLISH, Label, Language, label, language
@@ -23,7 +24,6 @@ from layerlab.report.pages.shell import embedded, environment, plotly, policy, r
 from layerlab.report.views import text
 from layerlab.report.views.curves import short
 from layerlab.report.views.forest_plot import format_signed
-from layerlab.report.views.tables import plain
 from layerlab.system import files
 
 _STYLES = ("page.css", "comparison.css", "curriculum.css")
@@ -104,7 +104,7 @@ def save_curriculum(content: Mapping[str, Any], folder: Path, lang: str = ENGLIS
         drawing = comparison_svg.curve_picture(_race(whole, kind))
         if drawing:
             files.write_file(folder / PICTURES / f"{kind}.svg", drawing)
-    data = json.dumps(plain(content), allow_nan=False, ensure_ascii=False, indent=1)
+    data = json.dumps(json_values(content), allow_nan=False, ensure_ascii=False, indent=1)
     files.write_file(folder / DATA, data + "\n")
     return files.write_file(folder / PAGE, written)
 
@@ -115,7 +115,7 @@ def _check(content: Mapping[str, Any]) -> Json:
     Raises:
         UserError: a part is of another kind.
     """
-    whole: Json = plain(dict(content))
+    whole: Json = json_values(dict(content))
     for name, kind in _KINDS.items():
         found = kind() if whole.get(name) is None else whole[name]
         if not isinstance(found, kind):

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from layerlab.errors import UserError
 from layerlab.recipes import toml
 from layerlab.records import run_files
+from layerlab.records.json_values import json_values
 from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
 from layerlab.report.i18n.language import ENGLISH, label, language
@@ -30,7 +31,6 @@ from layerlab.report.pages.shell import (
 )
 from layerlab.report.views import curves as curve
 from layerlab.report.views import equal_terms, forest_plot, monitor_timeline, text
-from layerlab.report.views.tables import plain
 from layerlab.system import files
 
 _SCRIPTS = (
@@ -127,7 +127,7 @@ def save_comparison(content: Mapping[str, Any], folder: Path, lang: str = ENGLIS
         else:  # of an earlier comparison
             (folder / PICTURES / name).unlink(missing_ok=True)
     kept = {**content, "curves": _brief(content.get("curves"))} if "curves" in content else content
-    data = json.dumps(plain(kept), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    data = json.dumps(json_values(kept), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     files.write_file(folder / run_files.COMPARISON, data + "\n")
     return files.write_file(folder / PAGE, written)
 
@@ -254,7 +254,7 @@ def _check(content: Mapping[str, Any]) -> Json:
     Raises:
         UserError: a part is of another kind.
     """
-    whole: Json = dict(plain({k: v for k, v in content.items() if k not in _BULK}))
+    whole: Json = dict(json_values({k: v for k, v in content.items() if k not in _BULK}))
     whole |= {name: content[name] for name in _BULK if name in content}
     for name, kind in _KINDS.items():
         found = kind() if whole.get(name) is None else whole[name]
@@ -326,7 +326,7 @@ def _write_tables(content: Mapping[str, Any], folder: Path, names: Sequence[str]
 def _cell(value: Any) -> Any:
     """Return a cell of a table; a value that is not plain is written as JSON."""
     if isinstance(value, Mapping | list | tuple):
-        return json.dumps(plain(value), ensure_ascii=False)
+        return json.dumps(json_values(value), ensure_ascii=False)
     return value
 
 

@@ -17,6 +17,7 @@ import pandas as pd
 from rich.console import Group
 
 from layerlab.errors import UserError
+from layerlab.records.json_values import json_values
 from layerlab.records.parse import read_json
 from layerlab.report.figures.export import check_drawing, draw
 from layerlab.report.findings.rule import Finding
@@ -28,7 +29,6 @@ from layerlab.report.views.tables import (
     decode_table,
     empty,
     encode_table,
-    plain,
     tidy,
     write_tables,
 )
@@ -56,7 +56,7 @@ class Report:
                 entry.to_dict() if isinstance(entry, Finding) else entry
                 for entry in given["findings"]
             ]
-        self._content = {"schema": SCHEMA, **plain(check_schema(plain(given)))}
+        self._content = {"schema": SCHEMA, **json_values(check_schema(json_values(given)))}
         tables = stored if frames is None else frames
         if not isinstance(tables, Mapping):
             raise UserError("this is not a layerlab report: 'frames' is damaged")

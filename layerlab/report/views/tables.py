@@ -15,31 +15,15 @@ import pandas as pd
 from pandas.api import types
 
 from layerlab.errors import UserError
+from layerlab.records.json_values import json_text, json_values
 
 DTYPES = ("int64", "float64", "bool", "str")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-def plain(content: Any) -> Any:
-    """Rewrite content in what strict JSON can hold: no tuple, no NaN, no numpy scalar."""
-    if isinstance(content, Mapping):
-        return {_text(str(key)): plain(entry) for key, entry in content.items()}
-    if isinstance(content, (list, tuple, set, frozenset)):
-        return [plain(entry) for entry in content]
-    if isinstance(content, np.ndarray):
-        return plain(content.tolist())
-    if content is None or isinstance(content, (bool, np.bool_)):
-        return None if content is None else bool(content)
-    if isinstance(content, (int, np.integer)):
-        return int(content)
-    if isinstance(content, (float, np.floating)):
-        return _number(float(content))
-    return _text(str(content))
-
-
 def tidy(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a copy in which every column has one of `DTYPES`, with rows counted from 0."""
-    columns = {_text(str(name)): _column(frame[name]) for name in frame.columns}
+    columns = {json_text(str(name)): _column(frame[name]) for name in frame.columns}
     return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)))
 
 
@@ -101,7 +85,7 @@ def _series(values: list[Any], dtype: str | None) -> pd.Series:
 
 def _values(column: pd.Series) -> list[Any]:
     if column.dtype == "float64":
-        return [_number(number) for number in column.tolist()]
+        return json_values(column.tolist())
     if column.dtype == "str":
         return [None if pd.isna(text) else text for text in column.tolist()]
     return column.tolist()
@@ -120,7 +104,9 @@ def _column(column: pd.Series) -> pd.Series:
         return values.astype("float64")
     if present and all(isinstance(e, (bool, int, float, np.number, np.bool_)) for e in present):
         return _mix(values, present)
-    return pd.Series([None if pd.isna(e) else _text(str(e)) for e in values.tolist()], dtype="str")
+    return pd.Series(
+        [None if pd.isna(e) else json_text(str(e)) for e in values.tolist()], dtype="str"
+    )
 
 
 def _mix(values: pd.Series, present: list[Any]) -> pd.Series:
@@ -130,14 +116,3 @@ def _mix(values: pd.Series, present: list[Any]) -> pd.Series:
     if len(present) == len(values) and all(isinstance(e, (int, np.integer)) for e in present):
         return values.astype("int64")
     return pd.Series([math.nan if pd.isna(e) else float(e) for e in values], dtype="float64")
-
-
-def _number(number: float) -> float | str | None:
-    if math.isnan(number):
-        return None
-    return number if math.isfinite(number) else "Infinity" if number > 0 else "-Infinity"
-
-
-def _text(text: str) -> str:
-    """Return the text with lone surrogates spelled out, since UTF-8 cannot hold them."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")

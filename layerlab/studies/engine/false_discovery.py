@@ -23,8 +23,8 @@ def rates(chances: Sequence[float | None]) -> list[float | None]:
 
     None where nothing was tested.
 
-    Source: Benjamini and Hochberg, J. R. Statist. Soc. B 57 (1995) 289. Tests that share a
-    baseline depend on one another positively, under which the rate still holds.
+    Source: benjamini95. Tests that share a baseline depend on one another positively, under which
+    the rate still holds.
 
     Example:
         >>> rates([0.01, None, 0.04])

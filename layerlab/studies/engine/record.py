@@ -12,12 +12,13 @@ from rich.console import Group
 from rich.text import Text
 
 from layerlab.errors import UserError
+from layerlab.records.json_values import json_values
 from layerlab.records.parse import DIGEST, digest_of, read_json, seal
 from layerlab.report.figures.export import Figure, check_drawing, draw
 from layerlab.report.i18n.language import ENGLISH
 from layerlab.report.pages.study import language_of, render
 from layerlab.report.results import folder as disk
-from layerlab.report.views.tables import decode_table, encode_table, plain, tidy
+from layerlab.report.views.tables import decode_table, encode_table, tidy
 from layerlab.report.views.text import prose
 from layerlab.system.files import write_file
 
@@ -48,7 +49,7 @@ class StudyResult:
         given = dict(content)
         stored = given.pop("frames", {})
         given.pop(DIGEST, None)
-        self._content: dict[str, Any] = {"schema": SCHEMA, **plain(given)}
+        self._content: dict[str, Any] = {"schema": SCHEMA, **json_values(given)}
         self._frames = (
             {name: decode_table(name, entry) for name, entry in stored.items()}
             if frames is None

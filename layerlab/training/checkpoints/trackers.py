@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
+from layerlab.records.settings import flatten
 from layerlab.system.files import check_regular, write_file
 
 # The module of each, and how it is installed.
@@ -215,12 +216,10 @@ def _last(file: Path) -> dict[str, int]:
     return found
 
 
-def _settings(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _settings(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield settings by their paths, as what every tracker takes."""
-    for name, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _settings(value, f"{prefix}{name}.")
-        elif isinstance(value, bool | int | float | str):
-            yield f"{prefix}{name}", value
-        elif value is not None:
-            yield f"{prefix}{name}", json.dumps(value, default=str)
+    for name, value in flatten(content):
+        if isinstance(value, bool | int | float | str):
+            yield name, value
+        elif value is not None and value != {}:
+            yield name, json.dumps(value, default=str)

@@ -4,7 +4,6 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -19,6 +18,7 @@ from transformers import (
 
 from layerlab.errors import NotApplicable, UserError
 from layerlab.observe.architecture.structure import anatomy
+from layerlab.records.json_values import json_values
 from layerlab.training.monitor.alerts import Alert, Limits, TrainingAlert
 from layerlab.training.monitor.capture import Recording, Sample
 from layerlab.training.monitor.readings import Reading
@@ -170,7 +170,7 @@ class Monitor:
         self._told = [len(self._table), len(self.alarms)]
         for row in rows:
             del row["update"]
-        return [_plain(row) for row in rows], [_plain(alarm) for alarm in alarms]
+        return json_values(rows, infinities=False), json_values(alarms, infinities=False)
 
     def state(self) -> dict[str, Any]:
         """Return what a resumed run needs to go on as if never interrupted, as JSON values."""
@@ -295,14 +295,6 @@ def _uncompiled() -> AbstractContextManager[Any]:
 
 def _number(value: Tensor | float | None) -> float | None:
     return None if value is None else float(value.detach() if isinstance(value, Tensor) else value)
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a number as JSON can hold it: infinity as a text."""
-    return {
-        name: None if isinstance(value, float) and not isfinite(value) else value
-        for name, value in row.items()
-    }
 
 
 def _check(every: int, sequences: int, tokens: int, on_alarm: OnAlarm | str) -> None:

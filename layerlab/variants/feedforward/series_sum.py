@@ -48,10 +48,7 @@ def _summed(
 
 
 def resting(shift: Tensor, x: Tensor, name: str) -> Tensor:
-    """Return what a term gives where its argument is zero, rounded as a row of features is.
-
-    Source: Own.
-    """
+    """Return what a term gives where its argument is zero, rounded as a row of features is."""
     width = x.shape[-1]
     return activated(shift if len(shift) == width else shift.repeat(width), name)
 

@@ -33,36 +33,24 @@ SPREAD = 0.01
 
 
 def scattered(shape: torch.Size, draw: Draw) -> Tensor:
-    """Draw from a Gaussian with standard deviation 0.01.
-
-    Source: Own.
-    """
+    """Draw from a Gaussian with standard deviation 0.01."""
     return torch.randn(shape, generator=draw.generator) * SPREAD
 
 
 def scattered_above(shape: torch.Size, draw: Draw) -> Tensor:
-    """Draw absolute values of a Gaussian with standard deviation 0.01.
-
-    Source: Own.
-    """
+    """Draw absolute values of a Gaussian with standard deviation 0.01."""
     return scattered(shape, draw).abs()
 
 
 def first_only(shape: torch.Size, draw: Draw) -> Tensor:
-    """Return a kernel that reads the present token alone.
-
-    Source: Own.
-    """
+    """Return a kernel that reads the present token alone."""
     kernel = torch.zeros(shape)
     kernel[:, 0] = 1.0
     return kernel
 
 
 def apart(name: str) -> Start:
-    """Return how the shift of a further term starts: off zero, and where the gradient passes.
-
-    Source: Own.
-    """
+    """Return how the shift of a further term starts: off zero, and where the gradient passes."""
     return scattered_above if name in FLAT_BELOW else scattered
 
 
@@ -338,10 +326,7 @@ class Siaf(Part):
 
 
 def named(chosen: Mapping[str, Any]) -> list[str]:
-    """Return the activation of each term.
-
-    Source: Own.
-    """
+    """Return the activation of each term."""
     names = chosen["activations"]
     return [names] * chosen["n"] if isinstance(names, str) else list(names)
 

@@ -13,12 +13,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from layerlab import UserError
 from layerlab.adaptation.embeddings import compare_inits
-from layerlab.adaptation.embeddings.compare_inits import Choice, embed, read_sample
-from layerlab.adaptation.embeddings.init import STARTS, InitConfig
+from layerlab.adaptation.embeddings.compare_inits import embed, read_sample
+from layerlab.adaptation.embeddings.init import STARTS
 from layerlab.adaptation.embeddings.resize import find_kept_rows, resize
 from layerlab.adaptation.trainer.bits_per_byte import bits_per_byte
 from layerlab.cli.adapt_embeddings import embed as command
 from layerlab.data.sources import Text, TextChunk
+from layerlab.recipes.adaptation_sections import EmbeddingSection
 from tests.adaptation.embeddings.test_resize import BASE, NEW, OLD, chosen
 
 TEXTS = {"own": ["abcde abc a ab", "de dede abcabc", "×× ab"]}
@@ -27,11 +28,11 @@ Tiny = Callable[..., Any]
 
 def test_each_start_is_read_and_the_chosen_one_stays(tiny: Tiny) -> None:
     model, alone = (tiny("llama", vocab_size=OLD, initializer_range=0.5) for _ in range(2))
-    found = embed(model, BASE, NEW, TEXTS, Choice(input="first", head="mean"))
+    found = embed(model, BASE, NEW, TEXTS, EmbeddingSection(input="first", head="mean"))
     pairs = [(way.input, way.head) for way in found.ways]
     assert pairs[-1] == ("first", "mean") and len(set(pairs)) == len(pairs) == 7
     assert {one for one, _ in pairs} == set(STARTS) == {one for _, one in pairs}
-    resize(alone, BASE, NEW, InitConfig(input="first", head="mean"))
+    resize(alone, BASE, NEW, EmbeddingSection(input="first", head="mean"))
     assert torch.equal(model.lm_head.weight, alone.lm_head.weight)
     before = bits_per_byte(tiny("llama", vocab_size=OLD, initializer_range=0.5), BASE, TEXTS["own"])
     assert found.before["own"].bits_per_byte == before.bits_per_byte
@@ -125,7 +126,7 @@ def test_a_text_that_is_read_in_place_of_another_is_called_so(
 def test_what_the_command_cannot_do_is_said(folders: Path) -> None:
     with pytest.raises(UserError, match="there is no tokenizer"):
         called(folders, tokenizer=str(folders / "nothing"))
-    with pytest.raises(UserError, match="the start of the head rows is 'best'"):
+    with pytest.raises(UserError, match="head is 'best'; expected 'mean', 'mean-resizing'"):
         called(folders, head="best")
     (folders / "model" / "tokenizer.json").unlink()
     (folders / "model" / "tokenizer_config.json").unlink()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,8 +12,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import AutoModelForCausalLM, PhiConfig, PhiForCausalLM, PreTrainedTokenizerFast
 
 from layerlab import UserError, build
-from layerlab.adaptation.embeddings.init import STARTS, InitConfig
+from layerlab.adaptation.embeddings.init import STARTS
 from layerlab.adaptation.embeddings.resize import Resized, find_kept_rows, resize
+from layerlab.recipes.adaptation_sections import EmbeddingSection
+from layerlab.recipes.load import validate_table
 from layerlab.system.logs import quiet_libraries
 from layerlab.tokenization.extend import extend
 from layerlab.tokenization.token_mapping import BYTE, spell_tokens, token_strings
@@ -87,7 +89,7 @@ IDS = torch.tensor([[0, 5, 66, 258, 259, 7, 260, 40]])
 def test_logits_of_old_tokens_are_the_same_bits(made: Callable[[int], Any], kind: str) -> None:
     model = made(OLD)
     before = logits(model, IDS)
-    found = resize(model, BASE, NEW, InitConfig(input=kind, head=kind))
+    found = resize(model, BASE, NEW, EmbeddingSection(input=kind, head=kind))
     after = logits(model, IDS)
     assert after.shape[-1] == OLD + len(MORE) == found.rows == model.config.vocab_size
     assert torch.equal(after[..., :OLD], before)
@@ -141,7 +143,7 @@ def test_mean_and_first_are_those_of_the_parts() -> None:
         one.detach().clone()
         for one in (model.model.embed_tokens.weight, model.lm_head.weight, model.lm_head.bias)
     )
-    resize(model, BASE, NEW, InitConfig(input="mean", head="first"))
+    resize(model, BASE, NEW, EmbeddingSection(input="mean", head="first"))
     for row, part in zip(FRESH, spell_tokens(BASE, NEW, FRESH), strict=True):
         mean = torch.stack([embedding[number].double() for number in part]).mean(0)
         # A sum of up to four numbers and one division, each rounded in float32.
@@ -155,7 +157,7 @@ def test_mean_resizing_draws_as_transformers_does(made: Callable[[int], Any]) ->
     """Both draw with 1e-9 of the covariance around the mean; each from its place in a stream."""
     ours, theirs = made(OLD), made(OLD)
     before = {name: one.clone() for name, one in ours.state_dict().items()}
-    resize(ours, BASE, NEW, InitConfig(input="mean-resizing", head="mean-resizing"))
+    resize(ours, BASE, NEW, EmbeddingSection(input="mean-resizing", head="mean-resizing"))
     with quiet_libraries():
         theirs.resize_token_embeddings(OLD + len(MORE))
     assert ours.config.vocab_size == theirs.config.vocab_size
@@ -177,7 +179,7 @@ def test_random_is_the_models_own_and_follows_the_seed(tiny: Tiny) -> None:
     def rows(seed: int) -> torch.Tensor:
         model = tiny("llama", vocab_size=OLD, initializer_range=0.5)
         state = torch.get_rng_state()
-        resize(model, BASE, NEW, InitConfig(input="random", head="random", seed=seed))
+        resize(model, BASE, NEW, EmbeddingSection(input="random", head="random", seed=seed))
         assert torch.equal(torch.get_rng_state(), state)
         return model.lm_head.weight[FRESH].detach()
 
@@ -190,7 +192,7 @@ def test_random_is_the_models_own_and_follows_the_seed(tiny: Tiny) -> None:
 def test_random_rows_of_ours_are_those_of_a_model_built_with_them() -> None:
     sizes = {"width": 16, "layers": 1, "heads": 2, "context": 32}
     model, large = build("llama", vocab=OLD, **sizes), build("llama", vocab=OLD + 4, **sizes)
-    resize(model, BASE, NEW, InitConfig(input="random", head="random"))
+    resize(model, BASE, NEW, EmbeddingSection(input="random", head="random"))
     assert torch.equal(model.lm_head.weight[FRESH], large.lm_head.weight[FRESH])
 
 
@@ -279,7 +281,7 @@ def test_a_token_that_the_base_cannot_write_is_said(tiny: Tiny) -> None:
     )
     model = tiny("llama", vocab_size=2)
     wanted = model.lm_head.weight.detach().mean(0)
-    found = resize(model, base, new, InitConfig(head="first"))
+    found = resize(model, base, new, EmbeddingSection(head="first"))
     assert found.orphans == 1
     assert "1 of them cannot be written in older tokens" in found.summary()
     assert torch.equal(model.lm_head.weight[2], wanted)
@@ -291,9 +293,9 @@ def test_starts_can_follow_each_other_on_one_model(tiny: Tiny) -> None:
     model = tiny("llama", vocab_size=OLD)
     resizing = Resizing(model, BASE, NEW)
     for kind in STARTS:
-        resizing.carry_out(InitConfig(input=kind, head=kind))
+        resizing.carry_out(EmbeddingSection(input=kind, head=kind))
     alone = tiny("llama", vocab_size=OLD)
-    resize(alone, BASE, NEW, InitConfig(input="random", head="random"))
+    resize(alone, BASE, NEW, EmbeddingSection(input="random", head="random"))
     assert torch.equal(model.lm_head.weight, alone.lm_head.weight)
 
 
@@ -319,9 +321,10 @@ def test_what_does_not_belong_together_is_refused(
 
 @pytest.mark.parametrize("name", ["input", "head"])
 def test_a_start_that_is_not_known_is_refused(name: str) -> None:
-    said = f"the start of the {name} rows is 'zero'; expected mean, mean-resizing, .* --{name} mean"
+    said = f"{name} is 'zero'; expected 'mean', 'mean-resizing', 'first' or 'random'"
     with pytest.raises(UserError, match=said):
-        InitConfig(**{name: "zero"})
+        validate_table(EmbeddingSection, {name: "zero"}, "a test")
+    assert get_args(EmbeddingSection.model_fields[name].annotation) == tuple(STARTS)
 
 
 def test_other_matrices_are_refused(tiny: Tiny) -> None:

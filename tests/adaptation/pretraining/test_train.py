@@ -15,9 +15,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import layerlab
 from layerlab import UserError
 from layerlab.adaptation.pretraining.replay import Blocks, ReplayData, mix_texts, stack_rows
-from layerlab.adaptation.pretraining.result import Course, Pretrained
+from layerlab.adaptation.pretraining.result import Pretrained
 from layerlab.adaptation.pretraining.train import pretrain
 from layerlab.corpus.batches import BatchOrder
+from layerlab.recipes.adaptation_sections import PretrainSection
+from layerlab.recipes.load import validate_table
 from layerlab.records.events import read
 from tests.adaptation.small import LAW, NATURE, llama, words, written
 from tests.forked import Forked
@@ -41,24 +43,29 @@ run(folder, out, progress=progress, save_steps=2)
 """
 
 
-def reading(folder: Path, general: bool = True, ratio: tuple[int, int] = (1, 1)) -> ReplayData:
+def reading(folder: Path, general: bool = True) -> ReplayData:
     return ReplayData(
         domain=folder / "law.jsonl",
         general=folder / "nature.jsonl" if general else None,
-        ratio=ratio,
-        block=BLOCK,
         validation=0.2,
         cache=folder / "cache",
     )
 
 
+def stage(**own: Any) -> PretrainSection:
+    usual = {"tokens": 8 * 4 * BLOCK, "batch_size": 4, "eval_steps": 4, "block_size": BLOCK}
+    # As transformers' own arguments are.
+    plain = {"lr_scheduler_type": "linear", "warmup_ratio": 0, "weight_decay": 0}
+    return validate_table(PretrainSection, {**usual, **plain, **own}, "a test")
+
+
 def run(folder: Path, out: Path, **options: Any) -> Pretrained:
-    course = {"tokens": 8 * 4 * BLOCK, "batch": 4, "every": 4, **options.pop("course", {})}
+    ratio = options.pop("ratio", (1, 1))
     return pretrain(
         options.pop("model", None) or llama(),
         words(),
-        reading(folder, ratio=options.pop("ratio", (1, 1))),
-        course=Course(**course),
+        reading(folder),
+        section=stage(ratio=ratio, adam_beta2=0.999, **options.pop("section", {})),
         out=out,
         **{"learning_rate": 1e-2, "use_cpu": True, **options},
     )
@@ -129,7 +136,7 @@ def test_an_update_is_the_mean_over_its_tokens(texts: Path, tmp_path: Path) -> N
     found = run(
         texts,
         tmp_path / "out",
-        course={"tokens": 4 * BLOCK},
+        section={"tokens": 4 * BLOCK},
         optim="sgd",
         lr_scheduler_type="constant",
         max_grad_norm=0.0,
@@ -208,7 +215,7 @@ def test_without_replay_more_is_forgotten(tmp_path: Path) -> None:
         model,
         words(),
         replace(reading(tmp_path, general=False), domain=tmp_path / "nature.jsonl"),
-        course=Course(tokens=40 * 8 * BLOCK, batch=8),
+        section=stage(tokens=40 * 8 * BLOCK, batch_size=8, eval_steps=None, adam_beta2=0.999),
         out=tmp_path / "base",
         learning_rate=1e-2,
         use_cpu=True,
@@ -222,7 +229,7 @@ def test_without_replay_more_is_forgotten(tmp_path: Path) -> None:
             tmp_path / name,
             model=model,
             ratio=ratio,
-            course={"tokens": 30 * 8 * BLOCK, "batch": 8, "every": 30},
+            section={"tokens": 30 * 8 * BLOCK, "batch_size": 8, "eval_steps": 30},
         )
     off, on = found["off"], found["on"]
     assert off.before == on.before, "both start from one model and are measured on one text"
@@ -235,7 +242,7 @@ def test_without_replay_more_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_hard_batches_are_drawn_again(texts: Path, tmp_path: Path) -> None:
-    found = run(texts, tmp_path / "out", course={"resample": 0.5})
+    found = run(texts, tmp_path / "out", section={"resample_fraction": 0.5})
     assert found.updates == 4 and found.tokens == 4 * 4 * BLOCK
     kept = json.loads((tmp_path / "out" / "batches.json").read_text())
     assert len(kept["losses"]) == 8 and len(kept["batches"]) == 4
@@ -248,20 +255,20 @@ def test_our_own_models_and_adapters_are_trained_too(texts: Path, tmp_path: Path
     from peft import LoraConfig, get_peft_model
 
     ours = layerlab.build("pangu-pi", width=16, layers=1, vocab=300, heads=2)
-    found = run(texts, tmp_path / "ours", model=ours, course={"tokens": 4 * 4 * BLOCK})
+    found = run(texts, tmp_path / "ours", model=ours, section={"tokens": 4 * 4 * BLOCK})
     assert found.after["domain"] < found.before["domain"]
     adapted = get_peft_model(llama(), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
-    run(texts, tmp_path / "lora", model=adapted, course={"tokens": 4 * 4 * BLOCK})
+    run(texts, tmp_path / "lora", model=adapted, section={"tokens": 4 * 4 * BLOCK})
     assert (tmp_path / "lora" / "model" / "adapter_model.safetensors").is_file()
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"course": {"tokens": 0}}, "tokens is 0; expected at least 1"),
-        ({"course": {"every": 0}}, "every is 0; expected at least 1"),
-        ({"course": {"held": -1}}, "held is -1; expected at least 1"),
-        ({"course": {"resample": 1.5}}, "resample is 1.5; expected a share of the batches"),
+        ({"section": {"tokens": 0}}, "tokens is 0; expected a whole number from 1"),
+        ({"section": {"eval_steps": 0}}, "eval_steps is 0; expected a whole number from 1"),
+        ({"section": {"max_eval_blocks": -1}}, "max_eval_blocks is -1; expected a whole number"),
+        ({"section": {"resample_fraction": 1.5}}, "resample_fraction is 1.5; expected a number"),
         ({"max_steps": 3}, "max_steps is no argument of yours here: the stage decides it"),
         ({"learning_rat": 1.0}, "learning_rat'; expected arguments of transformers.Training"),
         ({"model": llama(vocab=200)}, "has 300 entries and the model embeds 200 tokens; type"),
@@ -283,4 +290,4 @@ def test_a_loss_that_is_no_number_ends_it_with_what_was_kept(texts: Path, tmp_pa
 
 def test_a_folder_of_another_run_is_kept(whole: Pretrained, texts: Path) -> None:
     with pytest.raises(UserError, match=r"holds a run with another seed \(0, not 1\); name"):
-        run(texts, whole.folder, course={"seed": 1}, save_steps=2)
+        run(texts, whole.folder, seed=1, save_steps=2)

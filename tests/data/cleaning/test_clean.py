@@ -13,16 +13,18 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.adaptation.pipeline.texts import clean_texts
 from layerlab.data.cleaning import deduplication
-from layerlab.data.cleaning.clean import Cleaner, Rules, clean
+from layerlab.data.cleaning.clean import KEEP_ALL, Cleaner, clean
 from layerlab.data.cleaning.deduplication import Exact, NearDuplicates
 from layerlab.data.cleaning.ngrams import dense, join_units, keys, units, windows
 from layerlab.data.cleaning.repetition_filters import Limits, again, nearby, repeated_share, top
 from layerlab.data.sources import TextChunk, data_folder
 from layerlab.recipes.adaptation import make_recipe
+from layerlab.recipes.adaptation_sections import CleanSection
+from layerlab.recipes.load import validate_table
 from layerlab.recipes.training_sections import Source
 
-FREE = Rules(shortest=1, quality=None, repetition=None, near=0)
-PLAIN = Rules(shortest=1, near=0)
+FREE = KEEP_ALL.model_copy(update={"unicode_form": "NFC", "min_chars": 1, "exact_dedup": True})
+PLAIN = CleanSection(min_chars=1, near_duplicate_threshold=0)
 texts = st.text(st.sampled_from("ab cd民法典。,\n"), max_size=60)
 
 
@@ -35,7 +37,7 @@ def prose(seed: int, count: int = 80) -> str:
     )
 
 
-def passed(rules: Rules, *documents: str) -> tuple[list[str], Cleaner]:
+def passed(rules: CleanSection, *documents: str) -> tuple[list[str], Cleaner]:
     cleaner = Cleaner(rules)
     return list(cleaner.clean(TextChunk(text, True) for text in documents)), cleaner
 
@@ -135,21 +137,26 @@ def test_reasons_come_with_samples() -> None:
         "\ud800" * 60,
         "spam " * 99,
     ]
-    kept, cleaner = passed(Rules(longest=85 * 9, near=0), *documents)
+    kept, cleaner = passed(CleanSection(max_chars=85 * 9, near_duplicate_threshold=0), *documents)
     assert kept == [same, prose(2), prose(3, 12)]
     reasons = {name: one.samples[0]["why"] for name, one in cleaner.removed.items()}
     assert reasons["too short"] == "5 characters < 50"
     assert reasons["exact duplicate"] == "the same as 2"
     assert reasons["broken"] == "half of a surrogate pair"
     assert cleaner.removed["repetition"].samples[0]["document"] == 7
-    long = passed(Rules(longest=100), "x" * 101)[1].removed["too long"]
+    long = passed(CleanSection(max_chars=100), "x" * 101)[1].removed["too long"]
     assert long.samples[0]["why"] == "more than 100 characters"
 
 
 def test_unicode_is_normalised_as_asked() -> None:
     given = ["u\u0308ber", "ＡＢＣ"]
     for form, wanted in {"NFC": ["über", "ＡＢＣ"], "NFKC": ["über", "ABC"], "none": given}.items():
-        kept, cleaner = passed(Rules(form=form, shortest=1, repetition=None, near=0), *given)
+        kept, cleaner = passed(
+            CleanSection(
+                unicode_form=form, min_chars=1, repetition=False, near_duplicate_threshold=0
+            ),
+            *given,
+        )
         assert kept == wanted
         assert cleaner.changed == sum(a != b for a, b in zip(given, wanted, strict=True))
 
@@ -160,7 +167,9 @@ def test_long_documents_come_in_pieces_and_are_not_held() -> None:
         TextChunk("c d", False),
         *(TextChunk("x" * 50, n == 0) for n in range(9)),
     ]
-    cleaner = Cleaner(Rules(shortest=1, longest=100, repetition=None, near=0))
+    cleaner = Cleaner(
+        CleanSection(min_chars=1, max_chars=100, repetition=False, near_duplicate_threshold=0)
+    )
     assert list(cleaner.clean(pieces)) == ["a bc d"]
     assert cleaner.removed["too long"].documents == 1
     assert cleaner.removed["too long"].bytes == 150, "what comes after is passed over"
@@ -207,7 +216,7 @@ def test_a_source_becomes_a_folder(tmp_path: Path) -> None:
         "".join(json.dumps({"text": text}) + "\n" for text in (prose(1), prose(1), "民法典" * 2))
     )
     out = tmp_path / "out"
-    found = clean(tmp_path / "law.jsonl", out, Rules(shortest=20))
+    found = clean(tmp_path / "law.jsonl", out, CleanSection(min_chars=20))
     rows = [json.loads(line)["text"] for line in (out / "text.jsonl").read_text().splitlines()]
     assert rows == [prose(1)] and found.file == out / "text.jsonl"
     report = json.loads((out / "report.json").read_text())
@@ -234,7 +243,7 @@ def test_only_so_much_is_read_as_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_recipe_without_rules_keeps_every_text_however_long(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("a" * (Rules().longest + 1))
+    (tmp_path / "a.txt").write_text("a" * (CleanSection().max_chars + 1))
     (tmp_path / "b.jsonl").write_text('{"text": "half \\ud800"}\n{"text": "b"}\n')
     texts = [{"text": str(tmp_path / name)} for name in ("a.txt", "b.jsonl")]
     recipe = make_recipe({"base": {"model": "pre-norm"}, "data": {"domain": texts}})
@@ -260,14 +269,14 @@ def test_what_is_left_of_nothing_is_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        ({"form": "NFD"}, "form is 'NFD'; expected NFC, NFKC or none"),
-        ({"near": 2.0}, "near is 2.0; expected a similarity from 0 to 1"),
-        ({"shortest": 9, "longest": 8}, "expected shortest <= longest"),
+        ({"unicode_form": "NFD"}, "expected 'NFC', 'NFKC' or 'none'"),
+        ({"near_duplicate_threshold": 2.0}, "expected a number from 0 to 1"),
+        ({"min_chars": 9, "max_chars": 8}, "9 to 8 characters cannot be; expected min_chars <="),
     ],
 )
 def test_rules_that_cannot_be_are_refused(rules: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        Rules(**rules)
+        validate_table(CleanSection, rules, "a test")
 
 
 def test_without_datasketch_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

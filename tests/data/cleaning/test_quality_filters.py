@@ -7,12 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab import UserError
-from layerlab.data.cleaning.clean import Cleaner, Rules
-from layerlab.data.cleaning.quality_filters import Quality
+from layerlab.data.cleaning.clean import KEEP_ALL, Cleaner
+from layerlab.data.cleaning.quality_filters import low_quality
 from layerlab.data.sources import TextChunk, data_folder, open_source
+from layerlab.recipes.adaptation_sections import CleanSection
+from layerlab.recipes.load import validate_table
 from layerlab.recipes.training_sections import Source
 
-OFF = {"broken": 1, "symbols": 1, "words": 0, "bullets": 1, "ellipses": 1, "characters": 1}
+OFF = KEEP_ALL
 ENGLISH = (
     "An offer becomes a contract when it is accepted (see section 12, no. 3), and both sides are "
     "bound by it - even where one of them did not read all of its 27 pages; nobody has to."
@@ -43,11 +45,11 @@ CHINESE = (
     ],
 )
 def test_what_is_no_text_has_a_reason(text: str, reason: str) -> None:
-    found = Quality().passed(text)
+    found = low_quality(text)
     assert found is not None and found[0] == reason
-    cleaner = Cleaner(Rules(shortest=1, repetition=None, near=0))
+    cleaner = Cleaner(CleanSection(min_chars=1, repetition=False, near_duplicate_threshold=0))
     assert not list(cleaner.clean([TextChunk(text, True)])) and list(cleaner.removed) == [reason]
-    assert Quality(**OFF).passed(text) is None
+    assert low_quality(text, OFF) is None
 
 
 @pytest.mark.parametrize(
@@ -63,34 +65,39 @@ def test_what_is_no_text_has_a_reason(text: str, reason: str) -> None:
     ],
 )
 def test_what_is_text_stays(text: str) -> None:
-    assert Quality().passed(text) is None
+    assert low_quality(text) is None
 
 
 def test_shares_are_counted() -> None:
-    assert Quality(words=0).passed("a 1 2 3 4 5 6 7") is None
-    found = Quality().passed("abc def ghi 4 5 6")
+    assert low_quality("a 1 2 3 4 5 6 7", CleanSection(min_word_ratio=0)) is None
+    found = low_quality("abc def ghi 4 5 6")
     assert found == ("symbols", "words with a letter 0.50 < 0.80")
-    assert Quality(words=0.5).passed("abc def ghi 4 5 6") is None
-    found = Quality().passed(f"\ufffd{'ab ' * 60}c")
+    assert low_quality("abc def ghi 4 5 6", CleanSection(min_word_ratio=0.5)) is None
+    found = low_quality(f"\ufffd{'ab ' * 60}c")
     assert found == ("broken", "broken or control characters 0.005 > 0.005")
-    assert Quality(broken=0.006, characters=1).passed(f"\ufffd{'ab ' * 60}c") is None
-    assert Quality(broken=0).passed("one\ttwo\r\nthree\f") is None
+    assert (
+        low_quality(
+            f"\ufffd{'ab ' * 60}c", CleanSection(max_broken_ratio=0.006, max_repeated_ratio=1)
+        )
+        is None
+    )
+    assert low_quality("one\ttwo\r\nthree\f", CleanSection(max_broken_ratio=0)) is None
     words = " ".join(["word"] * 20)
-    assert Quality(characters=1).passed(f"{words} # … word") is None
-    found = Quality(characters=1).passed(f"{words} # … ... word")
+    assert low_quality(f"{words} # … word", CleanSection(max_repeated_ratio=1)) is None
+    found = low_quality(f"{words} # … ... word", CleanSection(max_repeated_ratio=1))
     assert found == ("symbols", "# and ellipses to words 0.12 > 0.10")
 
 
 @given(st.text(max_size=200))
 def test_any_text_is_judged_and_no_limit_keeps_it(text: str) -> None:
-    found = Quality().passed(text)
+    found = low_quality(text)
     assert found is None or found[0] in {"broken", "symbols", "repetition"}
-    assert Quality(**OFF).passed(text) is None
+    assert low_quality(text, OFF) is None
 
 
 def test_a_share_that_is_none_is_refused() -> None:
-    with pytest.raises(UserError, match="words is 80; expected a share from 0 to 1"):
-        Quality(words=80)
+    with pytest.raises(UserError, match="min_word_ratio is 80; expected a number from 0 to 1"):
+        validate_table(CleanSection, {"min_word_ratio": 80}, "a test")
 
 
 @pytest.mark.skipif(
@@ -104,4 +111,4 @@ def test_statutes_and_articles_lose_nothing() -> None:
             documents += [text] if first else []
             documents[-1] += "" if first else text
         chosen = draw.sample(documents, 40)
-        assert not [why for one in chosen if len(one) > 50 and (why := Quality().passed(one))]
+        assert not [why for one in chosen if len(one) > 50 and (why := low_quality(one))]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from layerlab import UserError
-from layerlab.evaluation.benchmarks import hub_files
+from layerlab.evaluation.benchmarks import files
 from layerlab.evaluation.benchmarks.catalog import find_benchmark
 from layerlab.evaluation.benchmarks.files import is_here, read_files
 
@@ -96,7 +96,7 @@ def test_what_is_not_in_the_folder_comes_from_the_hub(
         with pytest.raises(UserError, match=r"dev/law_dev.csv, or an archive in .* that holds it;"):
             read_files(CEVAL, PART, "dev", tmp_path)
     finally:
-        hub_files._download.cache_clear()
+        files._download.cache_clear()
 
 
 def test_an_unknown_split_names_the_known_ones(tmp_path: Path) -> None:

@@ -3,9 +3,15 @@
 import copy
 
 import pytest
+import torch
 
 from layerlab import UserError
-from layerlab.evaluation.harness.model_checks import UNBOUNDED, max_length, prepare_tokenizer
+from layerlab.evaluation.harness.model_checks import (
+    UNBOUNDED,
+    max_length,
+    prepare_tokenizer,
+    record_unsound_logits,
+)
 from layerlab.loading.model import LoadedModel
 from tests.evaluation.candidate import candidate, tokenizer
 
@@ -59,3 +65,25 @@ def test_room_is_that_of_the_model_else_of_the_tokenizer(monkeypatch: pytest.Mon
     assert endless.tokenizer is not None
     endless.tokenizer.model_max_length = 99
     assert max_length(endless) == 99
+
+
+@pytest.mark.parametrize(
+    ("value", "noted"), [(float("nan"), True), (float("inf"), True), (-float("inf"), False)]
+)
+def test_a_row_is_noted_once_one_of_its_next_logits_is_no_number(value: float, noted: bool) -> None:
+    model = candidate().model
+    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
+
+    def spoil(module: object, given: object, found: torch.Tensor) -> torch.Tensor:
+        spoilt = found.clone()
+        spoilt[1, -1, 0] = value
+        return spoilt
+
+    handle = model.lm_head.register_forward_hook(spoil)
+    with record_unsound_logits(model) as broken:
+        model(ids)
+        handle.remove()
+        model(ids)  # what was noted once stays
+    assert broken[0].tolist() == [False, noted]
+    model(ids)
+    assert len(broken) == 1

@@ -1,7 +1,13 @@
 """What has to be known beside a verdict."""
 
-from layerlab.experiments.analysis.warnings import remarks
-from layerlab.recipes.training import make_recipe
+import json
+from pathlib import Path
+from typing import Any
+
+from layerlab.experiments.analysis.compare import compare_runs
+from layerlab.experiments.analysis.warnings import disclose_added_seeds, remarks
+from layerlab.recipes.training import TrainingRecipe, make_recipe
+from tests.training.drawn import recipe, records
 
 
 def test_what_a_source_printed_is_told_as_a_reference() -> None:
@@ -14,3 +20,76 @@ def test_what_a_source_printed_is_told_as_a_reference() -> None:
     assert told == (
         "for reference and no target, residuals24 printed llama 2.5; its batches differ"
     )
+
+
+BASE = {1: 3.0, 2: 3.3, 3: 3.1, 4: 3.2, 5: 3.0}
+OTHER = {1: 2.99, 2: 3.32, 3: 3.10, 4: 3.15, 5: 3.0}
+
+
+def judged(file: Path, given: TrainingRecipe, *finished: int) -> dict[str, Any]:
+    """Judge what has finished into a file, as a command does."""
+    losses = {
+        "llama": {seed: BASE[seed] for seed in finished},
+        "gpt2": {seed: OTHER[seed] for seed in finished},
+    }
+    found = disclose_added_seeds(compare_runs(given, records(given, losses)).content, file)
+    file.write_text(json.dumps(found), encoding="utf-8")
+    return found
+
+
+def told(found: dict[str, Any]) -> list[str]:
+    return [one for one in found["remarks"] if one.startswith("seeds added after a look")]
+
+
+def planned(*seeds: int, **settings: Any) -> TrainingRecipe:
+    return recipe(seeds=list(seeds), **settings)
+
+
+def test_seeds_added_after_a_look_are_told_with_every_later_table(tmp_path: Path) -> None:
+    file = tmp_path / "comparison.json"
+    assert told(judged(file, planned(1, 2, 3), 1, 2, 3)) == []
+    expected = (
+        "seeds added after a look: 4; a table of seeds 1, 2, 3 had been shown before, and p and "
+        "intervals do not account for that"
+    )
+    for _ in range(3):
+        assert told(judged(file, planned(1, 2, 3, 4), 1, 2, 3, 4)) == [expected]
+    (more,) = told(judged(file, planned(1, 2, 3, 4, 5), 1, 2, 3, 4, 5))
+    assert more.startswith("seeds added after a look: 4, 5; a table of seeds 1, 2, 3 had")
+    # Fewer than before make the first look no other.
+    assert told(judged(file, planned(1, 2), 1, 2)) == []
+    assert told(judged(file, planned(1, 2, 3), 1, 2, 3)) == []
+
+
+def test_a_comparison_that_was_interrupted_goes_on_without_a_word(tmp_path: Path) -> None:
+    file = tmp_path / "comparison.json"
+    assert "looked" not in judged(file, planned(1, 2, 3))
+    for finished in ((1,), (1, 2), (1, 2, 3)):
+        found = judged(file, planned(1, 2, 3), *finished)
+        assert told(found) == [] and found["looked"] == [1, 2, 3]
+
+
+def test_seeds_added_before_anything_was_seen_are_planned(tmp_path: Path) -> None:
+    file = tmp_path / "comparison.json"
+    judged(file, planned(1, 2))
+    assert told(judged(file, planned(1, 2, 3), 1, 2, 3)) == []
+
+
+def test_a_look_at_other_runs_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "comparison.json"
+    judged(file, planned(1, 2), 1, 2)
+    longer = planned(1, 2, 3, train={"max_steps": 40})
+    assert told(judged(file, longer, 1, 2, 3)) == []
+    judged(file, planned(1, 2), 1, 2)
+    assert told(judged(file, planned(3, 4, 5), 3, 4, 5)) == []
+
+
+def test_a_file_of_before_looks_were_kept_is_a_look_and_a_damaged_one_none(tmp_path: Path) -> None:
+    file = tmp_path / "comparison.json"
+    old = judged(file, planned(1, 2, 3), 1, 2, 3)
+    del old["looked"]
+    file.write_text(json.dumps(old), encoding="utf-8")
+    assert told(judged(file, planned(1, 2, 3, 4), 1, 2, 3, 4))
+    for damaged in ("{", "[]", '{"rows": [1]}'):
+        file.write_text(damaged, encoding="utf-8")
+        assert told(judged(file, planned(1, 2, 3, 4), 1, 2, 3, 4)) == []

@@ -1,0 +1,37 @@
+"""A display that a terminal shows while work goes on, and that is gone when it ends."""
+
+from types import TracebackType
+from typing import Self
+
+from rich.live import Live
+from rich.progress import Progress as RichProgress
+
+from layerlab.console.progress import Progress
+
+
+class Display(Progress):
+    """Drawn from `with` on until its end, where there is something to draw on.
+
+    Attributes:
+        drawn: whether it is drawn now.
+    """
+
+    def __init__(self, screen: Live | RichProgress | None) -> None:
+        self._screen = screen
+        self.drawn = False
+
+    def __enter__(self) -> Self:
+        if self._screen is not None:
+            self._screen.start()
+            self.drawn = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._screen is not None and self.drawn:
+            self._screen.stop()
+            self.drawn = False
