@@ -222,11 +222,11 @@ def test_pickled_code_is_never_run(tmp_path: Path) -> None:
     path = save(tmp_path, trained()[2], 2)
     with (path / "optimizer.pt").open("wb") as file:
         torch.save({"optimizer": Bomb(), "random": {}, "extra": {}}, file)
-    from layerlab.training.checkpoints.checkpoint import _hash, _seal
+    from layerlab.training.checkpoints.checkpoint import _seal, hash_file
 
     body = json.loads((path / "state.json").read_text("utf-8"))
     del body["self"]
-    body["sha256"]["optimizer.pt"] = _hash(path / "optimizer.pt")
+    body["sha256"]["optimizer.pt"] = hash_file(path / "optimizer.pt")
     (path / "state.json").write_text(json.dumps({**body, "self": _seal(body)}), encoding="utf-8")
     found, (note,) = load(tmp_path)
     assert found is None and "Weights only load failed" in note
