@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
-from layerlab import builtin
+from layerlab import UserError, builtin
+from layerlab.adaptation.sft.chat_template import PLAIN
+from layerlab.adaptation.sft.conversations import Conversation, Turn
+from layerlab.adaptation.sft.dataset import Lesson, prepare_dataset
 from layerlab.system import limits
+from layerlab.tokenization.convert import load_or_convert
 from tests.evaluation.written import lines
 from tests.hostile.attack import typed
 
@@ -79,3 +83,18 @@ def test_a_vocabulary_that_is_numbered_without_measure(words: Any, model: Path) 
 def test_a_length_that_is_no_number(model: Path) -> None:
     changed(model / "tokenizer_config.json", model_max_length="x")
     typed(*READS[0]).refused("cannot read the text")
+
+
+def test_a_template_that_knows_its_first_trial(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes nothing for the two turns of a first trial, and too much for any row."""
+    monkeypatch.setattr(limits, "SECONDS", 2)
+    loop = f"{{% if messages[0].content != 'Hello!' %}}{LOOP}{{% endif %}}"
+    changed(model / "tokenizer_config.json", chat_template=PLAIN + loop)
+    rows = [
+        Conversation((Turn("user", f"Is {number} even?"), Turn("assistant", "Yes.")))
+        for number in range(4)
+    ]
+    with pytest.raises(UserError, match="the chat template takes over 2 s for 4 of the rows"):
+        prepare_dataset(load_or_convert(str(model)), {"own": rows}, Lesson(), 64)

@@ -69,7 +69,9 @@ def test_stored_runs_are_judged_as_the_comparison_did():
     assert [one["word"] for one in found.verdicts] == [one["verdict"] for one in stored]
     for verdict, claim in zip(found.verdicts, stored, strict=True):
         assert claim["said"].endswith(verdict["said"]) and verdict["source"] == claim["source"]
-        assert verdict["number"] in [pair["difference"] for pair in claim["pairs"]]
+        # Their last digits are a library's of linear algebra.
+        pairs = [pair["difference"] for pair in claim["pairs"]]
+        assert any(verdict["number"] == pytest.approx(one, rel=1e-9) for one in pairs)
     gap, curve, start, mean = found.to_dict()["pictures"]
     assert (start["name"], mean["name"]) == ("gradient-start", "gradient-mean")
     arms = found.frame("arms")

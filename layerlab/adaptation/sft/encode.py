@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from random import SystemRandom
 
 import numpy as np
 from jaxtyping import Bool, Int32
@@ -13,7 +14,10 @@ from transformers import PreTrainedTokenizerFast
 from layerlab.adaptation.sft.chat_template import PRIVATE, Rendered, Template
 from layerlab.adaptation.sft.conversations import USER, Conversation, Turn
 from layerlab.errors import UserError
+from layerlab.system.limits import check_work
 from layerlab.tokenization.load import engine
+
+TRIED = 32  # rows that a template is tried on
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,21 @@ class Encoder:
             for number, token in self._engine.get_added_tokens_decoder().items()
             if token.special or (token.content.strip() and token.content in self.template.text)
         }
+
+    def check(self, rows: Sequence[Conversation]) -> None:
+        """Encode some rows where that can be ended: a template may know the text of a first trial.
+
+        Nobody knows which rows, so that a template that takes too much for many is found.
+
+        Raises:
+            UserError: they need more time or memory than rows do.
+        """
+        drawn = SystemRandom().sample(range(len(rows)), min(TRIED, len(rows)))
+        check_work(
+            lambda: [self.example(rows[number]) for number in drawn],
+            "the chat template",
+            f"{len(drawn)} of the rows",
+        )
 
     def example(self, given: Conversation) -> Example:
         """Return a conversation as tokens.

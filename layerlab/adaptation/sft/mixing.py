@@ -77,6 +77,7 @@ def draw_source(
         UserError: nothing is left to learn from.
     """
     tally, kept = SourceStats(), list[Example]()
+    encoder.check(rows)
     for row in rows:
         whole = encoder.example(row)
         found = whole.cut(block)

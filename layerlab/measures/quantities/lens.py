@@ -28,10 +28,8 @@ _ROWS = 64
 COLUMNS = ("kl", "agreement", "nats", "rank", "entropy")
 TUNED = ("kl", "agreement", "nats")
 USE = """\
-```bash
-layerlab inspect MODEL --measures lens
-layerlab inspect MODEL --text FILE --sequences 4 --measures 'lens(tuned=True)'
-```
+Type `layerlab inspect MODEL --measures lens`, or with the tuned lens, of at least two texts,
+`layerlab inspect MODEL --measures 'lens(tuned=True)'`.
 
 The blocks are stepped over, and everything behind them is the model's own code, so that scales and
 soft caps of the logits are those of the model; a model whose logits need more than the last stream
