@@ -10,6 +10,7 @@ from layerlab import build
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.observe.tracing.readout import Answer, answer, reading_out
+from tests.families.recipe import FAMILIES, UNBUILT
 from tests.families.recipe import build as family
 
 TEXT = torch.arange(3, 31)
@@ -110,15 +111,30 @@ def test_what_is_made_of_more_than_the_last_stream_is_refused(
 
 
 REFUSED = {
-    "blt": "not one entry per token",
+    **dict.fromkeys(("blt", "cpmant", "gemma3n_text", "prophetnet", "reformer"), "not one entry"),
+    "xlnet": "not one entry per token",
     "hrm_text": "once in a forward",
+    "xlm": "are not modules of their own",
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", ["blt", "hrm_text"])
 def test_a_stack_that_cannot_be_stepped_over_is_refused(name: str) -> None:
     with pytest.raises(NotApplicable, match=REFUSED[name]):
         read(family(name), 0)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", sorted(FAMILIES.keys() - UNBUILT))
+def test_each_family_is_read_or_says_why(name: str) -> None:
+    model = family(name)
+    if name in REFUSED:
+        with pytest.raises(NotApplicable, match=REFUSED[name]):
+            read(model, 0)
+        return
+    before = answered(model).logits
+    assert read(model, 0).shape == before.shape
+    assert torch.equal(answered(model).logits, before), "it is as it was found"
 
 
 def test_no_logits_and_no_numbers_are_refused(tiny: Callable[..., PreTrainedModel]) -> None:
