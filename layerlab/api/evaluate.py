@@ -171,8 +171,8 @@ def _ask(
     left_out: list[dict[str, str]],
     progress: bool,
 ) -> dict[str, Any]:
-    sitting = engine()
-    leaves = list_tasks(sitting, question.options, benchmarks, left_out, question.data)
+    harness = engine()
+    leaves = list_tasks(harness, question.options, benchmarks, left_out, question.data)
     questions = sum(leaf.questions(question.options.limit) for leaf in leaves)
     keeper = ResultCache(question.out)
     records: list[dict[str, Any]] = []
@@ -188,7 +188,7 @@ def _ask(
             for arithmetic in question.arithmetics:
                 arm = _arm(facts, arithmetic, arms)
                 arms.append(arm)
-                sit = sitting.EvaluationRun(
+                sit = harness.EvaluationRun(
                     arm=arm["arm"],
                     subject=loaded,
                     weights=facts["weights_hash"],

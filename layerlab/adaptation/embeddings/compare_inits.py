@@ -1,4 +1,4 @@
-"""What each way to begin new rows costs before any training: bits per byte, before and after."""
+"""Compares initialisations of new rows by bits per byte before any training."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Texts = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class InitResult:
-    """One way to begin, and what texts cost with it.
+    """An initialisation of new rows, and the bits per byte of texts with it.
 
     Attributes:
         input: the start of the embedding's new rows.
@@ -72,7 +72,7 @@ def embed(
     note: Callable[[str], None] = lambda text: None,
     context: int | None = None,
 ) -> Embedded:
-    """Give a model another tokenizer, and say what each way to begin costs before any training.
+    """Give a model another tokenizer, and compare initialisations before any training.
 
     Each start of the embedding is tried beside the chosen one of the head, and the other way round.
     A tokenizer that holds only some of the base's tokens is taken as pruned.
@@ -116,7 +116,7 @@ def read_sample(text: Text, limit: int = LIMIT) -> list[str]:
 
 
 def _ways(chosen: EmbeddingSection, tied: bool) -> list[tuple[str, str]]:
-    """Return all pairs that are tried; the last one is the one that stays."""
+    """Return all pairs of initialisations to try; the last one is kept."""
     if tied:
         every = [(one, one) for one in STARTS]
     else:

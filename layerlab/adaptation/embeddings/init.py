@@ -1,4 +1,4 @@
-"""The first values of the rows that new tokens take in an embedding or a head."""
+"""Initialises the rows of new tokens in an embedding or a head."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowInit:
-    """How the rows of new tokens begin.
+    """How the rows of new tokens are initialised.
 
     Attributes:
         model: whose initialisation is used.
@@ -85,7 +85,7 @@ class RowInit:
         return Rows(found.weight, found.bias)
 
     def _drawn(self, old: Rows) -> Rows:
-        """Draw the rows by the model, which has to know the module.
+        """Draw the rows by the model's own initialisation.
 
         Ours draw each parameter under its name.
         """
@@ -101,7 +101,7 @@ class RowInit:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Draw random numbers from this seed, and leave everybody else's state alone."""
+    """Draw random numbers from this seed until the block ends, and restore the state."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""A model's embedding and head for another tokenizer: extended by rows, or cut down to some.
+"""Resizes a model's embedding and head for another tokenizer: adds rows, or removes some.
 
 Tokens that both tokenizers have keep their rows to the bit, and with them their logits, as far as a
 product with more columns or fewer rounds alike. Rows that a model holds beyond its tokenizer are
@@ -28,7 +28,7 @@ PADDING = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Resized:
-    """What was done to a model's embedding and head.
+    """The change of a model's embedding and head.
 
     Attributes:
         rows_before: of the embedding.
@@ -110,7 +110,7 @@ def resize(
 
 
 class Resizing:
-    """A model between two tokenizers, whose new rows can begin in one way after another."""
+    """A model between two tokenizers, whose new rows can be initialised repeatedly."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Resizing:
         new: PreTrainedTokenizerFast,
         kept: Sequence[int] | None = None,
     ) -> None:
-        """Check that all belongs together, and remember the model's own rows.
+        """Check that model and tokenizers fit, and copy the model's rows.
 
         Raises:
             UserError: it does not.
@@ -166,7 +166,7 @@ class Resizing:
 
     @torch.no_grad()
     def carry_out(self, beginning: EmbeddingSection) -> Resized:
-        """Put the new rows into the model, also after it was done in another way."""
+        """Put the new rows into the model, replacing those of an earlier initialisation."""
         input = beginning.input
         head = input if self.tied else beginning.head
         device = self.before["input"].weight.device
@@ -212,7 +212,7 @@ class Resizing:
         self.model.tie_weights()
 
     def _settled(self) -> tuple[str, ...]:
-        """Move the special ids along with their tokens, once."""
+        """Renumber the special tokens in the model's settings, once."""
         if self._moved is None:
             self._moved = () if self.kept is None else renumber(self.model, self._numbers())
         return self._moved
@@ -256,7 +256,7 @@ class Resizing:
 def find_kept_rows(
     base: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast
 ) -> tuple[int, ...] | None:
-    """Find what `resize` has to be told of two tokenizers; None where the new one only adds.
+    """Return the old rows that a pruned tokenizer keeps; None where it only adds.
 
     The old ids of the new tokenizer's first tokens, as far as the base has them.
     """

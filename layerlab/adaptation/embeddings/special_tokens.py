@@ -1,4 +1,4 @@
-"""Special ids of a model's settings, where its tokens got other numbers."""
+"""Renumbers the special tokens in a model's settings."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

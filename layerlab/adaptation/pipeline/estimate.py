@@ -1,4 +1,4 @@
-"""What an adaptation will take: tokens, FLOPs and time of each stage, and what is done already."""
+"""Estimates the tokens, FLOPs and time of each stage, and lists finished ones."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -25,7 +25,7 @@ FLOPS = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One stage.
+    """The forecast of one stage.
 
     Attributes:
         tokens: that it trains on; None where it trains nothing.
@@ -44,7 +44,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """All stages.
+    """The forecast of all stages.
 
     Attributes:
         parameters: of the base; None where they cannot be told.

@@ -1,4 +1,4 @@
-"""The stages of a recipe, each once, however many arms have it in common."""
+"""Plans the stages of a recipe, each once for all arms that share it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -157,7 +157,7 @@ def _ask(arm: PlanBuilder, after: str) -> None:
 
 
 def _check_engine(section: EvaluateSection) -> None:
-    """Check that the engine of the benchmarks is installed, before hours of training."""
+    """Check that lm-eval is installed, before hours of training."""
     missing = [one for one in ENGINES if section.suite and find_spec(one) is None]
     if missing:
         raise UserError(
@@ -205,7 +205,7 @@ def _search(recipe: AdaptationRecipe) -> dict[str, Any]:
 
 
 def _there(name: str) -> list[str]:
-    """Return the content of a file or folder; nothing where there is none.
+    """Return the hashes of a file or folder; none if it does not exist.
 
     The stage itself tells of a missing file.
     """

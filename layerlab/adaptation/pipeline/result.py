@@ -1,4 +1,4 @@
-"""An adaptation that is finished: its tables, its model, and what a terminal shows of it."""
+"""The result of an adaptation: its tables, its model, its summary."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ ROWS, LINES = 12, 3
 
 @dataclass(frozen=True)
 class AdaptationResult:
-    """What came of a recipe.
+    """The result of an adaptation.
 
     Attributes:
         content: all of it, as result.json has it.

@@ -1,4 +1,4 @@
-"""What each stage does, from the folders of the stages before it to its own."""
+"""Runs each stage, from the folders of earlier stages to its own."""
 
 import json
 from collections.abc import Callable
@@ -42,7 +42,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class StageContext:
-    """Where a stage works.
+    """Recipe, folders and progress of a stage.
 
     Attributes:
         tell: is told what is done, and the share of it.
@@ -55,12 +55,12 @@ class StageContext:
 
     @property
     def folder(self) -> Path:
-        """Its own."""
+        """The folder of the stage."""
         return self.shelf.of(self.stage.key)
 
     @property
     def text(self) -> Path:
-        """That of the cleaned texts."""
+        """The folder of the cleaned texts."""
         return self.shelf.checked(self.stage.needs["text"])
 
     def model(self, dtype: str | None = "float32") -> LoadedModel:
@@ -128,7 +128,7 @@ def embedding(place: StageContext) -> Json:
 
 
 def pretraining(place: StageContext) -> Json:
-    """Continue pretraining with replay, and resume what an earlier sitting left."""
+    """Continue pretraining with replay, or resume an earlier session."""
     recipe, section = place.recipe, place.recipe.pretrain
     assert section is not None and place.stage.seed is not None
     done = pretrain(
@@ -153,7 +153,7 @@ def pretraining(place: StageContext) -> Json:
 
 
 def tuning(place: StageContext) -> Json:
-    """Tune on conversations, and resume what an earlier sitting left."""
+    """Tune on conversations, or resume an earlier session."""
     section = place.recipe.sft
     assert section is not None
     weights = {one.name: one.weight for one in section.sources if one.weight is not None}

@@ -1,4 +1,4 @@
-"""One stage of an adaptation: what decides it, the folder that it has, and whether it is done."""
+"""One stage of an adaptation: its settings, its folder, and whether it is finished."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ KINDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A stage, before it is carried out.
+    """A stage to run.
 
     Attributes:
         kind: one of `KINDS`.
@@ -46,7 +46,7 @@ class Stage:
 
     @property
     def key(self) -> str:
-        """The name of its folder: another where anything is that decides it."""
+        """The name of its folder, different for different settings."""
         content = json.dumps(
             [SCHEMA, self.kind, self.settings, self.needs], sort_keys=True, default=str
         )
@@ -74,7 +74,7 @@ class StageStore:
         return self.folder / key
 
     def read(self, key: str) -> dict[str, Any] | None:
-        """Read what a finished stage left; None where it has not been carried out to its end.
+        """Read the result of a stage; None if it is not finished.
 
         Raises:
             UserError: it is there, and is not what was written.
@@ -94,7 +94,7 @@ class StageStore:
         return found
 
     def finish(self, stage: Stage, left: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Write what a stage left: from then on it counts as finished."""
+        """Write the result of a stage, which marks it as finished."""
         content = seal(
             {
                 "schema": SCHEMA,
@@ -126,7 +126,7 @@ class StageStore:
         return str(self.checked(key) / name) if (self.of(key) / name).is_dir() else name
 
     def checked(self, key: str) -> Path:
-        """Return the folder of a finished stage, whose files are those that it wrote.
+        """Return the folder of a finished stage, after checking its files.
 
         Raises:
             UserError: one is missing, or is another.

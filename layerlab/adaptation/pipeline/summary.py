@@ -1,4 +1,4 @@
-"""What an adaptation came to, gathered from what its stages left: plain values for a report."""
+"""Gathers the results of all stages as plain values for a report."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -24,14 +24,14 @@ class Tally:
     def __init__(
         self, recipe: AdaptationRecipe, stages: Sequence[Stage], shelf: StageStore
     ) -> None:
-        """Read what the finished stages left; those that are not finished are missing."""
+        """Read the results of the finished stages."""
         self.recipe, self.stages = recipe, stages
         found = {stage.key: shelf.read(stage.key) for stage in stages}
         self.left = {key: one for key, one in found.items() if one is not None}
         self.arms = list(recipe.arms())
 
     def content(self) -> Json:
-        """Return all of the summary, without where this machine keeps its data."""
+        """Return the whole summary, without paths of this machine."""
         content: Json = _placeless(self._content())
         return content
 
@@ -64,7 +64,7 @@ class Tally:
         }
 
     def _of(self, *kinds: str) -> Iterator[tuple[Stage, Json]]:
-        """Yield the finished stages of these kinds with what they left."""
+        """Yield the finished stages of these kinds with their results."""
         for stage in self.stages:
             if stage.kind in kinds and stage.key in self.left:
                 yield stage, self.left[stage.key]
@@ -104,7 +104,7 @@ class Tally:
                 yield {"arm": arm, "seed": stage.seed, "curves": curves, **left["result"]}
 
     def _changes(self) -> Iterator[Json]:
-        """Yield what was learned and forgotten by each arm, over its seeds.
+        """Yield how much each arm learned and forgot, over its seeds.
 
         Then arms against the first.
 

@@ -1,4 +1,4 @@
-"""The texts of an adaptation: read once, cleaned, and what is held out of them kept apart."""
+"""The texts of an adaptation: read once, cleaned, and split into training and held-out text."""
 
 from collections.abc import Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 
 def clean_texts(recipe: AdaptationRecipe, folder: Path, tell: ProgressCallback) -> Json:
-    """Return every text as one file of documents, in a folder of its own, by its kind and number.
+    """Clean every text into a file of documents, in a folder by its kind and number.
 
     Args:
         tell: is told what is read, and the share of the texts that is done.
@@ -153,6 +153,6 @@ def _named(text: str) -> str:
 
 
 def _free(name: str, kind: str, taken: Container[tuple[str, str]]) -> str:
-    """Return the name, with a number after it where another text of its kind has the same."""
+    """Return the name, with a number if another text of its kind has the same."""
     names = chain([name], (f"{name} {number}" for number in count(2)))
     return next(one for one in names if (kind, one) not in taken)

@@ -1,4 +1,4 @@
-"""Both curves while a model is trained on: domain and general text in bits per byte."""
+"""Curves of continued pretraining: domain and general text in bits per byte."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +24,7 @@ from layerlab.records.events import EventLog
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessGroup:
-    """Which process this is, and how the processes of a run add up.
+    """This process among those of a run, and how their results are summed.
 
     Attributes:
         part: its number, and how many there are.
@@ -38,7 +38,7 @@ class ProcessGroup:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes the files."""
+        """Tell whether this process writes the files."""
         return self.part[0] == 0
 
     def cost(self, gauge: BitsPerByteEvaluator, model: Any, batch: int) -> UnitLosses:
@@ -86,7 +86,7 @@ def shares(blocks: Blocks, kinds: tuple[str, ...], rows: int) -> list[Share]:
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """What the curves are drawn of.
+    """The texts and intervals of the curves.
 
     Attributes:
         gauges: held-out text by kind.
@@ -106,7 +106,7 @@ class Watched:
 
 
 class Curves(TrainerCallback, ExportableState):
-    """Writes events.jsonl and a live line: losses, bits per byte, forgetting, tokens by source.
+    """Writes losses, bits per byte, forgetting and tokens by source to the journal.
 
     A checkpoint remembers how many events there were and what held-out text cost at the start, so
     that a resumed run writes the file that an uninterrupted one would have written.
@@ -143,7 +143,7 @@ class Curves(TrainerCallback, ExportableState):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
     ) -> None:
-        """Begin the file, or go on with it; read the held-out text before the first update."""
+        """Open the journal, and evaluate held-out text before the first update."""
         kept = state.stateful_callbacks[type(self).__name__]["attributes"]
         self._journal = EventLog(self.folder, kept["events"], silent=not self.place.first)
         if not kept["start"]:
@@ -157,7 +157,7 @@ class Curves(TrainerCallback, ExportableState):
     def on_step_end(
         self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
     ) -> None:
-        """Read the held-out text where it is due, and after the last update."""
+        """Evaluate held-out text where it is due, and after the last update."""
         if state.global_step % self.watched.every == 0 or state.global_step == state.max_steps:
             self._measure(model, state)
 

@@ -1,4 +1,4 @@
-"""What a model has forgotten: held-out text in bits per byte, now and at the start."""
+"""Measures forgetting: bits per byte of held-out text, now and at the start."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -21,7 +21,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class UnitLosses:
-    """What held-out text costs a model, unit by unit.
+    """The loss of a model on held-out text, unit by unit.
 
     Attributes:
         nats: of each unit.
@@ -35,7 +35,7 @@ class UnitLosses:
 
     @property
     def bits_per_byte(self) -> float:
-        """Of all units together: 0 is certainty, 8 knows nothing."""
+        """Bits per byte of all units together: 0 is certainty, 8 is chance."""
         return bits_per_byte(float(self.nats.sum()), int(self.bytes.sum()))
 
 
@@ -69,7 +69,7 @@ class Change:
 
 
 class BitsPerByteEvaluator:
-    """Held-out text of one kind, read again and again, each token predicted once."""
+    """Evaluates held-out text of one kind; each token is predicted once."""
 
     def __init__(self, held: EvalBlocks) -> None:
         """Find out which document, or else which block, each predicted token belongs to."""

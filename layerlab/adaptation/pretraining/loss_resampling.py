@@ -1,4 +1,4 @@
-"""Batches drawn again by how hard they were: the multi-round training of PanGu-π Pro."""
+"""Resamples batches by their loss: the multi-round training of PanGu-π Pro."""
 
 from hashlib import blake2b
 from typing import Any

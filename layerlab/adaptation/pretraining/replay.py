@@ -1,4 +1,4 @@
-"""Domain and general text by turns: blocks in an exact ratio of tokens, as Trainer reads them."""
+"""Replay: blocks of domain and general text in an exact ratio of tokens."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -77,7 +77,7 @@ def mix_texts(
     progress: ProgressCallback | None = None,
     ratio: Sequence[int | float] = (1, 1),
 ) -> MixedCorpus:
-    """Mix the tokens of both kinds of text, which are made once and found again.
+    """Mix the tokens of both kinds of text; they are cached.
 
     Documents stand one after another, each after the tokenizer's end of text; blocks are cut from
     that, so their ratio is that of tokens, however long the documents are.

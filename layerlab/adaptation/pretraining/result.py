@@ -1,4 +1,4 @@
-"""What came of continued pretraining."""
+"""The result of continued pretraining."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +12,7 @@ from layerlab.adaptation.pretraining.replay import GENERAL
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrained:
-    """What came of it.
+    """The result of continued pretraining.
 
     Attributes:
         updates: of the weights.
@@ -36,11 +36,11 @@ class Pretrained:
 
     @property
     def forgetting(self) -> Change | None:
-        """Of general text: above 0 is forgotten. None where no general text was given."""
+        """The change on general text: above 0 is forgotten; None without general text."""
         return self.change.get(GENERAL)
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything but where the model lies."""
+        """Return the result as plain values, without the model's folder."""
         content = asdict(replace(self, folder=Path())) | {"forgetting": None}
         del content["folder"]
         if self.forgetting is not None:

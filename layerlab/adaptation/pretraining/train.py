@@ -119,7 +119,7 @@ def count_updates(section: PretrainSection, block: int) -> int:
 
 @dataclass(frozen=True)
 class Run:
-    """All that a run is made of."""
+    """Model, text and settings of a run."""
 
     model: Any
     words: PreTrainedTokenizerFast
@@ -275,7 +275,7 @@ def _drawn(file: Path) -> Any:
 def _plan(
     text: MixedCorpus, section: PretrainSection, seed: int, reading: ReplayData, block: int
 ) -> dict[str, Any]:
-    """Return the plan that may not change between two sittings of a run."""
+    """Return the plan, which may not change between two sessions of a run."""
     return {
         "text": text.corpus.digest,
         "ratio": list(section.ratio),

@@ -1,4 +1,4 @@
-"""A tokenizer's chat template: what a conversation looks like, and which of it the assistant says.
+"""Renders conversations by a chat template, and finds what the assistant says.
 
 Templates mark the assistant's part by `{% generation %}`. Where one does not, the part is what a
 turn adds to the rendering of the turns before it, which holds only if each rendering begins with

@@ -1,4 +1,4 @@
-"""Conversations to learn from: rows of three common forms become one frozen value."""
+"""Reads conversations in three common forms."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ FORMS = {
 
 @dataclass(frozen=True)
 class Turn:
-    """What one side says.
+    """One message of a conversation.
 
     Attributes:
         role: system, user or assistant.

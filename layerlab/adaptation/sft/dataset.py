@@ -1,4 +1,4 @@
-"""What a model is tuned on: sources in tokens, shared out over the blocks of its updates."""
+"""The dataset of instruction tuning: sources in tokens, distributed over the updates."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -65,7 +65,7 @@ class Lesson:
 
 @dataclass(frozen=True)
 class SFTDataset:
-    """A lesson in tokens.
+    """The encoded rows of all sources.
 
     Attributes:
         rows: of the whole stage, as many as fill its updates: pairs of a source and an example.
@@ -78,12 +78,12 @@ class SFTDataset:
 
     @property
     def updates(self) -> int:
-        """Of the weights."""
+        """The number of updates of the weights."""
         return len(self.rows) // self.lesson.batch
 
     @property
     def digest(self) -> str:
-        """Differs where a token, the order or a label does."""
+        """A hash of all tokens, labels and their order."""
         content = blake2b(digest_size=16)
         for one in self.sources:
             for example in (*one.examples, *one.held):

@@ -1,4 +1,4 @@
-"""A conversation in tokens, and which of them are the assistant's: exactly those of its spans."""
+"""Encodes conversations, and labels exactly the assistant's tokens."""
 
 import json
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ class Encoder:
         }
 
     def check(self, rows: Sequence[Conversation]) -> None:
-        """Encode some rows where that can be ended: a template may know the text of a first trial.
+        """Try the template on random rows under limits: it may recognise a fixed text.
 
         Nobody knows which rows, so that a template that takes too much for many is found.
 

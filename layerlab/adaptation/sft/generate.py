@@ -1,4 +1,4 @@
-"""What a model answers: for a look at it before and after."""
+"""Generates answers to prompts, to look at before and after."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from layerlab.validation import short_repr
 
 @dataclass(frozen=True)
 class Asked:
-    """A prompt in tokens, and which of the prompts it is."""
+    """A prompt in tokens, with its number."""
 
     number: int
     ids: list[int]

@@ -1,4 +1,4 @@
-"""Low-rank adapters on any causal language model, by PEFT."""
+"""Adds LoRA adapters to any causal language model, by PEFT."""
 
 import warnings
 from collections.abc import Iterator

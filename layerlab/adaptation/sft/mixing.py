@@ -1,4 +1,4 @@
-"""Which rows a stage of tuning reads, in which order, and what share each source has of it."""
+"""Mixes the rows of several sources: order, and share of each source."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ NONE = "left out: no token of the assistant"
 
 @dataclass
 class SourceStats:
-    """What became of the rows of one source.
+    """How the rows of one source were used.
 
     Attributes:
         rows: that are learned from; held-out ones and dropped ones are not among them.

@@ -1,4 +1,4 @@
-"""Conversations side by side in blocks, each with positions of its own from 0 on."""
+"""Packs conversations into blocks, each with positions from 0 on."""
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Whether conversations that share a row stay apart in a model: tried out, not believed.
+"""Tests whether a model keeps packed conversations apart.
 
 Models of transformers make their mask from positions that start again. One that does not would
 let each conversation see those before it, and nothing would say so.

@@ -33,7 +33,7 @@ HELD = "held"
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """What came of it.
+    """The result of instruction tuning.
 
     Attributes:
         model: in which adapters are still apart, unless they were to be merged.
@@ -54,16 +54,16 @@ class Tuned:
 
     @property
     def before(self) -> Mapping[str, float]:
-        """Held-out answers before any update, in nats per token, by source."""
+        """The loss of held-out answers before any update, in nats per token, by source."""
         return self.curve[0][1] if self.curve else {}
 
     @property
     def after(self) -> Mapping[str, float]:
-        """The same at the end."""
+        """The loss of held-out answers at the end, in nats per token, by source."""
         return self.curve[-1][1] if self.curve else {}
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything but the model and where it lies."""
+        """Return the result as plain values, without the model and its folder."""
         return {
             "updates": self.updates,
             "sources": {name: asdict(one) for name, one in self.sources.items()},
@@ -101,7 +101,7 @@ def tune(
     progress: ProgressCallback | None = None,
     **arguments: Any,
 ) -> Tuned:
-    """Train a causal language model in place on what the assistant says and on nothing else.
+    """Train a causal language model in place on the assistant's tokens alone.
 
     The loss of an update is the mean over all tokens of the assistant in it, however they are
     split over rows, passes and processes. Conversations that share a row have positions of their
@@ -159,7 +159,7 @@ def tune(
 
 
 class AnswerLossCallback(TrainerCallback):
-    """Measures held-out answers; what it finds is kept in the state, and so in checkpoints."""
+    """Measures the loss of held-out answers; its history is part of the checkpoints."""
 
     def __init__(
         self, found: SFTDataset, trainer: Trainer, progress: ProgressCallback | None
@@ -234,7 +234,7 @@ def _arguments(lesson: Lesson, out: Path, given: Mapping[str, Any]) -> TrainingA
 
 
 def _plan(found: SFTDataset, block: int) -> dict[str, Any]:
-    """Return the plan that may not change between two sittings of a run."""
+    """Return the plan, which may not change between two sessions of a run."""
     return {
         "block": block,
         **{name: value for name, value in asdict(found.lesson).items() if name != "block"},

@@ -1,1 +1,1 @@
-"""What both kinds of training share of transformers' Trainer."""
+"""What continued pretraining and instruction tuning share of transformers' Trainer."""

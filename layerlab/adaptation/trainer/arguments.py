@@ -1,4 +1,4 @@
-"""What transformers' Trainer is told: the caller's arguments, beside those that a stage decides."""
+"""Builds the arguments of transformers' Trainer from those of the caller and the stage."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -121,13 +121,13 @@ def split_batch(settings: TrainingArguments, batch: int, what: str) -> None:
 
 
 def step_counts(updates: int) -> dict[str, int]:
-    """Return how long Trainer runs, and how often it writes, where the caller says nothing else."""
+    """Return Trainer's default number of steps, and how often it saves."""
     line = max(1, updates // 100)
     return {"max_steps": updates, "logging_steps": line, "save_steps": 10 * line}
 
 
 def check_entries(model: Any, words: PreTrainedTokenizerFast) -> None:
-    """Stop before a token comes that the model has no row for.
+    """Refuse a tokenizer with tokens that the model has no row for.
 
     Raises:
         UserError: the tokenizer has more entries than the model embeds.

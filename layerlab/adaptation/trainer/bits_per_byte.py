@@ -28,7 +28,7 @@ POOL = 16
 
 @dataclass(frozen=True)
 class Document:
-    """What one text costs.
+    """Bits per byte of one text.
 
     Attributes:
         nats: of all its predicted tokens.
@@ -43,7 +43,7 @@ class Document:
 
 @dataclass(frozen=True, kw_only=True)
 class Bits:
-    """What texts cost.
+    """Bits per byte of texts.
 
     Attributes:
         documents: one for each text, in order.
@@ -60,17 +60,17 @@ class Bits:
 
     @property
     def nats(self) -> float:
-        """Of all predicted tokens."""
+        """The sum of nats of all predicted tokens."""
         return math.fsum(one.nats for one in self.documents)
 
     @property
     def tokens(self) -> int:
-        """That are predicted."""
+        """The number of predicted tokens."""
         return sum(one.tokens for one in self.documents)
 
     @property
     def bytes(self) -> int:
-        """That they stand for."""
+        """The bytes of all texts."""
         return sum(one.bytes for one in self.documents)
 
     @property
@@ -165,7 +165,7 @@ def bits_per_byte(
 
 @dataclass(frozen=True)
 class _Window:
-    """Tokens of which all but the first few are predicted, and whose text they are."""
+    """Tokens of a text, of which all but the first few are predicted."""
 
     document: int
     tokens: list[int]
@@ -174,7 +174,7 @@ class _Window:
 
 @dataclass
 class _Reading:
-    """Texts as windows, and what they were found to cost."""
+    """Texts cut into windows, and their losses."""
 
     words: PreTrainedTokenizerFast
     context: int

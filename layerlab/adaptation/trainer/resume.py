@@ -1,4 +1,4 @@
-"""One sitting of a run: Trainer goes on from what the folder remembers of those before."""
+"""Resumes a run of transformers' Trainer from the checkpoints in its folder."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -23,10 +23,10 @@ PLAN, RESULT, MODEL = "plan.json", "result.json", "model"
 
 
 def check_same_plan(out: Path, plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-    """Keep the plan that a run begins with, or compare with the one it began with.
+    """Write the plan of a new run, or compare with that of a resumed one.
 
     Args:
-        plan: what may not change between two sittings.
+        plan: what may not change between two sessions.
         arguments: of the caller for Trainer, which may not either.
 
     Raises:
@@ -113,7 +113,7 @@ def build_trainer(
 
 
 class FiniteGradientCallback(TrainerCallback):
-    """Ends a run before an update by what is no number; Trainer goes on, and logs no such loss."""
+    """Ends a run before an update by a gradient that is not finite."""
 
     def __init__(self, stage: str, out: Path) -> None:
         self.stage, self.out = stage, out

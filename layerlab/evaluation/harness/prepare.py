@@ -18,7 +18,7 @@ def engine() -> Any:
         UserError: it is not installed.
     """
     try:
-        from layerlab.evaluation.harness import run as sitting
+        from layerlab.evaluation.harness import run as harness
     except ImportError as error:
         if (error.name or "").split(".")[0] not in ("lm_eval", "jieba"):
             raise
@@ -26,7 +26,7 @@ def engine() -> Any:
             f"evaluation needs {error.name}, which is not installed; type "
             "pip install 'layerlab[eval]'"
         ) from None
-    return sitting
+    return harness
 
 
 def available(
@@ -65,7 +65,7 @@ def _refuse(left_out: Sequence[Mapping[str, str]]) -> None:
 
 
 def list_tasks(
-    sitting: Any,
+    harness: Any,
     options: Options,
     benchmarks: Sequence[Benchmark],
     left_out: list[dict[str, str]],
@@ -84,12 +84,12 @@ def list_tasks(
     for benchmark in benchmarks:
         try:
             configs = task_configs(benchmark, options.way(benchmark))
-            tasks = sitting.load_tasks(configs, {**options.changes(benchmark), **where})
+            tasks = harness.load_tasks(configs, {**options.changes(benchmark), **where})
         except UserError as error:
             left_out.append(_left(benchmark, error))
             continue
         found += [
-            sitting.LeafTask(benchmark, part, tasks[benchmark.leaf(part)])
+            harness.LeafTask(benchmark, part, tasks[benchmark.leaf(part)])
             for part in benchmark.subjects
         ]
     if not found:

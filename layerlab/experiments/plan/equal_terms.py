@@ -15,7 +15,7 @@ Flat = Mapping[str, Any]
 Pair = tuple[str, str]
 
 # What names a run and does not decide it; a smaller micro-batch leaves the tokens of an update.
-# The sittings of a run are held against each other, and not against those of another.
+# The sessions of a run are held against each other, and not against those of another.
 _BESIDE = ("run", "arm", "micro_batch", "train.micro_batch_size", "data.notes", "sittings")
 # What an arm is: it may differ between arms, and not inside of one.
 _ARM = ("model", "match")
@@ -202,12 +202,12 @@ def _mix(manifest: Manifest) -> Iterator[SettingDifference]:
     """Return the settings that a run was resumed with and not begun with."""
     first, *later = manifest.get("sittings") or [{}]
     run, begun = str(manifest.get("run")), settings(first)
-    for sitting in later:
-        own = settings(sitting)
+    for session in later:
+        own = settings(session)
         for path in sorted((begun.keys() | own.keys()) - {"update"}):
             values = begun.get(path), own.get(path)
             if values[0] != values[1]:
-                runs = f"{run} at first", f"{run} from update {sitting['update']}"
+                runs = f"{run} at first", f"{run} from update {session['update']}"
                 yield SettingDifference(path=path, runs=runs, values=values, within=True)
 
 

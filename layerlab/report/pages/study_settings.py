@@ -52,7 +52,7 @@ def rows(study: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     batches = study.get("batches", {})
     if batches.get("all") and not trainings:
         yield label("batches"), batches["all"]
-        yield label("of them from an earlier sitting"), batches["kept from an earlier run"]
+        yield label("of them from an earlier session"), batches["kept from an earlier run"]
     yield from _named(study["time"], JUDGING if trainings else TIME)
     yield from _named(study["machine"], MACHINE)
     yield label("versions"), ", ".join(f"{name} {one}" for name, one in study["versions"].items())

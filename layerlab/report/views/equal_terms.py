@@ -8,7 +8,7 @@ from typing import Any
 from layerlab.records.settings import flatten
 from layerlab.report.i18n.language import Label
 
-# Names of a run, which tell it from others; its sittings are compared before there is a page.
+# Names of a run, which tell it from others; its sessions are compared before there is a page.
 NAMES = frozenset({"schema", "run", "arm", "sittings"})
 MOST = 12
 
