@@ -142,7 +142,7 @@ def grids(
 
     content = [[plain(one) if isinstance(one, str) else one for one in row] for row in rows]
     wide = [
-        _wanted(name, [row[place] for row in content], name in words)
+        _measure_width(name, [row[place] for row in content], name in words)
         for place, name in enumerate(headings)
     ]
     first = len(list(takewhile(lambda name: name in words, headings)))
@@ -154,7 +154,7 @@ def grids(
     return Group(*drawn)
 
 
-def _wanted(heading: str, cells: Sequence["Text"], words: bool) -> int:
+def _measure_width(heading: str, cells: Sequence["Text"], words: bool) -> int:
     """Return the width of a column with the gap behind it."""
     widest = max(one.cell_len for one in (plain(heading), *cells))
     return GAP + (min(widest, WORDS) if words else widest)

@@ -225,13 +225,13 @@ class CorpusBuilder:
         """Read and split the texts, train a tokenizer if one is wanted, and encode."""
         with ExitStack() as stack:
             parts = [
-                stack.enter_context(self._spooled(folder / f"text-{number}", number)).split(
+                stack.enter_context(self._spool(folder / f"text-{number}", number)).split(
                     self.data.validation_fraction, self.texts[number].name
                 )
                 for number in range(len(self.texts))
             ]
-            words = self.words or self._trained([train for train, _ in parts])
-            sources = self._encoded(folder, parts, words)
+            words = self.words or self._train_tokenizer([train for train, _ in parts])
+            sources = self._encode(folder, parts, words)
         for spool in folder.glob("text-*"):
             spool.unlink()
         words.save_pretrained(folder / "tokenizer")
@@ -248,12 +248,12 @@ class CorpusBuilder:
         }
         (folder / CONTENTS).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
-    def _spooled(self, file: Path, number: int) -> Any:
+    def _spool(self, file: Path, number: int) -> Any:
         text, limit = self.texts[number], self.data.sources[number].limit
         self.progress(f"reading {text.name}", 0.0)
         return spool_documents(text.pieces(), file, text.name, limit)
 
-    def _trained(self, parts: list[DocumentStore]) -> PreTrainedTokenizerFast:
+    def _train_tokenizer(self, parts: list[DocumentStore]) -> PreTrainedTokenizerFast:
         self.progress("training a tokenizer", 0.0)
         texts = (piece.text for part in parts for piece in part.pieces())
         return train_tokenizer(texts, self.data.vocab_size)
@@ -266,7 +266,7 @@ class CorpusBuilder:
             f"not the {self.data.vocab_size} of data.vocab_size"
         ]
 
-    def _encoded(
+    def _encode(
         self,
         folder: Path,
         parts: list[tuple[DocumentStore, DocumentStore]],

@@ -37,7 +37,7 @@ class Metrical:
 
     def __str__(self) -> str:
         parts = {"train": self.train, "eval": self.eval, "extra": self.extra}
-        return "\n".join(_printed(name, part) for name, part in parts.items() if part)
+        return "\n".join(_format_part(name, part) for name, part in parts.items() if part)
 
 
 def block(folder: Path, write: bool = True) -> str:
@@ -162,7 +162,7 @@ def _perplexity(nats: int | float) -> float:
         return float("inf")
 
 
-def _printed(split: str, content: Mapping[str, Any]) -> str:
+def _format_part(split: str, content: Mapping[str, Any]) -> str:
     """Return a part of the block: names in order, values to the right."""
     shown = {name: str(_format(name, value)) for name, value in content.items()}
     names, width = max(map(len, shown)), max(map(len, shown.values()))

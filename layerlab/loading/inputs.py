@@ -69,7 +69,7 @@ def passage(
     if input_ids is not None:
         if texts is not None:
             raise UserError("both texts and input_ids were given; give one of them")
-        ids = _unpadded(input_ids, attention_mask)
+        ids = _unpad(input_ids, attention_mask)
         return TextInput(source="input_ids", ids=ids, context=context)
     if attention_mask is not None:
         raise UserError("attention_mask was given without input_ids; give both, or texts")
@@ -215,7 +215,7 @@ def _ids(subject: LoadedModel, text: str) -> Tensor:
     return torch.tensor(ids, dtype=torch.int64)
 
 
-def _unpadded(input_ids: Any, attention_mask: Any) -> tuple[Tensor, ...]:
+def _unpad(input_ids: Any, attention_mask: Any) -> tuple[Tensor, ...]:
     """Return one vector per row, without its padding."""
     try:
         ids = torch.atleast_2d(torch.as_tensor(input_ids))

@@ -222,10 +222,10 @@ class _Reader:
         assert layer.attention is not None and layer.block is not None
         number = layer.attention.layer
         if number not in self.weights:
-            self.weights[number] = self._projected(layer)
+            self.weights[number] = self._project(layer)
         return self.weights[number]
 
-    def _projected(self, layer: Layer) -> HeadWeights:
+    def _project(self, layer: Layer) -> HeadWeights:
         stack = self.subject.stack
         assert not isinstance(stack, str) and layer.attention is not None
         part = stack.attentions[layer.attention.layer]

@@ -196,7 +196,7 @@ class LabModel(LabPreTrainedModel):
             position_ids=position_ids,
         )
         flow = Flow()
-        hidden = self._embedded(inputs_embeds, position_ids, flow)
+        hidden = self._embed(inputs_embeds, position_ids, flow)
         names, carry = tuple(flow.carry), list(flow.carry.values())
         rotary = self.rotary_emb(hidden, position_ids) if self.rotary_emb is not None else None
         for layer in self.layers:
@@ -225,7 +225,7 @@ class LabModel(LabPreTrainedModel):
             return tied
         return dict(self._tied_weights_keys)
 
-    def _embedded(self, embeddings: Tensor, positions: Tensor, flow: Flow) -> Tensor:
+    def _embed(self, embeddings: Tensor, positions: Tensor, flow: Flow) -> Tensor:
         stack = self.spec.stack
         if stack.position == "learned":
             embeddings = embeddings + self.embed_positions(positions)

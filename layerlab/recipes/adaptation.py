@@ -107,9 +107,9 @@ class AdaptationRecipe(Section):
         """
         if not self.arm:
             return {self.name: self}
-        return {one.name: self._varied(one) for one in self.arm}
+        return {one.name: self._vary(one) for one in self.arm}
 
-    def _varied(self, arm: ArmSection) -> "AdaptationRecipe":
+    def _vary(self, arm: ArmSection) -> "AdaptationRecipe":
         whole = sorted({"name", "arm", "run"} & {path.partition(".")[0] for path in arm.set})
         if whole:
             raise UserError(

@@ -137,7 +137,7 @@ class CompareSection(Section):
     claims: tuple[Claim, ...] = ()
 
     @model_validator(mode="after")
-    def _looked(self) -> "CompareSection":
+    def _check_looks(self) -> "CompareSection":
         """Check that looks are in rising order and end at all seeds."""
         looks, count = list(self.looks), len(self.seeds)
         if looks and (looks != sorted(set(looks)) or looks[0] < 2 or looks[-1] != count):

@@ -89,7 +89,7 @@ def merge_settings(
             if isinstance(table.get(name), list):
                 raise _list(path, name, table[name])
             if isinstance(table.get(name), str) and _section(kind, tables[: depth + 1]):
-                raise _called(path, ".".join(tables[: depth + 1]), table[name])
+                raise _refuse_name(path, ".".join(tables[: depth + 1]), table[name])
             if not isinstance(table.get(name), dict):
                 raise _unknown(kind, path)
             table = table[name]
@@ -138,7 +138,7 @@ def load_table(
     """
     path = Path(given)
     if not path.suffix and not path.exists():
-        return {"name": str(given), **toml_of(_packaged(str(given), home, beside))}, str(given)
+        return {"name": str(given), **toml_of(_find_packaged(str(given), home, beside))}, str(given)
     bare = what.removeprefix("a ")
     try:
         check_size(path)
@@ -166,7 +166,7 @@ def _library(home: str) -> Traversable:
     return files("layerlab.recipes") / "library" / home
 
 
-def _packaged(name: str, home: str, beside: Path) -> str:
+def _find_packaged(name: str, home: str, beside: Path) -> str:
     known = list_packaged(home)
     if name not in known:
         file = f"{name}.toml"
@@ -298,7 +298,7 @@ def _nearest(name: str, known: Sequence[str], tables: Sequence[str]) -> str | No
     return older.get(near[0], near[0]) if near else None
 
 
-def _called(path: str, place: str, name: str) -> UserError:
+def _refuse_name(path: str, place: str, name: str) -> UserError:
     """Return the error of a path into a setting that takes a name only."""
     return UserError(
         f"a recipe has no setting {path!r}: {place} is the name {name!r}, no table; write the "

@@ -52,7 +52,7 @@ class EventLog:
                 self._append()
             except OSError as error:
                 if error.errno not in FULL:
-                    raise self._told(error) from error
+                    raise self._explain(error) from error
         return event
 
     def settle(self) -> None:
@@ -64,7 +64,7 @@ class EventLog:
         try:
             self._append()
         except OSError as error:
-            raise self._told(error) from error
+            raise self._explain(error) from error
 
     def _append(self) -> None:
         """Write the waiting events over what an earlier attempt may have left of them."""
@@ -79,7 +79,7 @@ class EventLog:
                 left = left[stream.write(left) :]
         self._waiting, self._end = [], end
 
-    def _told(self, error: OSError) -> UserError:
+    def _explain(self, error: OSError) -> UserError:
         then = remedy(self.file.parent / "checkpoints")
         return UserError(f"cannot write {self.file}: {error.strerror or error}; {then}")
 

@@ -38,7 +38,7 @@ class Continuation:
             )
             engine = Tokenizer(models.BPE())
             engine.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(GAP)
-            engine.train_from_iterator(self._fed(), trainer)
+            engine.train_from_iterator(self._feed(), trainer)
             pairs = json.loads(engine.to_str())["model"]["merges"]
             self.learned = [(self._token(left), self._token(right)) for left, right in pairs]
         return self.learned[:number]
@@ -72,7 +72,7 @@ class Continuation:
                         found[part] += count
         return found
 
-    def _fed(self) -> Iterator[str]:
+    def _feed(self) -> Iterator[str]:
         """Yield every word as often as it occurs, since the trainer counts for itself."""
         parts: list[str] = []
         size = 0

@@ -110,7 +110,7 @@ class Trainer:
         self.score: ValidationResult | None = None
         self.step0: float | None = None
         self.keeper = CheckpointManager(folder / CHECKPOINTS, run.recipe.run.save_total_limit)
-        remarks, events = self._resumed()
+        remarks, events = self._resume()
         allocate(self.optimizer)
         self.journal = EventLog(folder, events, silent=not self.place.first)
         # On its text: it holds for all runs alike, and whoever planned them tells it once.
@@ -166,14 +166,14 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         loss = self._gradient()
-        norm = self._clipped()
+        norm = self._clip_gradient()
         # In float16 a gradient too large to be held makes the scaler pass over an update.
         held = torch.isfinite(norm) | (self.train.mixed_precision == "fp16")
         if not bool(torch.isfinite(loss) & held):
-            raise self._diverged(loss)
+            raise self._explain_divergence(loss)
         if self.monitor is not None:
             self.monitor.step(loss, norm)
-            self._heard()
+            self._write_readings()
         self.optimizer.step()
         self.control.after_update()
         return float(loss), float(norm), rate
@@ -184,7 +184,7 @@ class Trainer:
         self._rehearse(rows)
         while True:
             with CatchOutOfMemory(bears=self.place.processes == 1) as short:
-                loss = self.place.summed(self._accumulated(rows))
+                loss = self.place.summed(self._accumulate_gradients(rows))
             if not short.found:
                 return loss
             self.optimizer.zero_grad()
@@ -196,7 +196,7 @@ class Trainer:
         In an update itself the others would wait for the gradients of the one that gave up.
         """
         while not self.rehearsed:
-            with CatchOutOfMemory() as short, self._drawn(0):
+            with CatchOutOfMemory() as short, self._run_piece(0):
                 self.place.accelerator.backward(self._loss(rows[: self.split.size], self.model))
             self.optimizer.zero_grad()
             self.rehearsed = not any_process(self.place.accelerator, short.found)
@@ -208,7 +208,7 @@ class Trainer:
         batch = self.order.batch(self.update, self.train.batch_size)
         return batch.part(self.place.rank, self.place.processes).to(self.place.device)
 
-    def _accumulated(self, rows: Batch) -> Tensor:
+    def _accumulate_gradients(self, rows: Batch) -> Tensor:
         """Accumulate the gradients of all micro-batches; every token has the same weight."""
         self.optimizer.zero_grad()
         total = torch.zeros((), device=self.place.device)
@@ -217,7 +217,7 @@ class Trainer:
             # Processes exchange their gradients once an update.
             alone = last or self.place.processes == 1
             joined = nullcontext() if alone else without_sync(self.wrapped)
-            with joined, self._drawn(first):
+            with joined, self._run_piece(first):
                 loss = self._loss(piece, self.wrapped)
                 objective = self._objective(loss, last)
                 # Several processes average their gradients; here they are to be added.
@@ -226,7 +226,7 @@ class Trainer:
         return total
 
     @contextmanager
-    def _drawn(self, first: int) -> Iterator[None]:
+    def _run_piece(self, first: int) -> Iterator[None]:
         """Run a piece under its own dropout and emulated rounding."""
         first += self.train.batch_size * self.place.rank // self.place.processes
         when = (self.train.seed, self.update, first)
@@ -251,12 +251,12 @@ class Trainer:
             shift_labels=rows.targets,
         )
 
-    def _clipped(self) -> Tensor:
+    def _clip_gradient(self) -> Tensor:
         """Clip the gradient; return its norm before."""
         limit = self.train.max_grad_norm or float("inf")
         return full_tensor(self.place.accelerator.clip_grad_norm_(self.model.parameters(), limit))
 
-    def _diverged(self, loss: Tensor) -> UserError:
+    def _explain_divergence(self, loss: Tensor) -> UserError:
         """Find the layer that made the first number of the batch that is not finite."""
         text = explain_origin(self._origin(), float(loss), self.update, self.train)
         self.journal.write("note", self.update, text=text)
@@ -268,14 +268,14 @@ class Trainer:
         rows = self._rows()
 
         def again(first: int, piece: Batch) -> Tensor:
-            with self._drawn(first):
+            with self._run_piece(first):
                 loss = self._loss(piece, self.model)
                 return self._objective(loss, first + len(piece) == len(rows))
 
         tried = (find_origin(self.model, partial(again, *one)) for one in self.split.pieces(rows))
         return next(filter(None, tried), None)
 
-    def _heard(self) -> None:
+    def _write_readings(self) -> None:
         """Write the monitor's readings and alerts since the last call."""
         rows, alarms = self.monitor.news() if self.monitor is not None else ([], [])
         if rows:
@@ -341,7 +341,7 @@ class Trainer:
         scaler = self.place.accelerator.scaler
         return {} if scaler is None else {"scaler": scaler.state_dict()}
 
-    def _resumed(self) -> tuple[list[str], int]:
+    def _resume(self) -> tuple[list[str], int]:
         """Resume from the newest checkpoint, and note what was wrong with newer ones."""
         state, remarks = load(self.keeper.folder)
         if state is None:

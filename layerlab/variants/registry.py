@@ -183,13 +183,13 @@ def home(name: str) -> str:
 
 
 def _all() -> Iterator[Found]:
-    yield from _packaged()
+    yield from _find_packaged()
     yield from _plugged()
     yield from _ADDED.values()
 
 
 @cache
-def _packaged() -> tuple[Found, ...]:
+def _find_packaged() -> tuple[Found, ...]:
     found = []
     for package in map(importlib.import_module, PACKAGES):
         entries = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
@@ -208,7 +208,7 @@ def _plugged() -> tuple[Found, ...]:
     for entry in entry_points(group=PLUGINS):
         try:
             plugin = _plugin(entry)
-            _check([*_packaged(), *found, plugin])
+            _check([*_find_packaged(), *found, plugin])
         except Exception as error:  # whatever another's code does, ours goes on
             said = printable(" ".join(str(error).split()))
             logging.getLogger("layerlab").warning(

@@ -70,7 +70,7 @@ class RowInit:
             return _average(old, self.parts)
         if kind == "first":
             return _average(old, [part[:1] for part in self.parts])
-        return self._around(old) if kind == "mean-resizing" else self._drawn(old)
+        return self._around(old) if kind == "mean-resizing" else self._draw(old)
 
     def _around(self, old: Rows) -> Rows:
         count, width = len(self.parts), old.weight.shape[1]
@@ -84,7 +84,7 @@ class RowInit:
             self.model._init_added_lm_head_bias_with_mean(old, found, count)
         return Rows(found.weight, found.bias)
 
-    def _drawn(self, old: Rows) -> Rows:
+    def _draw(self, old: Rows) -> Rows:
         """Draw the rows by the model's own initialisation.
 
         Ours draw each parameter under its name.

@@ -171,12 +171,12 @@ class Resizing:
         head = input if self.tied else beginning.head
         device = self.before["input"].weight.device
         with seeded(beginning.seed, device):
-            found = {"input": self._made("input", input, self.embedding)}
-            found["head"] = self._made("head", head, self.head)
+            found = {"input": self._make_rows("input", input, self.embedding)}
+            found["head"] = self._make_rows("head", head, self.head)
         self._install(found)
-        return self._result(input, head, self._settled())
+        return self._result(input, head, self._renumber())
 
-    def _made(self, place: str, kind: str, module: Any) -> Rows:
+    def _make_rows(self, place: str, kind: str, module: Any) -> Rows:
         """Return all rows of a matrix, or only the bias where its weight is the embedding's."""
         old = self.before[place]
         if place == "head" and self.tied and old.bias is None:
@@ -211,7 +211,7 @@ class Resizing:
                 one.vocab_size = rows
         self.model.tie_weights()
 
-    def _settled(self) -> tuple[str, ...]:
+    def _renumber(self) -> tuple[str, ...]:
         """Renumber the special tokens in the model's settings, once."""
         if self._moved is None:
             self._moved = () if self.kept is None else renumber(self.model, self._numbers())

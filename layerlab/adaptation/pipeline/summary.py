@@ -53,7 +53,7 @@ class Tally:
             ],
             "vocabulary": self._results("vocabulary"),
             "embedding": self._results("embedding"),
-            "pretrain": list(self._pretrained()),
+            "pretrain": list(self._list_pretrained()),
             "changes": list(self._changes()),
             "tune": self._results("tune"),
             "scores": (scores := list(self._scores())),
@@ -91,7 +91,7 @@ class Tally:
             for one in left["result"][name]
         ]
 
-    def _pretrained(self) -> Iterator[Json]:
+    def _list_pretrained(self) -> Iterator[Json]:
         """Yield every run of continued pretraining with its curves."""
         for stage, left in self._of("pretrain"):
             events = [one for one in left["events"] if one["kind"] == "evaluate"]
@@ -112,7 +112,7 @@ class Tally:
         """
         runs: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
         single: dict[tuple[str, str], Json] = {}
-        for run in self._pretrained():
+        for run in self._list_pretrained():
             for kind in run["after"]:
                 pair = (run["before"][kind], run["after"][kind])
                 runs.setdefault((run["arm"], kind), {})[run["seed"]] = pair

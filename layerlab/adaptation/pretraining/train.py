@@ -241,7 +241,7 @@ def _choose(run: Run, order: BatchOrder, updates: int, out: Path, place: Process
     """Choose the batches that are trained on; once drawn, they stay."""
     kept = out / "batches.json"
     if kept.is_file():
-        return _drawn(kept)
+        return _read_batches(kept)
     losses = batch_losses(
         run.model,
         order,
@@ -258,7 +258,7 @@ def _choose(run: Run, order: BatchOrder, updates: int, out: Path, place: Process
     return chosen
 
 
-def _drawn(file: Path) -> Any:
+def _read_batches(file: Path) -> Any:
     """Return the batches that were drawn by an earlier session.
 
     Raises:

@@ -94,7 +94,7 @@ class Template:
             UserError: the template refuses it, or what the assistant says cannot be told.
         """
         if not self.marked:
-            return self._derived(turns, place)
+            return self._derive(turns, place)
         text, spans = self._render(turns, place, tracked=True)
         found = tuple((start, end) for start, end in spans if end > start)
         return Rendered(text, found)
@@ -107,10 +107,10 @@ class Template:
         """
         text, spans = self._render(turns, place, prompt=True, tracked=self.marked)
         if not self.marked and any(turn.role == ASSISTANT for turn in turns):
-            spans = list(self._derived(turns, place).spans)
+            spans = list(self._derive(turns, place).spans)
         return Rendered(text, tuple(spans))
 
-    def _derived(self, turns: Sequence[Turn], place: str) -> Rendered:
+    def _derive(self, turns: Sequence[Turn], place: str) -> Rendered:
         whole = self._render(turns, place)[0]
         spans = []
         for number, turn in enumerate(turns):

@@ -92,7 +92,7 @@ class Encoder:
         Raises:
             UserError: the template refuses it, or cannot tell what the assistant says.
         """
-        turns, marks = self._hidden(given.turns)
+        turns, marks = self._hide_marks(given.turns)
         ids, sides = self._encoded(self.template.written(turns, given.place), marks)
         last = np.flatnonzero(np.diff(sides, append=-1)) + 1
         ends = tuple(int(end) for end in last if sides[end - 1] >= 0)
@@ -101,7 +101,7 @@ class Encoder:
     def prompt(self, given: str | Sequence[Turn]) -> list[int]:
         """Return the tokens that a model reads before it answers."""
         turns = (Turn(USER, given),) if isinstance(given, str) else tuple(given)
-        hidden, marks = self._hidden(turns)
+        hidden, marks = self._hide_marks(turns)
         return self._encoded(self.template.prompt(hidden), marks)[0]
 
     def closing(self) -> int | None:
@@ -111,7 +111,7 @@ class Encoder:
         special = self._engine.get_added_tokens_decoder()
         return last if last in special and special[last].content in self._control else None
 
-    def _hidden(self, turns: Sequence[Turn]) -> tuple[tuple[Turn, ...], str]:
+    def _hide_marks(self, turns: Sequence[Turn]) -> tuple[tuple[Turn, ...], str]:
         """Hide every mark that stands in a text between two unused characters."""
         said = "".join(turn.text for turn in turns)
         if not any(mark in said for mark in self._control):

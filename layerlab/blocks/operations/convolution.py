@@ -41,13 +41,13 @@ class CausalConvolution(nn.Module):
 
     def _past(self, x: Tensor, flow: Flow) -> Tensor:
         """Return the tokens of x with kernel - 1 tokens before them."""
-        full = self._kept(x, flow)
+        full = self._keep(x, flow)
         wanted = x.shape[1] + self.kernel - 1
         if full.shape[1] < wanted:
             full = functional.pad(full, (0, 0, wanted - full.shape[1], 0))
         return full[:, full.shape[1] - wanted :]
 
-    def _kept(self, x: Tensor, flow: Flow) -> Tensor:
+    def _keep(self, x: Tensor, flow: Flow) -> Tensor:
         """Return what the cache kept of earlier tokens, then x, and update the cache."""
         cache: Any = flow.cache
         layers = getattr(cache, "layers", ())

@@ -76,7 +76,7 @@ def read_items(
         if not one.text.strip():
             raise UserError(f"{one.place} has an empty question; mend that line or leave it out")
     if not answered:
-        raise UserError(_unanswered(benchmark, split, given))
+        raise UserError(_refuse_unanswered(benchmark, split, given))
     return answered
 
 
@@ -120,7 +120,7 @@ def letters_of(answer: str, count: int) -> tuple[int, ...]:
     return tuple(sorted({LETTERS.index(one) for one in re.findall(f"[{LETTERS[:count]}]", plain)}))
 
 
-def _unanswered(benchmark: Benchmark, split: str, given: Sequence[Row]) -> str:
+def _refuse_unanswered(benchmark: Benchmark, split: str, given: Sequence[Row]) -> str:
     """Explain why no row of a split has an answer: it is withheld, or the file is another."""
     file = given[0].place.rpartition(", ")[0]
     if split not in (benchmark.split, benchmark.shots_split):

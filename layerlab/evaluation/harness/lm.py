@@ -257,7 +257,7 @@ def run_task(
         UserError: the task has fewer examples than were asked for.
     """
     asked = _examples(task, shots)
-    limited = _limited(task, engine.max_length)
+    limited = _limit_length(task, engine.max_length)
     with hush(), _set(task, asked, seed, limited), fit_examples(task, engine.fits) as used:
         found = evaluate(
             engine,
@@ -317,7 +317,7 @@ def _limit(options: Mapping[str, Any]) -> int:
     return int(next(given, 256))
 
 
-def _limited(task: Any, context: int) -> int | None:
+def _limit_length(task: Any, context: int) -> int | None:
     """Return half of the context as the limit of an answer, where the task would allow more."""
     if task.get_config("output_type") != "generate_until":
         return None

@@ -60,7 +60,7 @@ class Forward:
         self.tokens += rows * length
         with torch.no_grad():
             prefix = min(_alike(ids), first) if self.share and rows > 1 else 0
-            found = self._shared(ids, prefix, first) if prefix >= WORTH else None
+            found = self._share_prefix(ids, prefix, first) if prefix >= WORTH else None
             if found is not None and self._proven:
                 self.passed += prefix + rows * (length - prefix)
                 return found
@@ -76,13 +76,13 @@ class Forward:
         logits: Tensor = self.model(input_ids=ids, **options).logits
         return logits[:, -keep:]
 
-    def _shared(self, ids: Tensor, prefix: int, first: int) -> Tensor | None:
+    def _share_prefix(self, ids: Tensor, prefix: int, first: int) -> Tensor | None:
         """Return the logits with the first `prefix` tokens run once.
 
         None where the model's cache forbids.
         """
         try:
-            cache = self._begun(ids[:1, :prefix])
+            cache = self._begin(ids[:1, :prefix])
             if cache is not None:
                 cache.batch_repeat_interleave(len(ids))
                 keep = ids.shape[1] - first
@@ -93,7 +93,7 @@ class Forward:
         self.share = False
         return None
 
-    def _begun(self, ids: Tensor) -> DynamicCache | None:
+    def _begin(self, ids: Tensor) -> DynamicCache | None:
         """Return the keys and values of a beginning.
 
         None where the model keeps something else, or nothing.

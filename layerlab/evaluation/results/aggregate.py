@@ -99,7 +99,7 @@ def section_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
     for (arm, name), rows in _group(records, "arm", "benchmark").items():
         benchmark, parts = BENCHMARKS[name], _parts(rows)
         for kind, headings in _headings(benchmark).items():
-            averages = _headed(benchmark, parts, headings)
+            averages = _add_heading(benchmark, parts, headings)
             its = _by(headings)
             found += [
                 {"arm": arm, "benchmark": name, "by": kind, "section": section}
@@ -133,7 +133,9 @@ def _headings(benchmark: Benchmark) -> dict[str, dict[str, str]]:
     return {"level": category, "kind": {name: task.kind for name, task in TASKS.items()}}
 
 
-def _headed(benchmark: Benchmark, parts: Parts, headings: Mapping[str, str]) -> dict[str, Average]:
+def _add_heading(
+    benchmark: Benchmark, parts: Parts, headings: Mapping[str, str]
+) -> dict[str, Average]:
     """Return the averages under headings, by the benchmark's own rule."""
     if benchmark.average != "weighted":
         return means_by_heading(parts, headings)

@@ -20,7 +20,7 @@ def remarks(benchmarks: Iterable[Benchmark], folder: Path | None = None) -> list
     return [
         line
         for one in benchmarks
-        for line in (_unscored(one, folder) if one.name == "lawbench" else _odd(one, folder))
+        for line in (_count_unscored(one, folder) if one.name == "lawbench" else _odd(one, folder))
     ]
 
 
@@ -36,7 +36,7 @@ def _odd(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:
         yield f"{benchmark.title}: {lines[0]}{others}"
 
 
-def _unscored(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:
+def _count_unscored(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:
     """Yield a line for each kind of rows that the source leaves out of a task's score."""
     for subject in benchmark.subjects:
         left_out = scored_rows(subject.name, folder=folder).left_out

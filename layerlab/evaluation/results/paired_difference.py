@@ -35,7 +35,7 @@ def paired_differences(
     """
     differences: dict[str, Mean] = {}
     rows: list[dict[str, Any]] = []
-    for benchmark, parts in _paired(ours, theirs).items():
+    for benchmark, parts in _pair(ours, theirs).items():
         average = official(benchmark, parts)
         differences[benchmark] = average.mean
         rows.append(_row(ours, name, BENCHMARKS[benchmark].title, average.mean, average.formula))
@@ -124,7 +124,7 @@ def _of(records: Sequence[Mapping[str, Any]], arm: str) -> list[Mapping[str, Any
     return [one for one in records if one["arm"] == arm]
 
 
-def _paired(ours: Sequence[Record], theirs: Sequence[Record]) -> dict[str, dict[str, Mean]]:
+def _pair(ours: Sequence[Record], theirs: Sequence[Record]) -> dict[str, dict[str, Mean]]:
     """Return the mean differences over the questions of both runs, by benchmark and subject."""
     other = {one["task"]: one for one in theirs}
     found: dict[str, dict[str, Mean]] = {}

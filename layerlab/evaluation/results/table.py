@@ -99,7 +99,7 @@ def _parts(content: Row, width: int, subjects: bool) -> Iterator[RenderableType]
             yield Text()
     yield from _precision(content, width)
     yield from _compare(content, width)
-    yield from _published(content, width)
+    yield from _list_published(content, width)
     yield from _below(content)
 
 
@@ -216,7 +216,7 @@ def _compare(content: Row, width: int) -> Iterator[RenderableType]:
         yield Text()
 
 
-def _published(content: Row, width: int) -> Iterator[RenderableType]:
+def _list_published(content: Row, width: int) -> Iterator[RenderableType]:
     rows = content.get("published", ())
     for table in dict.fromkeys(row["table"] for row in rows):
         inside = [row for row in rows if row["table"] == table]

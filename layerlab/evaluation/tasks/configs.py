@@ -33,7 +33,7 @@ def _metrics(*names: str, **others: Callable[..., Any]) -> list[Config]:
     ]
 
 
-def _written(length: int, *until: str) -> Config:
+def _write(length: int, *until: str) -> Config:
     """Return what a task says that lets the model write its answer."""
     kwargs = {"until": list(until), "do_sample": False, "max_gen_toks": length}
     return {"output_type": "generate_until", "generation_kwargs": kwargs}
@@ -66,19 +66,19 @@ TEMPLATES: Mapping[str, Mapping[str, Any]] = {
     },
     "xsum": {
         **SHARED,
-        **_written(128, "\n\n", "Document："),
+        **_write(128, "\n\n", "Document："),
         "process_results": results.english_summary,
         "metric_list": _metrics("score", "rouge_l", "abstained"),
     },
     "lcsts": {
         **SHARED,
-        **_written(128, "\n\n", "阅读以下文章"),
+        **_write(128, "\n\n", "阅读以下文章"),
         "process_results": results.chinese_summary,
         "metric_list": _metrics("score", "rouge_2", "rouge_l", "abstained"),
     },
     "cloze": {
         **SHARED,
-        **_written(64, "\n\n", "Q:", "问题："),
+        **_write(64, "\n\n", "Q:", "问题："),
         "process_results": results.value,
         "metric_list": _metrics("score", "abstained"),
     },
@@ -88,16 +88,16 @@ TEMPLATES: Mapping[str, Mapping[str, Any]] = {
         "doc_to_text": "prompt",
         "doc_to_target": "answer",
         "target_delimiter": "",
-        **_written(1024),
+        **_write(1024),
         "process_results": lawbench.marks,
         "metric_list": _metrics("score", "abstained"),
     },
 }
 # How else a benchmark of choices is asked: what changes in each of its tasks.
 WAYS: Mapping[str, Mapping[str, Any]] = {
-    "gen": {**_written(32, "\n\n"), "process_results": results.letter},
+    "gen": {**_write(32, "\n\n"), "process_results": results.letter},
     "cot": {
-        **_written(512, "\n\n"),
+        **_write(512, "\n\n"),
         "process_results": results.reasoned_letter,
         "dataset_kwargs": {"cot": True},
     },

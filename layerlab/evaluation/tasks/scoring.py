@@ -70,7 +70,7 @@ def _value(output: str) -> str:
     """
     boxed = output.rfind("\\boxed{")
     if boxed >= 0:
-        return _plain(_braced(output[boxed + len("\\boxed") :]))
+        return _plain(_find_braces(output[boxed + len("\\boxed") :]))
     lines = [line for line in output.strip().split("\n") if line.strip()]
     first = lines[0] if lines else ""
     dollars = re.findall(r"\$([^$]+)\$", first)
@@ -79,7 +79,7 @@ def _value(output: str) -> str:
     return _plain(re.split(r"\bis\b|=|答案是|为", first)[-1])
 
 
-def _braced(text: str) -> str:
+def _find_braces(text: str) -> str:
     """Return what the first pair of braces of a text holds."""
     depth = 0
     for place, letter in enumerate(text):

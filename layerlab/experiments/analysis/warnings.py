@@ -33,7 +33,7 @@ def remarks(
     """
     return [
         *(f"declared to differ: {contrast}" for contrast in contrasts),
-        *_published(section),
+        *_warn_published(section),
         *_rates(section, sides),
         *_unfinished(section, sides),
         *_few(section),
@@ -48,7 +48,7 @@ def loose(name: str, baseline: str, match: str, percent: float | None) -> str | 
     return f"{name} is matched by {match} and still differs from {baseline} by {percent:+.2f} %"
 
 
-def _published(section: CompareSection) -> Iterator[str]:
+def _warn_published(section: CompareSection) -> Iterator[str]:
     if section.published is not None:
         printed = section.published
         told = ", ".join(f"{arm} {value:g}" for arm, value in printed.values.items())

@@ -190,12 +190,12 @@ class _Trial:
     def pace(self) -> StepTime:
         """Time an update, after one that warms up and counts activations."""
         kept = _Kept(self.model)
-        with self._rounded():
+        with self._round():
             with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
                 loss = self._loss()
             loss.backward()
         self._step()
-        taken = [self._timed() for _ in range(TIMES)]
+        taken = [self._time() for _ in range(TIMES)]
         through, step = (min(column) for column in zip(*taken, strict=True))
         wanted = self.recipe.train.batch_size * self.block / self.recipe.run.num_processes
         scale = wanted / (self.rows * self.length) * self._longer()
@@ -213,9 +213,9 @@ class _Trial:
         self._loss()
         return self.clock() - start
 
-    def _timed(self) -> tuple[float, float]:
+    def _time(self) -> tuple[float, float]:
         start = self.clock()
-        with self._rounded():
+        with self._round():
             self._loss().backward()
         middle = self.clock()
         self._step()
@@ -237,7 +237,7 @@ class _Trial:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=DTYPES[self.recipe.train.mixed_precision])
 
-    def _rounded(self) -> AbstractContextManager[Any]:
+    def _round(self) -> AbstractContextManager[Any]:
         return emulation(self.model, self.recipe.emulate, seed=0, update=0)
 
     def _longer(self) -> float:

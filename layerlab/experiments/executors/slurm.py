@@ -130,15 +130,15 @@ class Cluster:
         place = (Slot(threads=self.settings.threads),) * self.settings.num_processes
         for start in range(0, len(folders), ARRAY):
             part = folders[start : start + ARRAY]
-            self._ahead |= dict(zip(part, self._submitted(part, place), strict=True))
+            self._ahead |= dict(zip(part, self._submit(part, place), strict=True))
         return [place] * len(folders)
 
     def start(self, folder: Path, place: tuple[Slot, ...]) -> "Job":
         """Return the job of a run: the one of the array, or a new one."""
-        job = self._ahead.pop(folder, None) or self._submitted([folder], place)[0]
+        job = self._ahead.pop(folder, None) or self._submit([folder], place)[0]
         return Job(job, folder, self.queue)
 
-    def _submitted(self, folders: Sequence[Path], place: tuple[Slot, ...]) -> list[Any]:
+    def _submit(self, folders: Sequence[Path], place: tuple[Slot, ...]) -> list[Any]:
         tasks = [Task(folder.resolve(), place, self.command) for folder in folders]
         try:
             # submitit prints what Slurm said, and hands it on as well.

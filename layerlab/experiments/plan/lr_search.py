@@ -58,10 +58,10 @@ class Optuna:
         for rate in (self.low, _round(math.sqrt(self.low * self.high)), self.high):
             if rate not in results:
                 return rate
-        rate = min(max(_round(self._asked(results)), self.low), self.high)
+        rate = min(max(_round(self._ask(results)), self.low), self.high)
         return rate if rate not in results else _between(results)
 
-    def _asked(self, results: Tried) -> float:
+    def _ask(self, results: Tried) -> float:
         optuna = _optuna()
         span = optuna.distributions.FloatDistribution(self.low, self.high, log=True)
         sampler = optuna.samplers.GPSampler(

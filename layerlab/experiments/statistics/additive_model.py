@@ -117,7 +117,7 @@ class Additive:
             return own
         places = self.arms.index(self._first[arm]), self.arms.index(self._first[rival])
         weights = self._design.weights[places[0]] - self._design.weights[places[1]]
-        if not self._told(weights, places):
+        if not self._is_estimable(weights, places):
             return own
         shares = np.bincount(self._row, weights**2, len(self.arms))
         parts = [
@@ -164,7 +164,7 @@ class Additive:
         """Return the standard deviation of an arm's residuals."""
         return math.sqrt(self.variances[self.arms.index(self._first[arm])])
 
-    def _told(self, weights: np.ndarray, places: tuple[int, int]) -> bool:
+    def _is_estimable(self, weights: np.ndarray, places: tuple[int, int]) -> bool:
         """Return whether a difference can be estimated: missing cells may cut the table in two."""
         wanted = np.zeros(self._design.model.shape[1])
         wanted[places[0]], wanted[places[1]] = 1.0, -1.0

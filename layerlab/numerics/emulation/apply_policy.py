@@ -84,7 +84,7 @@ def find_kept(model: nn.Module, policy: Policy) -> Kept:
             )
     wanted = [*inner, *modules]
     attentions = {name for name in hearing if any(fnmatchcase(name, entry) for entry in wanted)}
-    return Kept(frozenset(modules), frozenset(attentions), residual, _tied(model, modules))
+    return Kept(frozenset(modules), frozenset(attentions), residual, _find_tied(model, modules))
 
 
 def _check_entries(entries: list[str]) -> None:
@@ -296,7 +296,7 @@ def _narrowing(low: torch.dtype) -> Callable[..., Any]:
     return lambda module, args, output: _to(output, low)
 
 
-def _tied(model: nn.Module, modules: set[str]) -> frozenset[str]:
+def _find_tied(model: nn.Module, modules: set[str]) -> frozenset[str]:
     """Return the modules outside that share a parameter with one inside."""
     owners: dict[int, list[str]] = {}
     for name, value in model.named_parameters(remove_duplicate=False):

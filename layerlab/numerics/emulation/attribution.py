@@ -237,8 +237,8 @@ def attribution(
         for number, group in sorted(floors.items())
     )
     found = Attribution(whole=whole, components=components, layers=layers)
-    table = tuple(_crossed(trial, components, floors)) if cross else ()
-    pairs = tuple(_paired(trial, components)) if _open(found.closure) else ()
+    table = tuple(_cross(trial, components, floors)) if cross else ()
+    pairs = tuple(_pair(trial, components)) if _open(found.closure) else ()
     return Attribution(
         whole=whole, components=components, layers=layers, cross=table, pairs=pairs, runs=trial.runs
     )
@@ -252,7 +252,7 @@ def _open(share: float) -> bool:
     return isfinite(share) and abs(share - 1) > CLOSED
 
 
-def _crossed(
+def _cross(
     trial: _Trials, components: Sequence[Part], floors: Mapping[int, frozenset[OpSite]]
 ) -> Iterable[Part]:
     for part in components:
@@ -262,7 +262,7 @@ def _crossed(
                 yield Part(name=part.name, layer=number, places=both, error=found)
 
 
-def _paired(trial: _Trials, components: Sequence[Part]) -> Iterable[Pair]:
+def _pair(trial: _Trials, components: Sequence[Part]) -> Iterable[Pair]:
     for first, second in combinations(components[:PAIRED], 2):
         joint = trial(f"{first.name} with {second.name}", first.places | second.places)
         excess = Error(
@@ -317,11 +317,11 @@ class Placement:
         if tuple(place) in self.stored:
             return WEIGHTS
         if place.layer is None:
-            return _glossed(str(place)) if place.module else f"model:{place.operation}"
+            return _describe(str(place)) if place.module else f"model:{place.operation}"
         inside = NUMBER.sub("*", str(place)).removeprefix(self.prefix)
         if inside == ":add":
             return "residual stream"
-        return _glossed(inside.lstrip(".:")) if not inside.startswith(":") else f"block{inside}"
+        return _describe(inside.lstrip(".:")) if not inside.startswith(":") else f"block{inside}"
 
     def floor(self, place: OpSite) -> int:
         """Return the number of the layer: 0 before the blocks, the blocks from 1, then the rest."""
@@ -335,7 +335,7 @@ class Placement:
         return "before the blocks" if number == 0 else "behind the blocks"
 
 
-def _glossed(name: str) -> str:
+def _describe(name: str) -> str:
     """Return a name, and what the name stands for where it does not say so itself."""
     known = GLOSSES.get(name.rpartition(".")[2])
     return f"{name} ({known})" if known else name

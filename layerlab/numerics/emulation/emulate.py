@@ -102,7 +102,7 @@ class Emulation(EmulationMode):
             if (dtype := self.regime.autocast) is not None:
                 stack.enter_context(autocasting(self.model, dtype, self.regime.device))
             stack.enter_context(self.tracker.follow())
-            stack.enter_context(self._swapped(backward))
+            stack.enter_context(self._swap(backward))
             handles = (
                 self.model.register_forward_pre_hook(self._enter, with_kwargs=True, prepend=True),
                 self.model.register_forward_hook(lambda *call: plain(call[-1])),
@@ -233,9 +233,9 @@ class Emulation(EmulationMode):
 
     def _enter(self, module: nn.Module, args: Any, options: Any) -> Any:
         """Bring the features that a model is given directly into its dtype."""
-        return tree_map(self._given, args), tree_map(self._given, options)
+        return tree_map(self._give, args), tree_map(self._give, options)
 
-    def _given(self, value: Any) -> Any:
+    def _give(self, value: Any) -> Any:
         if isinstance(value, EmulatedTensor):  # made inside the block
             return value if value.dtype == self.regime.low else value.to(self.regime.low)
         if not floating(value):
@@ -249,7 +249,7 @@ class Emulation(EmulationMode):
         return EmulatedTensor(self._round(format)(values), self.regime.low)
 
     @contextmanager
-    def _swapped(self, backward: bool) -> Iterator[None]:
+    def _swap(self, backward: bool) -> Iterator[None]:
         """Replace parameters and buffers by carriers; put all back whatever happens."""
         before = Snapshot(self.model)
         carried: dict[int, tuple[str, EmulatedTensor]] = {}

@@ -70,9 +70,9 @@ class Selection:
             if not found:
                 raise UserError(unmatched(pattern, (place.component for place in self._known)))
             if not found & self.rounded:
-                raise UserError(self._unrounded(pattern, found))
+                raise UserError(self._list_unrounded(pattern, found))
 
-    def _unrounded(self, pattern: str, found: set[OpSite]) -> str:
+    def _list_unrounded(self, pattern: str, found: set[OpSite]) -> str:
         held = min((place.component for place in found & self.islands), default=None)
         if held is not None:
             return (

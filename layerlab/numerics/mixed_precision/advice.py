@@ -175,7 +175,7 @@ class Advice:
         Args:
             path: where the policy was written.
         """
-        blocks = (self._table(), self._verified(path), self._counselled())
+        blocks = (self._table(), self._verify(path), self._advise())
         return "\n\n".join("\n".join(block) for block in blocks)
 
     def __str__(self) -> str:
@@ -198,7 +198,7 @@ class Advice:
             lines.append(f"{one.keep:<{width}}  {one.alone:12.3f}  {left}".rstrip())
         return lines + [f"{name:<{width}}  refused: {why}" for name, why in self.refused.items()]
 
-    def _verified(self, path: Path | None) -> list[str]:
+    def _verify(self, path: Path | None) -> list[str]:
         keep, cost = self.policy.keep, self.cost
         shown = ", ".join(keep) if keep else "nothing helps"
         seen = "" if self.real is None else f", {self.real:.3f} in a real run"
@@ -230,7 +230,7 @@ class Advice:
         which = "torch.autocast, whose parameters and residual stream are float32"
         return [("beside", f"{which}, leaves {self.autocast:.3f} of it")]
 
-    def _counselled(self) -> list[str]:
+    def _advise(self) -> list[str]:
         return [
             f"{one.source} advises {one.advice}: {one.verdict}; {one.reason}"
             for one in self.counsels

@@ -106,7 +106,7 @@ class Prediction(Emulation):
         call = OpCall(*self._call[:5], values, self._call[5])
         found: Any = None
         if func._opname in PRODUCTS:
-            found = self._summed(call, self._passed)
+            found = self._sum(call, self._passed)
         if found is None and self.algebra.power == 2:
             found = self._correlation.spread(call, self._passed)
         if found is None:
@@ -178,7 +178,7 @@ class Prediction(Emulation):
         carrier.spread = _lay(spread, value)
         return carrier
 
-    def _summed(self, call: OpCall, given: Sequence[Any]) -> Any:
+    def _sum(self, call: OpCall, given: Sequence[Any]) -> Any:
         """Return the spread of a product whose sums are rounded on the way; None for exact sums."""
         steps, format = self.regime.accumulate, self._result(given)
         if steps is None or format is None or not self.chosen(self._place):

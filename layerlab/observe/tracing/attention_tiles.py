@@ -40,9 +40,9 @@ class Tile:
     kept: tuple[Block, ...] = ()
 
     def __iter__(self) -> Iterator[Block]:
-        return iter(self.kept) if self.kept else self._computed()
+        return iter(self.kept) if self.kept else self._compute()
 
-    def _computed(self) -> Iterator[Block]:
+    def _compute(self) -> Iterator[Block]:
         # The longest rows first: what the allocator gives back then holds every later block.
         for rows in reversed(list(blocks(self.attended.tokens, self.height))):
             keys, part = cut(self.attended, rows)

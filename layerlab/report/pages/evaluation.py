@@ -151,7 +151,11 @@ def _place(share: float) -> float:
 def _sections(content: Row) -> Iterable[Json]:
     found = [
         ("averages", label("Averages"), [_benchmarks(content), _groups(content)]),
-        ("published", label("Published tables"), list(_published(content.get("published", ())))),
+        (
+            "published",
+            label("Published tables"),
+            list(_list_published(content.get("published", ()))),
+        ),
         (
             "compared",
             label("Against another run"),
@@ -240,7 +244,7 @@ def _subjects(content: Row) -> Iterable[Json]:
         yield {**found, "folded": Label(words)}
 
 
-def _published(rows: Sequence[Row]) -> Iterable[Json]:
+def _list_published(rows: Sequence[Row]) -> Iterable[Json]:
     for number in dict.fromkeys(row["table"] for row in rows):
         inside = [row for row in rows if row["table"] == number]
         names = list(inside[0]["cells"])

@@ -80,7 +80,7 @@ def _tables(content: Mapping[str, Any]) -> Iterable[Json]:
     if content["terms"]:
         yield _terms(content["terms"])
     if content["published"]:
-        yield _published(content["published"])
+        yield _list_published(content["published"])
 
 
 def _compressions(texts: Iterable[Mapping[str, Any]]) -> Json:
@@ -108,7 +108,7 @@ def _terms(terms: Mapping[str, Any]) -> Json:
     return adaptation_tables.table("terms", title, head, rows)
 
 
-def _published(found: Mapping[str, Any]) -> Json:
+def _list_published(found: Mapping[str, Any]) -> Json:
     rows = [[one["tokenizer"], one["entries"], one["rate"], _origin(one)] for one in found["rows"]]
     left = [f"{name} is left out: {why}" for name, why in found["left_out"].items()]
     head = (label("tokenizer"), label("entries"), label("rate"), label("from"))

@@ -33,7 +33,7 @@ def pictures(report: Mapping[str, Any], name: str, budget: int = BYTES) -> list[
 
 def cloud(picture: Mapping[str, Any]) -> Json:
     """Return one model's points, rounded to what a screen can show."""
-    reach = [max(map(abs, _known(layer)), default=0.0) for layer in picture["points"]]
+    reach = [max(map(abs, _find_known(layer)), default=0.0) for layer in picture["points"]]
     return {
         "kind": KIND,
         "skip": int(picture["skip"]),
@@ -78,7 +78,7 @@ def _thin(view: Json, budget: int) -> Json:
     }
 
 
-def _known(layer: Iterable[Iterable[Iterable[Any]]]) -> list[float]:
+def _find_known(layer: Iterable[Iterable[Iterable[Any]]]) -> list[float]:
     return [
         float(value) for word in layer for point in word for value in point if value is not None
     ]

@@ -69,7 +69,7 @@ def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
                 chosen = chosen[chosen[category] == name]
             if len(chosen):
                 view = _series(chosen, columns, bounds, model.get("dtype"))
-                _banded(view["values"], measure.get("band"))
+                _add_band(view["values"], measure.get("band"))
                 series.append({"model": index, "kind": kind, **view})
     return {
         "name": measure["name"],
@@ -93,7 +93,7 @@ def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
     }
 
 
-def _banded(values: Json, band: Mapping[str, Any] | None) -> None:
+def _add_band(values: Json, band: Mapping[str, Any] | None) -> None:
     """Give a column the range between the two columns that the measure names as its band."""
     if band is not None and {band["low"], band["high"]} <= set(values):
         values[band["column"]]["low"] = values[band["low"]]["mean"]

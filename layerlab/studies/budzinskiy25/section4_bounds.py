@@ -233,13 +233,15 @@ def judge_never(observed: np.ndarray, worsts: np.ndarray, hostile_: dict[str, fl
     )
 
 
-def _exceeded(row: str, worsts: np.ndarray, hostile_: dict[str, float]) -> tuple[Interval, float]:
+def _count_exceeded(
+    row: str, worsts: np.ndarray, hostile_: dict[str, float]
+) -> tuple[Interval, float]:
     return maximum(worsts[:, :, ROWS.index(row)]), hostile_[row]
 
 
 def judge_unshifted(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
     """Judge the bound (t + 2) u of the unshifted softmax on the softmax that code computes."""
-    found, made = _exceeded("Lemma 4.19, unshifted", worsts, hostile_)
+    found, made = _count_exceeded("Lemma 4.19, unshifted", worsts, hostile_)
     return Verdict(
         claim="The bound (t + 2) u of the softmax also holds where the largest score is taken away "
         "first, as all code does.",
@@ -253,7 +255,7 @@ def judge_unshifted(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
 
 def judge_ranged(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
     """Judge Lemma 4.21 in the form derived for the unshifted softmax."""
-    found, made = _exceeded("Lemma 4.21, without range", worsts, hostile_)
+    found, made = _count_exceeded("Lemma 4.21, without range", worsts, hostile_)
     return Verdict(
         claim="The bound on attention holds without the range of the scores.",
         word="fails" if max(found.value, made) > ABOVE else "holds",

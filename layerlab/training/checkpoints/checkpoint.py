@@ -186,7 +186,7 @@ def _kind(tensor: Tensor | None) -> str:
 
 
 def _fill(folder: Path, state: CheckpointState) -> None:
-    kept, tied = _untied(state.weights)
+    kept, tied = _untie(state.weights)
     rest = {"optimizer": state.optimizer, "random": state.random, "extra": state.extra}
     save_file(kept, folder / _WEIGHTS, metadata={"format": "pt"})
     with (folder / _OPTIMIZER).open("wb") as file:
@@ -203,7 +203,7 @@ def _fill(folder: Path, state: CheckpointState) -> None:
         _force(path)
 
 
-def _untied(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _untie(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return each tensor once, on the CPU, with all names that share it."""
     first: dict[tuple[Any, ...], str] = {}
     kept, tied = {}, {}

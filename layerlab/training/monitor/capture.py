@@ -71,15 +71,15 @@ class Recording:
         """Listen to the model until the context ends, and remove all hooks."""
         with ExitStack() as stack:
             blocks = self._anatomy.blocks
-            first = blocks[0].register_forward_pre_hook(self._entered, with_kwargs=True)
+            first = blocks[0].register_forward_pre_hook(self._enter, with_kwargs=True)
             stack.callback(first.remove)
             for index, block in enumerate(blocks):
-                hook = block.register_forward_hook(partial(self._left, index + 1))
+                hook = block.register_forward_hook(partial(self._leave, index + 1))
                 stack.callback(hook.remove)
-            stack.enter_context(probe(self._anatomy, self._attended))
+            stack.enter_context(probe(self._anatomy, self._cut_record))
             yield
 
-    def _entered(self, module: nn.Module, args: Any, options: Any) -> None:
+    def _enter(self, module: nn.Module, args: Any, options: Any) -> None:
         with self._tolerant("stream"):
             stream = hidden(args, options)
             self._shape = stream.shape[:2]
@@ -87,7 +87,7 @@ class Recording:
                 self._spans = self._sample.spans(len(stream), self._options)
             self._keep(0, stream)
 
-    def _left(self, layer: int, module: nn.Module, args: Any, output: Any) -> None:
+    def _leave(self, layer: int, module: nn.Module, args: Any, output: Any) -> None:
         with self._tolerant("stream"):
             self._keep(layer, first_tensor(output))
 
@@ -101,7 +101,7 @@ class Recording:
         else:
             self.streams[layer] = [_copy(stream[row, span]) for row, span in self._spans]
 
-    def _attended(self, heard: AttentionCall) -> None:
+    def _cut_record(self, heard: AttentionCall) -> None:
         number, name = heard.part.number, heard.part.name
         with self._tolerant(name):
             if number in self.heard:
@@ -112,7 +112,7 @@ class Recording:
 
     def _cut(self, heard: AttentionCall, row: int, span: slice) -> AttentionCall:
         """Cut an attention call to these tokens; causal rows need no later key."""
-        scores = _unfolded(heard.scores, self._shape[0])
+        scores = _unfold(heard.scores, self._shape[0])
         factor = heard.query if heard.query is not None else scores
         assert factor is not None
         tokens = factor.shape[2]
@@ -162,7 +162,7 @@ def _document(positions: Any, row: int, start: int) -> int:
     return int(start + again[0] + 1) if again else ENDLESS
 
 
-def _unfolded(scores: Tensor | None, batch: int) -> Tensor | None:
+def _unfold(scores: Tensor | None, batch: int) -> Tensor | None:
     """Unfold the batch axis that some families fold into their heads."""
     if scores is None or len(scores) == batch:
         return scores

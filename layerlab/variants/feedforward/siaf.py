@@ -251,7 +251,7 @@ class Siaf(Part):
         if product:
             y = self._on_product(z, self.up(x))
         else:
-            y = self._summed(z, x)
+            y = self._sum(z, x)
         if self.neighbours is not None:
             y = self.neighbours(y, flow)
         if self.gated and not product:
@@ -259,7 +259,7 @@ class Siaf(Part):
         out: Stream = self.down(y)
         return out
 
-    def _summed(self, z: Tensor, x: Stream) -> Tensor:
+    def _sum(self, z: Tensor, x: Stream) -> Tensor:
         terms = [one for one in self.terms if isinstance(one, Inner)]
         if terms:
             names = [one.name for one in terms]

@@ -92,7 +92,7 @@ class CanonAttention(Attention):
         start: str = "uniform",
     ) -> None:
         super().__init__(width, site, bias=bias)
-        sizes = {"a": width, "b": _projected(site)}
+        sizes = {"a": width, "b": _project(site)}
         self.canon_a, self.canon_b = (
             _convolution(sizes[place], kernel, start) if place in places else None for place in "ab"
         )
@@ -108,7 +108,7 @@ class CanonAttention(Attention):
     @classmethod
     def cost(cls, width: int, site: Site, **options: Any) -> Cost:
         plain = super().cost(width, site, bias=options.get("bias", "none"))
-        return plain + _cost({"a": width, "b": _projected(site)}, options)
+        return plain + _cost({"a": width, "b": _project(site)}, options)
 
 
 class CanonFeedForward(Gated):
@@ -170,7 +170,7 @@ def _convolution(channels: int, kernel: int, start: str) -> Canon:
     return Canon(channels, kernel, zeros if start == "identity" else uniform)
 
 
-def _projected(site: Site) -> int:
+def _project(site: Site) -> int:
     """Return the number of features of queries, keys and values together."""
     return (site.shape.heads + 2 * site.shape.kv_heads) * site.shape.head_width
 

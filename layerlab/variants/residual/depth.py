@@ -54,7 +54,7 @@ class DenseFormer(Residual):
         super().__init__(width, site)
         self.layer = site.layer
         self.terms = _terms(_finish(site), dilation, period)
-        self.kept = _needed(site, dilation, period)
+        self.kept = _find_needed(site, dilation, period)
         if self.terms:
             self.alpha = nn.Parameter(torch.zeros(len(self.terms)))
             starts(self, alpha=newest)
@@ -88,7 +88,7 @@ class DenseFormer(Residual):
         dilation, period = options.get("dilation", 1), options.get("period", 1)
         terms = len(_terms(_finish(site), dilation, period))
         earlier = [Site(shape=site.shape, layer=one, role="attention") for one in _upto(site)]
-        kept = sum(_needed(one, dilation, period) for one in earlier)
+        kept = sum(_find_needed(one, dilation, period) for one in earlier)
         adds = 0 if site.role == "stack" else width
         return Cost(scalars=terms, pointwise=adds + 2 * width * terms, carry=width * kept)
 
@@ -112,7 +112,7 @@ def _terms(finished: int, dilation: int, period: int) -> Sequence[int]:
     return range(finished % dilation, finished + 1, dilation)
 
 
-def _needed(site: Site, dilation: int, period: int) -> bool:
+def _find_needed(site: Site, dilation: int, period: int) -> bool:
     """Return whether a later average takes what enters this block."""
     later = range(site.layer + 1, site.shape.layers + 1)
     return site.role == "attention" and any(

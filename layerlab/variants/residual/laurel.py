@@ -91,16 +91,16 @@ class Laurel(Residual):
         low = self._seen(x, flow) if self.low else None
         self._remember(x, flow)
         if "rw" not in self.forms:
-            return self._augmented(x, low) + y
+            return self._augment(x, low) + y
         weight = self.weight.softmax(0) if self.softmax else self.weight
         if low is not None and large(x) and self._bare():
             return joined(x, y, weight, low, self.right.weight)
-        return joined(self._augmented(x, low), y, weight)
+        return joined(self._augment(x, low), y, weight)
 
     def _bare(self) -> bool:
         return bare(self.right, nn.Linear) and bare(self.norm, nn.Identity)
 
-    def _augmented(self, x: Tensor, low: Tensor | None) -> Tensor:
+    def _augment(self, x: Tensor, low: Tensor | None) -> Tensor:
         """Return the stream x + h(x)."""
         return x if low is None else x + self.norm(self.right(low))
 

@@ -104,10 +104,10 @@ class Circulant(nn.Module):
         starts(self, weight=start, shift=zeros)
 
     def forward(self, x: Stream) -> Stream:
-        out = self._turned(x.to(torch.promote_types(x.dtype, torch.float32))).to(x.dtype)
+        out = self._turn(x.to(torch.promote_types(x.dtype, torch.float32))).to(x.dtype)
         return activated(out if self.shift is None else out + self.shift.to(x.dtype), self.name)
 
-    def _turned(self, x: Tensor) -> Tensor:
+    def _turn(self, x: Tensor) -> Tensor:
         blocks, _, side = self.weight.shape
         split = x.reshape(-1, blocks, side)
         waves = torch.fft.rfft(split, dim=-1).permute(2, 0, 1)
