@@ -17,7 +17,7 @@ from torch import Tensor
 
 from layerlab.errors import UserError
 from layerlab.observe.tracing.records import Layer
-from layerlab.shapes import Tokens
+from layerlab.shapes import Words
 from layerlab.validation import Constraint
 
 Need = Literal["stream", "attention", "weights", "gradient", "rerun", "model"]
@@ -62,7 +62,7 @@ class ModelContext:
     """
 
     subject: Any
-    sequences: Sequence[Tokens]
+    sequences: Sequence[Words]
     begin: Callable[[int], None]
     step: Callable[[str], None]
     trace: Callable[[Tensor, Callable[[Layer], None]], None]
@@ -82,7 +82,7 @@ class MeasureContext:
 
     options: Mapping[str, Any]
     subject: Any = None
-    sequences: Sequence[Tensor] = ()
+    sequences: Sequence[Words] = ()
     memory: dict[Any, Any] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     picture: dict[str, Any] = field(default_factory=dict)

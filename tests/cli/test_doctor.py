@@ -41,7 +41,7 @@ def test_it_says_why_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_an_extra_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     present = diagnose._version
-    monkeypatch.setattr(diagnose, "_version", lambda name: None if name == "trl" else present(name))
+    monkeypatch.setattr(diagnose, "_version", lambda one: None if one == "peft" else present(one))
     found = layerlab.diagnose()
-    assert found.extras["sft"] == ["trl"]
-    assert "lacks trl" in str(layerlab.diagnose())
+    assert found.extras["sft"] == ["peft"]
+    assert "lacks peft" in str(layerlab.diagnose())

@@ -1,7 +1,7 @@
 """The dataset of instruction tuning: sources in tokens, distributed over the updates."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -120,7 +120,7 @@ class Rows(Dataset[list[Example]]):
 
 def prepare_dataset(
     words: PreTrainedTokenizerFast,
-    given: Mapping[str, Sequence[Conversation]],
+    given: Mapping[str, Iterable[Conversation]],
     lesson: Lesson,
     block: int,
 ) -> SFTDataset:

@@ -1,7 +1,7 @@
 """Mixes the rows of several sources: order, and share of each source."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -60,7 +60,7 @@ class Source:
 
 def draw_source(
     name: str,
-    rows: Sequence[Conversation],
+    rows: Iterable[Conversation],
     encoder: Encoder,
     *,
     block: int,
@@ -76,9 +76,9 @@ def draw_source(
     Raises:
         UserError: nothing is left to learn from.
     """
-    tally, kept = SourceStats(), list[Example]()
-    encoder.check(rows)
-    for row in rows:
+    tally, kept, given = SourceStats(), list[Example](), list(rows)
+    encoder.check(given)
+    for row in given:
         whole = encoder.example(row)
         found = whole.cut(block)
         if not found.answer.any():

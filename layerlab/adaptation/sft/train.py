@@ -1,6 +1,6 @@
 """Instruction tuning by transformers' Trainer: domain and general rows shuffled in one stage."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -94,7 +94,7 @@ class Tuned:
 def tune(
     model: Any,
     words: PreTrainedTokenizerFast,
-    rows: Mapping[str, Sequence[Conversation]],
+    rows: Mapping[str, Iterable[Conversation]],
     *,
     out: Path,
     lesson: Lesson | None = None,

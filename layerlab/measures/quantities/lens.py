@@ -16,7 +16,7 @@ from torch import Tensor
 
 from layerlab.measures.measure import Bound, Measure, MeasureContext, ModelContext, Row
 from layerlab.observe.tracing.readout import Answer, Logits, answer, reading_out
-from layerlab.shapes import Hidden, Tokens
+from layerlab.shapes import Hidden, States, Tokens
 from layerlab.validation import Constraint
 
 TOKENS = 512
@@ -47,7 +47,7 @@ class Translator:
     matrix: Float[Tensor, "width width"]
     bias: Float[Tensor, " width"]
 
-    def __call__(self, x: Hidden) -> Hidden:
+    def __call__(self, x: States) -> States:
         wide = x.double().flatten(1)
         return (wide + wide @ self.matrix + self.bias).to(x.dtype).view_as(x)
 

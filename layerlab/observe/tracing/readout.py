@@ -19,12 +19,12 @@ from transformers import PreTrainedModel
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import ModelStructure, first_tensor
 from layerlab.observe.tracing.block_calls import hidden
-from layerlab.shapes import Hidden, Tokens
+from layerlab.shapes import States, Tokens
 
 # Of the largest logit: the same products, in another order at most.
 _ROUNDINGS = 64
 Logits = Float[Tensor, "place vocab"]
-Readout = Callable[[Hidden], Logits]
+Readout = Callable[[States], Logits]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Answer:
 
     tokens: Tokens
     places: Int[Tensor, " place"]
-    streams: list[Hidden]
+    streams: list[States]
     logits: Logits
     outputs: list[Any]
 
@@ -54,7 +54,7 @@ def answer(
     Raises:
         NotApplicable: there is no finite stream with an entry per token, or there are no logits.
     """
-    streams, outputs = list[Hidden](), list[Any]()
+    streams, outputs = list[States](), list[Any]()
 
     def keep(stream: Tensor) -> None:
         # Several streams per token are read as they are.
@@ -98,7 +98,7 @@ def reading_out(
     """
     stream = list[Tensor]()
 
-    def readout(last: Hidden) -> Logits:
+    def readout(last: States) -> Logits:
         stream[:] = [last]
         return _logits(model, given.tokens, given.places)
 

@@ -91,7 +91,7 @@ def test_what_became_of_the_rows_is_counted() -> None:
     assert sum(tally.dropped.values()) == 1 and "longer than a block" in next(iter(tally.dropped))
     assert tally.tokens == sum(found.lengths)
     assert tally.answers == sum(int(one.answer.sum()) for one in found.examples)
-    again = draw_source("law", rows, encoder, block=70, held=0.4, seed=0)
+    again = draw_source("law", iter(rows), encoder, block=70, held=0.4, seed=0)
     assert [one.ids.tolist() for one in again.held] == [one.ids.tolist() for one in found.held]
 
 
