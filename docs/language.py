@@ -68,6 +68,14 @@ WORDS = (
     *("{value} in random, causal mask", "{value} in random, no mask", "{value} in trained llama"),
     *("kept from an earlier run", "wall seconds", "processor seconds", "system", "threads"),
 )
+# Sentences that results of earlier versions hold, and no code writes any more.
+FORMER = (
+    "compared at one learning rate {rates} for all: an arm that would rather have another is judged "
+    "too harshly",
+    "; if it is no larger than it looks, even {most_seeds} seeds would not tell",
+    "; if it is as large as it looks, {more} find it with that probability",
+    "{start} more seeds or any number",
+)
 # Between the entries of a list, and a number with its interval.
 MARKS = (
     ".",
@@ -137,6 +145,7 @@ def labels() -> Iterator[Message]:
         ("sources", PLACES),
         ("studies", WORDS),
         ("lists", MARKS),
+        ("earlier", FORMER),
     ):
         yield from ((None, text, place) for text in texts)
     for measure in list_measures().values():

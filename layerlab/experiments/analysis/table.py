@@ -57,7 +57,7 @@ def table(content: Mapping[str, Any], width: int) -> Group:
     """
     shown = _choose(content, width)
     drawn: list[RenderableType] = [_main(content, _columns(shown), width)]
-    for title, names in (("Beside", (*_DECISIVE, *_BESIDE)), ("Cost", _COST)):
+    for title, names in (("Details", (*_DECISIVE, *_BESIDE)), ("Cost", _COST)):
         left = [column for column in _columns(names) if column[0] not in shown]
         if left:
             whole = [_ARM, *left]

@@ -207,14 +207,14 @@ def _more(case: Case) -> str:
         return ""
     least, most = found.needed
     if least is None:
-        return f"; if it is no larger than it looks, even {MOST_SEEDS:,} seeds would not tell"
+        return f"; even {MOST_SEEDS:,} seeds would not confirm a difference as large as the observed"
     start = max(1, least - found.n)
     if most is None:
-        more = f"{start:,} more seeds or any number"
+        more = f"{start:,} more seeds, or any number"
     else:
         end = max(1, most - found.n)
         more = f"{start:,} to {end:,} more seeds" if end > start else f"{_seeds(start)} more"
-    return f"; if it is as large as it looks, {more} find it with that probability"
+    return f"; confirming the observed difference with that probability would need {more}"
 
 
 def _evidence(case: Case) -> str:

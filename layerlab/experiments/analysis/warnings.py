@@ -60,8 +60,8 @@ def _rates(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator
         rates = sorted({rate for side in sides.values() for rate in side.sweep})
         if len(rates) == 1:
             yield (
-                f"compared at one learning rate {rates[0]:g} for all: an arm that would rather "
-                "have another is judged too harshly"
+                f"compared at one learning rate {rates[0]:g} for all: an arm with a "
+                "different optimal learning rate may look worse than it is"
             )
         elif rates:
             yield "each arm is compared at one declared learning rate of its own"

@@ -1,1 +1,1 @@
-"""When readings are worth a sentence: one subject, one file, `RULES` at its foot."""
+"""When readings make a finding: one subject, one file, `RULES` at its foot."""

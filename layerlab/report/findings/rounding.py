@@ -99,7 +99,7 @@ def _cause(readings: Readings) -> Iterator[RuleHit]:
     closure = float(own["share"].sum())
     yield RuleHit(
         severity="info",
-        sentence=f"in {top['format']}, what is rounded at {top['part']} makes "
+        sentence=f"in {top['format']}, rounding in the {top['part']} causes "
         f"{percent(top['share'])} of the squared error of the logits, more than any other "
         f"component (closure {closure:.2f})",
         advice="Keep this in float32 first: it is what the error comes from here.",

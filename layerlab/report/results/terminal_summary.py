@@ -92,7 +92,7 @@ def _count(parameters: Any) -> str | None:
 
 def _findings(findings: Sequence[Finding], several: bool) -> Iterator[list[Part]]:
     if not findings:
-        yield [("Nothing found that is worth a sentence.", "green")]
+        yield [("No findings.", "green")]
         return
     counts = [(name, sum(f.severity == name for f in findings)) for name in SEVERITIES]
     yield [(", ".join(_plural(name, count) for name, count in counts if count), "bold")]

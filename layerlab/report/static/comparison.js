@@ -72,8 +72,8 @@ function drawRates(section, arms) {
 }
 
 const edgeSaid = (end, given) => (end === "smallest"
-  ? say("{arm} is best at the smallest rate tried, {rate}: its best rate may lie beyond, and it may be judged too harshly.", given)
-  : say("{arm} is best at the largest rate tried, {rate}: its best rate may lie beyond, and it may be judged too harshly.", given));
+  ? say("{arm} is best at the smallest rate tried, {rate}: its best rate may lie beyond, and the arm may look worse than it is.", given)
+  : say("{arm} is best at the largest rate tried, {rate}: its best rate may lie beyond, and the arm may look worse than it is.", given));
 
 function drawMonitor(section, arms) {
   const state = monitorState(section);

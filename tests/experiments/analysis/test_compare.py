@@ -39,7 +39,7 @@ def test_a_comparison_says_how_much_how_sure_and_at_what_cost() -> None:
     assert row["start"] == 0 and row["diverged"] == row["missing"] == []
     assert found.content["remarks"] == [
         "compared at one learning rate 0.001 for all: an arm that would rather have another is "
-        "judged too harshly",
+        "may look worse than it is",
         "intervals are over seeds, and hold for this held-out text alone: runs kept no losses by "
         "block",
         "more than one part differs from the baseline's, and no verdict can say which of them "

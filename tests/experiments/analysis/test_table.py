@@ -57,7 +57,7 @@ def test_what_decides_stands_beside_the_verdict(width: int) -> None:
     wanted = ("3.1233", "-0.0100", "-0.0112", "-0.0088", "0.00083", *ends)
     assert [one for one in wanted if one not in main] == []
     assert ("Cost" not in said) == ("memory" in main) == (width >= 160)
-    assert ("Beside" not in said) == ("match %" in main)
+    assert ("Details" not in said) == ("match %" in main)
 
 
 def test_of_long_names_the_last_column_goes_below() -> None:
@@ -68,7 +68,7 @@ def test_of_long_names_the_last_column_goes_below() -> None:
     assert max(map(len, said.splitlines())) <= 80
     main, beside, cost = said[said.index("arm ") :].split("\n\n")[:3]
     assert "p (Holm)" in main and "detectable" not in main
-    assert beside.startswith("Beside") and "detectable" in beside and cost.startswith("Cost")
+    assert beside.startswith("Details") and "detectable" in beside and cost.startswith("Cost")
 
 
 def test_what_can_be_detected_has_the_digits_of_the_difference_beside_it() -> None:
@@ -83,7 +83,7 @@ def test_what_can_be_detected_has_the_digits_of_the_difference_beside_it() -> No
 def test_a_verdict_breaks_between_its_words() -> None:
     losses = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 3.1, 2: 3.2, 3: 3.1}}
     said = printed(compare_runs(recipe(), records(recipe(), losses)), 80)
-    head = said[: said.index("Beside")]
+    head = said[: said.index("Details")]
     assert "not" in head.split() and "distinguishable" in head.split()
 
 

@@ -54,10 +54,10 @@ def test_within_chance_it_says_what_would_have_been_seen_and_what_it_would_take(
     assert found.said.startswith("siaf is not distinguishable from llama at this budget: +0.0033")
     assert "3 seeds find an effect of 0.0" in found.said
     assert "with a probability of 80 % (a range, as sigma is an estimate)" in found.said
-    assert "if it is as large as it looks, " in found.said
-    assert "more seeds find it with that probability" in found.said
+    assert "; confirming the observed difference with that probability would need " in found.said
+    assert found.said.endswith(" more seeds.")
     tiny = verdict([2.99 + 1e-9, 3.31, 3.1])
-    assert "no larger than it looks, even 1,000,000 seeds would not tell" in tiny.said
+    assert "even 1,000,000 seeds would not confirm a difference as large as the observed" in tiny.said
 
 
 def test_an_interval_that_the_correction_takes_back_is_explained() -> None:

@@ -63,7 +63,7 @@ def test_every_arm_has_its_verdict_difference_and_interval_lowest_first():
     text = f"[−{-best['low']:.4f}, −{-best['high']:.4f}]"
     assert f"<b>−{-best['difference']:.4f}</b> <span>{text}</span>" in forest
     assert f"{order[0]['arm']}: {order[0]['difference']:+.3f} nats" in forest
-    assert "What else has to be known" in shown
+    assert "Caveats" in shown
 
 
 def test_the_table_holds_the_numbers_of_every_arm():
@@ -123,7 +123,7 @@ def test_a_declared_difference_that_only_a_remark_tells_of_is_boxed_too():
     content["recipe"] = {}
     shown = body(render(content))
     assert "train.batch_size is 8 in a and 16 in b" in shown[shown.index('id="declared"') :]
-    assert "What else has to be known" not in shown
+    assert "Caveats" not in shown
 
 
 def test_manifests_say_what_was_equal_and_what_was_not():

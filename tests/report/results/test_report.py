@@ -177,7 +177,7 @@ def test_the_summary_ranks_findings_and_says_where_the_page_is(tmp_path: Path):
 
 
 def test_nothing_found_is_said():
-    assert "Nothing found" in printed(Report(content(), frames()).summary())
+    assert "No findings" in printed(Report(content(), frames()).summary())
 
 
 def test_hostile_strings_are_harmless_in_a_terminal():
