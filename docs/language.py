@@ -70,8 +70,8 @@ WORDS = (
 )
 # Sentences that results of earlier versions hold, and no code writes any more.
 FORMER = (
-    "compared at one learning rate {rates} for all: an arm that would rather have another is judged "
-    "too harshly",
+    "compared at one learning rate {rates} for all: an arm that would rather have another is "
+    "judged too harshly",
     "; if it is no larger than it looks, even {most_seeds} seeds would not tell",
     "; if it is as large as it looks, {more} find it with that probability",
     "{start} more seeds or any number",

@@ -207,7 +207,7 @@ def _more(case: Case) -> str:
         return ""
     least, most = found.needed
     if least is None:
-        return f"; even {MOST_SEEDS:,} seeds would not confirm a difference as large as the observed"
+        return f"; even {MOST_SEEDS:,} seeds would not confirm the observed difference"
     start = max(1, least - found.n)
     if most is None:
         more = f"{start:,} more seeds, or any number"

@@ -57,7 +57,7 @@ def test_within_chance_it_says_what_would_have_been_seen_and_what_it_would_take(
     assert "; confirming the observed difference with that probability would need " in found.said
     assert found.said.endswith(" more seeds.")
     tiny = verdict([2.99 + 1e-9, 3.31, 3.1])
-    assert "even 1,000,000 seeds would not confirm a difference as large as the observed" in tiny.said
+    assert "even 1,000,000 seeds would not confirm the observed difference" in tiny.said
 
 
 def test_an_interval_that_the_correction_takes_back_is_explained() -> None:
