@@ -23,9 +23,10 @@ import torch
 from layerlab import build
 from layerlab.adaptation.sft.chat_template import add_plain_template
 from layerlab.adaptation.sft.conversations import Conversation, conversations
-from layerlab.adaptation.sft.dataset import Lesson, Rows, prepare_dataset
+from layerlab.adaptation.sft.dataset import Rows, prepare_dataset
 from layerlab.adaptation.sft.train import tune
 from layerlab.data.sources import data_folder
+from layerlab.recipes.adaptation_sections import SftSection
 from layerlab.tokenization.load import train_tokenizer
 
 BLOCK, BATCH, ROUNDS = 1024, 8, 3
@@ -35,8 +36,8 @@ FINANCE = ("consulting_part", "task_part", "computing_part", "retrieval_part")
 
 def filling(rows: list[Conversation], words: Any, *, pack: bool) -> tuple[int, int, int]:
     """Count the rows, the places of their batches, and the tokens that fill these."""
-    lesson = Lesson(batch=BATCH, held=0.0, pack=pack)
-    found = prepare_dataset(words, {"rows": rows}, lesson, BLOCK)
+    section = SftSection(batch_size=BATCH, validation_fraction=0.0, packing=pack)
+    found = prepare_dataset(words, {"rows": rows}, section, BLOCK)
     data, batches, real = Rows(found), 0, 0
     for start in range(0, len(data), BATCH):
         part = [data[place] for place in range(start, start + BATCH)]
@@ -49,11 +50,17 @@ def timed(rows: list[Conversation], words: Any, *, pack: bool) -> float:
     """Return the seconds of one epoch, without held-out rows and checkpoints."""
     torch.manual_seed(0)
     model = build("llama", width=128, layers=4, heads=4, vocab=len(words), context=BLOCK)
-    lesson = Lesson(batch=BATCH, block=BLOCK, held=0.0, pack=pack)
+    section = SftSection(
+        batch_size=BATCH,
+        block_size=BLOCK,
+        validation_fraction=0.0,
+        packing=pack,
+        micro_batch_size=4,
+    )
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         options: dict[str, Any] = {"save_strategy": "no", "use_cpu": True}
-        tune(model, words, {"rows": rows}, out=Path(folder) / "run", lesson=lesson, **options)
+        tune(model, words, {"rows": rows}, out=Path(folder) / "run", section=section, **options)
         return time.perf_counter() - began
 
 

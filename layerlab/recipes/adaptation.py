@@ -64,6 +64,10 @@ class AdaptationRecipe(Section):
                 "embedding gives rows to new tokens, and there are none; write [vocabulary] with "
                 'size = "+1600", or leave [embedding] out'
             )
+        if self.sft is not None and not self.sft.sources:
+            raise ValueError(
+                'sft has nothing to learn from; write sources = [{ name = "law", path = "FILE" }]'
+            )
         if self.pretrain is not None and self.pretrain.ratio[0] <= 0:
             raise ValueError(
                 "pretrain.ratio reads nothing of the domain; write ratio = [1, 1], or [1, 0] for "

@@ -212,18 +212,20 @@ class RowsSection(Section):
 
 
 class LoraSection(Section):
-    """Adapters in place of all weights.
+    """Adapters: W x becomes W x + (lora_alpha / r) B A x; A and B learn, and B starts at zero.
 
     Attributes:
-        r: rank.
+        r: rank of B A.
         lora_alpha: scale.
         lora_dropout: of what goes into an adapter.
+        target_modules: names of linear modules; all of them but the head where left out.
         modules_to_save: modules that learn without one, such as a grown embedding.
     """
 
     r: Count = 16
     lora_alpha: Positive = 32
     lora_dropout: Share = 0.0
+    target_modules: tuple[Name, ...] | None = None
     modules_to_save: tuple[str, ...] = ()
 
 
@@ -231,7 +233,7 @@ class SftSection(StepSection):
     """Instruction tuning: rows of all sources, shuffled in one stage.
 
     Attributes:
-        sources: of rows.
+        sources: of rows; a recipe has one at least.
         num_train_epochs: passes over all rows.
         tokens: to read instead.
         validation_fraction: share of the rows of each source that is only measured.
@@ -240,7 +242,7 @@ class SftSection(StepSection):
         lora: adapters, which are added to the weights at the end.
     """
 
-    sources: Annotated[tuple[RowsSection, ...], Field(min_length=1)]
+    sources: Annotated[tuple[RowsSection, ...], Field(min_length=1)] = ()
     num_train_epochs: Times = 1.0
     tokens: Count | None = None
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05

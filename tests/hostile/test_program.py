@@ -10,7 +10,8 @@ import pytest
 from layerlab import UserError, builtin
 from layerlab.adaptation.sft.chat_template import PLAIN
 from layerlab.adaptation.sft.conversations import Conversation, Turn
-from layerlab.adaptation.sft.dataset import Lesson, prepare_dataset
+from layerlab.adaptation.sft.dataset import prepare_dataset
+from layerlab.recipes.adaptation_sections import SftSection
 from layerlab.system import limits
 from layerlab.tokenization.convert import load_or_convert
 from tests.evaluation.written import lines
@@ -97,4 +98,4 @@ def test_a_template_that_knows_its_first_trial(
         for number in range(4)
     ]
     with pytest.raises(UserError, match="the chat template takes over 2 s for 4 of the rows"):
-        prepare_dataset(load_or_convert(str(model)), {"own": rows}, Lesson(), 64)
+        prepare_dataset(load_or_convert(str(model)), {"own": rows}, SftSection(), 64)

@@ -44,6 +44,7 @@ ROWS = {"name": "a", "path": "a.json"}
         ({**BASE, "vocabulary": {"size": "+9"}}, "vocabulary needs text of the domain"),
         ({**BASE, "clean": {}}, "clean needs text of the domain"),
         ({**BASE, "embedding": {}}, "embedding gives rows to new tokens, and there are none"),
+        ({**BASE, "sft": {}}, "sft has nothing to learn from; write sources"),
         (
             {**BASE, **TEXT, "pretrain": {"tokens": 9}},
             r"pretrain\.ratio replays general text, and there is none; write general",

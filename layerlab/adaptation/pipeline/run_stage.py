@@ -19,16 +19,12 @@ from layerlab.adaptation.pipeline.texts import (
 )
 from layerlab.adaptation.pretraining.replay import ReplayData
 from layerlab.adaptation.pretraining.train import pretrain
-from layerlab.adaptation.sft.dataset import Lesson
-from layerlab.adaptation.sft.lora import Lora
 from layerlab.adaptation.sft.train import tune
-from layerlab.adaptation.trainer.arguments import section_arguments
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.loading.model import LoadedModel, subject
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 from layerlab.records.events import read
-from layerlab.records.renamed_settings import settings_of_0_1
 from layerlab.system.files import write_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.tokenization.change import PROOF, Texts, remake
@@ -157,28 +153,16 @@ def tuning(place: StageContext) -> Json:
     section = place.recipe.sft
     assert section is not None
     weights = {one.name: one.weight for one in section.sources if one.weight is not None}
-    adapters = section.lora and settings_of_0_1(section.lora.model_dump(), "sft.lora")
-    lora = Lora(**adapters, merged=True) if adapters else None
     done = tune(
         place.model().model,
         place.words(),
         {one.name: rows_of(one) for one in section.sources},
+        section=section,
+        weights=weights or None,
+        merge=True,
         out=place.folder,
-        lesson=Lesson(
-            block=section.block_size,
-            batch=section.batch_size,
-            epochs=section.num_train_epochs,
-            tokens=section.tokens,
-            weights=weights or None,
-            held=section.validation_fraction,
-            every=section.eval_steps,
-            pack=section.packing,
-            seed=section.seed,
-            lora=lora,
-        ),
         progress=place.tell,
         use_cpu=place.recipe.run.device == "cpu",
-        **section_arguments(section),
     )
     return {"model": MODEL, "words": MODEL, "result": done.to_json()}
 

@@ -1,6 +1,5 @@
 """The dataset of instruction tuning: sources in tokens, distributed over the updates."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
@@ -13,54 +12,12 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab.adaptation.sft.conversations import Conversation
 from layerlab.adaptation.sft.encode import Encoder, Example
-from layerlab.adaptation.sft.lora import Lora
 from layerlab.adaptation.sft.mixing import Source, blocks, draw_source
 from layerlab.adaptation.sft.packing import Collator
 from layerlab.errors import UserError
+from layerlab.recipes.adaptation_sections import SftSection
 from layerlab.system.logs import quiet_libraries
 from layerlab.training.validation import resting
-from layerlab.validation import short_repr
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lesson:
-    """How much is learned, in what steps, and how closely it is watched.
-
-    Attributes:
-        block: tokens of a row; None takes the model's context, at most 1024.
-        batch: rows of an update, over all processes.
-        epochs: times that all tokens of all sources are read; a row may be the last.
-        tokens: to read instead.
-        weights: share of the tokens by source; None reads every row once in an epoch.
-        held: share of the rows of each source that is only measured.
-        every: updates between two readings of held-out rows; a tenth of the run where left out.
-        pack: put several conversations into a row, where none sees another.
-        seed: decides the order, what is held out, and dropout.
-        lora: adapters that learn in place of the weights.
-    """
-
-    block: int | None = None
-    batch: int = 16
-    epochs: int | float = 1.0
-    tokens: int | None = None
-    weights: Mapping[str, int | float] | None = None
-    held: int | float = 0.05
-    every: int | None = None
-    pack: bool = True
-    seed: int = 0
-    lora: Lora | None = None
-
-    def __post_init__(self) -> None:
-        least = {"block": 2, "batch": 1, "tokens": 1, "every": 1}
-        for name, low in least.items():
-            if (value := getattr(self, name)) is not None and value < low:
-                raise UserError(f"{name} is {short_repr(value)}; expected at least {low}")
-        if not (math.isfinite(self.epochs) and self.epochs > 0):
-            raise UserError(f"epochs are {short_repr(self.epochs)}; expected a number above 0")
-        if not 0 <= self.held < 1:
-            raise UserError(
-                f"held is {short_repr(self.held)}; expected a share from 0 up to below 1"
-            )
 
 
 @dataclass(frozen=True)
@@ -71,7 +28,7 @@ class SFTDataset:
         rows: of the whole stage, as many as fill its updates: pairs of a source and an example.
     """
 
-    lesson: Lesson
+    section: SftSection
     sources: Sequence[Source]
     rows: Sequence[Sequence[tuple[int, int]]]
     collator: Collator = field(repr=False)
@@ -79,7 +36,7 @@ class SFTDataset:
     @property
     def updates(self) -> int:
         """The number of updates of the weights."""
-        return len(self.rows) // self.lesson.batch
+        return len(self.rows) // self.section.batch_size
 
     @property
     def digest(self) -> str:
@@ -121,10 +78,15 @@ class Rows(Dataset[list[Example]]):
 def prepare_dataset(
     words: PreTrainedTokenizerFast,
     given: Mapping[str, Iterable[Conversation]],
-    lesson: Lesson,
+    section: SftSection,
     block: int,
+    weights: Mapping[str, int | float] | None = None,
 ) -> SFTDataset:
     """Encode all rows, and decide when each is read.
+
+    Args:
+        block: tokens of a row.
+        weights: share of the tokens by source; None reads every row once in an epoch.
 
     Raises:
         UserError: a source is empty or its rows cannot be used, or the weights name others.
@@ -133,24 +95,25 @@ def prepare_dataset(
         raise UserError("there is no source to learn from; give rows by the name of their source")
     with quiet_libraries():
         encoder = Encoder(words)
-        options: dict[str, Any] = {"block": block, "held": lesson.held, "seed": lesson.seed}
+        options: dict[str, Any] = {"block": block, "seed": section.seed}
+        options["held"] = section.validation_fraction
         sources = [draw_source(name, rows, encoder, **options) for name, rows in given.items()]
     whole = sum(sum(one.lengths) for one in sources)
     rows = list(
         blocks(
             sources,
-            lesson.weights,
-            lesson.tokens or lesson.epochs * whole,
+            weights,
+            section.tokens or section.num_train_epochs * whole,
             block=block,
-            pack=lesson.pack,
-            seed=lesson.seed,
+            pack=section.packing,
+            seed=section.seed,
         )
     )
     # Rows without a conversation fill the last update: processes must have as many each.
-    rows += [[] for _ in range(-len(rows) % lesson.batch)]
+    rows += [[] for _ in range(-len(rows) % section.batch_size)]
     ends = (words.pad_token_id, words.eos_token_id, 0)
     filler = next(one for one in ends if one is not None)
-    return SFTDataset(lesson, sources, rows, Collator(filler, lesson.pack))
+    return SFTDataset(section, sources, rows, Collator(filler, section.packing))
 
 
 @torch.no_grad()

@@ -11,13 +11,14 @@ from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, Trai
 
 from layerlab.adaptation.sft.chat_template import add_plain_template
 from layerlab.adaptation.sft.conversations import Conversation
-from layerlab.adaptation.sft.dataset import Lesson, Rows, SFTDataset, prepare_dataset
+from layerlab.adaptation.sft.dataset import Rows, SFTDataset, prepare_dataset
 from layerlab.adaptation.sft.lora import add_adapters, merge_adapters
 from layerlab.adaptation.sft.mixing import SourceStats
 from layerlab.adaptation.sft.packing_check import check_separation
 from layerlab.adaptation.trainer.arguments import (
     block_of,
     check_entries,
+    section_arguments,
     split_batch,
     step_counts,
     trainer_arguments,
@@ -25,6 +26,8 @@ from layerlab.adaptation.trainer.arguments import (
 from layerlab.adaptation.trainer.resume import build_trainer, check_same_plan, remember_plan, resume
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.model.loss import causal_loss
+from layerlab.recipes.adaptation_sections import SftSection
+from layerlab.records.renamed_settings import settings_of_0_1
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
 
@@ -97,7 +100,9 @@ def tune(
     rows: Mapping[str, Iterable[Conversation]],
     *,
     out: Path,
-    lesson: Lesson | None = None,
+    section: SftSection,
+    weights: Mapping[str, int | float] | None = None,
+    merge: bool = False,
     progress: ProgressCallback | None = None,
     **arguments: Any,
 ) -> Tuned:
@@ -116,6 +121,9 @@ def tune(
         model: of transformers or layerlab.
         words: its tokenizer; it is given a plain chat template where it has none.
         rows: conversations by the name of their source.
+        section: as in a recipe; its sources are not read.
+        weights: share of the tokens by source; None reads every row once in an epoch.
+        merge: at the end, add what the adapters learned to the weights.
         out: a folder of its own, which at the end holds the model too.
         progress: is told what is done, and the share of it.
         arguments: of transformers.TrainingArguments.
@@ -124,28 +132,29 @@ def tune(
         UserError: rows, tokenizer, model or an argument cannot be used, `out` holds another run, or
             a gradient is not finite: no update is made by it, and the checkpoints stay.
     """
-    lesson = lesson or Lesson()
     check_entries(model, words)
     note = add_plain_template(words)
     notes = (note,) if note else ()
-    block = lesson.block or block_of(model)
-    if lesson.pack:
+    block = section.block_size or block_of(model)
+    if section.packing:
         check_separation(model)
+    given = {**section_arguments(section), **arguments}
     with ExitStack() as stack:
         stack.enter_context(quiet_libraries())
-        settings = _arguments(lesson, out, arguments)
-        found = prepare_dataset(words, rows, lesson, block)
+        settings = trainer_arguments(out, {}, given, seed=section.seed)
+        split_batch(settings, section.batch_size, "rows")
+        found = prepare_dataset(words, rows, section, block, weights)
         for name, value in step_counts(found.updates).items():
-            setattr(settings, name, arguments.get(name, value))
+            setattr(settings, name, given.get(name, value))
         if settings.process_index == 0:
             stack.enter_context(lock_folder(out))
-            check_same_plan(out, _plan(found, block), arguments)
-        lora = lesson.lora
+            check_same_plan(out, _plan(found, block, weights, merge), given)
+        lora = section.lora
         learner = add_adapters(model, lora) if lora else model
         curve, trainer, damaged = _train(learner, found, settings, out, progress)
         learner.eval()
         done = Tuned(
-            model=merge_adapters(learner) if lora and lora.merged else learner,
+            model=merge_adapters(learner) if lora and merge else learner,
             updates=found.updates,
             sources={one.name: one.tally for one in found.sources},
             curve=curve,
@@ -166,7 +175,7 @@ class AnswerLossCallback(TrainerCallback):
     ) -> None:
         self.prepared, self.trainer = found, trainer
         self.progress = progress if trainer.is_world_process_zero() else None
-        self.every = found.lesson.every or max(1, found.updates // 10)
+        self.every = found.section.eval_steps or max(1, found.updates // 10)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Measure before any update."""
@@ -222,21 +231,26 @@ def _save(done: Tuned, words: PreTrainedTokenizerFast) -> None:
     remember_plan(done.folder, fill, done.to_json())
 
 
-def _arguments(lesson: Lesson, out: Path, given: Mapping[str, Any]) -> TrainingArguments:
-    own = {
-        "learning_rate": 2e-4 if lesson.lora else 2e-5,
-        "lr_scheduler_type": "cosine",
-        "per_device_train_batch_size": 4,
-    }
-    found = trainer_arguments(out, own, given, seed=lesson.seed)
-    split_batch(found, lesson.batch, "rows")
-    return found
-
-
-def _plan(found: SFTDataset, block: int) -> dict[str, Any]:
-    """Return the plan, which may not change between two sessions of a run."""
+def _plan(
+    found: SFTDataset, block: int, weights: Mapping[str, int | float] | None, merge: bool
+) -> dict[str, Any]:
+    """Return the plan, which may not change between two sessions of a run, by the names of 0.1."""
+    section = found.section
+    lora = None
+    if section.lora:
+        adapters = section.lora.model_dump(exclude={"target_modules"})
+        lora = settings_of_0_1(adapters, "sft.lora")
+        lora |= {"target": section.lora.target_modules, "merged": merge}
     return {
         "block": block,
-        **{name: value for name, value in asdict(found.lesson).items() if name != "block"},
+        "batch": section.batch_size,
+        "epochs": section.num_train_epochs,
+        "tokens": section.tokens,
+        "weights": weights and dict(weights),
+        "held": section.validation_fraction,
+        "every": section.eval_steps,
+        "pack": section.packing,
+        "seed": section.seed,
+        "lora": lora,
         "order of rows": found.digest,
     }

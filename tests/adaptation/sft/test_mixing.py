@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab import UserError
-from layerlab.adaptation.sft.dataset import Lesson, prepare_dataset
+from layerlab.adaptation.sft.dataset import prepare_dataset
 from layerlab.adaptation.sft.encode import Encoder, Example
 from layerlab.adaptation.sft.mixing import Source, SourceStats, blocks, draw_source
+from layerlab.recipes.adaptation_sections import SftSection
 from tests.adaptation.spoken import speaker, talk
 
 lengths = st.lists(st.integers(2, 16), min_size=1, max_size=30)
@@ -104,7 +105,7 @@ def test_a_source_of_which_nothing_is_left_is_refused() -> None:
     with pytest.raises(UserError, match="it is empty"):
         draw_source("law", [], encoder, block=40, held=0, seed=0)
     with pytest.raises(UserError, match="there is no source to learn from"):
-        prepare_dataset(speaker(), {}, Lesson(), 64)
+        prepare_dataset(speaker(), {}, SftSection(), 64)
 
 
 def test_weights_must_name_every_source() -> None:
@@ -117,21 +118,8 @@ def test_weights_must_name_every_source() -> None:
             )
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"batch": 0}, "batch is 0; expected at least 1"),
-        ({"epochs": 0.0}, "epochs are 0.0; expected a number above 0"),
-        ({"held": 1.0}, "held is 1.0; expected a share from 0 up to below 1"),
-    ],
-)
-def test_a_lesson_that_cannot_be_is_refused(change: dict[str, float], said: str) -> None:
-    with pytest.raises(UserError) as error:
-        Lesson(**change)  # type: ignore[arg-type]
-    assert str(error.value) == said
-
-
 def test_rows_fill_the_last_update() -> None:
     rows = [talk(f"question {number}", "answer") for number in range(11)]
-    found = prepare_dataset(speaker(), {"law": rows}, Lesson(batch=4, held=0, pack=False), 64)
+    section = SftSection(batch_size=4, validation_fraction=0, packing=False)
+    found = prepare_dataset(speaker(), {"law": rows}, section, 64)
     assert len(found.rows) == 12 and found.updates == 3 and found.rows[-1] == []

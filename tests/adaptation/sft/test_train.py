@@ -4,7 +4,6 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, TrainerCallback
 
 from layerlab import UserError, build
 from layerlab.adaptation.sft import train
-from layerlab.adaptation.sft.dataset import Lesson
-from layerlab.adaptation.sft.lora import Lora, add_adapters
+from layerlab.adaptation.sft.lora import add_adapters
 from layerlab.adaptation.sft.train import Tuned, tune
 from layerlab.experiments.executors.process import ranks
+from layerlab.recipes.adaptation_sections import LoraSection, SftSection
 from tests.adaptation.spoken import speaker, talk
 from tests.forked import Forked
 
@@ -32,8 +31,16 @@ ROWS = {
     "general": [talk(f"say {number}", "hello", "again", "hello there") for number in range(10)],
 }
 SIZES = {"width": 16, "layers": 1, "heads": 2, "vocab": 288, "context": 128}
-LESSON = Lesson(block=96, batch=4, epochs=3, held=0.1, every=2)
-RATE = {"learning_rate": 0.01, "use_cpu": True}
+BASE = {
+    "batch_size": 4,
+    "micro_batch_size": 4,
+    "learning_rate": 0.01,
+    "weight_decay": 0.0,
+    "warmup_ratio": 0.0,
+}
+BLOCKS = SftSection(**BASE, block_size=96, validation_fraction=0.1)
+SECTION = BLOCKS.model_copy(update={"num_train_epochs": 3.0, "eval_steps": 2})
+HERE = {"use_cpu": True, "adam_beta2": 0.999}
 
 
 def fresh(variant: str = "llama") -> Any:
@@ -43,9 +50,9 @@ def fresh(variant: str = "llama") -> Any:
 
 
 def tuned(out: Path, model: Any = None, **settings: Any) -> Tuned:
-    lesson = replace(settings.pop("lesson", LESSON), lora=settings.pop("lora", None))
+    section = settings.pop("section", SECTION)
     model = fresh() if model is None else model
-    return tune(model, WORDS, ROWS, out=out, lesson=lesson, **{**RATE, **settings})
+    return tune(model, WORDS, ROWS, out=out, section=section, **{**HERE, **settings})
 
 
 def weights(model: Any) -> dict[str, torch.Tensor]:
@@ -118,7 +125,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     assert same(again.model, done.model)
     assert again.curve == done.curve
     with pytest.raises(UserError, match="holds a run with another epochs"):
-        tuned(tmp_path / "run", lesson=Lesson(block=96, batch=4, epochs=1, held=0.1, every=2))
+        tuned(tmp_path / "run", section=BLOCKS.model_copy(update={"eval_steps": 2}))
 
 
 def test_a_run_that_has_ended_is_read_again(done: Tuned) -> None:
@@ -163,8 +170,8 @@ def test_two_processes_learn_what_one_does(done: Tuned, tmp_path: Path) -> None:
 def test_adapters_learn_and_are_merged_on_request(variant: str, tmp_path: Path) -> None:
     model = fresh(variant)
     before = weights(model)
-    lora = Lora(r=4, alpha=8, merged=True)
-    found = tuned(tmp_path / "run", model, lora=lora, lesson=Lesson(block=96, batch=4, held=0.1))
+    section = BLOCKS.model_copy(update={"lora": LoraSection(r=4, lora_alpha=8)})
+    found = tuned(tmp_path / "run", model, section=section, merge=True)
     after = weights(found.model)
     assert after.keys() == before.keys()
     moved = {name for name in after if not torch.equal(after[name], before[name])}
@@ -176,25 +183,27 @@ def test_adapters_that_stay_apart_are_saved_alone(
     tiny: Callable[..., PreTrainedModel], tmp_path: Path
 ) -> None:
     model = tiny("gpt2", vocab_size=288, n_positions=128)
-    lora = Lora(r=2, target=("c_attn",))
-    tuned(tmp_path / "run", model, lora=lora, lesson=Lesson(block=96, batch=4, held=0.1))
+
+    def adapting(module: str) -> SftSection:
+        lora = LoraSection(r=2, target_modules=(module,))
+        return BLOCKS.model_copy(update={"lora": lora})
+
+    tuned(tmp_path / "run", model, section=adapting("c_attn"))
     saved = {path.name for path in (tmp_path / "run" / "model").iterdir()}
     assert "adapter_model.safetensors" in saved and "model.safetensors" not in saved
     with pytest.raises(UserError, match=r"the model has no module 'q_proj' for LoRA; expected"):
-        tuned(tmp_path / "other", tiny("gpt2", vocab_size=288), lora=Lora(target=("q_proj",)))
-    with pytest.raises(UserError, match="r of LoRA is 0; expected at least 1"):
-        tuned(tmp_path / "third", fresh(), lora=Lora(r=0))
+        tuned(tmp_path / "other", tiny("gpt2", vocab_size=288), section=adapting("q_proj"))
 
 
 def test_adapters_need_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError, match="LoRA needs PEFT; type: pip install"):
-        add_adapters(fresh(), Lora())
+        add_adapters(fresh(), LoraSection())
 
 
 def test_unpacked_rows_are_learned_too(tmp_path: Path) -> None:
-    lesson = Lesson(batch=4, held=0.1, pack=False, tokens=600, weights={"law": 1, "general": 1})
-    found = tuned(tmp_path / "run", lesson=lesson)
+    section = SftSection(**BASE, validation_fraction=0.1, packing=False, tokens=600)
+    found = tuned(tmp_path / "run", section=section, weights={"law": 1, "general": 1})
     assert found.after["law"] < found.before["law"]
     assert found.sources["law"].passes != found.sources["general"].passes
 
@@ -202,7 +211,7 @@ def test_unpacked_rows_are_learned_too(tmp_path: Path) -> None:
 def test_a_tokenizer_without_a_template_is_given_one_and_that_is_said(tmp_path: Path) -> None:
     words = speaker(None)
     words.pad_token = None
-    found = tune(fresh(), words, ROWS, out=tmp_path / "run", lesson=LESSON, **RATE)
+    found = tune(fresh(), words, ROWS, out=tmp_path / "run", section=SECTION, **HERE)
     assert "was given the plain one" in found.notes[0] and words.pad_token is None
     assert "### Assistant" in (tmp_path / "run" / "model" / "chat_template.jinja").read_text()
 
@@ -233,7 +242,7 @@ def test_a_loss_that_is_no_number_ends_it_with_what_was_kept(tmp_path: Path) -> 
     with torch.no_grad():
         broken.lm_head.weight.fill_(torch.nan)
     with pytest.raises(UserError, match=r"at update 1 of .*; no checkpoint was due yet$"):
-        tuned(tmp_path / "other", broken, lesson=Lesson(batch=4, pack=False))
+        tuned(tmp_path / "other", broken, section=SftSection(**BASE, packing=False))
 
 
 def test_a_batch_that_processes_cannot_share_is_refused(
