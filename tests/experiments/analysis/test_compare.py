@@ -38,8 +38,8 @@ def test_a_comparison_says_how_much_how_sure_and_at_what_cost() -> None:
     assert row["tokens_per_second"] == 100 and row["peak_memory_bytes"] == 2**20
     assert row["start"] == 0 and row["diverged"] == row["missing"] == []
     assert found.content["remarks"] == [
-        "compared at one learning rate 0.001 for all: an arm that would rather have another is "
-        "may look worse than it is",
+        "compared at one learning rate 0.001 for all: an arm with a different optimal learning "
+        "rate may look worse than it is",
         "intervals are over seeds, and hold for this held-out text alone: runs kept no losses by "
         "block",
         "more than one part differs from the baseline's, and no verdict can say which of them "
@@ -55,7 +55,7 @@ def test_an_arm_is_worse_where_the_signs_are_turned_and_the_same_where_they_are_
     row = compare_runs(recipe(), records(recipe(), losses(BASE, mixed))).row("gpt2")
     assert row["verdict"] == "not distinguishable"
     least, most = row["seeds_needed"]
-    assert 3 < least < most and f"{least - 3:,} to {most - 3:,} more seeds find it" in row["said"]
+    assert 3 < least < most and f"need {least - 3:,} to {most - 3:,} more seeds" in row["said"]
     low, high = row["detectable"]
     assert f"an effect of {low:.4f} to {high:.4f} with" in row["said"]
 
