@@ -66,17 +66,13 @@ PLACES = {
     "mode": "as-run (float32 where the code asks for it), flat (every result in the format) or"
     " autocast (parameters and stream in float32)",
 }
-# Where a frame has a row for the embedding output, it is layer 0 and the first block is layer 1.
+# Where a frame has a row for what the first block reads.
 LAYERS = {
     **dict.fromkeys(
         "diversity dimension features stream lipschitz rounding saliency lens".split(),
-        "0 is the embedding output, 1 the first block",
+        f"{PLACES['layer']}; -1 is the embedding",
     ),
-    "condition": "1 is the first block",
-    "gradients": "0 is what stands before the blocks, 1 the first block; the last, what follows",
-    **dict.fromkeys(
-        ("spectrum", "attention", "querykey", "gain"), "0 is the first attention layer"
-    ),
+    "gradients": f"{PLACES['layer']}; -1 is the embedding, their count what follows them",
 }
 # What needs no word where it is declared, and one in a table.
 PLAIN = {

@@ -36,7 +36,7 @@ LABELLED = re.compile(r"\blabel\(\s*((?:\s*\"(?:[^\"\\\n]|\\.)*\")+)")
 # What rows are named by and no file declares.
 KINDS = (
     *("stream", "attention", "ffn", "upper", "lower", "component", "pair"),
-    *("residual stream", "weights (stored)", "behind the blocks", "before the blocks"),
+    *("residual stream", "weights (stored)", "behind the blocks"),
 )
 # Where in a source something stands.
 PLACES = (
@@ -75,6 +75,13 @@ FORMER = (
     "; if it is no larger than it looks, even {most_seeds} seeds would not tell",
     "; if it is as large as it looks, {more} find it with that probability",
     "{start} more seeds or any number",
+    "before the blocks",
+    "attention layer {layer}, head {head}",
+    "every head of attention layer {layer} gives {least} or more of its attention to the first "
+    "token",
+    "norm over the norm of the embedding output",
+    "largest singular value of the block's Jacobian at this input, from below; none for layer 0, "
+    "since token ids cannot be changed a little",
 )
 # Between the entries of a list, and a number with its interval.
 MARKS = (
@@ -155,7 +162,8 @@ def labels() -> Iterator[Message]:
 def sentences() -> Iterator[Message]:
     """Yield the sentences about readings: templates with placeholders, as the code writes them."""
     files = sorted((REPORT / "findings").glob("*.py"))
-    files += [REPORT / "results" / "source_notes.py", REPORT / "views" / "bars.py"]
+    files += [REPORT / "results" / f"{name}.py" for name in ("source_notes", "older_report")]
+    files += [REPORT / "views" / "bars.py"]
     files += [PACKAGE / f"{name}.py" for name in TOLD]
     for part in ("measures", "observe", "loading"):
         files += sorted((PACKAGE / part).rglob("*.py"))

@@ -46,7 +46,7 @@ def every_attention_layer_was_heard_once_or_has_a_reason(found: Examination) -> 
         if passage.refused is not None:
             assert len(passage.refused) > 10
             continue
-        heard = [record.layer for record in passage.records]
+        heard = [found.stack.attention(record.name).number for record in passage.records]
         assert sorted([*heard, *passage.silent]) == list(range(found.attentions))
 
 

@@ -16,6 +16,7 @@ from layerlab.experiments.judging import find_stored
 from layerlab.experiments.judging import judge as judge_runs
 from layerlab.experiments.session import Given, Task, check_task, display, run
 from layerlab.records.events import read
+from layerlab.records.monitor_events import renumber
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.comparison import PAGE, save_comparison, save_run
 from layerlab.system.trust import trust
@@ -81,7 +82,7 @@ class Trained:
                 f"a run has no events of the kind {short_repr(kind)}; expected one of "
                 f'{", ".join(KINDS)}: type frame("train")'
             )
-        return pd.DataFrame([one for one in read(self.folder) if one["kind"] == kind])
+        return pd.DataFrame([one for one in renumber(read(self.folder)) if one["kind"] == kind])
 
 
 def train(

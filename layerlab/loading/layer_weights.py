@@ -69,7 +69,7 @@ def read_layers(folder: str | PathLike[str]) -> Iterator[HeadWeights]:
             block,
             part.module,
             name=part.name,
-            layer=part.number,
+            layer=part.block,
             config=text_config(model),
             rotary=_rotary(model),
         )

@@ -19,6 +19,7 @@ from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.trace import Trace, observing, trace
 from layerlab.observe.tracing.verify_weights import verify_weights
+from layerlab.records.layer_names import layer_name
 
 
 @dataclass(kw_only=True)
@@ -75,7 +76,7 @@ class _Reader:
         accepted = [one for one in measures if self.accepts(one)]
         self.runners = [one for one in accepted if "model" in one.needs]
         self.measures = [one for one in accepted if "model" not in one.needs]
-        self.weights: dict[int, HeadWeights] = {}
+        self.weights: dict[str, HeadWeights] = {}
         self.fronts: dict[int, nn.Module] = {}
         self.exposed = False
 
@@ -202,10 +203,10 @@ class _Reader:
                 self.runs[measure.name].notes.setdefault("unchecked", reason)
             if measure.needs == {"weights"}:
                 if layer.sequence == 0 and layer.weights is not None:
-                    self.progress.step(f"layer {layer.layer}: {measure.name}")
+                    self.progress.step(f"{layer_name(layer.layer)}: {measure.name}")
                     self.take(measure, measure.read, layer.weights)
                 continue
-            self.progress.step(f"layer {layer.layer}: {measure.name}")
+            self.progress.step(f"{layer_name(layer.layer)}: {measure.name}")
             if measure.needs == {"attention"} and layer.attention is None:
                 continue
             self.take(measure, measure.read, layer)
@@ -220,20 +221,20 @@ class _Reader:
     def _weights(self, layer: Layer) -> HeadWeights:
         """Return the layer's weights in heads, checked once against what the probe recorded."""
         assert layer.attention is not None and layer.block is not None
-        number = layer.attention.layer
-        if number not in self.weights:
-            self.weights[number] = self._project(layer)
-        return self.weights[number]
+        name = layer.attention.name
+        if name not in self.weights:
+            self.weights[name] = self._project(layer)
+        return self.weights[name]
 
     def _project(self, layer: Layer) -> HeadWeights:
         stack = self.subject.stack
         assert not isinstance(stack, str) and layer.attention is not None
-        part = stack.attentions[layer.attention.layer]
+        part = stack.attention(layer.attention.name)
         weights = project(
             stack.blocks[part.block],
             part.module,
             name=part.name,
-            layer=part.number,
+            layer=part.block,
             config=self.subject.config,
             front=self.fronts.get(part.block),
             rotary=_rotary(self.subject.model),
@@ -259,7 +260,12 @@ class _Reader:
                 self._settle(measure, found)
         self.found.loss_nats = found.loss_nats
         self.found.faults += [
-            {"kind": "stream", "layer": layer, "name": f"output of layer {layer}", "what": what}
+            {
+                "kind": "stream",
+                "layer": layer,
+                "name": f"output of {layer_name(layer)}",
+                "what": what,
+            }
             for layer, what in sorted(found.faults.items())
         ]
 
@@ -280,7 +286,7 @@ class _Reader:
             return next(iter(notes.values()))
         if found.faults:
             layer, what = min(found.faults.items())
-            return f"layer {layer}: {what}"
+            return f"{layer_name(layer)}: {what}"
         if "weights" in measure.needs and not self.exposed:
             return "its blocks expose neither attention nor feed-forward as modules of their own"
         return "it gave no reading on this model"
@@ -308,7 +314,7 @@ def _rotary(model: nn.Module) -> nn.Module | None:
 
 
 def _weight_faults(subject: LoadedModel) -> list[dict[str, Any]]:
-    """Return the weights that are not finite, with their layer (-1: outside the blocks)."""
+    """Return the weights that are not finite, with their layer, None outside the blocks."""
     stack = subject.stack
     prefix = None if isinstance(stack, str) else stack.name + "."
     found = []
@@ -316,7 +322,7 @@ def _weight_faults(subject: LoadedModel) -> list[dict[str, Any]]:
         if tensor.device.type == "meta" or bool(tensor.isfinite().all()):
             continue
         inside = prefix is not None and name.startswith(prefix)
-        layer = int(name.removeprefix(prefix).split(".")[0]) + 1 if inside and prefix else -1
+        layer = int(name.removeprefix(prefix).split(".")[0]) if inside and prefix else None
         bad = tensor.numel() - int(tensor.isfinite().sum())
         what = f"{bad} of {tensor.numel()} weights not finite"
         found.append({"kind": "weights", "layer": layer, "name": name, "what": what})

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from layerlab.errors import UserError
 from layerlab.records.events import read
+from layerlab.records.monitor_events import renumber
 from layerlab.records.parse import explain, read_json
 from layerlab.records.renamed_settings import current_manifest
 from layerlab.records.result import STRICT, read_result
@@ -109,7 +110,9 @@ def read_record(folder: Path) -> RunRecord | None:
         return None
     if (folder / "events.jsonl").is_dir():
         raise UserError(f"{folder / 'events.jsonl'} is a folder; delete {folder}, run it again")
-    return RunRecord(manifest=manifest, events=tuple(read(folder)), result=read_result(folder))
+    return RunRecord(
+        manifest=manifest, events=tuple(renumber(read(folder))), result=read_result(folder)
+    )
 
 
 def _manifest(folder: Path) -> dict[str, Any] | None:

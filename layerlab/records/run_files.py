@@ -8,6 +8,7 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.records.events import FILE as EVENTS
 from layerlab.records.events import read_lines
+from layerlab.records.monitor_events import renumber
 from layerlab.records.parse import json_of, read_json
 from layerlab.records.renamed_settings import current_manifest, current_settings
 
@@ -92,10 +93,10 @@ def _events(folder: Path, run: Mapping[str, Any]) -> dict[str, list[Json]]:
     """Return the alerts, notes, samples and readings of a run, each with the run's name."""
     found: dict[str, list[Json]] = {part: [] for part in _PARTS.values()}
     head = {key: run.get(key) for key in ("run", "arm", "seed")}
-    for event in _lines(folder):
+    for event in renumber(_lines(folder)):
         part = _PARTS.get(str(event.get("kind")))
         if part == "monitor":
-            rows = event.get("rows")
+            rows = event.get("readings")
             kept = [one for one in rows if isinstance(one, dict)] if isinstance(rows, list) else []
             found[part] += [{**head, "update": event.get("update"), **one} for one in kept]
         elif part is not None:

@@ -279,7 +279,7 @@ class Trainer:
         """Write the monitor's readings and alerts since the last call."""
         rows, alarms = self.monitor.news() if self.monitor is not None else ([], [])
         if rows:
-            self._tell("monitor", rows=rows)
+            self._tell("monitor", readings=rows)
         for alarm in alarms:
             self.watch.note(alarm["text"])
             self._tell("alarm", **alarm)

@@ -99,7 +99,7 @@ def test_post_norm_readings_hold_on_trained_weights(character):
     stream = report.frame("stream").set_index("layer")["norm"]
     gains = [block.ln_2.weight.abs().max().item() for block in model.transformer.h]
     shifts = [block.ln_2.bias.norm().item() for block in model.transformer.h]
-    for layer, (gain, shift) in enumerate(zip(gains, shifts, strict=True), start=1):
+    for layer, (gain, shift) in enumerate(zip(gains, shifts, strict=True)):
         assert stream[layer] <= gain * 128**0.5 + shift, "a post-norm stream ends on its norm"
 
 

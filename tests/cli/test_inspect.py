@@ -32,7 +32,7 @@ def test_the_first_command_leaves_a_report(tmp_path):
 def test_json_goes_to_standard_output_and_nothing_else_does(tmp_path):
     done = layerlab("inspect", "llama", *QUICK, "--json", cwd=tmp_path)
     content = json.loads(done.stdout)
-    assert content["schema"] == 1 and content["models"][0]["name"] == "llama"
+    assert content["schema"] == 2 and content["models"][0]["name"] == "llama"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -153,40 +153,37 @@ def seen(model: PreTrainedModel) -> Iterator[list[Tensor]]:
 
 def norms(
     eager: PreTrainedModel, records: Sequence[AttentionRecord]
-) -> tuple[dict[int, Tensor], str]:
+) -> tuple[dict[str, Tensor], str]:
     """The largest singular value of every head of every attention layer, and of which matrices."""
     if not records:
         return {}, "none"
     matrices, source = oracle(eager, tokens(), records)
     pairs = zip(records, matrices, strict=True)
-    return {r.layer: torch.linalg.svdvals(m.double())[:, 0] for r, m in pairs}, source
+    return {r.name: torch.linalg.svdvals(m.double())[:, 0] for r, m in pairs}, source
 
 
-def agreement(exact: dict[int, Tensor], passages: Iterable[Passage]) -> float:
+def agreement(exact: dict[str, Tensor], passages: Iterable[Passage]) -> float:
     """The worst relative error of a norm, measured in float64, over all implementations."""
     return max(
-        float((spectrum(record, dtype=torch.float64).norm / exact[record.layer] - 1).abs().max())
+        float((spectrum(record, dtype=torch.float64).norm / exact[record.name] - 1).abs().max())
         for one in passages
         for record in one.records
     )
 
 
 def excess(
-    exact: dict[int, Tensor], records: Sequence[AttentionRecord], rows: Sequence[Row]
+    exact: dict[str, Tensor], records: Sequence[AttentionRecord], rows: Sequence[Row]
 ) -> float:
     """The worst relative error of a float32 reading, less the rounding of its largest score."""
-    scores = {
-        r.layer: float(r.logits()[r.allowed().expand(r.heads, -1, -1)].abs().max()) for r in records
-    }
-    unit = torch.finfo(torch.float32).eps
-    return max(
-        (
-            abs(row["norm"] / float(exact[row["layer"]][row["head"]]) - 1)
-            - 2 * unit * scores[row["layer"]]
-            for row in rows
-        ),
-        default=0.0,
-    )
+    unit, worst = torch.finfo(torch.float32).eps, 0.0
+    heads = iter(rows)  # in the order of the layers; a block may have two of them
+    for record in records:
+        score = float(record.logits()[record.allowed().expand(record.heads, -1, -1)].abs().max())
+        for number, (true, row) in enumerate(zip(exact[record.name], heads, strict=False)):
+            assert (row["layer"], row["head"]) == (record.layer, number)
+            worst = max(worst, abs(row["norm"] / float(true) - 1) - 2 * unit * score)
+    assert next(heads, None) is None
+    return worst
 
 
 def read(model: PreTrainedModel) -> tuple[Readings, bool]:

@@ -19,7 +19,7 @@ COLUMNS = (
 )
 NOTHING = "–"
 YES = "yes"
-_PLACE = re.compile(r" of layer \d+| \(attention layer \d+\)")
+_PLACE = re.compile(r" of layer \d+| \(layer \d+\)")
 # The last digits of a rounding error may differ on another machine.
 _NUMBER = re.compile(r"\d\.\de[-+]\d+")
 _DETAIL = "not applicable"
@@ -66,7 +66,7 @@ def _heard(one: Examination) -> str:
     for passage in one.passages.values():
         for record in passage.records:
             own = "softmax" if record.scores is not None else "fused"
-            ways.add("interface" if one.stack.attentions[record.layer].interface else own)
+            ways.add("interface" if one.stack.attention(record.name).interface else own)
     return _listed(ways)
 
 

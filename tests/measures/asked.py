@@ -15,6 +15,7 @@ from layerlab.observe.architecture.structure import anatomy, first_tensor
 from layerlab.observe.tracing.block_calls import hidden
 from layerlab.observe.tracing.gradients import logits_and_gradient
 from layerlab.observe.tracing.trace import observing
+from layerlab.records.layer_names import EMBEDDING
 
 TOKENS = torch.tensor([5, 9, 2, 9, 7, 3])
 
@@ -77,8 +78,8 @@ def shifted(model: PreTrainedModel, layer: int, change: Tensor) -> Iterator[None
 
     hook = (
         blocks[0].register_forward_pre_hook(before, with_kwargs=True)
-        if layer == 0
-        else blocks[layer - 1].register_forward_hook(after)
+        if layer == EMBEDDING
+        else blocks[layer].register_forward_hook(after)
     )
     with torch.no_grad():
         yield

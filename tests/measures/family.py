@@ -171,12 +171,12 @@ def layers(model: PreTrainedModel) -> list[tuple[HeadWeights, AttentionRecord, T
     def read(layer: Any) -> None:
         if layer.attention is None:
             return
-        part = stack.attentions[layer.attention.layer]
+        part = stack.attention(layer.attention.name)
         weights = project(
             layer.block,
             part.module,
             name=part.name,
-            layer=part.number,
+            layer=part.block,
             config=text_config(model),
             front=fronts.get(part.block),
         )

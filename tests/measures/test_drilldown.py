@@ -31,7 +31,7 @@ def test_the_largest_channels_are_named_with_their_token(patient):
     first, second, *_ = channels(stream, ["a", "b", "c", "d"])
     assert first == {"channel": 3, "token_index": 2, "token": "c", "value": -9.0}
     assert second == {"channel": 0, "token_index": 1, "token": "b", "value": 4.0}
-    place = ("channels", "patient", 1, 2)
+    place = ("channels", "patient", 1, 1)
     found = details(patient, [torch.arange(3, 9), torch.arange(5, 12)], [place])[place]
     assert found["sequence"] == 1 and len(found["channels"]) == 12
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from layerlab.measures.quantities.features import MEASURES
+from layerlab.records.layer_names import EMBEDDING
 from tests.report.sample import HOSTILE, entry, sample
 
 WORDS = [" the", HOSTILE, "\u202eabc", "\n", ",", "<b>x</b>", " of", " a"]
@@ -21,7 +22,7 @@ def clouded(
         entry(measure, [f"{names[0]}: first token of each sequence left out"])
     )
     generator = np.random.default_rng(0)
-    keys = [(name, layer) for name in names for layer in range(layers + 1)]
+    keys = [(name, layer) for name in names for layer in range(EMBEDDING, layers)]
     data: dict[str, list[Any]] = {
         "model": [name for name, _ in keys],
         "layer": [layer for _, layer in keys],
@@ -49,7 +50,7 @@ def picture(layers: int, points: int, seed: int = 0) -> dict[str, Any]:
             {"id": index, "token": word, "count": 100 - index} for index, word in enumerate(WORDS)
         ],
         "places": [[[index % 4, 7 * index + 1] for index in range(points)] for _ in WORDS],
-        "layers": list(range(layers + 1)),
+        "layers": list(range(EMBEDDING, layers)),
         "shares": [[0.4, 0.2, 0.1] for _ in range(layers + 1)],
         "points": [layer.tolist() for layer in drawn],
     }

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from layerlab.measures.quantities.saliency import MEASURES
+from layerlab.records.layer_names import EMBEDDING
 from tests.report.sample import HOSTILE, WORDS, entry, sample
 
 BINS, WIDTH = 4, 16
@@ -25,7 +26,7 @@ def looked(
     keys = [
         (name, layer, place)
         for name in names
-        for layer in range(layers + 1)
+        for layer in range(EMBEDDING, layers)
         for place in range(tokens)
     ]
     data: dict[str, list[Any]] = {
@@ -60,7 +61,7 @@ def picture(words: Sequence[str], layers: int) -> dict[str, Any]:
         "earlier": [1, 2],
         "width": WIDTH,
         "bins": BINS,
-        "layers": list(range(layers + 1)),
+        "layers": list(range(EMBEDDING, layers)),
         "peaks": [1.0 + layer for layer in range(layers + 1)],
         "maps": [base64.b64encode(zlib.compress(bytes_)).decode()] * (layers + 1),
     }

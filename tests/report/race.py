@@ -325,7 +325,7 @@ def _write_run(content: dict[str, Any], run: dict[str, Any], folder: Path) -> Pa
     for update in sorted({row["update"] for row in readings}):
         keys = ("layer", "head", "measure", "value")
         rows = [{key: r[key] for key in keys} for r in readings if r["update"] == update]
-        events.append({"kind": "monitor", "update": update, "rows": rows})
+        events.append({"kind": "monitor", "update": update, "readings": rows})
     events.append({"kind": "note", "update": 3, "text": "resumed at update 3"})
     events.append({"kind": "alarm", "update": 9, "text": "scores grow", "layer": 1})
     events.append({"kind": "sample", "update": 9, "prompt": "The jury", "text": " said"})

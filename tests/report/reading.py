@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerlab.records.layer_names import EMBEDDING
 from layerlab.report.findings.find import find
 from layerlab.report.results.report import Report
 from layerlab.report.results.source_notes import notes
@@ -153,9 +154,7 @@ def _model(name: str, generator: np.random.Generator) -> Frames:
     made = {}
     for frame, (per, columns) in COLUMNS.items():
         whole = ("diversity", "dimension", "stream", "rounding", "saliency")
-        rows = _rows(per, first=0 if frame in whole else 1)
-        if "head" in per:
-            rows["layer"] -= 1
+        rows = _rows(per, first=EMBEDDING if frame in whole else 0)
         drawn = _HEALTHY[frame](rows, generator)
         made[frame] = rows.assign(**{column: drawn[column] for column in columns})
         made[frame].insert(0, "model", name)
@@ -165,7 +164,7 @@ def _model(name: str, generator: np.random.Generator) -> Frames:
 def _rows(per: tuple[str, ...], first: int) -> pd.DataFrame:
     values = {
         "sequence": range(SEQUENCES),
-        "layer": range(first, LAYERS + 1),
+        "layer": range(first, LAYERS),
         "head": range(HEADS),
         "place": ("stream", "attention", "ffn"),
         "sublayer": ("attention", "ffn"),
@@ -203,7 +202,7 @@ def _dimension(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
 
 def _stream(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
     return {
-        "norm": 4.0 + 2 * rows["layer"],
+        "norm": 4.0 + 2 * (rows["layer"] + 1),
         "attention_share": _between(0.1, 0.6, rows, draw),
         "ffn_share": _between(0.1, 0.6, rows, draw),
         "largest": _between(5, 9, rows, draw),
@@ -271,7 +270,7 @@ def _gain(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
 
 
 def _rounding(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
-    mean = 1e-3 * 1.1 ** rows["layer"]
+    mean = 1e-3 * 1.1 ** (rows["layer"] + 1)
     return {"mean": mean, "predicted": 0.9 * mean, "running": np.inf}
 
 

@@ -44,7 +44,7 @@ def sample(
     measures = [_measure(name) for name in DECLARED]
     frames = {m["name"]: _frame(m, models, sequences, generator) for m in measures}
     report = {
-        "schema": 1,
+        "schema": 2,
         "layerlab": "0.1.0",
         "created": "2026-11-20T12:00:00Z",
         "options": {"measures": None, "context": tokens},
@@ -169,7 +169,7 @@ def _frame(
         count = model["layers"] + (name in _FIRST_IS_EMBEDDING)
         axes = {
             "sequence": range(sequences),
-            "layer": range(count),
+            "layer": range(model["layers"] - count, model["layers"]),
             "head": range(model["heads"]),
             **_PLACES,
         }

@@ -13,14 +13,14 @@ def test_two_projections_of_models_side_by_side_follow_the_layer(opened: Open):
     report = clouded()
     section = show(opened(report), "features")
     page = section.page
-    section.locator(DRAWN.format(1, "sides")).nth(1).wait_for()
+    section.locator(DRAWN.format(0, "sides")).nth(1).wait_for()
     sides = section.locator(".sides figure")
     left, right = (sides.nth(side).bounding_box() for side in (0, 1))
     assert left["y"] == right["y"] and left["x"] + left["width"] <= right["x"]
     assert section.locator("[data-part=pictures] select").input_value() == "sides"
 
     section.locator("[data-part=pictures] input").fill("3")
-    plot = section.locator(DRAWN.format(3, "sides")).first
+    plot = section.locator(DRAWN.format(2, "sides")).first
     plot.wait_for()
     points = report["pictures"]["features"]["pre-norm"]["points"][3]
     seen = plot.evaluate("n => n.data.map((t) => ({x: t.x, y: t.y, text: t.hovertext[0]}))")
@@ -49,9 +49,9 @@ def test_two_projections_of_models_side_by_side_follow_the_layer(opened: Open):
 
 def test_the_body_can_be_turned_and_stays_as_it_was_turned(opened: Open):
     section = show(opened(clouded(["a"])), "features")
-    section.locator(DRAWN.format(1, "sides")).wait_for()
+    section.locator(DRAWN.format(0, "sides")).wait_for()
     section.locator("[data-part=pictures] select").select_option("body")
-    plot = section.locator(DRAWN.format(1, "body"))
+    plot = section.locator(DRAWN.format(0, "body"))
     plot.wait_for()
     assert plot.locator(".gl-container canvas").count() >= 1
     box = plot.bounding_box()
@@ -64,13 +64,13 @@ def test_the_body_can_be_turned_and_stays_as_it_was_turned(opened: Open):
     turned = plot.evaluate("n => Object.values(n._fullLayout.scene._scene.getCamera().eye)")
     assert max(abs(a - b) for a, b in zip(before, turned, strict=True)) > 0.1
     section.locator("[data-part=pictures] input").fill("2")
-    section.locator(DRAWN.format(2, "body")).wait_for()
-    kept = plot.page.locator(DRAWN.format(2, "body")).evaluate(
+    section.locator(DRAWN.format(1, "body")).wait_for()
+    kept = plot.page.locator(DRAWN.format(1, "body")).evaluate(
         "n => Object.values(n._fullLayout.scene._scene.getCamera().eye)"
     )
     assert kept == pytest.approx(turned)
     section.locator("[data-part=pictures] select").select_option("sides")
-    section.locator(DRAWN.format(2, "sides")).wait_for()
+    section.locator(DRAWN.format(1, "sides")).wait_for()
     assert section.locator(".gl-container canvas").count() == 0
 
 
@@ -78,6 +78,6 @@ def test_one_model_alone_and_on_a_phone(opened: Open):
     page = opened(clouded(), viewport=PHONE)
     section = show(page, "features")
     page.locator("#models input[value='1']").check(force=True)
-    section.locator(DRAWN.format(1, "sides")).wait_for()
+    section.locator(DRAWN.format(0, "sides")).wait_for()
     assert section.locator(".sides figure").count() == 1
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

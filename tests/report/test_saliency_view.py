@@ -34,17 +34,18 @@ def test_models_stand_side_by_side_and_tokens_are_coloured_by_what_is_chosen(ope
 
 def test_the_map_follows_the_layer_and_shows_what_was_packed(opened: Open):
     section = show(opened(looked(["a"])), "saliency")
-    plot = section.locator(".sides .plot[data-layer='0']")
+    plot = section.locator(".sides .plot[data-layer='-1']")
     plot.wait_for()
+    assert section.locator("[data-part=pictures] output").inner_text() == "embedding"
     section.locator("[data-part=pictures] input").fill("2")
-    plot = section.locator(".sides .plot[data-layer='2']")
+    plot = section.locator(".sides .plot[data-layer='1']")
     plot.wait_for()
     trace = plot.evaluate("n => ({z: n.data[0].z, text: n.data[0].hovertext})")
     # The byte of token 5 and bin 3 is 23, the root of its share of the largest value, 3.
     assert trace["z"][3][5] == 23 / 255
     assert trace["text"][3][5].endswith(f"channels 12 to 15<br>{3 * (23 / 255) ** 2:.4g}")
     assert "&lt;/script" in trace["text"][0][9]
-    assert section.locator("[data-part=pictures] output").inner_text() == "2"
+    assert section.locator("[data-part=pictures] output").inner_text() == "1"
     assert "Features here: mean cosine" in section.locator(".sides").inner_text()
 
 

@@ -39,8 +39,8 @@ def profiles(record: RunRecord) -> dict[int, list[float]]:
         if event.get("kind") != "monitor":
             continue
         norms = dict(_norms(event))
-        # 0 is what stands before the blocks, and behind them is one more.
-        inside = [norms.get(layer) for layer in range(1, count + 1)]
+        # What stands before the blocks is the embedding, and behind them is one more.
+        inside = [norms.get(layer) for layer in range(count)]
         kept = [math.log10(norm) for norm in inside if norm]
         if inside and len(kept) == len(inside):
             found[int(event["update"])] = kept
@@ -72,6 +72,6 @@ def gradients(section: CompareSection, sides: Mapping[str, ArmResults]) -> list[
 def _norms(event: Mapping[str, Any]) -> list[tuple[int, float | None]]:
     return [
         (row["layer"], row["value"])
-        for row in event["rows"]
+        for row in event["readings"]
         if row["measure"] == "gradient" and row["layer"] is not None
     ]

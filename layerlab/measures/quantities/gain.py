@@ -4,9 +4,6 @@
 it for attention by sqrt(lambda H) s v1, Theorem 3 for a plain feed-forward layer by L s v2. Whether
 a layer is of the form a theorem speaks about is not guessed from its class: its output is computed
 again from that form, and the bound is given only where this reproduces what the model computed.
-
-Attention rows are numbered by attention layer and feed-forward rows by block, both from 0: the
-same numbers wherever every block has one of each.
 """
 
 from collections.abc import Callable, Iterator
@@ -244,7 +241,7 @@ def _row(layer: Layer, name: str, run: MeasureContext) -> Row:
         violated = measured > columns["sharp"] + slack
     return {
         "sequence": layer.sequence,
-        "layer": _number(layer, name),
+        "layer": layer.layer,
         "sublayer": name,
         "measured": measured,
         **columns,
@@ -255,12 +252,6 @@ def _row(layer: Layer, name: str, run: MeasureContext) -> Row:
 
 def _diversity(h: Hidden) -> float:
     return float(diversity(h)) if len(h) > 1 else nan
-
-
-def _number(layer: Layer, name: str) -> int:
-    if name == "attention" and layer.attention is not None:
-        return layer.attention.layer
-    return layer.layer - 1
 
 
 def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:

@@ -11,6 +11,7 @@ from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.support.emulated_reruns import DOMAINS, FORMATS, formats
 from layerlab.numerics.emulation.arithmetic import exact, modes, regime
 from layerlab.numerics.emulation.emulate import Emulation
+from layerlab.records.layer_names import EMBEDDING
 
 TOKENS = 128
 Gradients = Mapping[str, Tensor]
@@ -35,7 +36,7 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
         for mode in modes(name):
             whole.step(f"gradients in {name}, {mode}")
             seen[mode] = _gradients(Emulation(model, regime(name, mode)), tokens)
-        for layer in range(len(stack.blocks) + 2):
+        for layer in range(EMBEDDING, len(stack.blocks) + 1):
             of = [one for one in true if layer_of(one, stack.name, len(stack.blocks)) == layer]
             if of:
                 rows.append({"format": name, "layer": layer, **_row(true, seen, of)})
@@ -63,13 +64,13 @@ def _gradients(run: Emulation, tokens: Tensor) -> Gradients:
 
 
 def layer_of(name: str, stack: str, blocks: int) -> int:
-    """Return the layer of a parameter: 0 before the blocks, the blocks from 1, then what follows.
+    """Return the layer of a parameter: EMBEDDING, its block, or their count for what follows.
 
     Source: Own.
     """
     if name.startswith(f"{stack}."):
-        return int(name.removeprefix(f"{stack}.").split(".")[0]) + 1
-    return 0 if "emb" in name or "wte" in name or "wpe" in name else blocks + 1
+        return int(name.removeprefix(f"{stack}.").split(".")[0])
+    return EMBEDDING if "emb" in name or "wte" in name or "wpe" in name else blocks
 
 
 def _row(true: Gradients, seen: Mapping[str, Gradients], names: list[str]) -> Row:

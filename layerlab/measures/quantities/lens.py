@@ -16,6 +16,7 @@ from torch import Tensor
 
 from layerlab.measures.measure import Bound, Measure, MeasureContext, ModelContext, Row
 from layerlab.observe.tracing.readout import Answer, Logits, answer, reading_out
+from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden, States, Tokens
 from layerlab.validation import Constraint
 
@@ -192,13 +193,13 @@ def _rows(
     """Yield one row per layer, of the stream itself or through a map."""
     judge = Judge(given)
     with reading_out(whole.subject.model, whole.subject.stack, given) as readout:
-        for layer, stream in enumerate(given.streams):
-            last = layer == len(given.streams) - 1
-            mapped = maps[layer](stream) if maps and not last else stream
+        for place, stream in enumerate(given.streams):
+            last = place == len(given.streams) - 1
+            mapped = maps[place](stream) if maps and not last else stream
             found = judge.compare(given.logits if last else readout(mapped))
             yield {
                 "sequence": number,
-                "layer": layer,
+                "layer": EMBEDDING + place,
                 **{name: float(values.nanmean()) for name, values in found.items()},
                 "rank": float(found["rank"].median()),
                 **{f"tuned_{name}": nan for name in TUNED},

@@ -23,6 +23,7 @@ from layerlab.errors import NotApplicable, UserError
 from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.observe.architecture.parameters import parameter
 from layerlab.observe.tracing.records import Layer
+from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden, Matrix
 from layerlab.validation import Constraint
 
@@ -295,7 +296,7 @@ def _weights(layer: Layer, run: MeasureContext) -> float:
 
 def _local(layer: Layer, run: MeasureContext) -> Ritz:
     unknown = Ritz(value=nan, residual=nan, steps=0)
-    if layer.layer == 0:
+    if layer.layer == EMBEDDING:
         return unknown
     if layer.rerun is None or layer.entered is None:
         run.notes["local"] = f"local: layer {layer.layer} cannot be run again by itself"
@@ -328,7 +329,7 @@ def _memory_gib(layer: Layer) -> float:
 
 
 def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
-    """Read one row per block, and one for the embedding output, which has a gradient only.
+    """Read one row per block, and one for the embedding, which has a gradient only.
 
     Source: Own.
     """
@@ -339,7 +340,7 @@ def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
         "layer": layer.layer,
         "local": local.value,
         "residual": local.residual,
-        "weights": _weights(layer, run) if layer.layer else nan,
+        "weights": nan if layer.layer == EMBEDDING else _weights(layer, run),
         "gradient": nan if gradient is None else float(gradient.float().norm()),
     }
 
@@ -362,7 +363,7 @@ MEASURES = (
         per=("sequence", "layer"),
         columns={
             "local": "largest singular value of the block's Jacobian at this input, from below; "
-            "none for layer 0, since token ids cannot be changed a little",
+            "none for the embedding, since token ids cannot be changed a little",
             "residual": "how far `local` is from being a singular value, relative: 0 is converged",
             "weights": "product of the spectral norms of the block's weights; it bounds nothing",
             "gradient": "norm of d loss / d stream behind this layer",

@@ -268,7 +268,7 @@ def _bounds(weights: HeadWeights, run: MeasureContext) -> dict[str, list[float]]
 
 
 def _note(weights: HeadWeights, run: MeasureContext, names: tuple[str, ...], reason: str) -> None:
-    text = f"{', '.join(names)}: not applicable, because {reason} (attention layer {weights.layer})"
+    text = f"{', '.join(names)}: not applicable, because {reason} (layer {weights.layer})"
     run.notes.setdefault(names[0], text)
 
 

@@ -21,6 +21,7 @@ from layerlab.numerics.formats.formats import Format, find
 from layerlab.numerics.theory import depth_bounds
 from layerlab.numerics.theory.roundoff_model import mixed
 from layerlab.observe.tracing.records import Layer
+from layerlab.records.layer_names import EMBEDDING, layer_name
 from layerlab.shapes import Hidden
 
 # Of a sequence, so many tokens are read for Theorem 4.30; with more its bound can only be larger.
@@ -152,7 +153,7 @@ def _stream(
         low, high = (float(every.quantile(share)) for share in QUANTILES)
         yield {
             **where,
-            "layer": layer,
+            "layer": EMBEDDING + layer,
             "mean": float(every.mean()),
             "median": float(every.median()),
             "low": low,
@@ -219,9 +220,9 @@ def _vacuous(rows: Sequence[Row]) -> str:
     if not empty:
         return ""
     if endless and min(endless) == min(empty):
-        return f"infinite from layer {min(empty)} on"
-    tail = f", infinite from layer {min(endless)} on" if endless else ""
-    return f"from layer {min(empty)} on{tail}"
+        return f"infinite from {layer_name(min(empty))} on"
+    tail = f", infinite from {layer_name(min(endless))} on" if endless else ""
+    return f"from {layer_name(min(empty))} on{tail}"
 
 
 def read_logits(whole: ModelContext, run: MeasureContext) -> list[Row]:

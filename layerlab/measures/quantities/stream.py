@@ -14,6 +14,7 @@ from torch import Tensor
 from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.centring import NAN, precise
 from layerlab.observe.tracing.records import Layer
+from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden, Scalar
 
 TokenVector = Float[Tensor, " token"]
@@ -189,7 +190,7 @@ def _size(h: Hidden) -> Row:
 
 
 def _growth(layer: Layer, run: MeasureContext, length: float) -> float:
-    if layer.layer == 0:
+    if layer.layer == EMBEDDING:
         run.memory[layer.sequence] = length
     start = run.memory.get(layer.sequence, NAN)
     return length / start if start else NAN
@@ -232,7 +233,7 @@ MEASURES = (
         per=("sequence", "layer"),
         columns={
             "norm": "mean length of a token (unit: features)",
-            "growth": "norm over the norm of the embedding output",
+            "growth": "norm over the norm of the embedding",
             "attention_share": "mean length of attention's branch over the stream into the block",
             "attention_cosine": "mean cosine of attention's branch with the stream into the block",
             "ffn_share": "mean length of feed-forward's branch over the stream into the block",

@@ -12,6 +12,7 @@ from layerlab.numerics.emulation.arithmetic import AnyFormat, exact, regime
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.emulated_tensor import unwrap
 from layerlab.numerics.emulation.op_site import NUMBER, OpSite
+from layerlab.records.layer_names import EMBEDDING, layer_name
 
 Call = Callable[[], Any]
 WEIGHTS = "weights (stored)"
@@ -41,7 +42,7 @@ class Part:
 
     Attributes:
         name: what they are, as a person says it.
-        layer: 0 before the first block, then the blocks from 1, then what follows; None for all.
+        layer: EMBEDDING, the block, or the number of blocks for what follows; None for all.
         places: the places.
         error: of a run in which only they round.
     """
@@ -232,7 +233,7 @@ def attribution(
             name=places.floor_name(number),
             layer=number,
             places=group,
-            error=trial(f"layer {number}", group),
+            error=trial(places.floor_name(number), group),
         )
         for number, group in sorted(floors.items())
     )
@@ -324,15 +325,15 @@ class Placement:
         return _describe(inside.lstrip(".:")) if not inside.startswith(":") else f"block{inside}"
 
     def floor(self, place: OpSite) -> int:
-        """Return the number of the layer: 0 before the blocks, the blocks from 1, then the rest."""
+        """Return the layer: EMBEDDING before the blocks, the block, or their count behind them."""
         if place.layer is not None:
-            return place.layer + 1
-        return 0 if place.module in self.front else self.blocks + 1
+            return place.layer
+        return EMBEDDING if place.module in self.front else self.blocks
 
     def floor_name(self, number: int) -> str:
-        if 1 <= number <= self.blocks:
-            return f"layer {number}"
-        return "before the blocks" if number == 0 else "behind the blocks"
+        if number == self.blocks:
+            return "behind the blocks"
+        return layer_name(number)
 
 
 def _describe(name: str) -> str:

@@ -24,7 +24,7 @@ class HeadWeights:
     """Weights of one attention layer: q_h = query[h] z + query_bias[h], z the normed stream.
 
     Attributes:
-        layer: number of this attention layer, the first is 0.
+        layer: the block that it lies in, the first is 0.
         query_bias: and the other biases: None where the family has none.
         output: the slice of the output projection that reads head h: sum_h output[h] (A_h v_h).
         gain: weight of the norm in front (Gemma's 1 + w is already added), or None: no such norm.
@@ -87,7 +87,7 @@ def project(
         block: the block of the stack that holds `attention`.
         attention: the module that multiplies queries and keys.
         name: its path inside the model.
-        layer: its number among the attention layers.
+        layer: the block that it lies in, the first is 0.
         config: of the text model.
         front: the norm that attention's input comes from where the block has none in front of
             attention: GPT-1 reads the last norm of the block before.

@@ -53,6 +53,10 @@ class ModelStructure:
     def path(self, block: int) -> str:
         return f"{self.name}.{block}"
 
+    def attention(self, name: str) -> AttentionPart:
+        """Return the attention layer of this name."""
+        return next(part for part in self.attentions if part.name == name)
+
 
 def anatomy(model: PreTrainedModel) -> ModelStructure:
     """Find the stack of blocks and its attention layers.

@@ -48,7 +48,7 @@ class AttentionCall:
     def attended(self, row: int) -> AttentionRecord:
         """Return the record of one sequence of the batch."""
         return AttentionRecord(
-            layer=self.part.number,
+            layer=self.part.block,
             name=self.part.name,
             scaling=self.scaling,
             query=_row(self.query, row),

@@ -20,7 +20,7 @@ class AttentionRecord:
     """What one attention layer multiplied, for one sequence without padding.
 
     Attributes:
-        layer: number of this attention layer, the first is 0.
+        layer: the block that it lies in, the first is 0.
         name: path of the module inside the model.
         scaling: the factor on q.k that the module itself uses.
         bias: added to the scores after softcap; -inf (or the dtype's lowest number) forbids a key;

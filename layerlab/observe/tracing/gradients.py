@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import ModelStructure, first_tensor
 from layerlab.observe.tracing.block_calls import hidden
+from layerlab.records.layer_names import EMBEDDING, layer_name
 from layerlab.shapes import Scalar, Tokens
 
 Vocabulary = Float[Tensor, " vocab"]
@@ -45,7 +46,7 @@ def logits_and_gradient(
 ) -> Vocabulary:
     """Return the logits at a position, and hand the objective's gradient to `keep`.
 
-    d objective / d stream of every layer, 0 (the embedding output) to the last block
+    d objective / d stream of every layer, EMBEDDING to the last block
 
     Source: simonyan13, section 3.
 
@@ -101,7 +102,7 @@ class _Streams:
     held: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
 
     def start(self, module: nn.Module, args: Any, options: Any) -> None:
-        self.hold(0, hidden(args, options).requires_grad_(True))
+        self.hold(EMBEDDING, hidden(args, options).requires_grad_(True))
 
     def leave(self, layer: int, module: nn.Module, args: Any, output: Any) -> None:
         self.hold(layer, first_tensor(output))
@@ -145,7 +146,7 @@ def _pass(
         first = anatomy.blocks[0].register_forward_pre_hook(streams.start, with_kwargs=True)
         stack.callback(first.remove)
         for index, block in enumerate(anatomy.blocks):
-            hook = block.register_forward_hook(partial(streams.leave, index + 1))
+            hook = block.register_forward_hook(partial(streams.leave, index))
             stack.callback(hook.remove)
         logits = getattr(model(input_ids=tokens[None], **options), "logits", None)
         if logits is None:
@@ -155,5 +156,5 @@ def _pass(
         wide = at.to(torch.promote_types(at.dtype, torch.float32))
         objective(wide).backward()
     if streams.held:
-        raise NotApplicable(f"no gradient reached layer {max(streams.held)}")
+        raise NotApplicable(f"no gradient reached {layer_name(max(streams.held))}")
     return wide.detach()

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import ModelStructure, first_tensor
 from layerlab.observe.tracing.block_calls import hidden
+from layerlab.records.layer_names import EMBEDDING, layer_name
 from layerlab.shapes import States, Tokens
 
 # Of the largest logit: the same products, in another order at most.
@@ -63,7 +64,9 @@ def answer(
                 f"its blocks pass a tensor of shape {tuple(stream.shape)}, not one entry per token"
             )
         if not bool(stream.isfinite().all()):
-            raise NotApplicable(f"layer {len(streams)} gives features that are not finite")
+            raise NotApplicable(
+                f"features behind {layer_name(EMBEDDING + len(streams))} are not finite"
+            )
         streams.append(stream[0].clone())  # some models change it in place behind the block
 
     def enter(module: nn.Module, args: Any, options: Any) -> None:

@@ -30,8 +30,8 @@ class Sublayer:
 class Layer:
     """One block of the stack, on one sequence, as the model computed it.
 
-    `layer` 0 is the embedding output: it has a `stream` and nothing else. Attention layers are
-    counted from 0 in `attention.layer`. A stream of width 0 means that only the attention is known.
+    `layer` counts the blocks from 0; EMBEDDING is what the first one reads, with a `stream` and
+    nothing else. A stream of width 0 means that only the attention is known.
     """
 
     sequence: int

@@ -21,6 +21,7 @@ from layerlab.observe.tracing.attention_probe import HEARD, AttentionCall, imple
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.block_calls import BlockCall, hidden, hidden_call, sublayers
 from layerlab.observe.tracing.records import Layer
+from layerlab.records.layer_names import EMBEDDING
 
 
 @dataclass(kw_only=True)
@@ -155,8 +156,9 @@ class _Watcher:
         entered = hidden(args, options)
         self.fit(entered, entered)
         self.visit = BlockCall(index=index, args=args, options=options, entered=entered)
-        if index == 0 and self.found.no_stream is None and self.sound(0, entered):
-            self.give(Layer(sequence=self.sequence, layer=0, tokens=self.tokens, stream=entered[0]))
+        if index == 0 and self.found.no_stream is None and self.sound(EMBEDDING, entered):
+            number, stream = self.sequence, entered[0]
+            self.give(Layer(sequence=number, layer=EMBEDDING, tokens=self.tokens, stream=stream))
 
     def fit(self, stream: Tensor, entered: Tensor) -> None:
         """Record why what a block passes on is not the stream of this sequence's tokens."""
@@ -198,7 +200,7 @@ class _Watcher:
         if stream.dim() == 2:  # a few mixture-of-experts blocks give tokens without a batch axis
             stream = stream[None]
         self.fit(stream, visit.entered)
-        if not self.sound(visit.index + 1, stream):
+        if not self.sound(visit.index, stream):
             return
         last = visit.calls[-1] if visit.calls else None
         if last is not None and last.left is first_tensor(output) and not last.heavy:
@@ -218,7 +220,7 @@ class _Watcher:
         self.give(
             Layer(
                 sequence=self.sequence,
-                layer=visit.index + 1,
+                layer=visit.index,
                 tokens=self.tokens,
                 stream=stream[0],
                 entered=visit.entered[0],
@@ -238,7 +240,7 @@ class _Watcher:
             self.give(
                 Layer(
                     sequence=self.sequence,
-                    layer=visit.index + 1,
+                    layer=visit.index,
                     tokens=self.tokens,
                     stream=visit.entered.new_empty(len(self.tokens), 0),
                     sublayers=sublayers(visit, part) if alone else {},
@@ -302,7 +304,7 @@ def _replace(
 def _gradients(
     model: PreTrainedModel, anatomy: ModelStructure, tokens: Tensor, found: Trace
 ) -> dict[int, Tensor]:
-    """Return the gradient of the loss by the embedding output (0) and by every block's output."""
+    """Return the gradient of the loss by the embedding and by every block's output."""
     gradients: dict[int, Tensor] = {}
 
     def keep(layer: int, gradient: Tensor) -> None:
@@ -310,7 +312,7 @@ def _gradients(
 
     def start(module: nn.Module, args: Any, options: Any) -> None:
         stream = hidden(args, options).requires_grad_(True)
-        stream.register_hook(partial(keep, 0))
+        stream.register_hook(partial(keep, EMBEDDING))
 
     def listen(layer: int, module: nn.Module, args: Any, output: Any) -> None:
         first_tensor(output).register_hook(partial(keep, layer))
@@ -319,7 +321,7 @@ def _gradients(
         first = anatomy.blocks[0].register_forward_pre_hook(start, with_kwargs=True)
         stack.callback(first.remove)
         for index, block in enumerate(anatomy.blocks):
-            hook = block.register_forward_hook(partial(listen, index + 1))
+            hook = block.register_forward_hook(partial(listen, index))
             stack.callback(hook.remove)
         try:
             logits = getattr(model(input_ids=tokens[None], use_cache=False), "logits", None)

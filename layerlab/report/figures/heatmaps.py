@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from layerlab.records.layer_names import layer_name
 from layerlab.report.figures.export import COLOURS, PAGE, Figure, axis, layout, plain
 from layerlab.report.views.feature_cloud import STEPS, choose_layers
 
@@ -69,7 +70,7 @@ def pages(measure: str, label: str, picture: Json) -> dict[str, Figure]:
     if draw is None:
         return {}
     return {
-        f"{measure}-{label}-layer-{layers[at]}": draw(picture, at)
+        f"{measure}-{label}-{layer_name(layers[at]).replace(' ', '-')}": draw(picture, at)
         for at in choose_layers(len(layers), LAYERS)
     }
 

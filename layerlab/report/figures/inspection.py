@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from layerlab.records.layer_names import EMBEDDING
 from layerlab.report.figures import heatmaps
 from layerlab.report.figures.export import COLOURS, Figure, axis, layout, plain
 from layerlab.report.views import inspection
@@ -13,6 +14,7 @@ DASHES = ("dash", "dot", "dashdot", "longdash", "longdashdot")
 # From this ratio on, positive readings are read better in powers.
 WIDE = 100
 MOST_BANDS = 3
+TICKS = 14
 
 Json = Mapping[str, Any]
 
@@ -83,12 +85,22 @@ def _curve(view: Json, measure: Json, column: str, shown: Sequence[Json]) -> Fig
     scale = {"type": "log", "exponentformat": "power"} if log else _near(shown, column)
     named = sum(trace.get("showlegend", True) for trace in data)
     own = layout(
-        xaxis=axis("relative depth" if view["aligned"] else "layer"),
+        xaxis=axis("relative depth") if view["aligned"] else _layers(shown),
         yaxis=axis(plain(column.replace("_", " ")), **scale),
         showlegend=named > 1,
     )
     own["margin"] = {**own["margin"], "t": 12 + 18 * -(-named // 2) * (named > 1)}
     return Figure(data=data, layout=own, height=280 + own["margin"]["t"])
+
+
+def _layers(shown: Sequence[Json]) -> dict[str, Any]:
+    """Return an axis of layers; the embedding is named a line below the numbers."""
+    layers = sorted({layer for series in shown for layer in series["layers"]})
+    if EMBEDDING not in layers:
+        return axis("layer")
+    kept = [n for n in layers if n == EMBEDDING or n % -(-len(layers) // TICKS) == 0]
+    names = ["<br>embedding" if n == EMBEDDING else str(n) for n in kept]
+    return axis("layer", tickvals=kept, ticktext=names)
 
 
 def _steps(view: Json, measure: Json, column: str) -> dict[str, Figure]:
@@ -197,7 +209,9 @@ def _places(view: Json, series: Json) -> list[float]:
     layers = series["layers"]
     if not view["aligned"]:
         return list(layers)
-    return [layer / layers[-1] if layers[-1] else 0.5 for layer in layers]
+    if len(layers) == 1:
+        return [0.5]
+    return [(layer - EMBEDDING) / (layers[-1] - EMBEDDING) for layer in layers]
 
 
 def _maps(view: Json, measure: Json, column: str, labels: Sequence[str]) -> dict[str, Figure]:

@@ -20,7 +20,7 @@ def _nonfinite(readings: Readings) -> Iterator[RuleHit]:
         named = len({str(one["name"]) for one in faults}) - 1
         more = f", and so it is with {named} more" if named else ""
         layer = first.get("layer")
-        place = Location(layer=None if layer is None or layer < 0 else int(layer))
+        place = Location(layer=None if layer is None else int(layer))
         where = str(place) or "outside the layers"
         yield RuleHit(
             severity="error",
@@ -35,7 +35,7 @@ def _nonfinite(readings: Readings) -> Iterator[RuleHit]:
 
 def _depth(fault: Mapping[str, Any]) -> float:
     layer = fault.get("layer")
-    return -1.0 if layer is None else float(layer)
+    return -math.inf if layer is None else float(layer)
 
 
 def _mending(kind: str, faults: Any) -> str:

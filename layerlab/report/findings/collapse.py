@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from layerlab.records.layer_names import EMBEDDING
 from layerlab.report.findings.extremes import figure, peak, percent
 from layerlab.report.findings.rule import Location, Readings, Rule, RuleHit
 
@@ -96,7 +97,7 @@ def _dimension(readings: Readings) -> Iterator[RuleHit]:
         return
     room = min(int(width), tokens - 1)
     shares = rows.assign(share=rows["effective_dimension"] / room)
-    low = shares[(shares["share"] < DIMENSION) & (shares["layer"] > 0)]
+    low = shares[(shares["share"] < DIMENSION) & (shares["layer"] != EMBEDDING)]
     if low.empty or room < DIMENSION_ROOM:
         return
     top = peak(low, "share", lowest=True)

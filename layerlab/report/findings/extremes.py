@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from layerlab.records.layer_names import EMBEDDING
 from layerlab.report.findings.rule import Location
 
 MOST_RUNS = 4
@@ -42,17 +43,23 @@ def percent(share: float) -> str:
 
 
 def runs(numbers: list[int]) -> str:
-    """Write whole numbers as runs, as 3-5, 9; one wide span where the runs would be too many."""
-    ordered = sorted(set(numbers))
+    """Write layers as runs, as embedding, 3-5, 9; one wide span where the runs would be too many.
+
+    Example:
+        >>> runs([EMBEDDING, 0, 1, 4])
+        'embedding, 0-1, 4'
+    """
+    ordered = sorted({number for number in numbers if number != EMBEDDING})
     spans: list[list[int]] = []
     for number in ordered:
         if spans and number == spans[-1][1] + 1:
             spans[-1][1] = number
         else:
             spans.append([number, number])
+    told = ["embedding"] if EMBEDDING in numbers else []
     if len(spans) > MOST_RUNS:
-        return f"between {ordered[0]} and {ordered[-1]}"
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+        return ", ".join([*told, f"between {ordered[0]} and {ordered[-1]}"])
+    return ", ".join([*told, *(str(a) if a == b else f"{a}-{b}" for a, b in spans)])
 
 
 def peak(rows: pd.DataFrame, column: str, *, lowest: bool = False) -> Peak:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 
+from layerlab.records.layer_names import EMBEDDING
 from layerlab.report.findings.extremes import figure, percent
 from layerlab.report.findings.rule import Location, Readings, Rule, RuleHit
 
 
 def _lookback(readings: Readings) -> Iterator[RuleHit]:
     rows = readings.rows("saliency", "l1", "earlier")
-    rows = rows[rows["layer"] == 0]
+    rows = rows[rows["layer"] == EMBEDDING]
     recurring = rows[rows["earlier"] > 0]
     total = float(rows["l1"].sum())
     if recurring.empty or total <= 0:
@@ -16,13 +17,13 @@ def _lookback(readings: Readings) -> Iterator[RuleHit]:
     share, even = float(recurring["l1"].sum()) / total, len(recurring) / len(rows)
     yield RuleHit(
         severity="info",
-        sentence=f"layer 0: {percent(share)} of the saliency lies where the target came before, "
+        sentence=f"embedding: {percent(share)} of the saliency lies where the target came before, "
         f"{figure(share / even)} times what an even spread over {len(rows)} tokens would give",
         advice="Above 1 the model looks back at the word that it is due to repeat; the source's "
         "example is one name in one text. Ask several texts, and compare models.",
         value=share / even,
         threshold=1.0,
-        place=Location(layer=0),
+        place=Location(layer=EMBEDDING),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from layerlab.records.layer_names import layer_name
 from layerlab.report.findings.extremes import figure, percent
 from layerlab.report.findings.rule import Location, Readings, Rule, RuleHit
 
@@ -78,8 +79,8 @@ def _overflow(readings: Readings) -> Iterator[RuleHit]:
     names = ", ".join(dict.fromkeys(lost["format"]))
     yield RuleHit(
         severity="warning",
-        sentence=f"in {names} what the model computes stops being finite, first in layer "
-        f"{int(first['layer'])}",
+        sentence=f"in {names} what the model computes stops being finite, first in "
+        f"{layer_name(int(first['layer']))}",
         advice="The format's exponents do not reach this far: take bf16, or scale.",
         value=float(len(lost)) / len(table),
         threshold=0.0,
@@ -160,7 +161,7 @@ def _step(readings: Readings) -> Iterator[RuleHit]:
     means = rows.groupby(["format", "layer"], as_index=False)["mean"].mean()
     before = means.groupby("format")["mean"].shift(1)
     # The first block reads bare embeddings, whose error is that of their storage alone.
-    steps = means.assign(step=means["mean"] / before.where(before > 0)).query("layer > 1").dropna()
+    steps = means.assign(step=means["mean"] / before.where(before > 0)).query("layer > 0").dropna()
     if steps.empty or not steps["step"].max() > STEP:
         return
     top = steps.iloc[int(steps["step"].argmax())]
@@ -188,7 +189,7 @@ def _predictor(readings: Readings) -> Iterator[RuleHit]:
     top = rows.iloc[int(off.argmax())]
     yield RuleHit(
         severity="info",
-        sentence=f"layer {int(top['layer'])}: the error in {top['format']} is "
+        sentence=f"{layer_name(int(top['layer']))}: the error in {top['format']} is "
         f"{figure(float(top['mean']))}, and {figure(float(top['predicted']))} was predicted",
         advice="The prediction takes errors as small and independent; here they are not.",
         value=float(off.max()),

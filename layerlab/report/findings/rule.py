@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from layerlab.records.layer_names import layer_name
+
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 Shown = Literal["attention", "channels"]
@@ -85,7 +87,7 @@ class Location:
         if self.layer is None:
             return "" if self.head is None else f"head {self.head}"
         if self.head is None:
-            return f"layer {self.layer}"
+            return layer_name(self.layer)
         return f"layer {self.layer} head {self.head}"
 
     def key(self, shown: Shown | None, model: str) -> str | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from layerlab.records.layer_names import layer_name
 from layerlab.report.findings.extremes import figure, peak, percent
 from layerlab.report.findings.rule import Location, Readings, Rule, RuleHit
 
@@ -50,10 +51,11 @@ def _gradient(readings: Readings) -> Iterator[RuleHit]:
     if not last > 0 or 1 / GRADIENT <= first / last <= GRADIENT:
         return
     ratio, explodes = first / last, first > last
+    ends = int(layers.index[0]), int(layers.index[-1])
     yield RuleHit(
         severity="warning",
-        sentence=f"the loss gradient at layer {layers.index[0]} is {figure(ratio)} times that at "
-        f"layer {layers.index[-1]}: it {'explodes' if explodes else 'vanishes'} on its way back",
+        sentence=f"the loss gradient at {layer_name(ends[0])} is {figure(ratio)} times that at "
+        f"{layer_name(ends[1])}: it {'explodes' if explodes else 'vanishes'} on its way back",
         advice="Scale the branches by 1/sqrt(depth) (noci22) or put a norm into each branch; in a "
         "trained model, expect the first layers to react too strongly to fine-tuning."
         if explodes
@@ -61,7 +63,7 @@ def _gradient(readings: Readings) -> Iterator[RuleHit]:
         "(noci22), or check whether the tokens' features collapse on the way.",
         value=ratio,
         threshold=GRADIENT if explodes else 1 / GRADIENT,
-        place=Location(layer=int(layers.index[0])),
+        place=Location(layer=ends[0]),
     )
 
 

@@ -23,7 +23,7 @@ from layerlab.report.figures.export import check_drawing, draw
 from layerlab.report.findings.rule import Finding
 from layerlab.report.i18n.language import ENGLISH
 from layerlab.report.results import folder as place
-from layerlab.report.results import saliency_summary, terminal_summary
+from layerlab.report.results import older_report, saliency_summary, terminal_summary
 from layerlab.report.results.schema import SCHEMA, check_schema
 from layerlab.report.views.tables import (
     decode_table,
@@ -211,7 +211,7 @@ class Report:
 
 
 def load_report(path: str | Path) -> Report:
-    """Load the report in a folder, or in a `report.json`.
+    """Load the report in a folder, or in a `report.json`; one of layerlab 0.1 counts layers anew.
 
     Raises:
         UserError: there is none, or it is damaged, or a newer layerlab wrote it.
@@ -237,11 +237,11 @@ def _read(content: Any, file: Path) -> Report:
     if not isinstance(content, dict) or not isinstance(content.get("schema"), int):
         raise UserError(f"{file} is not a layerlab report: it names no schema")
     schema = content["schema"]
-    if schema != SCHEMA:
+    if schema not in (older_report.OLDER, SCHEMA):
         way = "upgrade layerlab" if schema > SCHEMA else "inspect the model again"
         raise UserError(f"{file} has schema {schema}, and this layerlab reads {SCHEMA}: {way}")
     try:
-        return Report(content)
+        return Report(older_report.renumber(content) if schema == older_report.OLDER else content)
     except UserError as error:
         raise UserError(f"{file}: {error}") from error
 

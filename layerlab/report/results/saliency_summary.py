@@ -18,9 +18,7 @@ MOST = 3
 LONG = 10
 SCORE = "l1"
 HEADINGS = ("model", "predicted", "probability", "hangs on", "position", "share")
-LEGEND = (
-    "Share: of the L1 score at layer 0, the embeddings; scores of other layers are on the page."
-)
+LEGEND = "Share: of the L1 score at the embedding; scores of other layers are on the page."
 
 
 def saliency_answers(content: Mapping[str, Any], rows: pd.DataFrame | None) -> list[RenderableType]:

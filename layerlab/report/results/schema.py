@@ -9,7 +9,7 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.report.findings.rule import Finding
 
-SCHEMA = 1
+SCHEMA = 2
 _PARTS: dict[str, Any] = {
     "layerlab": "",
     "created": "",

@@ -36,7 +36,7 @@ function drawKey(section, column, shown) {
 function emptiness(shown, { limit, vacuous }) {
   if (!vacuous) return "";
   const layers = shown.flatMap((s) => s.layers.filter((_, i) => s.values[limit].mean[i] >= vacuous));
-  return layers.length ? say(", vacuous from layer {layer} on", { layer: Math.min(...layers) }) : "";
+  return layers.length ? say(", vacuous from {place} on", { place: layerName(Math.min(...layers)) }) : "";
 }
 
 function dashMark(dash) {
@@ -73,7 +73,7 @@ const span = (values) => {
 function violation(bound, series, found) {
   const who = data.models.length > 1 ? [swatch(series.model), ` ${data.models[series.model].name}: `] : [];
   const excess = found.reach > 1 ? say(", by up to {excess} %", { excess: format(Number((100 * (found.reach - 1)).toPrecision(3))) }) : "";
-  const where = found.layers.slice(0, 8).join(", ") + (found.layers.length > 8 ? ", …" : "");
+  const where = found.layers.slice(0, 8).map(layerNumber).join(", ") + (found.layers.length > 8 ? ", …" : "");
   const text = say("violated in {violated} of {readings} readings (layer {layers})", { violated: format(found.violated), readings: format(found.readings), layers: where });
   return element("li", { class: "violated" }, claim(bound), " ", ...who, text, excess);
 }

@@ -9,7 +9,7 @@ async function openDetail(key, button) {
   if (!detail) return;
   opener = button;
   document.getElementById("detail-title").textContent = detail.head === null
-    ? say("{model}: layer {layer}", detail) : say("{model}: layer {layer}, head {head}", detail);
+    ? `${detail.model}: ${layerName(detail.layer)}` : say("{model}: layer {layer}, head {head}", detail);
   body.replaceChildren();
   dialog.showModal();
   if (detail.kind === "attention") await showAttention(detail);

@@ -39,7 +39,7 @@ function cloudControls(section, pictures) {
   const turning = webgl() === "fast" && pictures.length <= MOST_BODIES;
   section.cloud = { layer: layers[middle] ?? 0, view: turning ? "body" : "sides" };
   const slider = element("input", { type: "range", min: 0, max: Math.max(0, layers.length - 1), value: Math.max(0, middle) });
-  const depth = () => (section.cloud.layer ? String(section.cloud.layer) : say("0, the embeddings"));
+  const depth = () => layerNumber(section.cloud.layer);
   const output = element("output", {}, depth());
   slider.addEventListener("input", () => {
     section.cloud.layer = layers[Number(slider.value)];
@@ -86,14 +86,14 @@ function drawCloud(section, picture) {
   const wanted = section.cloud.layer;
   const at = picture.layers.reduce((best, layer, i) => (Math.abs(layer - wanted) < Math.abs(picture.layers[best] - wanted) ? i : best), 0);
   const layer = picture.layers[at];
-  title.replaceChildren(...(data.models.length > 1 ? [swatch(picture.model), " ", element("b", {}, data.models[picture.model].name), say(", layer {layer}", { layer })] : [say("Layer {layer}", { layer })]));
+  title.replaceChildren(...(data.models.length > 1 ? [swatch(picture.model), " ", element("b", {}, data.models[picture.model].name), ", ", layerName(layer)] : [layerName(layer)]));
   key.replaceChildren(...picture.words.map(({ token, count }) => element("span", {}, wordMark(token), " ", element("code", {}, token), ` ${say("{count} times", { count: format(count) })}`)));
   const percent = picture.shares[at].map((share) => (share === null ? "–" : `${format(Number((100 * share).toPrecision(3)))} %`));
   const values = section.measure.series.find((s) => s.model === picture.model)?.values.apart;
   const place = section.measure.series.find((s) => s.model === picture.model)?.layers.indexOf(layer);
   hint.textContent = say("Variance along the three directions: {shares}. Between tokens: {apart} of the spread of these points.", { shares: percent.join(", "), apart: format(values?.mean[place]) });
   const figure = section.cloud.view === "body" ? bodyFigure(picture, at, percent) : projections(picture, at, percent, Math.min(420, Math.max(280, 0.48 * plot.clientWidth)));
-  const label = say("The {count} most frequent tokens in layer {layer} of {model}, along three directions with {shares} of the variance", { count: picture.words.length, layer, model: data.models[picture.model].name, shares: percent.join(", ") });
+  const label = say("{place} of {model}: its {count} most frequent tokens, along three directions with {shares} of the variance", { count: picture.words.length, place: layerName(layer), model: data.models[picture.model].name, shares: percent.join(", ") });
   plot.setAttribute("role", "img");
   plot.setAttribute("aria-label", label);
   const buttons = section.cloud.view === "body" ? ["toImage", "resetCameraDefault3d"] : ["toImage", "resetScale2d"];

@@ -64,11 +64,16 @@ const average = (values) => {
   return kept.length ? kept.reduce((a, b) => a + b, 0) / kept.length : null;
 };
 
+/* Blocks are counted from 0; what the first of them reads is the embedding. */
+const EMBEDDING = -1;
+const layerName = (layer) => (layer === EMBEDDING ? say("embedding") : say("layer {layer}", { layer }));
+const layerNumber = (layer) => (layer === EMBEDDING ? say("embedding") : format(layer));
+
 /* Where a layer stands on the horizontal axis: its number, or its depth where models differ. */
 function place(series, layer) {
   if (!data.aligned) return layer;
   const last = series.layers[series.layers.length - 1];
-  return last ? layer / last : 0.5;
+  return series.layers.length > 1 ? (layer - EMBEDDING) / (last - EMBEDDING) : 0.5;
 }
 
 function axisStyle() {
@@ -98,8 +103,16 @@ const layerAxis = (shown) => {
   const single = shown.some((s) => s.layers.length === 1);
   if (data.aligned) return { title: single ? say("relative depth (a single layer stands in the middle)") : say("relative depth"), range: [-0.03, 1.03] };
   const layers = [...new Set(shown.flatMap((s) => s.layers))];
-  return { title: say("layer"), range: [Math.min(...layers) - 0.4, Math.max(...layers) + 0.4], ...(layers.length < 14 ? { dtick: 1 } : {}) };
+  return { title: say("layer"), range: [Math.min(...layers) - 0.4, Math.max(...layers) + 0.4], ...layerTicks(layers) };
 };
+
+/* Under a picture the embedding is named a line below the numbers: it has room on a telephone too. */
+function layerTicks(layers, before = "<br>") {
+  if (!layers.includes(EMBEDDING)) return layers.length < 14 ? { dtick: 1 } : {};
+  const step = Math.ceil(layers.length / 14);
+  const tickvals = layers.filter((n) => n === EMBEDDING || n % step === 0);
+  return { tickvals, ticktext: tickvals.map((n) => (n === EMBEDDING ? `${before}${say("embedding")}` : format(n))) };
+}
 
 /* The mean of a column per layer, its range as a band, and the bounds that speak about it. */
 function lines(measure, shown, column, options) {
@@ -187,7 +200,7 @@ function meanLine(series, column) {
   const name = plain(data.models[series.model].name);
   const text = series.layers.map((layer, i) => {
     const range = low ? `<br>${say("from {low} to {high}", { low: format(low[i]), high: format(high[i]) })}` : "";
-    return `${say("<b>{name}</b>, layer {layer}", { name, layer })}<br>${plain(columnName(column))} ${format(mean[i])}${range}`;
+    return `${say("<b>{name}</b>, {place}", { name, place: layerName(layer) })}<br>${plain(columnName(column))} ${format(mean[i])}${range}`;
   });
   return {
     x: series.layers.map((n) => place(series, n)), y: mean, type: "scatter", mode: "lines+markers",
@@ -228,7 +241,7 @@ function limit(series, bound, { dash, side, top }) {
     text: mean.map((_, i) => (i === last ? plain(bound.limit) : "")), textposition: mean.length > 1 ? `${side || "top"} left` : `${side || "top"} center`,
     textfont: { size: 11, color: colour("muted") },
     line: { color: ink, width: 1.3, dash },
-    hovertext: series.layers.map((layer, i) => `${bound.side === "beside" ? "" : `${say("bound")} `}${say("<b>{name}</b>, layer {layer}", { name: plain(bound.limit), layer })}<br>${say("{value} (mean)", { value: format(mean[i]) })}`),
+    hovertext: series.layers.map((layer, i) => `${bound.side === "beside" ? "" : `${say("bound")} `}${say("<b>{name}</b>, {place}", { name: plain(bound.limit), place: layerName(layer) })}<br>${say("{value} (mean)", { value: format(mean[i]) })}`),
     hovertemplate: "%{hovertext}<extra></extra>",
   };
 }

@@ -24,11 +24,11 @@ function lapseFigure(entry, state, span) {
   const trace = {
     type: "heatmap", x: updates.map(String), y: layers, z: layers.map((_, i) => updates.map((__, j) => scaled(at(i, j), state.log))),
     colorscale: "Cividis", zmin: span[0], zmax: span[1], xgap: updates.length > 30 ? 0 : 1, ygap: layers.length > 24 ? 0 : 1,
-    hovertext: layers.map((layer, i) => updates.map((n, j) => say("layer {layer}, update {update}<br>{quantity} {value}", { layer, update: format(n), quantity: plain(state.title), value: format(at(i, j)) }))),
+    hovertext: layers.map((layer, i) => updates.map((n, j) => say("{place}, update {update}<br>{quantity} {value}", { place: layerName(layer), update: format(n), quantity: plain(state.title), value: format(at(i, j)) }))),
     hovertemplate: "%{hovertext}<extra></extra>",
     colorbar: { thickness: 9, outlinewidth: 0, tickfont: { color: colour("muted") }, ...(state.log ? powers(span) : { nticks: 4 }) },
   };
-  const figure = layout(Math.min(420, 96 + Math.max(layers.length, 4) * 20), { title: AXES.update, type: "category", nticks: 6, tickangle: 0 }, { title: say("layer"), ...(layers.length < 10 ? { dtick: 1 } : {}) });
+  const figure = layout(Math.min(420, 96 + Math.max(layers.length, 4) * 20), { title: AXES.update, type: "category", nticks: 6, tickangle: 0 }, { title: say("layer"), ...layerTicks(layers, "") });
   figure.xaxis.showgrid = figure.yaxis.showgrid = false;
   figure.margin = { l: 44, r: 6, t: 8, b: 42 };
   return { traces: [trace], layout: figure };
@@ -44,12 +44,12 @@ function profileFigure(entries, state, moment, span) {
       x: entry.layers, y: y.map((v) => (state.log && v <= 0 ? null : v)), type: "scatter", mode: "lines+markers",
       line: { color: modelColour(entry.arm), width: isBase(entry.arm) ? 3.2 : 2, dash: dashed(entry.arm) },
       marker: { symbol: modelSymbol(entry.arm), size: 8, color: modelColour(entry.arm) },
-      hovertext: y.map((v, i) => say("<b>{arm}</b>, layer {layer}, update {update}<br>{quantity} {value}", { arm: nameOf(entry.arm), layer: entry.layers[i], update: format(entry.updates[j]), quantity: plain(state.title), value: format(v) })),
+      hovertext: y.map((v, i) => say("<b>{arm}</b>, {place}, update {update}<br>{quantity} {value}", { arm: nameOf(entry.arm), place: layerName(entry.layers[i]), update: format(entry.updates[j]), quantity: plain(state.title), value: format(v) })),
       hovertemplate: "%{hovertext}<extra></extra>",
     }];
   });
   const layers = [...new Set(entries.flatMap((e) => e.layers))];
   const room = 0.05 * (span[1] - span[0]);
-  const figure = layout(340, { title: say("layer"), range: [Math.min(...layers) - 0.4, Math.max(...layers) + 0.4], ...(layers.length < 14 ? { dtick: 1 } : {}) }, { title: plain(state.title), range: [span[0] - room, span[1] + room], ...(state.log ? { type: "log", exponentformat: "power" } : {}) });
+  const figure = layout(340, { title: say("layer"), range: [Math.min(...layers) - 0.4, Math.max(...layers) + 0.4], ...layerTicks(layers) }, { title: plain(state.title), range: [span[0] - room, span[1] + room], ...(state.log ? { type: "log", exponentformat: "power" } : {}) });
   return { traces, layout: figure };
 }

@@ -25,11 +25,12 @@ function pictureControls(section, pictures) {
   section.asked = { layer: 0, score: "l1" };
   const most = Math.max(0, ...pictures.map((p) => p.layers.length - 1));
   const layers = element("input", { type: "range", min: 0, max: most, value: 0 });
-  const output = element("output", {}, say("0, the embeddings"));
+  const depth = () => layerNumber(pictures.find((p) => p.layers.length > most).layers[section.asked.layer]);
+  const output = element("output", {}, depth());
   const scores = element("select", {}, ...Object.entries(SCORES).map(([value, label]) => element("option", { value }, label)));
   layers.addEventListener("input", () => {
     section.asked.layer = Number(layers.value);
-    output.textContent = section.asked.layer ? layers.value : say("0, the embeddings");
+    output.textContent = depth();
     drawSaliency(section);
   });
   scores.addEventListener("input", () => { section.asked.score = scores.value; drawSaliency(section); });
@@ -59,7 +60,7 @@ function tokenStrip(picture, at, score) {
   const strip = element("p", { class: "strip looked" });
   strip.append(...picture.tokens.map((token, i) => {
     const value = line[i] ?? 0;
-    const mark = element("span", { title: say("position {position}, layer {layer}: {value}", { position: picture.positions[i], layer: picture.layers[at], value: format(line[i]) }) }, token);
+    const mark = element("span", { title: say("position {position}, {place}: {value}", { position: picture.positions[i], place: layerName(picture.layers[at]), value: format(line[i]) }) }, token);
     mark.style.setProperty("--weight", `${top ? Math.round(100 * Math.sqrt(Math.abs(value) / top)) : 0}%`);
     const kinds = [value < 0 && "against", picture.earlier.includes(i) && "earlier", picture.positions[i] === picture.position && "self"];
     mark.className = kinds.filter(Boolean).join(" ");
@@ -91,7 +92,7 @@ async function drawChannels(node, picture, at) {
   const rows = await picture.rows[nearest];
   if (!node.isConnected) return;
   const figure = channelFigure(picture, rows, nearest);
-  await figureInto(node, figure, say("Saliency of {tokens} tokens and {channels} channels in layer {layer} of {model}; the scores of the tokens are above.", { tokens: picture.tokens.length, channels: picture.width, layer: picture.mapped[nearest], model: data.models[picture.model].name }));
+  await figureInto(node, figure, say("Saliency of {tokens} tokens and {channels} channels of {model}, {place}; the scores of the tokens are above.", { tokens: picture.tokens.length, channels: picture.width, place: layerName(picture.mapped[nearest]), model: data.models[picture.model].name }));
   node.dataset.layer = picture.mapped[nearest];
 }
 
@@ -111,7 +112,7 @@ function channelFigure({ tokens, positions, bins, width, mapped, peaks }, rows, 
   };
   const figure = layout(360,
     { title: say("token"), tickangle: -90, automargin: true, ...some(tokens.length, 40, (i) => plain(tokens[i].slice(0, 10))) },
-    { title: say("channel, layer {layer}", { layer: mapped[nearest] }), ...some(bins, 8, (bin) => String(first(bin))) });
+    { title: say("channel, {place}", { place: layerName(mapped[nearest]) }), ...some(bins, 8, (bin) => String(first(bin))) });
   figure.xaxis.showgrid = figure.yaxis.showgrid = false;
   figure.margin = { l: 52, r: 8, t: 8, b: 40 };
   return { traces: [trace], layout: figure };

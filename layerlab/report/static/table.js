@@ -6,7 +6,7 @@ function drawTable(section) {
   const { columns, better, per_head: perHead } = section.measure;
   const heads = [];
   if (data.models.length > 1) heads.push({ key: "model", title: say("model"), of: (s) => data.models[s.model].name, text: true });
-  heads.push({ key: "layer", title: say("layer"), of: (s, i) => s.layers[i] });
+  heads.push({ key: "layer", title: say("layer"), of: (s, i) => s.layers[i], show: layerNumber });
   for (const name of columns) heads.push({ key: name, title: columnName(name), of: (s, i) => s.values[name].mean[i] });
   if (perHead && column) {
     heads.push({ key: "head", title: better ? say("worst head") : say("largest head"), of: (s, i) => extreme(s, i, column, better)?.head ?? null });
@@ -44,7 +44,7 @@ function table(section, heads, rows) {
   };
   const cell = (value, i) => (heads[i].text
     ? element("th", { scope: "row" }, value)
-    : element("td", { class: "number" }, format(value)));
+    : element("td", { class: "number" }, (heads[i].show ?? format)(value)));
   return element("table", { class: "sortable" },
     element("caption", {}, section.measure.per_head ? say("Mean per layer over sequences and heads") : say("Mean per layer over sequences")),
     element("thead", {}, element("tr", {}, ...heads.map(heading))),

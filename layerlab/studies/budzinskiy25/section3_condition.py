@@ -56,7 +56,7 @@ def one(draw: Draw, model: str) -> dict[str, Tensor]:
     subject = patient(model)
     ids = excerpts(draw, model, TOKENS)
     assert not isinstance(subject.stack, str), subject.stack
-    layers = 1 + torch.randint(len(subject.stack.blocks), (draw.count,), generator=draw.generator)
+    layers = torch.randint(len(subject.stack.blocks), (draw.count,), generator=draw.generator)
     found = torch.full((draw.count, len(ROWS), len(COLUMNS)), torch.nan, dtype=torch.float64)
 
     def read(layer: Any) -> None:

@@ -82,7 +82,7 @@ def modules_of_blocks(draw: Draw, model: str) -> list[Rounded]:
     streams, inputs, matrices = list[Tensor](), list[Tensor](), list[tuple[Tensor, ...]]()
 
     def read(layer: Any) -> None:
-        if layer.layer != blocks[layer.sequence] + 1:
+        if layer.layer != blocks[layer.sequence]:
             return
         seen = theory_of(layer, subject)
         attention, feedforward = seen.attention, seen.feedforward

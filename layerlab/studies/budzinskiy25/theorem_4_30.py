@@ -90,7 +90,7 @@ def errors_of_trained(draw: Draw) -> dict[str, Tensor]:
     def read(layer: Any) -> None:
         if layer.block is None:
             return
-        seen, place = theory_of(layer, subject), layer.layer - 1
+        seen, place = theory_of(layer, subject), layer.layer
         assert seen.block is not None, seen.refused
         before = found[layer.sequence, place - 1].item() if place else 0.0
         step = depth_bounds.layer(seen.entered, seen.block, mixed(HALF, SINGLE))

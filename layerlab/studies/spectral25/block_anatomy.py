@@ -70,7 +70,7 @@ def weights(name: str) -> "list[HeadWeights]":
             stack.blocks[part.block],
             part.module,
             name=part.name,
-            layer=part.number,
+            layer=part.block,
             config=subject.config,
         )
         for part in stack.attentions

@@ -119,9 +119,9 @@ def trained_layers() -> tuple[Piece, ...]:
     def read(layer: Any) -> None:
         if layer.block is None:
             return
-        part = stack.attentions[layer.attention.layer]
+        part = stack.attention(layer.attention.name)
         weights = project(
-            layer.block, part.module, name=part.name, layer=part.number, config=subject.config
+            layer.block, part.module, name=part.name, layer=part.block, config=subject.config
         )
         known = theory(replace(layer, weights=weights), subject.model)
         assert known is not None and known.block is not None, known and known.refused

@@ -118,7 +118,7 @@ def maps(name: str) -> Tensor:
             stack.blocks[part.block],
             part.module,
             name=part.name,
-            layer=part.number,
+            layer=part.block,
             config=subject.config,
         )
         assert weights.value is not None and weights.output is not None
@@ -149,7 +149,7 @@ def choose_head(name: str) -> Chosen:
         found["images"] = units @ every[head].mT @ left[:, :2]
         found["query"] = layer.attention.query[own].double()
         found["key"] = layer.attention.key[layer.attention.kv_head(own)].double()
-        found["layer"] = torch.tensor(layer.layer)
+        found["layer"] = torch.tensor(1 + layer.layer)
 
     for_each_layer(patient(name), tokens_of(name)[None, : 2 * TOKENS], read)
     layer = int(found.pop("layer"))

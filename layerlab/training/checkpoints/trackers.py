@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
+from layerlab.records.layer_names import layer_name
 from layerlab.records.settings import flatten
 from layerlab.system.files import check_regular, write_file
 
@@ -128,7 +129,7 @@ def values(event: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
     """
     kind = event["kind"]
     if kind == "monitor":
-        return {_spot(row): float(row["value"]) for row in event["rows"]}, {}
+        return {_spot(row): float(row["value"]) for row in event["readings"]}, {}
     if kind == "sample":
         return {}, {f"sample/{event['prompt'][:60]}": event["text"]}
     content = {key: value for key, value in event.items() if key not in _BESIDE}
@@ -143,7 +144,7 @@ def values(event: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
 
 def _spot(row: Mapping[str, Any]) -> str:
     head = "" if row.get("head") is None else f"/head {row['head']}"
-    layer = "" if row.get("layer") is None else f"/layer {row['layer']}"
+    layer = "" if row.get("layer") is None else f"/{layer_name(row['layer'])}"
     return f"monitor/{row['measure']}{layer}{head}"
 
 

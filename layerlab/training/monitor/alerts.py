@@ -45,7 +45,7 @@ class Alert:
     Attributes:
         update: updates finished when it was read.
         text: what was found and what to try, in one sentence.
-        layer: counted as on the page of its measure, None where it is about the whole model.
+        layer: number of the block, -1 for the embedding, None where it is about the whole model.
         limit: what the value passed.
     """
 

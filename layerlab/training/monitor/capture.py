@@ -17,6 +17,7 @@ from layerlab.numerics.emulation.emulated_tensor import plain
 from layerlab.observe.architecture.structure import ModelStructure, first_tensor
 from layerlab.observe.tracing.attention_probe import AttentionCall, probe
 from layerlab.observe.tracing.block_calls import hidden
+from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden
 
 ENDLESS = 2**31
@@ -44,7 +45,7 @@ class Recording:
     """Outputs of blocks and attention layers for the beginning of some sequences.
 
     Attributes:
-        streams: by layer (0 is the embedding output), one for each sequence.
+        streams: by layer, EMBEDDING first, one for each sequence.
         heard: by attention layer, one for each sequence, as calls with a batch of one.
         notes: what could not be copied, and why.
     """
@@ -74,7 +75,7 @@ class Recording:
             first = blocks[0].register_forward_pre_hook(self._enter, with_kwargs=True)
             stack.callback(first.remove)
             for index, block in enumerate(blocks):
-                hook = block.register_forward_hook(partial(self._leave, index + 1))
+                hook = block.register_forward_hook(partial(self._leave, index))
                 stack.callback(hook.remove)
             stack.enter_context(probe(self._anatomy, self._cut_record))
             yield
@@ -85,7 +86,7 @@ class Recording:
             self._shape = stream.shape[:2]
             if not self._spans:
                 self._spans = self._sample.spans(len(stream), self._options)
-            self._keep(0, stream)
+            self._keep(EMBEDDING, stream)
 
     def _leave(self, layer: int, module: nn.Module, args: Any, output: Any) -> None:
         with self._tolerant("stream"):

@@ -29,6 +29,7 @@ from layerlab.observe.architecture.structure import AttentionPart, ModelStructur
 from layerlab.observe.tracing.attention_probe import AttentionCall
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import cut, groups, one_thread, tile, triangular
+from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import HeadVector
 from layerlab.training.monitor.capture import Recording
 
@@ -98,7 +99,7 @@ class Reading:
                 found.setdefault(measure, []).append(values)
         for measure, each in found.items():
             for head, value in enumerate(_pool(measure, torch.stack(each)).tolist()):
-                self.rows.append((part.number, head, measure, value))
+                self.rows.append((part.block, head, measure, value))
 
     def _weights(self, part: AttentionPart) -> None:
         children = dict(part.module.named_children())
@@ -115,12 +116,12 @@ class Reading:
             query, key = (one.rows(found.head_width)[0] for one in (found.query, found.key))
         values = factored_spectrum(_exact(query), _exact(key))[:, 0]
         for head, value in enumerate(values.tolist()):
-            self.rows.append((part.number, head, "querykey_norm", value))
+            self.rows.append((part.block, head, "querykey_norm", value))
 
     def _streams(self, streams: Mapping[int, list[Tensor]]) -> None:
         if "stream" in self.notes:
             return
-        start = torch.stack([norm(h) for h in streams[0]])
+        start = torch.stack([norm(h) for h in streams[EMBEDDING]])
         for layer, each in sorted(streams.items()):
             length = torch.stack([norm(h) for h in each])
             spread = torch.stack([relative_residual(h) for h in each])
@@ -173,7 +174,7 @@ def _exact(weight: Tensor) -> Tensor:
 
 
 def gradient_norms(model: PreTrainedModel, stack: ModelStructure) -> dict[int, float]:
-    """Return gradient norms by layer: 0 before the blocks, the blocks from 1, then the rest."""
+    """Return gradient norms by layer: EMBEDDING, the blocks from 0, then the rest."""
     squares: dict[int, list[Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:

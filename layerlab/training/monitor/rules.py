@@ -10,6 +10,7 @@ from math import exp, inf, isfinite, log
 from statistics import median
 from typing import Any
 
+from layerlab.records.layer_names import layer_name
 from layerlab.training.monitor.alerts import Alert, Limits
 from layerlab.training.monitor.readings import Row
 
@@ -31,6 +32,8 @@ FINITE = {
     "querykey_norm": "a query or key weight",
 }
 
+# What is remembered by layer and head.
+_PLACED = ("norms", "tops", "active")
 Place = tuple[int | None, int | None]
 Places = dict[Place, float]
 
@@ -77,13 +80,17 @@ class Rules:
 
     def state(self) -> dict[str, Any]:
         """Return the state of all rules, as JSON values."""
-        return {name: getattr(self, name) for name in ("losses", "norms", "tops", "active")}
+        return {"losses": self.losses, "places": {name: getattr(self, name) for name in _PLACED}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what was remembered."""
+        """Go on from what was remembered.
+
+        Of a state of layerlab 0.1, which counts layers from the embedding, the losses alone.
+        """
         self.losses = list(state["losses"])
-        for name in ("norms", "tops", "active"):
-            setattr(self, name, {key: list(values) for key, values in state[name].items()})
+        places = state.get("places", {})
+        for name in _PLACED:
+            setattr(self, name, {key: list(v) for key, v in places.get(name, {}).items()})
 
     def update(self, update: int, loss: float | None, norm: float | None) -> list[Alert]:
         """Judge the loss and gradient norm of an update, as far as they are given."""
@@ -176,7 +183,7 @@ class Rules:
                 limit = exp(middle + self.limits.gradient * max(apart, STEADY))
             self._remember(past, log(norm), self.limits.past)
             if norm > limit:
-                where = "" if layer is None else f" of layer {layer}"
+                where = "" if layer is None else f" of {_named(layer, None)}"
                 yield Finding(
                     rule="gradient spike",
                     measure="gradient",
@@ -245,7 +252,7 @@ class Rules:
                     place=(layer, None),
                     value=least,
                     limit=self.limits.sink,
-                    fault=f"every head of attention layer {layer} gives {least:.3f} or more of its "
+                    fault=f"every head of layer {layer} gives {least:.3f} or more of its "
                     "attention to the first token",
                     advice=f"the layer reads nothing else; {BOUND}",
                     badness=least,
@@ -275,8 +282,8 @@ class Rules:
                     place=(layer, None),
                     value=residual,
                     limit=self.limits.residual,
-                    fault=f"after layer {layer} only {residual:.2g} of the stream differs between "
-                    "tokens",
+                    fault=f"after {_named(layer, None)} only {residual:.2g} of the stream differs "
+                    "between tokens",
                     advice="strengthen the skip connections, or lower the learning rate",
                     badness=-residual,
                 )
@@ -319,4 +326,4 @@ def _each(values: Places, pick: Any) -> Iterator[tuple[int | None, float]]:
 def _named(layer: int | None, head: int | None) -> str:
     if layer is None:
         return "the model"
-    return f"layer {layer}" if head is None else f"attention layer {layer}, head {head}"
+    return layer_name(layer) if head is None else f"layer {layer}, head {head}"

@@ -9,7 +9,7 @@ from layerlab.training.monitor.readings import Row
 if TYPE_CHECKING:
     import pandas as pd
 
-ABSENT = -1
+ABSENT = -(2**31)  # no layer and no head: a layer of -1 is the embedding
 
 
 class Table:

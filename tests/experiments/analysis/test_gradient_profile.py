@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.gradient_profile import gradient_ratio, profiles
 from layerlab.recipes.training import TrainingRecipe, make_recipe
+from layerlab.records.layer_names import EMBEDDING
 from layerlab.records.run import RunRecord
 from tests.training.drawn import recipe, record, runs
 
@@ -19,11 +20,11 @@ SLOW = {"name": "slow", "variant": "llama"}
 
 def reading(update: int, norms: list[Any]) -> dict[str, Any]:
     """An event of a monitor: embedding, the blocks, what follows, and the whole gradient."""
-    each = enumerate([100.0, *norms, 0.001])
+    each = enumerate([100.0, *norms, 0.001], EMBEDDING)
     rows = [{"layer": layer, "head": None, "measure": "gradient", "value": v} for layer, v in each]
     other = [{"layer": 1, "head": None, "measure": "growth", "value": 7.0}]
     whole = [{"layer": None, "head": None, "measure": "gradient", "value": 101.0}]
-    return {"kind": "monitor", "update": update, "rows": [*other, *rows, *whole]}
+    return {"kind": "monitor", "update": update, "readings": [*other, *rows, *whole]}
 
 
 def read(*norms: list[Any], run: int = 0) -> RunRecord:

@@ -10,6 +10,7 @@ from layerlab.measures.quantities.condition import mixed, normwise
 from layerlab.measures.runner import readings
 from layerlab.numerics.theory import condition_numbers
 from layerlab.plugins import resolve
+from layerlab.records.layer_names import EMBEDDING
 
 TOKENS = torch.arange(2, 18)
 PARTS = [
@@ -33,7 +34,7 @@ def test_every_part_of_a_llama_is_recognised_and_none_is_refused(found):
     _, read = found
     rows = read.rows["condition"]
     assert [(row["layer"], row["component"]) for row in rows] == [
-        (layer, part) for layer in (1, 2) for part in PARTS
+        (layer, part) for layer in (0, 1) for part in PARTS
     ]
     assert "condition" not in read.notes
 
@@ -47,7 +48,7 @@ def test_numbers_of_the_first_norm_and_feedforward_are_those_of_dense_jacobians(
         )
     with torch.no_grad():
         model(input_ids=TOKENS[None])
-    rows = {row["component"]: row for row in read.rows["condition"] if row["layer"] == 1}
+    rows = {row["component"]: row for row in read.rows["condition"] if row["layer"] == 0}
     for name, component in (("input_layernorm", "attention norm"), ("mlp", "feed-forward")):
         wide, sizes = copy.deepcopy(getattr(block, name)).double(), []
         for x in seen[name].double():
@@ -89,5 +90,5 @@ def test_a_post_norm_model_says_which_norm_is_not_there(tiny):
 
 def test_the_a_priori_bound_is_there_behind_every_block_and_above_what_is_observed(tiny):
     rows = measured(tiny("llama"), "rounding").rows["rounding"]
-    assert [row["layer"] for row in rows if row["apriori"] != row["apriori"]] == [0]
+    assert [row["layer"] for row in rows if row["apriori"] != row["apriori"]] == [EMBEDDING]
     assert all(row["apriori"] > row["worst"] for row in rows[1:])

@@ -13,6 +13,7 @@ from layerlab.measures.quantities.rounding import divergence, error
 from layerlab.measures.runner import readings
 from layerlab.measures.support.emulated_reruns import forward, parse_formats
 from layerlab.plugins import resolve, with_formats
+from layerlab.records.layer_names import EMBEDDING
 
 TOKENS = torch.arange(2, 26)
 
@@ -48,9 +49,9 @@ def test_the_observed_error_is_that_of_a_real_run_in_bf16(tiny, family):
     real = seen(copy.deepcopy(model).to(torch.bfloat16))
     wide = seen(copy.deepcopy(model).double())
     rows = found.rows["rounding"]
-    assert [row["layer"] for row in rows] == [0, 1, 2]
+    assert [row["layer"] for row in rows] == [EMBEDDING, 0, 1]
     for row in rows:
-        every = error(real[row["layer"]], wide[row["layer"]])
+        every = error(real[row["layer"] + 1], wide[row["layer"] + 1])
         # The reference here has float32 norms on a llama: off by float32 rounding at most.
         assert row["mean"] == pytest.approx(float(every.mean()), rel=1e-3)
         assert row["worst"] == pytest.approx(float(every.max()), rel=1e-3)
@@ -66,7 +67,7 @@ def test_fewer_digits_are_further_off_and_the_model_stays_as_it_was(tiny):
     model = tiny("gpt2").train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     rows = measured(model, "rounding", formats="fp16,bf16,fp8_e4m3").rows["rounding"]
-    last = {row["format"]: row["mean"] for row in rows if row["layer"] == 2}
+    last = {row["format"]: row["mean"] for row in rows if row["layer"] == 1}
     assert last["fp16"] < last["bf16"] / 4 < last["fp8_e4m3"] / 16
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -152,9 +153,9 @@ def test_gradient_errors_are_those_of_a_real_run_in_bf16(tiny, family):
         one(input_ids=TOKENS[None], labels=TOKENS[None], use_cache=False).loss.backward()
     blocks = "transformer.h." if family == "gpt2" else "model.layers."
     rows = found.rows["gradients"]
-    assert [row["layer"] for row in rows][:3] == [0, 1, 2]
+    assert [row["layer"] for row in rows][:3] == [EMBEDDING, 0, 1]
     for row in rows[1:3]:
-        mine = f"{blocks}{row['layer'] - 1}."
+        mine = f"{blocks}{row['layer']}."
         pairs = [
             (low.grad.double(), high.grad)
             for (name, low), high in zip(real.named_parameters(), wide.parameters(), strict=True)

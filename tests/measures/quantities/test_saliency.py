@@ -22,6 +22,7 @@ from layerlab.measures.support.saliency_score import (
 )
 from layerlab.observe.architecture.structure import anatomy, first_tensor
 from layerlab.observe.tracing.trace import observing
+from layerlab.records.layer_names import EMBEDDING
 from tests.measures.asked import TOKENS, differences, gradients, precise, prompt, shifted, subject
 
 (MEASURE,) = MEASURES
@@ -33,7 +34,7 @@ def found(model: Any, asked: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize("layer", [EMBEDDING, 0, 1])
 def test_every_reduction_is_that_of_central_differences(tiny, family, layer):
     model = precise(tiny(family))
     seen = found(model, prompt(), bins=3).layers[layer]
@@ -78,8 +79,8 @@ def test_captum_says_the_same_at_every_layer(tiny):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it sets requires_grad
         peer = Saliency(ask).attribute(embedded.requires_grad_(True), target=11)[0]
-    torch.testing.assert_close(seen[0].scores["l1"], peer.sum(1), rtol=1e-10, atol=0)
-    for layer, block in enumerate(anatomy(model).blocks, 1):
+    torch.testing.assert_close(seen[EMBEDDING].scores["l1"], peer.sum(1), rtol=1e-10, atol=0)
+    for layer, block in enumerate(anatomy(model).blocks):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             peer = LayerGradientXActivation(ask, block).attribute(embedded, target=11)
@@ -174,8 +175,12 @@ def test_a_long_prompt_is_reported_by_its_largest_tokens(tiny):
         "of 40 tokens the 8 with the largest share of a layer's saliency are reported"
     ]
     whole = readings(subject(model), [tokens], [MEASURE.given(**{**options, "tokens": 40})])
-    first = {row["position"]: row for row in whole.rows["saliency"] if row["layer"] == 0}
-    assert all(first[row["position"]]["l1"] == row["l1"] for row in rows if row["layer"] == 0)
+    first = {row["position"]: row["l1"] for row in _embedding(whole.rows["saliency"])}
+    assert all(first[row["position"]] == row["l1"] for row in _embedding(rows))
+
+
+def _embedding(rows: list[Any]) -> list[Any]:
+    return [row for row in rows if row["layer"] == EMBEDDING]
 
 
 def test_what_the_model_predicts_is_asked_about_where_nothing_is_named(tiny):

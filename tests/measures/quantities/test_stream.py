@@ -18,6 +18,7 @@ from layerlab.measures.quantities.stream import (
     share,
 )
 from layerlab.observe.tracing.records import Layer, Sublayer
+from layerlab.records.layer_names import EMBEDDING
 
 QUANTITIES = [norm, kurtosis, median, massive, outliers]
 ROUNDING = torch.finfo(torch.float64).eps
@@ -172,17 +173,17 @@ def rows(*records):
 def test_growth_is_relative_to_the_embedding_output_of_the_same_sequence():
     first, second = features(1), features(2)
     readings = rows(
-        record(first, layer=0),
-        record(second, layer=0, sequence=1),
-        record(first * 4, layer=1),
-        record(second * 8, layer=1, sequence=1),
+        record(first, layer=EMBEDDING),
+        record(second, layer=EMBEDDING, sequence=1),
+        record(first * 4, layer=0),
+        record(second * 8, layer=0, sequence=1),
     )
     assert [row["growth"] for row in readings] == [1, 1, 4, 8]
 
 
 def test_growth_without_an_embedding_reading_is_not_a_number():
     assert math.isnan(rows(record(features(1)))[0]["growth"])
-    assert math.isnan(rows(record(torch.zeros(2, 2), 0), record(features(1)))[1]["growth"])
+    assert math.isnan(rows(record(torch.zeros(2, 2), EMBEDDING), record(features(1)))[1]["growth"])
 
 
 def test_shares_are_relative_to_what_entered_the_block():
@@ -193,7 +194,7 @@ def test_shares_are_relative_to_what_entered_the_block():
 
 
 def test_the_embedding_output_has_no_shares_and_every_column():
-    (row,) = rows(record(features(1), layer=0))
+    (row,) = rows(record(features(1), layer=EMBEDDING))
     assert math.isnan(row["attention_share"]) and math.isnan(row["ffn_share"])
     assert set(row) == {*MEASURES[0].per, *MEASURES[0].columns}
 
@@ -206,5 +207,5 @@ def test_the_largest_entry_is_named_by_token_and_channel():
 
 
 def test_a_single_token_is_read():
-    (row,) = rows(record(torch.tensor([[3.0, 4.0]]), layer=0))
+    (row,) = rows(record(torch.tensor([[3.0, 4.0]]), layer=EMBEDDING))
     assert row["norm"] == 5 and row["largest"] == 4 and row["growth"] == 1

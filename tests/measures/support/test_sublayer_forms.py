@@ -30,12 +30,12 @@ def traced(model: PreTrainedModel, tokens: int = 20) -> list[Layer]:
             stack.blocks[part.block],
             part.module,
             name=part.name,
-            layer=part.number,
+            layer=part.block,
             config=model.config,
         )
         for part in stack.attentions
     ]
-    return [replace(one, weights=weights[one.layer - 1]) for one in layers if one.layer]
+    return [replace(one, weights=weights[one.layer]) for one in layers if one.layer >= 0]
 
 
 def named(name: str) -> Activation:

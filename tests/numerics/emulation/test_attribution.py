@@ -8,6 +8,7 @@ from layerlab.numerics.emulation.arithmetic import regime
 from layerlab.numerics.emulation.attribution import WEIGHTS, Placement, attribution, error, outputs
 from layerlab.numerics.emulation.emulate import Emulation, emulate, reference
 from layerlab.numerics.emulation.op_site import OpSite
+from layerlab.records.layer_names import EMBEDDING
 
 TOKENS = torch.arange(2, 34)[None]
 
@@ -51,7 +52,7 @@ def test_every_place_is_in_one_component_and_in_one_layer(found):
     assert every == {place for part in result.layers for place in part.places}
     assert every == {place for part in result.cross for place in part.places}
     assert [part.layer for part in sorted(result.layers, key=lambda part: part.layer or 0)] == [
-        *range(4)
+        *range(EMBEDDING, 3)
     ]
 
 
@@ -135,7 +136,7 @@ def test_outputs_are_what_enters_what_each_module_gives_and_the_logits(tiny):
     assert len(streams) == len(blocks) and last.shape[-1] == model.config.vocab_size
 
 
-def test_numbered_experts_are_one_component_and_what_runs_first_is_layer_0():
+def test_numbered_experts_are_one_component_and_what_runs_first_is_the_embedding():
     places = [
         OpSite("embed", "weight"),
         OpSite("layers.0.experts.1.up"),
@@ -149,9 +150,9 @@ def test_numbered_experts_are_one_component_and_what_runs_first_is_layer_0():
     assert [known.kind(place) for place in places] == [
         *(WEIGHTS, "experts.*.up", "experts.*.up", "residual stream", "head")
     ]
-    assert [known.floor(place) for place in places] == [0, 1, 2, 2, 3]
-    assert known.floor_name(0) == "before the blocks"
-    assert known.floor_name(3) == "behind the blocks"
+    assert [known.floor(place) for place in places] == [EMBEDDING, 0, 1, 1, 2]
+    assert known.floor_name(EMBEDDING) == "embedding"
+    assert known.floor_name(2) == "behind the blocks"
 
 
 @pytest.mark.parametrize(

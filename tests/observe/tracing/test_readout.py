@@ -143,7 +143,7 @@ def test_no_logits_and_no_numbers_are_refused(tiny: Callable[..., PreTrainedMode
     model = tiny("llama")
     with torch.no_grad():
         model.model.layers[0].mlp.down_proj.weight.fill_(torch.inf)
-    with pytest.raises(NotApplicable, match="layer 1 gives features that are not finite"):
+    with pytest.raises(NotApplicable, match="features behind layer 0 are not finite"):
         answered(model)
 
 

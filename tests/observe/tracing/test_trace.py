@@ -8,6 +8,7 @@ from transformers import AttentionInterface
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.observe.tracing.trace import trace
+from layerlab.records.layer_names import EMBEDDING
 
 FAMILIES = ["gpt2", "openai-gpt", "llama"]
 TOKENS = torch.arange(2, 30)
@@ -25,7 +26,7 @@ def test_streams_are_block_outputs_and_the_last_is_before_the_final_norm(tiny, f
     layers, _ = traced(model)
     with torch.no_grad():
         states = model(input_ids=TOKENS[None], output_hidden_states=True).hidden_states
-    assert [layer.layer for layer in layers] == [0, 1, 2]
+    assert [layer.layer for layer in layers] == [EMBEDDING, 0, 1]
     for layer, state in zip(layers[:2], states[:2], strict=True):
         assert torch.equal(layer.stream, state[0])
     same = torch.equal(layers[2].stream, states[2][0])
@@ -180,8 +181,8 @@ def test_a_stream_that_is_not_finite_is_reported_with_its_layer(tiny):
     with torch.no_grad():
         model.transformer.h[1].mlp.c_proj.weight[0, 0] = torch.nan
     layers, found = traced(model)
-    assert list(found.faults) == [2] and "of 448 features not finite" in found.faults[2]
-    assert [layer.layer for layer in layers] == [0, 1]
+    assert list(found.faults) == [1] and "of 448 features not finite" in found.faults[1]
+    assert [layer.layer for layer in layers] == [EMBEDDING, 0]
 
 
 def test_where_the_stream_has_another_shape_only_attention_is_handed_out(tiny):

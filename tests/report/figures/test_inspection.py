@@ -51,7 +51,7 @@ def test_every_picture_of_a_report_is_a_figure():
                 assert {f"{measure['name']}-{column}-heads-{m}" for m in "ab"} <= set(found)
     assert "map-1-layer-1-head-2" in found
     seen = figures(looked(["a"])) | figures(clouded(["a"], layers=8))
-    assert {"saliency-a-layer-0", "saliency-a-layer-3", "features-a-layer-4"} <= set(seen)
+    assert {"saliency-a-embedding", "saliency-a-layer-2", "features-a-layer-3"} <= set(seen)
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ def test_hostile_names_and_tokens_are_letters_and_no_paths(tmp_path):
     content = clouded(["../../etc", "<b>x</b>"])
     found = figures(content)
     assert all(Path(name).name == name and not name.startswith(".") for name in found)
-    assert {"features-etc-layer-0", "features-b-x-b-layer-0"} <= set(found)
-    names = {t.get("name") for t in found["features-etc-layer-0"].data}
+    assert {"features-etc-embedding", "features-b-x-b-embedding"} <= set(found)
+    names = {t.get("name") for t in found["features-etc-embedding"].data}
     assert "&lt;b&gt;x&lt;/b&gt;" in names and not any("<" in str(name) for name in names)
     lines = {t.get("name") for t in found["dimension-effective_dimension"].data}
     assert "&lt;b&gt;x&lt;/b&gt;" in lines
-    ticks = figures(looked(["a"]))["saliency-a-layer-0"].layout["xaxis"]["ticktext"]
+    ticks = figures(looked(["a"]))["saliency-a-embedding"].layout["xaxis"]["ticktext"]
     assert HOSTILE[:12] not in ticks and "&lt;/script&gt;&lt;im" in ticks
 
 
@@ -133,7 +133,7 @@ def test_every_name_is_another_file(names):
 
 def test_the_cloud_is_drawn_on_one_scale_with_its_shares():
     content = clouded(["a"])
-    figure = figures(content)["features-a-layer-3"]
+    figure = figures(content)["features-a-layer-2"]
     own = figure.layout
     assert own["xaxis"]["range"] == own["yaxis2"]["range"] == own["yaxis"]["range"]
     assert own["yaxis"]["scaleanchor"] == "x" and own["yaxis2"]["scaleanchor"] == "x2"
@@ -149,7 +149,7 @@ def test_maps_are_those_that_were_packed():
     given_ = looked(["a"])
     packed = given_["pictures"]["saliency"]["a"]["maps"][0]
     flat = zlib.decompress(base64.b64decode(packed))
-    (trace,) = figures(given_)["saliency-a-layer-0"].data
+    (trace,) = figures(given_)["saliency-a-embedding"].data
     assert trace["z"][3][5] == flat[5 * 4 + 3] / 255
     detail = next(iter(inspection.compact(sample(["a"]))["details"].values()))
     (cells,) = heatmaps.attention(detail).data

@@ -95,7 +95,7 @@ def test_the_json_is_strict_and_names_its_schema(tmp_path: Path):
         raise AssertionError(constant)
 
     parsed = json.loads(text, parse_constant=refuse)
-    assert parsed["schema"] == 1
+    assert parsed["schema"] == 2
     assert parsed["machine"] == {"load": None, "limit": "Infinity", "tuple": [1.5, 2]}
     assert parsed == kept.to_dict()
 

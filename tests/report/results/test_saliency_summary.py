@@ -7,6 +7,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from layerlab.loading import token_text
+from layerlab.records.layer_names import EMBEDDING
 from layerlab.report.results.report import Report
 from layerlab.report.results.saliency_summary import saliency_answers
 from layerlab.report.views import text
@@ -33,7 +34,8 @@ def chinese(report):
         ):
             if model == name:
                 rows["token"][row] = words[place]
-                rows["l1"][row] = {0: 6.0, 3: 3.0, 4: 1.0}.get(place, 0.0) if layer == 0 else 9.0
+                first = {0: 6.0, 3: 3.0, 4: 1.0}
+                rows["l1"][row] = first.get(place, 0.0) if layer == EMBEDDING else 9.0
     return report
 
 

@@ -39,8 +39,8 @@ def test_where_there_is_little_room_some_layers_are_kept_of_every_model():
     whole = feature_cloud.pictures(report, "features")
     assert [len(view["layers"]) for view in whole] == [21, 21]
     some = feature_cloud.pictures(report, "features", budget=20_000)
-    assert [view["layers"][0] for view in some] == [0, 0]
-    assert [view["layers"][-1] for view in some] == [20, 20]
+    assert [view["layers"][0] for view in some] == [-1, -1]
+    assert [view["layers"][-1] for view in some] == [19, 19]
     for view in some:
         assert 3 <= len(view["layers"]) < 21
         assert len(view["layers"]) == len(view["points"]) == len(view["shares"])

@@ -68,7 +68,7 @@ def test_one_reading_per_layer_has_no_range():
 def test_what_is_not_finite_becomes_null_and_leaves_the_mean_of_the_rest():
     report = sample(["a"], layers=1, sequences=3)
     data = report["frames"]["stream"]["data"]
-    at = [index for index, layer in enumerate(data["layer"]) if layer == 0]
+    at = [index for index, layer in enumerate(data["layer"]) if layer == -1]
     for index, value in zip(at, [2.0, None, "Infinity"], strict=True):
         data["norm"][index] = value
     (series,) = view(report, "stream")["series"]

@@ -19,10 +19,10 @@ def pictures(report, **options):
 def test_each_layer_has_the_score_of_every_position():
     report = looked()
     first, second = pictures(report)
-    assert (first["model"], second["model"]) == (0, 1) and first["layers"] == [0, 1, 2, 3]
+    assert (first["model"], second["model"]) == (0, 1) and first["layers"] == [-1, 0, 1, 2]
     data = report["frames"]["saliency"]["data"]
     for place, seen in enumerate(first["scores"]["product"][2]):
-        row = data["layer"].index(2) + place
+        row = data["layer"].index(1) + place
         assert data["position"][row] == place
         assert seen == pytest.approx(data["product"][row], rel=6e-3)
     assert first["earlier"] == [1, 2] and first["prediction"]["token"] == "␣King"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from layerlab import UserError
+from layerlab.records.layer_names import EMBEDDING
 from layerlab.training.checkpoints import trackers as track
 from layerlab.training.checkpoints.trackers import check, trackers, values
 
@@ -105,9 +106,14 @@ def test_events_become_numbers_and_texts() -> None:
     rows = [
         {"layer": 1, "head": 0, "measure": "score", "value": 3.5},
         {"layer": 1, "head": None, "measure": "norm", "value": 2},
+        {"layer": EMBEDDING, "head": None, "measure": "norm", "value": 3},
     ]
-    numbers, texts = values({"kind": "monitor", "update": 1, "rows": rows})
-    assert numbers == {"monitor/score/layer 1/head 0": 3.5, "monitor/norm/layer 1": 2.0}
+    numbers, texts = values({"kind": "monitor", "update": 1, "readings": rows})
+    assert numbers == {
+        "monitor/score/layer 1/head 0": 3.5,
+        "monitor/norm/layer 1": 2.0,
+        "monitor/norm/embedding": 3.0,
+    }
     assert texts == {}
     alarm = {"kind": "alarm", "update": 1, "text": "grows", "layer": 2, "measure": "s", "value": 9}
     assert values(alarm) == (

@@ -1,5 +1,6 @@
 """Alarms come before a run is lost, and do not come in a run that goes well."""
 
+import json
 import warnings
 from collections.abc import Callable
 from math import inf, isfinite, nan
@@ -153,7 +154,7 @@ def test_the_worst_of_several_scores_is_told_with_their_number() -> None:
     ]
     (alarm,) = told(rules, rows)
     assert (alarm.layer, alarm.head, alarm.value, alarm.limit) == (1, 2, 300, 100)
-    assert "attention layer 1, head 2 is 300, above 100 (and 1 more places)" in alarm.text
+    assert "layer 1, head 2 is 300, above 100 (and 1 more places)" in alarm.text
     assert told(rules, rows) == []
     (other,) = told(rules, [*rows, (1, 4, "score", 101.0)])
     assert other.head == 4
@@ -184,7 +185,7 @@ def test_jumps_count_while_the_loss_does_not_fall() -> None:
 @pytest.mark.parametrize(
     ("measure", "healthy", "broken", "said"),
     [
-        ("sink_mass", [0.999, 0.5], [0.999, 0.992], "every head of attention layer 0 gives 0.992"),
+        ("sink_mass", [0.999, 0.5], [0.999, 0.992], "every head of layer 0 gives 0.992"),
         (
             "entropy",
             [0.001, 0.4],
@@ -213,7 +214,7 @@ def test_tokens_that_become_alike_are_told() -> None:
 @pytest.mark.parametrize("measure", ["score", "stream_norm", "gradient", "querykey_norm"])
 def test_what_is_no_number_is_told(measure: str) -> None:
     (alarm,) = told(Rules(), [(1, 0, measure, nan), (2, 0, measure, inf)])
-    assert "is not finite in attention layer 1, head 0 (and 1 more places)" in alarm.text
+    assert "is not finite in layer 1, head 0 (and 1 more places)" in alarm.text
 
 
 def test_limits_can_be_set() -> None:
@@ -242,3 +243,13 @@ def test_an_alarm_warns_raises_or_is_handed_over(tiny: Family) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(stepped(model, None).alarms) == 1
+
+
+def test_of_an_older_state_the_losses_alone_are_remembered() -> None:
+    """It counted layers from the embedding: a norm of then is held against no other layer's."""
+    rules = Rules(Limits())
+    rules.restore({"losses": [2.0], "norms": {"reading/1": [0.1]}, "tops": {}, "active": {}})
+    assert (rules.losses, rules.norms) == ([2.0], {})
+    later = Rules(Limits())
+    later.restore(json.loads(json.dumps(rules.state())))
+    assert later == rules

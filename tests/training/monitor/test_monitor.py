@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from layerlab import Monitor, UserError
+from layerlab.records.layer_names import EMBEDDING
 from tests.training.watched import (
     COLUMNS,
     VOCAB,
@@ -61,8 +62,8 @@ def test_gradients_are_those_of_the_parameters(model: Any) -> None:
     assert found[None, None] == pytest.approx(float(whole), rel=1e-5)
     block = next(one for one in model.modules() if isinstance(one, nn.ModuleList))[0]
     squares = [float(one.grad.double().square().sum()) for one in block.parameters()]
-    assert found[1, None] == pytest.approx(sum(squares) ** 0.5, rel=1e-5)
-    parts = [found[layer, None] ** 2 for layer in range(4) if (layer, None) in found]
+    assert found[0, None] == pytest.approx(sum(squares) ** 0.5, rel=1e-5)
+    parts = [found[layer, None] ** 2 for layer in range(EMBEDDING, 3) if (layer, None) in found]
     assert sum(parts) == pytest.approx(float(whole) ** 2, rel=1e-5)
 
 
@@ -260,7 +261,7 @@ def test_a_frame_holds_every_reading() -> None:
     assert set(frame["measure"]) == {*COLUMNS, "gradient"}
     assert frame["update"].unique().tolist() == [0, 2]
     streams = frame.query("measure == 'stream_norm' and update == 0")
-    assert streams["layer"].tolist() == [0, 1, 2] and streams["head"].isna().all()
+    assert streams["layer"].tolist() == [EMBEDDING, 0, 1] and streams["head"].isna().all()
     assert monitor.latest["score"] == frame.query("update == 2 and measure == 'score'").value.max()
     assert (
         monitor.latest["entropy"] == frame.query("update == 2 and measure == 'entropy'").value.min()

@@ -17,9 +17,9 @@ def theory_of(layer: "Layer", subject: "LoadedModel") -> "Theory":
 
     assert not isinstance(subject.stack, str) and layer.block is not None
     assert layer.attention is not None
-    part = subject.stack.attentions[layer.attention.layer]
+    part = subject.stack.attention(layer.attention.name)
     weights = project(
-        layer.block, part.module, name=part.name, layer=part.number, config=subject.config
+        layer.block, part.module, name=part.name, layer=part.block, config=subject.config
     )
     found = theory(replace(layer, weights=weights), subject.model)
     assert found is not None, "a block is more than the embedding"

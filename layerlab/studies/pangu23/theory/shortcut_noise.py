@@ -47,7 +47,7 @@ def attention_inputs(ids: Tensor, layer: int) -> Tensor:
     found: list[Tensor] = []
 
     def read(seen: Any) -> None:
-        if seen.layer == layer:
+        if seen.layer == layer - 1:  # 0 stands for the drawn features
             found.append(seen.sublayers["attention"].entered.double())
 
     for_each_layer(patient(MODEL), ids, read)

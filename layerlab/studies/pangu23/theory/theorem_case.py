@@ -96,7 +96,7 @@ def parts(subject: "LoadedModel", ids: Tensor) -> list[Part]:
     found: list[Part] = []
 
     def read(layer: Any) -> None:
-        if layer.layer:
+        if layer.block is not None:
             known = theory(_weigh(subject, layer), subject.model)
             assert known is not None and known.attention is not None, "a known attention"
             assert known.feedforward is not None, "a known feed-forward"
@@ -125,14 +125,14 @@ def _weigh(subject: "LoadedModel", layer: Any) -> Any:
     from layerlab.observe.architecture.head_weights import project
 
     stack: Any = subject.stack
-    part = stack.attentions[layer.attention.layer]
+    part = stack.attention(layer.attention.name)
     modules = subject.model.modules()
     rotary = next((module for module in modules if hasattr(module, "attention_scaling")), None)
     weights = project(
         stack.blocks[part.block],
         part.module,
         name=part.name,
-        layer=part.number,
+        layer=part.block,
         config=subject.config,
         rotary=rotary,
     )

@@ -85,11 +85,11 @@ def state_all(
     starts: list[Tensor] = []
 
     def read(seen: Any) -> None:
-        if not seen.layer:
+        if seen.block is None:
             starts.append(seen.stream.double())
             return
         z, f = (seen.sublayers[role].entered.double() for role in ("attention", "ffn"))
-        rows.append(single(layers[seen.layer - 1], z, f, seen.entered.double(), extra))
+        rows.append(single(layers[seen.layer], z, f, seen.entered.double(), extra))
 
     for_each_layer(subject, ids[None], read)
     return torch.stack(rows), stack_statements(layers, starts[0], extra)

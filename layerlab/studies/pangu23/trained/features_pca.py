@@ -73,7 +73,7 @@ def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
     drawn: dict[str, Any] = {"words": named, "drawn": {}}
     places = [round(share * (len(clouds) - 1)) for share in DRAWN]
     found = []
-    for layer, cloud in sorted(clouds.items()):
+    for place, (layer, cloud) in enumerate(sorted(clouds.items())):
         known = components(cloud.pool)
         marks = torch.tensor([word for word, _ in cloud.marks])
         points = coordinates(torch.cat(cloud.features), known)
@@ -83,8 +83,8 @@ def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
             components(whole[layer]).shares[0],
         ]
         found.append(torch.cat([known.shares, torch.stack(rest)]))
-        if layer in places:
-            drawn["drawn"][str(layer)] = [
+        if place in places:
+            drawn["drawn"][str(place)] = [
                 [[float(f"{x:.{DIGITS}g}") for x in point] for point in points[marks == word].T]
                 for word in range(len(named))
             ]

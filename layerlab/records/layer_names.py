@@ -1,0 +1,13 @@
+"""How layers are counted everywhere: blocks from 0, and what the first one reads: EMBEDDING."""
+
+EMBEDDING = -1
+
+
+def layer_name(layer: int) -> str:
+    """Return what a layer is called in a sentence.
+
+    Example:
+        >>> layer_name(EMBEDDING), layer_name(0)
+        ('embedding', 'layer 0')
+    """
+    return "embedding" if layer == EMBEDDING else f"layer {layer}"

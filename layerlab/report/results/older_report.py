@@ -1,0 +1,94 @@
+"""A report of schema 1, as this layerlab counts layers.
+
+Schema 1 counted what the stream passes from the embedding, 0, on, so that the first block was 1;
+measures of attention counted attention layers from 0. Schema 2 counts blocks from 0 everywhere.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from layerlab.errors import UserError
+from layerlab.records.layer_names import EMBEDDING, layer_name
+from layerlab.report.findings.find import find
+from layerlab.report.results.schema import SCHEMA, check_schema
+from layerlab.report.views.tables import decode_table, encode_table
+
+OLDER = 1
+_BY_ATTENTION = frozenset({"attention", "spectrum", "querykey", "gain"})
+_OUTPUT = re.compile(r"(?<=^output of )layer (\d+)$")
+_PART = re.compile(r"^layer (\d+)$")
+_FROM = re.compile(r"(?<=from )layer (\d+)(?= on)")
+
+
+def renumber(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a report of schema 1 with the layers of schema 2; its findings are made again.
+
+    Raises:
+        UserError: a part of it is damaged.
+    """
+    try:
+        return _renumber(content)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError("this is not a layerlab report: a part of schema 1 is damaged") from error
+
+
+def _renumber(content: Mapping[str, Any]) -> dict[str, Any]:
+    whole = check_schema({name: part for name, part in content.items() if name != "frames"})
+    frames = {
+        str(name): _shift(str(name), decode_table(str(name), table))
+        for name, table in content.get("frames", {}).items()
+    }
+    whole["models"] = [
+        {**card, "faults": [_fault(one) for one in card["faults"]]} for card in whole["models"]
+    ]
+    mixed = [str(c["name"]) for c in whole["models"] if c["attention_layers"] != c["layers"]]
+    whole["measures"] = [{**one, "notes": _notes(one, mixed)} for one in whole["measures"]]
+    whole["pictures"] = {
+        name: {model: _picture(one) for model, one in models.items()}
+        for name, models in whole["pictures"].items()
+    }
+    whole["details"] = dict(_detail(*entry) for entry in whole["details"].items())
+    whole["findings"] = [finding.to_dict() for finding in find(whole, frames)]
+    tables = {name: encode_table(table) for name, table in frames.items()}
+    return {**whole, "schema": SCHEMA, "frames": tables}
+
+
+def _shift(name: str, table: pd.DataFrame) -> pd.DataFrame:
+    if name == "attribution":
+        parts = table["part"].replace("before the blocks", layer_name(EMBEDDING))
+        return table.assign(part=parts.str.replace(_PART, _renamed, regex=True))
+    if name in _BY_ATTENTION or "layer" not in table:
+        return table
+    return table.assign(layer=table["layer"] + EMBEDDING)
+
+
+def _renamed(match: re.Match[str]) -> str:
+    return layer_name(int(match[1]) + EMBEDDING)
+
+
+def _fault(fault: Mapping[str, Any]) -> dict[str, Any]:
+    layer = fault.get("layer")
+    # Schema 1 wrote -1 for weights outside the blocks.
+    where = None if layer is None or layer < 0 else int(layer) + EMBEDDING
+    return {**fault, "layer": where, "name": _OUTPUT.sub(_renamed, str(fault["name"]))}
+
+
+def _picture(picture: Mapping[str, Any]) -> dict[str, Any]:
+    return {**picture, "layers": [int(layer) + EMBEDDING for layer in picture["layers"]]}
+
+
+def _detail(key: str, shown: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    if shown["kind"] != "channels":
+        return key, dict(shown)
+    layer = int(shown["layer"]) + EMBEDDING
+    return f"{key.rpartition('/')[0]}/{layer}", {**shown, "layer": layer}
+
+
+def _notes(measure: Mapping[str, Any], mixed: list[str]) -> list[str]:
+    told = [_FROM.sub(_renamed, str(note)) for note in measure["notes"]]
+    if measure["name"] in _BY_ATTENTION:
+        told += [f"{name}: its layers are its attention layers, counted from 0" for name in mixed]
+    return told
