@@ -2,7 +2,7 @@
 
 
 class UserError(Exception):
-    """What a user can mend: one line that says what was given, what was expected, what to type."""
+    """An error that a user can mend: what was given, what was expected, what to type, in a line."""
 
 
 class Interrupted(Exception):

@@ -143,7 +143,7 @@ def run_inspection(job: InspectionRequest, *, progress: bool = True) -> Report:
 
 @dataclass
 class _Part:
-    """What one model contributed."""
+    """The contribution of one model."""
 
     card: dict[str, Any]
     found: Readings

@@ -31,7 +31,7 @@ SLOTS: tuple[Slot, ...] = ("norm", "attention", "ffn", "shortcut", "residual")
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What a user may set.
+    """An option that a user may set.
 
     Attributes:
         default: what it is when nobody does.
@@ -49,7 +49,7 @@ class Option:
 
 
 class Part(nn.Module):
-    """What fills a slot.
+    """A module that fills a slot.
 
     Attributes:
         name: as specs have it.

@@ -51,7 +51,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """Where a part stands.
+    """The position of a part in the stack.
 
     Attributes:
         layer: counts from 0; -1 for what concerns the whole stack.

@@ -67,7 +67,7 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockSpec(Written):
-    """How the five slots of a block are filled.
+    """The parts in the five slots of a block.
 
     Attributes:
         placement: where the norm stands: "pre" F(N(x)) + x; "post" N(F(x) + x); "both"
@@ -84,7 +84,7 @@ class BlockSpec(Written):
 
 @dataclass(frozen=True, kw_only=True)
 class StackSpec(Written):
-    """What concerns the whole stack.
+    """The options of the whole stack.
 
     Attributes:
         position: "rotary" in every attention, "learned" added to the embedding, or "none".

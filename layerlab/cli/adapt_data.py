@@ -16,7 +16,7 @@ Field = Annotated[str, typer.Option(help="Column that holds the text of a row.")
 
 
 class Form(StrEnum):
-    """How Unicode is normalised."""
+    """The forms in which Unicode is normalised."""
 
     nfc = "NFC"
     nfkc = "NFKC"

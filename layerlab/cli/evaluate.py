@@ -14,7 +14,7 @@ OUT = Path("layerlab-evaluation")
 
 
 class How(StrEnum):
-    """How the answer to a question is scored."""
+    """The ways to score the answer to a question."""
 
     choice_ll = "choice_ll"
     mean_nll = "mean_nll"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusSize:
-    """What a plan has to know of a corpus.
+    """The size of a corpus, as a plan needs it.
 
     Attributes:
         vocab: of its tokenizer.

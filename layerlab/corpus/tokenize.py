@@ -22,7 +22,7 @@ MOST = 4096
 
 @dataclass(frozen=True)
 class Layout:
-    """Where tokens go, and how.
+    """The settings of one tokenization: where tokens go, and how.
 
     Attributes:
         stem: of the files: `.tokens`, `.starts`, and `.ends` where bytes are counted.

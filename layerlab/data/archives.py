@@ -108,7 +108,7 @@ def read_documents(path: Path) -> Iterator[str]:
 
 
 class Allowance:
-    """How much may still be unpacked of a file."""
+    """The number of bytes that may still be unpacked of a file."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.most = path, _most(path)

@@ -51,7 +51,7 @@ class TextChunk(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """What a source turned out to be.
+    """A source as it was found.
 
     Attributes:
         name: of what is really read.

@@ -23,7 +23,7 @@ from layerlab.variants.registry import variants
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """What was named.
+    """The models that were named.
 
     Attributes:
         name: how a table calls it.

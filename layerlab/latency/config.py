@@ -17,7 +17,7 @@ MOST = 2**20  # of any of them
 
 @dataclass(frozen=True, kw_only=True)
 class LatencyConfig:
-    """What all contestants share.
+    """The settings that all candidates share.
 
     Attributes:
         device: cpu, cuda, cuda:N or mps.

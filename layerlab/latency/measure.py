@@ -45,7 +45,7 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """What was found of one contestant.
+    """The times of one candidate.
 
     Attributes:
         name: as it was named.
@@ -78,7 +78,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """What was found of all.
+    """The times of all candidates.
 
     Attributes:
         setting: that they share.

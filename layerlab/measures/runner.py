@@ -24,7 +24,7 @@ from layerlab.records.layer_names import layer_name
 
 @dataclass(kw_only=True)
 class Readings:
-    """What the measures read on one model.
+    """The readings of all measures on one model.
 
     Attributes:
         rows: of each measure.

@@ -24,7 +24,7 @@ TIGHT = 1e-11  # float64: logits of size 10 after thousands of operations that r
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What came of one law.
+    """The outcome of one law.
 
     Attributes:
         law: in words.

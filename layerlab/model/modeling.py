@@ -66,7 +66,7 @@ class LabDecoderLayer(GradientCheckpointingLayer, Layer):
 
 
 class LabPreTrainedModel(PreTrainedModel):
-    """What transformers has to know of all our models."""
+    """The base class through which transformers knows all our models."""
 
     config: LabConfig
     config_class = LabConfig

@@ -104,7 +104,7 @@ class CleanSection(Section):
 
 
 class VocabularySection(Section):
-    """How the tokenizer is changed.
+    """The change of the tokenizer.
 
     Attributes:
         size: `+1600` adds so many entries, `8000` leaves so many.
@@ -123,7 +123,7 @@ class VocabularySection(Section):
 
 
 class EmbeddingSection(Section):
-    """How the embeddings of new tokens are initialised.
+    """The initialisation of the embeddings of new tokens.
 
     Attributes:
         input: of the embedding: mean, mean-resizing, first or random.
@@ -295,7 +295,7 @@ class ArmSection(Section):
 
 
 class RunSection(Section):
-    """How stages are executed; nothing here changes the results.
+    """The execution of stages; nothing here changes the results.
 
     Attributes:
         device: cpu, cuda, cuda:N or mps.

@@ -237,7 +237,7 @@ class EmulateSection(Section):
 
 
 class SlurmSection(Section):
-    """How Slurm is asked for a job; submitit's names.
+    """The options of a Slurm job, under submitit's names.
 
     Attributes:
         minutes: after which a job is stopped and put back in the queue.
@@ -256,7 +256,7 @@ class SlurmSection(Section):
 
 
 class RunSection(Section):
-    """Where and how runs are executed; nothing here changes the results.
+    """The execution of runs; nothing here changes the results.
 
     Attributes:
         device: cpu, cuda, cuda:N, mps, npu (torch_npu; untested) or xpu (untested).

@@ -138,7 +138,7 @@ def _check(folder: Path, found: dict[str, Any]) -> None:
 
 
 class _Journal:
-    """What a result is compared with: the ends of a journal that may be longer than memory."""
+    """The ends of a journal, which may be longer than memory; a result is compared with them."""
 
     def __init__(self, folder: Path) -> None:
         self.first: Mapping[str, Any] = {}

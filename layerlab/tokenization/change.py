@@ -44,7 +44,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class VocabularyRequest:
-    """What is wanted.
+    """The change that is asked for.
 
     Attributes:
         tokenizer: a folder, a file or a name of the Hub.
@@ -65,7 +65,7 @@ class VocabularyRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Texts:
-    """What a tokenizer is changed and proved on; each text is read once.
+    """The texts that a tokenizer is changed and verified on; each is read once.
 
     Attributes:
         learned: what is learned or counted on.

@@ -30,7 +30,7 @@ PLUGINS = "layerlab.variants"  # the entry-point group
 
 @dataclass(frozen=True)
 class Found:
-    """What one file declares.
+    """The declarations of one file.
 
     Attributes:
         home: the file, as an error names it.

@@ -36,7 +36,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowInit:
-    """How the rows of new tokens are initialised.
+    """The initialisation of the rows of new tokens.
 
     Attributes:
         model: whose initialisation is used.

@@ -50,7 +50,7 @@ class ProcessGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """How much of one source has been read.
+    """The amount of one source that has been read.
 
     Attributes:
         source: the text that was really read.

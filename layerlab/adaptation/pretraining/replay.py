@@ -30,7 +30,7 @@ Material = str | Path | Source | Sequence[str | Path | Source]
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayData:
-    """Which text is read, and what of it is held out.
+    """The text that is read, and the part of it that is held out.
 
     Attributes:
         domain: a file, a folder, a name, or several; as `text` of a recipe's data.sources.

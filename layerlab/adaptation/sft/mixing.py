@@ -19,7 +19,7 @@ NONE = "left out: no token of the assistant"
 
 @dataclass
 class SourceStats:
-    """How the rows of one source were used.
+    """The use of the rows of one source.
 
     Attributes:
         rows: that are learned from; held-out ones and dropped ones are not among them.

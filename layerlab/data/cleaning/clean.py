@@ -45,7 +45,7 @@ KEEP_ALL = CleanSection(
 
 @dataclass(kw_only=True)
 class Removed:
-    """What went for one reason.
+    """The texts that were removed for one reason.
 
     Attributes:
         documents: how many.
@@ -60,7 +60,7 @@ class Removed:
 
 @dataclass(frozen=True, kw_only=True)
 class Cleaned:
-    """What was kept, and what went.
+    """The counts of texts kept and removed.
 
     Attributes:
         name: of the source that was really read.

@@ -58,7 +58,7 @@ class Match:
 
 @dataclass(frozen=True, kw_only=True)
 class Count:
-    """What was found of one benchmark.
+    """The questions of one benchmark that were found.
 
     Attributes:
         questions: that were given; those of the same text are one.
@@ -77,7 +77,7 @@ class Count:
 
 @dataclass(frozen=True, kw_only=True)
 class Contamination:
-    """What training text holds of some benchmarks.
+    """The questions of some benchmarks that training text contains.
 
     Attributes:
         documents: of training text that were read.

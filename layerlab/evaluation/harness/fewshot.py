@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Shots:
-    """How many examples the prompts of a task held.
+    """The number of examples in the prompts of a task.
 
     Attributes:
         asked: number of examples that were asked for.

@@ -27,7 +27,7 @@ class KeptShots(BaseModel):
 
 
 class KeptTask(BaseModel):
-    """What of a kept result does not follow from the rest of it."""
+    """A part of a kept result that does not follow from the rest of it."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
     scores: Annotated[dict[str, Worth], Field(min_length=1)]

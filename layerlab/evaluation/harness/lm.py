@@ -45,7 +45,7 @@ ENGINE = f"lm-eval {lm_eval.__version__}"
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """What a leaf task came to.
+    """The result of a leaf task.
 
     Attributes:
         scores: of every question, by its place and hash.

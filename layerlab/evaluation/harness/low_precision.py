@@ -22,7 +22,7 @@ CONTEXT = 512
 
 @dataclass(frozen=True)
 class PrecisionSetting:
-    """What a model computes in.
+    """The arithmetic that a model computes in.
 
     Attributes:
         format: that every result is rounded to; None: as the model was loaded.

@@ -20,7 +20,7 @@ DOMAINS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How questions are put.
+    """The options by which questions are put.
 
     Attributes:
         scoring: "choice_ll": the option whose tokens are likeliest after the prompt; "mean_nll":

@@ -17,7 +17,7 @@ SPLITS = {0: "zero_shot", 1: "one_shot"}
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """What the file of a task holds.
+    """The rows in the file of a task.
 
     Attributes:
         kept: rows to be answered: instruction, question, answer and the prompt of the first two.

@@ -10,7 +10,7 @@ BETA = 0.5
 
 
 class EditCount(NamedTuple):
-    """How many edits are right, made without need, and missed."""
+    """Counts of edits that are right, made without need, and missed."""
 
     right: int
     needless: int

@@ -31,7 +31,7 @@ class Arm(BaseModel):
 
 
 class Score(Arm):
-    """What a model came to in a benchmark."""
+    """The score of a model in a benchmark."""
 
     benchmark: str
     score: Share
@@ -45,7 +45,7 @@ class Shots(BaseModel):
 
 
 class Task(Score):
-    """What it came to in a part of one, question by question."""
+    """The score in a part of a benchmark, question by question."""
 
     task: str
     scoring: str
@@ -54,7 +54,7 @@ class Task(Score):
 
 
 class Scores(BaseModel):
-    """What results.json holds; more may stand there."""
+    """The content of results.json; more may stand there."""
 
     model_config = STRICT
     arms: list[Arm] = Field(min_length=1)

@@ -24,7 +24,7 @@ LEAST = 1e-5
 
 @dataclass(frozen=True)
 class Prior:
-    """What arms have in common: s_a^2 is scattered about `variance` as with `freedom` degrees.
+    """The variance common to arms: s_a^2 is scattered about `variance` as with `freedom` degrees.
 
     Attributes:
         variance: s_0^2.

@@ -15,7 +15,7 @@ from layerlab.experiments.statistics.differences import Difference, holm
 
 @dataclass(frozen=True)
 class PairTest:
-    """Whether the difference `arm - rival` lies below a size or above it.
+    """A test of whether the difference `arm - rival` lies below a size or above it.
 
     Attributes:
         shift: that size: 0, or an end of a margin.

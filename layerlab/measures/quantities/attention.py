@@ -38,7 +38,7 @@ class Focus:
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """What some rows tell; `counts` is T, the number of keys that a row may use."""
+    """Statistics of some rows; `counts` is T, the number of keys that a row may use."""
 
     keys: slice
     received: Float[Tensor, "head key"]

@@ -49,7 +49,7 @@ line. `apart` says in a number what the colours show."""
 
 @dataclass(kw_only=True)
 class Chosen:
-    """Which occurrences are kept.
+    """The choice of occurrences that are kept.
 
     Attributes:
         words: id and number of occurrences, the most frequent first.

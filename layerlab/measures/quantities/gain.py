@@ -121,7 +121,7 @@ def attention_bound(
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """What the weights of one sublayer contribute to its bound, or why there is none.
+    """The part of the weights of one sublayer in its bound, or why there is none.
 
     `size` is the product of its norms without attention's part; `values` are the s_h.
     """

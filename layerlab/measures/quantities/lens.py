@@ -86,7 +86,7 @@ def fit_translator(x: Hidden, y: Hidden) -> Translator:
 
 
 class Judge:
-    """What a model says at some positions of a text, to hold a lens against."""
+    """The predictions of a model at some positions of a text, which a lens is compared with."""
 
     def __init__(self, given: Answer) -> None:
         true = _finite(given.logits)

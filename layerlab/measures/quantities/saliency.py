@@ -68,7 +68,7 @@ compare shares, or input x gradient, which has the unit of the target."""
 
 @dataclass(kw_only=True)
 class Reading:
-    """What is kept of one layer."""
+    """The values kept of one layer."""
 
     width: int
     scores: dict[str, Tensor]

@@ -40,7 +40,7 @@ GAP = 5e-4
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """What one pass over a matrix tells: sums and norms of its columns, sums of its rows.
+    """The results of one pass over a matrix: sums and norms of its columns, sums of its rows.
 
     Attributes:
         depth: the most additions that an entry of A x, and of A^T y, goes through in `gram`.
@@ -61,7 +61,7 @@ class Profile:
 
 @runtime_checkable
 class Process(Protocol):
-    """What is fed with products of one operator until it has settled."""
+    """An iteration that is fed with products of one operator until it has converged."""
 
     settled: bool
     centred: bool

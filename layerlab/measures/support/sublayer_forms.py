@@ -38,7 +38,7 @@ _ROUTED = re.compile(r"(^|\.)(experts|router)(\.|$)")
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """How far a formula is from the model's output, and what rounding explains; both relative."""
+    """The relative distance of a formula from the output, and the part that rounding explains."""
 
     gap: float
     slack: float

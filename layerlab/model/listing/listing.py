@@ -35,7 +35,7 @@ _COUNTED = "* counted on a model without memory, since a part does not say what 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What was asked for, answered.
+    """The answer to one request for a listing.
 
     Attributes:
         cards: of what was named, or of everything.

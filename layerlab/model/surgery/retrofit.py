@@ -25,7 +25,7 @@ POSITIONS = "model.embed_positions.weight"
 
 @dataclass(frozen=True, kw_only=True)
 class Step0:
-    """How the rebuilt model compares with the original before any training.
+    """The difference between the rebuilt model and the original before any training.
 
     Attributes:
         difference: the largest of any logit, on random tokens.

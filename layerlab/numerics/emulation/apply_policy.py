@@ -40,7 +40,7 @@ REAL = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Kept:
-    """What a policy means for one model.
+    """The meaning of a policy for one model.
 
     Attributes:
         modules: paths of the modules that stay in float32.

@@ -23,7 +23,7 @@ TERMS = Constraint(kind=int, least=1)
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatedArithmetic:
-    """What an emulated model computes with.
+    """The arithmetic of an emulated model.
 
     Attributes:
         low: nominal dtype of the parameters, which the model's code sees.

@@ -38,7 +38,7 @@ class Error:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What some places of a model contribute when nothing else is rounded.
+    """The contribution of some places of a model when nothing else is rounded.
 
     Attributes:
         name: what they are, as a person says it.
@@ -274,7 +274,7 @@ def _pair(trial: _Trials, components: Sequence[Part]) -> Iterable[Pair]:
 
 
 class Placement:
-    """Which component and which layer each place of a model belongs to.
+    """The component and the layer of each place of a model.
 
     Args:
         model: the model.

@@ -41,7 +41,7 @@ WIDEST = frozenset(
 
 
 class Cuda(TorchFunctionMode):
-    """What CUDA's autocast casts beyond the CPU's, wherever that of the CPU is enabled."""
+    """The casts of CUDA's autocast beyond the CPU's, wherever that of the CPU is enabled."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = args, kwargs or {}

@@ -38,7 +38,7 @@ from layerlab.validation import short_repr
 
 
 class Emulation(EmulationMode):
-    """What an emulated model runs under; `emulate` and `reference` make it.
+    """The context that an emulated model runs in; `emulate` and `reference` make it.
 
     Attributes:
         roundings: number of rounded results by place.

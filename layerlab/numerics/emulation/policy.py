@@ -19,7 +19,7 @@ ATTENTION = ":attention"
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What stays in float32.
+    """A mixed-precision policy: what stays in float32.
 
     Attributes:
         format: format of everything else, in any spelling or as a dtype; held by its name.

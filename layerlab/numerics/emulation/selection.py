@@ -24,7 +24,7 @@ def _around(module: str) -> Iterator[str]:
 
 
 class Selection:
-    """Which places are rounded, and whether every pattern that was given came to something.
+    """The places that are rounded, and whether every pattern that was given matched one.
 
     Attributes:
         ran: whether anything was done since the patterns were given.

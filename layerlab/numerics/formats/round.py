@@ -119,7 +119,7 @@ def _apply(format: AnyFormat, mode: Mode, generator: torch.Generator | None) -> 
 
 
 class _Rounder:
-    """What `rounder` returns: checks and gradients are seen to here."""
+    """The function that `rounder` returns; it sees to checks and gradients."""
 
     def __init__(self, apply: Rounder) -> None:
         self._apply = apply

@@ -35,7 +35,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a policy takes beside the low format alone.
+    """The cost of a policy beside the low format alone.
 
     Attributes:
         flops: of the matrix products of the runs that are done in float32.
@@ -95,7 +95,7 @@ class AdviceCheck:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Advice:
-    """What to keep in float32, what it buys, and what it costs; `str` of it is a page of text.
+    """Advice on what to keep in float32, with its gain and its cost; `str` of it is a page of text.
 
     Attributes:
         policy: to be saved and applied.

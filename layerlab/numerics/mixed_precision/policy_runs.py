@@ -91,7 +91,7 @@ def deviation(missed: Tensor, whole: Tensor) -> float:
 
 
 class PolicyRuns:
-    """What is left of the squared error of the logits when this or that is kept in float32.
+    """The squared error of the logits that is left when this or that is kept in float32.
 
     Args:
         model: a model of transformers.

@@ -175,7 +175,7 @@ def _prune(search: PolicyRuns, chosen: list[str], budget: float, bill: "PolicyCo
 
 
 class PolicyCost:
-    """What policies of one model take; the model is run once, to count.
+    """The cost of policies of one model; the model is run once, to count.
 
     Args:
         model: a model of transformers.

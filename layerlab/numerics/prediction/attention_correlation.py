@@ -38,7 +38,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Weights:
-    """What softmax made of scores.
+    """The outcome of softmax on scores.
 
     Attributes:
         apart: p^2 var(s), the variances before the sum to one ties them together.

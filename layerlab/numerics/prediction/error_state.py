@@ -46,7 +46,7 @@ class Function:
 
 
 class Algebra(ABC):
-    """How spreads of one kind are made and combined.
+    """The rules by which spreads of one kind are made and combined.
 
     Attributes:
         power: p; a factor c of a value is |c|^p for its spread.

@@ -21,7 +21,7 @@ from layerlab.numerics.theory.roundoff_model import Arithmetic
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Step:
-    """What leaves a block and how far rounding can have moved it, entry by entry."""
+    """The output of a block and how far rounding can have moved it, entry by entry."""
 
     value: Stream
     error: Stream

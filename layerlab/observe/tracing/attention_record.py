@@ -17,7 +17,7 @@ ALL = slice(None)
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionRecord:
-    """What one attention layer multiplied, for one sequence without padding.
+    """The factors of one attention layer, for one sequence without padding.
 
     Attributes:
         layer: the block that it lies in, the first is 0.

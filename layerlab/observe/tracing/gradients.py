@@ -94,7 +94,7 @@ def _recompute(blocks: Sequence[nn.Module]) -> Iterator[None]:
 
 @dataclass
 class _Streams:
-    """What passed between the blocks, and where its gradient goes."""
+    """The tensors between the blocks, with the place of each gradient."""
 
     length: int
     keep: Keep

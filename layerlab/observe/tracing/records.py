@@ -14,7 +14,7 @@ from layerlab.shapes import Hidden, Tokens
 
 @dataclass(frozen=True, kw_only=True)
 class Sublayer:
-    """What attention or feed-forward saw and gave in one block.
+    """The input and output of attention or feed-forward in one block.
 
     `entered` is the sublayer's own input (after the norm in a pre-norm block), `left` its own
     output, `branch` what joins the residual stream (after a norm on the branch, if there is one);

@@ -26,7 +26,7 @@ from layerlab.records.layer_names import EMBEDDING
 
 @dataclass(kw_only=True)
 class Trace:
-    """What a pass found besides the layers it handed out.
+    """The findings of a pass besides the layers it handed out.
 
     Attributes:
         silent: attention layers without a record, and why.

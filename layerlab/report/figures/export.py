@@ -40,7 +40,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """What plotly draws, and how large, in pixels of an SVG."""
+    """A plotly figure with its size, in pixels of an SVG."""
 
     data: list[dict[str, Any]]
     layout: dict[str, Any]

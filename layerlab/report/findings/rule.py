@@ -77,7 +77,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """Where a reading was taken."""
+    """The place where a reading was taken."""
 
     layer: int | None = None
     head: int | None = None
@@ -102,7 +102,7 @@ class Location:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleHit:
-    """What a rule has to say about one model."""
+    """The finding of one rule about one model."""
 
     severity: Severity
     sentence: str

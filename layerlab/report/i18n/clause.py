@@ -31,7 +31,7 @@ _MOST = 8
 
 
 class Known(Protocol):
-    """What a language has for a text by itself, or None.
+    """A function that returns the translation of a text by itself, or None.
 
     `begun` asks for templates that begin with a word of their own, `strong` for those that say much
     beside what fills them.

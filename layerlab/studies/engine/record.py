@@ -36,7 +36,7 @@ LOOKED = "its threshold or number of draws was set after a first result"
 
 
 class StudyResult:
-    """What a study found.
+    """The stored outcome of a study.
 
     `record.verdict` is a `Word`, as "holds" or "not decided", `record.number` what decides it,
     `record.frame()` the readings, `record.save("out")` writes page, tables and settings.

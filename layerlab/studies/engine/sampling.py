@@ -57,7 +57,7 @@ Part = Callable[..., Mapping[str, Tensor]]
 
 @dataclass(kw_only=True)
 class StudyContext:
-    """What a study computes with.
+    """The context that a study computes in.
 
     Attributes:
         study: its name.

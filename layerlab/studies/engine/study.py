@@ -24,7 +24,7 @@ EXACT = "no draws: one exact case"
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What became of one claim.
+    """The verdict on one claim.
 
     Attributes:
         claim: one sentence that can be false.
@@ -63,7 +63,7 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a study found; the first verdict is about the claim of the study itself.
+    """The outcome of a study; the first verdict is about the claim of the study itself.
 
     Attributes:
         used: settings that were not what was asked for.

@@ -53,7 +53,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Contest:
-    """What came of all of them.
+    """The outcome of all runs.
 
     Attributes:
         rates: that each arm was given.

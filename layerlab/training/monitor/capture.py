@@ -25,7 +25,7 @@ ENDLESS = 2**31
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """How much of a batch is read: the first `tokens` of its first `sequences`."""
+    """The part of a batch that is read: the first `tokens` of its first `sequences`."""
 
     sequences: int = 1
     tokens: int = 256

@@ -141,7 +141,7 @@ def _weigh(subject: "LoadedModel", layer: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Extra:
-    """What the source adds: a shortcut's matrix, another term's matrix, and a noise."""
+    """The source's additions: a shortcut's matrix, another term's matrix, and a noise."""
 
     theta: Tensor
     term: Tensor
