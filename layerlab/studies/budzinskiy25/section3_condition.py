@@ -26,7 +26,7 @@ from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, bins, bootstrap, maximum, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import above, below, each
+from layerlab.studies.engine.verdict import above, below, decide, each
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def judge_never(every: np.ndarray) -> Verdict:
     largest = maximum(share(every, WORST, FORM))
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if largest.value <= ABOVE else "fails",
+        word=decide(holds=largest.value <= ABOVE),
         number=largest.value,
         said=f"the worst perturbation of a module is enlarged by {largest.value:.6f} times its "
         "condition number at most, over "
@@ -262,7 +262,7 @@ def judge_norms(every: np.ndarray, seed: int) -> Verdict:
     usual = bootstrap(np.nanmax(layer, axis=1), _median, seed)
     return Verdict(
         claim="RMS norm at most doubles relative errors; layer norm has no such limit.",
-        word="holds" if rms.value <= 2 * ABOVE and usual.low > 2 else "fails",
+        word=decide(holds=rms.value <= 2 * ABOVE and usual.low > 2),
         number=usual.value,
         said=f"condition of RMS norm: {rms.value:.4f} at most; of layer norm (the worse of two "
         f"models): {usual} in the median passage, {np.nanmax(layer):.3g} at most",

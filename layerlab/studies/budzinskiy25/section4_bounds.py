@@ -23,7 +23,7 @@ from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, maximum, summary, table
 from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import above
+from layerlab.studies.engine.verdict import above, decide
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
 
 TOKENS = 10
@@ -224,7 +224,7 @@ def judge_never(observed: np.ndarray, worsts: np.ndarray, hostile_: dict[str, fl
     within = seen.value <= SECOND and max(most.value, made) <= ABOVE
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if within else "fails",
+        word=decide(holds=within),
         number=max(most.value, made),
         said=f"largest error over its bound: {seen} rounded to 8, 11 or 24 digits, where up to "
         f"{SECOND:g} was asked for; {most} at the worst roundings there are, and {made:.4f} on "
@@ -245,7 +245,7 @@ def judge_unshifted(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
     return Verdict(
         claim="The bound (t + 2) u of the softmax also holds where the largest score is taken away "
         "first, as all code does.",
-        word="fails" if max(found.value, made) > ABOVE else "holds",
+        word=decide(fails=max(found.value, made) > ABOVE),
         number=made,
         said=f"worst roundings over the bound: {made:.2f} for two scores that differ by 12.7, and "
         f"{found} at most on trained models; the range of the scores has to be added",
@@ -258,7 +258,7 @@ def judge_ranged(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
     found, made = _count_exceeded("Lemma 4.21, without range", worsts, hostile_)
     return Verdict(
         claim="The bound on attention holds without the range of the scores.",
-        word="fails" if max(found.value, made) > ABOVE else "holds",
+        word=decide(fails=max(found.value, made) > ABOVE),
         number=made,
         said=f"worst roundings over the bound: {made:.3f} on constructed scores of -6.4 and 6.4, "
         f"{found} at most on trained models; with the range {hostile_['Lemma 4.21']:.3f}",
@@ -274,7 +274,7 @@ def judge_lowered(hostile_: dict[str, float]) -> Verdict:
         scale=CASES,
         claim="The constants of RMS norm, centring, perceptron, scores and softmax cannot be "
         "lowered.",
-        word="holds" if least > 0.999 else "not decided",
+        word=decide(holds=least > 0.999, fails=False),
         number=least,
         said=f"worst roundings over the bound on inputs whose sums carry all in their first term: "
         f"{said}; 1 is attained, and below 1 nothing is shown",
@@ -315,7 +315,7 @@ def judge_speaking(sizes: np.ndarray) -> Verdict:
         empty = max([empty, *shares.values()]) if format == "bf16" else empty
     return Verdict(
         claim="In bf16 the bounds on relative errors leave at least one digit.",
-        word="fails" if empty > 0.5 else "holds" if empty == 0 else "not decided",
+        word=decide(holds=empty == 0, fails=empty > 0.5),
         number=empty,
         said="inputs at which the bound on the largest relative error is 1 or more, and vacuous: "
         f"{'; '.join(words)}. None was asked for in bf16; more than half of them is a failure",

@@ -18,7 +18,7 @@ from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, maximum, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import below, each
+from layerlab.studies.engine.verdict import below, decide, each
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, patient
 
 SIZE = 12
@@ -153,7 +153,7 @@ def judge_never(found: dict[str, np.ndarray]) -> Verdict:
     first = np.mean([(every[:, 0, RECURSION] >= VACUOUS).mean() for every in found.values()])
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if largest <= 1 else "fails",
+        word=decide(holds=largest <= 1),
         number=largest,
         said=f"largest error over the bound: {said}, over all layers and "
         f"{len(next(iter(found.values())))} draws; which says little, since the bound is 1 or "
@@ -197,7 +197,7 @@ def judge_speaking(model: dict[str, np.ndarray], seed: int) -> Verdict:
     return Verdict(
         scale=BUILT_IN,
         claim="On a trained model in bf16 the theorem bounds the error below 1.",
-        word="fails" if empty == 1 else "holds" if empty == 0 else "not decided",
+        word=decide(holds=empty == 0, fails=empty == 1),
         number=first.value,
         said=f"on the built-in {MODEL} the bound is {first} behind the first block and "
         f"10^{last.value:.0f} (10^{last.low:.0f} to 10^{last.high:.0f}) behind the last; it is "

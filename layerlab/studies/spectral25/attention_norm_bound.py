@@ -13,7 +13,7 @@ from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, maximum, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import below
+from layerlab.studies.engine.verdict import below, decide
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def judge_masked(found: Mapping[float, Arrays], seed: int) -> Verdict:
     ratio = bootstrap(ratios, _median, seed)
     return Verdict(
         claim=STUDY.claim,
-        word="fails" if above else "holds",
+        word=decide(fails=above > 0),
         number=ratio.value,
         said=f"the norm of causal attention is {ratio} times the printed bound at M = {limit:g} "
         f"(median of {len(ratios)} random heads); it is above it in {above} of "
@@ -224,7 +224,7 @@ def judge_scale(found: Mapping[float, Arrays], seed: int) -> Verdict:
     return Verdict(
         claim="Without a mask the printed bound holds for multi-head attention, though it divides "
         "scores by sqrt(d) where models divide by sqrt(d_h).",
-        word="fails" if ratios.max() > ROUNDING else "holds",
+        word=decide(fails=ratios.max() > ROUNDING),
         number=ratio.value,
         said=f"aimed heads have {ratio} times the printed bound at M = {limit:g} (median of "
         f"{len(ratios)}); with the scale that the head has, norm over bound is at most {right:.3g}",
@@ -241,7 +241,7 @@ def judge_corrected(found: Mapping[str, Mapping[float, Arrays]], seed: int) -> V
     share = bootstrap(ratios[RANDOM], _median, seed)
     return Verdict(
         claim="Under a causal mask the norm stays below sqrt(sum_i 1 / (1 + (i-1) e^(-2M))).",
-        word="fails" if top.value > ROUNDING else "holds",
+        word=decide(fails=top.value > ROUNDING),
         number=top.value,
         said=f"norm over bound is at most {top}, over random and aimed heads; of random heads it "
         f"is {share} in the median: the bound is not attained",
@@ -285,7 +285,7 @@ def judge_separates(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
     return Verdict(
         scale=BUILT_IN,
         claim="The bound tells pre-norm from post-norm: without it the norm may rise to sqrt(n).",
-        word="holds" if ratio.value > NEAR_ONE else "fails",
+        word=decide(holds=ratio.value > NEAR_ONE),
         number=ratio.value,
         said=f"the median bound of a post-norm head is {ratio.value:.4g} times that of a pre-norm "
         f"head, and between any two of them {ratio.low:.3g} to {ratio.high:.3g} times; above "

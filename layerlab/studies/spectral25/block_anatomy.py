@@ -17,7 +17,7 @@ from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import above, below, each
+from layerlab.studies.engine.verdict import above, below, decide, each
 from layerlab.studies.support import passages
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def judge_summed(parts: Mapping[str, Arrays]) -> Verdict:
     said = ", ".join(f"{error:.2g} in {name}" for name, error in found.items())
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if largest < ROUNDING else "fails",
+        word=decide(holds=largest < ROUNDING),
         number=largest,
         said=f"the sum of what the heads add differs from what attention gives by at most {said} "
         f"of its size, over all layers and passages; less than {ROUNDING:.2g} is rounding",

@@ -12,7 +12,7 @@ from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, maximum, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import above, each
+from layerlab.studies.engine.verdict import above, decide, each
 
 DEPTH, WIDTH, HEADS, VOCAB, TOKENS = 36, 64, 4, 64, 18
 TEXTS = 8
@@ -230,7 +230,7 @@ def judge_products(parts: Curves) -> Verdict:
     most = TOKENS**0.5
     return Verdict(
         claim="Attention with norms above 1, multiplied layer after layer, explodes.",
-        word="fails" if max(one.value for one in found.values()) <= most * ROUNDING else "holds",
+        word=decide(fails=max(one.value for one in found.values()) <= most * ROUNDING),
         number=max(one.value for one in found.values()),
         said=f"the product of {DEPTH} attention matrices has at most the norm {told} (largest of "
         f"{len(parts['pre-norm', 'sharp']['product'])} draws, sharp scores, first heads); its rows "

@@ -16,7 +16,7 @@ from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import above
+from layerlab.studies.engine.verdict import above, decide
 
 TOKENS = 32
 BARE_WIDTH = 16
@@ -254,7 +254,7 @@ def judge_skips(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) -> Ver
     gone = max(kept[c].high / alone[c].low for c in kept) < 2
     return Verdict(
         claim="Skip connections prevent rank collapse.",
-        word="holds" if stays and low > 2 else "fails" if gone else "not decided",
+        word=decide(holds=stays and low > 2, fails=gone),
         number=kept[False].value,
         said=f"after {DEPTH} layers with skips the relative residual is {kept[False]} without a "
         f"mask and {kept[True]} with a causal one; without skips {alone[False]} and {alone[True]}. "
@@ -275,7 +275,7 @@ def judge_feedforward(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) 
     prevents = min(one.low for one in found.values()) > KEPT
     return Verdict(
         claim="Without skips the feed-forward prevents rank collapse.",
-        word="holds" if prevents else "fails" if found[False].high < KEPT else "not decided",
+        word=decide(holds=prevents, fails=found[False].high < KEPT),
         number=found[False].value,
         said=f"after {DEPTH} layers with feed-forward and no skips the relative residual is "
         f"{found[False]} without a mask and {found[True]} with a causal one, beside "

@@ -13,7 +13,7 @@ from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import each, within
+from layerlab.studies.engine.verdict import decide, each, within
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
 from layerlab.validation import Constraint
 
@@ -187,7 +187,7 @@ def judge_telling(bounds: dict[tuple[str, str], np.ndarray]) -> Verdict:
     least = min(empty.values())
     return Verdict(
         claim="A worst-case bound that runs along with the values is below 1 for the logits.",
-        word="fails" if least == 1 else "holds" if max(empty.values()) == 0 else "not decided",
+        word=decide(holds=max(empty.values()) == 0, fails=least == 1),
         number=least,
         said=f"it is 1 or more, which is vacuous, for at least {least:.0%} of the passages of "
         f"every model and format, and infinite for at least {min(endless.values()):.0%}; behind "

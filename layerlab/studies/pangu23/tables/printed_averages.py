@@ -6,6 +6,7 @@ from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import TABLES
 from layerlab.studies.engine.statistics import table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
+from layerlab.studies.engine.verdict import decide
 
 # Half of the last printed digit of every cell, and of the average; one that is cut off loses a
 # whole digit.
@@ -88,7 +89,7 @@ def judge_follow(every: list[Row]) -> Verdict:
     )
     return Verdict(
         claim=STUDY.claim,
-        word="fails" if slips else "holds",
+        word=decide(fails=bool(slips)),
         number=len(slips),
         said=f"{len(every) - len(off)} of {len(every)} agree to the last digit, "
         f"{len(off) - len(slips)} differ by rounding; {len(slips)} differ by more: {named}",
@@ -100,7 +101,7 @@ def judge_order() -> Verdict:
     changed = [found.number for found in tables().values() if not is_ranked(found)]
     return Verdict(
         claim="The order of the models is that of the averages that the cells give.",
-        word="fails" if changed else "holds",
+        word=decide(fails=bool(changed)),
         number=len(changed),
         said=f"the order changes in {len(changed)} of {len(tables())} tables: the slips matter to "
         "nobody's rank"

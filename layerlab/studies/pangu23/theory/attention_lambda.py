@@ -20,7 +20,7 @@ from layerlab.studies.engine.statistics import (
     table,
 )
 from layerlab.studies.engine.study import EXACT, Outcome, Study, Verdict
-from layerlab.studies.engine.verdict import above
+from layerlab.studies.engine.verdict import above, decide
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
 from layerlab.validation import Constraint
 
@@ -180,7 +180,7 @@ def judge_doubly(found: dict[int, np.ndarray]) -> Verdict:
     return Verdict(
         scale=CASES,
         claim="lambda is below 1 where attention is positive and doubly stochastic.",
-        word="holds" if top.value < 1 else "fails",
+        word=decide(holds=top.value < 1),
         number=top.value,
         said=f"the largest of all draws is {top}, at {highest} tokens; below 1 was asked for, "
         "and is proved",
@@ -198,7 +198,7 @@ def judge_running(lengths: list[int], values: list[float]) -> Verdict:
     return Verdict(
         scale=CASES,
         claim="lambda is below 1 for causal attention that sees all tokens alike.",
-        word="fails" if above else "not decided",
+        word=decide(holds=False, fails=bool(above)),
         number=values[-1],
         said=f"it is {said} tokens; it stays below 4, by Hardy's inequality",
         source="Own, on pangu23, section 3",
@@ -215,7 +215,7 @@ def judge_unbounded(lengths: list[int], values: list[float]) -> Verdict:
     return Verdict(
         scale=CASES,
         claim="lambda is bounded for attention whose rows sum to 1, whatever the length.",
-        word="fails" if grows else "holds",
+        word=decide(fails=grows),
         number=values[-1],
         said=f"where each half sees one token of its own it is half of the tokens, {values[-1]:g} "
         f"at {lengths[-1]}",

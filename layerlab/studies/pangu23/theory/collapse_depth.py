@@ -1,6 +1,6 @@
 """Feature collapse by depth in Llama-like models: trained ones, and deep ones at their start."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,13 +11,10 @@ from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import HIGH, LOW, Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import below
+from layerlab.studies.engine.verdict import below, decide
 from layerlab.studies.support.feature_statistics import DIMENSION, HALF, RESIDUAL, depths
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
 from layerlab.validation import Constraint
-
-if TYPE_CHECKING:
-    pass
 
 TOKENS = 128
 # Passages of one draw: together enough tokens to read a dimension at the width.
@@ -148,7 +145,7 @@ def judge_narrow(found: np.ndarray, seed: int) -> Verdict:
     return Verdict(
         scale=BUILT_IN,
         claim="The effective dimension of its features falls with depth.",
-        word="fails" if risen.low > 1 else "holds" if falls else "not decided",
+        word=decide(holds=falls, fails=risen.low > 1),
         number=risen.value,
         said=f"d(0.8) in the built-in llama is {means[0]:.2f} of the width behind the embedding "
         f"and {risen} times that in layer {widest}, where it is largest; behind the last layer it "

@@ -13,7 +13,7 @@ from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import above, below, each
+from layerlab.studies.engine.verdict import above, below, decide, each
 from layerlab.studies.support.passages import excerpts, for_each_layer, overlap, patient
 
 MODEL = "llama"
@@ -127,7 +127,7 @@ def judge_strict(gains: dict[str, np.ndarray]) -> Verdict:
     return Verdict(
         scale=CASES,
         claim=STUDY.claim,
-        word="fails" if noise >= bound else "holds",
+        word=decide(fails=noise >= bound),
         number=noise / bound,
         said=f"relu at z = 5 under noise of 1 and -1: {noise:.6f} against a bound of {bound:.6f}, "
         f"equal. The inequality itself holds: in {drawn.size} random cases the largest noise is "
@@ -143,7 +143,7 @@ def judge_condition() -> Verdict:
         scale=CASES,
         claim="Both sides are equal if and only if the change of the shortcut has no mean over "
         "tokens.",
-        word="fails" if noise < bound else "holds",
+        word=decide(fails=noise < bound),
         number=noise / bound,
         said=f"relu at z = -5 under noise of 1: no unit changes, so its mean is zero, and the left "
         f"side is {noise:g} of a bound of {bound:.3f}; two further equalities are needed",
@@ -205,7 +205,7 @@ def judge_even(gains: dict[str, np.ndarray], seed: int) -> Verdict:
     said = ", ".join(f"{one} ({name})" for name, one in found.items())
     return Verdict(
         claim="Noise without a mean moves the diversity of features by all of its norm.",
-        word="fails" if max(one.high for one in found.values()) < 1 - 1e-9 else "holds",
+        word=decide(fails=max(one.high for one in found.values()) < 1 - 1e-9),
         number=max(one.value for one in found.values()),
         said=f"it moves it by {said} of its norm (median), since noise and features are at an "
         "angle; as an upper bound the equation holds",
