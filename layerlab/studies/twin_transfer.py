@@ -398,4 +398,3 @@ STUDY = Study(
     inputs=inputs,
     scale="1.4 M parameters, 0.3 and 1.2 M tokens, against 51.7 M parameters, 18.0 M tokens",
 )
-STUDIES = (STUDY,)

@@ -121,4 +121,3 @@ STUDY = Study(
         "digits": Constraint(kind=int, least=4, most=25),
     },
 )
-STUDIES = (STUDY,)

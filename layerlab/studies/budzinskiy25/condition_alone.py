@@ -167,4 +167,3 @@ STUDY = Study(
     options={"norm": "rms"},
     domains={"norm": Constraint(kind=str, choices=("layer", "rms"))},
 )
-STUDIES = (STUDY,)

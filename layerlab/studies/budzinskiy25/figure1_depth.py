@@ -263,4 +263,3 @@ STUDY = Study(
         "layers": Constraint(kind=int, least=4, most=200),
     },
 )
-STUDIES = (STUDY,)

@@ -177,4 +177,3 @@ STUDY = Study(
         "digits": Constraint(kind=int, least=4, most=25),
     },
 )
-STUDIES = (STUDY,)

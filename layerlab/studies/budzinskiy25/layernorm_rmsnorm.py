@@ -207,4 +207,3 @@ STUDY = Study(
     options={"digits": 24},
     domains={"digits": Constraint(kind=int, least=4, most=25)},
 )
-STUDIES = (STUDY,)

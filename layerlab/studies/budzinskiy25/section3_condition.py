@@ -370,4 +370,3 @@ STUDY = Study(
     run=run,
     fast={"draws": 8},
 )
-STUDIES = (STUDY,)

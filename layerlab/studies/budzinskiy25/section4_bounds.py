@@ -358,4 +358,3 @@ STUDY = Study(
     run=run,
     fast={"draws": 12},
 )
-STUDIES = (STUDY,)

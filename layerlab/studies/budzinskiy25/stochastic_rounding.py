@@ -224,4 +224,3 @@ STUDY = Study(
         "norm": Constraint(kind=str, choices=("layer", "rms")),
     },
 )
-STUDIES = (STUDY,)

@@ -248,4 +248,3 @@ STUDY = Study(
     run=run,
     fast={"draws": 12},
 )
-STUDIES = (STUDY,)

@@ -1,7 +1,7 @@
 """What a study declares, and what it gives back.
 
 A study is one file: a function `run` that takes the `Work` at hand (settings, seeded draws, batches
-that outlive an interruption) and gives an `Outcome`, and at the foot `STUDIES = (Study(...),)`.
+that outlive an interruption) and gives an `Outcome`, and at the foot `STUDY = Study(...)`.
 """
 
 import difflib

@@ -354,4 +354,3 @@ STUDY = Study(
     run=run,
     fast={"draws": 4},
 )
-STUDIES = (STUDY,)

@@ -396,4 +396,3 @@ STUDY = Study(
     fast={"draws": 100},
     unit=passages.PASSAGES,
 )
-STUDIES = (STUDY,)

@@ -296,4 +296,3 @@ STUDY = Study(
     fast={"draws": 24},
     unit=PASSAGES,
 )
-STUDIES = (STUDY,)

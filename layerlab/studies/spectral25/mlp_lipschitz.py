@@ -322,4 +322,3 @@ STUDY = Study(
     run=run,
     fast={"draws": 48},
 )
-STUDIES = (STUDY,)

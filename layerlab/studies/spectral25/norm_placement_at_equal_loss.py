@@ -298,4 +298,3 @@ STUDY = Study(
     domains=small_models.DOMAINS,
     inputs=small_models.readings,
 )
-STUDIES = (STUDY,)

@@ -275,4 +275,3 @@ STUDY = Study(
     run=run,
     fast={"draws": 4},
 )
-STUDIES = (STUDY,)

@@ -393,4 +393,3 @@ STUDY = Study(
     fast={"draws": 120},
     unit="random initialisations, and passages of one text through one model",
 )
-STUDIES = (STUDY,)

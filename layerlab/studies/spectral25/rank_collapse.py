@@ -347,4 +347,3 @@ STUDY = Study(
     run=run,
     fast={"draws": 5},
 )
-STUDIES = (STUDY,)

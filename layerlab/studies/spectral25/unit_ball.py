@@ -383,4 +383,3 @@ STUDY = Study(
     fast={"draws": 8},
     unit=PASSAGES,
 )
-STUDIES = (STUDY,)

@@ -247,4 +247,3 @@ STUDY = Study(
         "formats": Constraint(kind=str, choices=("+".join(FORMATS), *FORMATS)),
     },
 )
-STUDIES = (STUDY,)

@@ -201,4 +201,3 @@ STUDY = Study(
         "mode": Constraint(kind=str, choices=("as-run", "flat", "autocast")),
     },
 )
-STUDIES = (STUDY,)

@@ -237,4 +237,3 @@ STUDY = Study(
     options={"format": "bf16"},
     domains={"format": Constraint(kind=str, choices=("bf16", "fp16"))},
 )
-STUDIES = (STUDY,)

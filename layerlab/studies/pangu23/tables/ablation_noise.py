@@ -141,4 +141,3 @@ STUDY = Study(
     fixed=True,
     run=run,
 )
-STUDIES = (STUDY,)

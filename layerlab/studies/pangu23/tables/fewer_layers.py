@@ -132,4 +132,3 @@ STUDY = Study(
     fixed=True,
     run=run,
 )
-STUDIES = (STUDY,)

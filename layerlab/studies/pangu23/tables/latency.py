@@ -309,4 +309,3 @@ STUDY = Study(
     },
     inputs=inputs,
 )
-STUDIES = (STUDY,)

@@ -123,4 +123,3 @@ STUDY = Study(
     fixed=True,
     run=run,
 )
-STUDIES = (STUDY,)

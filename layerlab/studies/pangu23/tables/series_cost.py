@@ -157,4 +157,3 @@ STUDY = Study(
     fixed=True,
     run=run,
 )
-STUDIES = (STUDY,)

@@ -171,4 +171,3 @@ STUDY = Study(
     fixed=True,
     run=run,
 )
-STUDIES = (STUDY,)

@@ -279,4 +279,3 @@ STUDY = Study(
         "characters": Constraint(kind=int, least=1),
     },
 )
-STUDIES = (STUDY,)

@@ -239,4 +239,3 @@ STUDY = Study(
     options={"tokens": 256},
     domains={"tokens": Constraint(kind=int, choices=LENGTHS)},
 )
-STUDIES = (STUDY,)

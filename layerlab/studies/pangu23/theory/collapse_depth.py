@@ -203,4 +203,3 @@ STUDY = Study(
         "width": Constraint(kind=int, least=16, most=1024),
     },
 )
-STUDIES = (STUDY,)

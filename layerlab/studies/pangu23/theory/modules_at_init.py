@@ -177,4 +177,3 @@ STUDY = Study(
         "width": Constraint(kind=int, least=32, most=1024),
     },
 )
-STUDIES = (STUDY,)

@@ -238,4 +238,3 @@ STUDY = Study(
     run=run,
     fast={"draws": 12},
 )
-STUDIES = (STUDY,)

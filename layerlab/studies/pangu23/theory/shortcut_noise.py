@@ -272,4 +272,3 @@ STUDY = Study(
     run=run,
     fast={"draws": 12},
 )
-STUDIES = (STUDY,)

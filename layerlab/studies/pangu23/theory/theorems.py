@@ -353,4 +353,3 @@ STUDY = Study(
     options={"tokens": 64},
     domains={"tokens": Constraint(kind=int, least=4, most=256)},
 )
-STUDIES = (STUDY,)

@@ -144,4 +144,3 @@ STUDY = Study(
     domains=small_models.DOMAINS,
     inputs=small_models.readings,
 )
-STUDIES = (STUDY,)

@@ -397,4 +397,3 @@ STUDY = Study(
     domains={**small_models.DOMAINS, "seeds": Constraint(kind=int, least=1, most=9)},
     inputs=small_models.readings,
 )
-STUDIES = (STUDY,)

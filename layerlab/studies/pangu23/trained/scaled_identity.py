@@ -117,4 +117,3 @@ STUDY = Study(
     domains=small_models.DOMAINS,
     inputs=small_models.readings,
 )
-STUDIES = (STUDY,)
