@@ -18,7 +18,7 @@ from layerlab.studies.budzinskiy25.support.rounded_modules import (
 )
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
 from layerlab.studies.budzinskiy25.support.theory_block import theory_of
-from layerlab.studies.engine.pictures import Gap, gaps
+from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, maximum, summary, table
@@ -286,7 +286,7 @@ def judge_lowered(hostile_: dict[str, float]) -> Verdict:
 def judge_near(observed: np.ndarray, seed: int) -> Verdict:
     """Judge how much of a bound rounding uses in practice."""
     found = {
-        row: bootstrap(observed[:, :, index, 0].max(1), lambda draws: float(np.median(draws)), seed)
+        row: bootstrap(observed[:, :, index, 0].max(1), np.median, seed)
         for index, row in enumerate(ROWS)
         if row in CORRECT
     }
@@ -328,16 +328,14 @@ def plot(observed: np.ndarray, worsts: np.ndarray, seed: int) -> Picture:
     """Plot how much of each bound is used."""
 
     def median(values: np.ndarray) -> Interval:
-        return bootstrap(values, lambda draws: float(np.median(draws)), seed)
+        return bootstrap(values, np.median, seed)
 
     shown = []
     for index, row in enumerate(ROWS):
         cases = {format: observed[:, :, index, digit] for digit, format in enumerate(FORMATS)}
         for name, values in {**cases, "worst roundings": worsts[:, :, index]}.items():
             one = median(values.max(1))
-            shown.append(
-                Gap(name=f"{NAMES[row]}, {name}", middle=one.value, low=one.low, high=one.high)
-            )
+            shown.append(gap(f"{NAMES[row]}, {name}", one))
     return gaps(
         "used",
         "Largest error of a passage over its bound (worst model, median of passages)",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import band, curves
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, maximum, summary, table
@@ -197,15 +197,11 @@ def _worst(found: Mapping[float, Arrays], norm: str, bound: str) -> tuple[float,
     return limit, ratios[limit]
 
 
-def _median(values: np.ndarray) -> float:
-    return float(np.median(values))
-
-
 def judge_masked(found: Mapping[float, Arrays], seed: int) -> Verdict:
     """Judge the bound as printed, for the causal attention of a GPT."""
     limit, ratios = _worst(found, "causal", "printed")
     above = sum(int((largest(one, "causal", "printed") > ROUNDING).sum()) for one in found.values())
-    ratio = bootstrap(ratios, _median, seed)
+    ratio = bootstrap(ratios, np.median, seed)
     return Verdict(
         claim=STUDY.claim,
         word=decide(fails=above > 0),
@@ -219,7 +215,7 @@ def judge_masked(found: Mapping[float, Arrays], seed: int) -> Verdict:
 def judge_scale(found: Mapping[float, Arrays], seed: int) -> Verdict:
     """Judge the printed bound without a mask, where its argument is right but for the scale."""
     limit, ratios = _worst(found, "unmasked", "printed")
-    ratio = bootstrap(ratios, _median, seed)
+    ratio = bootstrap(ratios, np.median, seed)
     right = max(largest(one, "unmasked", "unmasked bound").max() for one in found.values())
     return Verdict(
         claim="Without a mask the printed bound holds for multi-head attention, though it divides "
@@ -238,7 +234,7 @@ def judge_corrected(found: Mapping[str, Mapping[float, Arrays]], seed: int) -> V
         for kind, by_limit in found.items()
     }
     top = maximum(np.concatenate(list(ratios.values()), 1))
-    share = bootstrap(ratios[RANDOM], _median, seed)
+    share = bootstrap(ratios[RANDOM], np.median, seed)
     return Verdict(
         claim="Under a causal mask the norm stays below sqrt(sum_i 1 / (1 + (i-1) e^(-2M))).",
         word=decide(fails=top.value > ROUNDING),
@@ -299,8 +295,8 @@ def judge_separates(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
 
 def judge_near_one(models: Mapping[str, Arrays], seed: int) -> Verdict:
     """Judge whether the largest column sum of a pre-norm model is near 1."""
-    columns = {n: bootstrap(found["column"] ** 2, _median, seed) for n, found in models.items()}
-    measured = {n: bootstrap(found["norm"], _median, seed) for n, found in models.items()}
+    columns = {n: bootstrap(found["column"] ** 2, np.median, seed) for n, found in models.items()}
+    measured = {n: bootstrap(found["norm"], np.median, seed) for n, found in models.items()}
     pre, post = (columns[name] for name in PAIR)
     return Verdict(
         scale=BUILT_IN,
@@ -316,6 +312,11 @@ def judge_near_one(models: Mapping[str, Arrays], seed: int) -> Verdict:
     )
 
 
+def _ends(values: np.ndarray) -> list[float]:
+    low, high = np.percentile(values, [5, 95])
+    return [low, np.median(values), high]
+
+
 def plot(found: Mapping[float, Arrays]) -> Picture:
     """Plot the norms of random heads and the bounds, by M."""
     names = {
@@ -325,12 +326,10 @@ def plot(found: Mapping[float, Arrays]) -> Picture:
         "corrected": "bound for a causal mask",
     }
     lines = [
-        Curve(
-            name=names[quantity],
-            x=list(found),
-            y=[_median(one[quantity]) for one in found.values()],
-            low=[float(np.percentile(one[quantity], 5)) for one in found.values()],
-            high=[float(np.percentile(one[quantity], 95)) for one in found.values()],
+        band(
+            names[quantity],
+            list(found),
+            np.transpose([_ends(one[quantity]) for one in found.values()]),
             kind=kind % 2 if quantity != "printed" else 1,
             style="solid" if quantity in ("causal", "unmasked") else "dash",
         )

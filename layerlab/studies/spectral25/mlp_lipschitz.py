@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import Curve, band, curves
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, line, summary, table
@@ -205,7 +205,7 @@ def response(residuals: np.ndarray, constants: np.ndarray) -> np.ndarray:
 
 def _slope(residuals: np.ndarray, constants: np.ndarray, seed: int, comparisons: int) -> Interval:
     gained = response(residuals, constants)
-    return bootstrap(gained, lambda draws: float(np.median(draws)), seed, comparisons=comparisons)
+    return bootstrap(gained, np.median, seed, comparisons=comparisons)
 
 
 def _describe(slope: Interval) -> str:
@@ -306,8 +306,8 @@ def plot_models(models: Mapping[str, np.ndarray]) -> Picture:
 
 
 def _curve(name: str, x: list[float], found: np.ndarray, *, kind: int, style: str) -> Curve:
-    low, middle, high = np.percentile(found.clip(FLOOR), [5, 50, 95], axis=0).tolist()
-    return Curve(name=name, x=x, y=middle, low=low, high=high, kind=kind, style=style)
+    rows = np.percentile(found.clip(FLOOR), [5, 50, 95], axis=0)
+    return band(name, x, rows, kind=kind, style=style)
 
 
 STUDY = Study(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import Curve, band, curves
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.statistics import table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
@@ -235,16 +235,8 @@ def plot(found: Contest, column: int) -> Picture:
     for kind, arm in enumerate(ARMS):
         values = by_layer(found, arm, column)
         first = 0 if column < 2 else 1
-        lines.append(
-            Curve(
-                name=arm,
-                x=list(range(first, first + values.shape[1])),
-                y=values.mean(0).tolist(),
-                low=values.min(0).tolist(),
-                high=values.max(0).tolist(),
-                kind=kind,
-            )
-        )
+        ends = values.min(0), values.mean(0), values.max(0)
+        lines.append(band(arm, list(range(first, first + values.shape[1])), ends, kind=kind))
     name, title, y = SHOWN[column]
     return curves(
         name,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import Curve, band, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
@@ -324,15 +324,8 @@ def _curve(
 ) -> Curve:
     low, middle, high = np.percentile(found, [5, 50, 95], axis=0)
     shown = np.flatnonzero(middle > floor)
-    return Curve(
-        name=name,
-        x=(shown + first).tolist(),
-        y=middle[shown].tolist(),
-        low=np.maximum(low[shown], floor).tolist(),
-        high=high[shown].tolist(),
-        kind=kind,
-        style=style,
-    )
+    rows = np.maximum(low[shown], floor), middle[shown], high[shown]
+    return band(name, (shown + first).tolist(), rows, kind=kind, style=style)
 
 
 STUDY = Study(

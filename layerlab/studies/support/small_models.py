@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import band, curves
 from layerlab.studies.engine.sampling import Arrays, StudyContext, digest
 from layerlab.studies.engine.scale import models
 from layerlab.studies.engine.statistics import Interval
@@ -316,16 +316,8 @@ def plot(parts: Parts, column: int) -> Picture:
     lines = []
     for kind, (arm, part) in enumerate(parts.items()):
         found = part["layers"][..., column]
-        lines.append(
-            Curve(
-                name=arm,
-                x=list(range(found.shape[1])),
-                y=found.mean(0).tolist(),
-                kind=kind,
-                low=found.min(0).tolist(),
-                high=found.max(0).tolist(),
-            )
-        )
+        rows = found.min(0), found.mean(0), found.max(0)
+        lines.append(band(arm, list(range(found.shape[1])), rows, kind=kind))
     name, title, y = SHOWN[column]
     return curves(
         name,

@@ -11,7 +11,7 @@ from layerlab.studies.budzinskiy25.models.component_rounding import ALONE
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
-from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
+from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import decide, each, within
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
@@ -144,16 +144,12 @@ def medians(
 
     Their intervals hold together.
     """
-    return {
-        (*label, place): bootstrap(
-            found[:, index, kind],
-            lambda one: float(np.median(one)),
-            seed,
-            comparisons=2 * len(ratios),
-        )
+    quotients = {
+        (*label, place): found[:, index, kind]
         for label, found in ratios.items()
         for index, place in ((-2, "last block"), (-1, "logits"))
     }
+    return bootstrap_each(quotients, np.median, seed)
 
 
 def judge_near(
@@ -202,7 +198,7 @@ def plot(ratios: dict[tuple[str, str], np.ndarray], format: str) -> Picture:
     for kind, model in enumerate(builtin.NAMES):
         found = ratios[model, format]
         for column, name, style in ((VARIANCE, "variances", "solid"), (SAMPLED, "drawn", "dash")):
-            band = bands(found[..., column]) if column == VARIANCE else {}
+            ends = bands(found[..., column]) if column == VARIANCE else {}
             lines.append(
                 Curve(
                     name=f"{model}, {name}",
@@ -210,7 +206,7 @@ def plot(ratios: dict[tuple[str, str], np.ndarray], format: str) -> Picture:
                     y=np.median(found[..., column], axis=0).tolist(),
                     kind=kind,
                     style=style,
-                    **band,
+                    **ends,
                 )
             )
     last = next(iter(ratios.values())).shape[1]

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from layerlab import builtin
 from layerlab.studies.budzinskiy25.models.component_rounding import COMPONENTS, Trials
-from layerlab.studies.engine.pictures import Gap, gaps
+from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
@@ -166,15 +166,7 @@ def judge_adding(errors: dict[str, np.ndarray], seed: int) -> Verdict:
 def plot(found: dict[tuple[str, str], Interval]) -> Picture:
     """Plot the shares, model by model."""
     ordered = sorted(found, key=lambda key: (builtin.NAMES.index(key[0]), -found[key].value))
-    shares = [
-        Gap(
-            name=f"{model}: {name}",
-            middle=found[model, name].value,
-            low=found[model, name].low,
-            high=found[model, name].high,
-        )
-        for model, name in ordered
-    ]
+    shares = [gap(f"{model}: {name}", found[model, name]) for model, name in ordered]
     return gaps(
         "shares",
         "Share of each component, rounded alone (all passages, 95 % interval)",

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from layerlab import builtin
 from layerlab.studies.budzinskiy25.models.component_rounding import Trials
-from layerlab.studies.engine.pictures import Gap, gaps
+from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
@@ -205,12 +205,7 @@ def _lower(found: dict[str, Interval], limit: float) -> Word:
 def plot(found: Found, format: str) -> Picture:
     """Plot the error that is left, part by part and model by model."""
     shown = [
-        Gap(
-            name=f"{model}: {name}",
-            middle=found[model, name].value,
-            low=found[model, name].low,
-            high=found[model, name].high,
-        )
+        gap(f"{model}: {name}", found[model, name])
         for name in NAMES[:-1]
         for model in builtin.NAMES
     ]

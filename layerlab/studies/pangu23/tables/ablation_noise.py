@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import sqrt
 
-from layerlab.studies.engine.pictures import Gap, gaps
+from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import TABLES
 from layerlab.studies.engine.statistics import Interval, table
@@ -120,7 +120,7 @@ def plot() -> Picture:
         for split, questions in SPLITS.items():
             found = one.interval(questions)
             name = f"{one.name}, {split}"
-            shown.append(Gap(name=name, middle=found.value, low=found.low, high=found.high))
+            shown.append(gap(name, found))
     return gaps(
         "contests",
         "Printed differences on C-Eval, with 95 % of the chance of its questions",

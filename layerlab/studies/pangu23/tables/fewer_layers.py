@@ -52,7 +52,7 @@ def run(work: StudyContext) -> Outcome:
     found = accounting()
     block = found["one block"]
     shown = [
-        Gap(name=name, middle=found[name] / block, low=None, high=None)
+        Gap(name=name, middle=found[name] / block)
         for name in ("its modules", "its vocabulary", "three blocks")
     ]
     picture = gaps(

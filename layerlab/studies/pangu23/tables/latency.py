@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from layerlab.studies.engine.pictures import Gap, gaps
+from layerlab.studies.engine.pictures import Gap, gap, gaps
 from layerlab.studies.engine.sampling import StudyContext, digest
 from layerlab.studies.engine.statistics import Interval, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
@@ -268,12 +268,12 @@ def plot(found: Measured | None) -> Picture:
     """Plot the quotients one below the other."""
     shown = []
     for name in PRINTED:
-        shown.append(Gap(name=f"{name}: printed", middle=printed_ratio(name), low=None, high=None))
+        shown.append(Gap(name=f"{name}: printed", middle=printed_ratio(name)))
         if found is not None:
             ratio = quotient(found, name)
             shown += [
-                Gap(name=f"{name}: measured", middle=ratio.value, low=ratio.low, high=ratio.high),
-                Gap(name=f"{name}: weights", middle=found[name]["predicted"], low=None, high=None),
+                gap(f"{name}: measured", ratio),
+                Gap(name=f"{name}: weights", middle=found[name]["predicted"]),
             ]
     return gaps(
         "quotient",

@@ -53,12 +53,7 @@ def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     every = rows()
     shown = [
-        Gap(
-            name=f"{row['model']}, Table {row['table']}",
-            middle=float(row["difference"]),
-            low=None,
-            high=None,
-        )
+        Gap(name=f"{row['model']}, Table {row['table']}", middle=float(row["difference"]))
         for row in sorted(every, key=lambda row: -abs(float(row["difference"])))[:12]
     ]
     picture = gaps(

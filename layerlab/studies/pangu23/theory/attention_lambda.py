@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from layerlab.measures.quantities.gain import contraction, spectral_bound
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import Curve, band, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import (
@@ -108,11 +108,8 @@ def run(work: StudyContext) -> Outcome:
     ]
     lines = []
     for kind, (name, by_length) in enumerate(found.items()):
-        every = [values.flatten() for values in by_length.values()]
-        low, middle, high = (
-            [float(np.percentile(values, share)) for values in every] for share in (LOW, 50, HIGH)
-        )
-        lines.append(Curve(name=name, x=lengths, y=middle, kind=kind, low=low, high=high))
+        ends = [np.percentile(values, [LOW, 50, HIGH]) for values in by_length.values()]
+        lines.append(band(name, lengths, np.transpose(ends), kind=kind))
     lines += [
         Curve(name=name, x=lengths, y=values, kind=3 + place, style="dash")
         for place, (name, values) in enumerate(fixed.items())
@@ -157,7 +154,7 @@ def judge_real(found: dict[int, np.ndarray], seed: int) -> Verdict:
     tokens = max(found)
     values = found[tokens]
     share = bootstrap(values, lambda drawn: float((drawn < 1).mean()), seed)
-    middle = bootstrap(values, lambda drawn: float(np.median(drawn)), seed)
+    middle = bootstrap(values, np.median, seed)
     return Verdict(
         claim=STUDY.claim,
         word=above(share, 0.5),

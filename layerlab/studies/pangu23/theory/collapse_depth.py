@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import curves, mean_band
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
-from layerlab.studies.engine.statistics import HIGH, LOW, Interval, bootstrap, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import below, decide
 from layerlab.studies.support.feature_statistics import DIMENSION, HALF, RESIDUAL, depths
@@ -114,7 +114,7 @@ def run(work: StudyContext) -> Outcome:
 def ratio(found: np.ndarray, quantity: int, seed: int) -> Interval:
     """Return how much of the embedding's value is left at the last layer, mean over draws."""
     last = found[:, -1, quantity] / found[:, 0, quantity]
-    return bootstrap(last, lambda one: float(one.mean()), seed)
+    return bootstrap(last, np.mean, seed)
 
 
 def judge_alike(claim: str, found: np.ndarray, seed: int, where: str) -> Verdict:
@@ -159,17 +159,8 @@ def plot(found: dict[str, np.ndarray], column: int) -> Picture:
     """Plot a line per model, with the interval of its mean."""
     lines = []
     for kind, (name, one) in enumerate(found.items()):
-        low, high = np.percentile(one[..., column], [LOW, HIGH], axis=0)
-        lines.append(
-            Curve(
-                name=name,
-                x=[layer / (one.shape[1] - 1) for layer in range(one.shape[1])],
-                y=one[..., column].mean(0).tolist(),
-                kind=kind,
-                low=low.tolist(),
-                high=high.tolist(),
-            )
-        )
+        depth = [layer / (one.shape[1] - 1) for layer in range(one.shape[1])]
+        lines.append(mean_band(name, depth, one[..., column], kind))
     title, y = (
         ("Share of the features that differs between tokens", "||JX|| / ||X||"),
         ("Effective dimension of the features", "d(0.8), as a share of the width"),

@@ -194,7 +194,7 @@ def judge_neighbours(parts: list[np.ndarray], back: list[np.ndarray], seed: int)
     shares: dict[int, Interval] = {}
     for options, found in zip(FORMS, back, strict=True):
         if options["form"] == LOCAL:
-            shares[options["n"]] = bootstrap(found[:, 1], lambda one: float(np.median(one)), seed)
+            shares[options["n"]] = bootstrap(found[:, 1], np.median, seed)
     lowest = min(share.low for share in shares.values())
     said = ", ".join(f"{share} with n = {n}" for n, share in shares.items())
     return Verdict(

@@ -298,7 +298,7 @@ def judge_usual(found: Found, seed: int) -> Verdict:
 
 def judge_telling(found: Found, seed: int) -> Verdict:
     """Judge whether the bounds in depth are near the observed values."""
-    middle = {name: bootstrap(pool_cases(found, name, True), _median, seed) for name in STACKED}
+    middle = {name: bootstrap(pool_cases(found, name, True), np.median, seed) for name in STACKED}
     said = ", ".join(f"{one} of the bound of {name}" for name, one in middle.items())
     best = max(one.high for one in middle.values())
     return Verdict(
@@ -313,10 +313,6 @@ def judge_telling(found: Found, seed: int) -> Verdict:
 
 def _violated(values: np.ndarray) -> float:
     return float((values > 1 + ROUNDING).mean())
-
-
-def _median(values: np.ndarray) -> float:
-    return float(np.median(values))
 
 
 def _below(values: np.ndarray) -> float:

@@ -266,7 +266,7 @@ def judge_distinct(parts: small_models.Parts) -> Verdict:
 def judge_along(found: np.ndarray, seed: int) -> Verdict:
     """Judge the first component of a Llama that was trained longer."""
     layer = int(found[:, 1:, FIRST].mean(0).argmax()) + 1
-    share = bootstrap(found[:, layer, FIRST], lambda one: float(one.mean()), seed)
+    share = bootstrap(found[:, layer, FIRST], np.mean, seed)
     return Verdict(
         scale=BUILT_IN,
         claim="The features of a trained Llama lie along one axis.",
@@ -283,7 +283,7 @@ def judge_outlying(found: np.ndarray, seed: int) -> Verdict:
     """Judge how much of the first component the first token accounts for."""
     quotient = found[:, 1:, KEPT] / found[:, 1:, FIRST]
     layer = int(quotient.mean(0).argmax())
-    ratio = bootstrap(quotient[:, layer], lambda one: float(one.mean()), seed)
+    ratio = bootstrap(quotient[:, layer], np.mean, seed)
     return Verdict(
         scale=BUILT_IN,
         claim="Tokens at the beginning are outliers, which would take the first direction.",
