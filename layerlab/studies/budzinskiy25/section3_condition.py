@@ -20,7 +20,6 @@ from layerlab.studies.budzinskiy25.support.amplification import (
     Module,
     measure,
 )
-from layerlab.studies.budzinskiy25.support.theory_block import theory_of
 from layerlab.studies.engine.pictures import gap, gaps, histogram
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
@@ -36,6 +35,7 @@ from layerlab.studies.engine.statistics import (
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, below, decide, each
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
+from layerlab.studies.support.theory_block import theory_of
 
 if TYPE_CHECKING:
     from layerlab.measures.support.rounding_theory import Theory

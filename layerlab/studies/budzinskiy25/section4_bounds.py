@@ -17,7 +17,6 @@ from layerlab.studies.budzinskiy25.support.rounded_modules import (
     perceptron,
 )
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
-from layerlab.studies.budzinskiy25.support.theory_block import theory_of
 from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
@@ -25,6 +24,7 @@ from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, maxi
 from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, decide
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
+from layerlab.studies.support.theory_block import theory_of
 
 TOKENS = 10
 FORMATS = {"bf16": 8, "fp16": 11, "fp32": 24}

@@ -12,7 +12,6 @@ from layerlab.studies.budzinskiy25.support import reference_transformer
 from layerlab.studies.budzinskiy25.support.random_transformers import MAX, Ensemble
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
-from layerlab.studies.budzinskiy25.support.theory_block import theory_of
 from layerlab.studies.engine.pictures import band, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
@@ -20,6 +19,7 @@ from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, maximu
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import below, decide, each
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, patient
+from layerlab.studies.support.theory_block import theory_of
 
 SIZE = 12
 LAYERS = 6

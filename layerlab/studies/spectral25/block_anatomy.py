@@ -19,6 +19,7 @@ from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_ea
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, below, decide, each
 from layerlab.studies.support import passages
+from layerlab.studies.support.theory_block import weights_of
 
 if TYPE_CHECKING:
     from layerlab.observe.architecture.head_weights import HeadWeights
@@ -60,21 +61,9 @@ def anatomy(draw: Draw, name: str) -> dict[str, Tensor]:
 @cache
 def weights(name: str) -> "list[HeadWeights]":
     """Return the weights of every attention layer of a built-in model, cut into heads."""
-    from layerlab.observe.architecture.head_weights import project
-
     subject = passages.patient(name)
-    stack = subject.stack
-    assert not isinstance(stack, str)
-    return [
-        project(
-            stack.blocks[part.block],
-            part.module,
-            name=part.name,
-            layer=part.block,
-            config=subject.config,
-        )
-        for part in stack.attentions
-    ]
+    assert not isinstance(subject.stack, str), subject.stack
+    return [weights_of(part, subject) for part in subject.stack.attentions]
 
 
 def contributions(attended: Any, found: "HeadWeights") -> Tensor:

@@ -22,6 +22,7 @@ from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_ea
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import below, each
 from layerlab.studies.support.passages import excerpts, for_each_layer, overlap, patient, tokens_of
+from layerlab.studies.support.theory_block import theory_of
 
 if TYPE_CHECKING:
     from layerlab.numerics.theory.modules import Attention, FeedForward, Norm
@@ -107,24 +108,13 @@ def paths(start: Tensor, pieces: Sequence[Piece]) -> Tensor:
 @once
 def trained_layers() -> tuple[Piece, ...]:
     """Return the built-in llama's layers in float64, checked against what the model computes."""
-    from dataclasses import replace
-
-    from layerlab.measures.support.rounding_theory import theory
-    from layerlab.observe.architecture.head_weights import project
-
     subject, found = patient(MODEL), list[Piece]()
-    stack = subject.stack
-    assert not isinstance(stack, str)
 
     def read(layer: Any) -> None:
         if layer.block is None:
             return
-        part = stack.attention(layer.attention.name)
-        weights = project(
-            layer.block, part.module, name=part.name, layer=part.block, config=subject.config
-        )
-        known = theory(replace(layer, weights=weights), subject.model)
-        assert known is not None and known.block is not None, known and known.refused
+        known = theory_of(layer, subject)
+        assert known.block is not None, known.refused
         block = known.block
         found.append(
             Piece(

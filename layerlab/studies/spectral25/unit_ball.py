@@ -22,6 +22,7 @@ from layerlab.studies.support.passages import (
     patient,
     tokens_of,
 )
+from layerlab.studies.support.theory_block import weights_of
 
 # GPT-1's attention hands over its scores, and neither queries nor keys.
 MODELS = ("pre-norm", "llama")
@@ -107,20 +108,11 @@ def between(query: Tensor, key: Tensor, allowed: Tensor) -> Tensor:
 
 def maps(name: str) -> Tensor:
     """Return the value-output map of every head of a built-in model, head x width x width."""
-    from layerlab.observe.architecture.head_weights import project
-
     subject = patient(name)
-    stack = subject.stack
-    assert not isinstance(stack, str)
+    assert not isinstance(subject.stack, str), subject.stack
     found = []
-    for part in stack.attentions:
-        weights = project(
-            stack.blocks[part.block],
-            part.module,
-            name=part.name,
-            layer=part.block,
-            config=subject.config,
-        )
+    for part in subject.stack.attentions:
+        weights = weights_of(part, subject)
         assert weights.value is not None and weights.output is not None
         group = len(weights.output) // len(weights.value)
         value = weights.value.double().repeat_interleave(group, 0)
