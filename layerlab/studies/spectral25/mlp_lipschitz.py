@@ -16,6 +16,7 @@ from layerlab.studies.engine.statistics import Interval, bootstrap, line, summar
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, each
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
+from layerlab.system.hooks import temporary_hooks
 
 TOKENS, WIDTH, INNER = 32, 16, 64
 # Without a mask nothing is left to compare after more layers.
@@ -125,11 +126,8 @@ def _dose(name: str, ids: Tensor, dose: float) -> Tensor:
             for block in subject.stack.blocks
         ]
         hooks.append(subject.stack.blocks[-1].register_forward_hook(keep))
-        try:
+        with temporary_hooks(hooks):
             subject.model(ids, use_cache=False)
-        finally:
-            for hook in hooks:
-                hook.remove()
     return torch.stack([relative_residual(stream) for stream in kept[0]])
 
 

@@ -17,6 +17,7 @@ from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, decide
+from layerlab.system.hooks import temporary_hooks
 
 TOKENS = 32
 BARE_WIDTH = 16
@@ -100,11 +101,8 @@ def _residuals(model: Any, ids: Tensor, mask: Tensor | None) -> Tensor:
         )
         for layer in model.model.layers
     ]
-    try:
+    with temporary_hooks(hooks):
         model(ids[None], attention_mask=mask, use_cache=False)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return torch.stack(found)
 
 

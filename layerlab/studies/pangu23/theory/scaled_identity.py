@@ -14,6 +14,7 @@ from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summ
 from layerlab.studies.engine.study import Outcome, Study, Verdict
 from layerlab.studies.engine.verdict import above, below
 from layerlab.studies.support.passages import excerpts, overlap
+from layerlab.system.hooks import temporary_hooks
 from layerlab.validation import Constraint
 
 SCALES = (0.5, 1.0, 2.0, 4.0)
@@ -75,12 +76,8 @@ def streams(model: Any, start: Tensor) -> list[Tensor]:
         block.register_forward_hook(lambda _, given, left: found.append(first_tensor(left)[0]))
         for block in anatomy(model).blocks
     ]
-    try:
-        with torch.no_grad():
-            model(inputs_embeds=start[None], use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with temporary_hooks(handles), torch.no_grad():
+        model(inputs_embeds=start[None], use_cache=False)
     return found
 
 
