@@ -282,11 +282,6 @@ STUDY = Study(
     claim="Trained to the same loss, the attention of post-norm has larger spectral norms than "
     "that of pre-norm.",
     cost="6 minutes",
-    draws=3,
-    unit="seeds of training",
     run=run,
-    fast={"draws": 3},
-    options=small_models.SIZES,
-    domains=small_models.DOMAINS,
-    inputs=small_models.readings,
+    **small_models.DECLARED,
 )

@@ -113,12 +113,7 @@ def run(work: StudyContext) -> Outcome:
     found, notes = small_models.kept_readings(
         work, jobs, of_twin, kind="features", asked=f"{WORDS} {POINTS}"
     )
-    parts: small_models.Parts = {
-        arm: {
-            key: np.array([found[arm, seed][key] for seed in seeds]) for key in ("nats", "layers")
-        }
-        for arm in ARMS
-    }
+    parts = small_models.by_arm(found, ARMS, seeds)
     seen = {arm: found[arm, 1] for arm in (FULL, VANILLA)}
     return Outcome(
         verdicts=(
