@@ -10,8 +10,9 @@ from typing import Any
 from layerlab.corpus.batches import EvalBlocks
 from layerlab.corpus.corpus import Corpus
 from layerlab.errors import UserError
-from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms, matches, settings
+from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms, settings
 from layerlab.recipes.comparison_sections import CompareSection
+from layerlab.records.settings import matches
 from layerlab.system.hardware import LIBRARIES
 from layerlab.training.run_spec import RunSpec
 from layerlab.validation import short_repr, suggest

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from layerlab.studies.engine.pictures import Curve, band, curves
+from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.statistics import table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
@@ -24,8 +24,7 @@ FEWER = 1.1
 # As for the dimension of other twins: a twentieth is the least that would be meant.
 EFFECT = 1.05
 SHOWN = (
-    ("residual", "Share of the features that differs between tokens", "||JX|| / ||X||"),
-    ("dimension", "Effective dimension", "d(0.8), as a share of the width"),
+    *small_models.SHOWN,
     ("norm", "Spectral norm of attention", "norm, mean over heads"),
 )
 
@@ -231,20 +230,9 @@ def ends(found: Contest) -> list[dict[str, object]]:
 
 def plot(found: Contest, column: int) -> Picture:
     """Plot one quantity by layer, with the range of the seeds."""
-    lines = []
-    for kind, arm in enumerate(ARMS):
-        values = by_layer(found, arm, column)
-        first = 0 if column < 2 else 1
-        ends = values.min(0), values.mean(0), values.max(0)
-        lines.append(band(arm, list(range(first, first + values.shape[1])), ends, kind=kind))
-    name, title, y = SHOWN[column]
-    return curves(
-        name,
-        f"{title} at one loss (mean of seeds, and their range)",
-        lines,
-        x="layer, 0 behind the embedding",
-        y=y,
-        log="",
+    values = {arm: by_layer(found, arm, column) for arm in ARMS}
+    return small_models.plot_layers(
+        values, SHOWN[column], " at one loss", first=0 if column < 2 else 1
     )
 
 

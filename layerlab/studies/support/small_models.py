@@ -353,15 +353,33 @@ def rows(parts: Parts) -> Iterator[dict[str, Any]]:
 
 def plot(parts: Parts, column: int) -> Picture:
     """Plot one quantity by layer, with the range of the seeds."""
-    lines = []
-    for kind, (arm, part) in enumerate(parts.items()):
-        found = part["layers"][..., column]
-        rows = found.min(0), found.mean(0), found.max(0)
-        lines.append(band(arm, list(range(found.shape[1])), rows, kind=kind))
-    name, title, y = SHOWN[column]
+    values = {arm: part["layers"][..., column] for arm, part in parts.items()}
+    return plot_layers(values, SHOWN[column], ", trained")
+
+
+def plot_layers(
+    values: Mapping[str, np.ndarray], shown: tuple[str, str, str], about: str, first: int = 0
+) -> Picture:
+    """Plot what every arm has, seed by layer.
+
+    Args:
+        shown: name, title and axis of the picture.
+        about: end of its title.
+        first: the first layer.
+    """
+    lines = [
+        band(
+            arm,
+            list(range(first, first + found.shape[1])),
+            (found.min(0), found.mean(0), found.max(0)),
+            kind=kind,
+        )
+        for kind, (arm, found) in enumerate(values.items())
+    ]
+    name, title, y = shown
     return curves(
         name,
-        f"{title}, trained (mean of seeds, and their range)",
+        f"{title}{about} (mean of seeds, and their range)",
         lines,
         x="layer, 0 behind the embedding",
         y=y,

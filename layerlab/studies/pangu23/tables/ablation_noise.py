@@ -5,7 +5,7 @@ from math import sqrt
 
 from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import StudyContext
-from layerlab.studies.engine.scale import TABLES
+from layerlab.studies.engine.scale import COUNTED
 from layerlab.studies.engine.statistics import Interval, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.engine.verdict import above, combine
@@ -134,10 +134,7 @@ STUDY = Study(
     title="The ablation against chance",
     source="pangu23, Tables 2 to 4",
     claim="Series activation and augmented shortcut together raise accuracy on C-Eval.",
-    cost="1 second",
-    draws=1,
-    scale=TABLES,
     unit="reading of the tables",
-    fixed=True,
     run=run,
+    **COUNTED,
 )

@@ -4,7 +4,7 @@ from layerlab.model.cost.cost import Account, account
 from layerlab.model.design import design
 from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import StudyContext
-from layerlab.studies.engine.scale import TABLES
+from layerlab.studies.engine.scale import COUNTED
 from layerlab.studies.engine.statistics import table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
 from layerlab.studies.engine.verdict import decide
@@ -125,10 +125,7 @@ STUDY = Study(
     title="Three layers for two modules",
     source="pangu23, section 5",
     claim="PanGu-pi has fewer layers than Llama because its modules bring parameters of their own.",
-    cost="1 second",
-    draws=1,
-    scale=TABLES,
     unit="exact count",
-    fixed=True,
     run=run,
+    **COUNTED,
 )

@@ -3,7 +3,7 @@
 from layerlab.evaluation.results.published import Published, tables
 from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import StudyContext
-from layerlab.studies.engine.scale import TABLES
+from layerlab.studies.engine.scale import COUNTED
 from layerlab.studies.engine.statistics import table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
 from layerlab.studies.engine.verdict import decide
@@ -111,10 +111,7 @@ STUDY = Study(
     title="Averages as printed",
     source="pangu23, Tables 5, 6, 8, 9 and 10",
     claim="Every printed average follows from the cells beside it.",
-    cost="1 second",
-    draws=1,
-    scale=TABLES,
     unit="reading of the tables",
-    fixed=True,
     run=run,
+    **COUNTED,
 )

@@ -6,7 +6,7 @@ from layerlab.model.cost.cost import Account, account
 from layerlab.model.design import design
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import StudyContext
-from layerlab.studies.engine.scale import TABLES
+from layerlab.studies.engine.scale import COUNTED
 from layerlab.studies.engine.statistics import table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
 from layerlab.studies.engine.verdict import decide
@@ -150,10 +150,7 @@ STUDY = Study(
     title="Cost of the series activation",
     source="pangu23, abstract and Table 2",
     claim="What the series activation adds to the calculations can be ignored.",
-    cost="1 second",
-    draws=1,
-    scale=TABLES,
     unit="exact count",
-    fixed=True,
     run=run,
+    **COUNTED,
 )

@@ -6,7 +6,7 @@ from layerlab.model.cost.cost import Account, account
 from layerlab.model.design import design
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import StudyContext
-from layerlab.studies.engine.scale import TABLES
+from layerlab.studies.engine.scale import COUNTED
 from layerlab.studies.engine.statistics import table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
 from layerlab.studies.engine.verdict import decide
@@ -164,10 +164,7 @@ STUDY = Study(
     title="Cost of the augmented shortcut",
     source="pangu23, section 4.1 and Table 3",
     claim="A bottleneck of the width over 32 makes the augmented shortcut 16 times cheaper.",
-    cost="1 second",
-    draws=1,
-    scale=TABLES,
     unit="exact count",
-    fixed=True,
     run=run,
+    **COUNTED,
 )
