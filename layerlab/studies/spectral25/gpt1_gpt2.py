@@ -163,13 +163,14 @@ def judge_placement(parts: Parts, seed: int) -> Verdict:
     told = " and ".join(
         f"{bootstrap(gap.mean(1), np.mean, seed)} for {texts} texts" for texts, gap in gaps.items()
     )
+    count = len(layers)
     texts, layer = least = min(layers, key=lambda key: layers[key].high)
     return Verdict(
         claim=STUDY.claim,
         word=each(above(one, 0) for one in layers.values()),
         number=layers[least].value,
         said=f"post-norm less pre-norm is {layers[least]} in layer {layer} for {texts} texts, the "
-        f"layer that speaks most against it; above 0 was asked for in each, of {len(layers)} "
+        f"layer that speaks most against it; above 0 was asked for in each, of {count} "
         "intervals that hold together. In the mean over layers from the second on it is "
         f"{told}; the source reads 0.1 to 0.25 from its figure (mean of {len(gaps[texts])} texts)",
     )

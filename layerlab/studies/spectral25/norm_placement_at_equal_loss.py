@@ -230,9 +230,13 @@ def ends(found: Contest) -> list[dict[str, object]]:
 
 def plot(found: Contest, column: int) -> Picture:
     """Plot one quantity by layer, with the range of the seeds."""
-    values = {arm: by_layer(found, arm, column) for arm in ARMS}
+    name, title, y = SHOWN[column]
     return small_models.plot_layers(
-        values, SHOWN[column], " at one loss", first=0 if column < 2 else 1
+        name,
+        f"{title} at one loss (mean of seeds, and their range)",
+        {arm: by_layer(found, arm, column) for arm in ARMS},
+        y=y,
+        first=0 if column < 2 else 1,
     )
 
 

@@ -237,12 +237,12 @@ def kept_readings(
     return found, notes_on(len(jobs), before, small=small)
 
 
-def notes_on(count: int, before: int, *, small: bool) -> list[str]:
+def notes_on(jobs: int, before: int, *, small: bool) -> list[str]:
     """Return the notes for a reader on models that were not trained just now."""
     told = ", ".join(f"{name} {size}" for name, size in FAST.items())
     notes = [f"No runs were at hand: {told} stand in for them."] * small
     if before:
-        notes.append(f"Of {count} models {before} had been trained before, and are read.")
+        notes.append(f"Of {jobs} models {before} had been trained before, and are read.")
     return notes
 
 
@@ -353,35 +353,22 @@ def rows(parts: Parts) -> Iterator[dict[str, Any]]:
 
 def plot(parts: Parts, column: int) -> Picture:
     """Plot one quantity by layer, with the range of the seeds."""
-    values = {arm: part["layers"][..., column] for arm, part in parts.items()}
-    return plot_layers(values, SHOWN[column], ", trained")
+    name, title, y = SHOWN[column]
+    return plot_layers(
+        name,
+        f"{title}, trained (mean of seeds, and their range)",
+        {arm: part["layers"][..., column] for arm, part in parts.items()},
+        y=y,
+    )
 
 
 def plot_layers(
-    values: Mapping[str, np.ndarray], shown: tuple[str, str, str], about: str, first: int = 0
+    name: str, title: str, values: Mapping[str, np.ndarray], *, y: str, first: int = 0
 ) -> Picture:
-    """Plot what every arm has, seed by layer.
-
-    Args:
-        shown: name, title and axis of the picture.
-        about: end of its title.
-        first: the first layer.
-    """
-    lines = [
-        band(
-            arm,
-            list(range(first, first + found.shape[1])),
-            (found.min(0), found.mean(0), found.max(0)),
-            kind=kind,
-        )
-        for kind, (arm, found) in enumerate(values.items())
-    ]
-    name, title, y = shown
-    return curves(
-        name,
-        f"{title}{about} (mean of seeds, and their range)",
-        lines,
-        x="layer, 0 behind the embedding",
-        y=y,
-        log="",
-    )
+    """Plot what every arm has, seed by layer, with the range of the seeds."""
+    lines = []
+    for kind, (arm, found) in enumerate(values.items()):
+        layers = list(range(first, first + found.shape[1]))
+        rows = found.min(0), found.mean(0), found.max(0)
+        lines.append(band(arm, layers, rows, kind=kind))
+    return curves(name, title, lines, x="layer, 0 behind the embedding", y=y, log="")
