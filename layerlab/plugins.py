@@ -7,7 +7,6 @@ two files that claim one name are one clear error.
 """
 
 import ast
-import difflib
 import importlib
 import importlib.util
 import pkgutil
@@ -28,6 +27,7 @@ from layerlab.records.parse import read_json
 from layerlab.system.files import check_size
 from layerlab.system.signals import Stopped
 from layerlab.system.trust import allow_file, check_allowed
+from layerlab.validation import suggest
 from layerlab.variants.renamed import update_imports
 from layerlab.variants.source_file import check_unchanged
 
@@ -365,8 +365,7 @@ def _one(node: ast.expr, known: dict[str, Measure]) -> Measure:
     if not isinstance(label, ast.Name) or (call and call.args):
         raise ValueError(ast.dump(node))
     if label.id not in known:
-        near = difflib.get_close_matches(label.id, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = suggest(label.id, known)
         raise UserError(f"no measure is called {label.id!r}; {hint}known: {', '.join(known)}")
     measure = known[label.id]
     words = call.keywords if call else []

@@ -1,7 +1,8 @@
 """Which values an option takes, declared once: it checks, and it says so in words."""
 
+import difflib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any
@@ -63,6 +64,17 @@ class Constraint:
         if self.kind is float and isinstance(value, int):
             return abs(value) <= sys.float_info.max
         return isinstance(value, self.kind)
+
+
+def suggest(given: object, known: Iterable[str]) -> str:
+    """Return the question whether the nearest of the known names was meant; empty if none is near.
+
+    Example:
+        >>> suggest("lama", ["gpt2", "llama"]), suggest("x", ["gpt2", "llama"])
+        ("did you mean 'llama'? ", '')
+    """
+    near = difflib.get_close_matches(str(given), list(known), n=1)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def short_repr(value: Any) -> str:

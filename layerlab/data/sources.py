@@ -1,6 +1,5 @@
 """Texts to train on: their documents, streamed, whatever they are kept in."""
 
-import difflib
 import hashlib
 import io
 import json
@@ -22,7 +21,7 @@ from layerlab.recipes.training_sections import Source
 from layerlab.records.parse import check_text, json_of
 from layerlab.system.files import check_regular
 from layerlab.system.hub import hub
-from layerlab.validation import short_repr
+from layerlab.validation import short_repr, suggest
 
 PLAIN = (".txt", ".md", ".txt.gz", ".md.gz")
 TABLES = (".jsonl", ".jsonl.gz", ".parquet")
@@ -213,8 +212,7 @@ def _files(given: str) -> list[Path]:
             raise UserError(f"the folder {given} holds no text; expected files in {EXPECTED}")
         return found
     if not path.exists():
-        near = difflib.get_close_matches(given, (DOCUMENTATION, *KEPT), n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = suggest(given, (DOCUMENTATION, *KEPT))
         raise UserError(
             f"there is no text {short_repr(given)}: nothing lies at {path.absolute()}; "
             f"{hint}expected {DOCUMENTATION}, {', '.join(KEPT)}, "

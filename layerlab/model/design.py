@@ -11,7 +11,7 @@ from layerlab.errors import UserError
 from layerlab.model.option import with_options
 from layerlab.model.preset import Preset, presets, sizes_of
 from layerlab.model.size import LARGEST, MOST, shape
-from layerlab.validation import short_repr
+from layerlab.validation import short_repr, suggest
 from layerlab.variants.registry import home, variant, variants
 
 SIZES = ("width", "layers", "heads", "vocab", "context", "inner", "kv_heads", "head_width")
@@ -106,8 +106,7 @@ def preset_of(name: Any) -> Preset:
     """
     known = presets()
     if not isinstance(name, str) or name not in known:
-        near = difflib.get_close_matches(str(name), known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = suggest(name, known)
         raise UserError(f"no preset is called {name!r}; {hint}known: {', '.join(known)}")
     return known[name]
 

@@ -1,6 +1,5 @@
 """What a user sets on a spec: options of parts, of the block and of the stack, by name."""
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, fields, replace
@@ -11,7 +10,7 @@ from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import DROPOUT, BlockSpec, Choice, Spec, StackSpec
 from layerlab.errors import UserError
 from layerlab.records.parse import literal_of
-from layerlab.validation import short_repr
+from layerlab.validation import short_repr, suggest
 from layerlab.variants.registry import part
 
 _PLACES = {"block": BlockSpec, "stack": StackSpec}
@@ -167,8 +166,7 @@ def _unknown(spec: Spec, name: str) -> UserError:
     known = [one.name for one in fields(Shape)]
     known += sorted({one for slot in SLOTS for one in options_of(spec, slot)})
     known += [one.name for kind in _PLACES.values() for one in fields(kind)]
-    near = difflib.get_close_matches(name.rpartition(".")[2], known, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = suggest(name.rpartition(".")[2], known)
     said = ", ".join(dict.fromkeys(known))
     return UserError(f"no option or size is called {short_repr(name)} here; {hint}known: {said}")
 

@@ -1,6 +1,5 @@
 """The recipe of a run, or of a comparison: checked TOML."""
 
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -34,7 +33,7 @@ from layerlab.recipes.training_sections import (
     TrainSection,
 )
 from layerlab.records.renamed_settings import current_changes, settings_of_0_1
-from layerlab.validation import short_repr
+from layerlab.validation import short_repr, suggest
 
 # How a run is carried out and what it is called do not decide what comes out of it.
 _BESIDE = frozenset({"name", "about", "inferred", "run", "compare"})
@@ -91,8 +90,7 @@ class TrainingRecipe(Section):
         runs = [f"{name}-s{seed}" for name in names for seed in section.seeds]
         for run in section.timed:
             if run not in runs:
-                near = difflib.get_close_matches(run, runs, n=1)
-                hint = f"did you mean {near[0]!r}? " if near else ""
+                hint = suggest(run, runs)
                 raise ValueError(
                     f"compare.timed has {run!r}, which is no run; {hint}expected an arm and a "
                     f'seed: write timed = ["{runs[0]}"]'
@@ -100,8 +98,7 @@ class TrainingRecipe(Section):
         for claim in section.claims:
             for name in claim.names():
                 if name not in names:
-                    near = difflib.get_close_matches(name, names, n=1)
-                    hint = f"did you mean {near[0]!r}? " if near else ""
+                    hint = suggest(name, names)
                     raise ValueError(
                         f"the claim {claim.statement!r} names {name!r}, which is no arm; {hint}"
                         f"arms: {', '.join(names)}; or judge none: claims = []"

@@ -1,6 +1,7 @@
 """Nested settings as paths and values."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 
@@ -11,3 +12,15 @@ def flatten(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield from flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def matches(path: str, patterns: Sequence[str]) -> bool:
+    """Return whether a path is one of those that are named, or lies in a section that is.
+
+    Example:
+        >>> matches("train.batch_size", ["train.*"])
+        True
+        >>> matches("train.batch_size", ["data", "machine.*"])
+        False
+    """
+    return any(fnmatchcase(path, pattern) or path.startswith(f"{pattern}.") for pattern in patterns)

@@ -30,7 +30,7 @@ from layerlab.studies.engine.pictures import Gap, crosses
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.statistics import HIGH, LOW, Interval, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
-from layerlab.studies.engine.verdict import each
+from layerlab.studies.engine.verdict import decide, each
 from layerlab.studies.recipe_claims import RUNS, finished_runs, results
 from layerlab.studies.support.training_facts import runs_in, settings_of
 
@@ -250,8 +250,9 @@ def judge_signs(found: Transfer, claim: str) -> Verdict:
 
 def judge_word(found: Transfer, pairs: Sequence[Pair]) -> Word:
     """Judge a claim: one surely reversed pair fails it; it holds if all pairs surely agree."""
-    words: tuple[Word, Word] = ("holds", "fails")
-    return each(words[found.turned(one)] if one in found.sure else "not decided" for one in pairs)
+    return each(
+        decide(fails=found.turned(one)) if one in found.sure else "not decided" for one in pairs
+    )
 
 
 def describe_pair(found: Transfer, pair: Pair) -> str:
@@ -397,4 +398,3 @@ STUDY = Study(
     inputs=inputs,
     scale="1.4 M parameters, 0.3 and 1.2 M tokens, against 51.7 M parameters, 18.0 M tokens",
 )
-STUDIES = (STUDY,)

@@ -5,7 +5,6 @@ added with `add`, after `layerlab.plugins` read them; plug-ins are installed pac
 point in the group `layerlab.variants`.
 """
 
-import difflib
 import importlib
 import logging
 import pkgutil
@@ -21,6 +20,7 @@ from layerlab.blocks.part import SLOTS, Part, Slot
 from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.console.tables import printable
 from layerlab.errors import UserError
+from layerlab.validation import suggest
 from layerlab.variants.flat_imports import sibling
 from layerlab.variants.source_file import SHOWN, Origin, way_to_load
 
@@ -286,5 +286,4 @@ def _digest(found: Found) -> str | None:
 
 def _near(name: str, known: Iterable[str]) -> str:
     # To a reader "none" is close to nothing: it asks for an empty slot, which not all may be.
-    near = [] if name == "none" else difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}? " if near else ""
+    return "" if name == "none" else suggest(name, known)

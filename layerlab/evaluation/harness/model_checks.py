@@ -67,8 +67,5 @@ def record_unsound_logits(model: Any) -> Iterator[list[Any]]:
         rows = (last.isnan() | last.isposinf()).any(dim=-1)
         broken[:] = [rows if not broken else broken[0] | rows]
 
-    handle = model.register_forward_hook(note)
-    try:
+    with model.register_forward_hook(note):
         yield broken
-    finally:
-        handle.remove()

@@ -4,18 +4,18 @@ Manifests are held against each other again once they are written: only then are
 and the order of the text known.
 """
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from layerlab.corpus.batches import EvalBlocks
 from layerlab.corpus.corpus import Corpus
 from layerlab.errors import UserError
-from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms, matches, settings
+from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms, settings
 from layerlab.recipes.comparison_sections import CompareSection
+from layerlab.records.settings import matches
 from layerlab.system.hardware import LIBRARIES
 from layerlab.training.run_spec import RunSpec
-from layerlab.validation import short_repr
+from layerlab.validation import short_repr, suggest
 
 # What a manifest has beside the settings of its recipe, and may so be declared.
 PATHS = (
@@ -65,8 +65,7 @@ def _foreseen(run: RunSpec) -> dict[str, Any]:
 def _unknown(pattern: str, known: Sequence[str]) -> str:
     tables = sorted({path.split(".")[0] for path in known if "." in path})
     names = [*known, *tables, *(f"{table}.*" for table in tables)]
-    near = difflib.get_close_matches(pattern, names, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = suggest(pattern, names)
     return (
         f"compare.allowed_differences has {short_repr(pattern)}, which no run has; {hint}expected "
         'a setting by its path, as "train.batch_size", or a whole section: "machine.*"'

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.recipes.comparison_sections import CompareSection
-from layerlab.records.settings import flatten
+from layerlab.records.settings import flatten, matches
 from layerlab.validation import short_repr
 
 Manifest = Mapping[str, Any]
@@ -146,18 +145,6 @@ def settings(manifest: Manifest) -> dict[str, Any]:
     """Return the settings of a manifest, by the paths of the recipe where it has them."""
     found = dict(flatten(manifest))
     return {path.removeprefix("recipe."): value for path, value in found.items()}
-
-
-def matches(path: str, patterns: Sequence[str]) -> bool:
-    """Return whether a path is one of those that are named, or lies in a section that is.
-
-    Example:
-        >>> matches("train.batch_size", ["train.*"])
-        True
-        >>> matches("train.batch_size", ["data", "machine.*"])
-        False
-    """
-    return any(fnmatchcase(path, pattern) or path.startswith(f"{pattern}.") for pattern in patterns)
 
 
 def _contrasts(manifests: Sequence[Manifest], flat: Sequence[Flat]) -> Iterator[SettingDifference]:

@@ -1,6 +1,5 @@
 """Plans immutable runs, each with a folder named after its settings."""
 
-import difflib
 from collections.abc import Iterator, Mapping
 
 from layerlab.corpus.extent import CorpusSize
@@ -11,6 +10,7 @@ from layerlab.recipes.comparison_sections import Arm, CompareSection
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.recipes.training_sections import DataSection, Source
 from layerlab.training.run_spec import SIZES, RunSpec, count_costs, design_model
+from layerlab.validation import suggest
 
 
 def resolve_recipe(recipe: TrainingRecipe, extent: CorpusSize) -> TrainingRecipe:
@@ -90,8 +90,7 @@ def arms(comparison: CompareSection, recipe: TrainingRecipe) -> list[Arm]:
         )
     for rival in (comparison.baseline, *(arm.against for arm in found)):
         if rival is not None and rival not in names:
-            near = difflib.get_close_matches(rival, names, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
+            hint = suggest(rival, names)
             raise UserError(f"the baseline {rival!r} is no arm; {hint}arms: {', '.join(names)}")
     first = comparison.baseline or names[0]
     return [arm.model_copy(update={"against": arm.against or first}) for arm in found]

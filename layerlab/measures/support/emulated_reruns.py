@@ -16,6 +16,7 @@ from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.formats.formats import AnyFormat, find
 from layerlab.numerics.prediction.predict import spreads
 from layerlab.observe.tracing.block_calls import hidden
+from layerlab.system.hooks import temporary_hooks
 from layerlab.validation import Constraint
 
 FORMATS = "bf16"
@@ -134,8 +135,5 @@ def _giving(model: nn.Module, block: nn.Module) -> Iterator[list[nn.Module]]:
     inside = set(block.modules())
     handles = [m.register_forward_hook(leave) for m in model.modules() if m not in inside]
     handles.append(block.register_forward_pre_hook(enter, with_kwargs=True))
-    try:
+    with temporary_hooks(handles):
         yield found
-    finally:
-        for handle in handles:
-            handle.remove()

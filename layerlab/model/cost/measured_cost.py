@@ -15,6 +15,7 @@ from layerlab.blocks.operations.convolution import CausalConvolution
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import Spec
 from layerlab.model.build import assemble
+from layerlab.system.hooks import temporary_hooks
 
 
 def count_operations(spec: Spec, shape: Shape) -> dict[str, int]:
@@ -72,8 +73,5 @@ def _watch(model: Any, carried: list[int], cached: list[int]) -> Iterator[None]:
     hooks = [layer.register_forward_hook(note) for layer in model.model.layers]
     found = [one for one in model.modules() if isinstance(one, CausalConvolution)]
     hooks += [convolution.register_forward_hook(recall) for convolution in found]
-    try:
+    with temporary_hooks(hooks):
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()

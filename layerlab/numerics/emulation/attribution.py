@@ -13,6 +13,7 @@ from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.emulated_tensor import unwrap
 from layerlab.numerics.emulation.op_site import NUMBER, OpSite
 from layerlab.records.layer_names import EMBEDDING, layer_name
+from layerlab.system.hooks import temporary_hooks
 
 Call = Callable[[], Any]
 WEIGHTS = "weights (stored)"
@@ -129,12 +130,8 @@ def outputs(run: Emulation, call: Call, modules: Sequence[nn.Module]) -> list[Te
     ]
     if modules:
         handles.append(modules[0].register_forward_pre_hook(enter, with_kwargs=True))
-    try:
-        with run.running():
-            logits = call()
-    finally:
-        for handle in handles:
-            handle.remove()
+    with temporary_hooks(handles), run.running():
+        logits = call()
     logits = getattr(logits, "logits", logits)
     logits = logits[0] if isinstance(logits, (tuple, list)) else logits
     return [found[index] for index in sorted(found)] + [unwrap(logits)]

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from layerlab.errors import UserError
+from layerlab.system.hooks import temporary_hooks
 
 # What torch.autocast casts to, on every device; it refuses others.
 FORMATS = ("bf16", "fp16")
@@ -98,11 +99,8 @@ def autocasting(model: nn.Module, dtype: torch.dtype, device: str | None) -> Ite
         model.register_forward_pre_hook(enter, prepend=True),
         model.register_forward_hook(leave, always_call=True),
     )
-    try:
+    with temporary_hooks(handles):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def lower(arguments: Any) -> Any:

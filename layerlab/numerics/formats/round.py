@@ -4,7 +4,6 @@
 take the fused kernel where it is there, and pure torch elsewhere; the bits are the same.
 """
 
-import difflib
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
@@ -17,7 +16,7 @@ from layerlab.numerics.formats.formats import AnyFormat, Block, Format, find
 from layerlab.numerics.formats.grid import CARRIERS, HALVES, MODES, Mode
 from layerlab.numerics.formats.integer_formats import to_integers
 from layerlab.numerics.formats.scalar import Rounding
-from layerlab.validation import short_repr
+from layerlab.validation import short_repr, suggest
 
 Rounder: TypeAlias = Callable[..., Tensor]
 # A number beyond this is a mask, not a value: rounded it might become infinite, and inf - inf NaN.
@@ -77,8 +76,7 @@ def rounder(
     """
     found = find(format)
     if mode not in MODES:
-        near = difflib.get_close_matches(str(mode), MODES, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = suggest(mode, MODES)
         raise UserError(
             f"no rounding mode is called {short_repr(mode)}; {hint}known: {', '.join(MODES)}"
         )

@@ -223,14 +223,6 @@ class PolicyCost:
         return spent.work + spent.share + ENTRY * len(keep)
 
 
-def cost(model: nn.Module, run: Run, policy: Policy) -> Cost:
-    """Return the operations in products, and bytes of parameters, that a policy has in float32.
-
-    Unit: operations and bytes.
-    """
-    return PolicyCost(model, run, policy.format).of(policy.keep)
-
-
 def _grouped_flops(left: Any, right: Any, *rest: Any, **options: Any) -> int:
     """Return the operations of products by group: each row meets one matrix."""
     groups = left[0] if len(left) == len(right) == 3 else 1

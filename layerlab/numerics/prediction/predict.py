@@ -31,6 +31,7 @@ from layerlab.numerics.prediction.linear_rules import accumulate
 from layerlab.numerics.prediction.monte_carlo import sample_errors
 from layerlab.numerics.prediction.op_call import OpCall, lacking, map_nested, state_of, zeros
 from layerlab.numerics.prediction.rules import CHOICES, rule
+from layerlab.system.hooks import temporary_hooks
 
 Readings = tuple[list[Tensor], list[Tensor]]
 
@@ -333,11 +334,8 @@ def _losing(run: Prediction, modules: Iterable[nn.Module]) -> Iterator[set[nn.Mo
             lost.add(module)
 
     handles = [module.register_forward_hook(note) for module in dict.fromkeys(modules)]
-    try:
+    with temporary_hooks(handles):
         yield lost
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -353,11 +351,8 @@ def _taking(
             taken[module] = found
 
     handles = [module.register_forward_hook(take) for module in dict.fromkeys([*modules, model])]
-    try:
+    with temporary_hooks(handles):
         yield taken
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _first(output: Any) -> EmulatedTensor | None:

@@ -134,14 +134,6 @@ def residual(x: Features, added: Features) -> Numbers:
     return quotient(x.abs() + added.abs(), x + added).amax(-1)
 
 
-def centring(x: Features) -> Numbers:
-    """Return max_i (||x||_1 + (d-2) |x_i|) / (d |x_i - mean|): unbounded near constant inputs.
-
-    Source: budzinskiy25, Lemma 3.7.
-    """
-    return _centring(x, x - x.mean(-1, keepdim=True)).amax(-1)
-
-
 def _centring(x: Features, centred: Features) -> Features:
     width = x.shape[-1]
     above = x.abs().sum(-1, keepdim=True) + (width - 2) * x.abs()
@@ -177,31 +169,6 @@ def norm(x: Features, parts: Norm) -> Numbers:
     elif parts.gain is not None:
         found = torch.where(parts.gain == 0, 0.0, found)
     return found.amax(-1)
-
-
-def layer_normwise(x: Features) -> Numbers:
-    """Return k_{2,2} of a layer norm without eps: ||x|| / ||x - mean||, for at least 3 features.
-
-    That of an RMS norm is 1.
-
-    Source: budzinskiy25, Lemma 3.8.
-    """
-    centred = x - x.mean(-1, keepdim=True)
-    return quotient(x.norm(dim=-1), centred.norm(dim=-1))
-
-
-def elementwise(z: Features, name: str) -> Features:
-    """Return |z phi'(z) / phi(z)| of every entry.
-
-    ReLU: 1 above 0 and 0 below. SiLU: |1 + z (1 - sigma(z))| <= max(1.2785, |z| - 1).
-    GELU: |1 + z pdf / Phi| <= max(1.2946, z^2). Its tanh form, with
-    v = sqrt(2/pi) (z + .044715 z^3), |1 + z v' (1 - tanh v)|: below 0 no more than
-    max(1, 1.5958 |z| + .21407 |z|^3 - 1), above 0 than 1.2944.
-
-    Source: Own.
-    """
-    found = (1 + activation(name).elasticity(z)).abs()
-    return torch.where(z > 0, found, 0.0) if name == "relu" else found
 
 
 def mlp(x: Features, parts: FeedForward) -> Numbers:

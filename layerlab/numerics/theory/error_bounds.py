@@ -271,27 +271,3 @@ def _gated(
     came = arithmetic.reach(came, one_wrong * other_wrong)
     exact = (one * other).abs()
     return came + arithmetic.growth(gate=1) * arithmetic.reach(exact, came)
-
-
-def embedding(
-    word: Features,
-    arithmetic: Arithmetic,
-    position: Features | None = None,
-    scale: float | None = None,
-) -> Features:
-    """Bound the error of scale word + position.
-
-    Tables (and scale) are stored in units of `constant`.
-
-    Relative: (chi + 1) u without a scale, chi = max (|e| + |p|) / |e + p|; u with exact tables.
-    A scale costs u, and u more where it is itself rounded.
-
-    Source: Own.
-    """
-    counts = {"constant": 1} if scale is None else {"constant": 2, "scale": 1}
-    entry = word if scale is None else scale * word
-    wrong = arithmetic.growth(**counts) * entry.abs()
-    if position is None:
-        return wrong
-    stored = arithmetic.growth(constant=1) * position.abs()
-    return residual(entry, position, arithmetic, wrong, stored)

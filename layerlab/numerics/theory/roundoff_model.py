@@ -135,11 +135,3 @@ def mixed(low: float, high: float) -> Arithmetic:
     inside = {"product", "sum", "norm", "softmax", "activation"}
     units: dict[str, Any] = {name: high if name in inside else low for name in OPERATIONS}
     return Arithmetic(**units)
-
-
-def printable(first: Tensor, full: Tensor) -> Tensor:
-    """Return the simpler of two forms where it may be printed: first order only below 0.1.
-
-    Source: Own.
-    """
-    return torch.where(first < 0.1, first, full)

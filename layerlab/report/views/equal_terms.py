@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
-from layerlab.records.settings import flatten
+from layerlab.records.settings import flatten, matches
 from layerlab.report.i18n.language import Label
 
 # Names of a run, which tell it from others; its sessions are compared before there is a page.
@@ -37,7 +36,7 @@ def equality(manifests: Mapping[str, Any], declared: Sequence[str]) -> Json:
         if len(values) == 1:
             equal[path] = next(iter(values))
         else:
-            known_cause = is_allowed(path.removeprefix("recipe."), declared)
+            known_cause = matches(path.removeprefix("recipe."), declared)
             differing.append({"path": path, "values": _share(values), "declared": known_cause})
     return {"equal": equal, "differing": differing, "runs": len(flat)}
 
@@ -47,18 +46,6 @@ def format_value(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "–" if value is None else json.dumps(value, ensure_ascii=False)
-
-
-def is_allowed(path: str, declared: Sequence[str]) -> bool:
-    """Judge whether a setting is among those declared: by its path, its table, or a pattern.
-
-    Example:
-        >>> is_allowed("machine.threads", ["machine.*"])
-        True
-        >>> is_allowed("train.learning_rate", ["train.batch_size"])
-        False
-    """
-    return any(fnmatchcase(path, one) or path.startswith(f"{one}.") for one in declared)
 
 
 def _share(values: Mapping[str, Sequence[str]]) -> list[Json]:

@@ -9,7 +9,7 @@ from layerlab.studies.budzinskiy25.support.random_transformers import NORMWISE, 
 from layerlab.studies.budzinskiy25.support.reference_backward import gradients
 from layerlab.studies.budzinskiy25.support.reference_transformer import errors
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import band, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, line
@@ -87,19 +87,11 @@ def judge(forward: np.ndarray, back: np.ndarray, seed: int) -> Verdict:
 
 def plot(forward: np.ndarray, back: np.ndarray) -> list[Picture]:
     """Plot the median and the 5 to 95 % range of both ways over the blocks passed."""
-    lines = []
-    for kind, (way, draws) in enumerate({"forward": forward, "backward": back}.items()):
-        low, middle, high = np.percentile(draws, [5, 50, 95], axis=0)
-        lines.append(
-            Curve(
-                name=f"{way}: {WAYS[way]}",
-                x=list(range(1, draws.shape[1] + 1)),
-                y=middle.tolist(),
-                kind=kind,
-                low=low.tolist(),
-                high=high.tolist(),
-            )
-        )
+    blocks = list(range(1, forward.shape[1] + 1))
+    lines = [
+        band(f"{way}: {WAYS[way]}", blocks, np.percentile(draws, [5, 50, 95], axis=0), kind=kind)
+        for kind, (way, draws) in enumerate({"forward": forward, "backward": back}.items())
+    ]
     title = "Median error by blocks passed, 5 to 95 % shaded"
     return [curves("ways", title, lines, x="blocks passed", y="relative error, normwise")]
 
@@ -121,4 +113,3 @@ STUDY = Study(
         "digits": Constraint(kind=int, least=4, most=25),
     },
 )
-STUDIES = (STUDY,)

@@ -15,7 +15,7 @@ from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
-from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, each
 from layerlab.validation import Constraint
@@ -29,7 +29,6 @@ ENSEMBLE = Ensemble(width=SIZE, tokens=SIZE, inner=SIZE, attention=1.0, feedforw
 NORMS = {"frobenius": SIZE**0.5, "spectral": 3.0}
 # An effect that anybody would act on; the bound promises a factor of 1e8.
 EFFECT = 2.0
-COMPARED = len(NORMS) * len(DEPTHS) * len(DIGITS)
 
 
 def conditioned(draw: Draw, weights: Weights, condition: float, fixed: str) -> Weights:
@@ -100,13 +99,13 @@ def run(work: StudyContext) -> Outcome:
 
 def judge(errors: dict[str, np.ndarray], seed: int) -> Verdict:
     """Judge the largest effect of the condition number over norms, depths and digits."""
-    effects: dict[tuple[str, int, int], Interval] = {}
-    for fixed, found in errors.items():
-        for depth in range(len(DEPTHS)):
-            for digit in range(len(DIGITS)):
-                pair = found[:, [0, -1], depth, digit]
-                key = (fixed, DEPTHS[depth], DIGITS[digit])
-                effects[key] = bootstrap(pair, _ratio, seed, comparisons=COMPARED)
+    pairs = {
+        (fixed, layers, digits): found[:, [0, -1], depth, digit]
+        for fixed, found in errors.items()
+        for depth, layers in enumerate(DEPTHS)
+        for digit, digits in enumerate(DIGITS)
+    }
+    effects, compared = bootstrap_each(pairs, _ratio, seed), len(pairs)
     largest = max(effects, key=lambda key: effects[key].value)
     least = min(effects, key=lambda key: effects[key].value)
     return Verdict(
@@ -116,7 +115,7 @@ def judge(errors: dict[str, np.ndarray], seed: int) -> Verdict:
         said=(
             f"from condition 1 to 1e8 the median normwise error changes by a factor of "
             f"{_named(least, effects)} to {_named(largest, effects)}; an effect of {EFFECT:g} "
-            f"was asked for in each of {COMPARED} cases, of intervals that hold together"
+            f"was asked for in each of {compared} cases, of intervals that hold together"
         ),
     )
 
@@ -167,4 +166,3 @@ STUDY = Study(
     options={"norm": "rms"},
     domains={"norm": Constraint(kind=str, choices=("layer", "rms"))},
 )
-STUDIES = (STUDY,)

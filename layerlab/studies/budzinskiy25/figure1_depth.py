@@ -22,6 +22,7 @@ from layerlab.studies.engine.statistics import (
     Line,
     bins,
     bootstrap,
+    bootstrap_each,
     line,
     mean,
     median,
@@ -98,7 +99,7 @@ def judge_growth(
     def advantage(draws: np.ndarray) -> float:
         return fits(reduce(draws))[0].explained - fits(reduce(draws))[1].explained
 
-    found = {name: bootstrap(draws, advantage, seed) for name, draws in errors.items()}
+    found = bootstrap_each(errors, advantage, seed, comparisons=1)
     factor = bootstrap(
         errors["normwise"], lambda draws: float(np.exp(fits(reduce(draws))[0].slope)), seed
     )
@@ -263,4 +264,3 @@ STUDY = Study(
         "layers": Constraint(kind=int, least=4, most=200),
     },
 )
-STUDIES = (STUDY,)

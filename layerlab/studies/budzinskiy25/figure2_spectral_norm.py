@@ -14,7 +14,7 @@ from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, line, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import above, each
+from layerlab.studies.engine.verdict import above, decide, each
 from layerlab.validation import Constraint
 
 NORMS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
@@ -128,7 +128,7 @@ def judge_degrees(errors: np.ndarray, seed: int) -> Verdict:
     )
     return Verdict(
         claim="The growth is about linear at 10 layers and about quadratic at 20.",
-        word="holds" if met else "fails" if away else "not decided",
+        word=decide(holds=met, fails=away),
         number=powers[20][1].value,
         said=f"powers at 10 and 20 layers: {said}; within {NEAR:g} of 1 and of 2 was asked for in "
         "both ranges. The power itself grows with the norm",
@@ -177,4 +177,3 @@ STUDY = Study(
         "digits": Constraint(kind=int, least=4, most=25),
     },
 )
-STUDIES = (STUDY,)

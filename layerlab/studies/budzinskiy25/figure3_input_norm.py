@@ -139,4 +139,3 @@ STUDY = Study(
     options={"digits": 16},
     domains={"digits": Constraint(kind=int, least=4, most=25)},
 )
-STUDIES = (STUDY,)

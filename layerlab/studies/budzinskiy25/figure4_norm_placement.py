@@ -141,4 +141,3 @@ STUDY = Study(
         "variance": Constraint(kind=float, above=0.0, most=100.0),
     },
 )
-STUDIES = (STUDY,)

@@ -16,6 +16,7 @@ from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, line, summary, table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
 from layerlab.studies.engine.verdict import above, each
+from layerlab.system.hooks import temporary_hooks
 from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
@@ -55,12 +56,8 @@ def inputs(patient: "LoadedModel", tokens: int) -> dict[str, Tensor]:
         for name, module in patient.model.named_modules()
         if isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("RMSNorm")
     ]
-    try:
-        with torch.no_grad():
-            patient.model(ids)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with temporary_hooks(handles), torch.no_grad():
+        patient.model(ids)
     return found
 
 
@@ -207,4 +204,3 @@ STUDY = Study(
     options={"digits": 24},
     domains={"digits": Constraint(kind=int, least=4, most=25)},
 )
-STUDIES = (STUDY,)

@@ -20,14 +20,22 @@ from layerlab.studies.budzinskiy25.support.amplification import (
     Module,
     measure,
 )
-from layerlab.studies.budzinskiy25.support.theory_block import theory_of
-from layerlab.studies.engine.pictures import Gap, gaps, histogram
+from layerlab.studies.engine.pictures import gap, gaps, histogram
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
-from layerlab.studies.engine.statistics import Interval, bins, bootstrap, maximum, summary, table
+from layerlab.studies.engine.statistics import (
+    Interval,
+    bins,
+    bootstrap,
+    bootstrap_each,
+    maximum,
+    summary,
+    table,
+)
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import above, below, each
+from layerlab.studies.engine.verdict import above, below, decide, each
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
+from layerlab.studies.support.theory_block import theory_of
 
 if TYPE_CHECKING:
     from layerlab.measures.support.rounding_theory import Theory
@@ -231,14 +239,7 @@ def medians(
         for row, name in enumerate(ROWS)
         if np.isfinite(found[:, place, row]).any()
     }
-    return {
-        key: bootstrap(values, _median, seed, comparisons=len(there))
-        for key, values in there.items()
-    }
-
-
-def _median(values: np.ndarray) -> float:
-    return float(np.median(values))
+    return bootstrap_each(there, np.median, seed)
 
 
 def judge_never(every: np.ndarray) -> Verdict:
@@ -246,7 +247,7 @@ def judge_never(every: np.ndarray) -> Verdict:
     largest = maximum(share(every, WORST, FORM))
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if largest.value <= ABOVE else "fails",
+        word=decide(holds=largest.value <= ABOVE),
         number=largest.value,
         said=f"the worst perturbation of a module is enlarged by {largest.value:.6f} times its "
         "condition number at most, over "
@@ -259,10 +260,10 @@ def judge_norms(every: np.ndarray, seed: int) -> Verdict:
     """Judge whether the condition of RMS norm is at most 2, and that of layer norm unbounded."""
     rms = maximum(every[:, :, ROWS.index("RMS norm"), EXACT])
     layer = every[:, :, ROWS.index("layer norm"), EXACT]
-    usual = bootstrap(np.nanmax(layer, axis=1), _median, seed)
+    usual = bootstrap(np.nanmax(layer, axis=1), np.median, seed)
     return Verdict(
         claim="RMS norm at most doubles relative errors; layer norm has no such limit.",
-        word="holds" if rms.value <= 2 * ABOVE and usual.low > 2 else "fails",
+        word=decide(holds=rms.value <= 2 * ABOVE and usual.low > 2),
         number=usual.value,
         said=f"condition of RMS norm: {rms.value:.4f} at most; of layer norm (the worse of two "
         f"models): {usual} in the median passage, {np.nanmax(layer):.3g} at most",
@@ -290,12 +291,8 @@ def judge_attained(every: np.ndarray, seed: int) -> Verdict:
 def judge_loose(every: np.ndarray, seed: int) -> Verdict:
     """Judge how loose the uniform form of attention is behind a norm."""
     row = ROWS.index("attention")
-    found = {
-        model: bootstrap(one, _median, seed, comparisons=len(builtin.NAMES))
-        for model, one in zip(
-            builtin.NAMES, (every[..., row, UNIFORM] / every[..., row, WORST]).T, strict=True
-        )
-    }
+    loose = (every[..., row, UNIFORM] / every[..., row, WORST]).T
+    found = bootstrap_each(dict(zip(builtin.NAMES, loose, strict=True)), np.median, seed)
     said = ", ".join(f"{one} ({model})" for model, one in found.items())
     return Verdict(
         claim="Behind a norm the uniform bound on attention's condition tells its size within ten.",
@@ -326,15 +323,7 @@ def plot(every: np.ndarray, seed: int) -> tuple[Picture, ...]:
     """Plot how tight the forms are, and how large."""
     found = medians(every, WORST, FORM, seed)
     shown = sorted(found, key=lambda key: (ROWS.index(key[1]), key[0]))
-    tight = [
-        Gap(
-            name=f"{name}, {model}",
-            middle=found[model, name].value,
-            low=found[model, name].low,
-            high=found[model, name].high,
-        )
-        for model, name in shown
-    ]
+    tight = [gap(f"{name}, {model}", found[model, name]) for model, name in shown]
     bars = {
         name: bins(every[:, :, row, WORST].flatten(), 24)
         for row, name in enumerate(ROWS)
@@ -370,4 +359,3 @@ STUDY = Study(
     run=run,
     fast={"draws": 8},
 )
-STUDIES = (STUDY,)

@@ -17,14 +17,14 @@ from layerlab.studies.budzinskiy25.support.rounded_modules import (
     perceptron,
 )
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
-from layerlab.studies.budzinskiy25.support.theory_block import theory_of
-from layerlab.studies.engine.pictures import Gap, gaps
+from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, maximum, summary, table
 from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import above
+from layerlab.studies.engine.verdict import above, decide
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
+from layerlab.studies.support.theory_block import theory_of
 
 TOKENS = 10
 FORMATS = {"bf16": 8, "fp16": 11, "fp32": 24}
@@ -224,7 +224,7 @@ def judge_never(observed: np.ndarray, worsts: np.ndarray, hostile_: dict[str, fl
     within = seen.value <= SECOND and max(most.value, made) <= ABOVE
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if within else "fails",
+        word=decide(holds=within),
         number=max(most.value, made),
         said=f"largest error over its bound: {seen} rounded to 8, 11 or 24 digits, where up to "
         f"{SECOND:g} was asked for; {most} at the worst roundings there are, and {made:.4f} on "
@@ -245,7 +245,7 @@ def judge_unshifted(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
     return Verdict(
         claim="The bound (t + 2) u of the softmax also holds where the largest score is taken away "
         "first, as all code does.",
-        word="fails" if max(found.value, made) > ABOVE else "holds",
+        word=decide(fails=max(found.value, made) > ABOVE),
         number=made,
         said=f"worst roundings over the bound: {made:.2f} for two scores that differ by 12.7, and "
         f"{found} at most on trained models; the range of the scores has to be added",
@@ -258,7 +258,7 @@ def judge_ranged(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
     found, made = _count_exceeded("Lemma 4.21, without range", worsts, hostile_)
     return Verdict(
         claim="The bound on attention holds without the range of the scores.",
-        word="fails" if max(found.value, made) > ABOVE else "holds",
+        word=decide(fails=max(found.value, made) > ABOVE),
         number=made,
         said=f"worst roundings over the bound: {made:.3f} on constructed scores of -6.4 and 6.4, "
         f"{found} at most on trained models; with the range {hostile_['Lemma 4.21']:.3f}",
@@ -274,7 +274,7 @@ def judge_lowered(hostile_: dict[str, float]) -> Verdict:
         scale=CASES,
         claim="The constants of RMS norm, centring, perceptron, scores and softmax cannot be "
         "lowered.",
-        word="holds" if least > 0.999 else "not decided",
+        word=decide(holds=least > 0.999, fails=False),
         number=least,
         said=f"worst roundings over the bound on inputs whose sums carry all in their first term: "
         f"{said}; 1 is attained, and below 1 nothing is shown",
@@ -286,7 +286,7 @@ def judge_lowered(hostile_: dict[str, float]) -> Verdict:
 def judge_near(observed: np.ndarray, seed: int) -> Verdict:
     """Judge how much of a bound rounding uses in practice."""
     found = {
-        row: bootstrap(observed[:, :, index, 0].max(1), lambda draws: float(np.median(draws)), seed)
+        row: bootstrap(observed[:, :, index, 0].max(1), np.median, seed)
         for index, row in enumerate(ROWS)
         if row in CORRECT
     }
@@ -315,7 +315,7 @@ def judge_speaking(sizes: np.ndarray) -> Verdict:
         empty = max([empty, *shares.values()]) if format == "bf16" else empty
     return Verdict(
         claim="In bf16 the bounds on relative errors leave at least one digit.",
-        word="fails" if empty > 0.5 else "holds" if empty == 0 else "not decided",
+        word=decide(holds=empty == 0, fails=empty > 0.5),
         number=empty,
         said="inputs at which the bound on the largest relative error is 1 or more, and vacuous: "
         f"{'; '.join(words)}. None was asked for in bf16; more than half of them is a failure",
@@ -328,16 +328,14 @@ def plot(observed: np.ndarray, worsts: np.ndarray, seed: int) -> Picture:
     """Plot how much of each bound is used."""
 
     def median(values: np.ndarray) -> Interval:
-        return bootstrap(values, lambda draws: float(np.median(draws)), seed)
+        return bootstrap(values, np.median, seed)
 
     shown = []
     for index, row in enumerate(ROWS):
         cases = {format: observed[:, :, index, digit] for digit, format in enumerate(FORMATS)}
         for name, values in {**cases, "worst roundings": worsts[:, :, index]}.items():
             one = median(values.max(1))
-            shown.append(
-                Gap(name=f"{NAMES[row]}, {name}", middle=one.value, low=one.low, high=one.high)
-            )
+            shown.append(gap(f"{NAMES[row]}, {name}", one))
     return gaps(
         "used",
         "Largest error of a passage over its bound (worst model, median of passages)",
@@ -358,4 +356,3 @@ STUDY = Study(
     run=run,
     fast={"draws": 12},
 )
-STUDIES = (STUDY,)

@@ -15,7 +15,7 @@ from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import bootstrap, line, summary, table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
-from layerlab.studies.engine.verdict import below
+from layerlab.studies.engine.verdict import below, decide
 from layerlab.validation import Constraint
 
 MODES = ("nearest", "stochastic")
@@ -123,7 +123,7 @@ def judge_shorter(signed: dict[str, np.ndarray], digits: int, seed: int) -> Verd
     kept = inside >= 1 - CHANCE
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if kept and gain > 1 else "fails",
+        word=decide(holds=kept and gain > 1),
         number=gain,
         said=(
             f"for {LENGTHS[-1]} terms at {digits} digits the bound of stochastic rounding is "
@@ -147,7 +147,7 @@ def judge_unbiased(signed: dict[str, np.ndarray]) -> Verdict:
     biased = abs(scores["nearest"]) > STANDARD_ERRORS
     return Verdict(
         claim="Stochastic rounding has no bias in long sums of positive terms, nearest has one.",
-        word="holds" if clean and biased else "fails" if not clean else "not decided",
+        word=decide(holds=clean and biased, fails=not clean),
         number=scores["stochastic"],
         said=(
             f"mean signed error of {LENGTHS[-1]} terms: stochastic {means['stochastic']:.2g} "
@@ -224,4 +224,3 @@ STUDY = Study(
         "norm": Constraint(kind=str, choices=("layer", "rms")),
     },
 )
-STUDIES = (STUDY,)

@@ -12,14 +12,14 @@ from layerlab.studies.budzinskiy25.support import reference_transformer
 from layerlab.studies.budzinskiy25.support.random_transformers import MAX, Ensemble
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
-from layerlab.studies.budzinskiy25.support.theory_block import theory_of
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import band, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
-from layerlab.studies.engine.statistics import Interval, bootstrap, maximum, summary, table
+from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, maximum, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import below, each
+from layerlab.studies.engine.verdict import below, decide, each
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, patient
+from layerlab.studies.support.theory_block import theory_of
 
 SIZE = 12
 LAYERS = 6
@@ -153,7 +153,7 @@ def judge_never(found: dict[str, np.ndarray]) -> Verdict:
     first = np.mean([(every[:, 0, RECURSION] >= VACUOUS).mean() for every in found.values()])
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if largest <= 1 else "fails",
+        word=decide(holds=largest <= 1),
         number=largest,
         said=f"largest error over the bound: {said}, over all layers and "
         f"{len(next(iter(found.values())))} draws; which says little, since the bound is 1 or "
@@ -166,12 +166,11 @@ TELLS = "The bound of Theorem 4.30 tells the size of the error within a thousand
 
 def judge_size(found: dict[str, np.ndarray], column: int, claim: str, seed: int) -> Verdict:
     """Judge how far the bound lies above the error after the last layer."""
-
-    def above(every: np.ndarray) -> Interval:
-        logs = np.log10(every[:, -1, column] / every[:, -1, OBSERVED])
-        return bootstrap(logs, lambda one: float(np.median(one)), seed, comparisons=len(found))
-
-    powers = {name: above(every) for name, every in found.items()}
+    logs = {
+        name: np.log10(every[:, -1, column] / every[:, -1, OBSERVED])
+        for name, every in found.items()
+    }
+    powers = bootstrap_each(logs, np.median, seed)
     empty = {name: float((every[:, -1, column] >= VACUOUS).mean()) for name, every in found.items()}
     said = ", ".join(
         f"10^{one.value:.1f} (10^{one.low:.1f} to 10^{one.high:.1f}) times the error at {name}, "
@@ -190,14 +189,14 @@ def judge_size(found: dict[str, np.ndarray], column: int, claim: str, seed: int)
 
 def judge_speaking(model: dict[str, np.ndarray], seed: int) -> Verdict:
     """Judge whether the theorem says anything of a trained model."""
-    first = bootstrap(model["errors"][:, 0], lambda one: float(np.median(one)), seed)
-    last = bootstrap(np.log10(model["errors"][:, -1]), lambda one: float(np.median(one)), seed)
+    first = bootstrap(model["errors"][:, 0], np.median, seed)
+    last = bootstrap(np.log10(model["errors"][:, -1]), np.median, seed)
     empty = float((model["errors"] >= VACUOUS).mean())
     endless = float(np.isinf(model["factors"]).mean())
     return Verdict(
         scale=BUILT_IN,
         claim="On a trained model in bf16 the theorem bounds the error below 1.",
-        word="fails" if empty == 1 else "holds" if empty == 0 else "not decided",
+        word=decide(holds=empty == 0, fails=empty == 1),
         number=first.value,
         said=f"on the built-in {MODEL} the bound is {first} behind the first block and "
         f"10^{last.value:.0f} (10^{last.low:.0f} to 10^{last.high:.0f}) behind the last; it is "
@@ -211,19 +210,11 @@ def judge_speaking(model: dict[str, np.ndarray], seed: int) -> Verdict:
 def plot(found: dict[str, np.ndarray], name: str) -> Picture:
     """Plot the error and the bounds by layer."""
     every = found[name]
-    lines = []
-    for column, label in enumerate(COLUMNS):
-        low, middle, high = np.percentile(every[..., column], [5, 50, 95], axis=0)
-        lines.append(
-            Curve(
-                name=label,
-                x=list(range(1, LAYERS + 1)),
-                y=middle.tolist(),
-                kind=column,
-                low=low.tolist(),
-                high=high.tolist(),
-            )
-        )
+    layers = list(range(1, LAYERS + 1))
+    lines = [
+        band(label, layers, np.percentile(every[..., column], [5, 50, 95], axis=0), kind=column)
+        for column, label in enumerate(COLUMNS)
+    ]
     picture = curves(
         "depth",
         f"Largest relative error and its bounds, {name} digits (median, 5 to 95 % of draws)",
@@ -248,4 +239,3 @@ STUDY = Study(
     run=run,
     fast={"draws": 12},
 )
-STUDIES = (STUDY,)

@@ -1,4 +1,4 @@
-"""The studies of the package: files of `layerlab/studies` that end in `STUDIES`."""
+"""The studies of the package: files of `layerlab/studies` that end in `STUDY` or `STUDIES`."""
 
 import importlib
 import pkgutil
@@ -19,7 +19,8 @@ def studies() -> dict[str, Any]:
         if not SHARED.isdisjoint(entry.name.split(".")):
             continue
         module = importlib.import_module(entry.name)
-        for study in getattr(module, "STUDIES", ()):
+        own = (module.STUDY,) if hasattr(module, "STUDY") else getattr(module, "STUDIES", ())
+        for study in own:
             if study.name in found:
                 raise UserError(
                     f"two studies are called {study.name!r}: {found[study.name].run.__module__} "

@@ -1,9 +1,12 @@
 """Pictures of studies as plotly's plain JSON: lines, bands, histograms, planes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from layerlab.studies.engine.statistics import HIGH, LOW, Interval
 from layerlab.studies.engine.study import Picture
 
 # Okabe and Ito's colours, which readers with any colour vision tell apart; as on a report's page.
@@ -39,8 +42,39 @@ class Gap:
 
     name: str
     middle: float
-    low: float | None
-    high: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+def gap(name: str, found: Interval) -> Gap:
+    """Return a number with its interval for a picture."""
+    return Gap(name=name, middle=found.value, low=found.low, high=found.high)
+
+
+def band(
+    name: str, x: Places, rows: Iterable[Any], *, kind: int = 0, style: str = "solid"
+) -> Curve:
+    """Return a line with a band around it.
+
+    Args:
+        rows: arrays of the low end, the line and the high end.
+    """
+    low, middle, high = (np.asarray(row).tolist() for row in rows)
+    return Curve(name=name, x=x, y=middle, low=low, high=high, kind=kind, style=style)
+
+
+def mean_band(name: str, x: Places, draws: np.ndarray, kind: int) -> Curve:
+    """Return the mean over the draws, the first axis, with the band of 95 % of them."""
+    low, high = np.percentile(draws, [LOW, HIGH], axis=0)
+    return band(name, x, (low, draws.mean(0), high), kind=kind)
+
+
+def interval_band(
+    name: str, x: Places, found: Iterable[Interval], *, kind: int = 0, style: str = "solid"
+) -> Curve:
+    """Return a line through numbers, with a band of their intervals."""
+    rows = zip(*((one.low, one.value, one.high) for one in found), strict=True)
+    return band(name, x, rows, kind=kind, style=style)
 
 
 def gaps(name: str, title: str, drawn: Sequence[Gap], *, x: str) -> Picture:

@@ -1,7 +1,6 @@
 """The result of a study: verdicts, tables, pictures, and how to keep and repeat it."""
 
 import copy
-import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from layerlab.report.results import folder as disk
 from layerlab.report.views.tables import decode_table, encode_table, tidy
 from layerlab.report.views.text import prose
 from layerlab.system.files import write_file
+from layerlab.validation import suggest
 
 SCHEMA = 1
 WIDTH = 600
@@ -96,8 +96,7 @@ class StudyResult:
             return next(iter(self._frames.values())).copy()
         if name in self._frames:
             return self._frames[name].copy()
-        close = difflib.get_close_matches(name, self._frames, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
+        hint = suggest(name, self._frames)
         raise UserError(
             f"this study has no table {name!r}; {hint}it has: {', '.join(self._frames)}"
         )

@@ -1,6 +1,5 @@
 """Running a study by name: settings, batches that outlive an interruption, a folder."""
 
-import difflib
 import platform
 import shlex
 import shutil
@@ -25,7 +24,7 @@ from layerlab.studies.engine.scale import with_scale
 from layerlab.studies.engine.study import Outcome, Study, nothing
 from layerlab.studies.engine.time_log import Clock
 from layerlab.system.locks import lock_folder
-from layerlab.validation import Constraint, short_repr
+from layerlab.validation import Constraint, short_repr, suggest
 from layerlab.version import VERSION
 
 LIBRARIES = ("torch", "numpy", "pandas")
@@ -179,8 +178,7 @@ def find_study(name: str) -> Study:
     every = studies()
     if name in every:
         return every[name]
-    near = difflib.get_close_matches(str(name), every, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = suggest(name, every)
     raise UserError(f"no study is called {short_repr(name)}; {hint}known: {', '.join(every)}")
 
 

@@ -8,6 +8,8 @@ from layerlab import builtin
 from layerlab.studies.engine.study import Study
 
 TABLES = "arithmetic on printed tables"
+# Of a study that counts, or reads what is printed.
+COUNTED: Mapping[str, Any] = {"cost": "1 second", "draws": 1, "scale": TABLES, "fixed": True}
 CASES = "constructed cases without a model"
 _NUMBER = r"[\d.]+(?: [kMB])?(?: to [\d.]+)? [kMB]"
 _TRAINED = re.compile(rf"(?:.+: )?({_NUMBER} parameters, ({_NUMBER}) tokens)")

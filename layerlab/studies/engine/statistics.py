@@ -8,7 +8,7 @@ is a little too narrow where draws are few: of the means of 24 to 64 lognormal d
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,9 @@ ROUNDS = 400
 LOW, HIGH = 2.5, 97.5
 Table = np.ndarray
 Points = Sequence[float | int] | Table
-Reduced = Callable[[Table], Table]
+# Of all values of some draws, as np.mean and np.median are.
+Number = Callable[[Table], Any]
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def median(values: Table) -> Table:
 
 def bootstrap(
     values: Table,
-    number: Callable[[Table], float],
+    number: Number,
     seed: int = 0,
     rounds: int = ROUNDS,
     comparisons: int = 1,
@@ -90,6 +92,20 @@ def bootstrap(
     return Interval(float(number(values)), float(low), float(high))
 
 
+def bootstrap_each(
+    values: Mapping[Key, Table],
+    number: Number,
+    seed: int = 0,
+    comparisons: int | None = None,
+) -> dict[Key, Interval]:
+    """Return a statistic of several sets of draws, each with its interval.
+
+    The intervals hold together, unless `comparisons` says how many others there are.
+    """
+    count = len(values) if comparisons is None else comparisons
+    return {key: bootstrap(one, number, seed, comparisons=count) for key, one in values.items()}
+
+
 def maximum(values: Table) -> Interval:
     """Return the largest of some numbers, ignoring NaN, without an interval.
 
@@ -99,7 +115,7 @@ def maximum(values: Table) -> Interval:
     return Interval(most, most, most)
 
 
-def mean_of_groups(values: Table, number: Callable[[Table], float], groups: int) -> Interval:
+def mean_of_groups(values: Table, number: Number, groups: int) -> Interval:
     """Return the mean of a number over disjoint groups of draws, with Student's interval.
 
     For what hangs on the largest draws, of which resampling knows no larger ones: the number is

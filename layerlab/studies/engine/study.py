@@ -1,10 +1,9 @@
 """What a study declares, and what it gives back.
 
 A study is one file: a function `run` that takes the `Work` at hand (settings, seeded draws, batches
-that outlive an interruption) and gives an `Outcome`, and at the foot `STUDIES = (Study(...),)`.
+that outlive an interruption) and gives an `Outcome`, and at the foot `STUDY = Study(...)`.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from layerlab.errors import UserError
-from layerlab.validation import Constraint, short_repr
+from layerlab.validation import Constraint, short_repr, suggest
 
 # `smaller than asked`: the difference has the claimed sign, and is surely below the threshold.
 Word = Literal["holds", "smaller than asked", "fails", "not decided"]
@@ -138,8 +137,7 @@ class Study:
         """
         for name, value in given.items():
             if name not in self.options:
-                near = difflib.get_close_matches(name, self.options, n=1)
-                hint = f"did you mean {near[0]!r}? " if near else ""
+                hint = suggest(name, self.options)
                 known = ", ".join(self.options) or "none"
                 raise UserError(
                     f"study {self.name} has no option {short_repr(name)}; {hint}known: {known}"

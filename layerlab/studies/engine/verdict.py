@@ -1,5 +1,7 @@
 """The word of a verdict: one rule for all studies that hold a number against a threshold.
 
+`decide` is for what has no interval: a count, a proof, a counterexample.
+
 A claim of a size is held against that size: its own where it names one, the source's where the
 source prints one. A claim of a direction is held against that direction; where a study asks for a
 size of its own on top, what is surely in the direction and surely short of the size is neither
@@ -40,6 +42,23 @@ def below(found: Interval, asked: float, neutral: float | None = None) -> Word:
 def within(found: Interval, low: float, high: float) -> Word:
     """Judge whether a number lies between two ends, which are the claim's own."""
     return each((above(found, low), below(found, high)))
+
+
+def apart(found: Interval, other: Interval) -> Word:
+    """Judge whether a number is more than another, which has an interval as well."""
+    return decide(holds=found.low > other.high, fails=found.high < other.low)
+
+
+def decide(*, holds: bool | None = None, fails: bool | None = None) -> Word:
+    """Judge a claim by what settles it; where one of both is left out, there is no third case.
+
+    Example:
+        >>> decide(holds=False), decide(holds=False, fails=False)
+        ('fails', 'not decided')
+    """
+    if not holds if fails is None else fails:
+        return "fails"
+    return "holds" if fails is None or holds is None or holds else "not decided"
 
 
 def each(words: Iterable[Word]) -> Word:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import band, curves
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, maximum, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import below
+from layerlab.studies.engine.verdict import below, decide
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
 
 if TYPE_CHECKING:
@@ -197,18 +197,14 @@ def _worst(found: Mapping[float, Arrays], norm: str, bound: str) -> tuple[float,
     return limit, ratios[limit]
 
 
-def _median(values: np.ndarray) -> float:
-    return float(np.median(values))
-
-
 def judge_masked(found: Mapping[float, Arrays], seed: int) -> Verdict:
     """Judge the bound as printed, for the causal attention of a GPT."""
     limit, ratios = _worst(found, "causal", "printed")
     above = sum(int((largest(one, "causal", "printed") > ROUNDING).sum()) for one in found.values())
-    ratio = bootstrap(ratios, _median, seed)
+    ratio = bootstrap(ratios, np.median, seed)
     return Verdict(
         claim=STUDY.claim,
-        word="fails" if above else "holds",
+        word=decide(fails=above > 0),
         number=ratio.value,
         said=f"the norm of causal attention is {ratio} times the printed bound at M = {limit:g} "
         f"(median of {len(ratios)} random heads); it is above it in {above} of "
@@ -219,12 +215,12 @@ def judge_masked(found: Mapping[float, Arrays], seed: int) -> Verdict:
 def judge_scale(found: Mapping[float, Arrays], seed: int) -> Verdict:
     """Judge the printed bound without a mask, where its argument is right but for the scale."""
     limit, ratios = _worst(found, "unmasked", "printed")
-    ratio = bootstrap(ratios, _median, seed)
+    ratio = bootstrap(ratios, np.median, seed)
     right = max(largest(one, "unmasked", "unmasked bound").max() for one in found.values())
     return Verdict(
         claim="Without a mask the printed bound holds for multi-head attention, though it divides "
         "scores by sqrt(d) where models divide by sqrt(d_h).",
-        word="fails" if ratios.max() > ROUNDING else "holds",
+        word=decide(fails=ratios.max() > ROUNDING),
         number=ratio.value,
         said=f"aimed heads have {ratio} times the printed bound at M = {limit:g} (median of "
         f"{len(ratios)}); with the scale that the head has, norm over bound is at most {right:.3g}",
@@ -238,10 +234,10 @@ def judge_corrected(found: Mapping[str, Mapping[float, Arrays]], seed: int) -> V
         for kind, by_limit in found.items()
     }
     top = maximum(np.concatenate(list(ratios.values()), 1))
-    share = bootstrap(ratios[RANDOM], _median, seed)
+    share = bootstrap(ratios[RANDOM], np.median, seed)
     return Verdict(
         claim="Under a causal mask the norm stays below sqrt(sum_i 1 / (1 + (i-1) e^(-2M))).",
-        word="fails" if top.value > ROUNDING else "holds",
+        word=decide(fails=top.value > ROUNDING),
         number=top.value,
         said=f"norm over bound is at most {top}, over random and aimed heads; of random heads it "
         f"is {share} in the median: the bound is not attained",
@@ -285,7 +281,7 @@ def judge_separates(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
     return Verdict(
         scale=BUILT_IN,
         claim="The bound tells pre-norm from post-norm: without it the norm may rise to sqrt(n).",
-        word="holds" if ratio.value > NEAR_ONE else "fails",
+        word=decide(holds=ratio.value > NEAR_ONE),
         number=ratio.value,
         said=f"the median bound of a post-norm head is {ratio.value:.4g} times that of a pre-norm "
         f"head, and between any two of them {ratio.low:.3g} to {ratio.high:.3g} times; above "
@@ -299,8 +295,8 @@ def judge_separates(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
 
 def judge_near_one(models: Mapping[str, Arrays], seed: int) -> Verdict:
     """Judge whether the largest column sum of a pre-norm model is near 1."""
-    columns = {n: bootstrap(found["column"] ** 2, _median, seed) for n, found in models.items()}
-    measured = {n: bootstrap(found["norm"], _median, seed) for n, found in models.items()}
+    columns = {n: bootstrap(found["column"] ** 2, np.median, seed) for n, found in models.items()}
+    measured = {n: bootstrap(found["norm"], np.median, seed) for n, found in models.items()}
     pre, post = (columns[name] for name in PAIR)
     return Verdict(
         scale=BUILT_IN,
@@ -316,6 +312,11 @@ def judge_near_one(models: Mapping[str, Arrays], seed: int) -> Verdict:
     )
 
 
+def _ends(values: np.ndarray) -> list[float]:
+    low, high = np.percentile(values, [5, 95])
+    return [low, np.median(values), high]
+
+
 def plot(found: Mapping[float, Arrays]) -> Picture:
     """Plot the norms of random heads and the bounds, by M."""
     names = {
@@ -325,12 +326,10 @@ def plot(found: Mapping[float, Arrays]) -> Picture:
         "corrected": "bound for a causal mask",
     }
     lines = [
-        Curve(
-            name=names[quantity],
-            x=list(found),
-            y=[_median(one[quantity]) for one in found.values()],
-            low=[float(np.percentile(one[quantity], 5)) for one in found.values()],
-            high=[float(np.percentile(one[quantity], 95)) for one in found.values()],
+        band(
+            names[quantity],
+            list(found),
+            np.transpose([_ends(one[quantity]) for one in found.values()]),
             kind=kind % 2 if quantity != "printed" else 1,
             style="solid" if quantity in ("causal", "unmasked") else "dash",
         )
@@ -354,4 +353,3 @@ STUDY = Study(
     run=run,
     fast={"draws": 4},
 )
-STUDIES = (STUDY,)

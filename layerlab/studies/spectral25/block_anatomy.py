@@ -15,10 +15,11 @@ from layerlab.measures.quantities.diversity import relative_residual
 from layerlab.studies.engine.pictures import Curve, curves, heat
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
-from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import above, below, each
+from layerlab.studies.engine.verdict import above, below, decide, each
 from layerlab.studies.support import passages
+from layerlab.studies.support.theory_block import weights_of
 
 if TYPE_CHECKING:
     from layerlab.observe.architecture.head_weights import HeadWeights
@@ -60,21 +61,9 @@ def anatomy(draw: Draw, name: str) -> dict[str, Tensor]:
 @cache
 def weights(name: str) -> "list[HeadWeights]":
     """Return the weights of every attention layer of a built-in model, cut into heads."""
-    from layerlab.observe.architecture.head_weights import project
-
     subject = passages.patient(name)
-    stack = subject.stack
-    assert not isinstance(stack, str)
-    return [
-        project(
-            stack.blocks[part.block],
-            part.module,
-            name=part.name,
-            layer=part.block,
-            config=subject.config,
-        )
-        for part in stack.attentions
-    ]
+    assert not isinstance(subject.stack, str), subject.stack
+    return [weights_of(part, subject) for part in subject.stack.attentions]
 
 
 def contributions(attended: Any, found: "HeadWeights") -> Tensor:
@@ -182,10 +171,6 @@ def column(part: Arrays, name: str) -> np.ndarray:
     return np.asarray(part["heads"][..., HEADS.index(name)])
 
 
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean())
-
-
 def describe(found: Mapping[str, Interval]) -> str:
     """Describe the number of each model, one after the other."""
     return ", ".join(f"{one} in {name}" for name, one in found.items())
@@ -198,7 +183,7 @@ def judge_summed(parts: Mapping[str, Arrays]) -> Verdict:
     said = ", ".join(f"{error:.2g} in {name}" for name, error in found.items())
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if largest < ROUNDING else "fails",
+        word=decide(holds=largest < ROUNDING),
         number=largest,
         said=f"the sum of what the heads add differs from what attention gives by at most {said} "
         f"of its size, over all layers and passages; less than {ROUNDING:.2g} is rounding",
@@ -207,10 +192,8 @@ def judge_summed(parts: Mapping[str, Arrays]) -> Verdict:
 
 def judge_elsewhere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """Judge whether the heads of a layer look at different keys, two by two."""
-    found = {
-        name: bootstrap(column(part, "apart"), _mean, seed, comparisons=len(parts))
-        for name, part in parts.items()
-    }
+    values = {name: column(part, "apart") for name, part in parts.items()}
+    found = bootstrap_each(values, np.mean, seed)
     return Verdict(
         claim="Heads of a layer attend to different parts of the input.",
         word=each(above(one, APART, 0) for one in found.values()),
@@ -229,10 +212,8 @@ def quotients(part: Arrays, read: str, given: str) -> np.ndarray:
 
 def judge_closer(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """Judge what attention does to the part that differs between tokens."""
-    found = {
-        name: bootstrap(1 / quotients(part, *ENTERED[:2]), _mean, seed, comparisons=len(parts))
-        for name, part in parts.items()
-    }
+    values = {name: 1 / quotients(part, *ENTERED[:2]) for name, part in parts.items()}
+    found = bootstrap_each(values, np.mean, seed)
     return Verdict(
         claim="Attention brings tokens closer to each other.",
         word=each(above(one, EFFECT, 1) for one in found.values()),
@@ -246,10 +227,8 @@ def judge_closer(parts: Mapping[str, Arrays], seed: int) -> Verdict:
 
 def judge_further(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """Judge what the MLP does to the part that differs between tokens."""
-    found = {
-        name: bootstrap(quotients(part, *ENTERED[2:]), _mean, seed, comparisons=len(parts))
-        for name, part in parts.items()
-    }
+    values = {name: quotients(part, *ENTERED[2:]) for name, part in parts.items()}
+    found = bootstrap_each(values, np.mean, seed)
     return Verdict(
         claim="The MLP works against it: it moves tokens apart.",
         word=each(above(one, EFFECT, 1) for one in found.values()),
@@ -269,7 +248,7 @@ def judge_carried(parts: Mapping[str, Arrays], seed: int) -> Verdict:
         added = lengths[..., 1:].max(-1) / lengths[..., 0]
         # The first block has an embedding before it, and no stream that others have written.
         layer = 1 + int(added[:, 1:].mean(0).argmax())
-        found[name] = bootstrap(added[:, layer], _mean, seed, comparisons=len(parts))
+        found[name] = bootstrap(added[:, layer], np.mean, seed, comparisons=len(parts))
     return Verdict(
         claim="Behind the first block a sublayer adds less than the shortcut carries.",
         word=each(below(one, 1) for one in found.values()),
@@ -396,4 +375,3 @@ STUDY = Study(
     fast={"draws": 100},
     unit=passages.PASSAGES,
 )
-STUDIES = (STUDY,)

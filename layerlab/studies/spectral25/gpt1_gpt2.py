@@ -10,10 +10,10 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.studies.engine.once import once
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import Curve, curves, interval_band
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, short
-from layerlab.studies.engine.statistics import bootstrap, summary, table
+from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, each, within
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
@@ -146,10 +146,6 @@ def pair(options: Mapping[str, Any]) -> str:
     return f"{named}: more may differ between them than the placement of the norm."
 
 
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean())
-
-
 def _gaps(parts: Parts, texts: str, quantity: str = "own") -> np.ndarray:
     """Return the norms of post-norm less those of pre-norm, by text and layer."""
     post, pre = (parts[name, texts][quantity] for name in ("post-norm", "pre-norm"))
@@ -159,38 +155,34 @@ def _gaps(parts: Parts, texts: str, quantity: str = "own") -> np.ndarray:
 def judge_placement(parts: Parts, seed: int) -> Verdict:
     """Judge whether post-norm lies above pre-norm from the second layer on."""
     gaps = {texts: _gaps(parts, texts)[:, 1:] for texts in LENGTHS}
-    count = sum(gap.shape[1] for gap in gaps.values())
-    layers = {
-        (texts, layer + 2): bootstrap(one, _mean, seed, comparisons=count)
-        for texts, gap in gaps.items()
-        for layer, one in enumerate(gap.T)
-    }
-    told = " and ".join(
-        f"{bootstrap(gap.mean(1), _mean, seed)} for {texts} texts" for texts, gap in gaps.items()
+    layers = bootstrap_each(
+        {(texts, at + 2): one for texts, gap in gaps.items() for at, one in enumerate(gap.T)},
+        np.mean,
+        seed,
     )
+    told = " and ".join(
+        f"{bootstrap(gap.mean(1), np.mean, seed)} for {texts} texts" for texts, gap in gaps.items()
+    )
+    count = len(layers)
     texts, layer = least = min(layers, key=lambda key: layers[key].high)
     return Verdict(
         claim=STUDY.claim,
         word=each(above(one, 0) for one in layers.values()),
         number=layers[least].value,
         said=f"post-norm less pre-norm is {layers[least]} in layer {layer} for {texts} texts, the "
-        f"layer that speaks most against it; above 0 was asked for in each, of {count} intervals "
-        f"that hold together. In the mean over layers from the second on it is {told}; the source "
-        f"reads 0.1 to 0.25 from its figure (mean of {len(gaps[texts])} texts)",
+        f"layer that speaks most against it; above 0 was asked for in each, of {count} "
+        "intervals that hold together. In the mean over layers from the second on it is "
+        f"{told}; the source reads 0.1 to 0.25 from its figure (mean of {len(gaps[texts])} texts)",
     )
 
 
 def judge_padding(parts: Parts, seed: int) -> Verdict:
     """Judge the norm of the padded matrix against that of the text alone."""
-    excess = {
-        case: bootstrap(
-            (found["padded"] - found["own"]).mean(1), _mean, seed, comparisons=len(parts)
-        )
-        for case, found in parts.items()
-    }
+    added = {case: (found["padded"] - found["own"]).mean(1) for case, found in parts.items()}
+    excess = bootstrap_each(added, np.mean, seed)
     said = ", ".join(f"{gap} in {name}, {texts}" for (name, texts), gap in excess.items())
     moved = {
-        texts: _mean(_gaps(parts, texts, "padded")) - _mean(_gaps(parts, texts))
+        texts: np.mean(_gaps(parts, texts, "padded")) - np.mean(_gaps(parts, texts))
         for texts in LENGTHS
     }
     return Verdict(
@@ -262,19 +254,10 @@ def plot(parts: Parts, texts: str) -> Picture:
         found = parts[name, texts]
         layers = list(range(1, found["own"].shape[1] + 1))
         for quantity, style in (("own", "solid"), ("padded", "dash")):
-            ends = [bootstrap(column, _mean) for column in found[quantity].T]
-            lines.append(
-                Curve(
-                    name=f"{name}, {'own tokens' if quantity == 'own' else 'padded'}",
-                    x=layers,
-                    y=[one.value for one in ends],
-                    low=[one.low for one in ends],
-                    high=[one.high for one in ends],
-                    kind=kind,
-                    style=style,
-                )
-            )
-    flat = [_mean(parts["pre-norm", texts]["uniform"])] * len(layers)
+            ends = [bootstrap(column, np.mean) for column in found[quantity].T]
+            label = f"{name}, {'own tokens' if quantity == 'own' else 'padded'}"
+            lines.append(interval_band(label, layers, ends, kind=kind, style=style))
+    flat = [float(np.mean(parts["pre-norm", texts]["uniform"]))] * len(layers)
     lines.append(Curve(name="uniform attention", x=layers, y=flat, kind=6, style="dot"))
     fewest, most = LENGTHS[texts]
     title = f"Norm of attention, texts of {fewest} to {most} tokens (mean, 95 % interval)"
@@ -296,4 +279,3 @@ STUDY = Study(
     fast={"draws": 24},
     unit=PASSAGES,
 )
-STUDIES = (STUDY,)

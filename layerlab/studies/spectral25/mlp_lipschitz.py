@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from layerlab import builtin
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import Curve, band, curves
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, line, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, each
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
+from layerlab.system.hooks import temporary_hooks
 
 TOKENS, WIDTH, INNER = 32, 16, 64
 # Without a mask nothing is left to compare after more layers.
@@ -125,11 +126,8 @@ def _dose(name: str, ids: Tensor, dose: float) -> Tensor:
             for block in subject.stack.blocks
         ]
         hooks.append(subject.stack.blocks[-1].register_forward_hook(keep))
-        try:
+        with temporary_hooks(hooks):
             subject.model(ids, use_cache=False)
-        finally:
-            for hook in hooks:
-                hook.remove()
     return torch.stack([relative_residual(stream) for stream in kept[0]])
 
 
@@ -205,7 +203,7 @@ def response(residuals: np.ndarray, constants: np.ndarray) -> np.ndarray:
 
 def _slope(residuals: np.ndarray, constants: np.ndarray, seed: int, comparisons: int) -> Interval:
     gained = response(residuals, constants)
-    return bootstrap(gained, lambda draws: float(np.median(draws)), seed, comparisons=comparisons)
+    return bootstrap(gained, np.median, seed, comparisons=comparisons)
 
 
 def _describe(slope: Interval) -> str:
@@ -306,8 +304,8 @@ def plot_models(models: Mapping[str, np.ndarray]) -> Picture:
 
 
 def _curve(name: str, x: list[float], found: np.ndarray, *, kind: int, style: str) -> Curve:
-    low, middle, high = np.percentile(found.clip(FLOOR), [5, 50, 95], axis=0).tolist()
-    return Curve(name=name, x=x, y=middle, low=low, high=high, kind=kind, style=style)
+    rows = np.percentile(found.clip(FLOOR), [5, 50, 95], axis=0)
+    return band(name, x, rows, kind=kind, style=style)
 
 
 STUDY = Study(
@@ -322,4 +320,3 @@ STUDY = Study(
     run=run,
     fast={"draws": 48},
 )
-STUDIES = (STUDY,)

@@ -24,8 +24,7 @@ FEWER = 1.1
 # As for the dimension of other twins: a twentieth is the least that would be meant.
 EFFECT = 1.05
 SHOWN = (
-    ("residual", "Share of the features that differs between tokens", "||JX|| / ||X||"),
-    ("dimension", "Effective dimension", "d(0.8), as a share of the width"),
+    *small_models.SHOWN,
     ("norm", "Spectral norm of attention", "norm, mean over heads"),
 )
 
@@ -231,28 +230,13 @@ def ends(found: Contest) -> list[dict[str, object]]:
 
 def plot(found: Contest, column: int) -> Picture:
     """Plot one quantity by layer, with the range of the seeds."""
-    lines = []
-    for kind, arm in enumerate(ARMS):
-        values = by_layer(found, arm, column)
-        first = 0 if column < 2 else 1
-        lines.append(
-            Curve(
-                name=arm,
-                x=list(range(first, first + values.shape[1])),
-                y=values.mean(0).tolist(),
-                low=values.min(0).tolist(),
-                high=values.max(0).tolist(),
-                kind=kind,
-            )
-        )
     name, title, y = SHOWN[column]
-    return curves(
+    return small_models.plot_layers(
         name,
         f"{title} at one loss (mean of seeds, and their range)",
-        lines,
-        x="layer, 0 behind the embedding",
+        {arm: by_layer(found, arm, column) for arm in ARMS},
         y=y,
-        log="",
+        first=0 if column < 2 else 1,
     )
 
 
@@ -290,12 +274,6 @@ STUDY = Study(
     claim="Trained to the same loss, the attention of post-norm has larger spectral norms than "
     "that of pre-norm.",
     cost="6 minutes",
-    draws=3,
-    unit="seeds of training",
     run=run,
-    fast={"draws": 3},
-    options=small_models.SIZES,
-    domains=small_models.DOMAINS,
-    inputs=small_models.readings,
+    **small_models.DECLARED,
 )
-STUDIES = (STUDY,)

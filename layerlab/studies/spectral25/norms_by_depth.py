@@ -7,12 +7,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import Curve, curves, interval_band
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
-from layerlab.studies.engine.statistics import Interval, bootstrap, maximum, summary, table
+from layerlab.studies.engine.statistics import (
+    Interval,
+    bootstrap,
+    bootstrap_each,
+    maximum,
+    summary,
+    table,
+)
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import above, each
+from layerlab.studies.engine.verdict import above, decide, each
 
 DEPTH, WIDTH, HEADS, VOCAB, TOKENS = 36, 64, 4, 64, 18
 TEXTS = 8
@@ -129,26 +136,18 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean())
-
-
 def drift(found: np.ndarray) -> np.ndarray:
     """Return the mean of the plateau's layers less that of layers two to ten, draw by draw."""
     return np.asarray(found[:, PLATEAU].mean(1) - found[:, RISE].mean(1))
 
 
 def _drifts(parts: Curves, placement: str, seed: int) -> dict[str, Interval]:
-    return {
-        scores: bootstrap(
-            drift(parts[placement, scores]["norm"]), _mean, seed, comparisons=len(SHARPNESS)
-        )
-        for scores in SHARPNESS
-    }
+    drifts = {scores: drift(parts[placement, scores]["norm"]) for scores in SHARPNESS}
+    return bootstrap_each(drifts, np.mean, seed)
 
 
 def _describe(found: Mapping[str, Interval], parts: Curves, placement: str) -> str:
-    plateau = {scores: _mean(parts[placement, scores]["norm"][:, PLATEAU]) for scores in found}
+    plateau = {scores: np.mean(parts[placement, scores]["norm"][:, PLATEAU]) for scores in found}
     return " and ".join(
         f"{gap} ({scores} scores, plateau {plateau[scores]:.3g})" for scores, gap in found.items()
     )
@@ -157,16 +156,16 @@ def _describe(found: Mapping[str, Interval], parts: Curves, placement: str) -> s
 def judge_bounded(parts: Curves, seed: int) -> Verdict:
     """Judge whether pre-norm keeps norms from rising over 36 layers, beside post-norm."""
     found = _drifts(parts, "pre-norm", seed)
-    kept = {
-        scores: bootstrap(
+    kept = bootstrap_each(
+        {
             # The draws of a number are the same weights in both.
-            drift(parts["post-norm", scores]["norm"]) - drift(parts["pre-norm", scores]["norm"]),
-            _mean,
-            seed,
-            comparisons=len(SHARPNESS),
-        )
-        for scores in SHARPNESS
-    }
+            scores: drift(parts["post-norm", scores]["norm"])
+            - drift(parts["pre-norm", scores]["norm"])
+            for scores in SHARPNESS
+        },
+        np.mean,
+        seed,
+    )
     said = " and ".join(f"{gap} ({scores} scores)" for scores, gap in kept.items())
     return Verdict(
         claim=STUDY.claim,
@@ -205,7 +204,7 @@ def judge_shape(parts: Curves, seed: int) -> Verdict:
         found = parts["pre-norm", scores]["norm"]
         plateau = found[:, PLATEAU].mean(1)
         rise, fall = (
-            bootstrap(plateau - away, _mean, seed, comparisons=2 * len(SHARPNESS))
+            bootstrap(plateau - away, np.mean, seed, comparisons=2 * len(SHARPNESS))
             for away in (found[:, 0], found[:, FALL].mean(1))
         )
         steps += [rise, fall]
@@ -230,7 +229,7 @@ def judge_products(parts: Curves) -> Verdict:
     most = TOKENS**0.5
     return Verdict(
         claim="Attention with norms above 1, multiplied layer after layer, explodes.",
-        word="fails" if max(one.value for one in found.values()) <= most * ROUNDING else "holds",
+        word=decide(fails=max(one.value for one in found.values()) <= most * ROUNDING),
         number=max(one.value for one in found.values()),
         said=f"the product of {DEPTH} attention matrices has at most the norm {told} (largest of "
         f"{len(parts['pre-norm', 'sharp']['product'])} draws, sharp scores, first heads); its rows "
@@ -245,18 +244,10 @@ def plot(parts: Curves, uniform: float) -> Picture:
     layers = list(range(1, DEPTH + 1))
     lines = []
     for (place, scores), found in parts.items():
-        ends = [bootstrap(column, _mean) for column in found["norm"].T]
-        lines.append(
-            Curve(
-                name=f"{place}, {scores} scores",
-                x=layers,
-                y=[one.value for one in ends],
-                low=[one.low for one in ends],
-                high=[one.high for one in ends],
-                kind=list(VARIANTS).index(place),
-                style="solid" if scores == "sharp" else "dash",
-            )
-        )
+        ends = [bootstrap(column, np.mean) for column in found["norm"].T]
+        kind, style = list(VARIANTS).index(place), "solid" if scores == "sharp" else "dash"
+        name = f"{place}, {scores} scores"
+        lines.append(interval_band(name, layers, ends, kind=kind, style=style))
     lines.append(
         Curve(name="uniform attention", x=layers, y=[uniform] * DEPTH, kind=6, style="dot")
     )
@@ -275,4 +266,3 @@ STUDY = Study(
     run=run,
     fast={"draws": 4},
 )
-STUDIES = (STUDY,)

@@ -15,13 +15,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from layerlab.studies.engine.once import once
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import Curve, band, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
-from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import below, each
 from layerlab.studies.support.passages import excerpts, for_each_layer, overlap, patient, tokens_of
+from layerlab.studies.support.theory_block import theory_of
 
 if TYPE_CHECKING:
     from layerlab.numerics.theory.modules import Attention, FeedForward, Norm
@@ -107,24 +108,13 @@ def paths(start: Tensor, pieces: Sequence[Piece]) -> Tensor:
 @once
 def trained_layers() -> tuple[Piece, ...]:
     """Return the built-in llama's layers in float64, checked against what the model computes."""
-    from dataclasses import replace
-
-    from layerlab.measures.support.rounding_theory import theory
-    from layerlab.observe.architecture.head_weights import project
-
     subject, found = patient(MODEL), list[Piece]()
-    stack = subject.stack
-    assert not isinstance(stack, str)
 
     def read(layer: Any) -> None:
         if layer.block is None:
             return
-        part = stack.attention(layer.attention.name)
-        weights = project(
-            layer.block, part.module, name=part.name, layer=part.block, config=subject.config
-        )
-        known = theory(replace(layer, weights=weights), subject.model)
-        assert known is not None and known.block is not None, known and known.refused
+        known = theory_of(layer, subject)
+        assert known.block is not None, known.refused
         block = known.block
         found.append(
             Piece(
@@ -254,19 +244,12 @@ def length(shares: np.ndarray) -> np.ndarray:
     return np.asarray(shares @ np.arange(shares.shape[1]))
 
 
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean())
-
-
 def judge_short(shares: dict[str, np.ndarray], seed: int) -> Verdict:
     """Judge whether paths are short, against the mean of all 2^L paths, half of the layers."""
-    found = {
-        case: bootstrap(length(one), _mean, seed, comparisons=len(shares))
-        for case, one in shares.items()
-    }
+    found = bootstrap_each({case: length(one) for case, one in shares.items()}, np.mean, seed)
     middle = DEPTH / 2
     said = ", ".join(f"{mean} in {LABELS[case]}" for case, mean in found.items())
-    least = bootstrap(shares[MODEL][:, :2].sum(1), _mean, seed)
+    least = bootstrap(shares[MODEL][:, :2].sum(1), np.mean, seed)
     return Verdict(
         claim=STUDY.claim,
         word=each(below(one, middle) for one in found.values()),
@@ -281,10 +264,7 @@ def judge_short(shares: dict[str, np.ndarray], seed: int) -> Verdict:
 def steps(residuals: np.ndarray, seed: int) -> list[Interval]:
     """Return the residual's median factor from each length to the next."""
     quotients = residuals[:, 1:] / residuals[:, :-1]
-    return [
-        bootstrap(one, lambda draws: float(np.median(draws)), seed, comparisons=DEPTH * len(CASES))
-        for one in quotients.T
-    ]
+    return [bootstrap(one, np.median, seed, comparisons=DEPTH * len(CASES)) for one in quotients.T]
 
 
 def _step(found: Mapping[str, Sequence[Interval]]) -> Iterator[dict[str, Any]]:
@@ -335,12 +315,8 @@ def judge_nearer(found: Mapping[str, Sequence[Interval]], draws: int) -> Verdict
 
 def judge_differing(parts: dict[str, Any], seed: int) -> Verdict:
     """Judge whether what keeps tokens apart takes shorter paths than what they share."""
-    found = {
-        case: bootstrap(
-            length(one["apart"]) - length(one["share"]), _mean, seed, comparisons=len(parts)
-        )
-        for case, one in parts.items()
-    }
+    lengths = {case: length(one["apart"]) - length(one["share"]) for case, one in parts.items()}
+    found = bootstrap_each(lengths, np.mean, seed)
     said = ", ".join(f"{gap} in {LABELS[case]}" for case, gap in found.items())
     return Verdict(
         claim="In a random stack what differs between tokens reaches the output by shorter paths "
@@ -358,15 +334,9 @@ def plot(quantity: str, title: str, parts: dict[str, Any], y: str) -> Picture:
     """Plot one line per stack over the length of paths."""
     places = list(range(DEPTH + 1))
     lines = [
-        Curve(
-            name=LABELS[case],
-            x=places,
-            y=np.median(found[quantity], 0).tolist(),
-            low=np.percentile(found[quantity], 5, axis=0).tolist(),
-            high=np.percentile(found[quantity], 95, axis=0).tolist(),
-            kind=kind,
-        )
+        band(LABELS[case], places, (low, np.median(found[quantity], 0), high), kind=kind)
         for kind, (case, found) in enumerate(parts.items())
+        for low, high in [np.percentile(found[quantity], [5, 95], axis=0)]
     ]
     if quantity == "share":
         alike = [comb(DEPTH, place) / 2**DEPTH for place in places]
@@ -393,4 +363,3 @@ STUDY = Study(
     fast={"draws": 120},
     unit="random initialisations, and passages of one text through one model",
 )
-STUDIES = (STUDY,)

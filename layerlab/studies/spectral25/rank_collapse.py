@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import Curve, band, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import above
+from layerlab.studies.engine.verdict import above, decide
+from layerlab.system.hooks import temporary_hooks
 
 TOKENS = 32
 BARE_WIDTH = 16
@@ -100,11 +101,8 @@ def _residuals(model: Any, ids: Tensor, mask: Tensor | None) -> Tensor:
         )
         for layer in model.model.layers
     ]
-    try:
+    with temporary_hooks(hooks):
         model(ids[None], attention_mask=mask, use_cache=False)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return torch.stack(found)
 
 
@@ -254,7 +252,7 @@ def judge_skips(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) -> Ver
     gone = max(kept[c].high / alone[c].low for c in kept) < 2
     return Verdict(
         claim="Skip connections prevent rank collapse.",
-        word="holds" if stays and low > 2 else "fails" if gone else "not decided",
+        word=decide(holds=stays and low > 2, fails=gone),
         number=kept[False].value,
         said=f"after {DEPTH} layers with skips the relative residual is {kept[False]} without a "
         f"mask and {kept[True]} with a causal one; without skips {alone[False]} and {alone[True]}. "
@@ -275,7 +273,7 @@ def judge_feedforward(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) 
     prevents = min(one.low for one in found.values()) > KEPT
     return Verdict(
         claim="Without skips the feed-forward prevents rank collapse.",
-        word="holds" if prevents else "fails" if found[False].high < KEPT else "not decided",
+        word=decide(holds=prevents, fails=found[False].high < KEPT),
         number=found[False].value,
         said=f"after {DEPTH} layers with feed-forward and no skips the relative residual is "
         f"{found[False]} without a mask and {found[True]} with a causal one, beside "
@@ -324,15 +322,8 @@ def _curve(
 ) -> Curve:
     low, middle, high = np.percentile(found, [5, 50, 95], axis=0)
     shown = np.flatnonzero(middle > floor)
-    return Curve(
-        name=name,
-        x=(shown + first).tolist(),
-        y=middle[shown].tolist(),
-        low=np.maximum(low[shown], floor).tolist(),
-        high=high[shown].tolist(),
-        kind=kind,
-        style=style,
-    )
+    rows = np.maximum(low[shown], floor), middle[shown], high[shown]
+    return band(name, (shown + first).tolist(), rows, kind=kind, style=style)
 
 
 STUDY = Study(
@@ -347,4 +338,3 @@ STUDY = Study(
     run=run,
     fast={"draws": 5},
 )
-STUDIES = (STUDY,)

@@ -1,6 +1,6 @@
 """spectral25's teaching pictures from trained models: a unit ball's image, queries and keys."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab.studies.engine.pictures import Curve, curves, plane
+from layerlab.studies.engine.pictures import Curve, band, curves, plane
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
-from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
+from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
 from layerlab.studies.engine.verdict import above, below, each, within
 from layerlab.studies.support.passages import (
@@ -22,6 +22,7 @@ from layerlab.studies.support.passages import (
     patient,
     tokens_of,
 )
+from layerlab.studies.support.theory_block import weights_of
 
 # GPT-1's attention hands over its scores, and neither queries nor keys.
 MODELS = ("pre-norm", "llama")
@@ -107,20 +108,11 @@ def between(query: Tensor, key: Tensor, allowed: Tensor) -> Tensor:
 
 def maps(name: str) -> Tensor:
     """Return the value-output map of every head of a built-in model, head x width x width."""
-    from layerlab.observe.architecture.head_weights import project
-
     subject = patient(name)
-    stack = subject.stack
-    assert not isinstance(stack, str)
+    assert not isinstance(subject.stack, str), subject.stack
     found = []
-    for part in stack.attentions:
-        weights = project(
-            stack.blocks[part.block],
-            part.module,
-            name=part.name,
-            layer=part.block,
-            config=subject.config,
-        )
+    for part in subject.stack.attentions:
+        weights = weights_of(part, subject)
         assert weights.value is not None and weights.output is not None
         group = len(weights.output) // len(weights.value)
         value = weights.value.double().repeat_interleave(group, 0)
@@ -194,28 +186,11 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def _median(values: np.ndarray) -> float:
-    return float(np.median(values))
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean())
-
-
-def together(
-    values: Mapping[str, np.ndarray], number: Callable[[np.ndarray], float], seed: int
-) -> dict[str, Interval]:
-    """Return a statistic of each model, with intervals that hold together."""
-    return {
-        name: bootstrap(one, number, seed, comparisons=len(values)) for name, one in values.items()
-    }
-
-
 def judge_aligned(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """Judge whether direction alone decides, or length as well."""
-    found = together({name: one["aligned"] for name, one in parts.items()}, _mean, seed)
+    found = bootstrap_each({name: one["aligned"] for name, one in parts.items()}, np.mean, seed)
     said = ", ".join(f"{share} of rows in {name}" for name, share in found.items())
-    chance = _mean(1 / np.arange(KEYS, TOKENS + 1))
+    chance = np.mean(1 / np.arange(KEYS, TOKENS + 1))
     return Verdict(
         claim=STUDY.claim,
         word=each(above(one, MOST) for one in found.values()),
@@ -230,19 +205,19 @@ def judge_aligned(parts: Mapping[str, Arrays], seed: int) -> Verdict:
 def judge_cones(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """Judge the angles among queries, among keys, and between the two."""
     told = []
-    gaps = together(
+    gaps = bootstrap_each(
         {
             name: (found["queries"] + found["keys"]) / 2 - found["between"]
             for name, found in parts.items()
         },
-        _mean,
+        np.mean,
         seed,
     )
     for name, found in parts.items():
         told.append(
-            f"{bootstrap(found['queries'], _mean, seed)} among queries, "
-            f"{bootstrap(found['keys'], _mean, seed)} among keys and "
-            f"{bootstrap(found['between'], _mean, seed)} between them in {name}"
+            f"{bootstrap(found['queries'], np.mean, seed)} among queries, "
+            f"{bootstrap(found['keys'], np.mean, seed)} among keys and "
+            f"{bootstrap(found['between'], np.mean, seed)} between them in {name}"
         )
     apart = ", ".join(f"{gap} in {name}" for name, gap in gaps.items())
     return Verdict(
@@ -263,7 +238,7 @@ def ratios(values: np.ndarray) -> np.ndarray:
 
 def judge_ball(semi: Mapping[str, np.ndarray], seed: int) -> Verdict:
     """Judge the semi-axes of the image of the unit ball."""
-    found = together({name: ratios(values) for name, values in semi.items()}, _median, seed)
+    found = bootstrap_each({name: ratios(values) for name, values in semi.items()}, np.median, seed)
     said = ", ".join(f"{ratio} in {name}" for name, ratio in found.items())
     rank = int((semi[MODELS[0]] > 1e-6 * semi[MODELS[0]][:, :1]).sum(1).max())
     width = semi[MODELS[0]].shape[1]
@@ -281,7 +256,9 @@ def judge_ball(semi: Mapping[str, np.ndarray], seed: int) -> Verdict:
 
 def judge_ordered(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """Judge the size of scores behind a norm."""
-    found = together({name: one["score"].max(1) for name, one in parts.items()}, _median, seed)
+    found = bootstrap_each(
+        {name: one["score"].max(1) for name, one in parts.items()}, np.median, seed
+    )
     said = ", ".join(f"{score} in {name}" for name, score in found.items())
     return Verdict(
         claim="Behind a layer norm scores are always of order 1.",
@@ -296,7 +273,7 @@ def judge_ordered(parts: Mapping[str, Arrays], seed: int) -> Verdict:
 
 def judge_sphere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """Judge the length of what attention reads."""
-    found = together({name: one["radius"] for name, one in parts.items()}, _mean, seed)
+    found = bootstrap_each({name: one["radius"] for name, one in parts.items()}, np.mean, seed)
     said = ", ".join(f"{radius} in {name}" for name, radius in found.items())
     width = patient(MODELS[0]).config.hidden_size
     return Verdict(
@@ -364,9 +341,8 @@ def plot_axes(semi: Mapping[str, np.ndarray]) -> Picture:
     lines = []
     for kind, (name, values) in enumerate(semi.items()):
         rank = int((values > 1e-6 * values[:, :1]).sum(1).min())
-        low, middle, high = np.percentile(values[:, :rank], [5, 50, 95], axis=0).tolist()
-        places = list(range(1, rank + 1))
-        lines.append(Curve(name=name, x=places, y=middle, low=low, high=high, kind=kind))
+        rows = np.percentile(values[:, :rank], [5, 50, 95], axis=0)
+        lines.append(band(name, list(range(1, rank + 1)), rows, kind=kind))
     title = "Semi-axes of the unit ball's image (median over heads, 5 to 95 %)"
     return curves("axes", title, lines, x="axis, longest first", y="semi-axis")
 
@@ -383,4 +359,3 @@ STUDY = Study(
     fast={"draws": 8},
     unit=PASSAGES,
 )
-STUDIES = (STUDY,)

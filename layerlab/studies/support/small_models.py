@@ -6,6 +6,7 @@ They learn Python's documentation, which comes with Python, in the words of the 
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import band, curves
 from layerlab.studies.engine.sampling import Arrays, StudyContext, digest
 from layerlab.studies.engine.scale import models
 from layerlab.studies.engine.statistics import Interval
@@ -26,6 +27,7 @@ from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
+    from layerlab.training.trainer import Trainer
 
 PLAIN = "llama"
 WORDS = "llama"
@@ -128,24 +130,38 @@ def parameters(variant: str = PLAIN, *, layers: int, width: int) -> int:
 
 def train_one(arm: str, seed: int, **sizes: int) -> Twin:
     """Train one model of a variant; all models of a seed share their initial numbers and data."""
-    # Late: a list of studies needs nothing that trains.
-    from layerlab.console.progress import NullProgress
-    from layerlab.experiments.session import prepare
-    from layerlab.loading.model import subject
-    from layerlab.tokenization.load import load_tokenizer
-    from layerlab.training.trainer import Trainer
-
-    with _ALONE, TemporaryDirectory() as folder:
-        task = prepare(recipe(arm, seed, **sizes), Path(folder), progress=False)
-        (run,) = [one for one in task.runs if one.arm == arm]
-        training = Trainer(run, task.folder(run), NullProgress())
-        training.start()
+    with begin_training(recipe(arm, seed, **sizes), arm) as training:
         while not training.done:
             training.advance()
         nats = float(training.finish()["nats"])
-        (blocks,) = training.held.batches(HELD)
+        subject, held = read_trained(training)
+    return Twin(subject, nats, held)
+
+
+@contextmanager
+def begin_training(asked: Any, arm: str) -> Iterator["Trainer"]:
+    """Begin to train an arm of a recipe in a folder that goes again."""
+    # Late: a list of studies needs nothing that trains.
+    from layerlab.console.progress import NullProgress
+    from layerlab.experiments.session import prepare
+    from layerlab.training.trainer import Trainer
+
+    with _ALONE, TemporaryDirectory() as folder:
+        task = prepare(asked, Path(folder), progress=False)
+        (run,) = [one for one in task.runs if one.arm == arm]
+        training = Trainer(run, task.folder(run), NullProgress())
+        training.start()
+        yield training
+
+
+def read_trained(training: "Trainer") -> tuple["LoadedModel", Tensor]:
+    """Return the model of a training, and the passages that are held out."""
+    from layerlab.loading.model import subject
+    from layerlab.tokenization.load import load_tokenizer
+
+    (blocks,) = training.held.batches(HELD)
     found = subject(training.model.eval(), tokenizer=load_tokenizer(WORDS))
-    return Twin(found, nats, blocks.inputs.clone())
+    return found, blocks.inputs.clone()
 
 
 def gather_arms(work: StudyContext, arms: Sequence[str]) -> tuple[Parts, tuple[str, ...]]:
@@ -154,14 +170,18 @@ def gather_arms(work: StudyContext, arms: Sequence[str]) -> tuple[Parts, tuple[s
     found, notes = kept_readings(
         work, [(arm, seed) for arm in arms for seed in seeds], depth, kind="depth"
     )
-    parts = {
-        arm: {
-            name: np.array([found[arm, seed][name] for seed in seeds])
-            for name in ("nats", "layers")
-        }
+    return by_arm(found, arms, seeds), (ABOUT, PAIRED, *notes)
+
+
+def by_arm(
+    found: Mapping[Job, Mapping[str, Any]], arms: Sequence[str], seeds: Sequence[int]
+) -> Parts:
+    """Return the loss and the readings by layer of every arm, a row for each seed."""
+    names = ("nats", "layers")
+    return {
+        arm: {name: np.array([found[arm, seed][name] for seed in seeds]) for name in names}
         for arm in arms
     }
-    return parts, (ABOUT, PAIRED, *notes)
 
 
 def kept_readings(
@@ -177,12 +197,7 @@ def kept_readings(
         kind: of readings, as their files are called.
         asked: what they depend on besides the model; the fast mode takes what lies there.
     """
-    # Late: a list of studies needs nothing that trains.
-    from layerlab.data.sources import open_source
-    from layerlab.recipes.training_sections import Source
-
-    # The documentation is that of the Python that runs.
-    text = f"{open_source(Source(text=TEXT)).identity} {asked}".strip()
+    text = f"{text_identity()} {asked}".strip()
     sizes = {name: work.options[name] for name in SIZES}
     files = {job: place(work.runs, kind, *job, **sizes) for job in jobs}
     small = work.fast and not all(file.is_file() for file in files.values())
@@ -219,11 +234,25 @@ def kept_readings(
             "tokens": tokens,
         },
     }
+    return found, notes_on(len(jobs), before, small=small)
+
+
+def notes_on(jobs: int, before: int, *, small: bool) -> list[str]:
+    """Return the notes for a reader on models that were not trained just now."""
     told = ", ".join(f"{name} {size}" for name, size in FAST.items())
     notes = [f"No runs were at hand: {told} stand in for them."] * small
     if before:
-        notes.append(f"Of {len(jobs)} models {before} had been trained before, and are read.")
-    return found, notes
+        notes.append(f"Of {jobs} models {before} had been trained before, and are read.")
+    return notes
+
+
+def text_identity() -> str:
+    """Return the identity of the text, which is the documentation of the Python that runs."""
+    # Late: a list of studies needs nothing that trains.
+    from layerlab.data.sources import open_source
+    from layerlab.recipes.training_sections import Source
+
+    return open_source(Source(text=TEXT)).identity
 
 
 def _hours(stored: Mapping[str, Any] | None, begun: float) -> float | None:
@@ -273,6 +302,17 @@ def readings(runs: Path) -> str:
     return digest([file.read_text("utf-8") for file in sorted((runs / RUNS).glob("*.json"))])
 
 
+# Of a study whose draws are the seeds of training.
+DECLARED: dict[str, Any] = {
+    "draws": 3,
+    "unit": "seeds of training",
+    "fast": {"draws": 3},
+    "options": SIZES,
+    "domains": DOMAINS,
+    "inputs": readings,
+}
+
+
 def over_seeds(ours: np.ndarray, theirs: np.ndarray, comparisons: int = 1) -> Interval:
     """Return the mean difference of two arms with its interval, paired by seed.
 
@@ -313,25 +353,22 @@ def rows(parts: Parts) -> Iterator[dict[str, Any]]:
 
 def plot(parts: Parts, column: int) -> Picture:
     """Plot one quantity by layer, with the range of the seeds."""
-    lines = []
-    for kind, (arm, part) in enumerate(parts.items()):
-        found = part["layers"][..., column]
-        lines.append(
-            Curve(
-                name=arm,
-                x=list(range(found.shape[1])),
-                y=found.mean(0).tolist(),
-                kind=kind,
-                low=found.min(0).tolist(),
-                high=found.max(0).tolist(),
-            )
-        )
     name, title, y = SHOWN[column]
-    return curves(
+    return plot_layers(
         name,
         f"{title}, trained (mean of seeds, and their range)",
-        lines,
-        x="layer, 0 behind the embedding",
+        {arm: part["layers"][..., column] for arm, part in parts.items()},
         y=y,
-        log="",
     )
+
+
+def plot_layers(
+    name: str, title: str, values: Mapping[str, np.ndarray], *, y: str, first: int = 0
+) -> Picture:
+    """Plot what every arm has, seed by layer, with the range of the seeds."""
+    lines = []
+    for kind, (arm, found) in enumerate(values.items()):
+        layers = list(range(first, first + found.shape[1]))
+        rows = found.min(0), found.mean(0), found.max(0)
+        lines.append(band(arm, layers, rows, kind=kind))
+    return curves(name, title, lines, x="layer, 0 behind the embedding", y=y, log="")

@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from threading import Lock
 from typing import Any
 
 import torch
@@ -32,8 +30,6 @@ EVALUATIONS = 30
 EARLY = 0.75
 LONGER = 2
 KIND = "equal-loss"
-# Where training keeps its choices there is room for one run in a process.
-_ALONE = Lock()
 Found = dict[str, Any]
 
 
@@ -110,19 +106,8 @@ def train_one(trial: Trial, **sizes: int) -> Found:
     Gives the updates and losses of all evaluations, whether the target was reached, and by layer
     the quantities of `feature_statistics` and the norm of attention.
     """
-    # Late: a list of studies needs nothing that trains.
-    from layerlab.console.progress import NullProgress
-    from layerlab.experiments.session import prepare
-    from layerlab.loading.model import subject
-    from layerlab.tokenization.load import load_tokenizer
-    from layerlab.training.trainer import Trainer
-
-    with _ALONE, TemporaryDirectory() as folder:
-        asked = recipe(trial, **sizes)
-        task = prepare(asked, Path(folder), progress=False)
-        (run,) = task.runs
-        training = Trainer(run, task.folder(run), NullProgress())
-        training.start()
+    asked = recipe(trial, **sizes)
+    with small_models.begin_training(asked, trial.arm) as training:
         curve: list[tuple[int, float]] = []
         reached = False
         while not training.done and not reached:
@@ -131,11 +116,9 @@ def train_one(trial: Trial, **sizes: int) -> Found:
                 assert training.score is not None
                 curve.append((training.update, float(training.score.nats)))
                 reached = trial.target is not None and curve[-1][1] <= trial.target
-        (blocks,) = training.held.batches(small_models.HELD)
-        held = blocks.inputs.clone()
+        patient, held = small_models.read_trained(training)
     found: Found = {"curve": curve, "reached": reached}
     if trial.target is not None:
-        patient = subject(training.model.eval(), tokenizer=load_tokenizer(small_models.WORDS))
         found |= {"layers": depths(patient, held).tolist(), "norms": norms(patient, held)}
     return found
 
@@ -171,17 +154,16 @@ def gather_trials(work: StudyContext) -> tuple[Contest, tuple[str, ...]]:
     seeds = small_models.seeds_of(work)
     if work.watcher is not None:
         work.watcher.begin(work.study, len(ARMS) * (len(RATES) + len(seeds)))
-    notes: list[str] = []
+    small = False
     if not work.fast:
-        found = contest(partial(_fetch, work, _identity(), sizes), seeds)
+        found = contest(partial(_fetch, work, small_models.text_identity(), sizes), seeds)
     else:
         try:
             found = contest(partial(_store, work, sizes), seeds)
         except FileNotFoundError:
             found = contest(lambda trial: train_one(trial, **small_models.FAST), seeds)
-            told = ", ".join(f"{name} {size}" for name, size in small_models.FAST.items())
-            notes.append(f"No runs were at hand: {told} stand in for them.")
-    used = small_models.FAST if notes else sizes
+            small = True
+    used = small_models.FAST if small else sizes
     size = small_models.parameters(ARMS["pre-norm"], layers=used["layers"], width=used["width"])
     updates = [one["curve"][-1][0] for runs in found.runs.values() for one in runs]
     work.judged = {
@@ -189,9 +171,7 @@ def gather_trials(work: StudyContext) -> tuple[Contest, tuple[str, ...]]:
             [size], [small_models.BATCH * small_models.CONTEXT * one for one in updates]
         )
     }
-    if work.kept:
-        notes.append(f"Of {work.done} models {work.kept} had been trained before, and are read.")
-    return found, tuple(notes)
+    return found, tuple(small_models.notes_on(work.done, work.kept, small=small))
 
 
 def contest(fetch: Callable[[Trial], Found], seeds: Sequence[int]) -> Contest:
@@ -255,11 +235,3 @@ def _count(work: StudyContext, trial: Trial, found: Found, kept: int) -> Found:
     if work.watcher is not None:
         work.watcher.step(f"{trial.arm}, seed {trial.seed}, rate {trial.rate:g}")
     return found
-
-
-def _identity() -> str:
-    """Return the identity of the text, which is the documentation of the Python that runs."""
-    from layerlab.data.sources import open_source
-    from layerlab.recipes.training_sections import Source
-
-    return open_source(Source(text=small_models.TEXT)).identity

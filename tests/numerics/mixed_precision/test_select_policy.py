@@ -33,7 +33,7 @@ from layerlab.numerics.mixed_precision.literature_advice import (
     literature_advice,
 )
 from layerlab.numerics.mixed_precision.policy_runs import PolicyRuns
-from layerlab.numerics.mixed_precision.select_policy import advise, candidates, cost, silent
+from layerlab.numerics.mixed_precision.select_policy import PolicyCost, advise, candidates, silent
 from tests.measures.family import built
 from tests.oldest import refuses_mixed
 
@@ -185,22 +185,22 @@ def test_kept_modules_of_stored_formats_are_not_quantised() -> None:
 def test_cost_is_what_is_counted_by_hand() -> None:
     config, tokens = llama().config, 2 * TOKENS
     head = 2 * tokens * config.hidden_size * config.vocab_size
-    found = cost(llama(), run, Policy(format="bf16", keep=("lm_head",)))
+    found = PolicyCost(llama(), run, "bf16").of(("lm_head",))
     assert (found.flops, found.bytes) == (head, 2 * config.hidden_size * config.vocab_size)
     sizes = [value.numel() for value in llama().parameters()]
     assert found.all_bytes == 2 * sum(sizes)
-    attention = cost(llama(), run, Policy(format="bf16", keep=(ALL,)))
+    attention = PolicyCost(llama(), run, "bf16").of((ALL,))
     # Scores and weighted sum: two products of two operations for each pair of tokens and feature.
     pairs = 2 * TOKENS**2 * config.hidden_size
     assert (attention.flops, attention.bytes) == (4 * config.num_hidden_layers * pairs, 0)
-    everything = cost(llama(), run, Policy(format="bf16", keep=("*",)))
+    everything = PolicyCost(llama(), run, "bf16").of(("*",))
     assert everything.work == pytest.approx(1, abs=0.01) and everything.growth == 1
 
 
 def test_experts_count_for_the_tokens_that_they_are_given() -> None:
     model = built("mixtral")
     config = model.config
-    found = cost(model, run, Policy(format="int8", keep=("model.layers.*.mlp.experts",)))
+    found = PolicyCost(model, run, "int8").of(("model.layers.*.mlp.experts",))
     expert = 3 * config.hidden_size * config.intermediate_size
     chosen = 2 * TOKENS * config.num_experts_per_tok * config.num_hidden_layers
     assert found.flops == 2 * chosen * expert

@@ -75,15 +75,6 @@ def test_rms_norm_is_exact(kind, width, seed, eps):
 
 
 @tried
-@given(inputs, widths, seeds)
-def test_centring_is_exact(kind, width, seed):
-    x = row(kind, width, seed)
-    assume(varied(x))
-    found = condition_numbers.centring(x).item()
-    assert found == pytest.approx(definition(lambda v: v - v.mean(), x), rel=NEAR)
-
-
-@tried
 @given(inputs, widths, seeds, st.booleans())
 def test_layer_norm_is_never_below_the_definition(kind, width, seed, plain):
     x = row(kind, width, seed)
@@ -94,10 +85,6 @@ def test_layer_norm_is_never_below_the_definition(kind, width, seed, plain):
     if plain:
         centred = (x - x.mean()).abs()
         assert found <= 3 * x.abs().max().item() / centred.min().item() * (1 + 1e-9)
-        matrix = jacobian(parts.value, x)
-        whole = condition_numbers.normwise(matrix, x, parts.value(x)).item()
-        # ||x|| / ||c|| is at most 1e6 here, and the Jacobian loses that much twice.
-        assert whole == pytest.approx(condition_numbers.layer_normwise(x).item(), rel=1e-6)
 
 
 @tried

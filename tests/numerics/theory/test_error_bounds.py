@@ -247,30 +247,6 @@ def test_the_constants_of_affine_maps_and_rms_norms_are_attained():
     assert rms[1].item() == pytest.approx((width / 2 + 3) * unit, rel=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
-@given(inputs, seeds, digits)
-def test_embedding_and_residual_sums_hold_with_rounded_tables(kind, seed, t):
-    word = features(kind, TOKENS, WIDTH, seed)
-    place = features("gaussian", TOKENS, WIDTH, seed + 1)
-    scale = float(torch.tensor(WIDTH**0.5 * 1.3).float())
-    arithmetic = replace(uniform(2.0**-t), constant=2.0**-t)
-
-    def run(literal):
-        table = literal.rounded(word, "constant")
-        factor = literal.rounded(torch.tensor(scale, dtype=DOUBLE), "constant")
-        entry = literal.rounded(factor * table, "scale")
-        return literal.rounded(entry + literal.rounded(place, "constant"), "residual")
-
-    exact = scale * word + place
-    bound = error_bounds.embedding(word, arithmetic, place, scale)
-    assert holds(observed(run, arithmetic, exact), bound)
-    assert holds(pushed(run, arithmetic, seed % exact.numel()), bound)
-    plain = error_bounds.embedding(word, arithmetic.linear(), place)
-    relative = error_bounds.relative(plain, word + place)
-    chi = ((word.abs() + place.abs()) / (word + place).abs()).amax(-1)
-    assert torch.allclose(relative, (chi + 1) * 2.0**-t, rtol=1e-12)
-
-
 def test_a_row_that_a_norm_divides_by_zero_gives_zero_and_a_capped_bound():
     x, error = torch.zeros(2, 4, dtype=DOUBLE), torch.zeros(2, 4, dtype=DOUBLE)
     error[1] = 1e-9

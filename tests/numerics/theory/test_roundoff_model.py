@@ -10,7 +10,6 @@ from layerlab.numerics.theory.roundoff_model import (
     OPERATIONS,
     Arithmetic,
     mixed,
-    printable,
     uniform,
 )
 
@@ -53,8 +52,3 @@ def test_uniform_rounds_everything_and_mixed_stores_in_the_lower_format():
 def test_a_unit_that_is_none_is_refused(unit):
     with pytest.raises(UserError, match="is no unit roundoff; give a number from 0"):
         Arithmetic(sum=unit)
-
-
-def test_the_first_order_is_printed_only_while_it_is_small():
-    first, full = torch.tensor([0.05, 0.5]), torch.tensor([0.06, 0.9])
-    assert printable(first, full).tolist() == [first[0].item(), full[1].item()]

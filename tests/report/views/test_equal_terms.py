@@ -1,6 +1,7 @@
 """What manifests have in common."""
 
-from layerlab.report.views.equal_terms import MOST, equality, is_allowed
+from layerlab.records.settings import matches
+from layerlab.report.views.equal_terms import MOST, equality
 from tests.report.race import race
 
 
@@ -44,4 +45,4 @@ def test_what_is_declared_is_marked():
     }
     assert equality(pair, ["train"])["differing"][0]["declared"]
     assert not equality(pair, ["data"])["differing"][0]["declared"]
-    assert is_allowed("train.batch_size", ["train.*"]) and not is_allowed("training", ["train"])
+    assert matches("train.batch_size", ["train.*"]) and not matches("training", ["train"])

@@ -199,7 +199,7 @@ def test_a_table_that_is_not_there_is_named(record):
 def test_two_studies_of_one_name_are_an_error(monkeypatch):
     from layerlab.studies.budzinskiy25 import figure1_depth, figure2_spectral_norm
 
-    monkeypatch.setattr(figure2_spectral_norm, "STUDIES", figure1_depth.STUDIES)
+    monkeypatch.setattr(figure2_spectral_norm, "STUDY", figure1_depth.STUDY)
     with pytest.raises(UserError, match="two studies are called 'rounding-depth'"):
         studies()
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab.studies.engine.statistics import Interval
-from layerlab.studies.engine.verdict import above, below, combine, each, within
+from layerlab.studies.engine.verdict import above, apart, below, combine, decide, each, within
 
 ENDS = st.tuples(*[st.floats(-10, 10)] * 3).map(sorted)
 
@@ -50,6 +50,28 @@ def test_a_word_is_never_the_opposite_of_what_the_ends_say(ends, neutral, size):
 def test_between_two_ends():
     words = [within(Interval(0, *ends), -1, 1) for ends in ((-0.5, 0.5), (2, 3), (0.5, 2))]
     assert words == ["holds", "fails", "not decided"]
+
+
+def test_two_numbers_with_intervals_are_apart_or_not():
+    ends = ((2, 3), (-1, 0), (0.5, 2))
+    words = [apart(Interval(1, *one), Interval(0.5, 0.1, 1)) for one in ends]
+    assert words == ["holds", "fails", "not decided"]
+
+
+@pytest.mark.parametrize(
+    ("settled", "word"),
+    [
+        ({"holds": True}, "holds"),
+        ({"holds": False}, "fails"),
+        ({"fails": True}, "fails"),
+        ({"fails": False}, "holds"),
+        ({"holds": True, "fails": False}, "holds"),
+        ({"holds": False, "fails": False}, "not decided"),
+        ({"holds": True, "fails": True}, "fails"),
+    ],
+)
+def test_what_has_no_interval_is_settled_by_a_fact(settled, word):
+    assert decide(**settled) == word
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from layerlab.studies.budzinskiy25.models.component_rounding import ALONE
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
-from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
+from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import each, within
+from layerlab.studies.engine.verdict import decide, each, within
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
 from layerlab.validation import Constraint
 
@@ -144,16 +144,12 @@ def medians(
 
     Their intervals hold together.
     """
-    return {
-        (*label, place): bootstrap(
-            found[:, index, kind],
-            lambda one: float(np.median(one)),
-            seed,
-            comparisons=2 * len(ratios),
-        )
+    quotients = {
+        (*label, place): found[:, index, kind]
         for label, found in ratios.items()
         for index, place in ((-2, "last block"), (-1, "logits"))
     }
+    return bootstrap_each(quotients, np.median, seed)
 
 
 def judge_near(
@@ -187,7 +183,7 @@ def judge_telling(bounds: dict[tuple[str, str], np.ndarray]) -> Verdict:
     least = min(empty.values())
     return Verdict(
         claim="A worst-case bound that runs along with the values is below 1 for the logits.",
-        word="fails" if least == 1 else "holds" if max(empty.values()) == 0 else "not decided",
+        word=decide(holds=max(empty.values()) == 0, fails=least == 1),
         number=least,
         said=f"it is 1 or more, which is vacuous, for at least {least:.0%} of the passages of "
         f"every model and format, and infinite for at least {min(endless.values()):.0%}; behind "
@@ -202,7 +198,7 @@ def plot(ratios: dict[tuple[str, str], np.ndarray], format: str) -> Picture:
     for kind, model in enumerate(builtin.NAMES):
         found = ratios[model, format]
         for column, name, style in ((VARIANCE, "variances", "solid"), (SAMPLED, "drawn", "dash")):
-            band = bands(found[..., column]) if column == VARIANCE else {}
+            ends = bands(found[..., column]) if column == VARIANCE else {}
             lines.append(
                 Curve(
                     name=f"{model}, {name}",
@@ -210,7 +206,7 @@ def plot(ratios: dict[tuple[str, str], np.ndarray], format: str) -> Picture:
                     y=np.median(found[..., column], axis=0).tolist(),
                     kind=kind,
                     style=style,
-                    **band,
+                    **ends,
                 )
             )
     last = next(iter(ratios.values())).shape[1]
@@ -247,4 +243,3 @@ STUDY = Study(
         "formats": Constraint(kind=str, choices=("+".join(FORMATS), *FORMATS)),
     },
 )
-STUDIES = (STUDY,)

@@ -6,12 +6,12 @@ from torch import Tensor
 
 from layerlab import builtin
 from layerlab.studies.budzinskiy25.models.component_rounding import COMPONENTS, Trials
-from layerlab.studies.engine.pictures import Gap, gaps
+from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
-from layerlab.studies.engine.verdict import above, each, within
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.verdict import above, apart, decide, each, within
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
 from layerlab.validation import Constraint
 
@@ -119,11 +119,7 @@ def judge_stepwise(found: dict[tuple[str, str], Interval]) -> Verdict:
     return Verdict(
         claim="Where attention is computed step by step in the format, scores and softmax are the "
         "largest source.",
-        word="holds"
-        if scores.low > own[second].high
-        else "fails"
-        if scores.high < own[second].low
-        else "not decided",
+        word=apart(scores, own[second]),
         number=scores.value,
         said=f"in the {STEPWISE} model they give {scores} of the squared error, and the next, "
         f"{second}, {own[second]}; intervals apart were asked for",
@@ -143,11 +139,10 @@ def judge_dominant(found: dict[tuple[str, str], Interval]) -> Verdict:
         for model, (first, one, second, other) in largest.items()
     )
     same = len({first for first, *_ in largest.values()}) == 1
-    apart = all(one.low > other.high for _, one, _, other in largest.values())
-    word: Word = "fails" if not same else "holds" if apart else "not decided"
+    clear = each(apart(one, other) for _, one, _, other in largest.values()) == "holds"
     return Verdict(
         claim="One and the same component gives the largest share in every model.",
-        word=word,
+        word=decide(holds=clear, fails=not same),
         number=max(one.value for _, one, _, _ in largest.values()),
         said=f"the two largest shares: {said}; one name was asked for, and intervals apart",
         source="Own",
@@ -171,15 +166,7 @@ def judge_adding(errors: dict[str, np.ndarray], seed: int) -> Verdict:
 def plot(found: dict[tuple[str, str], Interval]) -> Picture:
     """Plot the shares, model by model."""
     ordered = sorted(found, key=lambda key: (builtin.NAMES.index(key[0]), -found[key].value))
-    shares = [
-        Gap(
-            name=f"{model}: {name}",
-            middle=found[model, name].value,
-            low=found[model, name].low,
-            high=found[model, name].high,
-        )
-        for model, name in ordered
-    ]
+    shares = [gap(f"{model}: {name}", found[model, name]) for model, name in ordered]
     return gaps(
         "shares",
         "Share of each component, rounded alone (all passages, 95 % interval)",
@@ -206,4 +193,3 @@ STUDY = Study(
         "mode": Constraint(kind=str, choices=("as-run", "flat", "autocast")),
     },
 )
-STUDIES = (STUDY,)

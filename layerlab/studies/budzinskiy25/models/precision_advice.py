@@ -6,12 +6,12 @@ from torch import Tensor
 
 from layerlab import builtin
 from layerlab.studies.budzinskiy25.models.component_rounding import Trials
-from layerlab.studies.engine.pictures import Gap, gaps
+from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
-from layerlab.studies.engine.verdict import below, each
+from layerlab.studies.engine.verdict import apart, below, each
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
 from layerlab.validation import Constraint
 
@@ -148,22 +148,19 @@ def judge_stepwise(found: Found) -> Verdict:
 
 def judge_most(found: Found) -> Verdict:
     """Judge whether the part that is advised is the one that helps most."""
-    best, apart = {}, {}
+    best, own = {}, {}
     for model in builtin.NAMES:
         others = {name: found[model, name] for name in KEPT if name not in (SOFTMAX, ALL)}
         name = min(others, key=lambda name: others[name].value)
-        best[model], apart[model] = (name, others[name]), found[model, SOFTMAX]
-    better = [one.high < apart[model].low for model, (_, one) in best.items()]
-    worse = [one.low > apart[model].high for model, (_, one) in best.items()]
-    word: Word = "holds" if all(worse) else "fails" if any(better) else "not decided"
+        best[model], own[model] = (name, others[name]), found[model, SOFTMAX]
     said = "; ".join(
-        f"{model}: {apart[model]} with scores and softmax exact, {one} with {name}"
+        f"{model}: {own[model]} with scores and softmax exact, {one} with {name}"
         for model, (name, one) in best.items()
     )
     return Verdict(
         claim="No other part of a model gains more from a higher precision than scores and "
         "softmax.",
-        word=word,
+        word=each(apart(one, own[model]) for model, (_, one) in best.items()),
         number=min(one.value for _, one in best.values()),
         said=f"squared error left: {said}",
         source="budzinskiy25, section 5",
@@ -208,12 +205,7 @@ def _lower(found: dict[str, Interval], limit: float) -> Word:
 def plot(found: Found, format: str) -> Picture:
     """Plot the error that is left, part by part and model by model."""
     shown = [
-        Gap(
-            name=f"{model}: {name}",
-            middle=found[model, name].value,
-            low=found[model, name].low,
-            high=found[model, name].high,
-        )
+        gap(f"{model}: {name}", found[model, name])
         for name in NAMES[:-1]
         for model in builtin.NAMES
     ]
@@ -240,4 +232,3 @@ STUDY = Study(
     options={"format": "bf16"},
     domains={"format": Constraint(kind=str, choices=("bf16", "fp16"))},
 )
-STUDIES = (STUDY,)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from math import sqrt
 
-from layerlab.studies.engine.pictures import Gap, gaps
+from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import StudyContext
-from layerlab.studies.engine.scale import TABLES
+from layerlab.studies.engine.scale import COUNTED
 from layerlab.studies.engine.statistics import Interval, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.engine.verdict import above, combine
@@ -120,7 +120,7 @@ def plot() -> Picture:
         for split, questions in SPLITS.items():
             found = one.interval(questions)
             name = f"{one.name}, {split}"
-            shown.append(Gap(name=name, middle=found.value, low=found.low, high=found.high))
+            shown.append(gap(name, found))
     return gaps(
         "contests",
         "Printed differences on C-Eval, with 95 % of the chance of its questions",
@@ -134,11 +134,7 @@ STUDY = Study(
     title="The ablation against chance",
     source="pangu23, Tables 2 to 4",
     claim="Series activation and augmented shortcut together raise accuracy on C-Eval.",
-    cost="1 second",
-    draws=1,
-    scale=TABLES,
     unit="reading of the tables",
-    fixed=True,
     run=run,
+    **COUNTED,
 )
-STUDIES = (STUDY,)

@@ -4,14 +4,14 @@ from layerlab.model.cost.cost import Account, account
 from layerlab.model.design import design
 from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import StudyContext
-from layerlab.studies.engine.scale import TABLES
+from layerlab.studies.engine.scale import COUNTED
 from layerlab.studies.engine.statistics import table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
+from layerlab.studies.engine.verdict import decide
 
 OURS, THEIRS = "pangu-pi-7b", "llama-7b"
 # Milliseconds per token, as printed.
 LATENCY = {OURS: 43.00, THEIRS: 47.60}
-DIGIT = 0.005
 
 
 def count_costs(name: str, preset: str, **sizes: int) -> Account:
@@ -52,7 +52,7 @@ def run(work: StudyContext) -> Outcome:
     found = accounting()
     block = found["one block"]
     shown = [
-        Gap(name=name, middle=found[name] / block, low=None, high=None)
+        Gap(name=name, middle=found[name] / block)
         for name in ("its modules", "its vocabulary", "three blocks")
     ]
     picture = gaps(
@@ -80,7 +80,7 @@ def judge_pays(found: dict[str, float]) -> Verdict:
     most = found["its modules"] / found["attention of one block"]
     return Verdict(
         claim=STUDY.claim,
-        word="fails" if most < 1 else "holds",
+        word=decide(fails=most < 1),
         number=worth,
         said=f"series and shortcut add {found['its modules']:.1f} million parameters, the weight "
         f"of {worth:.2f} blocks, and of {most:.2f} even where a block were its attention alone; "
@@ -95,7 +95,7 @@ def judge_similar(found: dict[str, float]) -> Verdict:
     ratio = found["PanGu-pi 7B"] / found["Llama 7B"]
     return Verdict(
         claim="PanGu-pi 7B has about as many parameters as Llama 7B.",
-        word="holds" if abs(ratio - 1) < 0.01 else "fails",
+        word=decide(holds=abs(ratio - 1) < 0.01),
         number=ratio,
         said=f"{found['PanGu-pi 7B'] / 1e3:.3f} against {found['Llama 7B'] / 1e3:.3f} billion, a "
         f"ratio of {ratio:.4f}, with feed-forward and head as supposed here",
@@ -111,7 +111,7 @@ def judge_faster() -> Verdict:
     own, equal = read_per_token(29, vocab) / plain, read_per_token(29, theirs) / plain
     return Verdict(
         claim="PanGu-pi 7B decodes faster than Llama 7B by more than its missing layers explain.",
-        word="not decided" if equal > printed else "fails",
+        word=decide(holds=False, fails=equal <= printed),
         number=printed,
         said=f"printed: {printed:.3f} of the time; 29 of 32 layers alone are {29 / 32:.3f}. By the "
         f"weights read for a token it would be {equal:.3f} if both had one vocabulary and "
@@ -125,11 +125,7 @@ STUDY = Study(
     title="Three layers for two modules",
     source="pangu23, section 5",
     claim="PanGu-pi has fewer layers than Llama because its modules bring parameters of their own.",
-    cost="1 second",
-    draws=1,
-    scale=TABLES,
     unit="exact count",
-    fixed=True,
     run=run,
+    **COUNTED,
 )
-STUDIES = (STUDY,)

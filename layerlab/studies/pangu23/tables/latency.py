@@ -17,10 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from layerlab.studies.engine.pictures import Gap, gaps
+from layerlab.studies.engine.pictures import Gap, gap, gaps
 from layerlab.studies.engine.sampling import StudyContext, digest
 from layerlab.studies.engine.statistics import Interval, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.verdict import below, within
 from layerlab.studies.support import small_models
 from layerlab.system.files import write_file
 from layerlab.validation import Constraint
@@ -173,11 +174,6 @@ def quotient(found: Measured, name: str) -> Interval:
     return Interval(ratio["median"], low, high)
 
 
-def below(found: Interval, most: float) -> Word:
-    """Judge whether a quotient is at most as large as was asked for."""
-    return "holds" if found.high < most else "fails" if found.low > most else "not decided"
-
-
 def printed_ratio(name: str) -> float:
     """Return the quotient that the source printed."""
     pangu, llama = PRINTED[name]
@@ -239,11 +235,9 @@ def judge_explained(found: Measured | None) -> Verdict:
         return judge_untimed(claim, FEWER, source)
     ratio, predicted = quotient(found, FEWER), found[FEWER]["predicted"]
     beside = Interval(*(one / predicted for one in (ratio.value, ratio.low, ratio.high)))
-    inside = beside.low > 1 - NEAR and beside.high < 1 + NEAR
-    outside = beside.low > 1 + NEAR or beside.high < 1 - NEAR
     return Verdict(
         claim=claim,
-        word="holds" if inside else "fails" if outside else "not decided",
+        word=within(beside, 1 - NEAR, 1 + NEAR),
         number=beside.value,
         said=f"the quotient of the weights is {predicted:.3f}, that of the times {ratio}: "
         f"{beside} times as much; within {NEAR:.0%} was asked for",
@@ -274,12 +268,12 @@ def plot(found: Measured | None) -> Picture:
     """Plot the quotients one below the other."""
     shown = []
     for name in PRINTED:
-        shown.append(Gap(name=f"{name}: printed", middle=printed_ratio(name), low=None, high=None))
+        shown.append(Gap(name=f"{name}: printed", middle=printed_ratio(name)))
         if found is not None:
             ratio = quotient(found, name)
             shown += [
-                Gap(name=f"{name}: measured", middle=ratio.value, low=ratio.low, high=ratio.high),
-                Gap(name=f"{name}: weights", middle=found[name]["predicted"], low=None, high=None),
+                gap(f"{name}: measured", ratio),
+                Gap(name=f"{name}: weights", middle=found[name]["predicted"]),
             ]
     return gaps(
         "quotient",
@@ -315,4 +309,3 @@ STUDY = Study(
     },
     inputs=inputs,
 )
-STUDIES = (STUDY,)

@@ -3,9 +3,10 @@
 from layerlab.evaluation.results.published import Published, tables
 from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import StudyContext
-from layerlab.studies.engine.scale import TABLES
+from layerlab.studies.engine.scale import COUNTED
 from layerlab.studies.engine.statistics import table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
+from layerlab.studies.engine.verdict import decide
 
 # Half of the last printed digit of every cell, and of the average; one that is cut off loses a
 # whole digit.
@@ -52,12 +53,7 @@ def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     every = rows()
     shown = [
-        Gap(
-            name=f"{row['model']}, Table {row['table']}",
-            middle=float(row["difference"]),
-            low=None,
-            high=None,
-        )
+        Gap(name=f"{row['model']}, Table {row['table']}", middle=float(row["difference"]))
         for row in sorted(every, key=lambda row: -abs(float(row["difference"])))[:12]
     ]
     picture = gaps(
@@ -88,7 +84,7 @@ def judge_follow(every: list[Row]) -> Verdict:
     )
     return Verdict(
         claim=STUDY.claim,
-        word="fails" if slips else "holds",
+        word=decide(fails=bool(slips)),
         number=len(slips),
         said=f"{len(every) - len(off)} of {len(every)} agree to the last digit, "
         f"{len(off) - len(slips)} differ by rounding; {len(slips)} differ by more: {named}",
@@ -100,7 +96,7 @@ def judge_order() -> Verdict:
     changed = [found.number for found in tables().values() if not is_ranked(found)]
     return Verdict(
         claim="The order of the models is that of the averages that the cells give.",
-        word="fails" if changed else "holds",
+        word=decide(fails=bool(changed)),
         number=len(changed),
         said=f"the order changes in {len(changed)} of {len(tables())} tables: the slips matter to "
         "nobody's rank"
@@ -115,11 +111,7 @@ STUDY = Study(
     title="Averages as printed",
     source="pangu23, Tables 5, 6, 8, 9 and 10",
     claim="Every printed average follows from the cells beside it.",
-    cost="1 second",
-    draws=1,
-    scale=TABLES,
     unit="reading of the tables",
-    fixed=True,
     run=run,
+    **COUNTED,
 )
-STUDIES = (STUDY,)

@@ -6,9 +6,10 @@ from layerlab.model.cost.cost import Account, account
 from layerlab.model.design import design
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import StudyContext
-from layerlab.studies.engine.scale import TABLES
+from layerlab.studies.engine.scale import COUNTED
 from layerlab.studies.engine.statistics import table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
+from layerlab.studies.engine.verdict import decide
 
 SIZE = "pangu-pi-1b"
 # Milliseconds, as printed for n terms.
@@ -102,7 +103,7 @@ def judge_ignored(every: dict[str, list[Row]]) -> Verdict:
     largest = max(float(two["parameters"]), float(two["operations"]))
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if largest < LITTLE else "fails",
+        word=decide(holds=largest < LITTLE),
         number=float(two["operations"]),
         said=f"two terms of scales and shifts add {two['parameters']:.3f} % of the parameters, "
         f"{two['products']:.3g} % of the matrix products and {two['operations']:.3f} % of all "
@@ -119,7 +120,7 @@ def judge_matrices(every: dict[str, list[Row]]) -> Verdict:
     printed = float(two["printed_latency"])
     return Verdict(
         claim="It can be ignored with a matrix for every term, too, as in equation 9.",
-        word="fails" if least > LITTLE else "holds",
+        word=decide(fails=least > LITTLE),
         number=float(two["operations"]),
         said=f"a second matrix adds {two['parameters']:.1f} % of the parameters and "
         f"{two['operations']:.1f} % of the operations, {float(two['operations']) / printed:.1f} "
@@ -135,7 +136,7 @@ def judge_steady() -> Verdict:
     apart = max(steps) - min(steps)
     return Verdict(
         claim="Each further term costs the same.",
-        word="fails" if apart > 0.02 + 1e-9 else "holds",
+        word=decide(fails=apart > 0.02 + 1e-9),
         number=max(steps) / min(steps),
         said="counted it does; the printed latency grows by "
         + ", ".join(f"{step:.2f}" for step in steps)
@@ -149,11 +150,7 @@ STUDY = Study(
     title="Cost of the series activation",
     source="pangu23, abstract and Table 2",
     claim="What the series activation adds to the calculations can be ignored.",
-    cost="1 second",
-    draws=1,
-    scale=TABLES,
     unit="exact count",
-    fixed=True,
     run=run,
+    **COUNTED,
 )
-STUDIES = (STUDY,)

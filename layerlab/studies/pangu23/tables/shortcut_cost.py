@@ -6,9 +6,10 @@ from layerlab.model.cost.cost import Account, account
 from layerlab.model.design import design
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import StudyContext
-from layerlab.studies.engine.scale import TABLES
+from layerlab.studies.engine.scale import COUNTED
 from layerlab.studies.engine.statistics import table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
+from layerlab.studies.engine.verdict import decide
 from layerlab.studies.pangu23.tables.series_cost import SIZE, excess
 
 # Milliseconds, as printed for a bottleneck of the width over r.
@@ -95,7 +96,7 @@ def judge_sixteen() -> Verdict:
     ratio = added_parameters(1, form="full") / added_parameters(CHOSEN)
     return Verdict(
         claim=STUDY.claim,
-        word="holds" if ratio == 16 else "fails",
+        word=decide(holds=ratio == 16),
         number=ratio,
         said=f"a square matrix has {ratio:.4g} times the weights of a bottleneck of the width over "
         f"{CHOSEN}; the source's N d^2 FLOPs are multiplications with their additions counted as "
@@ -122,7 +123,7 @@ def judge_by_weights(found: list[Row]) -> Verdict:
     )
     return Verdict(
         claim="The latencies of the table follow from the weights that its shapes add.",
-        word="fails" if off else "holds",
+        word=decide(fails=bool(off)),
         number=number,
         said=f"printed against counted: {said}; the printed number is up to {number:.1f} times the "
         "counted one, so narrow shortcuts cost time that is not in their weights",
@@ -136,7 +137,7 @@ def judge_slower() -> Verdict:
     steps = [after - before for before, after in pairwise(times)]
     return Verdict(
         claim="A larger reduction ratio lowers the speed.",
-        word="holds" if min(steps) > 0 else "fails" if max(steps) < 0 else "not decided",
+        word=decide(holds=min(steps) > 0, fails=max(steps) < 0),
         number=times[-1] / times[0],
         said=f"its table prints the opposite: every larger ratio is faster, from {times[0]} ms at "
         f"1 to {times[-1]} ms at {max(PRINTED)}",
@@ -149,7 +150,7 @@ def judge_additive() -> Verdict:
     apart = (SERIES - PLAIN) + (PRINTED[CHOSEN] - PLAIN) - (BOTH - PLAIN)
     return Verdict(
         claim="Series activation and augmented shortcut together cost the sum of what each costs.",
-        word="holds" if abs(apart) <= 4 * DIGIT else "fails",
+        word=decide(holds=abs(apart) <= 4 * DIGIT),
         number=apart,
         said=f"printed {SERIES - PLAIN:.2f} ms and {PRINTED[CHOSEN] - PLAIN:.2f} ms apart, "
         f"{BOTH - PLAIN:.2f} ms together: {abs(apart):.2f} ms between them, and rounding explains "
@@ -163,11 +164,7 @@ STUDY = Study(
     title="Cost of the augmented shortcut",
     source="pangu23, section 4.1 and Table 3",
     claim="A bottleneck of the width over 32 makes the augmented shortcut 16 times cheaper.",
-    cost="1 second",
-    draws=1,
-    scale=TABLES,
     unit="exact count",
-    fixed=True,
     run=run,
+    **COUNTED,
 )
-STUDIES = (STUDY,)

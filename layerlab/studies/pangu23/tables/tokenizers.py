@@ -17,7 +17,7 @@ from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import TABLES
 from layerlab.studies.engine.statistics import Interval, bootstrap, table
 from layerlab.studies.engine.study import EXACT, Outcome, Study, Verdict
-from layerlab.studies.engine.verdict import below
+from layerlab.studies.engine.verdict import below, decide
 from layerlab.validation import Constraint
 
 # The domain is Python's code, the rest of the world its documentation; both come with Python.
@@ -253,7 +253,7 @@ def judge_monotone() -> Verdict:
     return Verdict(
         scale=TABLES,
         claim="In the source's own table the larger vocabulary always has the lower rate.",
-        word="fails" if against else "holds",
+        word=decide(fails=bool(against)),
         number=float(len(against)),
         said=f"{len(against)} of {len(pairs)} pairs are the other way round: {told}",
         source="Own, on pangu23, Table 7",
@@ -279,4 +279,3 @@ STUDY = Study(
         "characters": Constraint(kind=int, least=1),
     },
 )
-STUDIES = (STUDY,)

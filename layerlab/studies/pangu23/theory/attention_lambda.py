@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from layerlab.measures.quantities.gain import contraction, spectral_bound
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import Curve, band, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import (
@@ -20,7 +20,7 @@ from layerlab.studies.engine.statistics import (
     table,
 )
 from layerlab.studies.engine.study import EXACT, Outcome, Study, Verdict
-from layerlab.studies.engine.verdict import above
+from layerlab.studies.engine.verdict import above, decide
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
 from layerlab.validation import Constraint
 
@@ -108,11 +108,8 @@ def run(work: StudyContext) -> Outcome:
     ]
     lines = []
     for kind, (name, by_length) in enumerate(found.items()):
-        every = [values.flatten() for values in by_length.values()]
-        low, middle, high = (
-            [float(np.percentile(values, share)) for values in every] for share in (LOW, 50, HIGH)
-        )
-        lines.append(Curve(name=name, x=lengths, y=middle, kind=kind, low=low, high=high))
+        ends = [np.percentile(values, [LOW, 50, HIGH]) for values in by_length.values()]
+        lines.append(band(name, lengths, np.transpose(ends), kind=kind))
     lines += [
         Curve(name=name, x=lengths, y=values, kind=3 + place, style="dash")
         for place, (name, values) in enumerate(fixed.items())
@@ -157,7 +154,7 @@ def judge_real(found: dict[int, np.ndarray], seed: int) -> Verdict:
     tokens = max(found)
     values = found[tokens]
     share = bootstrap(values, lambda drawn: float((drawn < 1).mean()), seed)
-    middle = bootstrap(values, lambda drawn: float(np.median(drawn)), seed)
+    middle = bootstrap(values, np.median, seed)
     return Verdict(
         claim=STUDY.claim,
         word=above(share, 0.5),
@@ -180,7 +177,7 @@ def judge_doubly(found: dict[int, np.ndarray]) -> Verdict:
     return Verdict(
         scale=CASES,
         claim="lambda is below 1 where attention is positive and doubly stochastic.",
-        word="holds" if top.value < 1 else "fails",
+        word=decide(holds=top.value < 1),
         number=top.value,
         said=f"the largest of all draws is {top}, at {highest} tokens; below 1 was asked for, "
         "and is proved",
@@ -198,7 +195,7 @@ def judge_running(lengths: list[int], values: list[float]) -> Verdict:
     return Verdict(
         scale=CASES,
         claim="lambda is below 1 for causal attention that sees all tokens alike.",
-        word="fails" if above else "not decided",
+        word=decide(holds=False, fails=bool(above)),
         number=values[-1],
         said=f"it is {said} tokens; it stays below 4, by Hardy's inequality",
         source="Own, on pangu23, section 3",
@@ -215,7 +212,7 @@ def judge_unbounded(lengths: list[int], values: list[float]) -> Verdict:
     return Verdict(
         scale=CASES,
         claim="lambda is bounded for attention whose rows sum to 1, whatever the length.",
-        word="fails" if grows else "holds",
+        word=decide(fails=grows),
         number=values[-1],
         said=f"where each half sees one token of its own it is half of the tokens, {values[-1]:g} "
         f"at {lengths[-1]}",
@@ -239,4 +236,3 @@ STUDY = Study(
     options={"tokens": 256},
     domains={"tokens": Constraint(kind=int, choices=LENGTHS)},
 )
-STUDIES = (STUDY,)

@@ -1,23 +1,20 @@
 """Feature collapse by depth in Llama-like models: trained ones, and deep ones at their start."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import curves, mean_band
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
-from layerlab.studies.engine.statistics import HIGH, LOW, Interval, bootstrap, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import below
+from layerlab.studies.engine.verdict import below, decide
 from layerlab.studies.support.feature_statistics import DIMENSION, HALF, RESIDUAL, depths
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
 from layerlab.validation import Constraint
-
-if TYPE_CHECKING:
-    pass
 
 TOKENS = 128
 # Passages of one draw: together enough tokens to read a dimension at the width.
@@ -117,7 +114,7 @@ def run(work: StudyContext) -> Outcome:
 def ratio(found: np.ndarray, quantity: int, seed: int) -> Interval:
     """Return how much of the embedding's value is left at the last layer, mean over draws."""
     last = found[:, -1, quantity] / found[:, 0, quantity]
-    return bootstrap(last, lambda one: float(one.mean()), seed)
+    return bootstrap(last, np.mean, seed)
 
 
 def judge_alike(claim: str, found: np.ndarray, seed: int, where: str) -> Verdict:
@@ -148,7 +145,7 @@ def judge_narrow(found: np.ndarray, seed: int) -> Verdict:
     return Verdict(
         scale=BUILT_IN,
         claim="The effective dimension of its features falls with depth.",
-        word="fails" if risen.low > 1 else "holds" if falls else "not decided",
+        word=decide(holds=falls, fails=risen.low > 1),
         number=risen.value,
         said=f"d(0.8) in the built-in llama is {means[0]:.2f} of the width behind the embedding "
         f"and {risen} times that in layer {widest}, where it is largest; behind the last layer it "
@@ -162,17 +159,8 @@ def plot(found: dict[str, np.ndarray], column: int) -> Picture:
     """Plot a line per model, with the interval of its mean."""
     lines = []
     for kind, (name, one) in enumerate(found.items()):
-        low, high = np.percentile(one[..., column], [LOW, HIGH], axis=0)
-        lines.append(
-            Curve(
-                name=name,
-                x=[layer / (one.shape[1] - 1) for layer in range(one.shape[1])],
-                y=one[..., column].mean(0).tolist(),
-                kind=kind,
-                low=low.tolist(),
-                high=high.tolist(),
-            )
-        )
+        depth = [layer / (one.shape[1] - 1) for layer in range(one.shape[1])]
+        lines.append(mean_band(name, depth, one[..., column], kind))
     title, y = (
         ("Share of the features that differs between tokens", "||JX|| / ||X||"),
         ("Effective dimension of the features", "d(0.8), as a share of the width"),
@@ -206,4 +194,3 @@ STUDY = Study(
         "width": Constraint(kind=int, least=16, most=1024),
     },
 )
-STUDIES = (STUDY,)

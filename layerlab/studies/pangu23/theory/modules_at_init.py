@@ -104,7 +104,7 @@ def loss(found: np.ndarray, without: str, start: int, seed: int, comparisons: in
     """Return what the last layer loses of d(0.8) over the width without one module."""
     last = found[:, :, start, -1]
     apart = last[:, 0] - last[:, NAMES.index(without)]
-    return bootstrap(apart, lambda one: float(one.mean()), seed, comparisons=comparisons)
+    return bootstrap(apart, np.mean, seed, comparisons=comparisons)
 
 
 def judge_limits(found: np.ndarray, seed: int) -> Verdict:
@@ -177,4 +177,3 @@ STUDY = Study(
         "width": Constraint(kind=int, least=32, most=1024),
     },
 )
-STUDIES = (STUDY,)

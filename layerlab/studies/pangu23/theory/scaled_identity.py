@@ -7,21 +7,14 @@ import torch
 from torch import Tensor
 
 from layerlab.measures.quantities.diversity import diversity, relative_residual
-from layerlab.studies.engine.pictures import Curve, curves
+from layerlab.studies.engine.pictures import curves, mean_band
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
-from layerlab.studies.engine.statistics import (
-    HIGH,
-    LOOKED,
-    LOW,
-    Interval,
-    bootstrap,
-    summary,
-    table,
-)
+from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
 from layerlab.studies.engine.verdict import above, below
 from layerlab.studies.support.passages import excerpts, overlap
+from layerlab.system.hooks import temporary_hooks
 from layerlab.validation import Constraint
 
 SCALES = (0.5, 1.0, 2.0, 4.0)
@@ -83,12 +76,8 @@ def streams(model: Any, start: Tensor) -> list[Tensor]:
         block.register_forward_hook(lambda _, given, left: found.append(first_tensor(left)[0]))
         for block in anatomy(model).blocks
     ]
-    try:
-        with torch.no_grad():
-            model(inputs_embeds=start[None], use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with temporary_hooks(handles), torch.no_grad():
+        model(inputs_embeds=start[None], use_cache=False)
     return found
 
 
@@ -112,19 +101,10 @@ def run(work: StudyContext) -> Outcome:
         for place, scale in enumerate(SCALES)
         for column, quantity in enumerate(QUANTITIES)
     ]
-    lines = []
-    for place, scale in enumerate(SCALES):
-        low, high = np.percentile(residual[:, place], [LOW, HIGH], axis=0)
-        lines.append(
-            Curve(
-                name=f"scale {scale:g}",
-                x=list(range(residual.shape[2])),
-                y=residual[:, place].mean(0).tolist(),
-                kind=place,
-                low=low.tolist(),
-                high=high.tolist(),
-            )
-        )
+    lines = [
+        mean_band(f"scale {scale:g}", list(range(residual.shape[2])), residual[:, place], place)
+        for place, scale in enumerate(SCALES)
+    ]
     picture = curves(
         "residual",
         "Share of the features that differs between tokens (mean, 95 % of draws)",
@@ -157,7 +137,7 @@ def run(work: StudyContext) -> Outcome:
 
 def pair_draws(values: np.ndarray, seed: int) -> Interval:
     """Return the mean of the larger weight less that of the plain shortcut, draw by draw."""
-    return bootstrap(values[:, LARGER] - values[:, PLAIN], _mean, seed)
+    return bootstrap(values[:, LARGER] - values[:, PLAIN], np.mean, seed)
 
 
 def judge_prevents(residual: np.ndarray, seed: int) -> Verdict:
@@ -177,8 +157,8 @@ def judge_prevents(residual: np.ndarray, seed: int) -> Verdict:
 
 def judge_noisy(rest: np.ndarray, seed: int) -> Verdict:
     """Judge whether noise grows relative to the features."""
-    found = bootstrap(rest[:, LARGER, NOISE], _mean, seed)
-    plain = bootstrap(rest[:, PLAIN, NOISE], _mean, seed)
+    found = bootstrap(rest[:, LARGER, NOISE], np.mean, seed)
+    plain = bootstrap(rest[:, PLAIN, NOISE], np.mean, seed)
     return Verdict(
         claim="With the larger weight, noise grows more than the features do.",
         word=above(found, EFFECT, 1),
@@ -195,7 +175,7 @@ def judge_idle(rest: np.ndarray, seed: int) -> Verdict:
     """Judge whether layers still do something."""
     pair = rest[:, [LARGER, PLAIN], MOTION]
     found = bootstrap(pair, _share, seed)
-    larger, plain = (bootstrap(pair[:, place], _mean, seed) for place in (0, 1))
+    larger, plain = (bootstrap(pair[:, place], np.mean, seed) for place in (0, 1))
     return Verdict(
         claim="The larger weight keeps tokens apart by leaving the layers little to do.",
         word=below(found, IDLE, 1),
@@ -210,10 +190,6 @@ def judge_idle(rest: np.ndarray, seed: int) -> Verdict:
 def _share(pair: np.ndarray) -> float:
     larger, plain = pair.mean(0)
     return float(larger / plain)
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean())
 
 
 STUDY = Study(
@@ -234,4 +210,3 @@ STUDY = Study(
         "width": Constraint(kind=int, least=16, most=1024),
     },
 )
-STUDIES = (STUDY,)

@@ -14,6 +14,7 @@ from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Study, Verdict
+from layerlab.studies.engine.verdict import decide
 from layerlab.variants.registry import part
 
 TOKENS = 12
@@ -154,7 +155,7 @@ def _judge_absent(claim: str, found: list[np.ndarray], what: str, source: str) -
     largest = others(np.stack(found, 1))
     return Verdict(
         claim=claim,
-        word="holds" if largest > 0 else "fails",
+        word=decide(holds=largest > 0),
         number=largest,
         said="the largest derivative of a token's output by another token's input is "
         f"{_times(largest)} the largest by its own, {what}; 0 is no exchange ({len(found[0])} "
@@ -193,13 +194,13 @@ def judge_neighbours(parts: list[np.ndarray], back: list[np.ndarray], seed: int)
     shares: dict[int, Interval] = {}
     for options, found in zip(FORMS, back, strict=True):
         if options["form"] == LOCAL:
-            shares[options["n"]] = bootstrap(found[:, 1], lambda one: float(np.median(one)), seed)
+            shares[options["n"]] = bootstrap(found[:, 1], np.median, seed)
     lowest = min(share.low for share in shares.values())
     said = ", ".join(f"{share} with n = {n}" for n, share in shares.items())
     return Verdict(
         claim="A series over neighbouring tokens, as a causal convolution, exchanges information "
         "between tokens.",
-        word="holds" if lowest > 0 else "fails",
+        word=decide(holds=lowest > 0),
         number=min(share.value for share in shares.values()),
         said=f"the derivative by the token before is {said} times that by the token itself "
         f"(median over {len(parts[0])} draws)",
@@ -218,7 +219,7 @@ def judge_everywhere(parts: list[np.ndarray]) -> Verdict:
     said = ", ".join(f"{distance} with n = {n}" for n, distance in found.items())
     return Verdict(
         claim="What a convolution of neighbours exchanges in one layer is global.",
-        word="fails" if near else "holds",
+        word=decide(fails=near),
         number=max(found.values()),
         said=f"an output sees tokens back: {said}, in every draw, of {TOKENS - 1} that stand "
         "before it; a stack of L layers sees L (n - 1)",
@@ -237,4 +238,3 @@ STUDY = Study(
     run=run,
     fast={"draws": 12},
 )
-STUDIES = (STUDY,)

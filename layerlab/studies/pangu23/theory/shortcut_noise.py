@@ -11,9 +11,9 @@ from layerlab.measures.support.activations import ACTIVATIONS
 from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
-from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
+from layerlab.studies.engine.statistics import Interval, bootstrap_each, summary, table
 from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, Verdict
-from layerlab.studies.engine.verdict import above, below, each
+from layerlab.studies.engine.verdict import above, below, decide, each
 from layerlab.studies.support.passages import excerpts, for_each_layer, overlap, patient
 
 MODEL = "llama"
@@ -127,7 +127,7 @@ def judge_strict(gains: dict[str, np.ndarray]) -> Verdict:
     return Verdict(
         scale=CASES,
         claim=STUDY.claim,
-        word="fails" if noise >= bound else "holds",
+        word=decide(fails=noise >= bound),
         number=noise / bound,
         said=f"relu at z = 5 under noise of 1 and -1: {noise:.6f} against a bound of {bound:.6f}, "
         f"equal. The inequality itself holds: in {drawn.size} random cases the largest noise is "
@@ -143,7 +143,7 @@ def judge_condition() -> Verdict:
         scale=CASES,
         claim="Both sides are equal if and only if the change of the shortcut has no mean over "
         "tokens.",
-        word="fails" if noise < bound else "holds",
+        word=decide(fails=noise < bound),
         number=noise / bound,
         said=f"relu at z = -5 under noise of 1: no unit changes, so its mean is zero, and the left "
         f"side is {noise:g} of a bound of {bound:.3f}; two further equalities are needed",
@@ -154,10 +154,8 @@ def judge_condition() -> Verdict:
 
 def judge_usual(gains: dict[str, np.ndarray], seed: int) -> Verdict:
     """Judge what is left of the strict claim on features as they are."""
-    found = {
-        name: bootstrap(values[:, :, SMALL, NOISE], _median, seed, comparisons=len(gains))
-        for name, values in gains.items()
-    }
+    noises = {name: values[:, :, SMALL, NOISE] for name, values in gains.items()}
+    found = bootstrap_each(noises, np.median, seed)
     said = ", ".join(f"{one} ({name})" for name, one in found.items())
     return Verdict(
         claim="In the usual case a nonlinear shortcut lets less noise through than the linear one.",
@@ -171,13 +169,12 @@ def judge_usual(gains: dict[str, np.ndarray], seed: int) -> Verdict:
 
 def robustness(gains: dict[str, np.ndarray], seed: int) -> dict[tuple[str, str], Interval]:
     """Return signal over noise behind the nonlinear path, over that behind the linear one."""
-    return {
-        (features, name): bootstrap(
-            _keep(found[:, row, SMALL]), _median, seed, comparisons=len(gains) * len(NAMES)
-        )
+    kept = {
+        (features, name): found[:, row, SMALL, SIGNAL] / found[:, row, SMALL, NOISE]
         for features, found in gains.items()
         for row, name in enumerate(NAMES)
     }
+    return bootstrap_each(kept, np.median, seed)
 
 
 def judge_robust(ratios: dict[tuple[str, str], Interval], draws: int) -> Verdict:
@@ -199,26 +196,17 @@ def judge_robust(ratios: dict[tuple[str, str], Interval], draws: int) -> Verdict
 
 def judge_even(gains: dict[str, np.ndarray], seed: int) -> Verdict:
     """Judge Equation 6 with equality, as for noise without a mean."""
-    found = {
-        name: bootstrap(values[:, 0, SMALL, EVEN], _median, seed) for name, values in gains.items()
-    }
+    moves = {name: values[:, 0, SMALL, EVEN] for name, values in gains.items()}
+    found = bootstrap_each(moves, np.median, seed, comparisons=1)
     said = ", ".join(f"{one} ({name})" for name, one in found.items())
     return Verdict(
         claim="Noise without a mean moves the diversity of features by all of its norm.",
-        word="fails" if max(one.high for one in found.values()) < 1 - 1e-9 else "holds",
+        word=decide(fails=max(one.high for one in found.values()) < 1 - 1e-9),
         number=max(one.value for one in found.values()),
         said=f"it moves it by {said} of its norm (median), since noise and features are at an "
         "angle; as an upper bound the equation holds",
         source="pangu23, equation 6",
     )
-
-
-def _median(values: np.ndarray) -> float:
-    return float(np.median(values))
-
-
-def _keep(found: np.ndarray) -> np.ndarray:
-    return np.asarray(found[:, SIGNAL] / found[:, NOISE])
 
 
 def plot(
@@ -272,4 +260,3 @@ STUDY = Study(
     run=run,
     fast={"draws": 12},
 )
-STUDIES = (STUDY,)

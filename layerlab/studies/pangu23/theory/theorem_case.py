@@ -5,7 +5,7 @@ again in float64; what the source adds to it (noise, shortcuts, further terms) i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from layerlab.measures.quantities.diversity import diversity as d
 from layerlab.measures.quantities.gain import spectral_bound
 from layerlab.numerics.theory.activations import activation
 from layerlab.studies.support.passages import for_each_layer
+from layerlab.studies.support.theory_block import theory_of
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
@@ -91,14 +92,12 @@ class Part:
 
 def parts(subject: "LoadedModel", ids: Tensor) -> list[Part]:
     """Return every layer of a model, for passages of that length."""
-    from layerlab.measures.support.rounding_theory import theory
-
     found: list[Part] = []
 
     def read(layer: Any) -> None:
         if layer.block is not None:
-            known = theory(_weigh(subject, layer), subject.model)
-            assert known is not None and known.attention is not None, "a known attention"
+            known = theory_of(layer, subject)
+            assert known.attention is not None, "a known attention"
             assert known.feedforward is not None, "a known feed-forward"
             found.append(part(known))
 
@@ -119,24 +118,6 @@ def part(known: "Theory") -> Part:
         inward=spectral_bound(forward.inward if forward.gate is None else forward.gate),
         outward=spectral_bound(forward.outward),
     )
-
-
-def _weigh(subject: "LoadedModel", layer: Any) -> Any:
-    from layerlab.observe.architecture.head_weights import project
-
-    stack: Any = subject.stack
-    part = stack.attention(layer.attention.name)
-    modules = subject.model.modules()
-    rotary = next((module for module in modules if hasattr(module, "attention_scaling")), None)
-    weights = project(
-        stack.blocks[part.block],
-        part.module,
-        name=part.name,
-        layer=part.block,
-        config=subject.config,
-        rotary=rotary,
-    )
-    return replace(layer, weights=weights)
 
 
 @dataclass(frozen=True, kw_only=True)

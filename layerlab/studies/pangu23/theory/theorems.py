@@ -13,8 +13,8 @@ from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import bootstrap, maximum, table
-from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, Verdict, Word
-from layerlab.studies.engine.verdict import above
+from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.verdict import above, decide
 from layerlab.studies.pangu23.theory.theorem_case import (
     CONSTANTS,
     SINGLE,
@@ -186,7 +186,7 @@ def judge_printed(found: Found, seed: int) -> Verdict:
     return Verdict(
         scale=CASES,
         claim=STUDY.claim,
-        word="fails" if counter > 1 else "holds",
+        word=decide(fails=counter > 1),
         number=counter,
         said="Theorem 1 has the norm of the output matrix in its bound, and not in what it bounds: "
         f"with A = W = I and a norm of {output:g} the bound is exceeded {counter:g} times. On "
@@ -206,10 +206,9 @@ def judge_corrected(found: Found) -> Verdict:
     worst = max(every, key=lambda name: float(every[name].max()))
     largest = maximum(every[worst])
     apart = float(pool_cases(found, EQUALITY).max())
-    word: Word = "holds" if largest.value <= 1 + ROUNDING and apart < ROUNDING else "fails"
     return Verdict(
         claim="Without that factor, as inequalities and for plain feed-forward layers, they hold.",
-        word=word,
+        word=decide(holds=largest.value <= 1 + ROUNDING and apart < ROUNDING),
         number=largest.value,
         said=f"{len(every)} inequalities in {sum(one.size for one in every.values())} cases: the "
         f"largest observed over bound is {largest} ({worst}); the equality of Lemma 2 holds to "
@@ -223,7 +222,7 @@ def judge_gated(found: Found) -> Verdict:
     near, far = (maximum(pool_cases(found, name, True)) for name in (GATED, FAR))
     return Verdict(
         claim="Theorem 3 covers the gated feed-forward of the source's models.",
-        word="fails" if far.value > 1 else "not decided",
+        word=decide(holds=False, fails=far.value > 1),
         number=far.value,
         said="on the trained llama's features, made 1000 times as large, the gain of diversity is "
         f"up to {far} times L s v2 of gate and output: a product of two linear maps has no "
@@ -240,7 +239,7 @@ def judge_strict() -> Verdict:
     return Verdict(
         scale=CASES,
         claim="Theorem 6 is strict.",
-        word="fails" if ratio >= 1 else "holds",
+        word=decide(fails=ratio >= 1),
         number=ratio,
         said="with Theta = 1, z = 5, noise of 1 and -1 and no attention, what a relu shortcut and "
         f"the identity let through is {ratio:.6f} of the bound",
@@ -256,7 +255,7 @@ def judge_scales() -> Verdict:
     return Verdict(
         scale=CASES,
         claim="Theorem 7 holds for the series of equation 7, whose scales its constants leave out.",
-        word="fails" if gain > 1 else "holds",
+        word=decide(fails=gain > 1),
         number=gain,
         said=f"relu(3 z) on z = 1 and 2 has {gain:.3g} times the bound; with |a_i| L_i for L_i, or "
         "with the matrices of equation 9, it holds",
@@ -272,7 +271,7 @@ def judge_ceiling() -> Verdict:
     return Verdict(
         scale=CASES,
         claim="Since the factor of Theorem 4 is above 1, features cannot collapse.",
-        word="fails" if float(left.norm()) == 0 else "holds",
+        word=decide(fails=float(left.norm()) == 0),
         number=float(left.norm()),
         said="with A = I, W = -I and Theta = 0 the factor is above 1 and the diversity is 0 after "
         "one layer: an upper bound on diversity prevents nothing",
@@ -299,12 +298,12 @@ def judge_usual(found: Found, seed: int) -> Verdict:
 
 def judge_telling(found: Found, seed: int) -> Verdict:
     """Judge whether the bounds in depth are near the observed values."""
-    middle = {name: bootstrap(pool_cases(found, name, True), _median, seed) for name in STACKED}
+    middle = {name: bootstrap(pool_cases(found, name, True), np.median, seed) for name in STACKED}
     said = ", ".join(f"{one} of the bound of {name}" for name, one in middle.items())
     best = max(one.high for one in middle.values())
     return Verdict(
         claim="The bounds in depth tell how diverse the features of a stack are.",
-        word="fails" if best < VACUOUS else "not decided",
+        word=decide(holds=False, fails=best < VACUOUS),
         number=max(one.value for one in middle.values()),
         said=f"after 8 trained layers the diversity is {said} (median); below {VACUOUS:g} "
         "a bound is vacuous",
@@ -314,10 +313,6 @@ def judge_telling(found: Found, seed: int) -> Verdict:
 
 def _violated(values: np.ndarray) -> float:
     return float((values > 1 + ROUNDING).mean())
-
-
-def _median(values: np.ndarray) -> float:
-    return float(np.median(values))
 
 
 def _below(values: np.ndarray) -> float:
@@ -354,4 +349,3 @@ STUDY = Study(
     options={"tokens": 64},
     domains={"tokens": Constraint(kind=int, least=4, most=256)},
 )
-STUDIES = (STUDY,)

@@ -136,12 +136,6 @@ STUDY = Study(
     claim="Trained, the effective dimension of PanGu-pi is the largest, that without one of its "
     "modules is smaller, and that of the plain Llama the smallest.",
     cost="6 minutes",
-    draws=3,
-    unit="seeds of training",
     run=run,
-    fast={"draws": 3},
-    options=small_models.SIZES,
-    domains=small_models.DOMAINS,
-    inputs=small_models.readings,
+    **small_models.DECLARED,
 )
-STUDIES = (STUDY,)

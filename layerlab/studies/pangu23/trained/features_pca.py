@@ -113,12 +113,7 @@ def run(work: StudyContext) -> Outcome:
     found, notes = small_models.kept_readings(
         work, jobs, of_twin, kind="features", asked=f"{WORDS} {POINTS}"
     )
-    parts: small_models.Parts = {
-        arm: {
-            key: np.array([found[arm, seed][key] for seed in seeds]) for key in ("nats", "layers")
-        }
-        for arm in ARMS
-    }
+    parts = small_models.by_arm(found, ARMS, seeds)
     seen = {arm: found[arm, 1] for arm in (FULL, VANILLA)}
     return Outcome(
         verdicts=(
@@ -266,7 +261,7 @@ def judge_distinct(parts: small_models.Parts) -> Verdict:
 def judge_along(found: np.ndarray, seed: int) -> Verdict:
     """Judge the first component of a Llama that was trained longer."""
     layer = int(found[:, 1:, FIRST].mean(0).argmax()) + 1
-    share = bootstrap(found[:, layer, FIRST], lambda one: float(one.mean()), seed)
+    share = bootstrap(found[:, layer, FIRST], np.mean, seed)
     return Verdict(
         scale=BUILT_IN,
         claim="The features of a trained Llama lie along one axis.",
@@ -283,7 +278,7 @@ def judge_outlying(found: np.ndarray, seed: int) -> Verdict:
     """Judge how much of the first component the first token accounts for."""
     quotient = found[:, 1:, KEPT] / found[:, 1:, FIRST]
     layer = int(quotient.mean(0).argmax())
-    ratio = bootstrap(quotient[:, layer], lambda one: float(one.mean()), seed)
+    ratio = bootstrap(quotient[:, layer], np.mean, seed)
     return Verdict(
         scale=BUILT_IN,
         claim="Tokens at the beginning are outliers, which would take the first direction.",
@@ -397,4 +392,3 @@ STUDY = Study(
     domains={**small_models.DOMAINS, "seeds": Constraint(kind=int, least=2, most=9)},
     inputs=small_models.readings,
 )
-STUDIES = (STUDY,)

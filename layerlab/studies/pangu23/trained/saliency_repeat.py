@@ -16,10 +16,10 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.report.figures.export import plain
 from layerlab.report.views.text import token
-from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps
+from layerlab.studies.engine.pictures import Curve, curves, gap, gaps
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext, digest
 from layerlab.studies.engine.scale import BUILT_IN
-from layerlab.studies.engine.statistics import Interval, bootstrap, table
+from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_each, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
 from layerlab.studies.engine.verdict import above, combine, each
 from layerlab.studies.support import small_models
@@ -197,10 +197,6 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean())
-
-
 def _quotient(pair: np.ndarray) -> float:
     upper, lower = pair.mean(0)
     return float(upper / lower)
@@ -208,7 +204,7 @@ def _quotient(pair: np.ndarray) -> float:
 
 def able(values: np.ndarray, seed: int) -> bool:
     """Judge whether a model gets the end right in more texts than a guess would."""
-    return bootstrap(values[:, RIGHT], _mean, seed).low > CHANCE
+    return bootstrap(values[:, RIGHT], np.mean, seed).low > CHANCE
 
 
 def _is_asked(pairs: list[np.ndarray], sides: tuple[int, ...], seed: int) -> bool:
@@ -256,7 +252,7 @@ def judge_looks(pairs: list[np.ndarray], seed: int) -> Verdict:
 
 def judge_surer(pairs: list[np.ndarray], seed: int) -> Verdict:
     """Judge whether the name is predicted better."""
-    found = [bootstrap(pair[:, 0, SURE] - pair[:, 1, SURE], _mean, seed) for pair in pairs]
+    found = [bootstrap(pair[:, 0, SURE] - pair[:, 1, SURE], np.mean, seed) for pair in pairs]
     return Verdict(
         claim="With both modules the model is right about the name where without them it is wrong: "
         "the name gets a larger probability.",
@@ -274,7 +270,7 @@ def judge_surer(pairs: list[np.ndarray], seed: int) -> Verdict:
 
 def judge_isotropic(pairs: list[np.ndarray], seed: int, *, decides: bool = True) -> Verdict:
     """Judge whether features point in more directions, which needs no name to be known."""
-    found = [bootstrap(pair[:, 1, COSINE] - pair[:, 0, COSINE], _mean, seed) for pair in pairs]
+    found = [bootstrap(pair[:, 1, COSINE] - pair[:, 0, COSINE], np.mean, seed) for pair in pairs]
     cosines = [float(np.mean([pair[:, side, COSINE] for pair in pairs])) for side in (0, 1)]
     return Verdict(
         claim="The features of PanGu-pi are more isotropic.",
@@ -292,13 +288,11 @@ def judge_isotropic(pairs: list[np.ndarray], seed: int, *, decides: bool = True)
 def judge_back(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     """Judge whether the longer-trained models that know the name look back at all."""
     shares = {
-        name: bootstrap(part["quantities"][:, RIGHT], _mean, seed) for name, part in parts.items()
+        name: bootstrap(part["quantities"][:, RIGHT], np.mean, seed) for name, part in parts.items()
     }
     judges = [name for name, part in parts.items() if able(part["quantities"], seed)]
-    found = {
-        name: bootstrap(part["quantities"][:, LIFT], _mean, seed, comparisons=len(parts))
-        for name, part in parts.items()
-    }
+    lifts = {name: part["quantities"][:, LIFT] for name, part in parts.items()}
+    found = bootstrap_each(lifts, np.mean, seed)
     word = each(above(found[name], EFFECT, 1) for name in judges) if judges else "not decided"
     told = ", ".join(f"{one} in {name}" for name, one in found.items())
     return Verdict(
@@ -318,7 +312,7 @@ def _rows(parts: Mapping[str, Arrays], seed: int) -> list[dict[str, Any]]:
     found = []
     for name, part in parts.items():
         for column, quantity in enumerate(QUANTITIES):
-            one = bootstrap(part["quantities"][:, column], _mean, seed)
+            one = bootstrap(part["quantities"][:, column], np.mean, seed)
             found.append(
                 {
                     "model": name,
@@ -335,15 +329,12 @@ def _rows(parts: Mapping[str, Arrays], seed: int) -> list[dict[str, Any]]:
 def plot(parts: Mapping[str, Arrays], seed: int) -> Picture:
     """Plot the lift in every model, over texts."""
     found = {
-        name: bootstrap(part["quantities"][:, LIFT], _mean, seed) for name, part in parts.items()
+        name: bootstrap(part["quantities"][:, LIFT], np.mean, seed) for name, part in parts.items()
     }
     return gaps(
         "lift",
         "How much the earlier comings of a name are looked at (mean of texts, 95 % interval)",
-        [
-            Gap(name=name, middle=one.value, low=one.low, high=one.high)
-            for name, one in found.items()
-        ],
+        [gap(name, one) for name, one in found.items()],
         x="saliency of a token of the name, over that of any token",
     )
 
@@ -397,4 +388,3 @@ STUDY = Study(
     domains={**small_models.DOMAINS, "seeds": Constraint(kind=int, least=1, most=9)},
     inputs=small_models.readings,
 )
-STUDIES = (STUDY,)

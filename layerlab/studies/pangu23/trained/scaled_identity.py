@@ -109,12 +109,6 @@ STUDY = Study(
     source="pangu23, section 4.1",
     claim="An identity shortcut of larger weight trains worse than the plain one.",
     cost="4 minutes",
-    draws=3,
-    unit="seeds of training",
     run=run,
-    fast={"draws": 3},
-    options=small_models.SIZES,
-    domains=small_models.DOMAINS,
-    inputs=small_models.readings,
+    **small_models.DECLARED,
 )
-STUDIES = (STUDY,)
