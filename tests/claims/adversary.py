@@ -143,11 +143,6 @@ def holds(left, right, *parts):
     return left <= right + 64 * terms * torch.finfo(DOUBLE).eps * (size + right)
 
 
-def series(x, scales, shifts, activation):
-    """Eq. 7: sum_i activation(a_i x + b_i), with scales and shifts per channel."""
-    return sum(activation(a * x + b) for a, b in zip(scales, shifts, strict=True))
-
-
 def seen(model, path, run):
     """What the module at `path` received and gave, as matrices of one sequence."""
     caught = {}
