@@ -19,7 +19,6 @@ from layerlab.studies.budzinskiy25.theorem_4_30 import (
     one,
     theory_of_block,
 )
-from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Draw
 
 
@@ -57,9 +56,3 @@ def test_planted_bounds_are_judged():
     for error, word in ((10.0, "fails"), (0.1, "holds")):
         model = {"errors": np.full((4, 8), error), "factors": np.full((4, 8), np.inf)}
         assert judge_speaking(model, 0).word == word
-
-
-@pytest.mark.study
-def test_the_verdicts_of_the_fast_run():
-    found = study("bound-depth", fast=True, draws=4, progress=False)
-    assert [each["word"] for each in found.verdicts] == ["holds", "fails", "fails", "fails"]

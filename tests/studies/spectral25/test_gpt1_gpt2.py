@@ -82,13 +82,6 @@ def test_a_growth_like_that_of_uniform_attention_is_all_explained():
     assert "uniform attention explains 1 of" in verdict.said
 
 
-@pytest.mark.study
-def test_the_fast_run_says_what_the_full_one_does():
-    found = study("gpt-curves", fast=True, draws=8, progress=False, threads=1)
-    words = [verdict["word"] for verdict in found.verdicts]
-    assert words == ["fails", "fails", "holds", "fails"]
-
-
 @pytest.fixture
 def pair(tiny, tmp_path: Path):
     """The settings that name two models of a user's own, with so many layers."""

@@ -6,7 +6,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Draw
 from layerlab.studies.spectral25.mlp_lipschitz import (
     BESIDE,
@@ -115,11 +114,3 @@ def test_a_trained_model_is_left_as_it_was(name):
         found = residual_by_dose(draw(2), name)["residual"]
         assert torch.equal(before, patient(name).model(ids).logits)
     assert found.shape == (2, 5) and len(found.unique()) == found.numel()
-
-
-@pytest.mark.study
-def test_the_fast_run_says_what_the_full_one_does():
-    found = study("mlp-lipschitz", fast=True, progress=False, threads=1)
-    words = [verdict["word"] for verdict in found.verdicts]
-    assert words == ["holds"] * 5
-    assert found.number == pytest.approx(0.02, abs=0.02)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Draw
 from layerlab.studies.spectral25.norms_by_depth import (
     DEPTH,
@@ -87,13 +86,3 @@ def test_every_layer_has_a_norm_between_one_and_the_root_of_the_tokens():
         assert found[f"{scores} norm"].shape == (1, DEPTH) and TEXTS > 1
         assert (found[f"{scores} norm"] > 1).all()
         assert (found[f"{scores} norm"] < math.sqrt(TOKENS)).all()
-
-
-@pytest.mark.study
-def test_the_fast_run_says_what_the_full_one_does():
-    found = study("deep-curve", fast=True, progress=False, threads=1)
-    words = [verdict["word"] for verdict in found.verdicts]
-    assert words == ["fails"] * 4
-    assert "above 0.1, the least that the source reads" in found.verdicts[0]["said"]
-    for verdict in found.verdicts[1:3]:
-        assert "above 0.1 was asked for" in verdict["said"]

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from layerlab.numerics.theory.modules import Attention, Norm
-from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Draw
 from layerlab.studies.spectral25.path_decomposition import (
     CAUSAL,
@@ -120,11 +119,3 @@ def test_a_residual_that_rises_again_is_told_though_its_end_is_below_its_beginni
 def test_a_step_that_chance_explains_decides_nothing():
     draws = np.ones((40, DEPTH + 1)) * np.exp(np.random.default_rng(0).normal(0, 1, (40, 9)))
     assert judge_ranked({CAUSAL: steps(draws, 0)}).word == "not decided"
-
-
-@pytest.mark.study
-def test_the_fast_run_says_what_the_full_one_does():
-    found = study("path-length", fast=True, progress=False, threads=1)
-    words = [verdict["word"] for verdict in found.verdicts]
-    assert words == ["holds", "fails", "holds", "holds"]
-    assert found.number < 1 and len(found.frame("steps")) == 3 * DEPTH

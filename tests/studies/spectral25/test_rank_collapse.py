@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Draw
 from layerlab.studies.spectral25.rank_collapse import (
     bare,
@@ -54,11 +53,3 @@ def test_the_mask_is_the_only_difference_between_two_stacks():
     found = collapse_of(draw(1), "attention-skip", "learned")
     assert found["causal"].shape == found["open"].shape == (1, 8)
     assert not torch.allclose(found["causal"], found["open"], rtol=0.01)
-
-
-@pytest.mark.study
-def test_the_fast_run_says_what_the_full_one_does():
-    found = study("rank-collapse", fast=True, draws=4, progress=False, threads=1)
-    words = [verdict["word"] for verdict in found.verdicts]
-    assert words == ["holds", "fails", "fails", "holds", "fails"]
-    assert found.number == pytest.approx(3, abs=0.5)

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from layerlab.studies.engine.pictures import Curve, plane
-from layerlab.studies.engine.runner import study
 from layerlab.studies.spectral25.unit_ball import (
     axes,
     between,
@@ -68,21 +67,3 @@ def test_a_plane_has_one_unit_for_both_axes():
     picture = plane("p", "P", [one], [one], x="x", y="y")
     assert picture.layout["yaxis"]["scaleanchor"] == "x"
     assert [trace["mode"] for trace in picture.data] == ["lines+markers", "markers"]
-
-
-@pytest.mark.study
-def test_the_fast_run_says_what_the_full_one_does():
-    found = study("unit-ball", fast=True, draws=4, progress=False, threads=1)
-    words = [verdict["word"] for verdict in found.verdicts]
-    assert words == ["holds", "holds", "holds", "fails", "fails"]
-    asked = [
-        "above 0.5, which is most,",
-        "above 0.1",
-        "above 1.5",
-        "below 3",
-        "within a factor of 1.5 of 1",
-    ]
-    for threshold, verdict in zip(asked, found.verdicts, strict=False):
-        assert f"{threshold} was asked for" in verdict["said"]
-    ellipse = found.to_dict()["pictures"][0]["data"][1]
-    assert max(ellipse["x"]) > max(ellipse["y"]) > 0

@@ -18,7 +18,6 @@ from layerlab.studies.budzinskiy25.models.error_prediction import (
     named,
     one,
 )
-from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Draw
 
 
@@ -55,9 +54,3 @@ def test_no_error_passes_its_bound_and_the_seed_settles_the_passages():
     assert torch.equal(first["ratios"], second["ratios"])
     assert (first["ratios"][..., BOUND] <= 1).all()
     assert first["ratios"].shape == (2, 9, 3)
-
-
-@pytest.mark.study
-def test_the_verdicts_of_the_fast_run():
-    found = study("predictor", fast=True, progress=False)
-    assert [each["word"] for each in found.verdicts] == ["holds", "fails", "fails"]

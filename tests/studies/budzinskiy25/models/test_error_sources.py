@@ -12,8 +12,6 @@ from layerlab.studies.budzinskiy25.models.error_sources import (
     judge_attention,
     share_of,
 )
-from layerlab.studies.engine.runner import study
-from layerlab.studies.engine.statistics import LOOKED
 from layerlab.studies.support.passages import tokens_of
 
 
@@ -61,13 +59,3 @@ def test_a_planted_share_is_found_and_judged():
         assert judge_attention(errors, 0, "bf16").word == word
     assert judge_adding(planted(norms=0.5, logits=0.45), 0).word == "holds"
     assert judge_adding(planted(norms=0.5, logits=0.9), 0).word == "fails"
-
-
-@pytest.mark.study
-def test_the_verdicts_of_the_fast_run():
-    found = study("where-noise", fast=True, progress=False)
-    assert [one["word"] for one in found.verdicts] == ["fails", "holds", "fails", "holds"]
-    asked = ["above 0.5 was", "intervals apart were", "one name was", "within 0.25 of 1 was"]
-    for threshold, verdict in zip(asked, found.verdicts, strict=True):
-        assert f"{threshold} asked for" in verdict["said"]
-    assert LOOKED in found.to_dict()["remarks"]

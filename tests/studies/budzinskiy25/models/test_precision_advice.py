@@ -18,7 +18,6 @@ from layerlab.studies.budzinskiy25.models.precision_advice import (
     judge_together,
     share_left,
 )
-from layerlab.studies.engine.runner import study
 from layerlab.studies.support.passages import tokens_of
 
 
@@ -48,10 +47,3 @@ def test_planted_shares_are_judged():
     assert judge_most(planted(softmax=0.8, norms=0.4)).word == "fails"
     assert judge_together(planted(**{ALL: 0.9})).word == "fails"
     assert judge_islands(planted(code=1.1)).word == "fails"
-
-
-@pytest.mark.study
-def test_the_verdicts_of_the_fast_run():
-    found = study("precision-advice", fast=True, progress=False)
-    words = [one["word"] for one in found.verdicts]
-    assert words == ["fails", "holds", "fails", "holds", "holds"]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Draw
 from layerlab.studies.pangu23.theory.attention_lambda import (
     MODEL,
@@ -49,9 +48,3 @@ def test_words_follow_the_share_of_heads():
     for value, word in ((0.5, "holds"), (2.0, "fails")):
         assert judge_real({8: np.full((5, 4), value)}, 0).word == word
         assert judge_doubly({8: np.full((5, 1), value)}).word == word
-
-
-@pytest.mark.study
-def test_the_verdicts_of_the_fast_run():
-    found = study("attention-lambda", fast=True, draws=4, progress=False)
-    assert [one["word"] for one in found.verdicts] == ["fails", "holds", "fails", "fails"]

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from layerlab.measures.quantities.diversity import relative_residual
-from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Draw
 from layerlab.studies.pangu23.theory.collapse_depth import (
     EACH,
@@ -67,14 +66,3 @@ def test_words_follow_what_is_left():
     assert judge_alike("x", planted(0.5, flat), 0, "").word == "not decided"
     assert judge_narrow(planted(1, np.linspace(1, 0.5, 5)), 0).word == "holds"
     assert judge_narrow(planted(1, np.linspace(0.5, 1, 5)), 0).word == "fails"
-
-
-@pytest.mark.study
-def test_the_verdicts_of_the_fast_run():
-    found = study("collapse-depth", fast=True, progress=False)
-    assert [one["word"] for one in found.verdicts] == [
-        "smaller than asked",
-        "fails",
-        "holds",
-        "smaller than asked",
-    ]

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from layerlab.model.build import build
-from layerlab.studies.engine.runner import study
 from layerlab.studies.pangu23.theory.scaled_identity import (
     LARGER,
     MOTION,
@@ -68,9 +67,3 @@ def test_words_follow_the_numbers():
     assert judge_noisy(planted(2.08), 0).word == "smaller than asked"
     assert judge_idle(planted(0.1), 0).word == "holds" and judge_idle(planted(2), 0).word == "fails"
     assert judge_idle(planted(0.9), 0).word == "smaller than asked"
-
-
-@pytest.mark.study
-def test_the_verdicts_of_the_fast_run():
-    found = study("scaled-identity", fast=True, progress=False)
-    assert [one["word"] for one in found.verdicts] == ["holds", "smaller than asked", "holds"]

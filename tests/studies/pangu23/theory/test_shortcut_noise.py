@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from layerlab.studies.engine.runner import study
-from layerlab.studies.pangu23.theory import shortcut_noise
 from layerlab.studies.pangu23.theory.shortcut_noise import (
     EVEN,
     NAMES,
@@ -67,11 +65,3 @@ def test_a_path_that_keeps_more_than_it_lets_through_would_be_called_robust():
     for signal, word in ((0.9, "holds"), (0.3, "fails")):
         assert judge_robust(robustness(planted(0.5, signal), 0), 6).word == word
     assert judge_strict(planted(0.5, 0.5)).number == 1
-
-
-@pytest.mark.study
-def test_the_verdicts_of_the_fast_run():
-    found = study("shortcut-noise", fast=True, draws=8, progress=False)
-    words = [one["word"] for one in found.verdicts]
-    assert words == ["fails", "fails", "holds", "fails", "fails"]
-    assert shortcut_noise.STUDY.claim == found.verdicts[0]["claim"]

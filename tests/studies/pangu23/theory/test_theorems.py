@@ -8,7 +8,6 @@ import torch
 
 from layerlab.measures.support.rounding_theory import Theory
 from layerlab.numerics.theory.modules import Attention, FeedForward
-from layerlab.studies.engine.runner import study
 from layerlab.studies.pangu23.theory.theorem_case import (
     SINGLE,
     Extra,
@@ -117,12 +116,3 @@ def test_usual_is_more_than_half():
     for value, word in ((0.5, "holds"), (2.0, "fails")):
         ratios = {name: np.full((4, 2), value)}
         assert judge_usual({"a, trained": ratios, "a, random": ratios}, 0).word == word
-
-
-@pytest.mark.study
-def test_the_verdicts_of_the_fast_run():
-    found = study("pangu-theorems", fast=True, progress=False)
-    words = [one["word"] for one in found.verdicts]
-    assert words == ["fails", "holds", "fails", "fails", "fails", "fails", "fails", "fails"]
-    shares = found.frame("statements").query("kind == 'observed / bound'")
-    assert (shares["share"].loc[~shares["statement"].str.contains("x 1000")] == 1).all()
