@@ -119,7 +119,7 @@ def test_the_written_out_gradient_is_the_true_one() -> None:
 @pytest.mark.parametrize("guard", [0.0, 1e-6, 1e-2])
 def test_the_gradient_of_balancing_is_the_true_one(guard: float) -> None:
     generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(2, 3, 4, 4, generator=generator, dtype=torch.float64).requires_grad_()
+    logits = torch.randn(2, 3, 3, generator=generator, dtype=torch.float64).requires_grad_()
 
     def mixing(logits: Tensor) -> Tensor:
         return doubly_stochastic(logits, 3, guard)
