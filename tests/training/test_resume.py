@@ -22,6 +22,7 @@ from layerlab.training import trainer
 from layerlab.training.checkpoints.checkpoint import load
 from layerlab.training.run_spec import RunSpec
 from tests.training import killed
+from tests.training.checkpoints.test_checkpoint import same
 
 TIMES = {"seconds", "tokens_per_second", "peak_memory_bytes", "resumes", "digest"}
 
@@ -44,16 +45,6 @@ def whole(place: Path, run: RunSpec) -> Path:
     """The run that nothing interrupts."""
     killed.finished(run, place / "whole")
     return place / "whole"
-
-
-def same(left: Any, right: Any) -> bool:
-    if isinstance(left, torch.Tensor):
-        return left.dtype == right.dtype and torch.equal(left, right)
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
-    return bool(left == right)
 
 
 def outcome(folder: Path) -> dict[str, Any]:
