@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from layerlab import build
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.recipes.training_sections import ControlSection, TrainSection
 from layerlab.training.optimizer import build_optimizer
 from layerlab.training.qk_control.heads import heads_of
 from layerlab.training.qk_control.penalties import QKControl
-from tests.training.controlled import SIZES, model, words
+from tests.training.controlled import model, words
 
 FORMS = ControlSection(sigma_reparam=True)
 
