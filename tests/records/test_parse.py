@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from layerlab.records.parse import (
@@ -30,6 +30,7 @@ def test_what_was_sealed_comes_back(content: dict[str, Any], beside: bytes) -> N
     assert unseal(seal(content, beside), beside) == content
 
 
+@settings(max_examples=40)
 @given(TABLES, TABLES, st.binary(max_size=9), st.binary(max_size=9))
 def test_whatever_else_is_refused(one: Any, other: Any, beside: bytes, changed: bytes) -> None:
     whole = seal(one, beside)

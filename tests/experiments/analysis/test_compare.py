@@ -249,8 +249,8 @@ def test_a_single_arm_is_held_against_none() -> None:
 
 
 def test_arms_without_a_difference_rarely_get_a_verdict() -> None:
-    """200 A/A comparisons of four arms: a false verdict in no more than 5 % of them."""
-    draws, names, seeds = 200, ("gpt2", "gpt1", "pangu-pi"), (1, 2, 3)
+    """100 A/A comparisons of four arms: a false verdict in no more than 5 % of them."""
+    draws, names, seeds = 100, ("gpt2", "gpt1", "pangu-pi"), (1, 2, 3)
     given = recipe("llama", *names, seeds=list(seeds))
     # A loss is the seed's share and chance, no more; curves are beside the point.
     blank = [replace(record(run, 3.0), events=()) for run in runs(given)]
