@@ -239,24 +239,23 @@ def test_texts_of_one_name_are_all_learned_and_held_out(tmp_path: Path) -> None:
     assert [any(name in text for text in held) for name in ("first", "second")] == [True, True]
 
 
-def test_text_of_which_nothing_is_left_is_one_line(tmp_path: Path) -> None:
-    content = recipe(tmp_path, base={"model": "pre-norm"}, clean={"min_chars": 100_000})
-    with pytest.raises(UserError, match=r"nothing is left of .* after cleaning; relax the rules"):
-        layerlab.adapt(content, out=tmp_path / "out", progress=False)
-
-
-def test_a_model_without_a_tokenizer_is_one_line(tmp_path: Path, tiny: Any) -> None:
+def test_what_cannot_be_adapted_is_one_line(tmp_path: Path, tiny: Any) -> None:
     tiny("llama").save_pretrained(tmp_path / "bare")
-    content = {"base": {"model": str(tmp_path / "bare")}}
-    with pytest.raises(UserError, match="model bare has no tokenizer beside it; expected its"):
-        layerlab.adapt(content, out=tmp_path / "out", progress=False)
-
-
-def test_a_base_that_diverges_is_one_line(tmp_path: Path) -> None:
-    content = recipe(tmp_path)
-    content["base"]["recipe"]["train"] |= {"learning_rate": 1e30, "max_grad_norm": 0.0}
-    with pytest.raises(UserError, match=r"is not finite at update 1; .*; lower train"):
-        layerlab.adapt(content, out=tmp_path / "out", progress=False)
+    diverging = recipe(tmp_path)
+    diverging["base"]["recipe"]["train"] |= {"learning_rate": 1e30, "max_grad_norm": 0.0}
+    for content, said in (
+        (
+            recipe(tmp_path, base={"model": "pre-norm"}, clean={"min_chars": 100_000}),
+            r"nothing is left of .* after cleaning; relax the rules",
+        ),
+        (
+            {"base": {"model": str(tmp_path / "bare")}},
+            "model bare has no tokenizer beside it; expected its",
+        ),
+        (diverging, r"is not finite at update 1; .*; lower train"),
+    ):
+        with pytest.raises(UserError, match=said):
+            layerlab.adapt(content, out=tmp_path / "out", progress=False)
 
 
 def test_a_stage_that_was_changed_is_not_believed(whole: AdaptationResult, folder: Path) -> None:

@@ -136,14 +136,15 @@ def test_a_broken_weight_is_a_finding_with_its_layer(tiny):
     assert worst.severity == "error" and "transformer.h.1.mlp.c_fc.weight" in worst.sentence
 
 
-def test_a_list_that_holds_something_else_is_one_clear_line():
-    with pytest.raises(UserError, match="model holds a int; expected Hub ids, folders"):
-        layerlab.inspect(["llama", 5], progress=False)
-
-
-@pytest.mark.parametrize("model", [[], 7, {"a": 1}])
-def test_something_that_is_no_model_is_one_clear_line(model):
-    with pytest.raises(UserError, match=r"model is .*; expected a Hub id"):
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        *((one, r"model is .*; expected a Hub id") for one in ([], 7, {"a": 1})),
+        (["llama", 5], "model holds a int; expected Hub ids, folders"),
+    ],
+)
+def test_something_that_is_no_model_is_one_clear_line(model, said):
+    with pytest.raises(UserError, match=said):
         layerlab.inspect(model, progress=False)
 
 

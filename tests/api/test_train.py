@@ -83,15 +83,6 @@ def test_a_comparison_is_not_trained_and_a_single_run_not_compared(
     assert not list(tmp_path.iterdir())
 
 
-def test_there_is_nothing_to_judge_before_anything_has_run(ended: Trained, tmp_path: Path) -> None:
-    task = prepare(TWO, tmp_path, progress=False)
-    with pytest.raises(
-        UserError, match=r"nothing has run yet in .*; type layerlab compare without"
-    ):
-        judge_task(task)
-    assert not list(tmp_path.iterdir())
-
-
 def test_arms_that_could_not_be_compared_are_refused_before_anything_runs(
     ended: Trained, tmp_path: Path
 ) -> None:
@@ -116,12 +107,6 @@ def test_a_seed_that_is_added_after_a_look_is_told_however_often_it_is_judged(
     again = judge_task(prepare(more, tmp_path, progress=False))
     for found in (second, again):
         assert sum(one.startswith(said) for one in found.content["remarks"]) == 1
-
-
-def test_a_name_that_is_no_recipe_is_told_all_there_are(tmp_path: Path) -> None:
-    said = r"no recipe 'eight'; .*expected a TOML file or one of .*eight-residuals-twin"
-    with pytest.raises(UserError, match=said):
-        train("eight", out=tmp_path, progress=False)
 
 
 def test_a_run_that_diverged_is_not_tried_again_and_says_where_it_is(

@@ -4,16 +4,15 @@ from dataclasses import dataclass
 
 import torch
 from hypothesis import strategies as st
-from torch.nn import functional
+
+from layerlab.measures.support.activations import ACTIVATIONS
 
 DOUBLE = torch.float64
-# Suprema of |activation'|, rounded up.
+# The suprema of |activation'| that the measures multiply by, rounded up.
 LIPSCHITZ = {
-    "relu": (functional.relu, 1.0),
-    "tanh": (torch.tanh, 1.0),
-    "silu": (functional.silu, 1.09984),
-    "gelu": (functional.gelu, 1.12891),
-    "gelu_tanh": (lambda x: functional.gelu(x, approximate="tanh"), 1.12900),
+    one.name: (one.function, one.lipschitz)
+    for one in ACTIVATIONS
+    if one.name in ("relu", "tanh", "silu", "gelu", "gelu-tanh")
 }
 ATTENTIONS = (
     "softmax",
@@ -141,11 +140,6 @@ def holds(left, right, *parts):
     size = torch.stack([torch.linalg.vector_norm(part) for part in parts]).prod()
     terms = sum(max(part.shape) for part in parts)
     return left <= right + 64 * terms * torch.finfo(DOUBLE).eps * (size + right)
-
-
-def series(x, scales, shifts, activation):
-    """Eq. 7: sum_i activation(a_i x + b_i), with scales and shifts per channel."""
-    return sum(activation(a * x + b) for a, b in zip(scales, shifts, strict=True))
 
 
 def seen(model, path, run):

@@ -32,7 +32,7 @@ from tests.claims.adversary import (
 )
 
 INNER = 7
-CONSTANTS = {name.replace("_", "-"): constant for name, (_, constant) in LIPSCHITZ.items()}
+CONSTANTS = {name: constant for name, (_, constant) in LIPSCHITZ.items()}
 names = st.sampled_from(sorted(CONSTANTS))
 tried = settings(max_examples=60, deadline=None)
 paths = st.fixed_dictionaries(

@@ -53,16 +53,6 @@ def absolute_scores(x, parts):
 
 
 @tried
-@given(st.integers(1, 300), st.sampled_from([8, 11, 24]))
-def test_lemma_4_2_products_of_roundings(n, t):
-    unit = 2.0**-t
-    assume(n * unit < 1)
-    for inverse in {0, n // 2, n}:
-        worst_product = (1 + unit) ** (n - inverse) / (1 - unit) ** inverse
-        assert worst_product - 1 <= n * unit / (1 - n * unit) * (1 + 1e-9)
-
-
-@tried
 @given(inputs, seeds, digits, st.integers(1, 8))
 def test_lemma_4_3_inner_products_in_any_order(kind, seed, t, width):
     x = features(kind, 3, width, seed)
@@ -322,7 +312,7 @@ def test_not_decided_the_leading_constant_of_lemma_4_21():
         assert beyond(lambda run, x=x, p=parts: run.attention(x, p), 15 * limit, 9) < 1
 
 
-@few
+@settings(max_examples=30, deadline=None)
 @given(seeds, st.sampled_from(["rms", "layer"]), st.sampled_from([16, 24]))
 def test_theorem_4_30_holds_as_a_recursion(seed, kind, t):
     x = gaussian(3, 4, seed=seed)
@@ -331,20 +321,23 @@ def test_theorem_4_30_holds_as_a_recursion(seed, kind, t):
     limits, exact, found = depth_bounds.recursion(x, blocks, arithmetic), x, x
     for parts, limit in zip(blocks, limits, strict=True):
         exact, found = parts.value(exact), Literal(Rounded(arithmetic)).block(found, parts)
+        # From 0.01 on the first order, which this is, bounds nothing; nor was it seen to be passed.
         assert condition_numbers.distance(found, exact).max() <= limit * 1.1
 
 
 def test_theorem_4_30_is_vacuous_for_ordinary_weights():
-    # Six layers at 24 digits: the error is below 1e-3, both forms of the bound above 1e20.
-    x, arithmetic = gaussian(8, 8, seed=1), uniform(UNIT)
-    blocks = [block(8, 8, 8, 50 * layer, size=0.3) for layer in range(6)]
-    exact = found = x
+    # Six layers at 24 digits: the error is below 1e-3, both forms of the bound above 1e20 times it.
+    x, arithmetic = gaussian(12, 12, seed=1), uniform(UNIT)
+    blocks = [block(12, 12, 12, 50 * layer, size=0.2) for layer in range(6)]
+    found = x
     for parts in blocks:
-        exact, found = parts.value(exact), Literal(Rounded(arithmetic)).block(found, parts)
-    observed_error = condition_numbers.distance(found, exact).max().item()
-    assert observed_error < 1e-3
-    assert depth_bounds.recursion(x, blocks, arithmetic)[-1] > 1e12 * observed_error
-    assert depth_bounds.printed_bound(x, blocks, UNIT) > 1e20
+        found = Literal(Rounded(arithmetic)).block(found, parts)
+    *_, running = depth_bounds.stack(x, blocks, arithmetic)
+    error = condition_numbers.distance(found, running.value).max().item()
+    theorem = depth_bounds.recursion(x, blocks, arithmetic)[-1]
+    assert error < 1e-3 < 1 < theorem < depth_bounds.printed_bound(x, blocks, UNIT)
+    assert error < relative(running.error, running.value).max().item() < theorem
+    assert theorem / error > 1e20
 
 
 def test_not_decided_the_constants_of_theorem_4_30():

@@ -51,7 +51,7 @@ def character(data):
     letters = json.loads((folder / "meta.json").read_text())["chars"]
     text = (data / "tinyshakespeare" / "input.txt").read_text()
     held_out = text[-(len(text) // 10) :]
-    windows = [held_out[start : start + 128] for start in range(0, len(held_out) - 128, 550)]
+    windows = [held_out[start : start + 128] for start in range(0, len(held_out) - 128, 2200)]
     ids = torch.tensor([[letters.index(letter) for letter in window] for window in windows])
     return *post_norm(folder), ids
 

@@ -1,10 +1,11 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from transformers import PreTrainedModel
 
 from layerlab import UserError
@@ -115,33 +116,30 @@ def test_a_checkpoint_of_another_shape_is_not_applicable(tiny: Any, tmp_path: Pa
         next(iter(read_layers(tmp_path)))
 
 
-def test_pickles_are_refused_with_a_way_out(tiny: Any, tmp_path: Path) -> None:
-    (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(UserError, match=r"no model.safetensors .* pickle files are not opened"):
-        next(iter(read_layers(tmp_path)))
+def first_layer(folder: Path) -> object:
+    return next(iter(read_layers(folder)))
 
 
-def test_a_broken_file_is_one_clear_line(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"not a tensor")
-    with pytest.raises(UserError, match=r"the weights of .* are damaged \(.*\); copy them anew"):
-        layer_tensors(tmp_path, "h.0")
+def tensors(folder: Path) -> object:
+    return layer_tensors(folder, "h.0")
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"weight_map": 3}'])
-def test_a_broken_index_is_one_clear_line(tmp_path: Path, text: str) -> None:
-    (tmp_path / "model.safetensors.index.json").write_text(text)
-    with pytest.raises(UserError, match="is not an index of safetensors"):
-        layer_tensors(tmp_path, "h.0")
+INDEX = "model.safetensors.index.json"
+FOLDERS: list[tuple[Callable[[Path], object], str, bytes, str]] = [
+    (first_layer, "pytorch_model.bin", b"", r"no model.safetensors .* pickle files are not opened"),
+    (first_layer, "model.safetensors", save({"h.0.a": torch.ones(1)}), r"no config\.json"),
+    (tensors, "model.safetensors", b"not a tensor", r"weights of .* are damaged \(.*\); copy them"),
+    (tensors, INDEX, b"[]", "is not an index of safetensors"),
+    (tensors, INDEX, b"{", "is not an index of safetensors"),
+    (tensors, INDEX, b'{"weight_map": 3}', "is not an index of safetensors"),
+    (tensors, INDEX, b'{"weight_map": {"h.0.a": "../other.safetensors"}}', "not a file beside it"),
+]
 
 
-def test_an_index_cannot_point_outside_its_folder(tmp_path: Path) -> None:
-    index = {"weight_map": {"h.0.a": "../other.safetensors"}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(UserError, match="not a file beside it"):
-        layer_tensors(tmp_path, "h.0")
-
-
-def test_a_folder_without_a_configuration_is_one_clear_line(tmp_path: Path) -> None:
-    save_file({"h.0.a": torch.ones(1)}, tmp_path / "model.safetensors")
-    with pytest.raises(UserError, match=r"no config\.json"):
-        next(iter(read_layers(tmp_path)))
+@pytest.mark.parametrize(("read", "name", "content", "said"), FOLDERS)
+def test_a_folder_that_cannot_be_read_is_one_clear_line(
+    tmp_path: Path, read: Callable[[Path], object], name: str, content: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=said):
+        read(tmp_path)

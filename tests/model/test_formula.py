@@ -26,6 +26,8 @@ def test_parameters_and_flops_are_as_counted_at_every_shape(name: str, shape: st
     model.set_attn_implementation("eager")
     said = account(model.config.parsed(), model.config.shape())
     assert said.parameters == sum(one.numel() for one in model.parameters())
+    inside = sum(one.numel() for one in model.get_input_embeddings().parameters())
+    assert said.embedding >= inside and min(vars(said).values()) >= 0
     x = tokens(2, CONTEXT)
     with torch.no_grad(), FlopCounterMode(display=False) as counted:
         model(x, use_cache=False)

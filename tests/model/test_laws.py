@@ -2,19 +2,13 @@
 
 import pytest
 import torch
-from torch import Tensor
-from transformers import DynamicCache
 
-from layerlab.model.modeling import LabForCausalLM
+from layerlab.model.build import build
+from layerlab.model.laws import LAWS, STARTS
 from layerlab.variants.registry import variants
 from tests.model.exempt import EXEMPT, bound
-from tests.model.small import SIZES, TIGHT, kept, shaken, small, tokens
-
-CHUNKS = (1, 7, 1, 1, 2, 9, 3)  # of what is read at once: single tokens and longer pieces
-
-
-def same(one: Tensor, other: Tensor) -> None:
-    torch.testing.assert_close(one, other, rtol=0, atol=TIGHT)
+from tests.model.small import SIZES, kept, shaken, small, tokens
+from tests.variants.option import checkpoints
 
 
 def test_only_variants_that_exist_are_exempt_from_a_law_and_each_for_a_reason() -> None:
@@ -23,25 +17,17 @@ def test_only_variants_that_exist_are_exempt_from_a_law_and_each_for_a_reason() 
     assert all(reason for reasons in EXEMPT.values() for reason in reasons.values())
 
 
-@pytest.mark.parametrize("name", bound("causality"))
-def test_a_token_sees_nothing_that_comes_later(name: str) -> None:
-    model, x = kept(name), tokens()
-    y = x.clone()
-    y[:, 12:] = (y[:, 12:] + 1) % SIZES["vocab"]
-    before, after = model(x).logits, model(y).logits
-    same(before[:, :12], after[:, :12])
-    assert not torch.allclose(before[:, 12:], after[:, 12:])
+CHECKED = [
+    (name, law)
+    for name in bound("laws")
+    for law in (*LAWS, *(STARTS if variants()[name].start == "identity" else ()))
+]
 
 
-@pytest.mark.parametrize("name", bound("cache"))
-def test_with_a_cache_is_the_same_as_all_at_once(name: str) -> None:
-    model, x = kept(name), tokens()
-    cache = DynamicCache(config=model.config)
-    steps = [
-        model(piece, past_key_values=cache, use_cache=True).logits for piece in x.split(CHUNKS, 1)
-    ]
-    assert cache.get_seq_length() == x.shape[1]
-    same(torch.cat(steps, 1), model(x, use_cache=False).logits)
+@pytest.mark.parametrize(("name", "law"), CHECKED)
+def test_every_law_that_a_user_can_check_holds(name: str, law: str) -> None:
+    """That each of them can fail is in test_law.py."""
+    assert {**LAWS, **STARTS}[law](build(name, **SIZES)) == ""
 
 
 @pytest.mark.parametrize("name", bound("eager"))
@@ -56,36 +42,9 @@ def test_eager_attention_is_the_same_as_fused_attention(name: str) -> None:
     torch.testing.assert_close(written, fused, rtol=0, atol=atol)
 
 
-def gradients(model: LabForCausalLM, x: Tensor) -> dict[str, Tensor | None]:
-    model.zero_grad()
-    model(x, labels=x, use_cache=False).loss.backward()
-    return {key: one.grad for key, one in model.named_parameters()}
-
-
-@pytest.mark.parametrize("name", bound("gradient"))
-def test_gradient_reaches_every_parameter(name: str) -> None:
-    found = gradients(shaken(small(name)).train(), tokens())
-    missed = [key for key, one in found.items() if one is None or not one.abs().sum() > 0]
-    assert missed == []
-
-
 @pytest.mark.parametrize("name", bound("checkpointing"))
 def test_gradient_checkpointing_changes_no_bit_of_a_gradient(name: str) -> None:
-    model, x = shaken(small(name)).train(), tokens()
-    plain = gradients(model, x)
-    calls = []
-    for attention in {layer.attention for layer in model.model.layers}:  # some share it
-        attention.register_forward_pre_hook(lambda *_: calls.append(1))
-    for reentrant in (
-        False,
-        True,
-    ):  # the latter sees no tensor that travels inside of another thing
-        calls.clear()
-        model.activation_checkpointing_enable({"use_reentrant": reentrant})
-        again = gradients(model, x)
-        assert len(calls) == 2 * SIZES["layers"], "every layer runs again in the backward pass"
-        for key, one in plain.items():
-            assert one is not None and torch.equal(one, again[key]), (key, reentrant)
+    checkpoints(shaken(small(name)))
 
 
 @pytest.mark.parametrize("name", bound("embeddings"))

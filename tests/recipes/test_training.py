@@ -95,9 +95,12 @@ def test_recipes_of_the_package_are_recipes(name):
     assert found.name == name and found.about.endswith((".", "?"))
 
 
-def test_a_name_that_is_no_recipe_is_told_its_nearest():
+def test_a_name_that_is_no_recipe_is_told_its_nearest_and_all_there_are():
     with pytest.raises(UserError, match="no recipe 'eight-residual'; did you mean eight-residuals"):
         load_recipe("eight-residual")
+    said = r"no recipe 'eight'; .*expected a TOML file or one of .*eight-residuals-twin"
+    with pytest.raises(UserError, match=said):
+        load_recipe("eight")
 
 
 def test_a_name_beside_a_file_of_that_name_is_told_so(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab.records.layer_names import EMBEDDING
@@ -59,6 +59,7 @@ def test_a_run_that_was_resumed_by_a_newer_layerlab_is_read_as_one():
     assert third == told
 
 
+@settings(max_examples=40)
 @given(st.lists(EVENTS))
 def test_no_event_is_lost_and_none_that_is_not_a_monitors_is_changed(events: list[dict[str, Any]]):
     found = list(renumber(events))

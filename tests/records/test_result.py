@@ -56,6 +56,7 @@ def test_a_run_that_diverged_says_so(tmp_path: Path) -> None:
             {**dict.fromkeys(("nats", "bits_per_byte", "accuracy")), "diverged": "loss is nan"},
             "it declares a divergence that events.jsonl does not tell of",
         ),
+        ({"nats": 3.4}, "its nats is 3.4, and the last evaluation in events.jsonl has 3.5"),
         ({"parameters": 7}, "its parameters are 7, and manifest.json has 1000"),
         ({"tokens": 7}, "its tokens is 7, and the last evaluation in events.jsonl has 1920"),
         ({"flops": 7.0}, "its flops is 7.0, and the last evaluation in events.jsonl has"),
@@ -120,14 +121,6 @@ def test_garbage_behind_the_journal_is_noticed_without_a_digest(tmp_path: Path) 
     with (place / "events.jsonl").open("ab") as file:
         file.write(b"garbage\n")
     with pytest.raises(UserError, match=r"line 7 of events\.jsonl is no event"):
-        read_result(place)
-
-
-def test_a_forged_loss_is_noticed_without_a_digest(tmp_path: Path) -> None:
-    place = write(tmp_path, record(RUN, 3.5))
-    changed(place, lambda found: {**found, "nats": 3.4})
-    said = r"its nats is 3\.4, and the last evaluation in events\.jsonl has 3\.5"
-    with pytest.raises(UserError, match=said):
         read_result(place)
 
 

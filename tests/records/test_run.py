@@ -63,16 +63,12 @@ def test_a_damaged_file_is_named(tmp_path: Path, file: str, text: str, said: str
     assert "\n" not in str(told.value)
 
 
-def test_a_result_alone_is_no_run(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_a_folder_is_named(tmp_path: Path) -> None:
     folder = write(tmp_path, record(RUN, 3.5))
-    (folder / "manifest.json").unlink()
-    with pytest.raises(UserError, match=r"has a result and no manifest\.json; delete it, run it"):
-        read_record(folder)
-
-
-def test_a_journal_that_is_a_folder_is_named(tmp_path: Path) -> None:
-    folder = write(tmp_path, record(RUN, 3.5))
-    (folder / "events.jsonl").unlink()
+    (folder / "events.jsonl").rename(folder / "kept")
     (folder / "events.jsonl").mkdir()
     with pytest.raises(UserError, match=r"events.jsonl is a folder; delete .*, run it again"):
+        read_record(folder)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(UserError, match=r"has a result and no manifest\.json; delete it, run it"):
         read_record(folder)

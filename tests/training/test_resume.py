@@ -22,6 +22,7 @@ from layerlab.training import trainer
 from layerlab.training.checkpoints.checkpoint import load
 from layerlab.training.run_spec import RunSpec
 from tests.training import killed
+from tests.training.checkpoints.test_checkpoint import same
 
 TIMES = {"seconds", "tokens_per_second", "peak_memory_bytes", "resumes", "digest"}
 
@@ -46,16 +47,6 @@ def whole(place: Path, run: RunSpec) -> Path:
     return place / "whole"
 
 
-def same(left: Any, right: Any) -> bool:
-    if isinstance(left, torch.Tensor):
-        return left.dtype == right.dtype and torch.equal(left, right)
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
-    return bool(left == right)
-
-
 def outcome(folder: Path) -> dict[str, Any]:
     found = read_result(folder)
     assert found is not None
@@ -69,7 +60,9 @@ def equal(folder: Path, whole: Path) -> None:
     assert outcome(folder) == outcome(whole)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(one, marks=pytest.mark.full) for one in (2, 3))]
+)
 def test_killed_while_it_asks_something_of_the_system(
     tmp_path: Path, run: RunSpec, whole: Path, seed: int
 ) -> None:

@@ -73,3 +73,14 @@ def ours(
 def words() -> Tensor:
     generator = torch.Generator().manual_seed(7)
     return torch.randint(0, 61, (2, 20), generator=generator)
+
+
+def gives_their_logits(
+    family: str, name: str, norms: Mapping[str, str], implementation: str
+) -> None:
+    """Check that with the weights of a family our variant gives its logits bit for bit."""
+    theirs = published(family)
+    model = ours(name, theirs, norms)
+    for one in (theirs, model):
+        one.set_attn_implementation(implementation)
+    assert torch.equal(model(words()).logits, theirs(words()).logits)

@@ -4,13 +4,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerlab import UserError
-from layerlab.adaptation.trainer import arguments
 from layerlab.adaptation.trainer.arguments import context_of, split_batch, trainer_arguments
 from tests.adaptation.small import llama
 
@@ -31,26 +28,10 @@ def test_processes_and_passes_make_up_the_batch(each: int, processes: int, most:
     assert micro * passes * processes == each * processes and micro <= most
 
 
-def test_a_batch_that_cannot_be_shared_is_refused() -> None:
-    with pytest.raises(UserError, match="a batch of 4 blocks cannot be shared by 3 processes"):
-        share(settings(3, 1), 4, "blocks")
-
-
 def test_the_caller_comes_before_the_stage(tmp_path: Path) -> None:
     own = {"learning_rate": 1.0, "logging_steps": 3}
     found = trainer_arguments(tmp_path, own, {"learning_rate": 2.0, "use_cpu": True}, seed=4)
     assert (found.learning_rate, found.logging_steps, found.seed) == (2.0, 3, 4)
-
-
-def test_one_process_does_not_take_several_gpus(tmp_path: Path, monkeypatch) -> None:
-    made = arguments.TrainingArguments
-
-    class Several(made):  # type: ignore[misc,valid-type]
-        n_gpu = 2
-
-    monkeypatch.setattr(arguments, "TrainingArguments", Several)
-    with pytest.raises(UserError, match="this one process sees 2 GPUs; type: accelerate launch"):
-        trainer_arguments(tmp_path, {}, {"use_cpu": True}, seed=0)
 
 
 def test_the_context_of_a_wrapped_model_is_its_own() -> None:

@@ -1,25 +1,23 @@
 """Weighed earlier tokens, taken a few at a time: the bits of the plain sum, and its derivatives."""
 
-from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from layerlab.blocks.operations import chunking
 from layerlab.blocks.operations.causal_taps import tapped, weighed
+from tests.blocks.operations.pieces import cut, same_derivatives, same_directions
 
 AGES = torch.tensor([[0, 1, 2, 0, 1, 2, 3] * 6 + [0] * 8, list(range(50)), [0] * 30 + [*range(20)]])
 DOCUMENTS = [None, AGES, torch.arange(50).unsqueeze(0)]
 
 
 @pytest.fixture(autouse=True, params=[16 * 12, 130 * 12], ids=["within", "several"])
-def small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of one sequence, whose last is shorter, or of two of the three sequences."""
-    monkeypatch.setattr(chunking, "LARGE", 1)
-    monkeypatch.setattr(chunking, "PIECE", request.param)
-    yield
+    cut(monkeypatch, request.param)
 
 
 def drawn(kernel: int, rows: int = 12, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -39,23 +37,14 @@ def plain(x: Tensor, weight: Tensor, ages: Tensor | None, *, added: bool) -> Ten
 @pytest.mark.parametrize("kernel", [1, 2, 4, 21])
 @pytest.mark.parametrize("added", [False, True])
 def test_value_and_derivatives(kernel: int, added: bool, ages: Tensor | None) -> None:
-    inputs = drawn(kernel)
-    found, expected = tapped(*inputs, ages, added=added), plain(*inputs, ages, added=added)
-    assert torch.equal(found, expected)
-    given = torch.linspace(-1, 1, found.numel(), dtype=torch.float64).view(found.shape)
-    ours = torch.autograd.grad(found, inputs, given)
-    theirs = torch.autograd.grad(expected, inputs, given)
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    ours, theirs = (partial(one, ages=ages, added=added) for one in (tapped, plain))
+    assert torch.equal(ours(*drawn(kernel)), theirs(*drawn(kernel)))
+    same_derivatives(ours, theirs, drawn(kernel), rtol=0, atol=1e-12)
 
 
 def test_one_row_of_weights_for_all_channels() -> None:
-    inputs = drawn(3, rows=1)
-    found, expected = tapped(*inputs, None, added=False), plain(*inputs, None, added=False)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
-    ours = torch.autograd.grad(found.sum(), inputs)
-    for one, other in zip(ours, torch.autograd.grad(expected.sum(), inputs), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+    ours, theirs = (partial(one, ages=None, added=False) for one in (tapped, plain))
+    same_derivatives(ours, theirs, drawn(3, rows=1), rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -92,12 +81,6 @@ def test_gradients_are_those_of_small_steps_twice() -> None:
 
 
 def test_directions() -> None:
-    inputs = tuple(one.detach() for one in drawn(4))
-    moved = tuple(torch.cos(one) for one in inputs)
-    found = torch.func.jvp(lambda *given: tapped(*given, AGES, added=True), inputs, moved)[1]
-    expected = torch.func.jvp(lambda *given: plain(*given, AGES, added=True), inputs, moved)[1]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
-    x, weight = inputs
-    found = torch.func.jvp(lambda y: tapped(y, weight, None, added=True), (x,), moved[:1])[1]
-    expected = tapped(moved[0], weight, None, added=True)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
+    for ages in (AGES, None):
+        ours, theirs = (partial(one, ages=ages, added=True) for one in (tapped, plain))
+        same_directions(ours, theirs, drawn(4))

@@ -20,7 +20,7 @@ from layerlab.variants.residual.augmented import joined
 from layerlab.variants.residual.hyper import NormedRows
 from layerlab.variants.residual.mhc import doubly_stochastic, normed_product
 from tests.model.small import SIZES, shaken, small, tokens
-from tests.model.test_laws import gradients
+from tests.variants.option import gradients
 
 AGES = torch.tensor([[0, 1, 0], [0, 1, 2]])
 Case = tuple[Callable[..., Any], list[tuple[int, ...]]]

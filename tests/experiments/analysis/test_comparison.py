@@ -26,12 +26,9 @@ def test_every_point_of_a_curve_is_a_row(found: Comparison) -> None:
     assert len(found.frame("runs")) == 6
 
 
-def test_an_arm_that_is_not_there_is_named(found: Comparison) -> None:
+def test_an_arm_and_a_part_that_are_not_there_are_named(found: Comparison) -> None:
     with pytest.raises(UserError, match="has no arm 'gpt3'; expected one of llama, gpt2"):
         found.row("gpt3")
-
-
-def test_a_part_that_is_not_there_is_named(found: Comparison) -> None:
     said = "no part 'bad'; expected one of rows, claims, runs, curves, paired: type frame"
     with pytest.raises(UserError, match=said):
         found.frame("bad")

@@ -91,18 +91,13 @@ def test_ctrl_c_leaves_checkpoints_and_no_jobs(tmp_path: Path) -> None:
     assert wait_for(lambda: not jobs("submitit.core._submit"), 20.0)
 
 
-def test_without_submitit_it_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"which needs submitit; type: pip install 'layerlab\[sl"):
-        module.Cluster(tmp_path, LOCAL)
-
-
-def test_without_slurm_it_says_where_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_installed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="there is no srun here; type the command on a machine of"):
         module.Cluster(tmp_path, RunSection(executor="slurm"))
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"which needs submitit; type: pip install 'layerlab\[sl"):
+        module.Cluster(tmp_path, LOCAL)
 
 
 @pytest.fixture(scope="module")

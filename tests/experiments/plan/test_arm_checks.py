@@ -67,25 +67,22 @@ def test_arms_seeds_and_swept_rates_may_differ() -> None:
         ("contol.*", "control.*"),
         ("version.torch", "versions.torch"),
         ("run.threads", "machine.threads"),
+        ("zzz", None),
     ],
 )
-def test_a_declaration_of_nothing_is_told_the_nearest(pattern: str, near: str) -> None:
+def test_a_declaration_of_nothing_is_told_the_nearest(pattern: str, near: str | None) -> None:
     with pytest.raises(UserError) as told:
         planned(allowed_differences=["train.batch_size", pattern])
-    said = str(told.value)
-    assert said.startswith(f"compare.allowed_differences has {pattern!r}, which no run has; ")
-    assert f"; did you mean {near!r}? expected" in said
-    assert said.endswith('by its path, as "train.batch_size", or a whole section: "machine.*"')
+    guess = f"did you mean {near!r}? " if near else ""
+    assert str(told.value) == (
+        f"compare.allowed_differences has {pattern!r}, which no run has; {guess}expected a setting "
+        'by its path, as "train.batch_size", or a whole section: "machine.*"'
+    )
 
 
 @pytest.mark.parametrize("pattern", ["train", "train.*", "*", "emulate.*", "batch_tokens"])
 def test_whatever_a_run_has_can_be_declared(pattern: str) -> None:
     planned(allowed_differences=[pattern])
-
-
-def test_a_declaration_that_is_near_to_nothing_is_told_what_is_expected() -> None:
-    with pytest.raises(UserError, match=r"has 'zzz', which no run has; expected a setting by its"):
-        planned(allowed_differences=["zzz"])
 
 
 SMALL = {

@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -126,15 +127,20 @@ def test_a_section_chooses_its_search() -> None:
     assert next_rate(asked, seed=3) == Optuna(1e-3, 1e-2, 5, 3)
 
 
-@pytest.mark.parametrize("rates", [(), (1e-3,)])
-def test_optuna_needs_a_range(rates: tuple[float, ...]) -> None:
-    with pytest.raises(UserError, match="needs a smallest and a largest rate, got"):
-        next_rate(section(arms=("llama",), learning_rates=rates, search="optuna"))
-
-
-def test_optuna_needs_three_trials() -> None:
-    with pytest.raises(UserError, match="a search begins with both ends and their middle"):
-        next_rate(section(arms=("llama",), learning_rates=(1e-3, 1e-2), search="optuna", trials=2))
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"learning_rates": ()}, "needs a smallest and a largest rate, got"),
+        ({"learning_rates": (1e-3,)}, "needs a smallest and a largest rate, got"),
+        ({"trials": 2}, "a search begins with both ends and their middle"),
+    ],
+)
+def test_optuna_needs_a_range_and_three_trials(options: dict[str, Any], said: str) -> None:
+    given = {"arms": ("llama",), "learning_rates": (1e-3, 1e-2), "search": "optuna", **options}
+    with pytest.raises(UserError, match=said):
+        next_rate(section(**given))
+    with pytest.raises(UserError, match="no learning rate was tried; expected at least"):
+        best({})
 
 
 def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,11 +149,6 @@ def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
         next_rate(section(arms=("llama",), learning_rates=(1e-3, 1e-2), search="optuna"))
     assert "needs optuna, which is not installed" in str(told.value)
     assert "pip install 'layerlab[tune]'" in str(told.value)
-
-
-def test_nothing_tried_has_no_best() -> None:
-    with pytest.raises(UserError, match="no learning rate was tried; expected at least"):
-        best({})
 
 
 EXTENT = CorpusSize(vocab=300, tokens=10_000, digest="a")

@@ -68,11 +68,6 @@ def test_lengths_become_updates(train, steps):
     assert found.train.max_steps == steps
 
 
-def test_less_than_an_update_is_refused():
-    with pytest.raises(UserError, match="10 tokens are less than one update of 2 x 16"):
-        resolve_recipe(recipe(train={"batch_size": 2, "tokens": 10}), EXTENT)
-
-
 @pytest.mark.parametrize("by", ["ffn", "depth", "width"])
 def test_parameters_are_matched_to_half_a_percent_where_the_size_is_fine_enough(by):
     sizes = {**SMALL, "width": 128, "layers": 12, "heads": 4}
@@ -119,16 +114,20 @@ def test_what_cannot_be_planned_is_said(comparison, said):
         plan(compared(**comparison), EXTENT)
 
 
-def test_a_vocabulary_below_the_tokenizers_is_refused():
-    with pytest.raises(UserError, match=r"model\.vocab is 100, less than the tokenizer's 300"):
-        resolve_recipe(recipe(model={**SMALL, "vocab": 100}), EXTENT)
-
-
-def test_a_block_beyond_the_context_is_refused():
-    with pytest.raises(
-        UserError, match=r"data\.block_size is 32, more than the model's context of 16"
-    ):
-        resolve_recipe(recipe(data={"block_size": 32}), EXTENT)
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"train": {"batch_size": 2, "tokens": 10}},
+            "10 tokens are less than one update of 2 x 16",
+        ),
+        ({"model": {**SMALL, "vocab": 100}}, r"model\.vocab is 100, less than the tokenizer's 300"),
+        ({"data": {"block_size": 32}}, r"block_size is 32, more than the model's context of 16"),
+    ],
+)
+def test_what_does_not_fit_its_text_or_model_is_refused(changes, said):
+    with pytest.raises(UserError, match=said):
+        resolve_recipe(recipe(**changes), EXTENT)
 
 
 def arm_with(**settings):

@@ -90,25 +90,16 @@ def test_without_a_text_the_first_sequence_is_the_prompt(patient):
         ),
         ({"text": "I am", "target": 16}, "target 16 is no token of tiny, whose vocabulary has 16"),
         ({"text": "I am", "foil": ""}, "the foil '' is no token of tiny; give a word with the"),
-    ],
-)
-def test_what_cannot_be_asked_is_said_in_one_line(patient, options, said):
-    with pytest.raises(UserError) as caught:
-        asked(patient, **options)
-    assert said in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
         ({"text": " "}, "the text of a saliency is empty; give some words, as --saliency 'I am'"),
         ({"target": " x", "foil": " x"}, "target and foil are both ' x', and nothing tells a word"),
         ({"target": 3, "foil": 3}, "target and foil are both 3, and nothing tells a word from it"),
     ],
 )
-def test_what_no_model_can_be_asked_is_refused_before_any_work(options, said):
+def test_what_cannot_be_asked_is_said_in_one_line(patient, options, said):
+    """What no model can be asked is refused where it is given, before any work."""
     with pytest.raises(UserError) as caught:
         MEASURES[0].given(**options)
+        asked(patient, **options)
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -134,12 +125,6 @@ def test_what_does_not_fit_a_model_is_a_reason(patient, options, said):
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_one_token_is_no_prompt(tiny):
-    bare = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"I": 0}, "I")))
-    with pytest.raises(NotApplicable, match="the prompt is 1 token; give it one word more"):
-        asked(subject(tiny("gpt2"), tokenizer=bare), text="I")
-
-
 def test_a_word_may_stand_behind_a_prompt_that_fills_the_context(patient):
     found = asked(patient, text="I" + 6 * " am", target=" here", foil=" was")
     assert len(found.tokens) == 8 and found.target == (4,) and found.foil == 5
@@ -148,6 +133,12 @@ def test_a_word_may_stand_behind_a_prompt_that_fills_the_context(patient):
 def test_a_word_that_is_cut_is_remembered_whole(patient):
     found = asked(patient, text="I am", target=" here was", foil=" Anna")
     assert found.words == {"target": " here was"}
+
+
+def test_one_token_is_no_prompt(tiny):
+    bare = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"I": 0}, "I")))
+    with pytest.raises(NotApplicable, match="the prompt is 1 token; give it one word more"):
+        asked(subject(tiny("gpt2"), tokenizer=bare), text="I")
 
 
 def test_a_word_needs_a_tokenizer_and_a_number_does_not(tiny):

@@ -1,8 +1,10 @@
 """Published families as ours: what they say, bit for bit, and what cannot be taken."""
 
+from functools import partial
+
 import pytest
 import torch
-from transformers import GPT2Config, GPT2Model
+from transformers import GPT2Config, GPT2Model, PreTrainedModel
 
 from layerlab import UserError
 from layerlab.model.surgery.convert import read
@@ -59,38 +61,38 @@ def test_a_fused_activation_is_the_same_function_in_another_rounding() -> None:
     assert said.difference <= 96 * torch.finfo(torch.float32).eps * said.scale
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes", "message"),
-    [
-        ("mistral", {"sliding_window": 8}, "uses sliding_window, which the reference block"),
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "uses scale_attn_by_inverse_layer_idx"),
-        ("gpt2", {"attn_pdrop": 0.3}, "expected one rate: set them equal in model.config"),
-        ("llama", {"hidden_act": "mish"}, "of this model is not one of ours"),
-    ],
-)
-def test_what_the_reference_block_does_not_have_is_refused(
-    kind: str, changes: dict[str, object], message: str
-) -> None:
+def configured(kind: str, **changes: object) -> PreTrainedModel:
+    """A model whose configuration says something else than what it was built from."""
+    model = pretrained(kind)
+    for name, value in changes.items():
+        setattr(model.config, name, value)
+    return model
+
+
+def headless() -> PreTrainedModel:
+    return GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=8, n_positions=8))
+
+
+ROTATED = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+REFUSED = {
+    "uses sliding_window, which the reference block": partial(
+        pretrained, "mistral", sliding_window=8
+    ),
+    "uses scale_attn_by_inverse_layer_idx": partial(
+        pretrained, "gpt2", scale_attn_by_inverse_layer_idx=True
+    ),
+    "expected one rate: set them equal in model.config": partial(
+        pretrained, "gpt2", attn_pdrop=0.3
+    ),
+    "of this model is not one of ours": partial(pretrained, "llama", hidden_act="mish"),
+    "only a part of each head is rotated": partial(configured, "llama", rope_parameters=ROTATED),
+    "cannot rebuild a model of type 'mamba'": partial(configured, "llama", model_type="mamba"),
+    "has no language-modelling head": headless,
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_the_reference_block_does_not_have_is_refused(message: str) -> None:
+    model = REFUSED[message]()
     with pytest.raises(UserError, match=message):
-        read(pretrained(kind, **changes))
-
-
-def test_partly_rotated_heads_are_refused() -> None:
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
-    model = pretrained("llama")
-    model.config.rope_parameters = rope
-    with pytest.raises(UserError, match="only a part of each head is rotated"):
-        read(model)
-
-
-def test_an_unknown_family_is_refused(tiny) -> None:
-    model = tiny("llama")
-    model.config.model_type = "mamba"
-    with pytest.raises(UserError, match="cannot rebuild a model of type 'mamba'"):
-        read(model)
-
-
-def test_a_model_without_a_head_is_refused() -> None:
-    model = GPT2Model(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=8, n_positions=8))
-    with pytest.raises(UserError, match="has no language-modelling head"):
         read(model)

@@ -1,5 +1,6 @@
 """Autocast beside torch's own: the dtype of every operation, and the error of whole models."""
 
+import copy
 import operator
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +21,13 @@ from layerlab.numerics.emulation.autocast import LOWER, SINGLE, WIDEST, autocast
 from layerlab.numerics.emulation.emulate import emulate, reference
 from layerlab.numerics.prediction.predict import spreads
 from tests.measures.family import built
-from tests.numerics.emulation.test_emulate import DTYPES, distance, typical, words
+from tests.numerics.emulation.test_emulate import (
+    DTYPES,
+    gradient_errors,
+    own_gradients,
+    typical,
+    words,
+)
 
 SIDE = 4
 
@@ -230,22 +237,12 @@ def test_as_run_is_not_autocast() -> None:
 def test_gradients_err_as_much_as_under_torch_s_own(family: str) -> None:
     model = built(family)
     ids = words(model, 64, rows=4)
-    found = []
-    for block in (
-        reference(model, backward=True),
-        emulate(model, "bf16", "autocast", backward=True),
-    ):
-        with block as run:
-            model(ids, labels=ids).loss.backward()
-        found.append(run.gradients)
+    low = copy.deepcopy(model)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = model(ids, labels=ids).loss
+        loss = low(ids, labels=ids).loss
     loss.backward()
-    named = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    exact, emulated, real = (
-        torch.cat([table[name].double().flatten() for name in named]) for table in (*found, named)
-    )
-    assert distance(emulated, exact) == pytest.approx(distance(real, exact), rel=0.1)
+    emulated, real = gradient_errors(model, ids, "autocast", own_gradients(low))
+    assert emulated == pytest.approx(real, rel=0.1)
 
 
 class Streams(nn.Module):

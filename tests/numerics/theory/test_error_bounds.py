@@ -231,7 +231,7 @@ def test_a_bound_is_not_far_above_the_worst_case(name):
     assert (worst_case / linear).max() > 0.4
 
 
-def test_the_constants_of_affine_maps_and_rms_norms_are_attained():
+def test_the_constants_of_affine_maps_are_attained():
     # One term carries all: it meets every addition.
     unit, width = 2.0**-24, 6
     x, weight = torch.full((1, width), 1e-12, dtype=DOUBLE), torch.ones(1, width, dtype=DOUBLE)
@@ -243,8 +243,6 @@ def test_the_constants_of_affine_maps_and_rms_norms_are_attained():
     assert error_bounds.affine(x, weight, arithmetic.linear(), bias).item() == pytest.approx(
         (width + 1) * unit, rel=1e-9
     )
-    rms = worst(lambda run: run.norm(x, Norm()), arithmetic) / Norm().value(x)[0]
-    assert rms[1].item() == pytest.approx((width / 2 + 3) * unit, rel=1e-9)
 
 
 def test_a_row_that_a_norm_divides_by_zero_gives_zero_and_a_capped_bound():

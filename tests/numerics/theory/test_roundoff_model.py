@@ -16,7 +16,7 @@ from layerlab.numerics.theory.roundoff_model import (
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 200), st.sampled_from([2, 4, 8, 11]), st.integers(0, 200))
-def test_growth_covers_products_and_quotients_and_is_below_gamma(n, t, quotients):
+def test_lemma_4_2_growth_covers_products_and_quotients_and_is_below_gamma(n, t, quotients):
     unit = 2.0**-t
     growth = uniform(unit).growth(sum=n).item()
     low = min(quotients, n)

@@ -9,23 +9,14 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from layerlab import build
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.recipes.training_sections import ControlSection, TrainSection
 from layerlab.training.optimizer import build_optimizer
 from layerlab.training.qk_control.heads import heads_of
 from layerlab.training.qk_control.penalties import QKControl
+from tests.training.controlled import model, words
 
-SIZES = {"width": 16, "layers": 2, "heads": 4, "vocab": 64, "context": 16}
 FORMS = ControlSection(sigma_reparam=True)
-
-
-def model(**options: object) -> LabForCausalLM:
-    return build("llama", **{**SIZES, **options}).train()
-
-
-def words() -> Tensor:
-    return torch.randint(64, (4, 16), generator=torch.Generator().manual_seed(0))
 
 
 def logits(one: PreTrainedModel) -> Tensor:

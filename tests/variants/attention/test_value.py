@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from layerlab import UserError
-from layerlab.model.build import build
 from layerlab.model.cost.cost import account
 from layerlab.model.modeling import LabForCausalLM
 from tests.model.small import SIZES, shaken, small, tokens
+from tests.variants.option import carried
 
 FORMS = ("identity", "learned", "shared")
 ROUNDING = 1e-12  # float64: some hundred operations of 1e-16 each
@@ -51,19 +50,6 @@ def test_values_are_what_the_equation_says(form: str, kv_heads: int) -> None:
         torch.testing.assert_close(torch.cat(heads, -1), expected, rtol=0, atol=ROUNDING)
 
 
-def carried(model: LabForCausalLM, ids: Tensor) -> list[int]:
-    """Numbers per token in the carry after each layer."""
-    found: list[int] = []
-
-    def count(layer: Any, given: Any, output: Any) -> None:
-        found.append(sum(one.numel() for one in output[2:]) // ids.numel())
-
-    for layer in model.model.layers:
-        layer.register_forward_hook(count)
-    model(ids)
-    return found
-
-
 def test_learned_numbers_start_as_halves() -> None:
     fixed, learned = small("value-residual"), small("value-residual", form="learned")
     assert torch.equal(fixed(tokens()).logits, learned(tokens()).logits)
@@ -93,16 +79,3 @@ def test_the_carry_is_the_first_layers_values_at_any_depth(form: str) -> None:
         assert carried(model, ids) == [said.carry] * layers
         assert said.parameters == sum(one.numel() for one in model.parameters())
         assert said.carry == SIZES["width"] // 2
-
-
-def test_attention_weights_are_still_recorded() -> None:
-    model = small("value-residual")
-    model.set_attn_implementation("eager")
-    found = model(tokens(), output_attentions=True).attentions
-    assert len(found) == SIZES["layers"]
-    assert all(one.shape == (2, 4, 24, 24) for one in found)
-
-
-def test_a_form_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UserError, match="option form of attention part 'value-residual' got 'sv'"):
-        build("value-residual", form="sv")

@@ -1,23 +1,19 @@
 """Normed powers over rows against a literal transcription: value, derivatives, directions."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
 
 from layerlab.blocks.operations import chunking
 from layerlab.variants.feedforward.normed_powers import normed_powers
+from tests.blocks.operations.pieces import cut, same_derivatives, same_directions
 
 EPSILON = 1e-3
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Several pieces, the last of which is shorter."""
-    monkeypatch.setattr(chunking, "LARGE", 1)
-    monkeypatch.setattr(chunking, "PIECE", 16 * 12)
-    yield
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut(monkeypatch)
 
 
 def drawn(order: int, *shape: int) -> list[Tensor]:
@@ -26,6 +22,10 @@ def drawn(order: int, *shape: int) -> list[Tensor]:
         torch.randn(size, generator=generator, dtype=torch.float64).requires_grad_()
         for size in (shape, (order,), (1,))
     ]
+
+
+def rows(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return normed_powers(x, weight, bias, EPSILON)
 
 
 def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -38,31 +38,16 @@ def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("order", [1, 2, 3, 8])
 def test_value_and_derivatives(order: int) -> None:
-    inputs = drawn(order, 3, 50, 12)
-    found, expected = normed_powers(*inputs, EPSILON), plain(*inputs)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
-    given = torch.linspace(-1, 1, found.numel(), dtype=torch.float64).view(found.shape)
-    ours = torch.autograd.grad(found, inputs, given)
-    for one, other in zip(ours, torch.autograd.grad(expected, inputs, given), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-11)
+    same_derivatives(rows, plain, drawn(order, 3, 50, 12), rtol=1e-12, atol=1e-11)
 
 
 def test_gradients_are_those_of_small_steps_twice() -> None:
     inputs = drawn(3, 2, 3, 4)
-    assert torch.autograd.gradcheck(lambda *given: normed_powers(*given, EPSILON), inputs)
-    assert torch.autograd.gradgradcheck(lambda *given: normed_powers(*given, EPSILON), inputs)
+    assert torch.autograd.gradcheck(rows, inputs) and torch.autograd.gradgradcheck(rows, inputs)
 
 
 def test_directions() -> None:
-    inputs = tuple(one.detach() for one in drawn(4, 3, 20, 12))
-    moved = tuple(torch.cos(one) for one in inputs)
-    found = torch.func.jvp(lambda *given: normed_powers(*given, EPSILON), inputs, moved)[1]
-    expected = torch.func.jvp(plain, inputs, moved)[1]
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    x, *rest = inputs
-    found = torch.func.jvp(lambda y: normed_powers(y, *rest, EPSILON), (x,), moved[:1])[1]
-    expected = torch.func.jvp(lambda y: plain(y, *rest), (x,), moved[:1])[1]
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    same_directions(rows, plain, drawn(4, 3, 20, 12), rtol=1e-12, atol=1e-12)
 
 
 def test_pieces_are_the_whole_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:

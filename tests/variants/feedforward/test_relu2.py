@@ -1,22 +1,17 @@
 """Squared ReLU against Arcee, which is Llama with this feed-forward."""
 
 import pytest
-import torch
 
 from layerlab.model.cost.cost import account
 from tests.model.small import small
-from tests.variants.relative import ours, published, words
+from tests.variants.relative import gives_their_logits
 
 NORMS = {"input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm"}
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_with_the_weights_of_arcee_it_gives_its_logits(implementation: str) -> None:
-    theirs = published("arcee")
-    model = ours("relu2", theirs, NORMS)
-    theirs.set_attn_implementation(implementation)
-    model.set_attn_implementation(implementation)
-    assert torch.equal(model(words()).logits, theirs(words()).logits)
+    gives_their_logits("arcee", "relu2", NORMS, implementation)
 
 
 def test_it_has_as_many_weights_as_the_gated_baseline() -> None:

@@ -1,6 +1,6 @@
 """The series over rows against the plain sum: the same bits forwards, the same derivatives."""
 
-from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -9,15 +9,14 @@ from torch import Tensor
 from layerlab.blocks.activation import NAMES, activated, sloped
 from layerlab.blocks.operations import chunking as file
 from layerlab.variants.feedforward.series_sum import series
+from tests.blocks.operations.pieces import cut, same_derivatives, same_directions
 
 SHAPE = (3, 50, 12)  # more rows than one piece has, and a last piece that is shorter
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(file, "LARGE", 1)
-    monkeypatch.setattr(file, "PIECE", 16 * 12)
-    yield
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut(monkeypatch)
 
 
 def drawn(names: tuple[str, ...], numbers: int, dtype: torch.dtype) -> list[Tensor]:
@@ -27,6 +26,10 @@ def drawn(names: tuple[str, ...], numbers: int, dtype: torch.dtype) -> list[Tens
         torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
         for shape in shapes
     ]
+
+
+def ours(names: tuple[str, ...], x: Tensor, *numbers: Tensor) -> Tensor:
+    return series(x, names, numbers[: len(names)], numbers[len(names) :])
 
 
 def plain(names: tuple[str, ...], x: Tensor, *numbers: Tensor) -> Tensor:
@@ -50,17 +53,8 @@ def test_slope_is_the_derivative(name: str) -> None:
 @pytest.mark.parametrize("names", [("silu", "silu"), ("gelu", "relu", "tanh"), ("gelu-tanh",) * 4])
 @pytest.mark.parametrize("numbers", [1, 12])
 def test_value_and_derivatives(names: tuple[str, ...], numbers: int) -> None:
-    x, *rest = drawn(names, numbers, torch.float64)
-    n = len(names)
-    given = torch.linspace(-1, 1, x.numel(), dtype=torch.float64).view(SHAPE)
-    found = series(x, names, rest[:n], rest[n:])
-    expected = plain(names, x, *rest)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
-    ours = torch.autograd.grad(found, (x, *rest), given)
-    theirs = torch.autograd.grad(expected, (x, *rest), given)
-    torch.testing.assert_close(ours[0], theirs[0], rtol=0, atol=1e-13)
-    for one, other in zip(ours[1:], theirs[1:], strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    inputs = drawn(names, numbers, torch.float64)
+    same_derivatives(partial(ours, names), partial(plain, names), inputs, rtol=1e-12, atol=1e-12)
 
 
 def test_start_is_the_first_term_to_the_bit() -> None:
@@ -79,20 +73,11 @@ def test_pieces_are_the_whole_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_second_derivatives_and_directions() -> None:
-    x, *rest = drawn(("silu", "tanh"), 12, torch.float64)
+    names = ("silu", "tanh")
+    x, *rest = drawn(names, 12, torch.float64)
     x = x[:1, :2].detach().requires_grad_()
-    assert torch.autograd.gradgradcheck(
-        lambda y: series(y, ("silu", "tanh"), rest[:2], rest[2:]), (x,)
-    )
-    direction = torch.ones_like(x)
-    fixed = [one.detach() for one in rest]
-    found = torch.func.jvp(
-        lambda y: series(y, ("silu", "tanh"), fixed[:2], fixed[2:]), (x.detach(),), (direction,)
-    )[1]
-    expected = torch.func.jvp(
-        lambda y: plain(("silu", "tanh"), y, *fixed), (x.detach(),), (direction,)
-    )[1]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
+    assert torch.autograd.gradgradcheck(lambda y: ours(names, y, *rest), (x,))
+    same_directions(partial(ours, names), partial(plain, names), [x, *rest])
 
 
 def test_bfloat16_features_with_float32_numbers() -> None:

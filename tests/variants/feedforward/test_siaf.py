@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from layerlab import UserError
 from layerlab.blocks.activation import activated
 from layerlab.blocks.context import Flow
 from layerlab.blocks.ffn import Plain
 from layerlab.blocks.shape import Shape, Site
 from layerlab.variants.feedforward.siaf import CURVED, FLAT_BELOW, SPREAD, Siaf
 from tests.model.small import shaken, small, tokens
-from tests.variants.option import TIGHT, lawful
+from tests.variants.option import ignores_padding, lawful
 
 FORMS = ("affine-in", "scale-out", "multi-projection", "convolution")
 SHAPE = Shape(width=12, layers=1, heads=2, kv_heads=2, head_width=6, inner=20, vocab=9, context=8)
@@ -126,16 +125,8 @@ def test_every_option_is_its_formula(options: dict) -> None:
     torch.testing.assert_close(made(x, Flow()), literal(made, x), rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("mask", ["left padding", "none"])
-def test_the_convolution_does_not_read_padding(mask: str) -> None:
-    model = shaken(small("siaf-3", ffn={"form": "convolution"}))
-    x = tokens(1, 10)
-    pad = 4 if mask == "left padding" else 0
-    padded = torch.cat([torch.zeros(1, pad, dtype=torch.long), x], 1)
-    seen = torch.ones_like(padded)
-    seen[:, :pad] = 0
-    got = model(padded, attention_mask=seen).logits[:, pad:]
-    torch.testing.assert_close(got, model(x).logits, rtol=0, atol=TIGHT)
+def test_the_convolution_does_not_read_padding() -> None:
+    ignores_padding(shaken(small("siaf-3", ffn={"form": "convolution"})))
 
 
 # Ties
@@ -227,36 +218,6 @@ def test_shifts_start_with_the_spread_that_is_said() -> None:
             size = term["shift"].numel()
             # The standard deviation of n Gaussian numbers is off by 1/sqrt(2 n), six times at most.
             assert abs(term["shift"].std() / SPREAD - 1) < 6 / (2 * size) ** 0.5
-
-
-# What a user may type
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"n": 3, "activations": ("silu", "gelu")}, "names 2 functions for n=3 terms"),
-        (
-            {"form": "convolution", "activations": ("silu", "gelu")},
-            "form has one activation for all tokens",
-        ),
-        ({"position": "product", "body": "mlp"}, "needs a gate, which body='mlp' lacks"),
-        (
-            {"position": "product", "form": "multi-projection"},
-            "terms with matrices of their own do not read the product",
-        ),
-        ({"activations": "none"}, "option activations of ffn part 'siaf' got 'none'"),
-        ({"activations": ("silu", "swish")}, "or a list of them"),
-        ({"activations": ()}, "or a list of them"),
-        ({"n": 0}, "option n of ffn part 'siaf' got 0"),
-    ],
-    ids=str,
-)
-def test_impossible_options_are_refused_in_one_line(options: dict, text: str) -> None:
-    with pytest.raises(UserError) as caught:
-        small("siaf-2", ffn=options)
-    assert text in str(caught.value) and "\n" not in str(caught.value)
-    assert "type" in str(caught.value)
 
 
 def test_a_list_of_activations_survives_the_configuration() -> None:

@@ -3,7 +3,6 @@
 import math
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,14 +11,11 @@ from torch.nn import functional
 from transformers import OlmoeConfig
 from transformers.models.olmoe.modeling_olmoe import OlmoeSparseMoeBlock
 
-from layerlab import UserError
 from layerlab.blocks.context import Flow
-from layerlab.blocks.spec import Choice
 from layerlab.model.cost.cost import account
 from layerlab.model.laws import operations, parameters
-from layerlab.model.modeling import LabForCausalLM
 from layerlab.variants.feedforward.widenet import Experts
-from tests.model.small import SIZES, shaken, small, tokens
+from tests.model.small import SIZES, shaken, small
 from tests.variants.option import lawful
 
 OPTIONS = [
@@ -143,17 +139,6 @@ def test_options_keep_the_laws_and_the_formulas(options: dict[str, object]) -> N
         lawful("widenet", **options)
 
 
-def test_blocks_are_shared_and_norms_are_not() -> None:
-    model = shaken(small("widenet"))
-    first, *others = model.model.layers
-    for layer in others:
-        assert layer.ffn.router.weight is first.ffn.router.weight
-        assert layer.ffn.down.weight is first.ffn.down.weight
-        assert layer.attention.output.weight is first.attention.output.weight
-        assert not torch.equal(layer.ffn_norm.weight, first.ffn_norm.weight)
-        assert not torch.equal(layer.attention_norm.weight, first.attention_norm.weight)
-
-
 def test_depth_costs_norms_and_work() -> None:
     def said(layers: int) -> tuple[int, int]:
         model = small("widenet", layers=layers, device="meta")
@@ -164,16 +149,6 @@ def test_depth_costs_norms_and_work() -> None:
     (few, work), (many, more) = said(2), said(6)
     assert many - few == 4 * 2 * SIZES["width"]
     assert more == 3 * work
-
-
-def test_a_checkpoint_shares_again(tmp_path: Path) -> None:
-    model = shaken(small("widenet", dtype=torch.float32))
-    model.save_pretrained(tmp_path)
-    again = LabForCausalLM.from_pretrained(tmp_path)
-    assert torch.equal(again(tokens()).logits, model(tokens()).logits)
-    assert again.num_parameters() == model.num_parameters()
-    first, *others = again.model.layers
-    assert all(layer.ffn.up.weight is first.ffn.up.weight for layer in others)
 
 
 @pytest.mark.full
@@ -193,12 +168,3 @@ for tokens in (24, 1):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_more_experts_than_there_are_cannot_serve_a_token() -> None:
-    with pytest.raises(UserError, match="5 experts cannot serve a token where there are 4"):
-        small("widenet", k=5)
-    model = small("widenet")
-    spec = model.config.parsed().with_block(ffn=Choice("experts", experts=1))
-    with pytest.raises(UserError, match="2 experts cannot serve a token where there are 1"):
-        account(spec, model.config.shape())

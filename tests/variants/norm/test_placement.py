@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from tests.model.small import shaken, small, tokens
-from tests.variants.relative import ours, published, words
+from tests.variants.relative import gives_their_logits, ours, published, words
 
 OUTPUT_NORMS = {
     "post_attention_layernorm": "attention_norm",
@@ -21,11 +21,7 @@ PERI_NORMS = {
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_output_norm_with_the_weights_of_olmo_2_gives_its_logits(implementation: str) -> None:
-    theirs = published("olmo2")
-    model = ours("output-norm", theirs, OUTPUT_NORMS)
-    theirs.set_attn_implementation(implementation)
-    model.set_attn_implementation(implementation)
-    assert torch.equal(model(words()).logits, theirs(words()).logits)
+    gives_their_logits("olmo2", "output-norm", OUTPUT_NORMS, implementation)
 
 
 def test_peri_ln_with_the_weights_of_gemma_2_gives_its_logits() -> None:

@@ -1,10 +1,7 @@
 """LayerNorm Scaling: the factor of each layer, and what it must not be combined with."""
 
-import pytest
 import torch
 
-from layerlab import UserError
-from layerlab.model.build import build
 from tests.model.small import shaken, small, tokens
 from tests.variants.option import TIGHT, holds
 
@@ -35,11 +32,6 @@ def test_it_is_llama_whose_gains_are_divided_by_the_root_of_the_layer() -> None:
             block.ffn_norm.weight.div_(layer**0.5)
     close = {"rtol": 0, "atol": TIGHT}
     torch.testing.assert_close(scaled(tokens()).logits, plain(tokens()).logits, **close)
-
-
-def test_it_is_not_combined_with_depth_scaled_initialisation() -> None:
-    with pytest.raises(UserError, match=r"both make deep layers small.*type initialisation=plain"):
-        build("layernorm-scaling", initialisation="depth-scaled")
 
 
 def test_laws_hold() -> None:

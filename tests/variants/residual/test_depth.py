@@ -12,30 +12,16 @@ from transformers.models.inkling2.modeling_inkling2 import (
     Inkling2SlidingDecoderLayer,
 )
 
-from layerlab import UserError
 from layerlab.blocks.context import Flow
 from layerlab.blocks.shape import Shape, Site
-from layerlab.blocks.spec import Choice
-from layerlab.model.build import assemble, build
 from layerlab.model.cost.cost import account
 from layerlab.model.modeling import LabForCausalLM
-from layerlab.variants.registry import variant
 from layerlab.variants.residual.depth import AttentionResiduals
 from tests.model.small import SIZES, shaken, small, tokens
+from tests.variants.option import carried, with_residual
 
 ROUNDING = 1e-12  # float64 throughout: some thousand operations of 1e-16 each
 SINGLE = 1e-5  # float32 of a few layers: hundreds of operations of 6e-8 each
-
-
-def exact(name: str, layers: int = 4, placement: str = "pre", **options: Any) -> LabForCausalLM:
-    """A model whose norms keep float64, with noise on every parameter."""
-    plain = build("llama", **{**SIZES, "layers": layers})
-    spec = variant("llama").spec.with_block(
-        residual=Choice(name, **options), norm=Choice("layer"), placement=placement
-    )
-    spec = spec.with_stack(final_norm=Choice("layer"))
-    model = assemble("llama", spec, plain.config.shape())
-    return shaken(model.to(torch.float64)).eval()
 
 
 def start(model: LabForCausalLM, ids: Tensor) -> tuple[Any, Tensor, Flow]:
@@ -77,7 +63,7 @@ def dense(model: LabForCausalLM, ids: Tensor, dilation: int, period: int) -> Ten
 def test_denseformer_averages_what_its_equation_says(
     dilation: int, period: int, placement: str
 ) -> None:
-    model = exact("denseformer", 6, placement, dilation=dilation, period=period)
+    model = with_residual("denseformer", 6, placement, dilation=dilation, period=period)
     ids = tokens(2, 8)
     with torch.no_grad():
         found = model.model(ids).last_hidden_state
@@ -92,20 +78,6 @@ def test_denseformer_starts_as_llama_bit_for_bit(options: dict[str, int]) -> Non
         model = small("denseformer", dtype=dtype, **options)
         assert torch.equal(plain(tokens()).logits, model(tokens()).logits)
     assert any(name.endswith("alpha") for name, _ in model.named_parameters())
-
-
-def carried(model: LabForCausalLM, ids: Tensor) -> list[int]:
-    """Numbers per token in the carry after each layer."""
-    found: list[int] = []
-
-    def count(layer: Any, given: Any, output: Any) -> None:
-        found.append(sum(one.numel() for one in output[2:]) // ids.numel())
-
-    handles = [layer.register_forward_hook(count) for layer in model.model.layers]
-    model(ids)
-    for handle in handles:
-        handle.remove()
-    return found
 
 
 @pytest.mark.parametrize(
@@ -176,7 +148,7 @@ def test_attention_residuals_average_what_their_equation_says(
     form: str, blocks: int, size: int, values: str, scale: str
 ) -> None:
     options = {"form": form, "blocks": blocks, "values": values, "scale": scale}
-    model = exact("attention-residuals", **options)
+    model = with_residual("attention-residuals", **options)
     ids = tokens(2, 8)
     with torch.no_grad():
         found = model.model(ids).last_hidden_state
@@ -277,25 +249,3 @@ def test_a_stack_computes_what_inkling_2_computes() -> None:
     expected = inkling_average(ours[-1], width)(blocks, states)[0]
     assert blocks.shape[-2] == layers // block_layers
     torch.testing.assert_close(found, expected, rtol=0, atol=SINGLE)
-
-
-def test_an_average_stays_finite_in_bfloat16_and_keeps_its_type() -> None:
-    for name in ("attention-residuals", "attention-residuals-block", "denseformer"):
-        model = shaken(small(name, dtype=torch.bfloat16))
-        logits = model(tokens()).logits
-        assert logits.dtype == torch.bfloat16 and logits.isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "text"),
-    [
-        ("denseformer", {"period": 0}, "option period of residual part 'denseformer' got 0"),
-        ("attention-residuals", {"blocks": 0}, "expected a whole number at least 1"),
-        ("attention-residuals", {"values": "keys"}, "expected 'raw' or 'normed'"),
-    ],
-)
-def test_what_a_part_does_not_know_is_refused(
-    name: str, options: dict[str, Any], text: str
-) -> None:
-    with pytest.raises(UserError, match=text):
-        build(name, **options)

@@ -7,56 +7,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from layerlab import UserError
 from layerlab.blocks.context import Flow
 from layerlab.blocks.spec import Choice
-from layerlab.model.build import assemble, build
 from layerlab.model.cost.cost import account
 from layerlab.model.modeling import LabForCausalLM
-from layerlab.variants.registry import variant
 from tests.model.small import SIZES, shaken, small, tokens
+from tests.variants.option import carried, with_residual
 
 METHODS = range(8)
 FIRST = ("own-input", "zero")
 ROUNDING = 1e-12  # float64 throughout: some thousand operations of 1e-16 each
 
 
-def exact(method: int, layers: int = 4, placement: str = "pre", **options: Any) -> LabForCausalLM:
-    """A model whose norm keeps float64, with noise on every parameter."""
-    plain = build("llama", **{**SIZES, "layers": layers})
-    residual = Choice("history", method=method, **options)
-    spec = variant("llama").spec.with_block(
-        residual=residual, norm=Choice("layer"), placement=placement
-    )
-    spec = spec.with_stack(final_norm=Choice("layer"))
-    model = assemble("llama", spec, plain.config.shape())
-    return shaken(model.to(torch.float64)).eval()
-
-
-def attention_adds(
-    method: int, x: Tensor, attended: list[Tensor], fed: list[Tensor], divide: bool
-) -> Tensor:
-    """What method adds to x'_m when m > 1; the lists hold x'_i and y'_i for i < m."""
-    if method in (0, 3, 4):
+def joined(x: Tensor, earlier: list[Tensor] | None, divide: bool) -> Tensor:
+    """What is added to a sublayer's output when m > 1: its input, or a sum of earlier outputs."""
+    if earlier is None:
         return x
-    earlier = fed if method == 6 else attended
     total = torch.zeros_like(x)
     for one in earlier:
         total = total + one
-    return total / len(earlier) if divide or method == 2 else total
-
-
-def feed_forward_adds(
-    method: int, z: Tensor, attended: list[Tensor], fed: list[Tensor], divide: bool
-) -> Tensor:
-    """What method adds to y'_m when m > 1."""
-    if method in (0, 1, 2):
-        return z
-    earlier = attended if method == 5 else fed
-    total = torch.zeros_like(z)
-    for one in earlier:
-        total = total + one
-    return total / len(earlier) if divide or method == 4 else total
+    return total / len(earlier) if divide else total
 
 
 def written_out(
@@ -73,16 +43,18 @@ def written_out(
         flow = Flow(rotary=stack.rotary_emb(x, places))
         empty = m == 1 and first_layer == "zero"
         x_out = layer.attention(x if post else layer.attention_norm(x), flow)[0]
-        joined = x if m == 1 else attention_adds(method, x, attended, fed, divide)
+        lists = {1: attended, 2: attended, 5: attended, 6: fed, 7: attended}
+        added = joined(x, lists.get(method) if m > 1 else None, divide or method == 2)
         if empty and method in (1, 2, 5, 6, 7):
-            joined = torch.zeros_like(x)
-        z = x_out + joined
+            added = torch.zeros_like(x)
+        z = x_out + added
         z = layer.attention_norm(z) if post else z
         y_out = layer.ffn(z if post else layer.ffn_norm(z), flow)
-        joined = z if m == 1 else feed_forward_adds(method, z, attended, fed, divide)
+        lists = {3: fed, 4: fed, 5: attended, 6: fed, 7: fed}
+        added = joined(z, lists.get(method) if m > 1 else None, divide or method == 4)
         if empty and method in (3, 4, 5, 6, 7):
-            joined = torch.zeros_like(z)
-        x = y_out + joined
+            added = torch.zeros_like(z)
+        x = y_out + added
         x = layer.ffn_norm(x) if post else x
         attended.append(x_out)
         fed.append(y_out)
@@ -96,7 +68,9 @@ def written_out(
 def test_every_scheme_is_what_its_rule_says(
     method: int, first_layer: str, divide: bool, placement: str
 ) -> None:
-    model = exact(method, placement=placement, first_layer=first_layer, divide=divide)
+    model = with_residual(
+        "history", placement=placement, first_layer=first_layer, divide=divide, method=method
+    )
     ids = tokens(2, 8)
     with torch.no_grad():
         expected = written_out(model, ids, method, first_layer, divide)
@@ -112,7 +86,7 @@ def test_the_options_tell_models_apart() -> None:
     for method, first, divide in itertools.product(METHODS, FIRST, [False, True]):
         same = method in (0, 2, 4) and divide  # these divide, or have no sum, whatever is said
         if not same and not (method == 0 and first == "zero"):
-            model = exact(method, first_layer=first, divide=divide)
+            model = with_residual("history", method=method, first_layer=first, divide=divide)
             found[method, first, divide] = model.model(ids).last_hidden_state.detach()
     # dividing method 1 or 3 gives method 2 or 4
     pairs = {((1, first, True), (2, first, False)) for first in FIRST}
@@ -136,27 +110,6 @@ def test_a_variant_is_its_method(method: int) -> None:
     assert named.config.parsed().block.residual == Choice("history", method=method)
     other = "history-1" if method != 1 else "history-7"
     assert torch.equal(named(ids).logits, small(other, method=method)(ids).logits)
-
-
-def test_what_a_scheme_does_not_know_is_refused() -> None:
-    with pytest.raises(UserError, match="option first_layer of residual part 'history' got 'none'"):
-        build("history-3", first_layer="none")
-    with pytest.raises(UserError, match="expected 0 or 1 or 2 or 3 or 4 or 5 or 6 or 7"):
-        build("history-3", method=8)
-
-
-def carried(model: LabForCausalLM, ids: Tensor) -> list[int]:
-    """Numbers per token in the carry after each layer."""
-    found: list[int] = []
-
-    def count(layer: Any, given: Any, output: Any) -> None:
-        found.append(sum(one.numel() for one in output[2:]) // ids.numel())
-
-    handles = [layer.register_forward_hook(count) for layer in model.model.layers]
-    model(ids)
-    for handle in handles:
-        handle.remove()
-    return found
 
 
 @pytest.mark.parametrize("method", METHODS)

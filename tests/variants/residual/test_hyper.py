@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from layerlab.blocks.context import Flow
 from layerlab.blocks.operations import chunking
 from layerlab.model.cost.cost import account
 from layerlab.model.modeling import LabForCausalLM
 from tests.model.small import shaken, small, tokens
+from tests.variants.option import costs_as_counted
 
-OPTIONS = [{}, {"dynamic": False}, {"streams": 1}, {"streams": 3, "collapse": "sum"}]
+OPTIONS = [{"dynamic": False}, {"streams": 1}, {"streams": 3, "collapse": "sum"}]
 ROUNDING = 1e-12  # float64: sums of some hundred terms of 1e-16 each
 
 
@@ -94,21 +94,7 @@ def parallel(layer: torch.nn.Module) -> object:
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_cost_is_as_pytorch_counts_it(options: dict[str, object]) -> None:
-    check_cost(small("hyper-connections", dtype=torch.float32, **options))
-
-
-def check_cost(model: LabForCausalLM) -> None:
-    """Parameters, and FLOPs forward and backward, equal their formulas."""
-    model.train().set_attn_implementation("eager")
-    said = account(model.config.parsed(), model.config.shape())
-    assert said.parameters == sum(one.numel() for one in model.parameters())
-    x = tokens()
-    with FlopCounterMode(display=False) as forward:
-        logits = model(x).logits
-    assert forward.get_total_flops() == said.forward * x.numel()
-    with FlopCounterMode(display=False) as backward:
-        logits.sum().backward()
-    assert backward.get_total_flops() == said.backward * x.numel()
+    costs_as_counted(small("hyper-connections", dtype=torch.float32, **options))
 
 
 @pytest.mark.parametrize("layers", [2, 5])

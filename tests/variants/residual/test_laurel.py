@@ -10,7 +10,8 @@ from layerlab.blocks.operations import chunking
 from layerlab.model.cost.cost import account
 from layerlab.variants.residual.laurel import FORMS
 from tests.model.small import shaken, small, tokens
-from tests.variants.residual.test_hyper import ROUNDING, carries, check_cost, streams
+from tests.variants.option import costs_as_counted
+from tests.variants.residual.test_hyper import ROUNDING, carries, streams
 
 
 def test_the_low_rank_form_is_gemmas() -> None:
@@ -84,7 +85,7 @@ def test_the_first_sublayer_has_nothing_to_look_back_to() -> None:
 @pytest.mark.parametrize("forms", FORMS)
 @pytest.mark.parametrize("normed", [False, True])
 def test_cost_is_as_pytorch_counts_it(forms: str, normed: bool) -> None:
-    check_cost(small("laurel", dtype=torch.float32, forms=forms, normed=normed, previous=2))
+    costs_as_counted(small("laurel", dtype=torch.float32, forms=forms, normed=normed, previous=2))
 
 
 def test_the_start_is_the_plain_residual_and_who_listens_hears_at_every_size(

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from layerlab import UserError
 from layerlab.blocks.activation import activated
 from layerlab.blocks.context import Flow
 from layerlab.blocks.shape import Role, Shape, Site
@@ -178,7 +177,7 @@ def test_a_circulant_block_fits_any_width(width: int) -> None:
 
 
 def test_equal_paths_would_stay_equal_for_ever() -> None:
-    """What the refusal below spares: two square paths from zero are one path, counted twice."""
+    """What test_refused.py spares: two square paths from zero are one path, counted twice."""
     model = small("as-32", layers=1, shortcut={"form": "full", "T": 2, "initial": "normal"})
     paths = model.model.layers[0].attention_shortcut.paths
     with torch.no_grad():
@@ -191,23 +190,3 @@ def test_equal_paths_would_stay_equal_for_ever() -> None:
         optimiser.step()
     assert paths[0].theta.weight.abs().sum() > 0
     assert torch.equal(paths[0].theta.weight, paths[1].theta.weight)
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"form": "full", "T": 2}, "that start at zero would stay equal for ever"),
-        ({"form": "circulant", "T": 3}, "that start at zero would stay equal for ever"),
-        ({"form": "full", "activation": "relu"}, "has no slope at zero, or is not zero there"),
-        ({"form": "full", "activation": "sigmoid"}, "has no slope at zero, or is not zero there"),
-        ({"form": "circulant", "block": 5}, "blocks of 5 do not tile a width of 48"),
-        ({"r": 0}, "option r of shortcut part 'augmented' got 0"),
-        ({"T": 0}, "option T of shortcut part 'augmented' got 0"),
-    ],
-    ids=str,
-)
-def test_impossible_options_are_refused_in_one_line(options: dict, text: str) -> None:
-    with pytest.raises(UserError) as caught:
-        small("as-32", shortcut=options)
-    assert text in str(caught.value) and "\n" not in str(caught.value)
-    assert "type" in str(caught.value)

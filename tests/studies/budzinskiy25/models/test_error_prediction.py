@@ -21,7 +21,7 @@ from layerlab.studies.budzinskiy25.models.error_prediction import (
 from layerlab.studies.engine.sampling import Draw
 
 
-def planted(factor, places=3):
+def planted(factor, places=2):
     spread = np.linspace(0.95, 1.05, 8)[:, None, None]
     found = factor * spread * np.ones((8, places, 3))
     return {(model, "bf16"): found for model in builtin.NAMES}
@@ -49,8 +49,8 @@ def test_lengths_and_names():
 
 
 def test_no_error_passes_its_bound_and_the_seed_settles_the_passages():
-    draw = [Draw(count=2, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
+    draw = [Draw(count=1, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
     first, second = (one(each, "post-norm", "fp32") for each in draw)
     assert torch.equal(first["ratios"], second["ratios"])
     assert (first["ratios"][..., BOUND] <= 1).all()
-    assert first["ratios"].shape == (2, 9, 3)
+    assert first["ratios"].shape == (1, 9, 3)
