@@ -38,9 +38,11 @@ ORDER = (
     "features",
     "stream",
     "lens",
+    "ablation",
     "spectrum",
     "attention",
     "querykey",
+    "matrices",
     "lipschitz",
     "gain",
     "rounding",
@@ -63,8 +65,8 @@ def list_measures() -> dict[str, Measure]:
     """List every measure of the package by its name, in the order of a report."""
     package = importlib.import_module("layerlab.measures.quantities")
     modules = [
-        importlib.import_module(f"{package.__name__}.{found.name}")
-        for found in pkgutil.iter_modules(package.__path__)
+        importlib.import_module(found.name)
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     ]
     declared = [measure for module in modules for measure in getattr(module, "MEASURES", ())]
     return _by_name(sorted(declared, key=_place))
