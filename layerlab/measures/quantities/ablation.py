@@ -23,6 +23,8 @@ from layerlab.observe.tracing.ablation import (
     touching,
 )
 from layerlab.observe.tracing.readout import Answer, answer, resume
+from layerlab.observe.tracing.records import Layer
+from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Tokens
 from layerlab.validation import Constraint
 
@@ -39,9 +41,9 @@ Type `layerlab inspect MODEL --measures ablation`, or `--measures 'ablation(repl
 the mean over all tokens read in the place of what was taken out (wang22), instead of zeros.
 
 Each head is taken out alone, before the output projection, and so is each sublayer: what it adds
-to the stream. The blocks in front are not run again, and the heads of a block are rows of one batch:
-on average half of the blocks and the head of the model are run per head and text. Of a text the
-first `tokens` are read, and the loss is the mean at `samples` positions, spread evenly.
+to the stream. The blocks in front are not run again, and the heads of a block are rows of a batch:
+each head costs half of the blocks on average, and the model's head. Of a text the first `tokens`
+are read, and the loss is the mean at `samples` positions, spread evenly.
 
 Heads that each change nothing may matter together, where one makes up for another. A row whose
 `head` is empty is that of a whole sublayer."""
@@ -72,9 +74,6 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
     """
     model, stack = whole.subject.model, whole.subject.stack
     texts = [tokens[: run.options["tokens"]] for tokens in whole.sequences]
-    texts = [tokens for tokens in texts if len(tokens) > 1]
-    if not texts:
-        raise NotApplicable("each text is one token, behind which nothing is predicted")
     blocks = _find(whole, texts[0], run)
     whole.begin(len(texts) * len(blocks))
     means = _means(whole, blocks, texts) if run.options["replace"] == MEAN else None
@@ -97,11 +96,13 @@ def _find(whole: ModelContext, tokens: Tokens, run: MeasureContext) -> list[Bloc
     """Return what every block has that can be taken out."""
     found: dict[int, BlockParts] = {}
 
-    def keep(layer: object) -> None:
+    def keep(layer: Layer) -> None:
+        if layer.layer == EMBEDDING:
+            return
         parts = find_parts(whole.subject.stack, layer)
-        if parts.block >= 0 and (parts.heads or parts.sublayers):
+        if parts.heads or parts.sublayers:
             found[parts.block] = parts
-        for name, reason in parts.refused.items() if parts.block >= 0 else ():
+        for name, reason in parts.refused.items():
             run.notes.setdefault(name, f"{name} of layer {parts.block}: none, because {reason}")
 
     whole.trace(tokens[:PROBED], keep)

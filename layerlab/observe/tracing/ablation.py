@@ -17,7 +17,12 @@ from torch import Tensor, nn
 
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.qkv_layouts import output_projection
-from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, first_tensor
+from layerlab.observe.architecture.structure import (
+    AttentionPart,
+    ModelStructure,
+    first_tensor,
+    with_first,
+)
 from layerlab.observe.tracing.attention_probe import AttentionCall, probe
 from layerlab.observe.tracing.block_calls import residual_of
 from layerlab.observe.tracing.records import Layer
@@ -93,8 +98,14 @@ def touching(
     blocks: Sequence[BlockParts],
     components: Sequence[Component],
     touch: Touch,
+    rows: int = 1,
 ) -> Iterator[None]:
-    """Hand what components of blocks give to a function that may change it, while the context is open.
+    """Hand what components of blocks give to a function that may change it.
+
+    It is called for as long as the context is open.
+
+    Args:
+        rows: of the batch; some families give all tokens of all rows one after the other.
 
     Raises:
         NotApplicable: what an attention gives is not one row per token and head.
@@ -103,7 +114,7 @@ def touching(
         for one in blocks:
             for name in SUBLAYERS:
                 if name in components and name in one.sublayers:
-                    hook = partial(_touch_sublayer, one.block, name, touch)
+                    hook = partial(_touch_sublayer, one.block, name, touch, rows)
                     handle = one.sublayers[name].register_forward_hook(hook, with_kwargs=True)
                     stack.callback(handle.remove)
             if "head" in components and one.projection is not None:
@@ -129,7 +140,7 @@ def _by_head(output: Tensor | None, heads: int) -> Tensor:
 
 
 def _touch_projection(one: BlockParts, touch: Touch, module: nn.Module, args: Any) -> Any:
-    joined = args[0].clone()
+    joined = _copy(args[0])
     touch(one.block, "head", joined.unflatten(-1, (one.heads, -1)))
     return (joined, *args[1:])
 
@@ -138,6 +149,7 @@ def _touch_sublayer(
     block: int,
     name: Component,
     touch: Touch,
+    rows: int,
     module: nn.Module,
     args: Any,
     options: Any,
@@ -146,13 +158,23 @@ def _touch_sublayer(
     """Change what a sublayer adds; a residual that it adds inside stays."""
     whole = first_tensor(output)
     residual = residual_of(module, args, options)
-    added = whole.clone() if residual is None else whole - residual
-    rows = list(touch(block, name, added))
-    if not rows:
+    added = _copy(whole if residual is None else whole - residual)
+    touched = list(touch(block, name, _rows(added, rows)))
+    if not touched:
         return None
-    changed = whole.clone()
-    changed[rows] = added[rows] if residual is None else (residual + added)[rows]
-    return (changed, *output[1:]) if isinstance(output, (tuple, list)) else changed
+    changed = _copy(whole)
+    given = added if residual is None else residual + added
+    _rows(changed, rows)[touched] = _rows(given, rows)[touched]
+    return with_first(output, changed)
+
+
+def _copy(features: Tensor) -> Tensor:
+    return features.clone(memory_format=torch.contiguous_format)
+
+
+def _rows(features: Tensor, rows: int) -> Tensor:
+    """Return features as row x token x width: a view, to write into."""
+    return features.view(rows, -1, features.shape[-1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,5 +232,5 @@ def removing(
         return changed
 
     components = sorted({one.component for one in rows if one is not None})
-    with touching(anatomy, [parts], components, touch):
+    with touching(anatomy, [parts], components, touch, len(rows)):
         yield

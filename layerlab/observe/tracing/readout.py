@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from layerlab.errors import NotApplicable
-from layerlab.observe.architecture.structure import ModelStructure, first_tensor
+from layerlab.observe.architecture.structure import ModelStructure, first_tensor, with_first
 from layerlab.observe.tracing.block_calls import hidden
 from layerlab.records.layer_names import EMBEDDING, layer_name
 from layerlab.shapes import States, Tokens, Words
@@ -155,7 +155,7 @@ def _passing(
 
     def stand_in(output: Any) -> Callable[..., Any]:
         def forward(*args: Any, **options: Any) -> Any:
-            return (stream[0], *output[1:]) if isinstance(output, (tuple, list)) else stream[0]
+            return with_first(output, stream[0])
 
         return forward
 
