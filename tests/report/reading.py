@@ -47,6 +47,7 @@ COLUMNS |= {
     "logits": (("sequence", "format", "mode"), ("error", "changed", "kl", "loss_change")),
     "attribution": (("format", "by", "part"), ("share",)),
     "saliency": (("layer", "position", "token"), ("l1", "earlier")),
+    "ablation": (("layer", "component", "head"), ("change", "error", "texts")),
 }
 BOUNDS = {
     "spectrum": [
@@ -171,6 +172,7 @@ def _rows(per: tuple[str, ...], first: int) -> pd.DataFrame:
         "format": ("bf16", "fp16"),
         "mode": ("as-run", "flat"),
         "by": ("component",),
+        "component": ("head", "attention", "ffn"),
         "position": range(8),
         "token": ("word",),
         "part": ("residual stream", "attn:scores", "mlp.act", "weights (stored)", "ln_1"),
@@ -286,6 +288,10 @@ def _saliency(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
     return {"l1": _between(0.5, 1, rows, draw), "earlier": 0.0}
 
 
+def _ablation(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
+    return {"change": _between(0.05, 0.1, rows, draw), "error": 0.01, "texts": 4}
+
+
 _HEALTHY = {
     "diversity": _diversity,
     "dimension": _dimension,
@@ -299,4 +305,5 @@ _HEALTHY = {
     "logits": _logits,
     "attribution": _attribution,
     "saliency": _saliency,
+    "ablation": _ablation,
 }

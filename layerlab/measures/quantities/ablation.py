@@ -29,7 +29,7 @@ from layerlab.shapes import Tokens
 from layerlab.validation import Constraint
 
 TOKENS = 512
-SAMPLES = 256
+SAMPLES = 128
 PROBED = 32
 ZERO, MEAN = "zero", "mean"
 # Logits of a batch, in bytes, at most: the rows of a batch are as many as have room.

@@ -193,6 +193,8 @@ def first_tensor(output: Any) -> torch.Tensor:
 
 def with_first(output: Any, features: torch.Tensor) -> Any:
     """Return a module's output with other hidden features."""
-    if isinstance(output, list):
-        return [features, *output[1:]]
-    return (features, *output[1:]) if isinstance(output, tuple) else features
+    if isinstance(output, tuple) and hasattr(output, "_fields"):
+        return type(output)(features, *output[1:])
+    if isinstance(output, tuple | list):
+        return type(output)((features, *output[1:]))
+    return features

@@ -126,7 +126,8 @@ def resume(
     """
     skipped = anatomy.blocks[:layer]
     stream = given.streams[layer]
-    with _passing(skipped, given.outputs[:layer], [stream.expand(rows, *stream.shape)]):
+    copies = stream.repeat(rows, *(1 for _ in stream.shape))  # some models change it in place
+    with _passing(skipped, given.outputs[:layer], [copies]):
         return _logits(model, given.tokens.expand(rows, -1), given.places)
 
 

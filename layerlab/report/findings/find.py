@@ -11,6 +11,7 @@ import pandas as pd
 
 from layerlab.records.json_values import json_values
 from layerlab.report.findings import (
+    ablation,
     attention,
     broken,
     collapse,
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     *collapse.RULES,
     *low_precision.RULES,
     *induction.RULES,
+    *ablation.RULES,
 )
 
 

@@ -64,7 +64,7 @@ function drawMaps(section, column, shown) {
   const box = section.part("maps");
   for (const node of box.querySelectorAll(".map")) Plotly.purge(node);
   box.replaceChildren();
-  const drawable = shown.filter((s) => s.maps && (s.heads.length > 1 || s.layers.length > 1));
+  const drawable = shown.filter((s) => s.heads?.length && (s.heads.length > 1 || s.layers.length > 1));
   if (!section.measure.per_head || !drawable.length) return;
   const log = section.control("log").checked;
   const values = drawable.flatMap((s) => present(s.maps[column].mean.map((v) => scaled(v, log))));

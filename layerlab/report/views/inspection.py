@@ -169,7 +169,7 @@ def _series(
     if "residual" in columns:
         view["convergence"] = convergence(table["residual"])
     if "head" in table:
-        heads = sorted(int(n) for n in table["head"].unique())
+        heads = sorted(int(n) for n in table["head"].dropna().unique())  # none: a whole sublayer
         full = pd.MultiIndex.from_product([layers, heads], names=["layer", "head"])
         view["heads"] = heads
         view["maps"] = _summaries(table, ["layer", "head"], columns, full)

@@ -11,9 +11,11 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from layerlab import UserError, inspect
+from layerlab.loading.model import LoadedModel
 from layerlab.measures.quantities import ablation
 from layerlab.measures.quantities.ablation import MEASURES, losses
-from tests.families.recipe import FAMILIES, UNBUILT
+from layerlab.measures.runner import readings
+from tests.families.recipe import FAMILIES, TOKENS, UNBUILT
 from tests.families.recipe import build as family
 
 (ABLATION,) = MEASURES
@@ -129,10 +131,9 @@ def test_what_more_than_the_stream_leads_on_is_refused(tiny: Any) -> None:
 def test_each_family_is_read_or_says_why(name: str) -> None:
     model = family(name)
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    found = report(model)
-    entry = next(one for one in found.content["measures"] if one["name"] == "ablation")
-    read = found.frames["ablation"]
-    reasons = [one["reason"] for one in entry["not_applicable"]]
-    assert len(read) or len(reasons[0]) > 10
-    assert read.change.notna().all()
+    patient = LoadedModel(name="tiny", source="memory", model=model, tokenizer=None)
+    found = readings(patient, list(IDS[:, :TOKENS]), [ABLATION])
+    read, reason = found.rows.get("ablation", []), found.refused.get("ablation", "")
+    assert (len(read) > 0) != (len(reason) > 10)
+    assert all(math.isfinite(row["change"]) for row in read)
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
