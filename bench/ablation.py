@@ -2,10 +2,12 @@
 
 Model: the shape of GPT-2 small, random weights; four texts of 512 random tokens; two threads. The
 peer is what a notebook does: a hook that zeroes one head before the output projection, a whole
-forward for every head and text, the loss by transformers. It is timed on a few heads of one text and
-extrapolated, because all cost the same. Times are wall seconds and processor seconds; of a machine
-that others use at the same time, the processor seconds over two say what it takes alone.
+forward for every head and text, the loss by transformers. It is timed on a few heads of one text
+and extrapolated, because all cost the same. Times are wall seconds and processor seconds; of a
+machine that others use at the same time, the processor seconds over two say what it takes alone.
 """
+
+# ruff: noqa: E402
 
 import os
 import sys
@@ -61,7 +63,8 @@ def main() -> None:
         _, _, own = timed(lambda: float(model(ids[:1], labels=ids[:1]).loss))
     wall, cpu, losses = timed(lambda: [by_hand(model, ids[0], *place) for place in BY_HAND])
     scale = HEADS * TEXTS / len(BY_HAND)
-    print(f"  by hand, extrapolated: {wall * scale:.0f} s wall, {cpu * scale / THREADS:.0f} s alone")
+    theirs = cpu * scale / THREADS
+    print(f"  by hand, extrapolated: {wall * scale:.0f} s wall, {theirs:.0f} s alone")
     ours, ours_cpu, found = timed(
         lambda: layerlab.inspect(model, input_ids=ids, measures=["ablation(samples=511)"])
     )

@@ -1,4 +1,4 @@
-"""Heads that harm, heads that hardly matter, and the parts without which the loss rises the most."""
+"""Heads that harm, heads that hardly matter, and parts without which the loss rises the most."""
 
 from collections.abc import Iterator
 
@@ -47,8 +47,8 @@ def _spare(readings: Readings) -> Iterator[RuleHit]:
         return
     yield RuleHit(
         severity="info",
-        sentence=f"{len(spare)} of {len(rows)} heads change the loss by less than {SPARE} nats "
-        "each when they are taken out",
+        sentence=f"taken out alone, {len(spare)} of {len(rows)} heads change the loss by less than "
+        f"{SPARE} nats each",
         advice="The others do without each of them on these texts (michel19). Taken out together "
         "they may matter: prune step by step, and measure the loss after each step.",
         value=float(len(spare)),
