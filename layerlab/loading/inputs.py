@@ -108,7 +108,7 @@ def no_text(given: Mapping[str, Any]) -> TextInput:
                 f"--weights reads no text and runs no model, so that {name} means nothing beside "
                 f"it; leave {name} out, or --weights (in Python weights=True)"
             )
-    return TextInput(source="no text")
+    return TextInput(source="no text: weights alone")
 
 
 def sample(*, samples: Any = SAMPLES, context: Any = None) -> TextInput:
