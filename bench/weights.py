@@ -1,7 +1,7 @@
 """Weights alone, beside WeightWatcher and the package powerlaw: `python bench/weights.py`.
 
-Model: the shape of GPT-2 small, random weights, saved as a folder. Ours is `layerlab.inspect(folder,
-weights=True)`, with the folder read from the disk. The peers read the same model in memory:
+Model: the shape of GPT-2 small, random weights, saved as a folder. Ours is layerlab.inspect of the
+folder with weights=True, read from the disk. The peers read the same model in memory:
 WeightWatcher's `analyze` of all layers, and `powerlaw.Fit` on the eigenvalues of one matrix, timed
 on a few and extrapolated. Two threads; processor seconds over two say what an idle machine takes.
 """
@@ -71,7 +71,9 @@ def powerlaws(model: GPT2LMHeadModel, rows: Any, ours: float) -> None:
             weight = model.transformer.h[layer].get_submodule(name).weight.detach().double()
             _, cpu, fit = timed(
                 lambda weight=weight: powerlaw.Fit(
-                    np.linalg.svd(weight.numpy(), compute_uv=False) ** 2, verbose=False
+                    np.linalg.svd(weight.numpy(), compute_uv=False) ** 2,
+                    verbose=False,
+                    parameter_ranges={"alpha": [1, 100]},
                 )
             )
             spent += cpu

@@ -48,6 +48,10 @@ COLUMNS |= {
     "attribution": (("format", "by", "part"), ("share",)),
     "saliency": (("layer", "position", "token"), ("l1", "earlier")),
     "ablation": (("layer", "component", "head"), ("change", "error", "texts")),
+    "matrices": (
+        ("layer", "matrix"),
+        ("alpha", "error", "distance", "rank", "full_rank", "dead_rows", "dead_columns"),
+    ),
 }
 BOUNDS = {
     "spectrum": [
@@ -172,6 +176,7 @@ def _rows(per: tuple[str, ...], first: int) -> pd.DataFrame:
         "format": ("bf16", "fp16"),
         "mode": ("as-run", "flat"),
         "by": ("component",),
+        "matrix": ("attn.c_proj", "mlp.c_fc"),
         "component": ("head", "attention", "ffn"),
         "position": range(8),
         "token": ("word",),
@@ -292,6 +297,11 @@ def _ablation(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
     return {"change": _between(0.05, 0.1, rows, draw), "error": 0.01, "texts": 4}
 
 
+def _matrices(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
+    whole = {"rank": WIDTH, "full_rank": WIDTH, "dead_rows": 0, "dead_columns": 0}
+    return {"alpha": _between(2.5, 5, rows, draw), "error": 0.3, "distance": 0.05, **whole}
+
+
 _HEALTHY = {
     "diversity": _diversity,
     "dimension": _dimension,
@@ -306,4 +316,5 @@ _HEALTHY = {
     "attribution": _attribution,
     "saliency": _saliency,
     "ablation": _ablation,
+    "matrices": _matrices,
 }

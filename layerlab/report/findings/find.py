@@ -17,6 +17,7 @@ from layerlab.report.findings import (
     collapse,
     induction,
     low_precision,
+    matrices,
     near_threshold,
     rounding,
     stability,
@@ -35,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     *low_precision.RULES,
     *induction.RULES,
     *ablation.RULES,
+    *matrices.RULES,
 )
 
 

@@ -71,6 +71,10 @@ SICK: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         "info",
     ),
     "spare": ("ablation", {"component": "head"}, {"change": 2e-4}, "info"),
+    "steeptail": ("matrices", {"layer": 3, "matrix": "mlp.c_fc"}, {"alpha": 7.5}, "info"),
+    "heavytail": ("matrices", {"layer": 3, "matrix": "mlp.c_fc"}, {"alpha": 1.2}, "info"),
+    "deficient": ("matrices", {"layer": 3, "matrix": "mlp.c_fc"}, {"rank": 8}, "info"),
+    "dead": ("matrices", {"layer": 3, "matrix": "mlp.c_fc"}, {"dead_rows": 5}, "warning"),
     "predictor": ("rounding", {"layer": 3, "format": "bf16"}, {"predicted": 1e-4}, "info"),
 }
 
@@ -402,3 +406,13 @@ def test_parts_without_which_the_loss_rises_are_named_with_the_head_that_matters
     assert finding.sentence.startswith("Layer 1: without its feed-forward the loss rises by 0.9 n")
     assert "and 1 more layer (4)" in finding.sentence
     assert "layer 2 head 1 matters the most: 0.2 nats" in finding.advice
+
+
+def test_an_exponent_is_outside_only_by_more_than_its_errors_and_where_the_tail_is_a_power():
+    where = {"layer": 3, "matrix": "mlp.c_fc"}
+    for own in ({"alpha": 7.5, "error": 1.0}, {"alpha": 7.5, "distance": 0.2}, {"alpha": np.nan}):
+        assert find(content(), change(frames(), "matrices", where, **own)) == []
+    some = change(frames(), "matrices", {"layer": [2, 3], "matrix": "mlp.c_fc"}, alpha=7.5)
+    sentence = only(find(content(), some)).sentence
+    assert sentence.startswith("Layer 2: the spectrum of mlp.c_fc falls with exponent 7.5, surely")
+    assert sentence.endswith("so do 2 of 12 matrices")

@@ -25,7 +25,7 @@ Spectrum = Float[Tensor, " value"]
 FEWEST = 50
 DEAD = 1e-3
 # Below this ratio of eigenvalues their square roots come from W itself, not from W^T W.
-_SQUARED = 1e-10
+_SQUARED = 1e-8
 # Bounds that are tried at once.
 _ROWS = 256
 BINS = 40

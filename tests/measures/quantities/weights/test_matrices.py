@@ -30,6 +30,8 @@ from tests.families.recipe import FAMILIES, UNBUILT
 from tests.families.recipe import build as family
 
 (MATRICES,) = MEASURES
+# By itself powerlaw looks no further than 3.
+ANY = {"alpha": [1, 100]}
 
 
 def pareto(seed: int, alpha: float, count: int = 300) -> torch.Tensor:
@@ -50,7 +52,7 @@ def test_the_exponent_is_that_of_powerlaw(seed: int, alpha: float) -> None:
     for values in (pareto(seed, alpha), spectrum(seed), spectrum(seed, 60, 60)):
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            fit = powerlaw.Fit(values.numpy(), verbose=False)
+            fit = powerlaw.Fit(values.numpy(), verbose=False, parameter_ranges=ANY)
         found = fit_tail(values)
         assert found.start == pytest.approx(fit.xmin, rel=1e-12)
         assert found.alpha == pytest.approx(fit.alpha, rel=1e-9)
@@ -103,9 +105,9 @@ def test_singular_values_are_those_of_numpy(shape: tuple[int, int], smallest: fl
     s[-1] = smallest
     weight = (u * s) @ v
     found = singular_values(torch.from_numpy(weight)).numpy()
-    # NumPy's own error is a few units of the largest.
+    # Squares have half the digits; what is 1e-4 of the largest or less is decomposed itself.
     np.testing.assert_allclose(
-        found, np.linalg.svd(weight, compute_uv=False), rtol=1e-9, atol=1e-13
+        found, np.linalg.svd(weight, compute_uv=False), rtol=1e-8, atol=1e-13
     )
 
 
@@ -169,7 +171,8 @@ def test_each_expert_is_a_matrix_however_it_is_stored(tmp_path: Path) -> None:
     stored = stored[stored.expert.notna()]
     assert set(stored.expert) == set(experts.expert)
     norms = stored[(stored.layer == 0) & (stored.expert == 3)].norm
-    assert row.loc["mlp.experts.down_proj"].norm in pytest.approx(norms.tolist())
+    own = row.loc["mlp.experts.down_proj"].norm
+    assert any(norm == pytest.approx(own, rel=1e-9) for norm in norms)
 
 
 def test_a_model_of_low_rank_and_one_that_is_not_finite(tiny: Any) -> None:
