@@ -35,7 +35,7 @@ const meaning = (node, column) =>
   [...node.querySelectorAll(".docs dt")].find((dt) => dt.dataset.column === column)?.nextElementSibling?.textContent ?? "";
 
 /* What a measure draws besides its lines, by the kind of picture. */
-const DRAWN = { saliency: drawSaliency, features: drawClouds };
+const DRAWN = { saliency: drawSaliency, features: drawClouds, density: drawDensities };
 const drawPictures = (section) => DRAWN[section.measure.pictures[0]?.kind]?.(section);
 
 function drawAbsent(section, column, shown) {

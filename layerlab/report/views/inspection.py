@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerlab.report.views import bars, feature_cloud, saliency, text
+from layerlab.report.views import bars, density, feature_cloud, saliency, text
 from layerlab.report.views.bounds import finite, violations
 
 DIGITS = 4
@@ -89,6 +89,7 @@ def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
         "pictures": [
             *saliency.pictures(report, measure["name"], rows),
             *feature_cloud.pictures(report, measure["name"]),
+            *density.pictures(report, measure["name"]),
         ],
     }
 
