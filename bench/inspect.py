@@ -259,7 +259,7 @@ def long() -> None:
 
 
 def querykey() -> None:
-    from layerlab.measures.quantities.querykey import factored_spectrum
+    from layerlab.measures.quantities.weights.querykey import factored_spectrum
 
     print("\nNorm and condition of W_k^T W_q, one layer of 12 heads, d = 768")
     draw = torch.Generator().manual_seed(0)

@@ -61,6 +61,8 @@ PLACES = {
     "by": "component, layer, pair (of components), cross (component and layer)",
     "part": "what was rounded, alone",
     "component": "part of the block",
+    "matrix": "name of the weight inside its block, without the number of an expert",
+    "expert": "number of the expert, empty where the matrix is no expert's",
     "position": "of the token in the text, from 0; long texts are reported in part",
     "token": "the token as text",
     "mode": "as-run (float32 where the code asks for it), flat (every result in the format) or"
@@ -72,6 +74,7 @@ LAYERS = {
         "diversity dimension features stream lipschitz rounding saliency lens".split(),
         f"{PLACES['layer']}; -1 is the embedding",
     ),
+    "matrices": f"{PLACES['layer']}; -1 in front of them, their count behind them",
     "gradients": f"{PLACES['layer']}; -1 is the embedding, their count what follows them",
 }
 # What needs no word where it is declared, and one in a table.

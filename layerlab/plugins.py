@@ -22,7 +22,7 @@ from typing import Any
 
 from layerlab import builtin
 from layerlab.errors import UserError
-from layerlab.measures.measure import Measure
+from layerlab.measures.measure import WEIGHTS, Measure
 from layerlab.records.parse import read_json
 from layerlab.system.files import check_size
 from layerlab.system.signals import Stopped
@@ -38,9 +38,11 @@ ORDER = (
     "features",
     "stream",
     "lens",
+    "ablation",
     "spectrum",
     "attention",
     "querykey",
+    "matrices",
     "lipschitz",
     "gain",
     "rounding",
@@ -63,8 +65,8 @@ def list_measures() -> dict[str, Measure]:
     """List every measure of the package by its name, in the order of a report."""
     package = importlib.import_module("layerlab.measures.quantities")
     modules = [
-        importlib.import_module(f"{package.__name__}.{found.name}")
-        for found in pkgutil.iter_modules(package.__path__)
+        importlib.import_module(found.name)
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     ]
     declared = [measure for module in modules for measure in getattr(module, "MEASURES", ())]
     return _by_name(sorted(declared, key=_place))
@@ -236,6 +238,23 @@ def resolve(names: Any = None, loaded: Sequence[Measure] = ()) -> list[Measure]:
     if not chosen:
         raise UserError(f"no measure is named; type for example {EXAMPLE}")
     return list(_by_name(chosen).values())
+
+
+def resolve_weights(names: Any = None, loaded: Sequence[Measure] = ()) -> list[Measure]:
+    """Turn what a user asked for into measures that need weights alone: all of them, for None.
+
+    Raises:
+        UserError: as `resolve`, or a measure reads a text.
+    """
+    known = _by_name([*list_measures().values(), *loaded]).values()
+    alone = [one for one in known if one.needs <= WEIGHTS]
+    for measure in (chosen := alone if names is None else resolve(names, loaded)):
+        if not measure.needs <= WEIGHTS:
+            raise UserError(
+                f"measure {measure.name!r} reads a text, and --weights (in Python weights=True) "
+                f"reads none; name of these: {', '.join(one.name for one in alone)}"
+            )
+    return chosen
 
 
 def with_formats(chosen: Sequence[Measure], given: Any, backward: bool = False) -> list[Measure]:

@@ -62,7 +62,7 @@ REPEATING = {
         "scikit_learn_finds_the_same_up_to_sign",
         "the_same_cloud_gives_the_same_picture_wherever_it_lies",
     ],
-    "measures/quantities/test_condition.py": [
+    "measures/quantities/low_precision/test_condition.py": [
         "every_part_of_a_llama_is_recognised_and_none_is_refused"
     ],
     "measures/quantities/test_dimension.py": [

@@ -18,12 +18,18 @@ from layerlab.console.inspection import InspectionBar
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expand_runs
-from layerlab.loading.inputs import TextInput, passage, placeholder, sequences
+from layerlab.loading.inputs import TextInput, no_text, passage, placeholder, sequences
 from layerlab.loading.model import LoadedModel, check_named, label, subject
 from layerlab.measures.drilldown import Wanted, details
-from layerlab.measures.measure import Measure
+from layerlab.measures.measure import WEIGHTS, Measure
 from layerlab.measures.runner import Readings, readings
-from layerlab.plugins import resolve, with_features, with_formats, with_saliency
+from layerlab.plugins import (
+    resolve,
+    resolve_weights,
+    with_features,
+    with_formats,
+    with_saliency,
+)
 from layerlab.records.json_values import json_values
 from layerlab.report.findings.find import find
 from layerlab.report.results.report import SCHEMA, Report
@@ -53,6 +59,7 @@ def inspect(
     target: str | None = None,
     foil: str | None = None,
     features: bool = False,
+    weights: bool = False,
     trust_remote_code: bool = False,
     allow_unused: bool = False,
     progress: bool = True,
@@ -82,6 +89,8 @@ def inspect(
         target: with `saliency`, the word that is asked about; the predicted one if left out.
         foil: with `saliency`, a word of which is asked why it is not that.
         features: also show frequent tokens in three dimensions.
+        weights: look at the weights alone: no text is read, and a folder is not loaded, but read a
+            tensor at a time; the measures are those that need nothing else.
         trust_remote_code: run Python that a model brings along; read it before.
         allow_unused: leave weights out that the model's configuration has no place for.
         progress: show a live bar on standard error.
@@ -97,8 +106,15 @@ def inspect(
         >>> len(report.frame("stream"))
         9
     """
-    read = passage(texts, input_ids=input_ids, attention_mask=attention_mask, context=context)
-    chosen = with_formats(resolve(measures), formats, backward)
+    unread = {"texts": texts, "input_ids": input_ids, "context": context, "saliency": saliency}
+    unread |= {"formats": formats, "features": features, "device": device, "dtype": dtype}
+    read = (
+        no_text(unread)
+        if weights
+        else passage(texts, input_ids=input_ids, attention_mask=attention_mask, context=context)
+    )
+    chosen = resolve_weights(measures) if weights else resolve(measures)
+    chosen = with_formats(chosen, formats, backward)
     chosen = with_saliency(chosen, saliency, target, foil)
     job = InspectionRequest(
         models=_list(model),
@@ -184,13 +200,17 @@ def _labels(models: Sequence[Model]) -> list[str]:
 
 def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress) -> _Part:
     named = model if isinstance(model, PreTrainedModel) else str(model)
-    weights_only = all(measure.needs == {"weights"} for measure in job.measures)
+    weights_only = all(measure.needs <= WEIGHTS for measure in job.measures)
     patient = subject(
-        named, job.tokenizer, device=job.device, dtype=job.dtype, weights_only=weights_only
+        named,
+        job.tokenizer,
+        device=job.device,
+        dtype=job.dtype,
+        weights_only=weights_only,
+        unloaded=job.passage.is_empty,
     )
     patient.name = name
-    unread = weights_only and patient.tokenizer is None and not job.passage.ids
-    pieces = (placeholder if unread else sequences)(job.passage, patient)
+    pieces = _pieces(job.passage, patient, weights_only)
     with threads(patient.model.num_parameters()):
         found = readings(patient, pieces, job.measures, progress)
         card = {
@@ -204,6 +224,14 @@ def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress
         wanted = [finding.wanted for finding in find(head, _frames([part], job.measures))]
         part.details = details(patient, pieces, {place for place in wanted if place is not None})
     return part
+
+
+def _pieces(given: TextInput, patient: LoadedModel, weights_only: bool) -> list[torch.Tensor]:
+    """Return what the model reads: nothing where only its weights are looked at."""
+    if given.is_empty:
+        return []
+    unread = weights_only and patient.tokenizer is None and not given.ids
+    return (placeholder if unread else sequences)(given, patient)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -77,6 +77,10 @@ def inspect(
     features: Annotated[
         bool, typer.Option("--features", help="Show frequent tokens in three dimensions.")
     ] = False,
+    weights: Annotated[
+        bool,
+        typer.Option("--weights", help="Look at the weights alone: no text, no forward pass."),
+    ] = False,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:N, mps, or auto to spread a large model.")
     ] = None,
@@ -110,7 +114,7 @@ def inspect(
 ) -> None:
     """Show, layer by layer, what is wrong inside causal language models."""
     from layerlab import plugins
-    from layerlab.loading.inputs import read_file, sample
+    from layerlab.loading.inputs import no_text, read_file, sample
     from layerlab.report.i18n.language import language
     from layerlab.report.results.folder import check_folder
 
@@ -123,15 +127,18 @@ def inspect(
     if figures is not None:
         _check_figures(figures.value, folder)
     own = [measure for path in load or () for measure in plugins.load(path, models or ())]
-    chosen = plugins.resolve(None if measures is None else [measures], own)
+    names = None if measures is None else [measures]
+    chosen = plugins.resolve_weights(names, own) if weights else plugins.resolve(names, own)
     chosen = plugins.with_formats(chosen, formats, backward)
     chosen = plugins.with_saliency(chosen, saliency, target, foil)
     chosen = plugins.with_features(chosen, features)
-    passage = (
-        sample(samples=samples, context=context)
-        if text is None
-        else read_file(text, samples=samples, context=context)
-    )
+    if weights:
+        unread = {"text": text, "context": context, "formats": formats, "saliency": saliency}
+        passage = no_text({**unread, "features": features, "device": device, "dtype": dtype})
+    elif text is None:
+        passage = sample(samples=samples, context=context)
+    else:
+        passage = read_file(text, samples=samples, context=context)
 
     from layerlab.api.inspect import InspectionRequest, run_inspection
     from layerlab.builtin import DEFAULT

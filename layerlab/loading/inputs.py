@@ -3,7 +3,7 @@
 import codecs
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,11 @@ class TextInput:
         for name, value, least in (("samples", self.samples, 1), ("context", self.context, 2)):
             if value is not None and (not isinstance(value, int) or value < least):
                 raise UserError(f"{name} is {value!r}; expected a whole number, at least {least}")
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether nothing is read: only weights are looked at."""
+        return not self.texts and not self.ids
 
     @property
     def hash(self) -> str:
@@ -86,6 +91,24 @@ def passage(
     if not given:
         raise UserError("texts is empty; give at least one text, or leave it out")
     return TextInput(source="texts", texts=given, context=context)
+
+
+def no_text(given: Mapping[str, Any]) -> TextInput:
+    """Return the input of an inspection that looks at weights alone.
+
+    Args:
+        given: options that speak of a text, or of how a model is loaded, with what the user gave.
+
+    Raises:
+        UserError: one of them was given.
+    """
+    for name, value in given.items():
+        if value is not None and value is not False:
+            raise UserError(
+                f"--weights reads no text and runs no model, so that {name} means nothing beside "
+                f"it; leave {name} out, or --weights (in Python weights=True)"
+            )
+    return TextInput(source="no text: weights alone")
 
 
 def sample(*, samples: Any = SAMPLES, context: Any = None) -> TextInput:

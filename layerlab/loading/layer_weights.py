@@ -6,7 +6,7 @@ under the names of the model work: others are renamed while they are loaded, and
 Pickle files are never opened.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -48,6 +48,18 @@ def layer_tensors(folder: str | PathLike[str], prefix: str) -> dict[str, Tensor]
     return found
 
 
+def stored_tensors(folder: Path, key: Callable[[str], Any]) -> Iterator[tuple[str, Tensor]]:
+    """Read every tensor of a checkpoint by its stored name, one at a time, sorted by a key.
+
+    Raises:
+        UserError: the folder has no safetensors, or they cannot be read.
+    """
+    places = {name: file for file, names in _inventory(folder).items() for name in names}
+    for name in sorted(places, key=key):
+        with _open(places[name]) as store:
+            yield name, store.get_tensor(name)
+
+
 def read_layers(folder: str | PathLike[str]) -> Iterator[HeadWeights]:
     """Read every attention layer of a checkpoint, cut into heads; only one block is ever in memory.
 
@@ -65,15 +77,30 @@ def read_layers(folder: str | PathLike[str]) -> Iterator[HeadWeights]:
         block = stack.blocks[part.block]
         tensors = layer_tensors(folder, _stored_path(model, stack, part, names))
         _fill(block, part, tensors)
-        yield project(
-            block,
-            part.module,
-            name=part.name,
-            layer=part.block,
-            config=text_config(model),
-            rotary=_rotary(model),
-        )
+        yield _project(model, stack, part)
         block.to("meta")
+
+
+def project_layers(model: Any) -> Iterator[HeadWeights]:
+    """Cut every attention layer of a model in memory into heads.
+
+    Raises:
+        NotApplicable: the model has no stack of blocks.
+    """
+    stack = anatomy(model)
+    for part in stack.attentions:
+        yield _project(model, stack, part)
+
+
+def _project(model: Any, stack: ModelStructure, part: AttentionPart) -> HeadWeights:
+    return project(
+        stack.blocks[part.block],
+        part.module,
+        name=part.name,
+        layer=part.block,
+        config=text_config(model),
+        rotary=_rotary(model),
+    )
 
 
 def skeleton(folder: Path) -> Any:

@@ -6,7 +6,7 @@ that does not fit into memory is spread by accelerate over what there is, disk i
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -150,11 +150,13 @@ def subject(
     device: str | None = None,
     dtype: str | None = None,
     weights_only: bool = False,
+    unloaded: bool = False,
 ) -> LoadedModel:
     """Load the model that the user named.
 
     Args:
         weights_only: a model that does not fit into memory may stay on disk.
+        unloaded: it stays there in any case.
 
     Raises:
         UserError: nothing by that name, no safe weights, not a causal language model, ...
@@ -168,7 +170,8 @@ def subject(
             f"model is a {type(model).__name__}; expected a Hub id, a folder, a built-in name "
             f"({', '.join(builtin.NAMES)}) or a transformers PreTrainedModel"
         )
-    return _named(str(model), tokenizer, device, dtype, weights_only)
+    stay = {True: unloaded, False: unloaded or weights_only}
+    return _named(str(model), tokenizer, device, dtype, stay)
 
 
 def check_named(models: Iterable[Any]) -> None:
@@ -219,8 +222,9 @@ def _named(
     tokenizer: PreTrainedTokenizerBase | None,
     device: str | None,
     dtype: str | None,
-    weights_only: bool,
+    stay: Mapping[bool, bool],
 ) -> LoadedModel:
+    """Load a model by its name; whether it stays on disk may hang on whether there is room."""
     built_in = name in builtin.NAMES and not Path(name).is_dir()
     with MODELS, quiet_libraries():
         folder = _find(name, whole=False)
@@ -231,7 +235,7 @@ def _named(
         kind = precision(config, dtype)
         bare = empty(config, place, sizes)
         room = fits(bare, kind)
-        stored = weights_only and not room
+        stored = stay[room]
         if stored:
             check_used(config, place, sizes)
         model = bare if stored else weights(place, config, device, kind, room)

@@ -30,7 +30,7 @@ def details(
     """Return the picture of every wanted place of this model."""
     places = [place for place in wanted if place[1] == subject.name]
     found: dict[Wanted, dict[str, Any]] = {}
-    if not places or subject.stored or isinstance(subject.stack, str):
+    if not places or not sequences or subject.stored or isinstance(subject.stack, str):
         return found
     numbers = sorted({place[2] for place in places})
 

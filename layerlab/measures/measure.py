@@ -2,8 +2,9 @@
 
 A measure is one file: pure functions, and at the foot `MEASURES = (Measure(...),)`. The trace calls
 `read` with one `Layer` of one sequence at a time (or, for a measure that needs only weights, with
-one `HeadWeights` at a time), so no measure ever holds more than one layer. A measure that pools
-over sequences keeps what it needs in `MeasureContext.memory` and gives its rows in `close`.
+one `HeadWeights` at a time, and for one of matrices with one `WeightMatrix`), so no measure ever
+holds more than one layer. A measure that pools over sequences keeps what it needs in
+`MeasureContext.memory` and gives its rows in `close`.
 
 Rows are plain dicts; the trace adds the column `model`. A reading that does not exist is NaN, and
 `NotApplicable` says why a measure, or some of its columns, has none.
@@ -20,8 +21,10 @@ from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Words
 from layerlab.validation import Constraint
 
-Need = Literal["stream", "attention", "weights", "gradient", "rerun", "model"]
+Need = Literal["stream", "attention", "weights", "matrices", "gradient", "rerun", "model"]
 Row = dict[str, Any]
+# What needs nothing else is measured without a text.
+WEIGHTS: frozenset[Need] = frozenset({"weights", "matrices"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import NotApplicable, UserError
-from layerlab.loading.layer_weights import read_layers
+from layerlab.loading.layer_weights import project_layers, read_layers
+from layerlab.loading.matrices import read_matrices
 from layerlab.loading.model import LoadedModel
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.observe.architecture.head_weights import HeadWeights, project
@@ -49,7 +50,7 @@ def readings(
     measures: Sequence[Measure],
     progress: Progress | None = None,
 ) -> Readings:
-    """Read the measures on every sequence."""
+    """Read the measures on every sequence; without one, those that need weights alone."""
     return _Reader(subject, sequences, measures, progress or NullProgress()).run()
 
 
@@ -75,7 +76,9 @@ class _Reader:
         }
         accepted = [one for one in measures if self.accepts(one)]
         self.runners = [one for one in accepted if "model" in one.needs]
-        self.measures = [one for one in accepted if "model" not in one.needs]
+        self.matrices = [one for one in accepted if "matrices" in one.needs]
+        passing = [*self.runners, *self.matrices]
+        self.measures = [one for one in accepted if one not in passing]
         self.weights: dict[str, HeadWeights] = {}
         self.fronts: dict[int, nn.Module] = {}
         self.exposed = False
@@ -87,6 +90,8 @@ class _Reader:
         """
         stack = self.subject.stack
         reason = measure.applies(self.subject)
+        if reason is None and "matrices" in measure.needs:
+            return True
         if reason is None and isinstance(stack, str):
             reason = stack
         elif reason is None and not isinstance(stack, str) and not stack.attentions:
@@ -101,8 +106,8 @@ class _Reader:
     def run(self) -> Readings:
         for measure in self.measures:
             self.found.rows[measure.name] = []
-        if self.subject.stored:
-            self._read_stored()
+        if self.measures and (self.subject.stored or not self.sequences):
+            self._read_weights()
         elif self.measures and not isinstance(self.subject.stack, str):
             self.progress.begin(self.subject.name, self._steps())
             gradient = self._needs("gradient") and not self.subject.offloaded
@@ -120,6 +125,7 @@ class _Reader:
             except NotApplicable as reason:
                 for measure in self.measures:
                     self.refuse(measure, str(reason))
+        self._read_matrices()
         self._read_whole()
         return self.found
 
@@ -156,13 +162,15 @@ class _Reader:
 
         trace(self.subject.model, stack, [tokens], give, fronts=self.fronts)
 
-    def _read_stored(self) -> None:
-        """Read the measures of weights, one layer at a time from the files."""
-        stack = self.subject.stack
-        assert self.subject.folder is not None and not isinstance(stack, str)
+    def _read_weights(self) -> None:
+        """Read the measures of heads' weights without a pass, one layer at a time."""
+        stack, folder = self.subject.stack, self.subject.folder
+        assert not isinstance(stack, str)
         self.progress.begin(self.subject.name, len(self.measures) * len(stack.attentions))
+        kept = folder if self.subject.stored else None
         try:
-            for weights in read_layers(self.subject.folder):
+            layers = project_layers(self.subject.model) if kept is None else read_layers(kept)
+            for weights in layers:
                 for measure in self.measures:
                     self.progress.step(f"layer {weights.layer}: {measure.name}")
                     self.take(measure, measure.read, weights)
@@ -170,6 +178,21 @@ class _Reader:
             for measure in self.measures:
                 self.refuse(measure, str(reason))
         self._finish(Trace())
+
+    def _read_matrices(self) -> None:
+        """Read the measures of matrices, one matrix at a time."""
+        if not self.matrices:
+            return
+        for measure in self.matrices:
+            self.found.rows[measure.name] = []
+        names = [name for name, _ in self.subject.model.named_parameters()]
+        self.progress.begin(self.subject.name, len(names))
+        for given in read_matrices(self.subject):
+            self.progress.step(f"{layer_name(given.layer)}: {given.name}")
+            for measure in self.matrices:
+                self.take(measure, measure.read, given)
+        for measure in self.matrices:
+            self._settle(measure, Trace())
 
     def _read_sequences(self) -> Sequence[Tensor]:
         """Return all sequences, or a short piece of one when only weights are read."""
@@ -301,7 +324,7 @@ def _fill(measure: Measure, sequences: Sequence[Tensor]) -> dict[str, Any]:
 
     One called `tokens` that is left open is the longest sequence.
     """
-    longest = max(len(tokens) for tokens in sequences)
+    longest = max((len(tokens) for tokens in sequences), default=0)
     open_length = "tokens" in measure.options and measure.options["tokens"] is None
     return {**measure.options, **({"tokens": longest} if open_length else {})}
 

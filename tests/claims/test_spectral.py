@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerlab.measures.quantities.querykey import prenorm_bound
+from layerlab.measures.quantities.weights.querykey import prenorm_bound
 
 DOUBLE = torch.float64
 EPS = torch.finfo(DOUBLE).eps

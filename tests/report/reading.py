@@ -47,6 +47,11 @@ COLUMNS |= {
     "logits": (("sequence", "format", "mode"), ("error", "changed", "kl", "loss_change")),
     "attribution": (("format", "by", "part"), ("share",)),
     "saliency": (("layer", "position", "token"), ("l1", "earlier")),
+    "ablation": (("layer", "component", "head"), ("change", "error", "texts")),
+    "matrices": (
+        ("layer", "matrix"),
+        ("alpha", "error", "distance", "rank", "full_rank", "dead_rows", "dead_columns"),
+    ),
 }
 BOUNDS = {
     "spectrum": [
@@ -171,6 +176,8 @@ def _rows(per: tuple[str, ...], first: int) -> pd.DataFrame:
         "format": ("bf16", "fp16"),
         "mode": ("as-run", "flat"),
         "by": ("component",),
+        "matrix": ("attn.c_proj", "mlp.c_fc"),
+        "component": ("head", "attention", "ffn"),
         "position": range(8),
         "token": ("word",),
         "part": ("residual stream", "attn:scores", "mlp.act", "weights (stored)", "ln_1"),
@@ -286,6 +293,15 @@ def _saliency(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
     return {"l1": _between(0.5, 1, rows, draw), "earlier": 0.0}
 
 
+def _ablation(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
+    return {"change": _between(0.05, 0.1, rows, draw), "error": 0.01, "texts": 4}
+
+
+def _matrices(rows: pd.DataFrame, draw: np.random.Generator) -> dict[str, Any]:
+    whole = {"rank": WIDTH, "full_rank": WIDTH, "dead_rows": 0, "dead_columns": 0}
+    return {"alpha": _between(2.5, 5, rows, draw), "error": 0.3, "distance": 0.05, **whole}
+
+
 _HEALTHY = {
     "diversity": _diversity,
     "dimension": _dimension,
@@ -299,4 +315,6 @@ _HEALTHY = {
     "logits": _logits,
     "attribution": _attribution,
     "saliency": _saliency,
+    "ablation": _ablation,
+    "matrices": _matrices,
 }

@@ -1,1 +1,1 @@
-"""The quantities, one a file; nothing else lies here."""
+"""The quantities, one a file; those of weights and of low precision in folders of their own."""

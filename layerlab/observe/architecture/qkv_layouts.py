@@ -139,7 +139,7 @@ def _separate(block: nn.Module, attention: nn.Module, width: int) -> Layout:
     for part, found in (("query", query), ("key", key)):
         if found is not None and found.weight.shape[0] % width:
             return _none(f"{part} weights of {len(found.weight)} rows do not hold heads of {width}")
-    output = affine(_output(block, attention))
+    output = affine(output_projection(block, attention))
     if query is not None and key is not None and value is not None and output is not None:
         heads = output.weight.shape[1] * len(key.weight) // (len(value.weight) * width)
         if len(query.weight) == 2 * heads * width:
@@ -155,8 +155,8 @@ def _separate(block: nn.Module, attention: nn.Module, width: int) -> Layout:
     ))  # fmt: skip
 
 
-def _output(block: nn.Module, attention: nn.Module) -> nn.Module | None:
-    """Return the output projection.
+def output_projection(block: nn.Module, attention: nn.Module) -> nn.Module | None:
+    """Return the module that reads the heads side by side, None where it is not found.
 
     BERT keeps it beside the attention module, in `output.dense`.
     """
@@ -266,7 +266,7 @@ def _fused(
     whole = affine(module)
     if cut is None or whole is None or not kind.__module__.startswith("transformers."):
         return _none(f"the layout of the fused query, key and value of {kind.__name__} is unknown")
-    output = affine(_output(block, attention))
+    output = affine(output_projection(block, attention))
     heads = int(config.num_attention_heads)
     kv_heads = (len(whole.weight) // width - heads) // 2
     rows = cut(heads, kv_heads, width, attention)

@@ -189,3 +189,12 @@ def interface_of(module: nn.Module) -> tuple[Any, Callable[..., Any] | None]:
 def first_tensor(output: Any) -> torch.Tensor:
     """Return the hidden features of a module's output, which may be a tuple."""
     return output[0] if isinstance(output, (tuple, list)) else output
+
+
+def with_first(output: Any, features: torch.Tensor) -> Any:
+    """Return a module's output with other hidden features."""
+    if isinstance(output, tuple) and hasattr(output, "_fields"):
+        return type(output)(features, *output[1:])
+    if isinstance(output, tuple | list):
+        return type(output)((features, *output[1:]))
+    return features

@@ -65,7 +65,7 @@ def hidden_call(
         entered=hidden(args, options),
         left=left,
         kept=left.clone(),
-        residual=_argument(module, "residual", args, options),
+        residual=residual_of(module, args, options),
     )
 
 
@@ -82,14 +82,17 @@ def hidden(args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
     raise NotApplicable("its blocks are not called with hidden features")
 
 
-def _argument(module: nn.Module, name: str, args: Any, options: Any) -> Tensor | None:
-    """Return the named tensor argument of a call, if the module has one."""
+def residual_of(module: nn.Module, args: Any, options: Any) -> Tensor | None:
+    """Return the stream that a module is given to add to what it computes, None where it adds none.
+
+    Families that do so call the argument `residual`.
+    """
     if not hasattr(module, "forward"):
         return None
     signature = inspect.signature(type(module).forward)
-    if name not in signature.parameters:
+    if "residual" not in signature.parameters:
         return None
-    return signature.bind_partial(module, *args, **options).arguments.get(name)
+    return signature.bind_partial(module, *args, **options).arguments.get("residual")
 
 
 def sublayers(
@@ -126,11 +129,11 @@ def _sublayer(visit: BlockCall, begin: Call, end: Call, stream: Tensor | None) -
     sublayer's very output is part of the branch. Some add the residual inside the sublayer: it is
     taken off again. Some scale the branch by a constant.
     """
-    branch, current = _net(end), end.left
+    branch, current, joins = _net(end), end.left, end.module
     for call in visit.calls:
         reads = call.entered is current and call.module is not end.module
         if reads and end.residual is None:
-            branch, current = call.kept, call.left
+            branch, current, joins = call.kept, call.left, call.module
     branch = _flat(branch)
     scale = None if stream is None else _factor(visit, branch, stream)
     nested = begin.module is not end.module and any(m is begin.module for m in end.module.modules())
@@ -139,6 +142,7 @@ def _sublayer(visit: BlockCall, begin: Call, end: Call, stream: Tensor | None) -
         entered=_flat(begin.entered),
         left=_flat(left),
         branch=None if scale is None else branch if scale == 1 else branch * scale,
+        joins=joins,
     )
 
 

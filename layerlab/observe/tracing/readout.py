@@ -1,8 +1,8 @@
-"""What a model makes of the stream behind its last block: final norm, head, scale, soft cap.
+"""What a model makes of a stream: of the last by final norm and head, of an earlier one by blocks.
 
 Nothing here knows a family. The model's own forward runs with blocks that pass on what they are
-given, so whatever stands behind the blocks is the model's own code; where more than the stream
-reaches the logits, the readout of the last layer is not what the model gave, and it is refused.
+given, so whatever stands behind them is the model's own code; where more than the stream reaches
+the logits, the readout of the last layer is not what the model gave, and it is refused.
 """
 
 import inspect
@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from layerlab.errors import NotApplicable
-from layerlab.observe.architecture.structure import ModelStructure, first_tensor
+from layerlab.observe.architecture.structure import ModelStructure, first_tensor, with_first
 from layerlab.observe.tracing.block_calls import hidden
 from layerlab.records.layer_names import EMBEDDING, layer_name
-from layerlab.shapes import States, Tokens
+from layerlab.shapes import States, Tokens, Words
 
 # Of the largest logit: the same products, in another order at most.
 _ROUNDINGS = 64
@@ -81,7 +81,7 @@ def answer(
         stack.callback(front.remove)
         for block in anatomy.blocks:
             stack.callback(block.register_forward_hook(leave).remove)
-        logits = _logits(model, tokens, places)
+        logits = _logits(model, tokens[None], places)[0]
     if len(outputs) != len(anatomy.blocks):
         raise NotApplicable("it does not run each of its blocks once in a forward")
     return Answer(tokens=tokens, places=places, streams=streams, logits=logits, outputs=outputs)
@@ -102,8 +102,8 @@ def reading_out(
     stream = list[Tensor]()
 
     def readout(last: States) -> Logits:
-        stream[:] = [last]
-        return _logits(model, given.tokens, given.places)
+        stream[:] = [last[None]]
+        return _logits(model, given.tokens[None], given.places)[0]
 
     with _passing(anatomy.blocks, given.outputs, stream):
         with torch.no_grad():
@@ -114,7 +114,26 @@ def reading_out(
         yield readout
 
 
-def _logits(model: PreTrainedModel, tokens: Tokens, places: Tensor) -> Logits:
+@torch.no_grad()
+def resume(
+    model: PreTrainedModel, anatomy: ModelStructure, given: Answer, layer: int, rows: int
+) -> Float[Tensor, "row place vocab"]:
+    """Return the logits of so many copies of a sequence, of which only later blocks are run.
+
+    Args:
+        layer: the first block that is run, on the stream that the answer holds.
+        rows: of the batch; hooks may make them differ.
+    """
+    skipped = anatomy.blocks[:layer]
+    stream = given.streams[layer]
+    copies = stream.repeat(rows, *(1 for _ in stream.shape))  # some models change it in place
+    with _passing(skipped, given.outputs[:layer], [copies]):
+        return _logits(model, given.tokens.expand(rows, -1), given.places)
+
+
+def _logits(
+    model: PreTrainedModel, tokens: Words, places: Tensor
+) -> Float[Tensor, "row place vocab"]:
     """Return the logits at some positions; no others are computed where the model can leave them.
 
     Raises:
@@ -122,23 +141,22 @@ def _logits(model: PreTrainedModel, tokens: Tokens, places: Tensor) -> Logits:
     """
     kept = "logits_to_keep" in inspect.signature(model.forward).parameters
     options = {"logits_to_keep": places} if kept else {}
-    found = getattr(model(input_ids=tokens[None], use_cache=False, **options), "logits", None)
+    found = getattr(model(input_ids=tokens, use_cache=False, **options), "logits", None)
     if not isinstance(found, Tensor) or found.dim() != 3:
         raise NotApplicable("it gives no logits for every token")
-    return found[0] if found.shape[1] == len(places) else found[0, places]
+    return found if found.shape[1] == len(places) else found[:, places]
 
 
 @contextmanager
 def _passing(
     blocks: tuple[nn.Module, ...], outputs: list[Any], stream: list[Tensor]
 ) -> Iterator[None]:
-    """Have every block give the one stream, in the form of its own output."""
+    """Have every block give the one batch of streams, in the form of its own output."""
     own = [vars(block).get("forward") for block in blocks]
 
     def stand_in(output: Any) -> Callable[..., Any]:
         def forward(*args: Any, **options: Any) -> Any:
-            given = stream[0][None]
-            return (given, *output[1:]) if isinstance(output, (tuple, list)) else given
+            return with_first(output, stream[0])
 
         return forward
 

@@ -18,12 +18,14 @@ class Sublayer:
 
     `entered` is the sublayer's own input (after the norm in a pre-norm block), `left` its own
     output, `branch` what joins the residual stream (after a norm on the branch, if there is one);
-    None where no sum in the block shows that it does.
+    None where no sum in the block shows that it does. `joins` is the child of the block that gives
+    the branch, with the residual where it is added inside.
     """
 
     entered: Float[Tensor, "token read"]
     left: Hidden
     branch: Hidden | None
+    joins: nn.Module | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,14 +44,15 @@ def factor(
         True
     """
     rows = slice(-CHECKED_TOKENS, None)
-    part = branch[rows].float()
+    exact = torch.promote_types(branch.dtype, torch.float32)
+    part = branch[rows].to(exact)
     size = float(part.square().sum())
     if not size or not math.isfinite(size):
         return None
-    added = [one[rows].float() for one in bases]
-    others = [one[rows].float() for one in beside]
+    added = [one[rows].to(exact) for one in bases]
+    others = [one[rows].to(exact) for one in beside]
     for given in sums:
-        total = given[rows].float()
+        total = given[rows].to(exact)
         slack = SLACK * torch.finfo(branch.dtype).eps * float(total.abs().max())
         for base in added:
             rest = total - base

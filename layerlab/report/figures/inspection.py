@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from layerlab.records.layer_names import EMBEDDING
-from layerlab.report.figures import heatmaps
+from layerlab.report.figures import densities, heatmaps
 from layerlab.report.figures.export import COLOURS, Figure, axis, layout, plain
-from layerlab.report.views import inspection
+from layerlab.report.views import density, inspection
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star")
 DASHES = ("dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -31,7 +31,8 @@ def figures(report: Json) -> dict[str, Figure]:
             if measure["per_head"]:
                 found |= _maps(view, measure, column, labels)
         for picture in measure.get("pictures", ()):
-            found |= heatmaps.pages(measure["name"], labels[picture["model"]], picture)
+            draw = densities.pages if picture["kind"] == density.KIND else heatmaps.pages
+            found |= draw(measure["name"], labels[picture["model"]], picture)
     for index, detail in enumerate(view["details"].values()):
         if detail["kind"] == "attention":
             place = f"layer-{detail['layer']}-head-{detail['head']}"

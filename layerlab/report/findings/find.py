@@ -11,11 +11,13 @@ import pandas as pd
 
 from layerlab.records.json_values import json_values
 from layerlab.report.findings import (
+    ablation,
     attention,
     broken,
     collapse,
     induction,
     low_precision,
+    matrices,
     near_threshold,
     rounding,
     stability,
@@ -33,6 +35,8 @@ RULES: tuple[Rule, ...] = (
     *collapse.RULES,
     *low_precision.RULES,
     *induction.RULES,
+    *ablation.RULES,
+    *matrices.RULES,
 )
 
 

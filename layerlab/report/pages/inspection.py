@@ -20,7 +20,7 @@ from layerlab.report.views import inspection, model_cards
 
 _SCRIPTS = (
     *("say.js", "figure.js", "element.js", "theme.js", "detail.js", "saliency.js", "features.js"),
-    *("bound.js", "table.js", "glance.js", "jump.js", "page.js"),
+    *("density.js", "bound.js", "table.js", "glance.js", "jump.js", "page.js"),
 )
 _RANK = {"error": 0, "warning": 1, "info": 2}
 

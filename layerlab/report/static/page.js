@@ -35,7 +35,7 @@ const meaning = (node, column) =>
   [...node.querySelectorAll(".docs dt")].find((dt) => dt.dataset.column === column)?.nextElementSibling?.textContent ?? "";
 
 /* What a measure draws besides its lines, by the kind of picture. */
-const DRAWN = { saliency: drawSaliency, features: drawClouds };
+const DRAWN = { saliency: drawSaliency, features: drawClouds, density: drawDensities };
 const drawPictures = (section) => DRAWN[section.measure.pictures[0]?.kind]?.(section);
 
 function drawAbsent(section, column, shown) {
@@ -64,7 +64,7 @@ function drawMaps(section, column, shown) {
   const box = section.part("maps");
   for (const node of box.querySelectorAll(".map")) Plotly.purge(node);
   box.replaceChildren();
-  const drawable = shown.filter((s) => s.maps && (s.heads.length > 1 || s.layers.length > 1));
+  const drawable = shown.filter((s) => s.heads?.length && (s.heads.length > 1 || s.layers.length > 1));
   if (!section.measure.per_head || !drawable.length) return;
   const log = section.control("log").checked;
   const values = drawable.flatMap((s) => present(s.maps[column].mean.map((v) => scaled(v, log))));

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerlab.report.views import bars, feature_cloud, saliency, text
+from layerlab.report.views import bars, density, feature_cloud, saliency, text
 from layerlab.report.views.bounds import finite, violations
 
 DIGITS = 4
@@ -89,6 +89,7 @@ def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
         "pictures": [
             *saliency.pictures(report, measure["name"], rows),
             *feature_cloud.pictures(report, measure["name"]),
+            *density.pictures(report, measure["name"]),
         ],
     }
 
@@ -169,7 +170,7 @@ def _series(
     if "residual" in columns:
         view["convergence"] = convergence(table["residual"])
     if "head" in table:
-        heads = sorted(int(n) for n in table["head"].unique())
+        heads = sorted(int(n) for n in table["head"].dropna().unique())  # none: a whole sublayer
         full = pd.MultiIndex.from_product([layers, heads], names=["layer", "head"])
         view["heads"] = heads
         view["maps"] = _summaries(table, ["layer", "head"], columns, full)

@@ -37,8 +37,12 @@ ROUNDING = 1 + 1e-9
 
 def heads(draw: Draw, limit: float, kind: str) -> dict[str, Tensor]:
     """Return the norm of a head's attention and both bounds, a head per draw, for one batch."""
-    from layerlab.measures.quantities.querykey import prenorm_bound, printed_bound, score_bound
     from layerlab.measures.quantities.spectrum import spectrum
+    from layerlab.measures.quantities.weights.querykey import (
+        prenorm_bound,
+        printed_bound,
+        score_bound,
+    )
 
     stream, weights = (random_heads if kind == RANDOM else aimed_heads)(draw, limit)
     found = {
@@ -127,7 +131,7 @@ def norms(draw: Draw, name: str) -> dict[str, Tensor]:
 
 def limits(name: str) -> dict[str, np.ndarray]:
     """Return M and both bounds of every head of a built-in model that stands behind a norm."""
-    from layerlab.measures.quantities.querykey import MEASURES
+    from layerlab.measures.quantities.weights.querykey import MEASURES
     from layerlab.measures.runner import readings
     from layerlab.studies.support.passages import tokens_of
 

@@ -20,9 +20,9 @@ from transformers import PreTrainedModel
 
 from layerlab.measures.quantities.attention import focus
 from layerlab.measures.quantities.diversity import relative_residual
-from layerlab.measures.quantities.gradients import layer_of
-from layerlab.measures.quantities.querykey import NORMED, factored_spectrum
+from layerlab.measures.quantities.low_precision.gradients import layer_of
 from layerlab.measures.quantities.stream import norm
+from layerlab.measures.quantities.weights.querykey import NORMED, factored_spectrum
 from layerlab.measures.support.lanczos import Perron, profile, settle
 from layerlab.observe.architecture.qkv_layouts import KEY_NORM, QUERY_NORM, layout
 from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, text_config

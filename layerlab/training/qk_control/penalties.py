@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from layerlab.errors import UserError
-from layerlab.measures.quantities.querykey import KeyWeights, QueryWeights
+from layerlab.measures.quantities.weights.querykey import KeyWeights, QueryWeights
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, plain, unwrap
 from layerlab.recipes.training_sections import ControlSection
 from layerlab.shapes import HeadVector

@@ -24,6 +24,11 @@ def test_the_constant_of_a_branch_is_found(seed, scale):
     assert abs(found - scale) <= slack * 6**0.5 * 8**0.5 / float(branch[-8:].norm())
 
 
+def test_a_sum_of_float64_is_seen_in_float64():
+    x, branch = torch.randn(2, 6, 5, dtype=torch.float64).unbind()
+    assert factor(branch, [x + branch], [x], []) == 1.0
+
+
 @given(seed=st.integers(0, 2**16))
 def test_a_branch_beside_another_one_is_found(seed):
     x, branch, other = drawn(seed, 3)

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from layerlab import UserError, build
-from layerlab.measures.quantities.querykey import factored_spectrum
+from layerlab.measures.quantities.weights.querykey import factored_spectrum
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.recipes.training_sections import ControlSection, EmulateSection
 from layerlab.training.qk_control.heads import heads_of

@@ -11,7 +11,7 @@ from torch import Tensor
 from layerlab import UserError
 from layerlab.errors import NotApplicable
 from layerlab.measures.measure import MeasureContext
-from layerlab.measures.quantities.querykey import (
+from layerlab.measures.quantities.weights.querykey import (
     MEASURES,
     absolute_norm,
     factored_spectrum,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from layerlab.loading.model import LoadedModel
-from layerlab.measures.quantities.condition import mixed, normwise
+from layerlab.measures.quantities.low_precision.condition import mixed, normwise
 from layerlab.measures.runner import readings
 from layerlab.numerics.theory import condition_numbers
 from layerlab.plugins import resolve

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from layerlab.measures.quantities.querykey import prenorm_bound, score_bound
+from layerlab.measures.quantities.weights.querykey import prenorm_bound, score_bound
 from tests.measures.head import (
     MODULES,
     SMALL,

@@ -9,7 +9,7 @@ import torch
 from layerlab import UserError
 from layerlab.console.progress import Progress
 from layerlab.loading.model import LoadedModel
-from layerlab.measures.quantities.rounding import divergence, error
+from layerlab.measures.quantities.low_precision.rounding import divergence, error
 from layerlab.measures.runner import readings
 from layerlab.measures.support.emulated_reruns import forward, parse_formats
 from layerlab.plugins import resolve, with_formats

@@ -1,0 +1,214 @@
+"""What the loss is without one head, or without one sublayer: each taken out alone.
+
+The stream in front of a block is that of the whole model, so that only this block and those behind
+it are run again, with the heads of the block as the rows of a batch, another one taken out in each.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import nan, sqrt
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from layerlab.errors import NotApplicable
+from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
+from layerlab.observe.tracing.ablation import (
+    SUBLAYERS,
+    BlockParts,
+    Means,
+    Removal,
+    find_parts,
+    removing,
+    touching,
+)
+from layerlab.observe.tracing.readout import Answer, answer, resume
+from layerlab.observe.tracing.records import Layer
+from layerlab.records.layer_names import EMBEDDING
+from layerlab.shapes import Tokens
+from layerlab.validation import Constraint
+
+TOKENS = 512
+SAMPLES = 128
+PROBED = 32
+ZERO, MEAN = "zero", "mean"
+# Logits of a batch, in bytes, at most: the rows of a batch are as many as have room.
+_BYTES = 2**27
+# Rows of logits at once: what is read several times stays in the cache.
+_ROWS = 64
+USE = """\
+Type `layerlab inspect MODEL --measures ablation`, or `--measures 'ablation(replace="mean")'` to put
+the mean over all tokens read in the place of what was taken out (wang22), instead of zeros.
+
+Each head is taken out alone, before the output projection, and so is each sublayer: what it adds
+to the stream. The blocks in front are not run again, and the heads of a block are rows of a batch:
+each head costs half of the blocks on average, and the model's head. Of a text the first `tokens`
+are read, and the loss is the mean at `samples` positions, spread evenly.
+
+Heads that each change nothing may matter together, where one makes up for another. A row whose
+`head` is empty is that of a whole sublayer."""
+
+
+def losses(
+    logits: Float[Tensor, "row place vocab"], following: Int[Tensor, " place"]
+) -> Float[Tensor, " row"]:
+    """Return the mean next-token loss of every row.
+
+    -mean_t log softmax(logits_t)[next token]
+
+    Source: Own.
+    Unit: nats.
+    """
+    found = torch.zeros(len(logits), dtype=torch.float64, device=logits.device)
+    for start in range(0, len(following), _ROWS):
+        part, word = logits[:, start : start + _ROWS].float(), following[start : start + _ROWS]
+        chosen = part.gather(-1, word.expand(len(part), -1)[..., None])[..., 0]
+        found += (part.logsumexp(-1) - chosen).double().sum(-1)
+    return found / len(following)
+
+
+def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
+    """Read one row for every head and sublayer.
+
+    Source: michel19, section 3.2; wang22 (means in place of zeros).
+    """
+    model, stack = whole.subject.model, whole.subject.stack
+    texts = [tokens[: run.options["tokens"]] for tokens in whole.sequences]
+    blocks = _find(whole, texts[0], run)
+    whole.begin(len(texts) * len(blocks))
+    means = _means(whole, blocks, texts) if run.options["replace"] == MEAN else None
+    changes: dict[tuple[int, Removal], list[float]] = {}
+    for number, tokens in enumerate(texts):
+        given = answer(model, stack, tokens, _places(tokens, run.options["samples"]))
+        own = losses(given.logits[None], given.tokens[given.places + 1])
+        for parts in blocks:
+            whole.step(f"text {number}: layer {parts.block}")
+            rows = _removals(parts)
+            found = _without(whole, given, parts, rows, means)
+            if number == 0:
+                _check(whole, given, parts)
+            for one, loss in zip(rows, found, strict=True):
+                changes.setdefault((parts.block, one), []).append(float(loss - own[0]))
+    return [_row(block, one, values) for (block, one), values in changes.items()]
+
+
+def _find(whole: ModelContext, tokens: Tokens, run: MeasureContext) -> list[BlockParts]:
+    """Return what every block has that can be taken out."""
+    found: dict[int, BlockParts] = {}
+
+    def keep(layer: Layer) -> None:
+        if layer.layer == EMBEDDING:
+            return
+        parts = find_parts(whole.subject.stack, layer)
+        if parts.heads or parts.sublayers:
+            found[parts.block] = parts
+        for name, reason in parts.refused.items():
+            run.notes.setdefault(name, f"{name} of layer {parts.block}: none, because {reason}")
+
+    whole.trace(tokens[:PROBED], keep)
+    if not found:
+        raise NotApplicable("its blocks expose neither heads nor sublayers to take out")
+    return list(found.values())
+
+
+def _places(tokens: Tokens, samples: int) -> Tensor:
+    """Return the positions whose next token is predicted, spread evenly over a text."""
+    count = min(samples, len(tokens) - 1)
+    return torch.linspace(0, len(tokens) - 2, count, device=tokens.device).round().long()
+
+
+def _removals(parts: BlockParts) -> list[Removal]:
+    heads = [Removal(component="head", head=head) for head in range(parts.heads)]
+    return heads + [Removal(component=name) for name in SUBLAYERS if name in parts.sublayers]
+
+
+@torch.no_grad()
+def _means(whole: ModelContext, blocks: Sequence[BlockParts], texts: Sequence[Tokens]) -> Means:
+    means = Means()
+    with touching(whole.subject.stack, blocks, ("head", *SUBLAYERS), means.add):
+        for tokens in texts:
+            whole.subject.model(input_ids=tokens[None], use_cache=False)
+    return means
+
+
+def _without(
+    whole: ModelContext,
+    given: Answer,
+    parts: BlockParts,
+    removals: Sequence[Removal],
+    means: Means | None,
+) -> Iterator[Tensor]:
+    """Yield the loss without each of the removals, as many at once as there is room for."""
+    model, stack = whole.subject.model, whole.subject.stack
+    most = max(1, _BYTES // (given.logits.numel() * given.logits.element_size()))
+    following = given.tokens[given.places + 1]
+    for start in range(0, len(removals), most):
+        rows = removals[start : start + most]
+        with removing(stack, parts, rows, means):
+            yield from losses(resume(model, stack, given, parts.block, len(rows)), following)
+
+
+def _check(whole: ModelContext, given: Answer, parts: BlockParts) -> None:
+    """Refuse a model that more than the stream leads on from block to block.
+
+    Raises:
+        NotApplicable: with nothing taken out, the later blocks do not give the model's own logits.
+    """
+    again = resume(whole.subject.model, whole.subject.stack, given, parts.block, 1)[0]
+    allowed = sqrt(torch.finfo(again.dtype).eps) * float(given.logits.abs().max())
+    if not float((again - given.logits).abs().max()) <= allowed:
+        raise NotApplicable(
+            f"with nothing taken out, layer {parts.block} and those behind it do not give its own "
+            "logits again: more than the stream reaches them"
+        )
+
+
+def _row(block: int, one: Removal, changes: Sequence[float]) -> Row:
+    values = torch.tensor(changes, dtype=torch.float64)
+    spread = float(values.std(correction=1)) if len(values) > 1 else nan
+    return {
+        "layer": block,
+        "component": one.component,
+        "head": nan if one.head is None else one.head,
+        "change": float(values.mean()),
+        "error": spread / sqrt(len(values)),
+        "texts": len(values),
+    }
+
+
+MEASURES = (
+    Measure(
+        name="ablation",
+        title="The loss without a head or a sublayer",
+        unit="nats (change, error)",
+        source="michel19; wang22",
+        about=(
+            "One head or sublayer at a time is taken out of the running model, and the next-token "
+            "loss is compared with that of the whole model on the same tokens. "
+            "Where it hardly changes, the others do without this part on this text; where it "
+            "falls, the part harms; and parts that each change nothing may matter together."
+        ),
+        equation=(
+            "change = mean over texts of  loss(A_h v_h := 0) - loss;  "
+            "error = standard deviation over texts / sqrt(texts)"
+        ),
+        per=("layer", "component", "head"),
+        columns={
+            "change": "loss without it less the loss with it: above 0 it helps (nats)",
+            "error": "standard error of the change, over texts (nats); empty for one text",
+            "texts": "texts that were read",
+        },
+        plot=("change",),
+        better=None,
+        needs=frozenset({"model", "attention"}),
+        read=read,
+        options={"replace": ZERO, "tokens": TOKENS, "samples": SAMPLES},
+        domains={
+            "replace": Constraint(kind=str, choices=(ZERO, MEAN)),
+            "tokens": Constraint(kind=int, least=2),
+            "samples": Constraint(kind=int, least=1),
+        },
+        default=False,
+        use=USE,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Quantities of weights alone, which need neither a text nor a forward pass."""

@@ -1,0 +1,101 @@
+"""The weight matrices of a model by layer and name: a row for each output, a column for each input.
+
+The module that a tensor belongs to says whether it is transposed, and whether it lies in front of
+the blocks, in one or behind them; experts that lie in one tensor are one matrix each.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from layerlab.errors import NotApplicable
+from layerlab.observe.architecture.structure import anatomy
+from layerlab.records.layer_names import EMBEDDING
+
+PLAIN = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_NUMBER = re.compile(r"\.(\d+)(?=\.|$)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightMatrix:
+    """One matrix as it is stored.
+
+    Attributes:
+        layer: the block, EMBEDDING in front of them, their number behind them.
+        name: inside the block, without the number of an expert.
+        expert: its number, None where the matrix is no expert's.
+    """
+
+    layer: int
+    name: str
+    expert: int | None
+    weight: Float[Tensor, "row column"]
+
+
+class MatrixNames:
+    """Where the tensors of a model lie, by their names: also by those without the base model's."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self.prefix = getattr(model, "base_model_prefix", "") + "."
+        names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+        self.order = {name: number for number, name in enumerate(names)}
+        self.stack, self.blocks, self.last = "", 0, -1
+        try:
+            found = anatomy(model)
+        except NotApplicable:
+            return
+        self.stack, self.blocks = found.name + ".", len(found.blocks)
+        inside = [number for name, number in self.order.items() if name.startswith(self.stack)]
+        self.last = max(inside, default=-1)
+
+    def cut(self, stored: str, tensor: Tensor) -> Iterator[WeightMatrix]:
+        """Yield the matrices of a tensor: none of a vector or a convolution, several of experts."""
+        name = self._own(stored)
+        owner = self._owner(name)
+        if isinstance(owner, _CONVOLUTIONS) or tensor.dtype not in PLAIN:
+            return
+        layer, inside = self._place(name)
+        numbered = _NUMBER.search(f".{inside}")
+        expert = int(numbered[1]) if numbered and layer != EMBEDDING else None
+        label = _NUMBER.sub("", f".{inside}").strip(".").removesuffix(".weight")
+        if tensor.ndim == 2 and min(tensor.shape) > 1:
+            turned = tensor.T if type(owner).__name__ == "Conv1D" else tensor
+            yield WeightMatrix(layer=layer, name=label, expert=expert, weight=turned)
+        elif tensor.ndim == 3 and min(tensor.shape[1:]) > 1:
+            for number, part in enumerate(tensor):
+                yield WeightMatrix(layer=layer, name=label, expert=number, weight=part)
+
+    def key(self, stored: str) -> tuple[int, int]:
+        """Return by what the names of a file are put into the order of the model."""
+        name = self._own(stored)
+        return self._place(name)[0], self.order.get(name, len(self.order))
+
+    def _own(self, stored: str) -> str:
+        longer = self.prefix + stored
+        known = stored in self.order or stored.startswith(self.stack or self.prefix)
+        return stored if known or not self._has(longer) else longer
+
+    def _has(self, name: str) -> bool:
+        return name in self.order or (bool(self.stack) and name.startswith(self.stack))
+
+    def _owner(self, name: str) -> nn.Module | None:
+        try:
+            return self.model.get_submodule(name.rpartition(".")[0])
+        except AttributeError:  # a name that only the file has: experts stored one by one
+            return None
+
+    def _place(self, name: str) -> tuple[int, str]:
+        """Return the layer of a tensor, and its name inside it."""
+        if self.stack and name.startswith(self.stack):
+            number, _, inside = name.removeprefix(self.stack).partition(".")
+            if number.isdigit():
+                return int(number), inside
+        behind = self.blocks and self.order.get(name, -1) > self.last
+        return self.blocks if behind else EMBEDDING, name.removeprefix(self.prefix)

@@ -1,0 +1,236 @@
+"""Parts of a block taken out while the model runs: another head or sublayer in each row of a batch.
+
+What a head gives is A_h v_h, before the output projection; what a sublayer gives is what it adds to
+the stream. Both are heard where the model's own code hands them on, and put back changed, for the
+length of a context: weights and modules stay what they are. A family that computes its attention by
+itself is changed at the input of its output projection, where its weights were recognised.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from layerlab.errors import NotApplicable
+from layerlab.observe.architecture.qkv_layouts import output_projection
+from layerlab.observe.architecture.structure import (
+    AttentionPart,
+    ModelStructure,
+    first_tensor,
+    with_first,
+)
+from layerlab.observe.tracing.attention_probe import AttentionCall, probe
+from layerlab.observe.tracing.block_calls import residual_of
+from layerlab.observe.tracing.records import Layer
+
+Component = Literal["head", "attention", "ffn"]
+SUBLAYERS: tuple[Component, ...] = ("attention", "ffn")
+# Given what a component of a block gave to every row of a batch, change it in place, and return the
+# rows that were changed. Heads: row x token x head x value_width; sublayers: row x token x width.
+Touch = Callable[[int, Component, Tensor], Sequence[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockParts:
+    """What can be taken out of one block.
+
+    Attributes:
+        heads: of its attention, 0 where they cannot be told apart.
+        attention: the module that computes them.
+        projection: what reads them, where the attention does not ask the `AttentionInterface`.
+        sublayers: the modules whose outputs join the stream, by component.
+        refused: why there are no heads, or no sublayer of a kind.
+    """
+
+    block: int
+    heads: int = 0
+    attention: AttentionPart | None = None
+    projection: nn.Module | None = None
+    sublayers: Mapping[Component, nn.Module] = field(default_factory=dict)
+    refused: Mapping[Component, str] = field(default_factory=dict)
+
+
+def find_parts(anatomy: ModelStructure, layer: Layer) -> BlockParts:
+    """Return what can be taken out of the block of a traced layer."""
+    sublayers: dict[Component, nn.Module] = {}
+    refused: dict[Component, str] = {}
+    for name in SUBLAYERS:
+        found = layer.sublayers.get(name)
+        if found is None:
+            refused[name] = "the block does not expose it as a module of its own"
+        elif found.branch is None or found.joins is None:
+            refused[name] = "no sum in the block shows that its output joins the stream"
+        else:
+            sublayers[name] = found.joins
+    if layer.attention is None:
+        refused["head"] = "the block has no softmax attention that was heard"
+        return BlockParts(block=layer.layer, sublayers=sublayers, refused=refused)
+    part = anatomy.attention(layer.attention.name)
+    projection = None
+    if not part.interface:
+        projection = output_projection(anatomy.blocks[part.block], part.module)
+        known = layer.weights is not None and layer.weights.output is not None
+        if projection is None or not known:
+            refused["head"] = _unknown(layer)
+            return BlockParts(block=layer.layer, sublayers=sublayers, refused=refused)
+    return BlockParts(
+        block=layer.layer,
+        heads=layer.attention.heads,
+        attention=part,
+        projection=projection,
+        sublayers=sublayers,
+        refused=refused,
+    )
+
+
+def _unknown(layer: Layer) -> str:
+    refused = {} if layer.weights is None else layer.weights.refused
+    return refused.get("output", "which inputs of the output projection a head gives is not known")
+
+
+@contextmanager
+def touching(
+    anatomy: ModelStructure,
+    blocks: Sequence[BlockParts],
+    components: Sequence[Component],
+    touch: Touch,
+    rows: int = 1,
+) -> Iterator[None]:
+    """Hand what components of blocks give to a function that may change it.
+
+    It is called for as long as the context is open.
+
+    Args:
+        rows: of the batch; some families give all tokens of all rows one after the other.
+
+    Raises:
+        NotApplicable: what an attention gives is not one row per token and head.
+    """
+    with ExitStack() as stack:
+        for one in blocks:
+            for name in SUBLAYERS:
+                if name in components and name in one.sublayers:
+                    hook = partial(_touch_sublayer, one.block, name, touch, rows)
+                    handle = one.sublayers[name].register_forward_hook(hook, with_kwargs=True)
+                    stack.callback(handle.remove)
+            if "head" in components and one.projection is not None:
+                enter = partial(_touch_projection, one, touch)
+                stack.callback(one.projection.register_forward_pre_hook(enter).remove)
+        parts = {one.attention.number: one for one in blocks if one.attention is not None}
+        asking = {n: one for n, one in parts.items() if one.projection is None}
+        if "head" in components and asking:
+
+            def receive(call: AttentionCall) -> None:
+                one = asking.get(call.part.number)
+                if one is not None:
+                    touch(one.block, "head", _by_head(call.output, one.heads))
+
+            stack.enter_context(probe(anatomy, receive))
+        yield
+
+
+def _by_head(output: Tensor | None, heads: int) -> Tensor:
+    if output is None or output.dim() != 4 or output.shape[2] != heads:
+        raise NotApplicable("what its attention gives is not one row per token and head")
+    return output
+
+
+def _touch_projection(one: BlockParts, touch: Touch, module: nn.Module, args: Any) -> Any:
+    joined = _copy(args[0])
+    touch(one.block, "head", joined.unflatten(-1, (one.heads, -1)))
+    return (joined, *args[1:])
+
+
+def _touch_sublayer(
+    block: int,
+    name: Component,
+    touch: Touch,
+    rows: int,
+    module: nn.Module,
+    args: Any,
+    options: Any,
+    output: Any,
+) -> Any:
+    """Change what a sublayer adds; a residual that it adds inside stays."""
+    whole = first_tensor(output)
+    residual = residual_of(module, args, options)
+    added = _copy(whole if residual is None else whole - residual)
+    touched = list(touch(block, name, _rows(added, rows)))
+    if not touched:
+        return None
+    changed = _copy(whole)
+    given = added if residual is None else residual + added
+    _rows(changed, rows)[touched] = _rows(given, rows)[touched]
+    return with_first(output, changed)
+
+
+def _copy(features: Tensor) -> Tensor:
+    return features.clone(memory_format=torch.contiguous_format)
+
+
+def _rows(features: Tensor, rows: int) -> Tensor:
+    """Return features as row x token x width: a view, to write into."""
+    return features.view(rows, -1, features.shape[-1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removal:
+    """What one row of a batch does without: a head, or a sublayer where `head` is None."""
+
+    component: Component
+    head: int | None = None
+
+
+class Means:
+    """The mean over all tokens of what each component gave, to stand in its place."""
+
+    def __init__(self) -> None:
+        self.sums: dict[tuple[int, Component], Tensor] = {}
+        self.tokens: dict[tuple[int, Component], int] = {}
+
+    def add(self, block: int, component: Component, given: Tensor) -> Sequence[int]:
+        """Take in one sequence; nothing is changed."""
+        key, rows = (block, component), given.flatten(0, 1).double()
+        self.sums[key] = self.sums.get(key, torch.zeros_like(rows[0])) + rows.sum(0)
+        self.tokens[key] = self.tokens.get(key, 0) + len(rows)
+        return ()
+
+    def mean(self, block: int, component: Component) -> Tensor:
+        """Return the mean: head x value_width, or of the width of the stream."""
+        return self.sums[block, component] / self.tokens[block, component]
+
+
+@contextmanager
+def removing(
+    anatomy: ModelStructure,
+    parts: BlockParts,
+    rows: Sequence[Removal | None],
+    means: Means | None = None,
+) -> Iterator[None]:
+    """Take from each row of a batch what it does without; None leaves a row as it is.
+
+    Args:
+        parts: of the block that all rows speak of.
+        means: what stands in its place; nothing, if left out.
+    """
+
+    def touch(block: int, component: Component, given: Tensor) -> Sequence[int]:
+        changed = [n for n, one in enumerate(rows) if one and one.component == component]
+        for number in changed:
+            one = rows[number]
+            assert one is not None
+            place = given[number] if one.head is None else given[number, :, one.head]
+            if means is None:
+                place.zero_()
+            else:
+                mean = means.mean(block, component)
+                place.copy_((mean if one.head is None else mean[one.head]).expand_as(place))
+        return changed
+
+    components = sorted({one.component for one in rows if one is not None})
+    with touching(anatomy, [parts], components, touch, len(rows)):
+        yield

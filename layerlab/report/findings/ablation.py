@@ -1,0 +1,93 @@
+"""Heads that harm, heads that hardly matter, and parts without which the loss rises the most."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from layerlab.report.findings.extremes import figure, peak
+from layerlab.report.findings.rule import Readings, Rule, RuleHit
+
+ERRORS = 3.0  # Own: standard errors below 0, over texts, from which on a fall counts
+TEXTS = 3  # Own: with fewer texts a standard error says little
+SPARE = 1e-3  # Own: nats; michel19 count heads whose removal changes the score by next to nothing
+DOMINANT = 3.0  # Own: times the median over the sublayers
+PARTS = {"attention": "attention", "ffn": "feed-forward"}
+
+
+def _component(readings: Readings, *components: str) -> pd.DataFrame:
+    rows = readings.rows("ablation", "change")
+    return rows[rows["component"].isin(components)] if len(rows) else rows
+
+
+def _harmful(readings: Readings) -> Iterator[RuleHit]:
+    rows = _component(readings, "head")
+    if rows.empty:
+        return
+    fallen = rows[(rows["change"] < -ERRORS * rows["error"]) & (rows["texts"] >= TEXTS)]
+    if fallen.empty:
+        return
+    top = peak(fallen, "change", lowest=True)
+    yield RuleHit(
+        severity="info",
+        sentence=f"{top.place}: without it the loss falls by {figure(-top.value)} nats, more than "
+        f"{figure(ERRORS)} standard errors{top.more} (of {len(rows)})",
+        advice="Such a head harms on these texts, each taken out alone: read more texts before it "
+        "is pruned, and see whether the others make up for one another (michel19).",
+        value=top.value,
+        threshold=-ERRORS * float(top.row["error"]),
+        place=top.place,
+        shown="attention",
+    )
+
+
+def _spare(readings: Readings) -> Iterator[RuleHit]:
+    rows = _component(readings, "head")
+    spare = rows[rows["change"].abs() < SPARE] if len(rows) else rows
+    if spare.empty:
+        return
+    yield RuleHit(
+        severity="info",
+        sentence=f"taken out alone, {len(spare)} of {len(rows)} heads change the loss by less than "
+        f"{SPARE} nats each",
+        advice="The others do without each of them on these texts (michel19). Taken out together "
+        "they may matter: prune step by step, and measure the loss after each step.",
+        value=float(len(spare)),
+        threshold=SPARE,
+    )
+
+
+def _vital(readings: Readings) -> Iterator[RuleHit]:
+    rows = _component(readings, "attention", "ffn")
+    if rows.empty:
+        return
+    limit = DOMINANT * float(rows["change"].median())
+    above = rows[rows["change"] > max(limit, 0.0)]
+    if above.empty:
+        return
+    top = peak(above.drop(columns="head"), "change")
+    heads = _component(readings, "head")
+    yield RuleHit(
+        severity="info",
+        sentence=f"{top.place}: without its {PARTS[str(top.row['component'])]} the loss rises by "
+        f"{figure(top.value)} nats, more than {figure(DOMINANT)} times the median of the "
+        f"sublayers{top.more}",
+        advice=f"Quantise or prune these parts last.{_best(heads)}",
+        value=top.value,
+        threshold=limit,
+        place=top.place,
+    )
+
+
+def _best(heads: pd.DataFrame) -> str:
+    """Return which head matters the most, where there are heads."""
+    if heads.empty:
+        return ""
+    top = peak(heads, "change")
+    return f" Of single heads, {top.place} matters the most: {figure(top.value)} nats."
+
+
+RULES = (
+    Rule(name="vital", measure="ablation", source="Own limit", judge=_vital),
+    Rule(name="harmful", measure="ablation", source="Own limit; michel19", judge=_harmful),
+    Rule(name="spare", measure="ablation", source="Own limit; michel19", judge=_spare),
+)

@@ -1,0 +1,139 @@
+"""The loss without a part, held against the loss of a model whose weights were set to zero."""
+
+import math
+from copy import deepcopy
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from layerlab import UserError, inspect
+from layerlab.loading.model import LoadedModel
+from layerlab.measures.quantities import ablation
+from layerlab.measures.quantities.ablation import MEASURES, losses
+from layerlab.measures.runner import readings
+from tests.families.recipe import FAMILIES, TOKENS, UNBUILT
+from tests.families.recipe import build as family
+
+(ABLATION,) = MEASURES
+IDS = torch.randint(3, 60, (3, 24), generator=torch.Generator().manual_seed(1))
+
+
+def report(model: PreTrainedModel, measure: str = "ablation", ids: torch.Tensor = IDS) -> Any:
+    return inspect(model, input_ids=ids, measures=[measure], progress=False)
+
+
+def rows(model: PreTrainedModel, measure: str = "ablation") -> pd.DataFrame:
+    return report(model, measure).frames["ablation"]
+
+
+@torch.no_grad()
+def loss(model: PreTrainedModel) -> list[float]:
+    """The next-token loss of every text, by transformers itself."""
+    return [float(model(input_ids=one[None], labels=one[None]).loss) for one in IDS]
+
+
+def test_the_loss_is_the_cross_entropy() -> None:
+    logits = 5 * torch.randn(3, 150, 40, generator=torch.Generator().manual_seed(0))
+    words = torch.randint(0, 40, (150,))
+    expected = [functional.cross_entropy(one.double(), words) for one in logits]
+    torch.testing.assert_close(losses(logits, words), torch.stack(expected), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks", "output", "last"),
+    [
+        ("gpt2", "transformer.h", "attn.c_proj", "mlp.c_proj"),
+        ("llama", "model.layers", "self_attn.o_proj", "mlp.down_proj"),
+    ],
+)
+def test_each_change_is_that_of_weights_set_to_zero(
+    tiny: Any, name: str, blocks: str, output: str, last: str
+) -> None:
+    model = family(name)
+    own, read = loss(model), rows(model)
+    heads = model.config.num_attention_heads
+    assert len(read) == 2 * (heads + 2)
+    for row in read.to_dict("records"):
+        copy = deepcopy(model)
+        path = last if row["component"] == "ffn" else output
+        part = copy.get_submodule(f"{blocks}.{row['layer']}.{path}")
+        weight = part.weight.data if name == "gpt2" else part.weight.data.T  # input x output
+        width = len(weight) // heads
+        whole = math.isnan(row["head"])
+        assert whole == (row["component"] != "head")
+        weight[
+            slice(None) if whole else slice(width * int(row["head"]), width * int(row["head"] + 1))
+        ] = 0
+        if whole and part.bias is not None:
+            part.bias.data.zero_()
+        changes = torch.tensor(loss(copy)).double() - torch.tensor(own).double()
+        # Losses of some 5 nats in float32.
+        assert row["change"] == pytest.approx(float(changes.mean()), abs=1e-5)
+        assert row["error"] == pytest.approx(float(changes.std()) / 3**0.5, abs=1e-5)
+        assert row["texts"] == 3
+
+
+def test_a_batch_of_any_size_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = family("llama")
+    at_once = rows(model)
+    monkeypatch.setattr(ablation, "_BYTES", 1)  # a row at a time
+    one_by_one = rows(model)
+    assert list(one_by_one.columns) == list(at_once.columns)
+    pd.testing.assert_frame_equal(one_by_one, at_once, rtol=1e-3, atol=2e-6)
+
+
+def test_a_mean_takes_less_away_than_zeros() -> None:
+    """Where all tokens are one and the same, a head gives its mean: without it nothing changes."""
+    model = family("llama")
+    ids = torch.full((1, 20), 7)
+    changed = report(model, 'ablation(replace="mean")', ids).frames["ablation"]
+    zero = report(model, ids=ids).frames["ablation"]
+    assert float(changed.change.abs().max()) < 1e-5 < 1e-3 < float(zero.change.abs().max())
+    assert changed.error.isna().all(), "one text has no spread"
+
+
+def test_fewer_positions_are_spread_over_the_text() -> None:
+    few, every = rows(family("gpt2"), "ablation(samples=4)"), rows(family("gpt2"))
+    assert len(few) == len(every) and few.change.tolist() != every.change.tolist()
+
+
+def test_another_replacement_is_refused() -> None:
+    with pytest.raises(UserError, match="option replace of measure 'ablation' got 'median'"):
+        ABLATION.given(replace="median")
+
+
+def test_a_model_without_attention_has_no_heads_to_take_out() -> None:
+    assert "MambaForCausalLM has no softmax attention" in report(family("mamba")).to_json()
+
+
+def test_a_hybrid_says_which_layers_have_no_heads() -> None:
+    found = report(family("qwen3_next"))
+    heads = found.frames["ablation"]
+    heads = heads[heads.component == "head"]
+    assert set(heads.layer) == {1}
+    assert "head of layer 0: none, because the block has no softmax attention" in found.to_json()
+
+
+def test_what_more_than_the_stream_leads_on_is_refused(tiny: Any) -> None:
+    model = tiny("llama")
+    model.model.layers[1].register_forward_pre_hook(
+        lambda module, args: (args[0] + torch.rand(()),)
+    )
+    assert "with nothing taken out, layer" in report(model).to_json()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", sorted(FAMILIES.keys() - UNBUILT))
+def test_each_family_is_read_or_says_why(name: str) -> None:
+    model = family(name)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    patient = LoadedModel(name="tiny", source="memory", model=model, tokenizer=None)
+    found = readings(patient, list(IDS[:, :TOKENS]), [ABLATION])
+    read, reason = found.rows.get("ablation", []), found.refused.get("ablation", "")
+    assert (len(read) > 0) != (len(reason) > 10)
+    assert all(math.isfinite(row["change"]) for row in read)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())

@@ -1,0 +1,228 @@
+"""Spectra of weights against NumPy, powerlaw and WeightWatcher; and what is read without a text."""
+
+import contextlib
+import io
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from transformers import PreTrainedModel
+
+from layerlab import UserError, inspect
+from layerlab.loading import model as loading
+from layerlab.loading.model import LoadedModel
+from layerlab.measures.quantities.weights.matrices import (
+    MEASURES,
+    dead,
+    fit_tail,
+    singular_values,
+)
+from layerlab.measures.runner import readings
+from tests.families.recipe import FAMILIES, UNBUILT
+from tests.families.recipe import build as family
+
+(MATRICES,) = MEASURES
+# By itself powerlaw looks no further than 3.
+ANY = {"alpha": [1, 100]}
+
+
+def pareto(seed: int, alpha: float, count: int = 300) -> torch.Tensor:
+    draw = np.random.default_rng(seed)
+    return torch.from_numpy((1 - draw.random(count)) ** (-1 / (alpha - 1)))
+
+
+def spectrum(seed: int, rows: int = 120, columns: int = 90, scale: float = 1.0) -> torch.Tensor:
+    weight = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+    weight += scale * torch.outer(weight[:, 0], weight[0])
+    return singular_values(weight).square()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("alpha", [1.7, 3.0, 6.0])
+def test_the_exponent_is_that_of_powerlaw(seed: int, alpha: float) -> None:
+    powerlaw = pytest.importorskip("powerlaw")
+    for values in (pareto(seed, alpha), spectrum(seed), spectrum(seed, 60, 60)):
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fit = powerlaw.Fit(values.numpy(), verbose=False, parameter_ranges=ANY)
+        found = fit_tail(values)
+        assert found.start == pytest.approx(fit.xmin, rel=1e-12)
+        assert found.alpha == pytest.approx(fit.alpha, rel=1e-9)
+        assert found.error == pytest.approx(fit.sigma, rel=1e-9)
+        assert found.distance == pytest.approx(fit.D, rel=1e-9)
+
+
+@pytest.mark.full
+def test_the_exponent_and_the_ranks_are_those_of_weightwatcher() -> None:
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        weightwatcher = pytest.importorskip("weightwatcher")
+        layers = [nn.Linear(90, 120), nn.Linear(120, 80)]
+        with torch.no_grad():
+            for seed, layer in enumerate(layers):
+                layer.weight.copy_(
+                    torch.from_numpy(np.random.default_rng(seed).pareto(2, layer.weight.shape))
+                )
+        table = weightwatcher.WeightWatcher(model=nn.Sequential(*layers)).analyze(plot=False)
+    for layer, row in zip(layers, table.to_dict("records"), strict=True):
+        values = singular_values(layer.weight)
+        found = fit_tail(values.square())
+        # It decomposes in float32.
+        assert found.alpha == pytest.approx(row["alpha"], rel=1e-3)
+        assert found.error == pytest.approx(row["sigma"], rel=1e-3)
+        assert found.distance == pytest.approx(row["D"], rel=1e-2)
+        stable = float(values.square().sum() / values[0] ** 2)
+        assert stable == pytest.approx(row["stable_rank"], rel=1e-4)
+
+
+@given(seed=st.integers(0, 2**16), scale=st.sampled_from([1e-6, 1.0, 1e6]))
+def test_a_scale_moves_the_tail_and_not_its_exponent(seed: int, scale: float) -> None:
+    values = pareto(seed, 2.5, 80)
+    one, other = fit_tail(values), fit_tail(scale * values)
+    assert other.alpha == pytest.approx(one.alpha, rel=1e-6)
+    assert other.start == pytest.approx(scale * one.start, rel=1e-9)
+
+
+def test_equal_numbers_have_no_tail() -> None:
+    assert math.isnan(fit_tail(torch.ones(60, dtype=torch.float64)).alpha)
+    twice = torch.cat([pareto(0, 3.0, 60), pareto(0, 3.0, 60)])
+    assert fit_tail(twice).alpha > 1
+
+
+@pytest.mark.parametrize("shape", [(30, 20), (20, 30), (25, 25)])
+@pytest.mark.parametrize("smallest", [1.0, 1e-4, 1e-9, 0.0])
+def test_singular_values_are_those_of_numpy(shape: tuple[int, int], smallest: float) -> None:
+    draw = np.random.default_rng(3)
+    u, s, v = np.linalg.svd(draw.normal(size=shape), full_matrices=False)
+    s[-1] = smallest
+    weight = (u * s) @ v
+    found = singular_values(torch.from_numpy(weight)).numpy()
+    # Squares have half the digits; what is 1e-4 of the largest or less is decomposed itself.
+    np.testing.assert_allclose(
+        found, np.linalg.svd(weight, compute_uv=False), rtol=1e-8, atol=1e-13
+    )
+
+
+def test_rows_and_columns_next_to_nothing_are_counted() -> None:
+    weight = torch.ones(6, 4)
+    weight[2], weight[:, 1] = 1e-5, 0.0
+    assert dead(weight, 0) == 1 and dead(weight, 1) == 1
+    assert dead(torch.zeros(3, 2), 0) == 3
+
+
+def rows(model: PreTrainedModel | str, **options: Any) -> pd.DataFrame:
+    found = inspect(model, weights=True, measures=["matrices(fewest=4)"], progress=False, **options)
+    return found.frames["matrices"].drop(columns="model")
+
+
+def test_a_folder_is_read_as_the_model_in_memory_and_never_loaded(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any) -> None:
+        raise AssertionError("it was loaded")
+
+    monkeypatch.setattr(loading, "weights", refuse)
+    for name in ("gpt2", "llama"):
+        model = tiny(name)
+        model.save_pretrained(tmp_path / name)
+        pd.testing.assert_frame_equal(rows(str(tmp_path / name)), rows(model))
+
+
+def test_the_rows_of_a_transposed_matrix_are_its_outputs(tiny: Any) -> None:
+    model = tiny("gpt2")
+    model.transformer.h[1].mlp.c_fc.weight.data[:, :3] = 0  # Conv1D: input x output
+    read = rows(model).set_index(["layer", "matrix"])
+    row = read.loc[(1, "mlp.c_fc")]
+    assert (row["rows"], row["columns"], row.dead_rows, row.dead_columns) == (64, 16, 3, 0)
+    assert read.loc[(0, "mlp.c_fc")].dead_rows == 0
+    weight = model.transformer.h[1].mlp.c_proj.weight.detach().double().numpy()
+    values = np.linalg.svd(weight, compute_uv=False)
+    row = read.loc[(1, "mlp.c_proj")]
+    assert row.norm == pytest.approx(values[0]) and row["rank"] == row.full_rank == 16
+    assert row.condition == pytest.approx(values[0] / values[-1])
+    assert row.stable_rank == pytest.approx((values**2).sum() / values[0] ** 2)
+
+
+def test_embeddings_stand_in_front_and_a_head_of_its_own_behind(tiny: Any) -> None:
+    read = rows(tiny("llama", tie_word_embeddings=False))
+    outside = read[~read.layer.isin([0, 1])]
+    assert outside[["layer", "matrix"]].values.tolist() == [[-1, "embed_tokens"], [2, "lm_head"]]
+    assert set(rows(tiny("llama", tie_word_embeddings=True)).layer) == {-1, 0, 1}
+
+
+def test_each_expert_is_a_matrix_however_it_is_stored(tmp_path: Path) -> None:
+    model = family("mixtral")
+    read = rows(model)
+    experts = read[read.expert.notna()]
+    assert set(experts.expert) == set(range(model.config.num_local_experts))
+    fused = model.model.layers[0].mlp.experts.down_proj[3].detach().double().numpy()
+    row = experts[(experts.layer == 0) & (experts.expert == 3)].set_index("matrix")
+    assert row.loc["mlp.experts.down_proj"].norm == pytest.approx(np.linalg.norm(fused, 2))
+    model.save_pretrained(tmp_path)  # one by one, under other names
+    stored = rows(str(tmp_path))
+    stored = stored[stored.expert.notna()]
+    assert set(stored.expert) == set(experts.expert)
+    norms = stored[(stored.layer == 0) & (stored.expert == 3)].norm
+    own = row.loc["mlp.experts.down_proj"].norm
+    assert any(norm == pytest.approx(own, rel=1e-9) for norm in norms)
+
+
+def test_a_model_of_low_rank_and_one_that_is_not_finite(tiny: Any) -> None:
+    model = tiny("llama")
+    weight = model.model.layers[0].mlp.up_proj.weight
+    weight.data = weight.data[:, :3] @ weight.data[:3]
+    model.model.layers[1].mlp.up_proj.weight.data[0, 0] = torch.nan
+    found = inspect(model, weights=True, measures=["matrices"], progress=False)
+    read = found.frames["matrices"].set_index(["layer", "matrix"])
+    assert read.loc[(0, "mlp.up_proj")]["rank"] == 3
+    assert read.alpha.isna().all(), "16 eigenvalues are too few for a tail"
+    assert (1, "mlp.up_proj") not in read.index
+    assert "mlp.up_proj of layer 1 holds numbers that are not finite" in found.to_json()
+
+
+def test_no_forward_is_run_and_every_measure_of_weights_is_read(tiny: Any) -> None:
+    model = tiny("llama")
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise AssertionError("a forward was run")
+
+    model.forward = refuse
+    found = inspect(model, weights=True, progress=False)
+    assert set(found.frames) == {"querykey", "matrices"}
+    assert len(found.frames["querykey"]) == 8 and found.text["sequences"] == []
+    assert "weights alone" in found.to_dict()["text"]["source"]
+
+
+def test_what_needs_a_text_is_refused_beside_weights() -> None:
+    with pytest.raises(UserError, match="measure 'stream' reads a text, and --weights"):
+        inspect("llama", weights=True, measures=["stream"])
+    with pytest.raises(UserError, match="texts means nothing beside it; leave texts out, or --w"):
+        inspect("llama", weights=True, texts="A text.")
+    with pytest.raises(UserError, match="runs no model, so that dtype means nothing"):
+        inspect("llama", weights=True, dtype="float32")
+
+
+def test_a_text_may_be_read_beside_the_matrices(tiny: Any) -> None:
+    ids = torch.arange(8)[None]
+    model = tiny("gpt2")
+    found = inspect(model, input_ids=ids, measures=["stream", "matrices"], progress=False)
+    assert len(found.frames["stream"]) == 3 and len(found.frames["matrices"]) == 10
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", sorted(FAMILIES.keys() - UNBUILT))
+def test_each_family_has_matrices(name: str) -> None:
+    patient = LoadedModel(name="tiny", source="memory", model=family(name), tokenizer=None)
+    found = readings(patient, [], [MATRICES.given(fewest=4)])
+    read = found.rows["matrices"]
+    blocks = 0 if isinstance(patient.stack, str) else len(patient.stack.blocks)
+    assert {row["layer"] for row in read} >= set(range(blocks))
+    assert all(row["rank"] <= row["full_rank"] and row["norm"] >= 0 for row in read)
