@@ -41,7 +41,7 @@ async function showAttention(detail) {
   }
   const { tokens, positions, own } = detail;
   const rows = await unpack(detail.map, tokens.length);
-  const plot = element("div", { class: "plot", role: "img", "aria-label": say("Attention weights, one row per query") });
+  const plot = element("div", { class: "plot" });
   const slider = element("input", { type: "range", min: 0, max: own.length - 1, value: own.length - 1, id: "detail-query" });
   const chosen = element("output", { for: "detail-query" });
   const strip = element("p", { class: "strip" });
@@ -71,7 +71,7 @@ async function showAttention(detail) {
   slider.addEventListener("input", choose);
   choose();
   const figure = attentionFigure(detail, rows, Math.min(520, Math.max(280, plot.clientWidth)));
-  await Plotly.newPlot(plot, figure.traces, figure.layout, { ...CONFIG, displayModeBar: false });
+  await figureInto(plot, figure, say("Attention weights, one row per query"), { ...CONFIG, displayModeBar: false });
   plot.on("plotly_click", ({ points }) => { slider.value = points[0].pointIndex[0]; choose(); });
 }
 
@@ -116,7 +116,7 @@ function bars(rows, titles) {
     return element("tr", {}, element("td", { class: "token" }, token), element("td", {}, where),
       element("td", { class: "number" }, format(value)), element("td", { class: "bar-cell" }, bar));
   };
-  return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": titles.join(", ") }, element("table", { class: "bars" },
+  return element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": titles.join(", ") }, element("table", { class: "bars" },
     element("thead", {}, element("tr", {}, ...titles.map((t) => element("th", { scope: "col" }, t)), element("td"))),
     element("tbody", {}, ...rows.map(line))));
 }

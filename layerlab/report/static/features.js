@@ -107,13 +107,11 @@ function drawCloud(section, picture) {
   picture.at = at;
   const figure = body ? bodyFigure(picture, at, percent) : projections(picture, at, percent, Math.min(420, Math.max(280, 0.48 * plot.clientWidth)));
   const label = say("{place} of {model}: its {count} most frequent tokens, along three directions with {shares} of the variance", { count: picture.words.length, place: layerName(layer), model: data.models[picture.model].name, shares: percent.join(", ") });
-  plot.setAttribute("role", "img");
-  plot.setAttribute("aria-label", label);
   plot.classList.toggle("turning", body);
   if (body) plot.tabIndex = 0;
   else plot.removeAttribute("tabindex");
   const buttons = body ? ["toImage"] : ["toImage", "resetScale2d"];
-  Plotly.react(plot, figure.traces, figure.layout, { ...CONFIG, modeBarButtons: [buttons] }).then(() => {
+  figureInto(plot, figure, label, { ...CONFIG, modeBarButtons: [buttons] }).then(() => {
     plot.dataset.layer = layer;
     plot.dataset.view = section.cloud.view;
   });

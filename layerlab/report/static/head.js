@@ -22,7 +22,7 @@ function headReadings(model, layer, head) {
       element("td", {}, translated(measure.title)), element("th", { scope: "row" }, columnName(column)), number(value), number(low), number(high),
       element("td", { class: "number" }, rank ? say("{rank} of {count}", { rank, count: of }) : format(null))))));
   makeSortable(table);
-  const scroll = element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": say("Its readings") }, table);
+  const scroll = element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": say("Its readings") }, table);
   const box = element("div", {}, scroll, element("p", { class: "hint" }, say("Rank 1 is the largest of all heads of this model.")));
   scroll.after(saveButton(`head-${layer}-${head}`, () => table));
   return box;

@@ -11,7 +11,8 @@ function drawPictures() {
   const muted = getComputedStyle(document.documentElement).getPropertyValue("--muted").trim();
   for (const [index, picture] of data.pictures.entries()) {
     const layout = { ...picture.layout, font: { ...picture.layout.font, color: muted } };
-    Plotly.react(document.getElementById(`picture-${index}`), picture.data, layout, PICTURE_CONFIG);
+    const node = document.getElementById(`picture-${index}`);
+    figureInto(node, { traces: picture.data, layout }, node.getAttribute("aria-label"), PICTURE_CONFIG);
   }
 }
 

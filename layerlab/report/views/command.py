@@ -72,7 +72,8 @@ def change_vocabulary(asked: Json) -> str:
 def _measures(asked: Json) -> Iterator[str]:
     """Yield each measure with all its options: the usual ones may be others in a later version."""
     for name, options in asked.items():
-        given = ",".join(f"{key}={_literal(value)}" for key, value in options.items())
+        known = {key: value for key, value in options.items() if value is not None}
+        given = ",".join(f"{key}={_literal(value)}" for key, value in known.items())
         yield f"{name}({given})" if given else name
 
 
