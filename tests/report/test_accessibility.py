@@ -1,4 +1,4 @@
-"""Every kind of page passes the rules of axe-core, on a desk in the light, on a phone in the dark."""
+"""Every kind of page keeps the rules of axe-core, on a desk in light and a phone in dark colours."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -41,9 +41,13 @@ def test_the_first_finding_is_seen_without_scrolling(
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("kind", PAGES)
 def test_the_contents_say_what_the_headings_say(window: Open, kind: str, lang: str) -> None:
-    pairs = window(PAGES[kind](lang)).locator(".contents a").evaluate_all(
-        """links => links.map((link) => [link.textContent.trim(),
+    pairs = (
+        window(PAGES[kind](lang))
+        .locator(".contents a")
+        .evaluate_all(
+            """links => links.map((link) => [link.textContent.trim(),
             document.querySelector(`${link.hash} :is(h1, h2)`).textContent.trim()])"""
+        )
     )
     assert pairs and [said for said, heading in pairs if said != heading] == []
 

@@ -87,8 +87,7 @@ def test_how_to_repeat_it_is_a_command_to_copy(window: Open, kind: str) -> None:
     text, command = {
         "inspect": (
             render(report),
-            "layerlab inspect llama --samples 2 --context 64 "
-            "--measures 'dimension(epsilon=0.8)'",
+            "layerlab inspect llama --samples 2 --context 64 --measures 'dimension(epsilon=0.8)'",
         ),
         "compare": (comparison.render(race()), "layerlab compare recipe.toml"),
         "evaluate": (

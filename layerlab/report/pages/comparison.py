@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
 from layerlab.errors import UserError
 from layerlab.recipes import toml
 from layerlab.records import run_files

@@ -20,9 +20,9 @@ def inspect(report: Json) -> str | None:
     None where its models or its text came from Python, or from a report that does not say.
 
     Example:
-        >>> asked = {"models": ["llama"], "text": "a b.txt", "samples": 2}
-        >>> inspect({"options": {**asked, "measures": {"dimension": {"epsilon": 0.8}, "gain": {}}}})
-        "layerlab inspect llama --text 'a b.txt' --samples 2 --measures 'dimension(epsilon=0.8),gain'"
+        >>> asked = {"models": ["llama"], "text": "a b.txt", "measures": {"gain": {"steps": 2}}}
+        >>> inspect({"options": asked})
+        "layerlab inspect llama --text 'a b.txt' --measures 'gain(steps=2)'"
     """
     asked = report["options"]
     models, text = asked.get("models") or (), asked.get("text")
