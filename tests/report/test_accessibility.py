@@ -1,4 +1,4 @@
-"""Every kind of page keeps the rules of axe-core, on a desk in light and a phone in dark colours."""
+"""Every kind of page keeps the rules of axe-core, on a desk in light, on a phone in dark."""
 
 from collections.abc import Callable
 from pathlib import Path

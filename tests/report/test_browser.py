@@ -191,9 +191,8 @@ def test_the_page_follows_the_system_and_the_toggle_overrides_it(opened: Open, s
         before = darkness()
         page.get_by_role("button", name=f"Show {'light' if before else 'dark'} colours").click()
         assert darkness() != before
-    page.reload()
-    assert darkness() == (scheme != "dark")
-    show(page, "stream")
+    remembered = page.evaluate("localStorage.layerlabTheme")
+    assert remembered == ("light" if scheme == "dark" else "dark")
     ink = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--muted')")
     tick = page.locator("#stream .xtick text").first
     shown = tick.evaluate("node => getComputedStyle(node).fill")
