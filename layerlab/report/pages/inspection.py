@@ -65,8 +65,8 @@ def group_columns(
     """Group columns into readings and bounds, each under its title; without bounds, under none.
 
     Example:
-        >>> group_columns(["norm", "limit"], [{"column": "norm", "limit": "limit", "side": "upper"}])
-        [('Readings', ['norm']), ('Bounds', ['limit'])]
+        >>> group_columns(["norm", "most"], [{"limit": "most", "side": "upper"}])
+        [('Readings', ['norm']), ('Bounds', ['most'])]
     """
     known = list(names)
     limits = {bound["limit"] for bound in bounds if bound["side"] != "beside"}
