@@ -105,7 +105,7 @@ def holds(
         parts.append(f"{several} of them were judged at several scales, and count by the largest.")
     parts.append(_uncorrected(every))
     for key, group in groupby(claims, key=lambda claim: claim[0].section):
-        parts += [f"## {SOURCES[key]}", table(COLUMNS, [_row(claim) for claim in group])]
+        parts += [f"## {SOURCES[key]}", _fold(list(group))]
     waiting = sorted(set(declared) - set(found))
     if waiting:
         parts.append(f"Not run yet: {', '.join(f'`{name}`' for name in waiting)}.")
@@ -186,6 +186,13 @@ Hochberg over the {tested} words that rest on a test with a p. The other
 {len(every) - tested} rest on 95 % intervals, each by itself, or on exact counts; these have no p,
 and so no q. Of many such words some are wrong: each is in up to 2.5 % of all repetitions where the
 truth lies at its threshold."""
+
+
+def _fold(claims: Sequence[Claim]) -> str:
+    """Return the claims of a source as a table that opens on a click."""
+    count = f"{len(claims)} claim{'s' * (len(claims) != 1)}"
+    rows = table(COLUMNS, [_row(claim) for claim in claims])
+    return f"<details markdown><summary>{count}</summary>\n\n{rows}\n\n</details>"
 
 
 def _row(claim: Claim) -> tuple[str, ...]:

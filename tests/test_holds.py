@@ -46,6 +46,13 @@ def test_claims_are_counted_by_whose_they_are_and_the_counts_lead_there():
     assert "| *Own*, on pangu23, section 1 | **fails** |" in own and "a \\| b" in own
 
 
+def test_the_claims_of_a_source_are_folded_below_its_heading():
+    said = page(a=("pangu23", verdict("holds"), verdict("fails", "Other.")))
+    head, fold = said.split(f"## {TITLE}\n\n")
+    assert fold.startswith("<details markdown><summary>2 claims</summary>\n\n| claim |")
+    assert "</details>" in fold and "<details" not in head
+
+
 def test_a_word_from_trained_models_names_their_scale_and_others_their_kind():
     built_in = "built-in models: 0.45 M parameters, 7.4 M tokens"
     said = page(

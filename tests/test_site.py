@@ -148,7 +148,7 @@ def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path) -> None:
     settings = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[0]
     (tmp_path / "mkdocs.yml").write_text(settings.replace("  - literate-nav\n", ""), "utf-8")
     (tmp_path / "docs" / "site").mkdir(parents=True)
-    for name in ("iframe-worker.js", "claims.js", "site.css"):
+    for name in ("iframe-worker.js", "claims.js", "copy.js", "site.css"):
         shutil.copy(DOCS / "site" / name, tmp_path / "docs" / "site")
     (tmp_path / "docs" / "index.md").write_text("# A\n\n[gone](b.md), [gone](#c)\n", "utf-8")
     done = built(tmp_path)
@@ -180,6 +180,34 @@ def test_a_browser_reads_it_from_disk_and_searches(site: Path, browser: Tabs) ->
 
 
 ROWS = "table[data-claims] tbody tr"
+
+
+def test_a_session_is_copied_without_prompts_and_answers(site: Path, browser: Tabs) -> None:
+    page = browser.take(permissions=["clipboard-read", "clipboard-write"])
+    page.goto((site / "precision.html").as_uri())
+    block = page.locator(".highlight").filter(has_text="$ layerlab precision llama").first
+    block.hover()
+    block.get_by_role("button").first.click()
+    page.wait_for_function("navigator.clipboard.readText().then((text) => text !== '')")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    page.close()
+    assert copied == "layerlab precision llama --budget 0.3 --out policy.toml"
+
+
+def test_what_holds_is_folded_by_source_and_opens_where_it_is_asked(
+    site: Path, browser: Tabs
+) -> None:
+    page = browser.take(viewport=DESKTOP)
+    page.goto((site / "what-holds.html").as_uri())
+    folds = page.locator("article details")
+    assert folds.count() == 5
+    assert page.locator(f"{ROWS}:visible").count() == 0
+    assert page.evaluate("document.documentElement.scrollHeight") < 3000
+    folds.first.locator("summary").click()
+    assert page.locator(f"{ROWS}:visible").count() > 5
+    page.get_by_label("Source").select_option("spectral25")
+    assert page.locator(f"{ROWS}:visible").count() > 5
+    browser.give_back(page)
 
 
 def test_claims_are_chosen_by_source_and_by_word_and_are_cards_on_a_phone(

@@ -53,6 +53,7 @@
         }
         const place = block(table, page);
         place.hidden = !left;
+        if (place.tagName === "DETAILS" && (source.select.value || word.select.value)) place.open = true;
         const title = place.previousElementSibling;
         if (title && title.tagName === "H2") title.hidden = !left;
         shown += left;
@@ -71,6 +72,12 @@
     (title && title.tagName === "H2" ? title : first).before(bar);
     show();
   };
+
+  /** What is folded is open on paper, and wherever a link or a search leads. */
+  const open = (element) => {
+    for (let fold = element; fold; fold = fold.parentElement) if (fold.tagName === "DETAILS") fold.open = true;
+  };
+  addEventListener("beforeprint", () => document.querySelectorAll("article details").forEach(open));
 
   const start = () => document.querySelectorAll("article").forEach(filter);
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);

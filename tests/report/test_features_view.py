@@ -1,5 +1,8 @@
-"""The features of frequent tokens, in a browser without a graphics card."""
+"""The features of frequent tokens in a browser: two projections, or a body that turns."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from tests.report.clouded import WORDS, clouded
@@ -13,6 +16,7 @@ def test_two_projections_of_models_side_by_side_follow_the_layer(opened: Open):
     report = clouded()
     section = show(opened(report), "features")
     page = section.page
+    section.locator("[data-part=pictures] select").select_option("sides")
     section.locator(DRAWN.format(0, "sides")).nth(1).wait_for()
     sides = section.locator(".sides figure")
     left, right = (sides.nth(side).bounding_box() for side in (0, 1))
@@ -47,37 +51,51 @@ def test_two_projections_of_models_side_by_side_follow_the_layer(opened: Open):
     assert "of the spread of these points" in sides.nth(0).inner_text()
 
 
-def test_the_body_can_be_turned_and_stays_as_it_was_turned(opened: Open):
-    section = show(opened(clouded(["a"])), "features")
-    section.locator(DRAWN.format(0, "sides")).wait_for()
-    section.locator("[data-part=pictures] select").select_option("body")
-    plot = section.locator(DRAWN.format(0, "body"))
-    plot.wait_for()
-    assert plot.locator(".gl-container canvas").count() >= 1
-    box = plot.bounding_box()
-    before = plot.evaluate("n => Object.values(n._fullLayout.scene._scene.getCamera().eye)")
-    mouse, (x, y) = section.page.mouse, (box["x"] + box["width"] / 2, box["y"] + 200)
-    mouse.move(x, y)
-    mouse.down()
-    mouse.move(x + 120, y + 40, steps=4)
-    mouse.up()
-    turned = plot.evaluate("n => Object.values(n._fullLayout.scene._scene.getCamera().eye)")
-    assert max(abs(a - b) for a, b in zip(before, turned, strict=True)) > 0.1
-    section.locator("[data-part=pictures] input").fill("2")
-    section.locator(DRAWN.format(1, "body")).wait_for()
-    kept = plot.page.locator(DRAWN.format(1, "body")).evaluate(
-        "n => Object.values(n._fullLayout.scene._scene.getCamera().eye)"
+def places(plot: Any) -> np.ndarray:
+    """Where the points of all tokens are drawn, whatever axes are drawn beside them."""
+    drawn = plot.evaluate(
+        "n => n.data.filter((t) => t.mode === 'markers').map((t) => [[...t.x], [...t.y]])"
     )
-    assert kept == pytest.approx(turned)
+    return np.concatenate([np.array(one).T for one in drawn])
+
+
+def test_the_body_is_turned_by_hand_and_by_keys_and_stays_as_it_was_turned(opened: Open):
+    report = clouded(["a"])
+    section = show(opened(report), "features")
+    plot, page = section.locator(DRAWN.format(0, "body")), section.page
+    plot.wait_for()
+    layer = report["pictures"]["features"]["a"]["points"]
+    points = np.array([point for word in layer[1] for point in word])
+    before, box = places(plot), plot.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + 200
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 120, y + 40, steps=4)
+    page.mouse.up()
+    plot.focus()
+    page.keyboard.press("ArrowLeft")
+    turned = places(plot)
+    assert np.abs(before - turned).max() > 0.1 * np.abs(points).max()
+    # What is seen are the points along two directions at right angles, each of length 1.
+    for seen in (before, turned):
+        directions = np.linalg.lstsq(points, seen, rcond=None)[0]
+        assert seen == pytest.approx(points @ directions, abs=3e-3 * np.abs(points).max())
+        assert directions.T @ directions == pytest.approx(np.eye(2), abs=1e-2)
+
+    section.locator("[data-part=pictures] input").fill("2")
+    plot = section.locator(DRAWN.format(1, "body"))
+    plot.wait_for()
+    later = np.array([point for word in layer[2] for point in word])
+    assert places(plot) == pytest.approx(later @ directions, abs=1e-2 * np.abs(later).max())
     section.locator("[data-part=pictures] select").select_option("sides")
     section.locator(DRAWN.format(1, "sides")).wait_for()
-    assert section.locator(".gl-container canvas").count() == 0
+    assert section.locator(".turning").count() == 0
 
 
 def test_one_model_alone_and_on_a_phone(opened: Open):
     page = opened(clouded(), viewport=PHONE)
     section = show(page, "features")
     page.locator("#models input[value='1']").check(force=True)
-    section.locator(DRAWN.format(0, "sides")).wait_for()
+    section.locator(DRAWN.format(0, "body")).wait_for()
     assert section.locator(".sides figure").count() == 1
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -19,8 +19,6 @@ LOCAL = ("file:", "data:", "blob:")
 # What Chromium says of its own speed where a processor draws in three dimensions.
 SLOW = ("[.WebGL-", "Canvas2D: Multiple readback operations")
 DESKTOP, PHONE = {"width": 1200, "height": 800}, {"width": 390, "height": 844}
-# Below what stands above plotly in any page.
-LINE = 6000
 
 Open = Callable[..., Any]
 
@@ -28,9 +26,9 @@ Open = Callable[..., Any]
 class Tabs:
     """Those of a browser: a test has one for itself, and then another test has it.
 
-    To compile the scripts of a page takes six times as long as all the rest. They are compiled once
-    for a tab, an address and a line of the file: so all pages are read from one file, in one tab
-    whatever its size and colours, and the script that draws stands at one line (`lowered`).
+    To compile the library that draws takes six times as long as all the rest. It is compiled once
+    for a tab and an address: so all pages are read from one file, in one tab whatever its size and
+    colours.
     """
 
     def __init__(self, browser: Any, folder: Path) -> None:
@@ -56,12 +54,6 @@ class Tabs:
         tab.goto("about:blank")
         options = {k: v for k, v in options.items() if k not in {"viewport", "color_scheme"}}
         self.free[repr(options)].append(tab)
-
-
-def lowered(page: str) -> str:
-    """A page whose last script, which is plotly, begins at a line that is the same for all."""
-    above, tag, script = page.rpartition("\n<script>")
-    return above + "\n" * (LINE - above.count("\n")) + tag + script
 
 
 def tabs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tabs]:
@@ -96,7 +88,7 @@ def pages(browser: Tabs) -> Iterator[Open]:
     }
 
     def open_page(text: str, fragment: str = "", **options: Any) -> Any:
-        browser.file.write_text(lowered(text), encoding="utf-8")
+        browser.file.write_text(text, encoding="utf-8")
         page = browser.take(**options)
         used.append((page, options))
         for event, listener in listeners.items():

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from layerlab.errors import UserError
 from layerlab.recipes import toml
@@ -20,7 +19,7 @@ from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
 from layerlab.report.i18n.language import ENGLISH, Label, Language, label, language
 from layerlab.report.pages import adaptation_tables
-from layerlab.report.pages.shell import embedded, environment, plotly, policy, read_static
+from layerlab.report.pages.shell import DRAWING, assemble, environment, join_scripts, words
 from layerlab.report.views import text
 from layerlab.report.views.curves import short
 from layerlab.report.views.forest_plot import format_signed
@@ -55,7 +54,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
             page in this language.
     """
     whole, known = _check(content), language(lang)
-    scripts = [read_static("study.js"), plotly()]
+    script = join_scripts((DRAWING, "study.js"))
     pictures = [one for kind in KINDS if (one := _picture(whole["pretrain"], kind, known))]
     return (
         environment(lang)
@@ -71,10 +70,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
             pictures=pictures,
             recipe=toml.write_toml(current_settings(whole["recipe"])),
             most=ROWS,
-            policy=policy(scripts),
-            style=Markup(read_static(*_STYLES)),
-            data=Markup(embedded(pictures)),
-            scripts=[Markup(script) for script in scripts],
+            **assemble(_STYLES, script, {"pictures": pictures, **words(script, (), lang)}),
         )
     )
 

@@ -1,14 +1,17 @@
 """The page of all claims: what holds, what fails, what is not decided, and by which number."""
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
-
 from layerlab.report.i18n.language import ENGLISH
-from layerlab.report.pages.shell import environment, policy, read_static
+from layerlab.report.pages.shell import assemble, environment, join_scripts, words
 from layerlab.report.pages.study import TONES
+
+OWN = "Own"
+# What ends the key of a source.
+_KEY = re.compile(r"[,; ]")
 
 
 def render(
@@ -27,18 +30,27 @@ def render(
     Raises:
         UserError: there is no page in this language.
     """
+    script = join_scripts(("unfold.js",))
     return (
         environment(lang)
         .get_template("holds.html")
         .render(
-            studies=studies,
+            sources=list(group_sources(studies)),
             made=made,
             counts=count_words(studies),
             tones=TONES,
-            policy=policy([]),
-            style=Markup(read_static("page.css")),
+            **assemble(["page.css"], script, words(script, (), lang)),
         )
     )
+
+
+def group_sources(studies: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the studies of each source with the words of their verdicts; our own come last."""
+    keys = dict.fromkeys(_KEY.split(str(study["source"]), maxsplit=1)[0] for study in studies)
+    for key in sorted(keys, key=lambda key: key == OWN):
+        own = [one for one in studies if _KEY.split(str(one["source"]), maxsplit=1)[0] == key]
+        counted = Counter(verdict["word"] for study in own for verdict in study["verdicts"])
+        yield {"title": key, "studies": own, "words": counted}
 
 
 def count_words(studies: Sequence[Mapping[str, Any]]) -> dict[bool, Counter[str]]:
@@ -47,5 +59,5 @@ def count_words(studies: Sequence[Mapping[str, Any]]) -> dict[bool, Counter[str]
     for study in studies:
         for one in study["verdicts"]:
             place = str(one.get("source") or study["source"])
-            counts[place.startswith("Own")][one["word"]] += 1
+            counts[place.startswith(OWN)][one["word"]] += 1
     return counts

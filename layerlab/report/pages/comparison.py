@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from layerlab.errors import UserError
 from layerlab.recipes import toml
@@ -20,22 +19,13 @@ from layerlab.records.json_values import json_values
 from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
 from layerlab.report.i18n.language import ENGLISH, label, language
-from layerlab.report.pages.shell import (
-    embedded,
-    environment,
-    join_scripts,
-    plotly,
-    policy,
-    read_static,
-    words,
-)
+from layerlab.report.pages.shell import DRAWING, assemble, environment, join_scripts, words
 from layerlab.report.views import curves as curve
 from layerlab.report.views import equal_terms, forest_plot, monitor_timeline, text
 from layerlab.system import files
 
 _SCRIPTS = (
-    *("say.js", "figure.js", "element.js", "theme.js", "glance.js", "jump.js"),
-    *("curve.js", "lapse.js", "comparison.js"),
+    *(DRAWING, "figure.js", "glance.js", "jump.js", "curve.js", "lapse.js", "comparison.js"),
 )
 _STYLES = ("page.css", "comparison.css")
 PAGE, TABLES, PICTURES = "report.html", "tables", "pictures"
@@ -179,7 +169,7 @@ def view(content: Mapping[str, Any]) -> Json:
 
 def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
     shown = view(whole)
-    scripts = [join_scripts(_SCRIPTS), plotly()]
+    script = join_scripts(_SCRIPTS)
     recipe = current_settings(whole["recipe"])
     section = _of(recipe, "compare")
     declared = [str(one) for one in section.get("allowed_differences") or ()]
@@ -203,10 +193,7 @@ def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
             signed=forest_plot.format_signed,
             quantity=quantity,
             monitored=lambda name: quantity_name(str(name), lang),
-            policy=policy(scripts),
-            style=Markup(read_static(*_STYLES)),
-            data=Markup(embedded({**shown, **_words(scripts[0], shown, lang)})),
-            scripts=[Markup(script) for script in scripts],
+            **assemble(_STYLES, script, {**shown, **_words(script, shown, lang)}),
         )
     )
 

@@ -1,4 +1,4 @@
-"""The page of an evaluation: each score with its interval beside what a guess scores, no script.
+"""The page of an evaluation: each score with its interval beside what a guess scores.
 
 The content is the dict that `results.json` holds.
 """
@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from layerlab.recipes import toml
 from layerlab.report.i18n.language import ENGLISH, Label, label
 from layerlab.report.pages.adaptation_tables import table
-from layerlab.report.pages.shell import environment, policy, read_static
+from layerlab.report.pages.shell import assemble, environment, join_scripts, words
+from layerlab.report.views import command
 from layerlab.report.views.forest_plot import format_signed
 from layerlab.system import files
 
@@ -42,6 +41,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
     Raises:
         UserError: there is no page in this language.
     """
+    script = join_scripts()
     return (
         environment(lang)
         .get_template("score.html")
@@ -52,9 +52,9 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
             sections=list(_sections(content)),
             models=_models(content),
             options=toml.write_toml(content["options"]),
+            command=command.evaluate(content),
             most=ROWS,
-            policy=policy([]),
-            style=Markup(read_static(*_STYLES)),
+            **assemble(_STYLES, script, words(script, (), lang)),
         )
     )
 

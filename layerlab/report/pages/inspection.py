@@ -1,26 +1,22 @@
 """The report of an inspection as one HTML file."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from markupsafe import Markup
-
-from layerlab.report.i18n.language import ENGLISH, language
+from layerlab.report.i18n.language import ENGLISH, label, language
 from layerlab.report.pages.shell import (
-    embedded,
+    DRAWING,
+    assemble,
     environment,
     join_scripts,
-    plotly,
-    policy,
-    read_static,
     short_name,
     words,
 )
-from layerlab.report.views import inspection, model_cards
+from layerlab.report.views import command, inspection, model_cards
 
 _SCRIPTS = (
-    *("say.js", "figure.js", "element.js", "theme.js", "detail.js", "saliency.js", "features.js"),
-    *("density.js", "bound.js", "table.js", "glance.js", "jump.js", "page.js"),
+    *(DRAWING, "figure.js", "detail.js", "head.js", "saliency.js", "features.js"),
+    *("bound.js", "values.js", "glance.js", "jump.js", "page.js"),
 )
 _RANK = {"error": 0, "warning": 1, "info": 2}
 
@@ -32,7 +28,7 @@ def render(report: Mapping[str, Any], lang: str = ENGLISH) -> str:
         UserError: there is no page in this language.
     """
     view = inspection.compact(report)
-    scripts = [join_scripts(_SCRIPTS), plotly()]
+    script = join_scripts(_SCRIPTS)
     page = environment(lang).get_template("page.html")
     return page.render(
         report=report,
@@ -41,10 +37,9 @@ def render(report: Mapping[str, Any], lang: str = ENGLISH) -> str:
         counts=severities(report["findings"]),
         lengths=model_cards.lengths(report),
         cards=model_cards.cards([model["card"] for model in report["models"]]),
-        policy=policy(scripts),
-        style=Markup(read_static("page.css")),
-        data=Markup(embedded({**view, **script_words(scripts[0], view, lang)})),
-        scripts=[Markup(script) for script in scripts],
+        command=command.inspect(report),
+        groups=group_columns,
+        **assemble(["page.css"], script, {**view, **script_words(script, view, lang)}),
     )
 
 
@@ -62,6 +57,24 @@ def rank_findings(findings: list[dict[str, Any]], view: Mapping[str, Any]) -> li
         }
         for finding in ordered
     ]
+
+
+def group_columns(
+    names: Iterable[str], bounds: Iterable[Mapping[str, Any]]
+) -> list[tuple[str | None, list[str]]]:
+    """Group columns into readings and bounds, each under its title; without bounds, under none.
+
+    Example:
+        >>> group_columns(["norm", "most"], [{"limit": "most", "side": "upper"}])
+        [('Readings', ['norm']), ('Bounds', ['most'])]
+    """
+    known = list(names)
+    limits = {bound["limit"] for bound in bounds if bound["side"] != "beside"}
+    inside = [name for name in known if name in limits]
+    if not inside:
+        return [(None, known)]
+    readings = [name for name in known if name not in limits]
+    return [(label("Readings"), readings), (label("Bounds"), inside)]
 
 
 def severities(findings: list[dict[str, Any]]) -> dict[str, int]:

@@ -5,10 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from layerlab.report.i18n.language import ENGLISH, label, language
-from layerlab.report.pages.shell import embedded, environment, plotly, policy, read_static
+from layerlab.report.pages.shell import DRAWING, assemble, environment, join_scripts, words
 from layerlab.report.pages.study_settings import rows
 
 ROWS = 200
@@ -28,7 +26,8 @@ def render(study: Mapping[str, Any], lang: str = ENGLISH) -> str:
     Raises:
         UserError: there is no page in this language.
     """
-    scripts = [read_static("study.js"), plotly()]
+    script = join_scripts((DRAWING, "study.js"))
+    pictures = translate_pictures(study["pictures"], lang)
     return (
         environment(lang)
         .get_template("study.html")
@@ -38,10 +37,7 @@ def render(study: Mapping[str, Any], lang: str = ENGLISH) -> str:
             rows=list(rows(study)),
             tables={name: _rows(frame) for name, frame in study["frames"].items()},
             most=ROWS,
-            policy=policy(scripts),
-            style=Markup(read_static("page.css")),
-            data=Markup(embedded(translate_pictures(study["pictures"], lang))),
-            scripts=[Markup(script) for script in scripts],
+            **assemble(["page.css"], script, {"pictures": pictures, **words(script, (), lang)}),
         )
     )
 

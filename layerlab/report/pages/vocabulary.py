@@ -1,4 +1,4 @@
-"""The page of a changed vocabulary: what was proved of it, text by text; no script.
+"""The page of a changed vocabulary: what was proved of it, text by text.
 
 The content is the dict that `proof.json` holds.
 """
@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
-from layerlab.recipes import toml
 from layerlab.report.i18n.language import ENGLISH, Label, label
 from layerlab.report.pages import adaptation_tables
-from layerlab.report.pages.shell import environment, policy, read_static
+from layerlab.report.pages.shell import assemble, environment, join_scripts, words
+from layerlab.report.views import command
 from layerlab.system import files
 
 _STYLES = ("page.css", "comparison.css", "curriculum.css")
@@ -30,6 +28,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
         UserError: there is no page in this language.
     """
     asked = {name: value for name, value in content["asked"].items() if value is not None}
+    script = join_scripts()
     return (
         environment(lang)
         .get_template("proof.html")
@@ -39,10 +38,9 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
             facts=list(_facts(content)),
             tables=list(_tables(content)),
             tokens=list(_tokens(content)),
-            options=toml.write_toml(asked),
+            command=command.change_vocabulary(asked),
             most=MOST,
-            policy=policy([]),
-            style=Markup(read_static(*_STYLES)),
+            **assemble(_STYLES, script, words(script, (), lang)),
         )
     )
 

@@ -156,6 +156,9 @@ const watcher = new IntersectionObserver((entries) => {
     if (section.seen && section.stale) draw(section);
   }
 }, { rootMargin: "300px" });
-/* Plotly is the last script of the page: what needs it waits, the rest is there before. */
-addEventListener("DOMContentLoaded", () => sections.forEach((section) => watcher.observe(section.node)));
-addEventListener("beforeprint", () => sections.filter((s) => s.stale).forEach(draw));
+drawable.then((able) => {
+  if (!able) return;
+  for (const section of sections) watcher.observe(section.node);
+  addEventListener("beforeprint", () => sections.filter((s) => s.stale).forEach(draw));
+});
+document.addEventListener("theme", refresh);

@@ -1,19 +1,24 @@
-/* What a finding opens: a head's attention map with its tokens, or a layer's largest channels. */
+/* What a finding opens: a head's attention map with its tokens, or a layer's largest channels. A
+   cell of a heat map opens its head too. */
 
 const dialog = document.getElementById("detail");
 const body = document.getElementById("detail-body");
 let opener = null;
 
-async function openDetail(key, button) {
-  const detail = data.details[key];
-  if (!detail) return;
+function openDialog(title, button) {
   opener = button;
-  document.getElementById("detail-title").textContent = detail.head === null
-    ? `${detail.model}: ${layerName(detail.layer)}` : say("{model}: layer {layer}, head {head}", detail);
+  document.getElementById("detail-title").textContent = title;
   body.replaceChildren();
   dialog.showModal();
-  if (detail.kind === "attention") await showAttention(detail);
-  else showChannels(detail);
+}
+
+function openDetail(key, button) {
+  const detail = data.details[key];
+  if (!detail) return undefined;
+  if (detail.kind === "attention") return openHead(data.models.findIndex((m) => m.name === detail.model), detail.layer, detail.head, button);
+  openDialog(`${detail.model}: ${layerName(detail.layer)}`, button);
+  showChannels(detail);
+  return undefined;
 }
 
 dialog.addEventListener("close", () => {
@@ -25,27 +30,26 @@ document.getElementById("detail-close").addEventListener("click", () => dialog.c
 
 /* Rows of bytes, deflated, in base64: weights from 0 to 255. */
 async function unpack(packed, width) {
-  const bytes = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const flat = new Uint8Array(await new Response(stream).arrayBuffer());
+  const flat = new Uint8Array(await unpacked(packed, "deflate").arrayBuffer());
   return Array.from({ length: flat.length / width }, (_, i) => flat.subarray(i * width, (i + 1) * width));
 }
 
 async function showAttention(detail) {
-  if (!window.Plotly || !window.DecompressionStream) {
+  if (!window.Plotly) {
     body.append(element("p", {}, say("This browser cannot unpack the map; its numbers are in report.json.")));
     return;
   }
   const { tokens, positions, own } = detail;
   const rows = await unpack(detail.map, tokens.length);
-  const plot = element("div", { class: "plot", role: "img", "aria-label": say("Attention weights, one row per query") });
+  const plot = element("div", { class: "plot" });
   const slider = element("input", { type: "range", min: 0, max: own.length - 1, value: own.length - 1, id: "detail-query" });
   const chosen = element("output", { for: "detail-query" });
   const strip = element("p", { class: "strip" });
+  const keys = element("div", { "data-part": "keys" });
   const columns = element("div", { class: "pair" }, plot, element("div", {},
     element("h3", {}, say("Where one token looks")),
     element("label", { class: "query" }, `${say("Query")} `, slider, chosen), strip,
-    element("h3", {}, say("Keys with most attention")), topKeys(detail, rows)));
+    element("h3", {}, say("The keys it looks at most")), keys));
   const whole = positions.every((position, i) => position === i);
   const given = { sequence: detail.sequence, count: tokens.length };
   const hint = whole
@@ -62,11 +66,12 @@ async function showAttention(detail) {
       if (key === own[row]) mark.className = "self";
       return mark;
     }));
+    keys.replaceChildren(topKeys(detail, rows[row]));
   };
   slider.addEventListener("input", choose);
   choose();
   const figure = attentionFigure(detail, rows, Math.min(520, Math.max(280, plot.clientWidth)));
-  await Plotly.newPlot(plot, figure.traces, figure.layout, { ...CONFIG, displayModeBar: false });
+  await figureInto(plot, figure, say("Attention weights, one row per query"), { ...CONFIG, displayModeBar: false });
   plot.on("plotly_click", ({ points }) => { slider.value = points[0].pointIndex[0]; choose(); });
 }
 
@@ -90,11 +95,10 @@ function attentionFigure({ tokens, positions, own }, rows, height) {
   return { traces: [trace], layout: figure };
 }
 
-/* What each key receives, as a share of what the shown queries could give. */
-function topKeys({ tokens, positions }, rows) {
-  const share = tokens.map((_, key) => rows.reduce((sum, row) => sum + row[key], 0) / (255 * rows.length));
-  const order = share.map((_, key) => key).sort((a, b) => share[b] - share[a]).slice(0, 8);
-  return bars(order.map((key) => [tokens[key], say("position {position}", { position: positions[key] }), Number(share[key].toPrecision(3))]), [say("Token"), say("Where"), say("Share")]);
+/* The keys that one query gives most of its attention. */
+function topKeys({ tokens, positions }, weights) {
+  const order = tokens.map((_, key) => key).filter((key) => weights[key]).sort((a, b) => weights[b] - weights[a]).slice(0, 8);
+  return bars(order.map((key) => [tokens[key], say("position {position}", { position: positions[key] }), Number((weights[key] / 255).toPrecision(3))]), [say("Token"), say("Where"), say("Weight")]);
 }
 
 function showChannels(detail) {
@@ -112,7 +116,7 @@ function bars(rows, titles) {
     return element("tr", {}, element("td", { class: "token" }, token), element("td", {}, where),
       element("td", { class: "number" }, format(value)), element("td", { class: "bar-cell" }, bar));
   };
-  return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": titles.join(", ") }, element("table", { class: "bars" },
+  return element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": titles.join(", ") }, element("table", { class: "bars" },
     element("thead", {}, element("tr", {}, ...titles.map((t) => element("th", { scope: "col" }, t)), element("td"))),
     element("tbody", {}, ...rows.map(line))));
 }

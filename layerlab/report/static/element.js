@@ -7,10 +7,13 @@ function element(tag, attributes = {}, ...children) {
   return node;
 }
 
-function figureInto(node, figure, label) {
-  node.setAttribute("role", "img");
+/* A drawing is read aloud as its label; what stands in it besides are the buttons of the library. */
+function figureInto(node, figure, label, config = CONFIG) {
+  node.setAttribute("role", "group");
   node.setAttribute("aria-label", label);
-  return Plotly.react(node, figure.traces, figure.layout, CONFIG);
+  const drawn = Plotly.react(node, figure.traces, figure.layout, config);
+  for (const drawing of node.querySelectorAll(".main-svg")) drawing.setAttribute("aria-hidden", "true");
+  return drawn;
 }
 
 function clear(node) {

@@ -1,6 +1,5 @@
 /* Plotly figures from the page's data. Nothing here touches the page. */
 
-const data = JSON.parse(document.getElementById("data").textContent);
 const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star"];
 const SHAPES = {
   circle: "M5,0A5,5 0 1 1 -5,0A5,5 0 1 1 5,0Z",

@@ -20,7 +20,7 @@ function paint(node) {
 
 /* Small lines, first quantity of every measure; drawn without plotly, so they are there at once. */
 function drawGlance() {
-  document.getElementById("glance").replaceChildren(...sections.map((section) => {
+  document.querySelector("#glance [data-part=tiles]").replaceChildren(...sections.map((section) => {
     const { measure } = section;
     const column = measure.plot[0];
     const shown = column ? measure.series.filter((s) => s.kind === 0 && (choice.model === null || s.model === choice.model) && hasReading(s, column)) : [];

@@ -11,9 +11,10 @@ function targetOf(hash) {
   try { return document.getElementById(decodeURIComponent(hash.slice(1))); } catch { return null; }
 }
 
-/* Everything above the target gets its final height; a folded target opens. */
+/* Everything above the target gets its final height; a folded target opens, a hidden one is shown. */
 function prepare(target) {
   if (target.tagName === "DETAILS") target.open = true;
+  if (target.hidden) target.dispatchEvent(new Event("reveal", { bubbles: true }));
   if (!window.Plotly) return;
   for (const section of sections) if (section.stale && precedes(section.node, target)) draw(section);
 }
@@ -60,6 +61,7 @@ document.addEventListener("click", (event) => {
   if (target) prepare(target);
   setTimeout(() => jump(link.hash));
 });
-/* At "load" the browser has made its own jump, which would take the focus away. */
-addEventListener("load", () => jump(location.hash));
+/* At "load" the browser has made its own jump, which would take the focus away; then sections can
+   be drawn as soon as there is something to draw with. */
+addEventListener("load", () => drawable.then(() => jump(location.hash)));
 addEventListener("hashchange", () => jump(location.hash));

@@ -27,7 +27,7 @@ function draw(section) {
   drawVerdicts(section, shown);
   drawMaps(section, column, shown);
   drawSteps(section, column);
-  if (section.node.querySelector("details.values").open) drawTable(section);
+  if (section.node.querySelector("details.values").open) drawValues(section);
   section.node.dataset.drawn = measure.name;
 }
 
@@ -80,14 +80,6 @@ function drawMaps(section, column, shown) {
     const node = nodes[i];
     figureInto(node, map(series, column, limits, log), say("{column} of every layer and head of {model}", { column: columnName(column), model: data.models[series.model].name }));
     node.on("plotly_click", ({ points }) => openHead(series.model, points[0].x, points[0].y, node));
-  }
-}
-
-/* A cell opens its attention map where a finding brought one. */
-function openHead(model, layer, head) {
-  for (const button of document.querySelectorAll(`.finding[data-model="${model}"] [data-detail]`)) {
-    const detail = data.details[button.dataset.detail];
-    if (detail.kind === "attention" && detail.layer === layer && detail.head === head) return openDetail(button.dataset.detail, button);
   }
 }
 
@@ -162,6 +154,11 @@ document.getElementById("findings-more")?.addEventListener("click", () => {
   showFindings();
   document.querySelectorAll(".finding:not([hidden])")[SHOWN_FINDINGS]?.querySelector("a, button")?.focus();
 });
+document.getElementById("finding-list")?.addEventListener("reveal", () => {
+  if (choice.model !== null) document.querySelector('#models [value="all"]').click();
+  allFindings = true;
+  showFindings();
+});
 document.getElementById("finding-list")?.addEventListener("click", (event) => {
   const button = event.target.closest("[data-detail]");
   if (button) openDetail(button.dataset.detail, button);
@@ -172,7 +169,7 @@ for (const section of sections) {
     if (["column", "kind"].includes(event.target.dataset.control)) setDefaults(section);
     draw(section);
   });
-  section.node.querySelector("details.values").addEventListener("toggle", (event) => event.target.open && drawTable(section));
+  section.node.querySelector("details.values").addEventListener("toggle", (event) => event.target.open && drawValues(section));
 }
 showFindings();
 drawGlance();
@@ -184,6 +181,9 @@ const watcher = new IntersectionObserver((entries) => {
     if (section.seen && section.stale) draw(section);
   }
 }, { rootMargin: "300px" });
-/* Plotly is the last script of the page: what needs it waits, the rest is there before. */
-addEventListener("DOMContentLoaded", () => sections.forEach((section) => watcher.observe(section.node)));
-addEventListener("beforeprint", () => sections.filter((s) => s.stale).forEach(draw));
+drawable.then((able) => {
+  if (!able) return;
+  for (const section of sections) watcher.observe(section.node);
+  addEventListener("beforeprint", () => sections.filter((s) => s.stale).forEach(draw));
+});
+document.addEventListener("theme", refresh);

@@ -1,25 +1,37 @@
-/* Light, dark, or as the system; `refresh` draws the page again. */
+/* Light or dark: as the system has it, or as the button says, which every click changes. */
 
-const root = document.documentElement;
-const THEMES = ["system", "light", "dark"];
-const themeSaid = (theme) => ({ system: say("Colours: as the system"), light: say("Colours: light"), dark: say("Colours: dark") })[theme];
-function setTheme(theme) {
-  if (theme === "system") delete root.dataset.theme;
-  else root.dataset.theme = theme;
-  document.getElementById("theme").setAttribute("aria-label", themeSaid(theme));
-  document.getElementById("theme").textContent = { system: "◐", light: "○", dark: "●" }[theme];
-}
+const darkSystem = matchMedia("(prefers-color-scheme: dark)");
+const themeButton = document.getElementById("theme");
 
 function remembered() {
-  try { return THEMES.includes(localStorage.layerlabTheme) ? localStorage.layerlabTheme : "system"; } catch { return "system"; }
+  try { return ["light", "dark"].find((one) => one === localStorage.layerlabTheme); } catch { return undefined; }
 }
 
+function remember(theme) {
+  try {
+    if (theme) localStorage.layerlabTheme = theme;
+    else delete localStorage.layerlabTheme;
+  } catch { /* a page from disk may not remember */ }
+}
+
+const systemTheme = () => (darkSystem.matches ? "dark" : "light");
+
 let theme = remembered();
-setTheme(theme);
-document.getElementById("theme").addEventListener("click", () => {
-  theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
-  try { localStorage.layerlabTheme = theme; } catch { /* a page from disk may not remember */ }
-  setTheme(theme);
-  refresh();
+const shownTheme = () => theme ?? systemTheme();
+
+function setTheme() {
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+  themeButton.setAttribute("aria-label", shownTheme() === "dark" ? say("Show light colours") : say("Show dark colours"));
+  document.dispatchEvent(new Event("theme"));
+}
+
+themeButton.hidden = false;
+themeButton.addEventListener("click", () => {
+  const other = shownTheme() === "dark" ? "light" : "dark";
+  theme = other === systemTheme() ? undefined : other;
+  remember(theme);
+  setTheme();
 });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", refresh);
+darkSystem.addEventListener("change", setTheme);
+setTheme();

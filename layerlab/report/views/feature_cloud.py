@@ -11,7 +11,7 @@ KIND = "features"
 STEPS = 999
 DIGITS = 4
 # Of one page; of a model without room for all layers, some are kept, evenly spaced.
-BYTES = 2_000_000
+BYTES = 300_000
 FEWEST = 3
 
 Json = dict[str, Any]

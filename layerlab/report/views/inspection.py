@@ -6,6 +6,7 @@ layers x 20 heads stays far below a megabyte. Everything returned can be written
 """
 
 import base64
+import json
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,9 @@ from layerlab.report.views import bars, density, feature_cloud, saliency, text
 from layerlab.report.views.bounds import finite, violations
 
 DIGITS = 4
-DETAIL_BYTES = 350_000
+# With the library that draws a page has 1.5 MB, of which its pictures take so much at most.
+DETAIL_BYTES = 250_000
+PICTURE_BYTES = 450_000
 # A reading whose column `residual` is above this has not converged: it is a lower bound.
 UNCONVERGED = 0.1
 _AXES = ("model", "sequence", "layer", "head", "position", "token")
@@ -34,11 +37,14 @@ def compact(report: Mapping[str, Any]) -> Json:
         {"name": text.prose(str(m["name"]), 60), "step": m.get("step"), "layers": m["layers"]}
         for m in report["models"]
     ]
+    opened = details(report["findings"], report["details"])
+    kinds = len(report.get("pictures") or ()) or 1
+    room = (PICTURE_BYTES - len(json.dumps(opened))) // kinds
     return {
         "models": models,
         "aligned": len({m["layers"] for m in models}) > 1,
-        "measures": [measure_view(report, measure) for measure in report["measures"]],
-        "details": details(report["findings"], report["details"]),
+        "measures": [measure_view(report, measure, room) for measure in report["measures"]],
+        "details": opened,
     }
 
 
@@ -50,8 +56,14 @@ def frame(report: Mapping[str, Any], name: str) -> pd.DataFrame:
     return pd.DataFrame({column: stored["data"][column] for column in stored["columns"]})
 
 
-def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
-    """Describe how one measure is drawn, with one series per model and category."""
+def measure_view(
+    report: Mapping[str, Any], measure: Mapping[str, Any], room: int = PICTURE_BYTES
+) -> Json:
+    """Describe how one measure is drawn, with one series per model and category.
+
+    Args:
+        room: for its pictures, in bytes.
+    """
     rows = frame(report, measure["name"])
     if "layer" not in measure["per"]:
         return bars.view(report, measure, rows, missing(report, measure))
@@ -87,9 +99,8 @@ def measure_view(report: Mapping[str, Any], measure: Mapping[str, Any]) -> Json:
         "missing": missing(report, measure),
         "series": series,
         "pictures": [
-            *saliency.pictures(report, measure["name"], rows),
-            *feature_cloud.pictures(report, measure["name"]),
-            *density.pictures(report, measure["name"]),
+            *saliency.pictures(report, measure["name"], rows, room),
+            *feature_cloud.pictures(report, measure["name"], room),
         ],
     }
 

@@ -6,12 +6,14 @@ from typing import Any
 import pandas as pd
 
 from layerlab.report.views import text
+from layerlab.report.views.feature_cloud import choose_layers
 
 KIND = "saliency"
 SCORES = ("l1", "l2", "product")
 DIGITS = 3
-# Of one page; a model for whose picture there is no room keeps its rows and its report.json.
-BYTES = 2_000_000
+# Of one page; a model with more has fewer maps, and report.json has all.
+BYTES = 300_000
+FEWEST = 3
 
 Json = dict[str, Any]
 
@@ -19,26 +21,22 @@ Json = dict[str, Any]
 def pictures(
     report: Mapping[str, Any], name: str, rows: pd.DataFrame, budget: int = BYTES
 ) -> list[Json]:
-    """Return the pictures of a measure, in the order of the models, as long as there is room.
+    """Return the pictures of a measure, in the order of the models, with as many maps as fit.
 
     Args:
         name: of the measure.
         rows: its frame, by model, layer and position.
     """
     stored = report.get("pictures", {}).get(name, {})
-    found = list[Json]()
-    for index, model in enumerate(report["models"]):
-        picture = stored.get(model["name"])
-        if not drawable(picture):
-            continue
-        view = _view(picture, rows[rows["model"] == model["name"]])
-        cost = sum(map(len, view["maps"])) + sum(
-            len(str(line)) for lines in view["scores"].values() for line in lines
-        )
-        if cost <= budget:
-            found.append({"model": index, **view})
-            budget -= cost
-    return found
+    names = [str(model["name"]) for model in report["models"]]
+    known = [name for name in names if drawable(stored.get(name))]
+    return [
+        {
+            "model": names.index(name),
+            **_thin(_view(stored[name], rows[rows["model"] == name]), budget // len(known)),
+        }
+        for name in known
+    ]
 
 
 def drawable(picture: Any) -> bool:
@@ -69,6 +67,16 @@ def _view(picture: Mapping[str, Any], rows: pd.DataFrame) -> Json:
         "peaks": [_number(peak) for peak in picture["peaks"]],
         "maps": [str(packed) for packed in picture["maps"]],
     }
+
+
+def _thin(view: Json, budget: int) -> Json:
+    """Keep as many maps as there is room for beside the scores, evenly spaced over the layers."""
+    scores = sum(len(str(line)) for lines in view["scores"].values() for line in lines)
+    largest = max([*map(len, view["maps"]), 1])
+    fitting = max(FEWEST, (budget - scores) // largest)
+    kept = choose_layers(len(view["maps"]), fitting)
+    parts = {name: [view[name][index] for index in kept] for name in ("mapped", "peaks", "maps")}
+    return {**view, **parts}
 
 
 def _word(given: Mapping[str, Any] | None) -> Json | None:

@@ -37,9 +37,15 @@ def test_what_cannot_be_drawn_is_left_out_and_a_hole_is_no_number():
     assert pictures(sample(["a"])) == []
 
 
-def test_a_picture_for_which_there_is_no_room_is_left_out():
-    report = looked()
-    assert [one["model"] for one in pictures(report, budget=2000)] == [0]
+def test_where_there_is_little_room_maps_of_some_layers_are_kept_of_every_model():
+    report = looked(layers=12)
+    whole, little = pictures(report), pictures(report, budget=3000)
+    assert [len(one["maps"]) for one in whole] == [13, 13]
+    assert [one["model"] for one in little] == [0, 1]
+    for one in little:
+        assert 3 <= len(one["maps"]) == len(one["mapped"]) == len(one["peaks"]) < 13
+        assert (one["mapped"][0], one["mapped"][-1]) == (-1, 11)
+        assert one["layers"] == whole[0]["layers"]
 
 
 def test_pictures_survive_the_way_through_a_file(tmp_path):

@@ -1,0 +1,3 @@
+/* What the page was made from. */
+
+const data = JSON.parse(document.getElementById("data").textContent);

@@ -1,0 +1,99 @@
+"""Commands that repeat what a page shows, from the options that were kept with it."""
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any
+
+Json = Mapping[str, Any]
+# What was given to a Python function has no name that a command could take.
+_UNNAMED = {"memory", "texts", "input_ids", "standard input"}
+_SAMPLE = "built-in sample"
+# How the name of a setting ends whose policy is a file that results do not name.
+_KEPT = " kept"
+
+
+def inspect(report: Json) -> str | None:
+    """Return the command that repeats an inspection.
+
+    None where its models or its text came from Python, or from a report that does not say.
+
+    Example:
+        >>> asked = {"models": ["llama"], "text": "a b.txt", "measures": {"gain": {"steps": 2}}}
+        >>> inspect({"options": asked})
+        "layerlab inspect llama --text 'a b.txt' --measures 'gain(steps=2)'"
+    """
+    asked = report["options"]
+    models, text = asked.get("models") or (), asked.get("text")
+    if not models or not text or _UNNAMED & {*map(str, models), str(text)}:
+        return None
+    given = {
+        "text": None if text == _SAMPLE else text,
+        "samples": asked.get("samples"),
+        "context": asked.get("context"),
+        "measures": ",".join(_measures(asked.get("measures") or {})),
+        "device": asked.get("device"),
+        "dtype": asked.get("dtype"),
+    }
+    return _command("inspect", map(str, models), given)
+
+
+def evaluate(content: Json) -> str | None:
+    """Return the command that repeats an evaluation.
+
+    None where a model came from Python, or computed under a policy, whose file results do not name.
+
+    Example:
+        >>> arms = [{"source": "llama", "precision": ""}, {"source": "llama", "precision": "bf16"}]
+        >>> evaluate({"suite": "piqa", "arms": arms, "options": {"shots": 2, "cot": False}})
+        'layerlab evaluate llama --suite piqa --format bf16 --shots 2'
+    """
+    arms = content["arms"]
+    models = dict.fromkeys(str(arm.get("source") or arm.get("arm")) for arm in arms)
+    formats = dict.fromkeys(str(arm["precision"]) for arm in arms if arm.get("precision"))
+    if _UNNAMED & set(models) or any(name.endswith(_KEPT) for name in formats):
+        return None
+    head = {"suite": content["suite"], "format": ",".join(formats)}
+    tables = {"compare": "published" in content}
+    return _command("evaluate", models, {**head, **content["options"], **tables})
+
+
+def change_vocabulary(asked: Json) -> str:
+    """Return the command that changes a vocabulary again.
+
+    Example:
+        >>> change_vocabulary({"tokenizer": "t", "size": "+9", "corpus": ["a", "b"]})
+        'layerlab adapt vocabulary --tokenizer t --size +9 --corpus a --corpus b --out changed'
+    """
+    return _command("adapt vocabulary", (), {**asked, "out": "changed"})
+
+
+def _measures(asked: Json) -> Iterator[str]:
+    """Yield each measure with all its options: the usual ones may be others in a later version."""
+    for name, options in asked.items():
+        known = {key: value for key, value in options.items() if value is not None}
+        given = ",".join(f"{key}={_literal(value)}" for key, value in known.items())
+        yield f"{name}({given})" if given else name
+
+
+def _literal(value: Any) -> str:
+    """Write a value as Python reads it, with the quotes that a shell leaves alone."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def _command(name: str, models: Any, given: Json) -> str:
+    words = ["layerlab", *name.split(), *(_quote(model) for model in models)]
+    for key, value in given.items():
+        option = f"--{key.replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        elif isinstance(value, list | tuple):
+            words += [word for one in value for word in (option, _quote(one))]
+        elif value is not None and value is not False and value != "":
+            words += [option, _quote(value)]
+    return " ".join(words)
+
+
+def _quote(value: Any) -> str:
+    return shlex.quote(value.as_posix() if isinstance(value, PurePath) else str(value))
