@@ -109,11 +109,11 @@ def variants(
         write_template(new)
         say(f"wrote {new}; type: layerlab variants --load {new}")
         return
-    _load(load)
-
+    from layerlab import plugins
     from layerlab.model.listing.listing import request
     from layerlab.model.option import parse_options
 
+    plugins.load_files(load or ())
     sizes = {
         "width": width,
         "layers": layers,
@@ -162,11 +162,12 @@ def retrofit(
     load: Load = None,
 ) -> None:
     """Rebuild a pretrained Llama, Mistral, Qwen, GPT-2 or GPT-1 as a variant, with its weights."""
+    from layerlab import plugins
     from layerlab.model.option import parse_options
     from layerlab.system.files import check_folder
 
     check_folder(out, "model")
-    _load(load, [model])
+    plugins.load_files(load or (), [model])
     options = parse_options(option or ())
 
     from layerlab.api.retrofit import rework
@@ -192,6 +193,7 @@ def precision(
     context: Context = None,
     device: Device = None,
     dtype: Dtype = None,
+    load: Load = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the policy, as TOML.")
     ] = None,
@@ -210,6 +212,9 @@ def precision(
     sizes = {"samples": samples, "context": context}
     passage = sample(**sizes) if text is None else read_file(text, **sizes)
 
+    from layerlab import plugins
+
+    plugins.load_files(load or (), [model] if model else ())
     from layerlab.api.precision import PrecisionRequest, find_policy
     from layerlab.builtin import DEFAULT
 
@@ -262,11 +267,3 @@ class Once(TyperCommand):
 for group in (app, adapt, bench):
     for registered in group.registered_commands:
         registered.cls = Once
-
-
-def _load(files: list[Path] | None, models: list[str] | None = None) -> None:
-    """Load variants from outside the package."""
-    from layerlab import plugins
-
-    for path in files or ():
-        plugins.load(path, models or ())

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.options import Device, Json, Quiet
+from layerlab.cli.options import Device, Json, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 from layerlab.system.trust import trustable
@@ -58,6 +58,7 @@ def latency(
     repetitions: Annotated[
         int, typer.Option(help="Of each model, in turns; from 6 on a ratio has an interval.")
     ] = 10,
+    load: Load = None,
     as_json: Json = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON.")] = None,
     quiet: Quiet = False,
@@ -75,10 +76,12 @@ def latency(
         new=new,
         repetitions=repetitions,
     )
+    from layerlab import plugins
     from layerlab.latency.candidates import build_candidate
     from layerlab.latency.measure import measure_latency
     from layerlab.latency.parameter_matching import pair
 
+    plugins.load_files(load or (), [one for one in models or () if Path(one).is_dir()])
     rivals = None if accounting is None else pair(accounting, shape=shape or "7b", width=width)
     named = (
         [rivals.pangu, rivals.llama] if rivals else [build_candidate(one) for one in models or ()]

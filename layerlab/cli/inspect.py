@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.options import Dtype, Quiet
+from layerlab.cli.options import Dtype, Load, Quiet
 from layerlab.console.tables import show, show_json
 from layerlab.errors import UserError
 from layerlab.report.figures.export import Kind
@@ -103,9 +103,7 @@ def inspect(
     fail_on: Annotated[
         Limit | None, typer.Option(help="Exit with 1 if a finding is as grave as this, or graver.")
     ] = None,
-    load: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Python file with own measures.")
-    ] = None,
+    load: Load = None,
     quiet: Quiet = False,
 ) -> None:
     """Show, layer by layer, what is wrong inside causal language models."""
@@ -122,7 +120,7 @@ def inspect(
         raise UserError("--open shows a page that --json does not write; give --out DIR as well")
     if figures is not None:
         _check_figures(figures.value, folder)
-    own = [measure for path in load or () for measure in plugins.load(path, models or ())]
+    own = plugins.load_files(load or (), models or ())
     chosen = plugins.resolve(None if measures is None else [measures], own)
     chosen = plugins.with_formats(chosen, formats, backward)
     chosen = plugins.with_saliency(chosen, saliency, target, foil)

@@ -5,13 +5,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from layerlab import plugins
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.analysis.warnings import disclose_added_seeds
 from layerlab.experiments.executors.local import RunOutcome
 from layerlab.experiments.plan.arm_checks import check_comparable
+from layerlab.experiments.plan.own_files import Files, load_files
 from layerlab.experiments.session import Given, Task, recipe_given
 from layerlab.experiments.stored_runs import plan_again, runs_of_recipe, sort_out
 from layerlab.recipes.load import validate_table
@@ -28,6 +28,7 @@ def find_stored(
     recipe: Given,
     out: Path,
     settings: Mapping[str, Any] | None = None,
+    load: Files = (),
 ) -> Task:
     """Return a recipe with its runs as recorded in their folders.
 
@@ -47,7 +48,7 @@ def find_stored(
             f"the recipe {short_repr(read.name)} has no compare section; "
             "type layerlab train in place of layerlab compare"
         )
-    plugins.load_named(read.model.load)
+    read = load_files(read, load)
     check_links(place)
     records, _ = sort_out(place / RUNS)
     runs = plan_again(read, records) if records else []
