@@ -95,10 +95,6 @@ def load(path: File, models: Iterable[str] = ()) -> tuple[Measure, ...]:
 def load_files(files: File | Iterable[File], models: Iterable[str] = ()) -> tuple[Measure, ...]:
     """Run files as `load` does, and return the measures of all of them.
 
-    Args:
-        files: one, or several.
-        models: as for `load`.
-
     Raises:
         UserError: as `load`.
     """
@@ -107,12 +103,7 @@ def load_files(files: File | Iterable[File], models: Iterable[str] = ()) -> tupl
 
 
 def paths(files: File | Iterable[File]) -> list[File]:
-    """Return files as a list, also where one is given alone.
-
-    Example:
-        >>> paths("my_idea.py"), paths(["a.py", "b.py"])
-        (['my_idea.py'], ['a.py', 'b.py'])
-    """
+    """Return files as a list, also where one is given alone."""
     return [files] if isinstance(files, str | PathLike) else list(files)
 
 

@@ -21,6 +21,7 @@ PROMISED = {
     "holds: a token sees nothing that comes later": "the laws",
     "loss 5": "the loop, which starts at the entropy of bytes",
     "matched by ffn to llama": "the equal sizes",
+    "my-idea is not distinguishable from llama": "the comparison at the end",
     "this model needs the file 'my_idea.py'": "the refusal",
 }
 

@@ -14,6 +14,7 @@ from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.executors.local import RunOutcome, run_one
 from layerlab.experiments.judging import find_stored
 from layerlab.experiments.judging import judge as judge_runs
+from layerlab.experiments.page_folder import page_folder
 from layerlab.experiments.plan.own_files import Files
 from layerlab.experiments.session import Given, Task, check_task, display, run
 from layerlab.records.events import read
@@ -270,5 +271,5 @@ def judge_task(
     comparison = judge_runs(task, failed)
     if tell is not None:
         tell(comparison)
-    save_comparison(comparison.content, task.out, task.lang)
+    save_comparison(comparison.content, page_folder(task), task.lang, shared=task.out)
     return comparison

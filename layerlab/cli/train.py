@@ -122,6 +122,7 @@ def compare(
         _catalogue(single=False)
         return
     from layerlab.api import train as experiment
+    from layerlab.experiments.page_folder import compared_in, page_folder
 
     changes = settings(setting or ())
     if judge and not planned:
@@ -146,7 +147,11 @@ def compare(
         else:
             comparison = experiment.compare_task(task, progress=not quiet, tell=tell)
     if not as_json:
-        say(f"The page: {task.out / 'report.html'}")
+        place = page_folder(task)
+        if place != task.out:
+            others = ", ".join(compared_in(task.out) or ())
+            say(f"{task.out / 'report.html'} compares other arms ({others}) and is left as it is.")
+        say(f"The page: {place / 'report.html'}")
     if comparison.failed:
         raise typer.Exit(1)
 

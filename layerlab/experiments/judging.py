@@ -10,6 +10,7 @@ from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.analysis.warnings import disclose_added_seeds
 from layerlab.experiments.executors.local import RunOutcome
+from layerlab.experiments.page_folder import OTHERS, pages_in
 from layerlab.experiments.plan.arm_checks import check_comparable
 from layerlab.experiments.plan.own_files import Files, load_files
 from layerlab.experiments.session import Given, Task, recipe_given
@@ -42,7 +43,7 @@ def find_stored(
     """
     own = _comparison(recipe)
     read = recipe_given(recipe if own is None else _recipe_in(own), settings or {})
-    place = out / read.name if own is None else own
+    place = out / read.name if own is None else _runs_of(own)
     if read.compare is None:
         raise UserError(
             f"the recipe {short_repr(read.name)} has no compare section; "
@@ -81,7 +82,7 @@ def judge(task: Task, failed: Sequence[RunOutcome] = ()) -> Comparison:
             if told
             else f"nothing has run yet in {task.out}; type layerlab compare without --judge"
         )
-    content = disclose_added_seeds(compare_runs(task.recipe, found).content, task.out / COMPARISON)
+    content = disclose_added_seeds(compare_runs(task.recipe, found).content, *pages_in(task.out))
     if not content["runs"]:
         why = [*told, *left, *content["remarks"][-1:]]
         raise UserError(
@@ -100,6 +101,13 @@ def _comparison(given: Given) -> Path | None:
     if not place.is_dir():
         return None
     return place.parent if place.name == RUNS and not (place / COMPARISON).exists() else place
+
+
+def _runs_of(own: Path) -> Path:
+    """Return the folder that holds the runs of a comparison: its own, or that of its recipe."""
+    if own.parent.name == OTHERS and not (own / RUNS).exists():
+        return own.parent.parent
+    return own
 
 
 def _recipe_in(place: Path) -> TrainingRecipe:

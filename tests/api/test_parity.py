@@ -41,8 +41,10 @@ def test_a_command_and_its_function_take_the_same(name: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["inspect", "variants", "retrofit", "precision", "train", "compare", "evaluate"]
-    + ["adapt recipe", "adapt embed", "bench latency"],
+    [
+        *("inspect", "variants", "retrofit", "precision", "train", "compare", "evaluate"),
+        *("adapt recipe", "adapt embed", "bench latency"),
+    ],
 )
 def test_every_command_that_takes_a_model_or_a_variant_takes_own_files(path: str) -> None:
     command = get_command(app)
