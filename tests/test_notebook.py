@@ -17,7 +17,8 @@ for code in json.loads(sys.argv[1]):
     body = ast.parse(code).body
     last = body.pop() if isinstance(body[-1], ast.Expr) else None
     exec(compile(ast.Module(body, []), "cell", "exec"), space)
-    value = None if last is None else eval(compile(ast.Expression(last.value), "cell", "eval"), space)
+    asked = ast.Expression(ast.Constant(None) if last is None else last.value)
+    value = eval(compile(ast.fix_missing_locations(asked), "cell", "eval"), space)
     if value is not None:
         print("SHOWN", type(value).__name__, value._repr_html_()[:400])
 """

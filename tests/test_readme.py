@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty folder that has the repository's examples, as a reader's own has."""
     empty = tmp_path_factory.mktemp("reader")
     (empty / "examples").symlink_to(ROOT / "examples")
-    (empty / "MODEL").symlink_to(builtin.folder("llama"))
+    (empty / "MODEL").symlink_to(builtin.path("llama"))
     return empty
 
 

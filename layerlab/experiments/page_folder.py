@@ -1,4 +1,4 @@
-"""Which folder holds the page of a comparison: other arms on the same runs have one of their own."""
+"""Find the folder of a comparison's page: other arms on the same runs have one of their own."""
 
 import hashlib
 from pathlib import Path
