@@ -58,7 +58,8 @@ def test_a_first_report_takes_three_lines_and_an_own_comparison_five() -> None:
 
 def test_every_extra_is_named_by_what_it_is_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    named = set(re.findall(r"`(\w+)`", README.partition("Extras, as")[2].partition("Curious")[0]))
+    start = (ROOT / "docs" / "start.md").read_text("utf-8").partition("Extras, as")[2]
+    named = set(re.findall(r"`(\w+)`", start.partition("Or let")[0]))
     assert set(project["optional-dependencies"]) <= named
 
 

@@ -42,14 +42,14 @@ def find_stored(
             runs were made on two texts.
     """
     own = _comparison(recipe)
-    read = recipe_given(recipe if own is None else _recipe_in(own), settings or {})
+    given = recipe_given(recipe if own is None else _recipe_in(own), settings or {})
+    read = load_files(given, load)
     place = out / read.name if own is None else _runs_of(own)
     if read.compare is None:
         raise UserError(
             f"the recipe {short_repr(read.name)} has no compare section; "
             "type layerlab train in place of layerlab compare"
         )
-    read = load_files(read, load)
     check_links(place)
     records, _ = sort_out(place / RUNS)
     runs = plan_again(read, records) if records else []

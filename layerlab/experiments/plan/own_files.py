@@ -66,5 +66,5 @@ def _setting(side: TrainingRecipe, files: Mapping[str, str]) -> dict[str, list[s
     return {LOAD: [*side.model.load, *missing]} if missing else {}
 
 
-def _digest(path: str | Path) -> str:
+def _digest(path: plugins.File) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -9,12 +9,14 @@ from layerlab.experiments.plan.plan import plan, sides
 from layerlab.experiments.stored_runs import runs_of_recipe
 from layerlab.records.run import RunRecord
 from layerlab.training.run_spec import own_files
+from layerlab.variants import registry
 from layerlab.variants.template import write_template
 from tests.training.drawn import EXTENT, manifest, recipe
 
 
 @pytest.fixture
-def idea(tmp_path: Path) -> Path:
+def idea(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(registry, "_ADDED", {})
     file = tmp_path / "my_idea.py"
     write_template(file)
     return file
