@@ -155,7 +155,8 @@ def retrofit(
         typer.Option(metavar="NAME=VALUE", help="An option: shortcut.r=16; may be repeated."),
     ] = None,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**32 - 1, help="Draws what the model does not have.")
+        int,
+        typer.Option(min=0, max=2**32 - 1, help="Seed for weights that the model does not have."),
     ] = 0,
     device: Device = None,
     dtype: Dtype = None,
@@ -183,7 +184,10 @@ def precision(
         typer.Argument(metavar="[MODEL]", help="Hub id, folder, or built-in.  [default: pre-norm]"),
     ] = None,
     format: Annotated[
-        str, typer.Option(metavar="NAME", help="Of what is not kept: bf16, fp16, fp8_e4m3, ...")
+        str,
+        typer.Option(
+            metavar="NAME", help="Number format of what is not kept: bf16, fp16, fp8_e4m3, ..."
+        ),
     ] = "bf16",
     budget: Annotated[
         float, typer.Option(help="Share of the squared error of the logits that may be left.")

@@ -10,14 +10,12 @@ from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 from layerlab.system.trust import trustable
 
-bench = typer.Typer(
-    help="Time models beside each other.", no_args_is_help=True, rich_markup_mode=None
-)
+bench = typer.Typer(help="Time models side by side.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @bench.callback()
 def about() -> None:
-    """Time models beside each other."""
+    """Time models side by side."""
 
 
 @bench.command()
@@ -52,11 +50,14 @@ def latency(
         str | None,
         typer.Option(help="float32, float64, bfloat16 or float16.  [default: by device]"),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Sequences side by side.")] = 1,
+    batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 1,
     context: Annotated[int, typer.Option(help="Tokens of the prompt.")] = 128,
-    new: Annotated[int, typer.Option(help="Tokens after it.")] = 32,
+    new: Annotated[int, typer.Option(help="Tokens generated after it.")] = 32,
     repetitions: Annotated[
-        int, typer.Option(help="Of each model, in turns; from 6 on a ratio has an interval.")
+        int,
+        typer.Option(
+            help="Runs of each model, taking turns; with 6 or more a ratio has an interval."
+        ),
     ] = 10,
     load: Load = None,
     as_json: Json = False,

@@ -61,18 +61,18 @@ def inspect(
     ] = False,
     saliency: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Show what the token after this text hangs on."),
+        typer.Option(metavar="TEXT", help="Show what the next token after this text depends on."),
     ] = None,
     target: Annotated[
         str | None,
         typer.Option(
             metavar="WORD",
-            help="With --saliency: ask about ' this' word.  [default: the predicted]",
+            help="With --saliency: ask about the word ' this'.  [default: the predicted]",
         ),
     ] = None,
     foil: Annotated[
         str | None,
-        typer.Option(metavar="WORD", help="With --saliency: and why not ' that' word."),
+        typer.Option(metavar="WORD", help="With --saliency: and why not the word ' that'."),
     ] = None,
     features: Annotated[
         bool, typer.Option("--features", help="Show frequent tokens in three dimensions.")
@@ -101,7 +101,7 @@ def inspect(
     ] = False,
     opened: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     fail_on: Annotated[
-        Limit | None, typer.Option(help="Exit with 1 if a finding is as grave as this, or graver.")
+        Limit | None, typer.Option(help="Exit with 1 if a finding is at least this severe.")
     ] = None,
     load: Load = None,
     quiet: Quiet = False,
