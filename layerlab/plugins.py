@@ -59,6 +59,7 @@ SALIENCY = "saliency"
 FEATURES = "features"
 EXAMPLE = "--measures 'diversity,dimension(epsilon=0.9)'"
 BUILDING = ("PARTS", "VARIANTS")
+File = str | PathLike[str]
 
 
 def list_measures() -> dict[str, Measure]:
@@ -72,7 +73,7 @@ def list_measures() -> dict[str, Measure]:
     return _by_name(sorted(declared, key=_place))
 
 
-def load(path: str | PathLike[str], models: Iterable[str] = ()) -> tuple[Measure, ...]:
+def load(path: File, models: Iterable[str] = ()) -> tuple[Measure, ...]:
     """Run a file from outside the package and return the measures at its foot.
 
     The parts and variants at its foot are from then on known by their names, as the package's own.
@@ -91,6 +92,21 @@ def load(path: str | PathLike[str], models: Iterable[str] = ()) -> tuple[Measure
             check_unchanged(file, source, saved, place)
     allow_file(source)
     return _take_in(file, source)
+
+
+def load_files(files: File | Iterable[File], models: Iterable[str] = ()) -> tuple[Measure, ...]:
+    """Run files as `load` does, and return the measures of all of them.
+
+    Raises:
+        UserError: as `load`.
+    """
+    named = list(models)
+    return tuple(measure for path in paths(files) for measure in load(path, named))
+
+
+def paths(files: File | Iterable[File]) -> list[File]:
+    """Return files as a list, also where one is given alone."""
+    return [files] if isinstance(files, str | PathLike) else list(files)
 
 
 def _read_saved(model: str) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -121,7 +137,7 @@ def load_named(paths: Iterable[str]) -> None:
         _take_in(file, source)
 
 
-def _source(path: str | PathLike[str]) -> tuple[Path, bytes]:
+def _source(path: File) -> tuple[Path, bytes]:
     file = Path(path)
     if not file.is_file() or file.suffix != ".py":
         raise UserError(

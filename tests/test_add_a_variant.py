@@ -21,6 +21,7 @@ PROMISED = {
     "holds: a token sees nothing that comes later": "the laws",
     "loss 5": "the loop, which starts at the entropy of bytes",
     "matched by ffn to llama": "the equal sizes",
+    "my-idea is not distinguishable from llama": "the comparison at the end",
     "this model needs the file 'my_idea.py'": "the refusal",
 }
 
@@ -46,8 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def printed(folder: Path) -> str:
     """The page, followed from top to bottom, but for what is for a machine without layerlab."""
     steps = [step for step in STEPS if step[0] in ("console", "python")]
-    assert steps[-1][1] == ELSEWHERE
-    return "\n".join(run(*step, folder) for step in steps[:-1])
+    return "\n".join(run(*step, folder) for step in steps if step[1] != ELSEWHERE)
 
 
 @pytest.mark.parametrize("words", PROMISED)

@@ -6,10 +6,12 @@ They run in processes that have imported already.
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from layerlab import builtin
 from tests.forked import python
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,11 +31,13 @@ COMMANDS = [
 ]
 RUN = [command for command in COMMANDS if "layerlab " in command]
 REST = [command for command in COMMANDS if "layerlab " not in command]
+OWN = 'layerlab compare smoke --load my_idea.py --set \'compare={arms=["llama", "my-idea"]}\''
 # A command, and words behind it that make it small.
 MORE = {
     "layerlab compare eight-residuals-twin --plan": (
         '--set \'compare.arms=["llama", "history-1"]\' --set compare.claims=[]'
-    )
+    ),
+    OWN: "--set train.max_steps=2",
 }
 
 
@@ -42,7 +46,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty folder that has the repository's examples, as a reader's own has."""
     empty = tmp_path_factory.mktemp("reader")
     (empty / "examples").symlink_to(ROOT / "examples")
+    (empty / "MODEL").symlink_to(builtin.path("llama"))
     return empty
+
+
+def test_a_first_report_takes_three_lines_and_an_own_comparison_five() -> None:
+    assert COMMANDS[:2] == ["pip install torch==2.13.0 .", "layerlab inspect MODEL"]
+    made = COMMANDS.index("layerlab variants --new my_idea.py")
+    assert COMMANDS[made + 1] == OWN  # with the first line, three in all
+
+
+def test_every_extra_is_named_by_what_it_is_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    start = (ROOT / "docs" / "start.md").read_text("utf-8").partition("Extras, as")[2]
+    named = set(re.findall(r"`(\w+)`", start.partition("Or let")[0]))
+    assert set(project["optional-dependencies"]) <= named
 
 
 def test_there_is_something_to_run() -> None:
@@ -53,6 +71,10 @@ def test_there_is_something_to_run() -> None:
 def test_a_command_of_set_up_exists(command: str) -> None:
     if command == ". .venv/bin/activate":
         assert "-m venv .venv" in MAKEFILE
+    elif command.startswith("pip install "):
+        # As the Makefile installs it: a looser torch brings gigabytes of CUDA.
+        torch, place = command.split()[2:]
+        assert f"$(PIP) {torch} " in MAKEFILE and place == "."
     else:
         tool, target = command.split()
         assert tool == "make" and re.search(rf"^{target}:", MAKEFILE, re.MULTILINE)
@@ -80,7 +102,8 @@ def test_both_ways_are_taken() -> None:
 def carried_out(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A command, after those that make what it names: they may have run in another process."""
     for word in shlex.split(command, comments=True):
-        maker = next((one for one in RUN if f"--out {word}" in one and one != command), None)
+        makes = {f"--out {word}", f"--new {word}"}
+        maker = next((one for one in RUN if one != command and any(m in one for m in makes)), None)
         if maker is not None and not (folder / word).exists():
             carried_out(maker, folder)
     run = piped if "| layerlab" in command else typed

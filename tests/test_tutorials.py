@@ -97,6 +97,7 @@ def test_set_up_exists() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     lines = re.findall(r"^\$ (make \w+)$", (DOCS / "start.md").read_text("utf-8"), re.MULTILINE)
     assert lines == ["make demo"]
+    assert "$ pip install torch==2.13.0 .\n" in (ROOT / "README.md").read_text("utf-8")
     assert re.search(r"^demo:", makefile, re.MULTILINE)
 
 

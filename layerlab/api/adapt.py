@@ -29,7 +29,9 @@ from layerlab.evaluation.benchmarks.files import is_here
 from layerlab.evaluation.benchmarks.suites import select_benchmarks
 from layerlab.evaluation.results.paired_difference import differing, paired_differences
 from layerlab.experiments.executors.local import run_one
+from layerlab.experiments.plan.own_files import Files, load_files
 from layerlab.loading.model import LoadedModel, subject
+from layerlab.plugins import load_files as load_own
 from layerlab.recipes.adaptation import AdaptationRecipe, load_adaptation, make_recipe
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.adaptation import save_curriculum
@@ -71,6 +73,7 @@ def adapt(
     progress: bool = True,
     settings: Mapping[str, Any] | None = None,
     lang: str = ENGLISH,
+    load: Files = (),
     trust_remote_code: bool = False,
 ) -> AdaptationResult:
     """Adapt a model as a recipe says: text, vocabulary, pretraining, tuning, before and after.
@@ -83,17 +86,23 @@ def adapt(
         progress: show all stages on standard error.
         settings: changes of the recipe by path, as `{"pretrain.tokens": 4096}`.
         lang: language of the page.
+        load: Python files with the variant of the model that is adapted.
         trust_remote_code: run Python that a model or tokenizer brings along; read it before.
 
     Raises:
         UserError: a setting is wrong, a text or a model cannot be read, or a package is missing.
     """
     with trust(trust_remote_code):
-        return run_adaptation(plan_adaptation(recipe, Path(out), settings, lang), progress=progress)
+        found = plan_adaptation(recipe, Path(out), settings, lang, load)
+        return run_adaptation(found, progress=progress)
 
 
 def plan_adaptation(
-    recipe: Given, out: Path, settings: Mapping[str, Any] | None = None, lang: str = ENGLISH
+    recipe: Given,
+    out: Path,
+    settings: Mapping[str, Any] | None = None,
+    lang: str = ENGLISH,
+    load: Files = (),
 ) -> AdaptationPlan:
     """Plan the stages of a recipe.
 
@@ -103,8 +112,19 @@ def plan_adaptation(
     """
     language(lang)  # an unknown one is refused before the work is done
     read = _recipe(recipe)
-    read = read.changed(settings) if settings else read
+    read = _load(read.changed(settings) if settings else read, load)
     return AdaptationPlan(read, plan_stages(read), out / read.name, lang)
+
+
+def _load(recipe: AdaptationRecipe, load: Files) -> AdaptationRecipe:
+    """Load the user's files; the recipe of a base that is trained names those that it needs."""
+    training = recipe.training()
+    if training is None:
+        load_own(load, [str(recipe.base.model)])
+        return recipe
+    files = list(load_files(training, load).model.load)
+    own = {**recipe.base.set, "model.load": files} if files else recipe.base.set
+    return recipe.changed({"base.set": own})
 
 
 def estimate_adaptation(curriculum: AdaptationPlan) -> Forecast:

@@ -1,6 +1,6 @@
 """`layerlab.evaluate`: models on benchmarks, scored and averaged as the sources did."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from os import PathLike
@@ -31,6 +31,7 @@ from layerlab.evaluation.results.paired_difference import costs, differences
 from layerlab.evaluation.results.published_comparison import published_rows
 from layerlab.evaluation.results.result import EvaluationResult, load_result
 from layerlab.loading.model import LoadedModel, check_named, subject
+from layerlab.plugins import File, load_files
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.evaluation import save_scores
 from layerlab.system.locks import lock_folder
@@ -86,6 +87,7 @@ def evaluate(
     tokenizer: PreTrainedTokenizerBase | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    load: File | Iterable[File] = (),
     trust_remote_code: bool = False,
     allow_unused: bool = False,
     progress: bool = True,
@@ -107,6 +109,7 @@ def evaluate(
         tokenizer: for a loaded model; others bring their own.
         device: where models are loaded.
         dtype: of the loaded weights; as stored if left out.
+        load: Python files with the variants of models that layerlab has built.
         trust_remote_code: run Python that a model brings along; read it before.
         allow_unused: leave weights out that the model's configuration has no place for.
         progress: show a live bar on standard error.
@@ -118,8 +121,10 @@ def evaluate(
         UserError: no such suite, none of its data is here, or a model cannot be asked.
     """
     earlier = against if isinstance(against, EvaluationResult | None) else load_result(against)
+    models = model if isinstance(model, list | tuple) else [model]
+    load_files(load, [str(one) for one in models if isinstance(one, str | PathLike)])
     question = EvaluationRequest(
-        models=model if isinstance(model, list | tuple) else [model],
+        models=models,
         suite=suite,
         options=_options(options),
         arithmetics=arithmetics(format, policy),

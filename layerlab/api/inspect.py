@@ -23,13 +23,7 @@ from layerlab.loading.model import LoadedModel, check_named, label, subject
 from layerlab.measures.drilldown import Wanted, details
 from layerlab.measures.measure import WEIGHTS, Measure
 from layerlab.measures.runner import Readings, readings
-from layerlab.plugins import (
-    resolve,
-    resolve_weights,
-    with_features,
-    with_formats,
-    with_saliency,
-)
+from layerlab.plugins import File, load_files, resolve, with_features, with_formats, with_saliency
 from layerlab.records.json_values import json_values
 from layerlab.report.findings.find import find
 from layerlab.report.results.report import SCHEMA, Report
@@ -59,7 +53,7 @@ def inspect(
     target: str | None = None,
     foil: str | None = None,
     features: bool = False,
-    weights: bool = False,
+    load: File | Iterable[File] = (),
     trust_remote_code: bool = False,
     allow_unused: bool = False,
     progress: bool = True,
@@ -89,8 +83,7 @@ def inspect(
         target: with `saliency`, the word that is asked about; the predicted one if left out.
         foil: with `saliency`, a word of which is asked why it is not that.
         features: also show frequent tokens in three dimensions.
-        weights: look at the weights alone: no text is read, and a folder is not loaded, but read a
-            tensor at a time; the measures are those that need nothing else.
+        load: Python files with measures of your own, or with the variant of a model.
         trust_remote_code: run Python that a model brings along; read it before.
         allow_unused: leave weights out that the model's configuration has no place for.
         progress: show a live bar on standard error.
@@ -106,18 +99,13 @@ def inspect(
         >>> len(report.frame("stream"))
         9
     """
-    unread = {"texts": texts, "input_ids": input_ids, "context": context, "saliency": saliency}
-    unread |= {"formats": formats, "features": features, "device": device, "dtype": dtype}
-    read = (
-        no_text(unread)
-        if weights
-        else passage(texts, input_ids=input_ids, attention_mask=attention_mask, context=context)
-    )
-    chosen = resolve_weights(measures) if weights else resolve(measures)
-    chosen = with_formats(chosen, formats, backward)
+    read = passage(texts, input_ids=input_ids, attention_mask=attention_mask, context=context)
+    models = _list(model)
+    own = load_files(load, [str(one) for one in models if not isinstance(one, PreTrainedModel)])
+    chosen = with_formats(resolve(measures, own), formats, backward)
     chosen = with_saliency(chosen, saliency, target, foil)
     job = InspectionRequest(
-        models=_list(model),
+        models=models,
         tokenizer=tokenizer,
         passage=read,
         measures=with_features(chosen, features),

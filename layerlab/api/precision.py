@@ -1,6 +1,6 @@
 """`layerlab.precision`: what to keep in float32, on the same models and texts as `inspect`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from layerlab.loading.model import subject
 from layerlab.numerics.mixed_precision.advice import Advice
 from layerlab.numerics.mixed_precision.policy_runs import check_request as check
 from layerlab.numerics.mixed_precision.select_policy import SHORTLIST, advise, candidates
+from layerlab.plugins import File, load_files
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.threads import threads
 from layerlab.system.trust import trust
@@ -38,6 +39,7 @@ def precision(
     device: str | None = None,
     dtype: str | None = None,
     context: int | None = None,
+    load: File | Iterable[File] = (),
     trust_remote_code: bool = False,
     allow_unused: bool = False,
     progress: bool = True,
@@ -59,6 +61,7 @@ def precision(
         device: where the model is loaded.
         dtype: of the loaded weights; as stored if left out.
         context: length of the samples in tokens.
+        load: Python files with the variant of a model that layerlab has built.
         trust_remote_code: run Python that a model brings along; read it before.
         allow_unused: leave weights out that the model's configuration has no place for.
         progress: show a live bar on standard error.
@@ -74,6 +77,7 @@ def precision(
         >>> layerlab.apply_precision(model, advice.policy).dtype
         torch.bfloat16
     """
+    load_files(load, [] if isinstance(model, nn.Module | None) else [str(model)])
     question = PrecisionRequest(
         model=builtin.DEFAULT if model is None else model,
         passage=passage(texts, input_ids=input_ids, context=context),

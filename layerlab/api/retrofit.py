@@ -1,6 +1,6 @@
 """`layerlab.retrofit`: a pretrained model rebuilt as a variant, with its weights."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from layerlab.loading.model import subject
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.surgery.retrofit import rebuild, step0
+from layerlab.plugins import File, load_files
 from layerlab.system.files import write_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.trust import trust
@@ -22,6 +23,7 @@ def retrofit(
     device: str | None = None,
     dtype: str | None = None,
     shared: bool = False,
+    load: File | Iterable[File] = (),
     trust_remote_code: bool = False,
     allow_unused: bool = False,
     **options: Any,
@@ -41,6 +43,7 @@ def retrofit(
         dtype: of the loaded weights; as stored if left out.
         shared: save memory by sharing weights with a loaded `PreTrainedModel` where nothing has to
             be transposed: training the result then changes that model too.
+        load: Python files with variants of your own.
         trust_remote_code: run Python that a model brings along; read it before.
         allow_unused: leave weights out that the model's configuration has no place for.
         options: as `build` takes them.
@@ -52,6 +55,7 @@ def retrofit(
         >>> retrofit("llama", "as-32").config.variant
         'as-32'
     """
+    load_files(load, [] if isinstance(model, PreTrainedModel) else [str(model)])
     with trust(trust_remote_code, allow_unused=allow_unused):
         source = subject(model, device=device, dtype=dtype).model
     alone = not isinstance(model, PreTrainedModel)  # nobody else holds what was loaded here

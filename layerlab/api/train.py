@@ -14,6 +14,8 @@ from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.executors.local import RunOutcome, run_one
 from layerlab.experiments.judging import find_stored
 from layerlab.experiments.judging import judge as judge_runs
+from layerlab.experiments.page_folder import page_folder
+from layerlab.experiments.plan.own_files import Files
 from layerlab.experiments.session import Given, Task, check_task, display, run
 from layerlab.records.events import read
 from layerlab.records.monitor_events import renumber
@@ -92,6 +94,7 @@ def train(
     progress: bool = True,
     settings: Mapping[str, Any] | None = None,
     lang: str = ENGLISH,
+    load: Files = (),
     trust_recipe: bool = False,
     trust_remote_code: bool = False,
 ) -> Trained:
@@ -103,8 +106,9 @@ def train(
         progress: show a live display on standard error.
         settings: changes of the recipe by path, as `{"train.max_steps": 100}`.
         lang: language of the page.
-        trust_recipe: run the Python files that the recipe names; one that `layerlab.load` has read
-            needs no more than that.
+        load: Python files with variants of your own, which the recipe or its arms may name.
+        trust_recipe: run the Python files that the recipe names; one that `load` names, or
+            `layerlab.load` has read, needs no more than that.
         trust_remote_code: run Python that a tokenizer brings along; read it before.
 
     Raises:
@@ -120,7 +124,7 @@ def train(
         (2, 16)
     """
     with trust(trust_remote_code, trust_recipe):
-        task = prepare(recipe, Path(out), settings, progress=progress, lang=lang)
+        task = prepare(recipe, Path(out), settings, load=load, progress=progress, lang=lang)
         return train_task(task, progress=progress)
 
 
@@ -166,6 +170,7 @@ def compare(
     settings: Mapping[str, Any] | None = None,
     lang: str = ENGLISH,
     judge: bool = False,
+    load: Files = (),
     trust_recipe: bool = False,
     trust_remote_code: bool = False,
 ) -> Comparison:
@@ -182,8 +187,9 @@ def compare(
         lang: language of the page.
         judge: run nothing, read no text, and judge the runs that lie there; then `recipe` may also
             be the folder of a comparison.
-        trust_recipe: run the Python files that the recipe names; one that `layerlab.load` has read
-            needs no more than that.
+        load: Python files with variants of your own, which the recipe or its arms may name.
+        trust_recipe: run the Python files that the recipe names; one that `load` names, or
+            `layerlab.load` has read, needs no more than that.
         trust_remote_code: run Python that a tokenizer brings along; read it before.
 
     Raises:
@@ -192,8 +198,8 @@ def compare(
     """
     with trust(trust_remote_code, trust_recipe):
         if judge:
-            return judge_task(find(recipe, Path(out), settings, lang=lang))
-        task = prepare(recipe, Path(out), settings, progress=progress, lang=lang)
+            return judge_task(find(recipe, Path(out), settings, load=load, lang=lang))
+        task = prepare(recipe, Path(out), settings, load=load, progress=progress, lang=lang)
         return compare_task(task, progress=progress)
 
 
@@ -202,6 +208,7 @@ def prepare(
     out: Path,
     settings: Mapping[str, Any] | None = None,
     *,
+    load: Files = (),
     progress: bool = True,
     lang: str = ENGLISH,
 ) -> Task:
@@ -211,11 +218,16 @@ def prepare(
         UserError: as `session.prepare`, or there is no page in the language.
     """
     language(lang)  # an unknown one is refused before the work is done
-    return replace(session.prepare(recipe, out, settings, progress=progress), lang=lang)
+    return replace(session.prepare(recipe, out, settings, load=load, progress=progress), lang=lang)
 
 
 def find(
-    recipe: Given, out: Path, settings: Mapping[str, Any] | None = None, *, lang: str = ENGLISH
+    recipe: Given,
+    out: Path,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    load: Files = (),
+    lang: str = ENGLISH,
 ) -> Task:
     """Return a recipe with its runs as recorded in their folders.
 
@@ -223,7 +235,7 @@ def find(
         UserError: as `find_stored`, or there is no page in the language.
     """
     language(lang)
-    return replace(find_stored(recipe, out, settings), lang=lang)
+    return replace(find_stored(recipe, out, settings, load), lang=lang)
 
 
 def compare_task(
@@ -259,5 +271,5 @@ def judge_task(
     comparison = judge_runs(task, failed)
     if tell is not None:
         tell(comparison)
-    save_comparison(comparison.content, task.out, task.lang)
+    save_comparison(comparison.content, page_folder(task), task.lang, shared=task.out)
     return comparison

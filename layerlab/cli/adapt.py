@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 from layerlab.cli.adapt_data import catalogue, clean, contamination
 from layerlab.cli.adapt_embeddings import embed
 from layerlab.cli.adapt_tokenizer import vocabulary
-from layerlab.cli.options import Json, Lang, Quiet
+from layerlab.cli.options import Json, Lang, Load, Quiet
 from layerlab.cli.train import Setting, announce_interruption, settings
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
@@ -59,6 +59,7 @@ def carry_out(
     planned: Annotated[
         bool, typer.Option("--plan", help="Print stages, tokens, time, what is finished; run none.")
     ] = False,
+    load: Load = None,
     lang: Lang = "en",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -69,7 +70,7 @@ def carry_out(
         return
     from layerlab.api import adapt as curriculum
 
-    found = curriculum.plan_adaptation(recipe, out, settings(setting or ()), lang)
+    found = curriculum.plan_adaptation(recipe, out, settings(setting or ()), lang, load or ())
     if planned:
         expected = curriculum.estimate_adaptation(found)
         show_json(expected.to_json()) if as_json else show(expected.table())

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.options import Device, Dtype, Json, Quiet
+from layerlab.cli.options import Device, Dtype, Json, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 from layerlab.validation import short_repr
@@ -40,6 +40,7 @@ def embed(
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of what is drawn.")] = 0,
     device: Device = None,
     dtype: Dtype = None,
+    load: Load = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -52,12 +53,14 @@ def embed(
     start = {"input": input, "head": head, "seed": seed}
     chosen = validate_table(EmbeddingSection, start, "adapt embed")
     check_folder(out, "model", OnlyOwn())
+    from layerlab import plugins
     from layerlab.builtin import SAMPLE
     from layerlab.data.sources import open_source, to_source
     from layerlab.loading.model import subject
     from layerlab.system.logs import quiet_libraries
     from layerlab.tokenization.convert import load_or_convert
 
+    plugins.load_files(load or (), [model])
     tell = _silent if quiet else _describe
     texts = {}
     for one in text or [str(SAMPLE)]:

@@ -109,11 +109,11 @@ def variants(
         write_template(new)
         say(f"wrote {new}; type: layerlab variants --load {new}")
         return
-    _load(load)
-
+    from layerlab import plugins
     from layerlab.model.listing.listing import request
     from layerlab.model.option import parse_options
 
+    plugins.load_files(load or ())
     sizes = {
         "width": width,
         "layers": layers,
@@ -155,18 +155,20 @@ def retrofit(
         typer.Option(metavar="NAME=VALUE", help="An option: shortcut.r=16; may be repeated."),
     ] = None,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**32 - 1, help="Draws what the model does not have.")
+        int,
+        typer.Option(min=0, max=2**32 - 1, help="Seed for weights that the model does not have."),
     ] = 0,
     device: Device = None,
     dtype: Dtype = None,
     load: Load = None,
 ) -> None:
     """Rebuild a pretrained Llama, Mistral, Qwen, GPT-2 or GPT-1 as a variant, with its weights."""
+    from layerlab import plugins
     from layerlab.model.option import parse_options
     from layerlab.system.files import check_folder
 
     check_folder(out, "model")
-    _load(load, [model])
+    plugins.load_files(load or (), [model])
     options = parse_options(option or ())
 
     from layerlab.api.retrofit import rework
@@ -182,7 +184,10 @@ def precision(
         typer.Argument(metavar="[MODEL]", help="Hub id, folder, or built-in.  [default: pre-norm]"),
     ] = None,
     format: Annotated[
-        str, typer.Option(metavar="NAME", help="Of what is not kept: bf16, fp16, fp8_e4m3, ...")
+        str,
+        typer.Option(
+            metavar="NAME", help="Number format of what is not kept: bf16, fp16, fp8_e4m3, ..."
+        ),
     ] = "bf16",
     budget: Annotated[
         float, typer.Option(help="Share of the squared error of the logits that may be left.")
@@ -192,6 +197,7 @@ def precision(
     context: Context = None,
     device: Device = None,
     dtype: Dtype = None,
+    load: Load = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the policy, as TOML.")
     ] = None,
@@ -210,6 +216,9 @@ def precision(
     sizes = {"samples": samples, "context": context}
     passage = sample(**sizes) if text is None else read_file(text, **sizes)
 
+    from layerlab import plugins
+
+    plugins.load_files(load or (), [model] if model else ())
     from layerlab.api.precision import PrecisionRequest, find_policy
     from layerlab.builtin import DEFAULT
 
@@ -262,11 +271,3 @@ class Once(TyperCommand):
 for group in (app, adapt, bench):
     for registered in group.registered_commands:
         registered.cls = Once
-
-
-def _load(files: list[Path] | None, models: list[str] | None = None) -> None:
-    """Load variants from outside the package."""
-    from layerlab import plugins
-
-    for path in files or ():
-        plugins.load(path, models or ())

@@ -5,19 +5,17 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.options import Device, Json, Quiet
+from layerlab.cli.options import Device, Json, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 from layerlab.system.trust import trustable
 
-bench = typer.Typer(
-    help="Time models beside each other.", no_args_is_help=True, rich_markup_mode=None
-)
+bench = typer.Typer(help="Time models side by side.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @bench.callback()
 def about() -> None:
-    """Time models beside each other."""
+    """Time models side by side."""
 
 
 @bench.command()
@@ -52,12 +50,16 @@ def latency(
         str | None,
         typer.Option(help="float32, float64, bfloat16 or float16.  [default: by device]"),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Sequences side by side.")] = 1,
+    batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 1,
     context: Annotated[int, typer.Option(help="Tokens of the prompt.")] = 128,
-    new: Annotated[int, typer.Option(help="Tokens after it.")] = 32,
+    new: Annotated[int, typer.Option(help="Tokens generated after it.")] = 32,
     repetitions: Annotated[
-        int, typer.Option(help="Of each model, in turns; from 6 on a ratio has an interval.")
+        int,
+        typer.Option(
+            help="Runs of each model, taking turns; with 6 or more a ratio has an interval."
+        ),
     ] = 10,
+    load: Load = None,
     as_json: Json = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON.")] = None,
     quiet: Quiet = False,
@@ -75,10 +77,12 @@ def latency(
         new=new,
         repetitions=repetitions,
     )
+    from layerlab import plugins
     from layerlab.latency.candidates import build_candidate
     from layerlab.latency.measure import measure_latency
     from layerlab.latency.parameter_matching import pair
 
+    plugins.load_files(load or (), [one for one in models or () if Path(one).is_dir()])
     rivals = None if accounting is None else pair(accounting, shape=shape or "7b", width=width)
     named = (
         [rivals.pangu, rivals.llama] if rivals else [build_candidate(one) for one in models or ()]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from layerlab.cli.options import Device, Dtype, Json, Lang, Quiet
+from layerlab.cli.options import Device, Dtype, Json, Lang, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 
@@ -82,6 +82,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Of examples that are drawn.")] = 0,
     device: Device = None,
     dtype: Dtype = None,
+    load: Load = None,
     lang: Lang = "en",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -113,6 +114,7 @@ def evaluate(
         against=against,
         device=device,
         dtype=dtype,
+        load=load or (),
         progress=not quiet,
         lang=lang,
         scoring=None if scoring is None else scoring.value,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.options import Dtype, Quiet
+from layerlab.cli.options import Dtype, Load, Quiet
 from layerlab.console.tables import show, show_json
 from layerlab.errors import UserError
 from layerlab.report.figures.export import Kind
@@ -61,18 +61,18 @@ def inspect(
     ] = False,
     saliency: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Show what the token after this text hangs on."),
+        typer.Option(metavar="TEXT", help="Show what the next token after this text depends on."),
     ] = None,
     target: Annotated[
         str | None,
         typer.Option(
             metavar="WORD",
-            help="With --saliency: ask about ' this' word.  [default: the predicted]",
+            help="With --saliency: ask about the word ' this'.  [default: the predicted]",
         ),
     ] = None,
     foil: Annotated[
         str | None,
-        typer.Option(metavar="WORD", help="With --saliency: and why not ' that' word."),
+        typer.Option(metavar="WORD", help="With --saliency: and why not the word ' that'."),
     ] = None,
     features: Annotated[
         bool, typer.Option("--features", help="Show frequent tokens in three dimensions.")
@@ -105,11 +105,9 @@ def inspect(
     ] = False,
     opened: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     fail_on: Annotated[
-        Limit | None, typer.Option(help="Exit with 1 if a finding is as grave as this, or graver.")
+        Limit | None, typer.Option(help="Exit with 1 if a finding is at least this severe.")
     ] = None,
-    load: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Python file with own measures.")
-    ] = None,
+    load: Load = None,
     quiet: Quiet = False,
 ) -> None:
     """Show, layer by layer, what is wrong inside causal language models."""
@@ -126,9 +124,8 @@ def inspect(
         raise UserError("--open shows a page that --json does not write; give --out DIR as well")
     if figures is not None:
         _check_figures(figures.value, folder)
-    own = [measure for path in load or () for measure in plugins.load(path, models or ())]
-    names = None if measures is None else [measures]
-    chosen = plugins.resolve_weights(names, own) if weights else plugins.resolve(names, own)
+    own = plugins.load_files(load or (), models or ())
+    chosen = plugins.resolve(None if measures is None else [measures], own)
     chosen = plugins.with_formats(chosen, formats, backward)
     chosen = plugins.with_saliency(chosen, saliency, target, foil)
     chosen = plugins.with_features(chosen, features)

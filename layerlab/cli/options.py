@@ -14,6 +14,10 @@ Lang = Annotated[
     str, typer.Option(metavar="CODE", help="Language of the page: en, or zh for Chinese.")
 ]
 Load = Annotated[
-    list[Path] | None, typer.Option(metavar="FILE", help="Python file with own variants.")
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Python file with variants or measures of your own; may be repeated.",
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]

@@ -49,7 +49,7 @@ def study(
     draws: Annotated[
         int | None, typer.Option(help="Random initialisations.  [default: as many as the source]")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="An option: norm=rms; may be repeated."),

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.options import Json, Lang, Quiet
+from layerlab.cli.options import Json, Lang, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.errors import Interrupted, UserError
@@ -29,10 +29,6 @@ Setting = Annotated[
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of all recipes' runs.")]
 Planned = Annotated[bool, typer.Option("--plan", help="Print runs, cost and time; run nothing.")]
 
-LOAD = Annotated[
-    list[Path] | None,
-    typer.Option(metavar="FILE", help="Python file of your own, also one that the recipe names."),
-]
 TRUST = Annotated[
     bool, typer.Option("--trust-recipe", help="Run every Python file that the recipe names.")
 ]
@@ -40,19 +36,8 @@ TRUST = Annotated[
 
 def trust_recipes(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that let a recipe, its model and its tokenizer run Python."""
-    options: dict[str, Any] = {"load": (LOAD, None), "trust_recipe": (TRUST, False)}
-    options["trust_remote_code"] = (REMOTE, False)
-    return limit_archives(add_options(command, _trust, options))
-
-
-@contextmanager
-def _trust(load: list[Path] | None, trust_recipe: bool, trust_remote_code: bool) -> Iterator[None]:
-    from layerlab import plugins
-
-    with trust(trust_remote_code, trust_recipe):
-        for file in load or ():
-            plugins.load(file)
-        yield
+    options = {"trust_remote_code": (REMOTE, False), "trust_recipe": (TRUST, False)}
+    return limit_archives(add_options(command, trust, options))
 
 
 class Block(StrEnum):
@@ -73,6 +58,7 @@ def train(
     metrics: Annotated[
         Block | None, typer.Option(help="Print the metrics as transformers' run_clm.py does.")
     ] = None,
+    load: Load = None,
     lang: Lang = "en",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -89,7 +75,7 @@ def train(
     from layerlab.api import train as experiment
 
     changes = settings(setting or ())
-    task = experiment.prepare(recipe, out, changes, progress=not quiet, lang=lang)
+    task = experiment.prepare(recipe, out, changes, load=load or (), progress=not quiet, lang=lang)
     if planned:
         _plan(task, as_json, several=False)
         return
@@ -126,6 +112,7 @@ def compare(
     judge: Annotated[
         bool, typer.Option("--judge", help="Run nothing, read no text; judge what is finished.")
     ] = False,
+    load: Load = None,
     lang: Lang = "en",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -135,12 +122,15 @@ def compare(
         _catalogue(single=False)
         return
     from layerlab.api import train as experiment
+    from layerlab.experiments.page_folder import compared_in, page_folder
 
     changes = settings(setting or ())
     if judge and not planned:
-        task = experiment.find(recipe, out, changes, lang=lang)
+        task = experiment.find(recipe, out, changes, load=load or (), lang=lang)
     else:
-        task = experiment.prepare(recipe, out, changes, progress=not quiet, lang=lang)
+        task = experiment.prepare(
+            recipe, out, changes, load=load or (), progress=not quiet, lang=lang
+        )
     if planned:
         _plan(task, as_json, several=True)
         return
@@ -157,7 +147,11 @@ def compare(
         else:
             comparison = experiment.compare_task(task, progress=not quiet, tell=tell)
     if not as_json:
-        say(f"The page: {task.out / 'report.html'}")
+        place = page_folder(task)
+        if place != task.out:
+            others = ", ".join(compared_in(task.out) or ())
+            say(f"{task.out / 'report.html'} compares other arms ({others}) and is left as it is.")
+        say(f"The page: {place / 'report.html'}")
     if comparison.failed:
         raise typer.Exit(1)
 

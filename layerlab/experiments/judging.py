@@ -5,13 +5,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from layerlab import plugins
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.analysis.warnings import disclose_added_seeds
 from layerlab.experiments.executors.local import RunOutcome
+from layerlab.experiments.page_folder import OTHERS, pages_in
 from layerlab.experiments.plan.arm_checks import check_comparable
+from layerlab.experiments.plan.own_files import Files, load_files
 from layerlab.experiments.session import Given, Task, recipe_given
 from layerlab.experiments.stored_runs import plan_again, runs_of_recipe, sort_out
 from layerlab.recipes.load import validate_table
@@ -28,6 +29,7 @@ def find_stored(
     recipe: Given,
     out: Path,
     settings: Mapping[str, Any] | None = None,
+    load: Files = (),
 ) -> Task:
     """Return a recipe with its runs as recorded in their folders.
 
@@ -40,14 +42,14 @@ def find_stored(
             runs were made on two texts.
     """
     own = _comparison(recipe)
-    read = recipe_given(recipe if own is None else _recipe_in(own), settings or {})
-    place = out / read.name if own is None else own
+    given = recipe_given(recipe if own is None else _recipe_in(own), settings or {})
+    read = load_files(given, load)
+    place = out / read.name if own is None else _runs_of(own)
     if read.compare is None:
         raise UserError(
             f"the recipe {short_repr(read.name)} has no compare section; "
             "type layerlab train in place of layerlab compare"
         )
-    plugins.load_named(read.model.load)
     check_links(place)
     records, _ = sort_out(place / RUNS)
     runs = plan_again(read, records) if records else []
@@ -80,7 +82,7 @@ def judge(task: Task, failed: Sequence[RunOutcome] = ()) -> Comparison:
             if told
             else f"nothing has run yet in {task.out}; type layerlab compare without --judge"
         )
-    content = disclose_added_seeds(compare_runs(task.recipe, found).content, task.out / COMPARISON)
+    content = disclose_added_seeds(compare_runs(task.recipe, found).content, *pages_in(task.out))
     if not content["runs"]:
         why = [*told, *left, *content["remarks"][-1:]]
         raise UserError(
@@ -99,6 +101,13 @@ def _comparison(given: Given) -> Path | None:
     if not place.is_dir():
         return None
     return place.parent if place.name == RUNS and not (place / COMPARISON).exists() else place
+
+
+def _runs_of(own: Path) -> Path:
+    """Return the folder that holds the runs of a comparison: its own, or that of its recipe."""
+    if own.parent.name == OTHERS and not (own / RUNS).exists():
+        return own.parent.parent
+    return own
 
 
 def _recipe_in(place: Path) -> TrainingRecipe:

@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from layerlab import plugins
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.console.runs import RunsDisplay
 from layerlab.corpus.batches import EvalBlocks
@@ -25,6 +24,7 @@ from layerlab.experiments.executors.local import RunOutcome, is_here, run_all
 from layerlab.experiments.executors.lockstep import check_lockstep, run_in_lockstep
 from layerlab.experiments.plan.arm_checks import check_comparable, check_same_eval_text
 from layerlab.experiments.plan.lr_search import search_rates
+from layerlab.experiments.plan.own_files import Files, load_files
 from layerlab.experiments.plan.plan import arms, plan, sides
 from layerlab.experiments.statistics.looks import is_decided, stretches
 from layerlab.experiments.stored_runs import (
@@ -74,16 +74,19 @@ def prepare(
     out: Path,
     settings: Mapping[str, Any] | None = None,
     *,
+    load: Files = (),
     progress: bool = True,
 ) -> Task:
     """Read the text of a recipe and plan its runs.
+
+    Args:
+        load: Python files of the user's own; each run names those that its model needs.
 
     Raises:
         UserError: a setting is wrong, the text cannot be read, or runs would differ in what is not
             declared.
     """
-    read = recipe_given(recipe, settings or {})
-    plugins.load_named(read.model.load)
+    read = load_files(recipe_given(recipe, settings or {}), load)
     check_links(out / read.name)
     unfold_runs(out / read.name)
     found = sides(read)

@@ -19,10 +19,10 @@ from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.folded_runs import unfold_runs
 from layerlab.records.run import RunRecord, read_record
 from layerlab.records.settings import flatten
-from layerlab.training.run_spec import RunSpec
+from layerlab.training.run_spec import RunSpec, own_files
 from layerlab.validation import short_repr
 
-TEXT = "data.digest"
+TEXT, FILES = "data.digest", "model.files"
 Difference = tuple[str, Any, Any]
 
 
@@ -176,6 +176,8 @@ def _differences(
     searched = section is not None and section.search == "optuna"
     there, wanted = _settings(_recipe(record)), _settings(run.recipe)
     there[TEXT], wanted[TEXT] = record.manifest["data"]["digest"], run.digest
+    if files := record.manifest["model"].get("files"):
+        there[FILES], wanted[FILES] = files, own_files(run.recipe)
     return [
         (path, there.get(path), wanted.get(path))
         for path in dict.fromkeys([*wanted, *there])
@@ -193,6 +195,9 @@ def _settings(recipe: TrainingRecipe) -> dict[str, Any]:
 def _reason(path: str, there: Any, wanted: Any) -> str:
     if path == TEXT:
         return "left out, because their text is another than that of the recipe"
+    if path == FILES:
+        changed = sorted(name for name in there if there[name] != (wanted or {}).get(name))
+        return f"left out, because {', '.join(changed)} has changed since"
     return (
         f"left out, because {path} is {_describe(there)} there and {_describe(wanted)} in the "
         "recipe"

@@ -13,7 +13,7 @@ from layerlab.records.parse import read_json
 from layerlab.records.settings import flatten
 from layerlab.system.files import write_file
 from layerlab.system.hardware import machine, versions
-from layerlab.training.run_spec import RunSpec, count_costs
+from layerlab.training.run_spec import RunSpec, count_costs, own_files
 
 SCHEMA = 1
 FILE = "manifest.json"
@@ -27,7 +27,7 @@ def manifest(
     """Describe everything that decides a run, as JSON values."""
     recipe = run.recipe
     block = recipe.data.block_size or 0
-    settings = recipe.run
+    settings, files = recipe.run, own_files(recipe)
     return {
         "schema": SCHEMA,
         "run": run.name,
@@ -42,7 +42,7 @@ def manifest(
             "evaluation": held.digest,
             "notes": list(corpus.notes),
         },
-        "model": _sizes(count_costs(recipe)),
+        "model": _sizes(count_costs(recipe)) | ({"files": files} if files else {}),
         "machine": {
             **machine(settings.device, settings.threads),
             "processes": settings.num_processes,

@@ -15,6 +15,7 @@ from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.renamed_settings import current_settings
 from layerlab.records.run_files import RECIPE, RUN, read_table
 from layerlab.system.files import write_file
+from layerlab.variants.registry import needed
 
 SCHEMA = 1
 SIZES = ("width", "layers", "heads", "kv_heads", "head_width", "inner", "vocab", "context")
@@ -62,6 +63,11 @@ def design_model(recipe: TrainingRecipe) -> Design:
     model = recipe.model
     sizes = {name: getattr(model, name) for name in SIZES}
     return design(model.variant, preset=model.preset, sizes=sizes, options=model.options)
+
+
+def own_files(recipe: TrainingRecipe) -> dict[str, str]:
+    """Return the files that a recipe loads and its model needs: SHA-256 by name."""
+    return needed(design_model(recipe).spec) if recipe.model.load else {}
 
 
 def count_costs(recipe: TrainingRecipe) -> Account:

@@ -8,8 +8,8 @@ from typer.main import get_command
 import layerlab
 from layerlab.cli.app import app
 
-# How a command is shown, where it writes, and what Python has as a function of its own (load).
-TERMINAL = {"as_json", "quiet", "load", "max_bytes", "opened", "fail_on", "figures", "planned"}
+# How a command is shown, and where it writes.
+TERMINAL = {"as_json", "quiet", "max_bytes", "opened", "fail_on", "figures", "planned"}
 PYTHON = {"progress"}
 # The same under two names, or a value that a terminal cannot hold.
 COMMAND = {
@@ -37,3 +37,24 @@ def test_a_command_and_its_function_take_the_same(name: str) -> None:
     typed = {one.name for one in command.params} - TERMINAL - COMMAND[name]
     taken = set(inspect.signature(getattr(layerlab, name)).parameters) - PYTHON - FUNCTION[name]
     assert typed == taken
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("inspect", "variants", "retrofit", "precision", "train", "compare", "evaluate"),
+        *("adapt recipe", "adapt embed", "bench latency"),
+    ],
+)
+def test_every_command_that_takes_a_model_or_a_variant_takes_own_files(path: str) -> None:
+    command = get_command(app)
+    for name in path.split():
+        command = command.commands[name]  # type: ignore[attr-defined]
+    (option,) = [one for one in command.params if one.name == "load"]
+    assert option.opts == ["--load"] and option.multiple
+    assert option.help == "Python file with variants or measures of your own; may be repeated."
+
+
+@pytest.mark.parametrize("name", ["precision", "adapt"])
+def test_other_functions_take_them_too(name: str) -> None:
+    assert "load" in inspect.signature(getattr(layerlab, name)).parameters

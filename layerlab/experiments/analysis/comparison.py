@@ -1,5 +1,6 @@
 """A comparison as a value: plain numbers and sentences, to print and to draw."""
 
+import html
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SCHEMA = 1
+SHOWN = ("arm", "n", "nats", "difference", "low", "high", "verdict")  # in a notebook
 # What has to be looked into; texts and whole numbers, most of all there is, need no look.
 Part = Literal["rows", "claims", "runs", "curves", "paired"]
 
@@ -69,6 +71,12 @@ class Comparison:
         if part == "claims":
             return pd.DataFrame(self.content.get(part, ())).drop(columns="pairs", errors="ignore")
         return pd.DataFrame(_points(self.content[part], part))
+
+    def _repr_html_(self) -> str:
+        """Show the rows and their sentences in a notebook; text only, so that nothing runs."""
+        told = "".join(f"<li>{html.escape(str(row['said']))}</li>" for row in self.rows)
+        kept = [name for name in SHOWN if any(name in row for row in self.rows)]
+        return f"{self.frame()[kept].to_html(index=False)}<ul>{told}</ul>"
 
     def table(self, width: int = 100) -> "RenderableType":
         """Return the table for a terminal of this width."""

@@ -129,24 +129,25 @@ Content = Mapping[str, Any]
 _BLIND = ("baseline", "no verdict")
 
 
-def disclose_added_seeds(content: Content, file: Path) -> dict[str, Any]:
+def disclose_added_seeds(content: Content, *files: Path) -> dict[str, Any]:
     """Return a comparison with the seeds of its first look, and a remark on those that came later.
 
     Runs that went on after an interruption came later too, but their seeds were planned before.
 
     Args:
         content: that has just been judged.
-        file: comparison.json of an earlier judging, where there was one.
+        files: comparison.json of earlier judgings of the same runs, where there were any.
 
     Raises:
         UserError: it is no comparison.
     """
-    seen, earlier = _seen(content), _read(file)
-    again = bool(_seen(earlier) & {run["run"] for run in content["runs"]})
-    if not again and not seen:
+    seen, runs = _seen(content), {run["run"] for run in content["runs"]}
+    earlier = [one for one in map(_read, files) if _seen(one) & runs]
+    if not earlier and not seen:
         return dict(content)
     seeds = content["seeds"]
-    first = earlier.get("looked", earlier["seeds"]) if again else seeds
+    # Of several looks the one at the fewest seeds was the first.
+    first = min((one.get("looked", one["seeds"]) for one in earlier), key=len, default=seeds)
     added = [seed for seed in seeds if seed not in first]
     told = [_remark(first, added)] if added else []
     return {**content, "looked": first, "remarks": [*content["remarks"], *told]}

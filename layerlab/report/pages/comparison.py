@@ -92,8 +92,10 @@ def render_run(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
     return _render(_check(content), lang, single=True)
 
 
-def save_comparison(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -> Path:
-    """Write report.html, comparison.json, tables/ and pictures/ into the folder that holds `runs/`.
+def save_comparison(
+    content: Mapping[str, Any], folder: Path, lang: str = ENGLISH, *, shared: Path | None = None
+) -> Path:
+    """Write report.html, comparison.json, tables/ and pictures/ into the folder of a comparison.
 
     Each file is written whole or not at all, and nothing else in the folder is touched.
 
@@ -101,6 +103,7 @@ def save_comparison(content: Mapping[str, Any], folder: Path, lang: str = ENGLIS
         content: what comparison.json holds.
         folder: of the comparison.
         lang: of the page; whatever else is written is English.
+        shared: folder that holds `runs/`, where it is another one.
 
     Returns:
         The page.
@@ -108,7 +111,7 @@ def save_comparison(content: Mapping[str, Any], folder: Path, lang: str = ENGLIS
     Raises:
         UserError: the content cannot be read, or the folder cannot be written.
     """
-    whole = _check(run_files.gather_run_files(content, folder))
+    whole = _check(run_files.gather_run_files(content, shared or folder))
     written = _render(whole, lang, single=False)
     _write_tables(whole, folder, _HEADS)
     for name, drawing in comparison_svg.pictures(whole).items():
