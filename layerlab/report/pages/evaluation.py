@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from layerlab.recipes import toml
 from layerlab.report.i18n.language import ENGLISH, Label, label
-from layerlab.report.pages.adaptation_tables import table
+from layerlab.report.pages.adaptation_tables import incomplete, table
 from layerlab.report.pages.shell import environment, policy, read_static
 from layerlab.report.views.forest_plot import format_signed
 from layerlab.system import files
@@ -92,7 +92,7 @@ def format_score(row: Row) -> str | None:
     """Format a score beside its standard error; "not finite" where its logits were unsound."""
     if row.get("lost"):
         return label("not finite")
-    return format_share(row["score"], row["error"])
+    return incomplete(row) or format_share(row["score"], row["error"])
 
 
 def span(row: Row) -> str | None:
@@ -182,7 +182,7 @@ def _benchmarks(content: Row) -> Json:
         ]
         for row in content["benchmarks"]
     ]
-    head = ("", SCORE, INTERVAL, label("chance"), QUESTIONS, ABSTAINED, label("examples"))
+    head = ("", SCORE, INTERVAL, label("chance"), QUESTIONS, ABSTAINED, label("few-shot"))
     return table(
         "benchmarks", label("Benchmarks"), head, rows, _formulas(content["benchmarks"], "title")
     )
@@ -265,7 +265,9 @@ def _differences(name: str, rows: Iterable[Row] | None) -> Json:
         [
             (Label if row["title"] in MEANS else str)(f"{row['title']}: {row['arm']}"),
             Label(row["against"]),
-            format_signed(100 * row["difference"]),
+            incomplete(row)
+            if row["difference"] is None
+            else format_signed(100 * row["difference"]),
             100 * row["error"] if row["error"] else None,
             row["n"],
         ]

@@ -1,0 +1,104 @@
+"""lm-eval's own tasks by name: only the files that matter are read, not all 14,000 of them."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.validation import short_repr
+
+HEAD = re.compile(rb"^[ \t]*(?:-[ \t]*)?(?:task|group|tag)[ \t]*:[ \t]*[\"']?([\w.:+-]+)", re.M)
+SIGNS = rb"[\w.+-]"
+
+
+def find_entries(names: Iterable[str]) -> dict[str, Any]:
+    """Find the tasks, groups and tags of these names, and all that those are made of.
+
+    Args:
+        names: of lm-eval's own.
+
+    Returns:
+        Entries as `TaskManager.task_index` has them; a name that there is not is not in it.
+    """
+    from lm_eval.tasks._index import TaskIndex
+
+    found: dict[str, Any] = {}
+    wanted, looked = set(names), set[str]()
+    while wanted := wanted - looked:
+        places = _declaring(frozenset(wanted))
+        for name, entry in TaskIndex.build(sorted({path.parent for path in places})).items():
+            found.setdefault(name, entry)
+        looked |= wanted
+        wanted = {one for name in wanted for one in _children(found.get(name))}
+    return found
+
+
+def refuse_name(name: str) -> UserError:
+    """Return the error that a name is none of lm-eval's, with the nearest that is."""
+    known = {
+        word.decode("utf-8", "replace") for text in _texts().values() for word in HEAD.findall(text)
+    }
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    hint = f"did you mean {near[0]}, " if near else "expected a name that lm-eval ls tasks lists, "
+    return UserError(
+        f"lm-eval has no task, group or tag {short_repr(name)}; {hint}or a task file such as "
+        "my_task.yaml"
+    )
+
+
+def _children(entry: Any) -> list[str]:
+    """Return the names that a group or tag consists of."""
+    if entry is None:
+        return []
+    return [*member_names(entry.cfg or {}), *sorted(entry.tags)]
+
+
+def member_names(config: Mapping[str, Any]) -> list[str]:
+    """Return the names of the tasks and groups that a group consists of.
+
+    Example:
+        >>> member_names({"group": "a", "task": ["b", {"group": "c", "task": ["d"]}]})
+        ['b', 'c', 'd']
+    """
+    listed = config.get("task")
+    found: list[str] = []
+    for one in listed if isinstance(listed, list) else ():
+        if isinstance(one, Mapping):
+            found += [str(one[key]) for key in ("group", "task") if isinstance(one.get(key), str)]
+            found += member_names(one)
+        elif isinstance(one, str):
+            found.append(one)
+    return found
+
+
+def _declaring(names: frozenset[str]) -> list[Path]:
+    """Return the files in which one of the names is declared, or at least stands as a whole."""
+    declared = [
+        path
+        for path, text in _texts().items()
+        if any(word.decode("utf-8", "replace") in names for word in HEAD.findall(text))
+    ]
+    missing = names - {
+        word.decode("utf-8", "replace")
+        for path in declared
+        for word in HEAD.findall(_texts()[path])
+    }
+    for name in missing:  # a tag in a list, which only mentions it
+        whole = re.compile(
+            rb"(?<!" + SIGNS + rb")" + re.escape(name.encode()) + rb"(?!" + SIGNS + rb")"
+        )
+        declared += [path for path, text in _texts().items() if whole.search(text)]
+    return declared
+
+
+@cache
+def _texts() -> dict[Path, bytes]:
+    """Read every task file of lm-eval, 7 MB, without parsing one."""
+    import lm_eval.tasks
+
+    home = Path(str(lm_eval.tasks.__file__)).parent
+    files = (path for path in sorted(home.rglob("*")) if "yaml" in path.name and path.is_file())
+    return {path: path.read_bytes() for path in files}
