@@ -10,8 +10,9 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.validation import short_repr
 
+# A line that declares a name, or lists it: as a tag, or as a member of a group.
 HEAD = re.compile(rb"^[ \t]*(?:-[ \t]*)?(?:task|group|tag)[ \t]*:[ \t]*[\"']?([\w.:+-]+)", re.M)
-SIGNS = rb"[\w.+-]"
+LISTED = re.compile(rb"^[ \t]*-[ \t]*[\"']?([\w.:+-]+)[\"']?[ \t]*$", re.M)
 
 
 def find_entries(names: Iterable[str]) -> dict[str, Any]:
@@ -38,10 +39,9 @@ def find_entries(names: Iterable[str]) -> dict[str, Any]:
 
 def refuse_name(name: str) -> UserError:
     """Return the error that a name is none of lm-eval's, with the nearest that is."""
-    known = {
-        word.decode("utf-8", "replace") for text in _texts().values() for word in HEAD.findall(text)
-    }
-    near = difflib.get_close_matches(name, sorted(known), n=1)
+    heads = (word for text in _texts().values() for word in HEAD.findall(text))
+    known = sorted({word.decode("utf-8", "replace") for word in heads})
+    near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}, " if near else "expected a name that lm-eval ls tasks lists, "
     return UserError(
         f"lm-eval has no task, group or tag {short_repr(name)}; {hint}or a task file such as "
@@ -74,24 +74,24 @@ def member_names(config: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _declaring(names: frozenset[str]) -> list[Path]:
-    """Return the files in which one of the names is declared, or at least stands as a whole."""
-    declared = [
-        path
-        for path, text in _texts().items()
-        if any(word.decode("utf-8", "replace") in names for word in HEAD.findall(text))
-    ]
-    missing = names - {
-        word.decode("utf-8", "replace")
-        for path in declared
-        for word in HEAD.findall(_texts()[path])
-    }
-    for name in missing:  # a tag in a list, which only mentions it
-        whole = re.compile(
-            rb"(?<!" + SIGNS + rb")" + re.escape(name.encode()) + rb"(?!" + SIGNS + rb")"
-        )
-        declared += [path for path, text in _texts().items() if whole.search(text)]
-    return declared
+def _declaring(names: frozenset[str]) -> set[Path]:
+    """Return the files in which one of the names is declared or listed, or else stands at all."""
+    known = _declared()
+    found = {path for name in names for path in known.get(name, ())}
+    for name in names - known.keys():  # a tag in brackets
+        whole = re.compile(rb"(?<![\w./+-])" + re.escape(name.encode()) + rb"(?![\w./+-])")
+        found |= {path for path, text in _texts().items() if whole.search(text)}
+    return found
+
+
+@cache
+def _declared() -> dict[str, set[Path]]:
+    """Return in which files each name is declared or listed."""
+    found: dict[str, set[Path]] = {}
+    for path, text in _texts().items():
+        for word in (*HEAD.findall(text), *LISTED.findall(text)):
+            found.setdefault(word.decode("utf-8", "replace"), set()).add(path)
+    return found
 
 
 @cache

@@ -86,7 +86,9 @@ def _tail(probabilities: Array, first: int) -> float:
 
 
 def _weighted_tail(parts: Sequence[Guesses], shares: Sequence[float]) -> float:
-    size = STEPS + len(parts) + 1  # each term is rounded up by less than a step
+    from scipy.fft import next_fast_len
+
+    size = next_fast_len(STEPS + len(parts) + 1)  # each term is rounded up by less than a step
     product = np.ones(size // 2 + 1, dtype=complex)
     for one, share in zip(parts, shares, strict=True):
         placed = np.zeros(size)
