@@ -26,6 +26,8 @@ from layerlab.version import VERSION
 __all__ = ["ENGINE", "BenchmarkTask", "EvaluationRun", "LmEvalTask", "load_named", "load_tasks"]
 
 Leaf = BenchmarkTask | LmEvalTask
+# What questions bring about that a task does not fit.
+_OF_TASKS = (ValueError, LookupError, TypeError, SyntaxError, AssertionError, ArithmeticError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +117,17 @@ class EvaluationRun:
 
     @contextmanager
     def _roomy(self, leaf: Leaf) -> Iterator[None]:
-        """Report a lack of memory in words that name a smaller batch."""
+        """Report a lack of memory in words that name a smaller batch, and what a task lacks."""
         try:
             yield
+        except _OF_TASKS as error:
+            if isinstance(leaf, BenchmarkTask):
+                raise
+            said = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"--tasks {leaf.name}: lm-eval cannot ask it: {type(error).__name__}: {said}; mend "
+                "it, or name another"
+            ) from error
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise

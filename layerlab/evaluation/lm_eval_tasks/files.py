@@ -40,7 +40,7 @@ def read_task_file(path: Path) -> dict[str, Any]:
         UserError: it cannot be read, includes itself, or is no task.
     """
     found = _read(path, ())
-    if not isinstance(found.get("task", found.get("group")), str):
+    if not isinstance(found.get("group", found.get("task")), str):
         raise UserError(f"{path} is no task of lm-eval; expected a line task: NAME, or group: NAME")
     return found
 

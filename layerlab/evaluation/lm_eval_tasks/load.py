@@ -192,6 +192,8 @@ def _said(error: Exception) -> str:
 
 def _try(task: Any) -> None:
     """Prepare a loaded task: both accuracies, and its templates tried on some of its questions."""
+    if getattr(task, "MULTIMODAL", False):
+        raise UserError("it shows images or sounds, which no text model takes; name another task")
     _add_metrics(task)
     documents = task.eval_docs
     places = sorted(random.Random().sample(range(len(documents)), min(TRIED, len(documents))))
