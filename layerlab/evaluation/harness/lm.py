@@ -13,10 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import lm_eval
 import torch
-from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -29,6 +26,7 @@ from layerlab.evaluation.harness.model_checks import (
 from layerlab.evaluation.harness.options import AUTO
 from layerlab.evaluation.harness.prefix_cache import Forward
 from layerlab.evaluation.harness.settle import APART, close_rows, is_close
+from layerlab.evaluation.lm_eval_tasks.engine import HFLM, TaskManager
 from layerlab.loading.model import LoadedModel
 from layerlab.records.parse import check_text
 from layerlab.system.limits import check_work
@@ -43,7 +41,6 @@ WIDTH = 64
 # takes the memory of several models.
 ROWS, ROWS_ON_CPU, ROWS_EMULATED = 512, 32, 16
 MEAN_NLL = "mean_nll"
-ENGINE = f"lm-eval {lm_eval.__version__}"
 
 
 class HarnessModel(HFLM):

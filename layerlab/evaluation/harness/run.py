@@ -13,11 +13,12 @@ from layerlab.errors import UserError
 from layerlab.evaluation.harness.cache import SAMPLES, ResultCache, key, scorer
 from layerlab.evaluation.harness.kept_task import rebuild_result
 from layerlab.evaluation.harness.leaf import BenchmarkTask, LmEvalTask
-from layerlab.evaluation.harness.lm import ENGINE, HarnessModel, describe_task, load_tasks
+from layerlab.evaluation.harness.lm import HarnessModel, describe_task, load_tasks
 from layerlab.evaluation.harness.low_precision import PrecisionSetting
 from layerlab.evaluation.harness.options import AUTO, Options
 from layerlab.evaluation.harness.run_task import run_task
 from layerlab.evaluation.harness.task_result import TaskResult
+from layerlab.evaluation.lm_eval_tasks.engine import ENGINE
 from layerlab.evaluation.lm_eval_tasks.load import load_named
 from layerlab.loading.model import LoadedModel
 from layerlab.training.step.microbatch import is_out_of_memory

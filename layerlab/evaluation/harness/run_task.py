@@ -5,8 +5,6 @@ from contextlib import contextmanager
 from statistics import fmean
 from typing import Any
 
-from lm_eval.evaluator import evaluate
-
 from layerlab.errors import UserError
 from layerlab.evaluation.harness.fewshot import fit_examples, sum_up
 from layerlab.evaluation.harness.lm import HarnessModel, answer_limit
@@ -18,6 +16,7 @@ from layerlab.evaluation.harness.task_result import (
     merge_filters,
     worth_name,
 )
+from layerlab.evaluation.lm_eval_tasks.engine import evaluate
 from layerlab.evaluation.lm_eval_tasks.templates import sandboxed
 from layerlab.system.logs import hush
 from layerlab.system.trust import allows_tasks

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lm_eval.api.registry import get_aggregation, get_metric, is_higher_better
-from lm_eval.tasks import TaskManager
-from lm_eval.tasks._index import Entry, TaskIndex
-
 from layerlab.errors import UserError
+from layerlab.evaluation.lm_eval_tasks.engine import (
+    Entry,
+    TaskIndex,
+    TaskManager,
+    get_aggregation,
+    get_metric,
+    is_higher_better,
+)
 from layerlab.evaluation.lm_eval_tasks.files import ENDINGS, read_task_file
 from layerlab.evaluation.lm_eval_tasks.names import find_entries, member_names, refuse_name
 from layerlab.evaluation.lm_eval_tasks.templates import sandboxed

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
+from layerlab.evaluation.lm_eval_tasks.engine import HOME, TaskIndex
 from layerlab.validation import short_repr
 
 # A line that declares a name, or lists it: as a tag, or as a member of a group.
@@ -24,8 +25,6 @@ def find_entries(names: Iterable[str]) -> dict[str, Any]:
     Returns:
         Entries as `TaskManager.task_index` has them; a name that there is not is not in it.
     """
-    from lm_eval.tasks._index import TaskIndex
-
     found: dict[str, Any] = {}
     wanted, looked = set(names), set[str]()
     while wanted := wanted - looked:
@@ -97,8 +96,5 @@ def _declared() -> dict[str, set[Path]]:
 @cache
 def _texts() -> dict[Path, bytes]:
     """Read every task file of lm-eval, 7 MB, without parsing one."""
-    import lm_eval.tasks
-
-    home = Path(str(lm_eval.tasks.__file__)).parent
-    files = (path for path in sorted(home.rglob("*")) if "yaml" in path.name and path.is_file())
+    files = (path for path in sorted(HOME.rglob("*")) if "yaml" in path.name and path.is_file())
     return {path: path.read_bytes() for path in files}

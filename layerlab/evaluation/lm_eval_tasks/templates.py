@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import lm_eval.utils
 from jinja2 import BaseLoader, StrictUndefined, Template, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from layerlab.errors import UserError
+from layerlab.evaluation.lm_eval_tasks.engine import utils
 from layerlab.system.limits import check_work
 from layerlab.validation import short_repr
 
@@ -25,7 +25,7 @@ class Templates:
         self._environment = ImmutableSandboxedEnvironment(
             loader=BaseLoader(), undefined=StrictUndefined, keep_trailing_newline=True
         )
-        self._environment.filters["regex_replace"] = lm_eval.utils.regex_replace
+        self._environment.filters["regex_replace"] = utils.regex_replace
 
     def from_string(self, text: str) -> "Filled":
         """Return a template that is tried before it is first filled in."""
@@ -71,9 +71,9 @@ _TEMPLATES = Templates()
 @contextmanager
 def sandboxed() -> Iterator[None]:
     """Let lm-eval fill in templates in the sandbox alone, until the block ends."""
-    before: Any = lm_eval.utils.env
-    lm_eval.utils.env = _TEMPLATES
+    before: Any = utils.env
+    utils.env = _TEMPLATES
     try:
         yield
     finally:
-        lm_eval.utils.env = before
+        utils.env = before

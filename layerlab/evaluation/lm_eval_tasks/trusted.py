@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
+from layerlab.evaluation.lm_eval_tasks.engine import metric_registry
 from layerlab.evaluation.lm_eval_tasks.files import Code, values
 from layerlab.system.files import check_regular
 from layerlab.system.trust import allows_tasks
@@ -76,9 +77,6 @@ def _reasons_of(config: Mapping[str, Any], installed: bool) -> Iterator[str]:
 
 def _is_foreign(config: Mapping[str, Any]) -> bool:
     """Judge whether a metric is none of lm-eval's own: it would look for code of that name."""
-    import lm_eval.api.metrics  # noqa: F401  (fills the registry)
-    from lm_eval.api.registry import metric_registry
-
     name = config["metric"]
     if isinstance(name, Code) or not isinstance(name, str):
         return False  # a function is one by itself

@@ -1,4 +1,4 @@
-"""No score depends on the batch: near ties are settled alone, and memory halves what is too much."""
+"""No score depends on the batch: near ties are settled alone, memory halves what is too much."""
 
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ from tests.evaluation.candidate import candidate
 
 pytest.importorskip("lm_eval")
 
-from layerlab.evaluation.harness.lm import ROWS_ON_CPU, HarnessModel  # noqa: E402
-from tests.evaluation.lm_eval_tasks.own_tasks import KINDS, folder, run  # noqa: E402
+from layerlab.evaluation.harness.lm import ROWS_ON_CPU, HarnessModel
+from tests.evaluation.lm_eval_tasks.own_tasks import KINDS, folder, run
 
 __all__ = ["folder"]
 

@@ -11,8 +11,8 @@ lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed")
 from lm_eval.api.model import LM  # noqa: E402
 
 from layerlab.evaluation.benchmarks.catalog import LAWBENCH  # noqa: E402
-from layerlab.evaluation.harness.run_task import run_task  # noqa: E402
 from layerlab.evaluation.harness.leaf import score_task  # noqa: E402
+from layerlab.evaluation.harness.run_task import run_task  # noqa: E402
 from layerlab.evaluation.lawbench.aggregate import corpus_f  # noqa: E402
 from layerlab.evaluation.lawbench.tasks import TASKS  # noqa: E402
 from layerlab.evaluation.metrics.edit_f import EditCount, edit_count  # noqa: E402

@@ -63,7 +63,11 @@ group: own_group
 task: [own_choice, own_more]
 aggregate_metric_list: [{metric: acc, weight_by_size: %s}]
 """
-OPTIONS = (["two", "the number that comes after one"], ["B", "C", "two three"], ["one number after three", "four"])
+OPTIONS = (
+    ["two", "the number that comes after one"],
+    ["B", "C", "two three"],
+    ["one number after three", "four"],
+)
 
 
 def rows(count: int) -> list[dict[str, Any]]:

@@ -28,7 +28,8 @@ def test_a_function_is_a_name_and_runs_nothing(tmp_path: Path) -> None:
 
 
 BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
-    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefg", "bcdefgh")
+    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n"
+    for old, new in zip("abcdefg", "bcdefgh", strict=True)
 )
 
 

@@ -10,7 +10,7 @@ from tests.evaluation.candidate import candidate, tokenizer
 
 pytest.importorskip("lm_eval")
 
-from tests.evaluation.lm_eval_tasks.own_tasks import (  # noqa: E402
+from tests.evaluation.lm_eval_tasks.own_tasks import (
     CHOICE,
     GROUP,
     KINDS,
@@ -176,7 +176,7 @@ def test_a_broken_question_further_down_is_one_line_too(folder: Path) -> None:
 @pytest.mark.parametrize("words", ["", " , "])
 def test_no_task_is_named(words: str) -> None:
     with pytest.raises(
-        UserError, match="no task is named in .*; type for example --tasks arc_easy"
+        UserError, match=r"no task is named in .*; type for example --tasks arc_easy"
     ):
         run(words or " ")
 

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("lm_eval")
 
-from layerlab.evaluation.lm_eval_tasks.names import (  # noqa: E402
+from layerlab.evaluation.lm_eval_tasks.names import (
     find_entries,
     member_names,
     refuse_name,

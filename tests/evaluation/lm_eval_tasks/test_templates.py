@@ -6,13 +6,14 @@ from layerlab import UserError
 
 pytest.importorskip("lm_eval")
 
-import lm_eval.utils  # noqa: E402
+import lm_eval.utils
 
-from layerlab.evaluation.lm_eval_tasks.templates import sandboxed  # noqa: E402
+from layerlab.evaluation.lm_eval_tasks.templates import sandboxed
 
 GOOD = [
     "{{question}}\nA: {{choices[0]}}\n",
-    "{{question|regex_replace('W', 'w')}} {% for one in choices %}{{loop.index}}{{one}}{% endfor %}",
+    "{{question|regex_replace('W', 'w')}}",
+    "{% for one in choices %}{{loop.index}}{{one}}{% endfor %}",
     "{{choices.index('b')}} {{question.strip().split(' ')|join('-')}}",
 ]
 EVIL = [

@@ -10,7 +10,7 @@ from layerlab.system.trust import trust
 
 pytest.importorskip("lm_eval")
 
-from layerlab.evaluation.lm_eval_tasks.trusted import check_trusted, is_local  # noqa: E402
+from layerlab.evaluation.lm_eval_tasks.trusted import check_trusted, is_local
 
 PLAIN = {
     "task": "own",

@@ -14,6 +14,7 @@ from layerlab.evaluation.results.aggregate import (
     section_rows,
     unsound_remarks,
 )
+from layerlab.evaluation.results.averages import GROUPS
 from layerlab.evaluation.results.paired_difference import (
     FORGETTING,
     GENERAL,
@@ -21,7 +22,6 @@ from layerlab.evaluation.results.paired_difference import (
     differing,
     paired_differences,
 )
-from layerlab.evaluation.results.averages import GROUPS
 from layerlab.evaluation.results.published import LABEL, tables
 from layerlab.evaluation.results.published_comparison import AVERAGE, OURS, published_rows
 
