@@ -36,7 +36,7 @@ BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("include: own.yaml\ntask: own", "own.yaml includes"),
+        ("include: own.yaml\ntask: own", "again, or more than 16 files; break that chain"),
         ("include: [3]\ntask: own", "includes 3; expected the name of a file"),
         ("include: none.yaml\ntask: own", "cannot read"),
         ("- a", "holds no settings; expected a task file of lm-eval"),

@@ -173,6 +173,15 @@ def test_a_broken_question_further_down_is_one_line_too(folder: Path) -> None:
         run(path)
 
 
+def test_options_that_are_none_further_down_are_one_line_too(folder: Path) -> None:
+    path = write(folder, "own_late", CHOICE)
+    choices = "doc_to_choice: \"{{options if number == ' one' else '['}}\""
+    text = path.read_text("utf-8").replace("doc_to_choice: options", choices)
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match="lm-eval cannot ask it: SyntaxError: .*; mend it, or name"):
+        run(path)
+
+
 @pytest.mark.parametrize("words", ["", " , "])
 def test_no_task_is_named(words: str) -> None:
     with pytest.raises(
