@@ -178,7 +178,9 @@ def test_options_that_are_none_further_down_are_one_line_too(folder: Path) -> No
     choices = "doc_to_choice: \"{{options if number == ' one' else '['}}\""
     text = path.read_text("utf-8").replace("doc_to_choice: options", choices)
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match="lm-eval cannot ask it: SyntaxError: .*; mend it, or name"):
+    with pytest.raises(
+        UserError, match=r"lm-eval cannot ask it: SyntaxError: .*; mend it, or name"
+    ):
         run(path)
 
 
