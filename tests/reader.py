@@ -7,6 +7,7 @@ random weights. `benchmarks` is also the data folder (`LAYERLAB_DATA`).
 import io
 import json
 import random
+import re
 import tarfile
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -26,6 +27,7 @@ from layerlab.tokenization.load import train_tokenizer
 from tests.evaluation.lawbench.conftest import ANSWERS
 from tests.evaluation.written import boolq, exam, financeiq, lines
 
+ROOT = Path(__file__).resolve().parents[1]
 DATA = "benchmarks"
 LAW = (
     ("The buyer", "A seller", "The court", "An heir", "The tenant", "Each party", "A debtor"),
@@ -44,10 +46,19 @@ TEMPLATE = (
 
 def reader(folder: Path) -> None:
     """Fill a folder."""
+    own_task(folder)
     _texts(folder)
     _models(folder)
     _questions(folder / DATA)
     _course(folder / DATA)
+
+
+def own_task(folder: Path) -> None:
+    """The two files of the task that docs/evaluation.md shows."""
+    page = (ROOT / "docs" / "evaluation.md").read_text("utf-8")
+    for name in ("colours.yaml", "colours.jsonl"):
+        (content,) = re.findall(rf"`{name}`:\n\n```text\n(.*?)^```$", page, re.M | re.S)
+        (folder / name).write_text(content, "utf-8")
 
 
 def _texts(folder: Path) -> None:

@@ -22,19 +22,24 @@ __all__ = ["shelf"]
 
 
 @pytest.mark.parametrize(
-    ("batch", "said"), [(16, "--batch 16; type --batch 8"), (1, "--batch 1; type --dtype bfloat16")]
+    ("batch", "said"),
+    [
+        (16, "--batch-size 16; type --batch-size 8"),
+        (1, "--batch-size 1; type --dtype bfloat16"),
+        ("auto", "--batch-size 1; type --dtype"),
+    ],
 )
 def test_too_little_memory_is_one_line(
-    shelf: Path, monkeypatch: pytest.MonkeyPatch, batch: int, said: str
+    shelf: Path, monkeypatch: pytest.MonkeyPatch, batch: int | str, said: str
 ) -> None:
     def full(self: Any, *args: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     monkeypatch.setattr(sitting.HarnessModel, "_model_call", full)
     with pytest.raises(UserError) as caught:
-        run(shelf, "boolq", batch=batch, limit=1)
-    assert (
-        str(caught.value) == f"BoolQ does not fit into memory beside LlamaForCausalLM with {said}"
+        run(shelf, "boolq", batch_size=batch, limit=1)
+    assert str(caught.value).startswith(
+        f"BoolQ does not fit into memory beside LlamaForCausalLM with {said}"
     )
 
 
@@ -57,9 +62,11 @@ def test_other_faults_of_a_model_stay_what_they_are(
         ({"suite": "law"}, "nothing can be asked: LawBench is not here: expected"),
         ({"suite": "boolq", "shots": -1}, "shots is -1; expected a whole number at least 0"),
         ({"suite": "boolq", "limit": 0}, "limit is 0; expected a whole number at least 1"),
-        ({"suite": "boolq", "batch": 0}, "batch is 0; expected a whole number at least 1"),
+        (
+            {"suite": "boolq", "batch_size": 0},
+            "batch_size is 0; expected auto, or a whole number at",
+        ),
         ({"suite": "boolq", "scoring": "x"}, "scoring is 'x'; expected 'choice_ll' or 'mean_nll'"),
-        ({"suite": "boolq", "depth": 1}, "evaluate knows no option 'depth'; expected scoring,"),
         ({"suite": "boolq", "format": "int5x"}, "--format: "),
         ({"suite": "boolq", "model": "prenorm"}, "'prenorm' is neither a folder, nor a built-in"),
     ],
@@ -156,6 +163,6 @@ def test_results_without_a_question_in_common(shelf: Path) -> None:
     rest = [one for one in whole.content["subjects"] if one["benchmark"] != "boolq"]
     earlier = EvaluationResult({**whole.content, "subjects": rest})
     with pytest.raises(
-        UserError, match="in common; evaluate both with the same --suite, --scoring, --limit and"
+        UserError, match="in common; evaluate both with the same --suite, --tasks, --scoring,"
     ):
         run(shelf, "boolq", against=earlier)

@@ -66,6 +66,7 @@ PROMISED = {
             "| - 2-1 Document Proofreading ",
         ),
         *("ms per token", "fewer-layers, fewer layers, one vocabulary", "1: gpt2", "2: my/model"),
+        *("Not above chance: colours (acc, acc_norm)", "colours/results.json"),
     ),
     "monitor.md": ("update layer head measure value", "readings at [0, 2]", "stream_norm"),
     "precision.md": (

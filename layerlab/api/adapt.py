@@ -250,7 +250,7 @@ def _ask(place: StageContext, left_out: list[Json]) -> Json:
                 progress=False,
                 shots=section.num_fewshot,
                 limit=section.limit,
-                batch=section.batch_size,
+                batch_size=section.batch_size,
             ).content
         except UserError as error:
             absent = None if is_here(benchmark) else benchmark.name

@@ -18,8 +18,9 @@ from layerlab.evaluation.benchmarks.suites import select_benchmarks
 from layerlab.evaluation.harness.cache import LEAVES, ResultCache
 from layerlab.evaluation.harness.low_precision import PrecisionSetting, arithmetics, perplexity
 from layerlab.evaluation.harness.model_checks import prepare_tokenizer
-from layerlab.evaluation.harness.options import Options
+from layerlab.evaluation.harness.options import AUTO, Options
 from layerlab.evaluation.harness.prepare import available, engine, list_tasks
+from layerlab.evaluation.results.above_chance import judge_guessing
 from layerlab.evaluation.results.aggregate import (
     benchmark_rows,
     group_rows,
@@ -27,6 +28,7 @@ from layerlab.evaluation.results.aggregate import (
     unsound_remarks,
 )
 from layerlab.evaluation.results.data_issues import remarks as oddities
+from layerlab.evaluation.results.lm_eval_tasks import task_group_rows
 from layerlab.evaluation.results.paired_difference import costs, differences
 from layerlab.evaluation.results.published_comparison import published_rows
 from layerlab.evaluation.results.result import EvaluationResult, load_result
@@ -50,7 +52,8 @@ class EvaluationRequest:
 
     Attributes:
         models: names, folders or loaded models.
-        suite: suites, groups and benchmarks, with commas between.
+        suite: suites, groups and benchmarks, with commas between; None where only tasks are asked.
+        tasks: of lm-eval, names and files with commas between.
         options: how the questions are put.
         arithmetics: in which each model computes, as it was loaded first.
         data: folder of benchmark files; LAYERLAB_DATA where none is given.
@@ -61,8 +64,9 @@ class EvaluationRequest:
     """
 
     models: Sequence[Any]
-    suite: str
+    suite: str | None
     options: Options
+    tasks: str | None = None
     arithmetics: Sequence[PrecisionSetting] = (PrecisionSetting(),)
     tokenizer: PreTrainedTokenizerBase | None = None
     device: str | None = None
@@ -76,8 +80,9 @@ class EvaluationRequest:
 
 def evaluate(
     model: Any,
-    suite: str = "general",
+    suite: str | None = None,
     *,
+    tasks: str | None = None,
     out: Given | None = None,
     data: Given | None = None,
     format: str | None = None,
@@ -89,17 +94,25 @@ def evaluate(
     dtype: str | None = None,
     load: File | Iterable[File] = (),
     trust_remote_code: bool = False,
+    trust_tasks: bool = False,
     allow_unused: bool = False,
     progress: bool = True,
     lang: str = ENGLISH,
-    **options: Any,
+    scoring: str | None = None,
+    shots: int | None = None,
+    cot: bool = False,
+    limit: int | None = None,
+    chat: bool = False,
+    batch_size: int | str = AUTO,
+    seed: int = 0,
 ) -> EvaluationResult:
     """Evaluate one or several models on benchmarks, and average as their authors do.
 
     Args:
         model: a Hub id, a local folder, a built-in name or a loaded `PreTrainedModel`; or a list.
         suite: "general", "finance", "law", a group of the source such as "reasoning", a benchmark,
-            or several with commas between.
+            or several with commas between; "general" where no task is named either.
+        tasks: tasks of lm-eval by name, group, tag or YAML file, with commas between.
         out: folder of results; a second call goes on after the last finished task.
         data: folder of benchmark files; LAYERLAB_DATA where none is given.
         format: of numbers, with commas between: what computing in it costs.
@@ -111,22 +124,38 @@ def evaluate(
         dtype: of the loaded weights; as stored if left out.
         load: Python files with the variants of models that layerlab has built.
         trust_remote_code: run Python that a model brings along; read it before.
+        trust_tasks: run Python that a task of lm-eval names; read it before.
         allow_unused: leave weights out that the model's configuration has no place for.
         progress: show a live bar on standard error.
         lang: language of the page.
-        options: how questions are put: `scoring`, `shots`, `cot`, `limit`, `chat`, `batch`, `seed`
-            as `Options` has them.
+        scoring: "choice_ll", "mean_nll" or "gen"; each benchmark's usual one if left out.
+        shots: few-shot examples before each question; as usual if left out.
+        cot: show examples with their explanations, where a benchmark has them.
+        limit: ask only the first so many questions of every subject and task.
+        chat: put prompts as the tokenizer's chat template has them.
+        batch_size: prompts that are run at once; "auto": as many as memory allows. No score
+            depends on it.
+        seed: of examples that are drawn.
 
     Raises:
-        UserError: no such suite, none of its data is here, or a model cannot be asked.
+        UserError: no such suite or task, none of its data is here, or a model cannot be asked.
     """
     earlier = against if isinstance(against, EvaluationResult | None) else load_result(against)
     models = model if isinstance(model, list | tuple) else [model]
     load_files(load, [str(one) for one in models if isinstance(one, str | PathLike)])
     question = EvaluationRequest(
-        models=models,
-        suite=suite,
-        options=_options(options),
+        models=model if isinstance(model, list | tuple) else [model],
+        suite=suite if suite is not None or tasks is not None else "general",
+        tasks=tasks,
+        options=Options(
+            scoring=scoring,
+            shots=shots,
+            cot=cot,
+            limit=limit,
+            chat=chat,
+            batch_size=batch_size,
+            seed=seed,
+        ),
         arithmetics=arithmetics(format, policy),
         tokenizer=tokenizer,
         device=device,
@@ -137,7 +166,7 @@ def evaluate(
         against=earlier,
         lang=lang,
     )
-    with trust(trust_remote_code, allow_unused=allow_unused):
+    with trust(trust_remote_code, allow_unused=allow_unused, trust_tasks=trust_tasks):
         return run_evaluation(question, progress=progress)
 
 
@@ -149,7 +178,7 @@ def run_evaluation(question: EvaluationRequest, *, progress: bool = True) -> Eva
         Interrupted: it was interrupted; what is finished is kept.
     """
     language(question.lang)  # an unknown one is refused before the work is done
-    benchmarks = select_benchmarks(question.suite)
+    benchmarks = () if question.suite is None else select_benchmarks(question.suite)
     if question.data is not None and not question.data.is_dir():
         raise UserError(
             f"there is no folder {str(question.data)!r}; give --data the one that benchmarks lie in"
@@ -161,8 +190,7 @@ def run_evaluation(question: EvaluationRequest, *, progress: bool = True) -> Eva
             stack.enter_context(lock_folder(question.out))
             stack.enter_context(hear_interruptions(question.out / LEAVES))
         check_named(question.models)
-        there, left_out = available(benchmarks, question.data)
-        result = EvaluationResult(_ask(question, there, left_out, progress))
+        result = EvaluationResult(_ask(question, benchmarks, progress))
         if question.out is None:
             return result
         saved = result.save(question.out)
@@ -173,15 +201,21 @@ def run_evaluation(question: EvaluationRequest, *, progress: bool = True) -> Eva
 def _ask(
     question: EvaluationRequest,
     benchmarks: Sequence[Benchmark],
-    left_out: list[dict[str, str]],
     progress: bool,
 ) -> dict[str, Any]:
     harness = engine()
-    leaves = list_tasks(harness, question.options, benchmarks, left_out, question.data)
+    leaves: list[Any] = []
+    left_out: list[dict[str, str]] = []
+    if benchmarks:
+        there, left_out = available(benchmarks, question.data)
+        leaves = list_tasks(harness, question.options, there, left_out, question.data)
+    named, groups = harness.load_named(question.tasks) if question.tasks else ([], [])
+    leaves += [harness.LmEvalTask(one.task, one.groups) for one in named]
     questions = sum(leaf.questions(question.options.limit) for leaf in leaves)
     keeper = ResultCache(question.out)
     records: list[dict[str, Any]] = []
     arms: list[dict[str, Any]] = []
+    notes: list[str] = []
     total = questions * len(question.models) * len(question.arithmetics)
     with ExitStack() as stack:
         bar = EvaluationBar(total)
@@ -204,10 +238,15 @@ def _ask(
                 )
                 with threads(loaded.model.num_parameters()):
                     records.extend(sit.records(leaves))
+                    notes += sit.notes
                     if len(question.arithmetics) > 1:
                         with quiet_libraries(), arithmetic.running(loaded):
                             arm["perplexity"] = perplexity(loaded)
-    return _sum(question, arms, records, left_out)
+    content = _sum(question, arms, records, left_out)
+    content["remarks"] = [*content["remarks"], *notes]
+    return (
+        {**content, "task_groups": task_group_rows(content["tasks"], groups)} if named else content
+    )
 
 
 def _sum(
@@ -216,26 +255,30 @@ def _sum(
     records: list[dict[str, Any]],
     left_out: list[dict[str, str]],
 ) -> dict[str, Any]:
-    benchmarks, sections = benchmark_rows(records), section_rows(records)
+    subjects = [row for row in records if "benchmark" in row]
+    tasks = [row for row in records if "benchmark" not in row]
+    benchmarks, sections = benchmark_rows(subjects), section_rows(subjects)
+    judge_guessing(benchmarks, subjects, tasks)
     asked = [
-        find_benchmark(name) for name in dict.fromkeys(str(row["benchmark"]) for row in records)
+        find_benchmark(name) for name in dict.fromkeys(str(row["benchmark"]) for row in subjects)
     ]
     remarks = [
         *unsound_remarks(benchmarks),
-        *question.options.deviations(asked),
+        *question.options.deviations(asked, [str(row["task"]) for row in tasks]),
         *oddities(asked, question.data),
     ]
     names = [arm["arm"] for arm in arms]
     content = {
         "layerlab": VERSION,
         "engine": engine().ENGINE,
-        "suite": question.suite,
+        "suite": ",".join(one for one in (question.suite, question.tasks) if one),
         "options": question.options.to_json(),
         "arms": arms,
         "benchmarks": benchmarks,
         "groups": group_rows(benchmarks),
         "sections": sections,
-        "subjects": records,
+        "subjects": subjects,
+        **({"tasks": tasks} if tasks else {}),
         "precision": costs(arms, records),
         "left_out": left_out,
         "remarks": remarks,
@@ -244,7 +287,7 @@ def _sum(
         found, said = differences(question.against.content, names, records)
         content |= {"compared": found, "remarks": [*remarks, *said]}
     if question.compare:
-        content["published"] = published_rows(names, benchmarks, records, sections)
+        content["published"] = published_rows(names, benchmarks, subjects, sections)
         content["remarks"] = [
             *content["remarks"],
             "rows of tables are published by the source, or measured here; the source's prompts, "
@@ -272,11 +315,3 @@ def _arm(
     taken = [one["arm"] for one in others]
     unique = name if name not in taken else f"{name} ({len(taken) + 1})"
     return {"arm": unique, "model": facts["name"], "precision": arithmetic.name, **facts}
-
-
-def _options(given: Mapping[str, Any]) -> Options:
-    known = Options.__dataclass_fields__
-    strange = [name for name in given if name not in known]
-    if strange:
-        raise UserError(f"evaluate knows no option {strange[0]!r}; expected {', '.join(known)}")
-    return Options(**given)

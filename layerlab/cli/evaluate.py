@@ -27,12 +27,17 @@ def evaluate(
         typer.Argument(metavar="[MODEL]...", help="Hub id, local folder, or built-in name."),
     ] = None,
     suite: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME[,NAME]",
-            help="general, finance, law, a group such as reasoning, or benchmarks such as ceval.",
+            help="general, finance, law, a group such as reasoning, or benchmarks such as ceval.  "
+            "[default: general, if no task is named]",
         ),
-    ] = "general",
+    ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[,NAME]", help="Tasks of lm-eval, by name or YAML file."),
+    ] = None,
     listed: Annotated[
         bool, typer.Option("--list", help="Name the benchmarks, their data and licences.")
     ] = False,
@@ -44,7 +49,8 @@ def evaluate(
         How | None, typer.Option(help="Of choices: likeliest label, text, or what is written.")
     ] = None,
     shots: Annotated[
-        int | None, typer.Option(help="Examples before each question.  [default: as usual]")
+        int | None,
+        typer.Option(help="Few-shot examples before each question.  [default: as usual]"),
     ] = None,
     cot: Annotated[
         bool, typer.Option("--cot", help="Examples explain their answers: C-Eval, FinEval.")
@@ -78,11 +84,16 @@ def evaluate(
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Results; a second run goes on there.")
     ] = OUT,
-    batch: Annotated[int, typer.Option(help="Prompts run at once, at most.")] = 16,
+    batch_size: Annotated[
+        str,
+        typer.Option(metavar="N|auto", help="Prompts run at once; no score depends on it."),
+    ] = "auto",
     seed: Annotated[int, typer.Option(help="Of examples that are drawn.")] = 0,
     device: Device = None,
     dtype: Dtype = None,
-    load: Load = None,
+    trust_tasks: Annotated[
+        bool, typer.Option("--trust-tasks", help="Run Python that a task of lm-eval names.")
+    ] = False,
     lang: Lang = "en",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -106,6 +117,7 @@ def evaluate(
     result = run(
         models,
         suite,
+        tasks=tasks,
         out=out,
         data=data,
         format=format,
@@ -114,7 +126,7 @@ def evaluate(
         against=against,
         device=device,
         dtype=dtype,
-        load=load or (),
+        trust_tasks=trust_tasks,
         progress=not quiet,
         lang=lang,
         scoring=None if scoring is None else scoring.value,
@@ -122,7 +134,7 @@ def evaluate(
         cot=cot,
         limit=limit,
         chat=chat,
-        batch=batch,
+        batch_size=int(batch_size) if batch_size.isdecimal() else batch_size,
         seed=seed,
     )
     if as_json:

@@ -28,6 +28,7 @@ GRANTS = "LAYERLAB_GRANTS"
 _TRUSTED: ContextVar[bool] = ContextVar("trusted", default=False)
 _RECIPE: ContextVar[bool] = ContextVar("recipe", default=False)
 _UNUSED: ContextVar[bool] = ContextVar("unused", default=False)
+_TASKS: ContextVar[bool] = ContextVar("tasks", default=False)
 _ALLOWED: set[str] = set()  # SHA-256 of the files that the user has named to this process
 UNUSED = Annotated[
     bool, typer.Option("--allow-unused", help="Leave weights out that the configuration has not.")
@@ -40,7 +41,10 @@ REMOTE = Annotated[
 
 @contextmanager
 def trust(
-    trust_remote_code: bool, trust_recipe: bool = False, allow_unused: bool = False
+    trust_remote_code: bool,
+    trust_recipe: bool = False,
+    allow_unused: bool = False,
+    trust_tasks: bool = False,
 ) -> Iterator[None]:
     """Grant what is asked for until the block ends.
 
@@ -48,8 +52,14 @@ def trust(
         trust_remote_code: code of models and tokenizers runs.
         trust_recipe: the files that a recipe names run.
         allow_unused: weights that a model's configuration has no place for are left out.
+        trust_tasks: Python that a task of lm-eval names runs.
     """
-    given = {_TRUSTED: trust_remote_code, _RECIPE: trust_recipe, _UNUSED: allow_unused}
+    given = {
+        _TRUSTED: trust_remote_code,
+        _RECIPE: trust_recipe,
+        _UNUSED: allow_unused,
+        _TASKS: trust_tasks,
+    }
     before = {one: one.set(value or one.get()) for one, value in given.items()}
     try:
         yield
@@ -61,6 +71,11 @@ def trust(
 def allows_unused() -> bool:
     """Return whether a model may be loaded without some of the weights that are stored."""
     return _UNUSED.get()
+
+
+def allows_tasks() -> bool:
+    """Return whether a task of lm-eval may run Python that it names."""
+    return _TASKS.get()
 
 
 def allow_file(source: bytes) -> None:

@@ -14,8 +14,7 @@ PYTHON = {"progress"}
 # The same under two names, or a value that a terminal cannot hold.
 COMMAND = {
     "inspect": {"models", "text", "samples", "out", "lang"},
-    "evaluate": {"models", "listed", "export_tasks", "subjects"}
-    | {"scoring", "shots", "cot", "limit", "chat", "batch", "seed"},
+    "evaluate": {"models", "listed", "export_tasks", "subjects"},
     "train": {"setting", "metrics"},
     "compare": {"setting"},
     "study": {"option", "every"},
@@ -23,7 +22,7 @@ COMMAND = {
 }
 FUNCTION = {
     "inspect": {"model", "texts", "input_ids", "attention_mask", "tokenizer"},
-    "evaluate": {"model", "options", "tokenizer"},
+    "evaluate": {"model", "tokenizer"},
     "train": {"settings"},
     "compare": {"settings"},
     "study": {"options"},

@@ -15,9 +15,9 @@ from layerlab.system.files import write_file
 LEAVES, SAMPLES = "leaves", "samples"
 # All that makes a score of an output; what a task asks is in the task itself.
 SCORERS = (
-    *("metrics/*.py", "lawbench/*.py", "lawbench/*.toml", "tasks/*.py"),
+    *("metrics/*.py", "lawbench/*.py", "lawbench/*.toml", "tasks/*.py", "lm_eval_tasks/*.py"),
     *(f"harness/{name}.py" for name in ("lm", "prefix_cache", "fewshot", "run", "low_precision")),
-    "harness/model_checks.py",
+    *(f"harness/{name}.py" for name in ("model_checks", "run_task", "task_result", "leaf")),
 )
 # It cuts Chinese into words, and another version of it into others.
 SEGMENTER = "jieba"

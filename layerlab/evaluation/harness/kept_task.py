@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from layerlab.evaluation.harness.fewshot import Shots
-from layerlab.evaluation.harness.lm import TaskResult
+from layerlab.evaluation.harness.task_result import TaskResult
 from layerlab.records.parse import explain
 
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -30,11 +30,12 @@ class KeptTask(BaseModel):
     """A part of a kept result that does not follow from the rest of it."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
-    scores: Annotated[dict[str, Worth], Field(min_length=1)]
+    scores: dict[str, Worth]
     abstained: Share
     metrics: dict[str, Worth | None]
     shots: KeptShots
     chance: Share | None
+    guesses: list[list[float]]
     limited: Count | None
     unsound: Count
     seconds: Annotated[float, Field(ge=0, le=1e9)]
@@ -53,5 +54,6 @@ def rebuild_result(
     except ValidationError as error:
         raise ValueError(explain(error)) from None
     parts = found.model_dump(exclude={"seconds", "shots"})
+    parts["guesses"] = [(chance, int(count)) for chance, count in found.guesses]
     shots = Shots(**found.shots.model_dump())
     return TaskResult(**parts, shots=shots, samples=samples), found.seconds

@@ -9,63 +9,38 @@ nothing of the engine's own talk reaches a terminal. Where every prompt fits, sc
 import functools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from statistics import fmean
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import lm_eval
-from lm_eval.evaluator import evaluate
-from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
 
 from layerlab.errors import UserError
-from layerlab.evaluation.harness.fewshot import Shots, fit_examples, sum_up
 from layerlab.evaluation.harness.model_checks import (
     max_length,
     prepare_tokenizer,
-    record_unsound_logits,
+    record_logits,
 )
+from layerlab.evaluation.harness.options import AUTO
 from layerlab.evaluation.harness.prefix_cache import Forward
+from layerlab.evaluation.harness.settle import APART, close_rows, is_close
+from layerlab.evaluation.lm_eval_tasks.engine import HFLM, TaskManager
 from layerlab.loading.model import LoadedModel
 from layerlab.records.parse import check_text
 from layerlab.system.limits import check_work
 from layerlab.system.logs import hush
+from layerlab.training.step.microbatch import CatchOutOfMemory, release_memory
 
 # Logits that a batch may hold.
 LOGITS = 1 << 27
 # Tokens by which rows of one batch, which are sorted by length, are expected to differ.
 WIDTH = 64
+# Rows of the first batch where memory decides: more are no faster on a CPU. Emulated arithmetic
+# takes the memory of several models.
+ROWS, ROWS_ON_CPU, ROWS_EMULATED = 512, 32, 16
 MEAN_NLL = "mean_nll"
-# What a question is worth by itself, where the score is one of all questions together.
-ALONE = "alone"
-ENGINE = f"lm-eval {lm_eval.__version__}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskResult:
-    """The result of a leaf task.
-
-    Attributes:
-        scores: of every question, by its place and hash.
-        abstained: share of questions without an answer: too long for the context, without a finite
-            logit, or with nothing in what is written.
-        metrics: every number that the engine gives for the task.
-        chance: the score of guessing; None where there is nothing to choose from.
-        limited: tokens that an answer may have where the context allows fewer than the task.
-        unsound: questions at which a logit was NaN or infinite.
-        samples: every question with its prompt, answer and score.
-    """
-
-    scores: Mapping[str, float]
-    abstained: float
-    metrics: Mapping[str, float]
-    shots: Shots
-    chance: float | None = None
-    limited: int | None = None
-    unsound: int = 0
-    samples: Sequence[Mapping[str, Any]] = field(repr=False, default=())
 
 
 class HarnessModel(HFLM):
@@ -74,18 +49,25 @@ class HarnessModel(HFLM):
     Args:
         scoring: "mean_nll" scores a choice by the mean over all tokens of prompt and choice;
             anything else leaves that to the task.
-        share: whether what prompts begin with alike may be run once.
+        batch: prompts that are run at once; "auto": as many as memory allows.
+        share: whether what prompts begin with alike may be run once, and numbers are those of the
+            model's own format.
+
+    Attributes:
+        notes: what became of the batch, a line each.
     """
 
     def __init__(
-        self, subject: LoadedModel, *, batch: int, scoring: str, share: bool = True
+        self, subject: LoadedModel, *, batch: int | str, scoring: str, share: bool = True
     ) -> None:
+        self.automatic = batch == AUTO
+        self.rows = _first_rows(subject, share) if self.automatic else int(batch)
         with hush():
             super().__init__(
                 pretrained=subject.model,
                 tokenizer=prepare_tokenizer(subject),
                 backend="causal",
-                batch_size=batch,
+                batch_size=self.rows,
                 max_length=max_length(subject),
             )
         self.scoring = scoring
@@ -93,7 +75,9 @@ class HarnessModel(HFLM):
         self.unfit: set[int | None] = set()
         self.unsound: set[int | None] = set()
         self.step: Callable[[int], None] = lambda rows: None
-        self._asked = batch
+        self.notes: list[str] = []
+        self._apart = APART.get(subject.model.dtype, 0.0) if share else APART[torch.bfloat16]
+        self._close: set[tuple[int, ...]] | None = None
         self._broken = self._rendered = False
         self._need = 1
         self._encoded = functools.lru_cache(maxsize=8192)(super().tok_encode)
@@ -134,7 +118,9 @@ class HarnessModel(HFLM):
     def fits(self, kind: str, arguments: tuple[Any, ...]) -> bool:
         """Judge whether a request fits into the context with nothing cut."""
         if kind == "generate_until":
-            return len(self.tok_encode(arguments[0])) + _limit(arguments[1]) <= self.max_length
+            return (
+                len(self.tok_encode(arguments[0])) + answer_limit(arguments[1]) <= self.max_length
+            )
         if kind != "loglikelihood":  # read in windows, however long it is
             return True
         if self.scoring == MEAN_NLL:
@@ -150,15 +136,51 @@ class HarnessModel(HFLM):
     ) -> list[tuple[float, bool]]:
         """Return log-likelihoods of continuations, or of whole texts as means per token."""
         asked = self._possible(requests)
-        if self.scoring == MEAN_NLL:
-            scored = self._means(asked)
-        else:
-            scored = super().loglikelihood(asked, disable_tqdm=True)
+        counts = Counter(one.doc_id for one in asked)
+        self._close = set() if 1 in counts.values() else None
+        scored = self._settle(asked, self._likelihoods(asked))
         self.unsound = {
             one.doc_id for one, (sum_, _) in zip(asked, scored, strict=True) if math.isnan(sum_)
         }
         found = iter(scored)
         return [(-math.inf, False) if one.doc_id in self.unfit else next(found) for one in requests]
+
+    def _likelihoods(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
+        if self.scoring == MEAN_NLL:
+            return self._means(requests)
+        found: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=True)
+        return found
+
+    def _settle(
+        self, requests: Sequence[Any], scored: Sequence[tuple[float, bool]]
+    ) -> list[tuple[float, bool]]:
+        """Ask again by itself each question whose outcome another batch could turn."""
+        found = list(scored)
+        if self.rows == 1:
+            return found
+        questions: dict[int | None, list[int]] = {}
+        for place, one in enumerate(requests):
+            questions.setdefault(one.doc_id, []).append(place)
+        rows, share = self.rows, self.forward.share
+        self.rows, self.forward.share = 1, False
+        for places in questions.values():
+            own = [requests[place] for place in places]
+            if self._is_open(own, [found[place][0] for place in places]):
+                for place, value in zip(places, self._likelihoods(own), strict=True):
+                    found[place] = value
+        self.rows, self.forward.share = rows, share
+        return found
+
+    def _is_open(self, requests: Sequence[Any], sums: Sequence[float]) -> bool:
+        """Judge whether rounding could turn which option, or which text, is the likeliest."""
+        if len(requests) > 1:
+            return is_close(sums, [one.args[1] for one in requests], self._apart)
+        return self._close is None or _row(self._tokens(requests[0])) in self._close
+
+    def _tokens(self, request: Any) -> list[int]:
+        """Return what the model reads of a request: all but its last token."""
+        before, after = self._encode_pair(*request.args)
+        return [*before, *after][-(self.max_length + 1) :][:-1]
 
     def _means(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         whole = [(one.args, *self._whole(one.args)) for one in requests]
@@ -173,7 +195,8 @@ class HarnessModel(HFLM):
         """Generate continuations, each up to a stop or to the limit of its task."""
         asked = self._possible(requests)
         self._broken = False
-        written = super().generate_until(asked, disable_tqdm=True) if asked else []
+        write = functools.partial(super().generate_until, asked, disable_tqdm=True)
+        written = self._fit(self.rows, write) if asked else []
         empty = {one.doc_id for one, text in zip(asked, written, strict=True) if not text}
         self.unsound = empty if self._broken else set()
         found = iter(written)
@@ -189,22 +212,76 @@ class HarnessModel(HFLM):
         self._need = max((len(after) for _, _, after in requests), default=1)
         longest = max((len(before or ()) + len(after) for _, before, after in requests), default=1)
         rows = LOGITS // (min(longest, self._need + WIDTH) * self.vocab_size)
-        self.batch_size_per_gpu = max(1, min(self._asked, rows))
-        return super()._loglikelihood_tokens(requests, **{**options, "disable_tqdm": True})
+        ask = super()._loglikelihood_tokens
+        options["disable_tqdm"] = True
+        return self._fit(max(1, rows), lambda: ask(requests, **options))
+
+    def _fit(self, most: int, ask: Callable[[], Any]) -> Any:
+        """Ask in batches of as many rows as fit: the longest come first, so little is lost."""
+        while True:
+            self.batch_size_per_gpu = rows = min(self.rows, most)
+            with CatchOutOfMemory(bears=self.automatic and rows > 1):
+                return ask()
+            release_memory()
+            self.rows = rows // 2
+            self.notes.append(
+                f"memory ran out with {rows} prompts at once, and from then on {self.rows} were "
+                "run; no score depends on it"
+            )
 
     def _model_call(self, inps: Any, attn_mask: Any = None, labels: Any = None) -> Any:
         found = self.forward(inps, self._need)
+        if self._close is not None and len(inps) > 1:
+            rows = close_rows(found, self._apart).tolist()
+            self._close |= {
+                _row(one) for one, near in zip(inps.tolist(), rows, strict=True) if near
+            }
         self.step(len(inps))
         return found
 
-    def _model_generate(self, context: Any, *args: Any, **options: Any) -> Any:
-        with record_unsound_logits(self.model) as broken:
-            found = super()._model_generate(context, *args, **options)
+    def _write_alone(
+        self, found: Tensor, close: Sequence[Tensor], context: Tensor, **options: Any
+    ) -> Tensor:
+        """Write again by itself each answer in which another batch could choose another token."""
+        if len(context) == 1 or not close or options.get("do_sample"):
+            return found
+        new = options["max_length"] - context.shape[1]
+        for row in close[0].nonzero().flatten().tolist():
+            kept = options["attention_mask"][row].bool()
+            own = context[row][kept][None]
+            mask = torch.ones_like(own)
+            asked = {**options, "attention_mask": mask, "max_length": own.shape[1] + new}
+            text = super()._model_generate(own, **asked)[0, own.shape[1] :]
+            wide = max(0, context.shape[1] + len(text) - found.shape[1])
+            found = pad(found, (0, wide), value=self.eot_token_id)
+            found[row, context.shape[1] :] = self.eot_token_id
+            found[row, context.shape[1] : context.shape[1] + len(text)] = text
+        return found
+
+    def _model_generate(self, context: Any, **options: Any) -> Any:
+        with record_logits(self.model, self._apart) as (broken, close):
+            found = super()._model_generate(context, **options)
         for rows in broken:  # what follows logits that are no numbers is no answer
             self._broken |= bool(rows.any())
             found[rows, context.shape[1] :] = self.eot_token_id
+        found = self._write_alone(found, close, context, **options)
         self.step(len(context))
         return found
+
+
+def _first_rows(subject: LoadedModel, share: bool) -> int:
+    """Return how many rows the first batch has where memory decides."""
+    if not share:
+        return ROWS_EMULATED
+    return ROWS_ON_CPU if subject.model.device.type == "cpu" else ROWS
+
+
+def _row(tokens: Sequence[int]) -> tuple[int, ...]:
+    """Return the tokens of a row without the zeros that it may be padded with."""
+    length = len(tokens)
+    while length and not tokens[length - 1]:
+        length -= 1
+    return tuple(tokens[:length])
 
 
 def load_tasks(
@@ -236,147 +313,10 @@ def describe_task(task: Any, limit: int | None = None) -> str:
     return json.dumps(content, sort_keys=True, ensure_ascii=False, default=_named)
 
 
-def run_task(
-    engine: HarnessModel,
-    task: Any,
-    *,
-    shots: int | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    chat: bool = False,
-) -> TaskResult:
-    """Put the questions of a leaf task to a model.
-
-    Args:
-        shots: examples before each question; as the task declares where they are left out.
-        limit: only the first so many questions.
-        seed: of the examples, where the task draws them.
-        chat: prompts as the tokenizer's chat template has them.
-
-    Raises:
-        UserError: the task has fewer examples than were asked for.
-    """
-    asked = _examples(task, shots)
-    limited = _limit_length(task, engine.max_length)
-    with hush(), _set(task, asked, seed, limited), fit_examples(task, engine.fits) as used:
-        found = evaluate(
-            engine,
-            {"tasks": {task.task_name: task}, "groups": {}},
-            limit=limit,
-            bootstrap_iters=0,
-            apply_chat_template=chat,
-            fewshot_as_multiturn=chat,
-        )
-    samples = sorted(found["samples"][task.task_name], key=lambda one: one["doc_id"])
-    for one in samples:
-        if one["doc_id"] in engine.unfit | engine.unsound:
-            one.update({_worth(one): 0.0}, abstained=1.0)
-    withheld = [float(one.get("abstained", 0.0)) for one in samples]
-    guesses = [_guess(one) for one in samples]
-    chosen = task.get_config("output_type") == "multiple_choice"
-    scores = {f"{one['doc_id']}:{one['doc_hash'][:12]}": _score(one, task) for one in samples}
-    metrics = _numbers(found["results"][task.task_name])
-    metrics[_worth(samples[0])] = fmean(scores.values())
-    return TaskResult(
-        scores=scores,
-        abstained=fmean(withheld),
-        metrics=metrics,
-        chance=fmean(guesses) if chosen else None,
-        shots=sum_up(asked, used, len(engine.unfit)),
-        limited=limited,
-        unsound=len(engine.unsound),
-        samples=[_brief(one) for one in samples],
-    )
-
-
-def _examples(task: Any, shots: int | None) -> int:
-    """Return how many examples to show; refuse more than the task has."""
-    if shots is None:
-        return int(task.get_config("num_fewshot") or 0)
-    sampler = getattr(task, "sampler", None)
-    if sampler is None:
-        return 0
-    have = len(sampler.df)
-    if shots > have:
-        raise UserError(
-            f"{task.task_name} has {have} example{'s' * (have != 1)}, and {shots} were asked for; "
-            f"type --shots {have} or fewer"
-        )
-    return shots
-
-
-def _guess(sample: Mapping[str, Any]) -> float:
-    """Return the chance that a random option is right; several may be."""
-    right = sample["doc"].get("gold")
-    return (len(right) if isinstance(right, list) else 1) / len(sample["arguments"])
-
-
-def _limit(options: Mapping[str, Any]) -> int:
+def answer_limit(options: Mapping[str, Any]) -> int:
     names = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
     given = (options[name] for name in names if options.get(name) is not None)
     return int(next(given, 256))
-
-
-def _limit_length(task: Any, context: int) -> int | None:
-    """Return half of the context as the limit of an answer, where the task would allow more."""
-    if task.get_config("output_type") != "generate_until":
-        return None
-    most = max(1, context // 2)
-    return most if _limit(task.config.generation_kwargs or {}) > most else None
-
-
-@contextmanager
-def _set(task: Any, shots: int, seed: int, limited: int | None) -> Iterator[None]:
-    """Set a task as it is run now, and restore its declared settings afterwards."""
-    names = ("num_fewshot", "generation_kwargs")
-    before = {name: task.get_config(name) for name in names}
-    task.set_config("num_fewshot", shots)
-    task.set_fewshot_seed(seed)
-    if limited is not None:
-        options = {**(before["generation_kwargs"] or {}), "max_gen_toks": limited}
-        task.set_config("generation_kwargs", options)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            task.set_config(name, value)
-        task._instances = None
-
-
-def _score(sample: Mapping[str, Any], task: Any) -> float:
-    if "score" not in sample:
-        raise UserError(
-            f"the task {task.task_name} gives no metric named score, but "
-            f"{', '.join(sample['metrics'])}; name its metric score"
-        )
-    return float(sample[_worth(sample)])
-
-
-def _worth(sample: Mapping[str, Any]) -> str:
-    """Return the name of the metric that says what a question is worth."""
-    return ALONE if ALONE in sample else "score"
-
-
-def _brief(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a question as it is kept, with its prompt once and not once per option."""
-    arguments, metrics = sample["arguments"], sample["metrics"]
-    return {
-        "doc_id": sample["doc_id"],
-        "prompt": arguments[0][0],
-        "options": [str(one[1]) for one in arguments] if len(arguments) > 1 else [],
-        "responses": [one[0] for one in sample["resps"]],
-        "target": sample["target"],
-        **{name: sample[name] for name in metrics},
-        "doc": sample["doc"],
-    }
-
-
-def _numbers(found: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        name.partition(",")[0]: float(value)
-        for name, value in found.items()
-        if isinstance(value, int | float) and "_stderr" not in name and "," in name
-    }
 
 
 def _named(value: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from layerlab.errors import UserError
+from layerlab.evaluation.harness.settle import close_rows
 from layerlab.loading.model import LoadedModel
 
 # Of a model without a longest input, whose tokenizer names none either.
@@ -52,20 +53,29 @@ def max_length(subject: LoadedModel) -> int:
 
 
 @contextmanager
-def record_unsound_logits(model: Any) -> Iterator[list[Any]]:
-    """Record which rows of a batch had a next-token logit of NaN or plus infinity.
+def record_logits(model: Any, apart: float) -> Iterator[tuple[list[Any], list[Any]]]:
+    """Record which rows of a batch had a next-token logit of NaN or plus infinity, or two alike.
 
     A logit of minus infinity only forbids its token.
 
+    Args:
+        apart: how far the two largest may be apart and be alike, as `settle.close_rows` has it.
+
     Yields:
-        A list that holds one truth value for each row once the model has been run.
+        Two lists that hold one truth value for each row once the model has been run.
     """
     broken: list[Any] = []
+    close: list[Any] = []
 
     def note(module: Any, given: Any, found: Any) -> None:
         last = found.logits[:, -1]
         rows = (last.isnan() | last.isposinf()).any(dim=-1)
         broken[:] = [rows if not broken else broken[0] | rows]
+        alike = close_rows(last, apart)
+        close[:] = [alike if not close else close[0] | alike]
 
-    with model.register_forward_hook(note):
-        yield broken
+    handle = model.register_forward_hook(note)
+    try:
+        yield broken, close
+    finally:
+        handle.remove()

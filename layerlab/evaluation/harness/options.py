@@ -9,11 +9,12 @@ from layerlab.evaluation.benchmarks.spec import Benchmark, Scoring
 from layerlab.validation import Constraint, short_repr
 
 SCORINGS: tuple[str, ...] = get_args(Scoring)
+AUTO = "auto"
+BATCH = Constraint(kind=int, least=1, most=10**6)
 DOMAINS = {
     "scoring": Constraint(kind=str, choices=SCORINGS),
     "shots": Constraint(kind=int, least=0, most=1000),
     "limit": Constraint(kind=int, least=1, most=10**9),
-    "batch": Constraint(kind=int, least=1, most=10**6),
     "seed": Constraint(kind=int, least=0, most=2**32 - 1),
 }
 
@@ -31,7 +32,8 @@ class Options:
         cot: examples are shown with their explanations, where a benchmark has them.
         limit: only the first so many questions of every subject.
         chat: prompts as the tokenizer's chat template has them.
-        batch: prompts that are run at once, at most.
+        batch_size: prompts that are run at once; "auto": as many as memory allows. No score depends
+            on it.
         seed: of examples that are drawn.
 
     Raises:
@@ -43,16 +45,21 @@ class Options:
     cot: bool = False
     limit: Any = None
     chat: bool = False
-    batch: Any = 16
+    batch_size: Any = AUTO
     seed: Any = 0
 
     def __post_init__(self) -> None:
         for name, domain in DOMAINS.items():
             value = getattr(self, name)
-            if value is None and name not in ("batch", "seed"):
+            if value is None and name != "seed":
                 continue
             if value not in domain:
                 raise UserError(f"{name} is {short_repr(value)}; expected {domain}")
+        if self.batch_size != AUTO and self.batch_size not in BATCH:
+            raise UserError(
+                f"batch_size is {short_repr(self.batch_size)}; expected auto, or {BATCH}: type "
+                "--batch-size 8"
+            )
 
     def scored(self, benchmark: Benchmark) -> str:
         """Return the scoring by which a benchmark is asked; with reasoning it is "gen"."""
@@ -91,9 +98,15 @@ class Options:
             found["shots"] = self.inside(benchmark)
         return found
 
-    def deviations(self, benchmarks: Sequence[Benchmark]) -> list[str]:
-        """Describe in words which benchmarks are asked in another way than was wished."""
+    def deviations(self, benchmarks: Sequence[Benchmark], tasks: Sequence[str] = ()) -> list[str]:
+        """Describe in words what is asked in another way than was wished.
+
+        Args:
+            tasks: names of tasks of lm-eval, which are asked as they are declared.
+        """
         found = []
+        if tasks and (self.scoring is not None or self.cot):
+            found.append(f"{', '.join(tasks)}: asked as lm-eval declares them")
         other = [one.title for one in benchmarks if self.scoring not in (None, self.scored(one))]
         if other:
             found.append(f"{', '.join(other)}: not scored by {self.scoring}")

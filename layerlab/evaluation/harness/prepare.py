@@ -89,7 +89,7 @@ def list_tasks(
             left_out.append(_left(benchmark, error))
             continue
         found += [
-            harness.LeafTask(benchmark, part, tasks[benchmark.leaf(part)])
+            harness.BenchmarkTask(benchmark, part, tasks[benchmark.leaf(part)])
             for part in benchmark.subjects
         ]
     if not found:

@@ -3,54 +3,32 @@
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from layerlab.console.progress import Progress
 from layerlab.errors import UserError
-from layerlab.evaluation.benchmarks.spec import Benchmark, full_name
-from layerlab.evaluation.benchmarks.spec import Subtask as Part
 from layerlab.evaluation.harness.cache import SAMPLES, ResultCache, key, scorer
 from layerlab.evaluation.harness.kept_task import rebuild_result
-from layerlab.evaluation.harness.lm import (
-    ALONE,
-    ENGINE,
-    HarnessModel,
-    TaskResult,
-    describe_task,
-    load_tasks,
-    run_task,
-)
+from layerlab.evaluation.harness.leaf import BenchmarkTask, LmEvalTask
+from layerlab.evaluation.harness.lm import HarnessModel, describe_task, load_tasks
 from layerlab.evaluation.harness.low_precision import PrecisionSetting
-from layerlab.evaluation.harness.options import Options
-from layerlab.evaluation.lawbench.aggregate import corpus_mean
-from layerlab.evaluation.metrics.estimates import Mean, mark_accuracy, with_interval
+from layerlab.evaluation.harness.options import AUTO, Options
+from layerlab.evaluation.harness.run_task import run_task
+from layerlab.evaluation.harness.task_result import TaskResult
+from layerlab.evaluation.lm_eval_tasks.engine import ENGINE
+from layerlab.evaluation.lm_eval_tasks.load import load_named
 from layerlab.loading.model import LoadedModel
 from layerlab.training.step.microbatch import is_out_of_memory
 from layerlab.version import VERSION
 
-__all__ = ["ENGINE", "EvaluationRun", "LeafTask", "load_tasks", "run_benchmarks"]
+__all__ = ["ENGINE", "BenchmarkTask", "EvaluationRun", "LmEvalTask", "load_named", "load_tasks"]
 
-
-@dataclass(frozen=True)
-class LeafTask:
-    """A task ready to be asked: one subject of one benchmark."""
-
-    benchmark: Benchmark
-    subject: Part
-    task: Any
-
-    @property
-    def name(self) -> str:
-        title, part = self.benchmark.title, self.subject.english
-        return title if part == title else f"{title} {part}"
-
-    def questions(self, limit: int | None) -> int:
-        """Return how many questions will be asked."""
-        whole = len(self.task.eval_docs)
-        return whole if limit is None else min(whole, limit)
+Leaf = BenchmarkTask | LmEvalTask
+# What questions bring about that a task does not fit.
+_OF_TASKS = (ValueError, LookupError, TypeError, SyntaxError, AssertionError, ArithmeticError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +38,7 @@ class EvaluationRun:
     Attributes:
         arm: what tables call it.
         weights: their hash; None where they are not in memory as a whole.
+        notes: what became of batches that did not fit into memory.
     """
 
     arm: str
@@ -69,8 +48,9 @@ class EvaluationRun:
     options: Options
     keeper: ResultCache
     watch: Progress
+    notes: list[str] = field(default_factory=list)
 
-    def records(self, leaves: list[LeafTask]) -> Iterator[dict[str, Any]]:
+    def records(self, leaves: Sequence[Leaf]) -> Iterator[dict[str, Any]]:
         """Yield the results of all tasks in order; a task whose result is kept is not asked again.
 
         Raises:
@@ -79,7 +59,7 @@ class EvaluationRun:
         """
         model, engines = self._model(), dict[str, HarnessModel]()
         for leaf in leaves:
-            scoring = self.options.scored(leaf.benchmark)
+            scoring = leaf.scoring(self.options)
             name = self._name(leaf, model, scoring)
             count = leaf.questions(self.options.limit)
             self.watch.begin(f"{self.arm}: {leaf.name}", count)
@@ -91,23 +71,25 @@ class EvaluationRun:
             self.watch.end(leaf.name)
             yield {**kept, "arm": self.arm}
 
-    def _asked(self, leaf: LeafTask, engine: HarnessModel, name: str) -> dict[str, Any]:
+    def _asked(self, leaf: Leaf, engine: HarnessModel, name: str) -> dict[str, Any]:
         options, start = self.options, time.monotonic()
         engine.step = lambda rows: self.watch.step(steps=rows)
         with self._roomy(leaf), self.arithmetic.running(self.subject):
             found = run_task(
                 engine,
                 leaf.task,
-                shots=options.examples(leaf.benchmark),
+                shots=leaf.examples(options),
                 limit=options.limit,
                 seed=options.seed,
                 chat=options.chat,
             )
+        self.notes.extend(f"{leaf.name}: {one}" for one in engine.notes)
+        engine.notes.clear()
         record = self._record(leaf, found, time.monotonic() - start, engine.scoring, name)
         self.keeper.save(name, record, found.samples)
         return record
 
-    def _kept(self, leaf: LeafTask, scoring: str, name: str) -> dict[str, Any] | None:
+    def _kept(self, leaf: Leaf, scoring: str, name: str) -> dict[str, Any] | None:
         """Return the record of a task that was kept, where it follows from its own scores."""
         kept = self.keeper.load(name)
         if kept is None:
@@ -126,35 +108,44 @@ class EvaluationRun:
         return record
 
     def _record(
-        self, leaf: LeafTask, found: TaskResult, seconds: float, scoring: str, name: str
+        self, leaf: Leaf, found: TaskResult, seconds: float, scoring: str, name: str
     ) -> dict[str, Any]:
         options = self.options
-        record = _record(leaf, found, seconds)
-        record.update(scoring=scoring, cot=options.explained(leaf.benchmark), chat=options.chat)
-        if inside := options.inside(leaf.benchmark):
-            record["shots"] |= {"asked": inside, "mean": float(inside), "least": inside}
+        record = leaf.record(found, scoring, options) | {"seconds": round(seconds, 3)}
+        record.update(scoring=scoring, cot=leaf.cot(options), chat=options.chat)
         record["samples"] = f"{SAMPLES}/{name}.jsonl" if self.keeper.folder is not None else None
         return record
 
     @contextmanager
-    def _roomy(self, leaf: LeafTask) -> Iterator[None]:
-        """Report a lack of memory in words that name a smaller batch."""
+    def _roomy(self, leaf: Leaf) -> Iterator[None]:
+        """Report a lack of memory in words that name a smaller batch, and what a task lacks."""
         try:
             yield
+        except _OF_TASKS as error:
+            if isinstance(leaf, BenchmarkTask):
+                raise
+            said = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"--tasks {leaf.name}: lm-eval cannot ask it: {type(error).__name__}: {said}; mend "
+                "it, or name another"
+            ) from error
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            batch = self.options.batch
-            less = f"--batch {batch // 2}" if batch > 1 else "--dtype bfloat16"
+            batch = self.options.batch_size
+            small = 1 if batch == AUTO else batch
+            less = f"--batch-size {small // 2}" if small > 1 else "--dtype bfloat16"
             raise UserError(
-                f"{leaf.name} does not fit into memory beside {self.subject.name} with --batch "
-                f"{batch}; type {less}"
+                f"{leaf.name} does not fit into memory beside {self.subject.name} with "
+                f"--batch-size {small}; type {less}"
             ) from error
 
     def _engine(self, scoring: str) -> HarnessModel:
         # A cache would hold what an emulation rounds on its way, and what it does not.
         share = self.arithmetic.format is None
-        return HarnessModel(self.subject, batch=self.options.batch, scoring=scoring, share=share)
+        return HarnessModel(
+            self.subject, batch=self.options.batch_size, scoring=scoring, share=share
+        )
 
     def _model(self) -> str:
         words = self.subject.tokenizer
@@ -174,7 +165,7 @@ class EvaluationRun:
         known = self.weights or f"{self.subject.source} {self.subject.revision}"
         return f"{known} {digest} {model.dtype}"
 
-    def _name(self, leaf: LeafTask, model: str, scoring: str) -> str:
+    def _name(self, leaf: Leaf, model: str, scoring: str) -> str:
         options = self.options
         parts = {
             "model": model,
@@ -183,41 +174,7 @@ class EvaluationRun:
             "task": describe_task(leaf.task, options.limit),
             "scoring": scoring,
             "options": f"{options.shots} {options.limit} {options.seed} {options.chat}",
-            "cot": str(options.explained(leaf.benchmark)),
+            "cot": str(leaf.cot(options)),
             "versions": f"{ENGINE} layerlab {VERSION} {scorer()}",
         }
-        return f"{leaf.benchmark.leaf(leaf.subject).removeprefix('layerlab_')}-{key(**parts)}"
-
-
-def run_benchmarks(found: TaskResult) -> Mean:
-    """Return a task's score: the mean over its questions, or one F of all their edits.
-
-    Source: fei23 for corrections, whose samples have counts of edits as their score.
-    """
-    counts = [one["score"] for one in found.samples if ALONE in one]
-    return corpus_mean(counts) if counts else mark_accuracy(list(found.scores.values()))
-
-
-def _record(leaf: LeafTask, found: TaskResult, seconds: float) -> dict[str, Any]:
-    whole = run_benchmarks(found)
-    return {
-        "task": leaf.task.task_name,
-        "benchmark": leaf.benchmark.name,
-        "subject": leaf.subject.name,
-        "english": leaf.subject.english,
-        "called": full_name(leaf.subject.name, leaf.subject.english),
-        "category": leaf.subject.category,
-        "score": whole.value,
-        "error": whole.error,
-        **with_interval(whole),
-        "n": whole.n,
-        "abstained": found.abstained,
-        "chance": found.chance,
-        "shots": asdict(found.shots),
-        "limited": found.limited,
-        "unsound": found.unsound,
-        "lost": found.unsound > 0 and found.unsound + found.shots.unfit >= whole.n,
-        "metrics": dict(found.metrics),
-        "seconds": round(seconds, 3),
-        "scores": dict(found.scores),
-    }
+        return f"{leaf.stem}-{key(**parts)}"

@@ -56,6 +56,7 @@ def _of_benchmark(
         "scoring": records[0]["scoring"],
         "cot": records[0]["cot"],
         "other": _others(records),
+        "acc_norm": _normalized(benchmark, records),
         "approximate": False,
     }
     without = APPROXIMATE.get(benchmark.name, ())
@@ -78,7 +79,10 @@ def unsound_remarks(benchmarks: Iterable[Record]) -> list[str]:
 
 
 def group_rows(benchmarks: Iterable[Record]) -> list[dict[str, Any]]:
-    """Return the means of the source's groups and of all general benchmarks, by model."""
+    """Return the means of the source's groups and of all general benchmarks, by model.
+
+    A mean over part of its benchmarks is no score: it stands there as incomplete.
+    """
     found: list[dict[str, Any]] = []
     for (arm,), rows in _group([one for one in benchmarks if whole(one)], "arm").items():
         parts = {str(row["benchmark"]): _mean(row) for row in rows}
@@ -86,7 +90,7 @@ def group_rows(benchmarks: Iterable[Record]) -> list[dict[str, Any]]:
         special = {name: one.group for name, one in BENCHMARKS.items() if one.group not in GROUPS}
         means |= means_by_heading(parts, special)
         found += [
-            {"arm": arm, "group": name, **_value(average), "lost": _lost(_inside(rows, name))}
+            {"arm": arm, "group": name, **_score(average), "lost": _lost(_inside(rows, name))}
             for name, average in means.items()
             if average.parts
         ]
@@ -189,7 +193,15 @@ def _value(average: Average) -> dict[str, Any]:
         "n": mean.n,
         "formula": average.formula,
         "missing": list(average.missing),
+        **average.extent(),
     }
+
+
+def _score(average: Average) -> dict[str, Any]:
+    """Return the values of an average, without any score where parts of it are missing."""
+    found = _value(average)
+    blank = dict.fromkeys(("score", "error", "low", "high", "effective_n"))
+    return found if average.official else {**found, **blank}
 
 
 def _chance(benchmark: Benchmark, records: Sequence[Record]) -> float | None:
@@ -231,5 +243,13 @@ def _others(records: Sequence[Record]) -> dict[str, float]:
     return {
         name: value
         for name, value in records[0]["metrics"].items()
-        if name not in ("score", "abstained")
+        if name not in ("score", "abstained") and value is not None
     }
+
+
+def _normalized(benchmark: Benchmark, records: Sequence[Record]) -> dict[str, Any] | None:
+    """Return the average of acc_norm, where options of different length make it another number."""
+    if not any(one.get("acc_norm") for one in records):
+        return None
+    parts = {str(one["subject"]): _mean(one.get("acc_norm") or one) for one in records}
+    return _value(official(benchmark.name, parts))

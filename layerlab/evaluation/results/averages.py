@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
 from layerlab.evaluation.benchmarks.spec import Benchmark
@@ -50,6 +51,30 @@ class Average:
     def official(self) -> bool:
         """Judge whether nothing is missing."""
         return not self.missing
+
+    @property
+    def whole(self) -> int:
+        """Return of how many means it would be taken if none were missing."""
+        return self.parts + len(self.missing)
+
+    def extent(self) -> dict[str, Any]:
+        """Return what of the whole is there, as results keep it.
+
+        Example:
+            >>> Average(Mean(0.5, None, 9), "mean of 1 of 2 parts", 1, ("b",)).extent()
+            {'complete': False, 'parts': 1, 'whole': 2}
+        """
+        return {"complete": self.official, "parts": self.parts, "whole": self.whole}
+
+
+def incomplete(row: Mapping[str, Any]) -> str:
+    """Return what stands in place of an average that lacks parts; nothing where it lacks none.
+
+    Example:
+        >>> incomplete({"complete": False, "parts": 1, "whole": 11}), incomplete({"score": 0.5})
+        ('incomplete (1 of 11)', '')
+    """
+    return "" if row.get("complete", True) else f"incomplete ({row['parts']} of {row['whole']})"
 
 
 def official(

@@ -5,13 +5,14 @@ than the scores do, and its standard error is that of the differences.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
+from layerlab.evaluation.benchmarks.suites import SPECIAL
 from layerlab.evaluation.metrics.estimates import Mean, match_scores, paired_mean
-from layerlab.evaluation.results.averages import GROUPS, means_by_heading, official
+from layerlab.evaluation.results.averages import GROUPS, Average, macro, official
 from layerlab.validation import short_repr
 
 Record = Mapping[str, Any]
@@ -30,6 +31,9 @@ def paired_differences(
         theirs: of the other, asked in the same way.
         name: what the other is called.
 
+    The mean of a domain is over all benchmarks of the fields that were asked, finance or law or
+    both; a mean that lacks some is incomplete, and has no value.
+
     Raises:
         UserError: the two have no question in common.
     """
@@ -39,18 +43,22 @@ def paired_differences(
         average = official(benchmark, parts)
         differences[benchmark] = average.mean
         rows.append(_row(ours, name, BENCHMARKS[benchmark].title, average.mean, average.formula))
+    rows += list(_of_tasks(ours, theirs, name))
     if not rows:
         raise UserError(
             f"this run and {short_repr(name)} have no question in common; evaluate both with the "
-            "same --suite, --scoring, --limit and data"
+            "same --suite, --tasks, --scoring, --limit and data"
         )
-    for title, groups in ((DOMAIN, ("finance", "law")), (GENERAL, GROUPS)):
-        inside = {one: title for one in differences if BENCHMARKS[one].group in groups}
-        for average in means_by_heading(differences, inside).values():
-            rows.append(_row(ours, name, title, average.mean, average.formula))
-            if title == GENERAL:
-                lost = Mean(0.0 - average.mean.value, average.mean.error, average.mean.n)
-                rows.append(_row(ours, name, FORGETTING, lost, f"minus the {GENERAL}"))
+    asked = {BENCHMARKS[one].group for one in differences}
+    special = tuple(group for group in SPECIAL if group in asked)
+    for title, groups in ((DOMAIN, special), (GENERAL, GROUPS)):
+        if not asked & set(groups):
+            continue
+        wanted = [one.name for one in BENCHMARKS.values() if one.group in groups]
+        average = macro(differences, wanted, "benchmarks")
+        rows.append(_mean_row(ours, name, title, average, 1))
+        if title == GENERAL:
+            rows.append(_mean_row(ours, name, FORGETTING, average, -1))
     return rows
 
 
@@ -62,7 +70,7 @@ def differing(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
     for one in ours:
         if (its := other.get(one["task"])) is None:
             continue
-        title = BENCHMARKS[one["benchmark"]].title
+        title = BENCHMARKS[one["benchmark"]].title if "benchmark" in one else str(one["task"])
         if one["scoring"] != its["scoring"]:
             found[f"{title}: scored by {one['scoring']} here, by {its['scoring']} there"] = None
         if one["shots"]["asked"] != its["shots"]["asked"]:
@@ -114,7 +122,8 @@ def differences(
                 f"{short_repr(name)}; give the results of a single model"
             )
         other = name if name in there else there[0]
-        ours, theirs = _of(records, name), _of(earlier["subjects"], other)
+        ours = _of(records, name)
+        theirs = _of([*earlier["subjects"], *earlier.get("tasks", ())], other)
         found += paired_differences(ours, theirs, f"{other}, earlier")
         said |= dict.fromkeys(f"asked differently: {one}" for one in differing(ours, theirs))
     return found, list(said)
@@ -130,9 +139,31 @@ def _pair(ours: Sequence[Record], theirs: Sequence[Record]) -> dict[str, dict[st
     found: dict[str, dict[str, Mean]] = {}
     for one in ours:
         same = match_scores(one["scores"], other.get(one["task"], {}).get("scores", {}))
-        if same[0]:
+        if same[0] and "benchmark" in one:
             found.setdefault(one["benchmark"], {})[one["subject"]] = paired_mean(*same)
     return found
+
+
+def _of_tasks(
+    ours: Sequence[Record], theirs: Sequence[Record], name: str
+) -> Iterator[dict[str, Any]]:
+    """Yield the differences of tasks of lm-eval, in the metric that each is known by."""
+    other = {one["task"]: one for one in theirs}
+    for one in ours:
+        same = match_scores(one["scores"], other.get(one["task"], {}).get("scores", {}))
+        if same[0] and "benchmark" not in one:
+            yield _row(ours, name, str(one["task"]), paired_mean(*same), "mean of the questions")
+
+
+def _mean_row(
+    ours: Sequence[Record], name: str, title: str, average: Average, sign: int
+) -> dict[str, Any]:
+    """Return the row of a mean over benchmarks, of which none may be missing."""
+    mean = average.mean
+    turned = Mean(0.0 + sign * mean.value, mean.error, mean.n)
+    formula = average.formula if sign > 0 else f"minus the {GENERAL}"
+    row = _row(ours, name, title, turned, formula) | average.extent()
+    return row if average.official else {**row, "difference": None, "error": None}
 
 
 def _row(ours: Sequence[Record], name: str, title: str, mean: Mean, formula: str) -> dict[str, Any]:

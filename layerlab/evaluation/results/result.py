@@ -12,13 +12,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console, RenderableType
 
 from layerlab.errors import UserError
+from layerlab.evaluation.results.lm_eval_tasks import expand_metrics
 from layerlab.evaluation.results.table import render_table
 from layerlab.records.parse import explain, read_json, seal, unseal
 from layerlab.system.files import write_file
 from layerlab.validation import short_repr
 
 RESULTS, TABLES = "results.json", "tables"
-KINDS = ("benchmarks", "subjects", "groups", "sections", "precision", "compared", "published")
+KINDS = (
+    *("benchmarks", "subjects", "groups", "sections", "tasks", "task_groups", "precision"),
+    *("compared", "published"),
+)
 STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 Share = Annotated[float, Field(ge=-1e6, le=1e6)]
 
@@ -44,13 +48,24 @@ class Shots(BaseModel):
     asked: int
 
 
-class Task(Score):
-    """The score in a part of a benchmark, question by question."""
+class Asked(Arm):
+    """What it came to in a task, question by question."""
 
     task: str
     scoring: str
     shots: Shots
     scores: dict[str, Share]
+
+
+class Task(Score, Asked):
+    """What it came to in a part of a benchmark."""
+
+
+class LmEvalTask(Asked):
+    """What it came to in a task of lm-eval."""
+
+    score: Share | None
+    measured: list[dict[str, Any]]
 
 
 class Scores(BaseModel):
@@ -60,6 +75,7 @@ class Scores(BaseModel):
     arms: list[Arm] = Field(min_length=1)
     benchmarks: list[Score]
     subjects: list[Task]
+    tasks: list[LmEvalTask] = []
 
 
 @dataclass(frozen=True)
@@ -79,17 +95,19 @@ class EvaluationResult:
 
         Args:
             kind: "benchmarks", "subjects", "groups" (means of the source's headings), "sections"
-                (levels and kinds inside a benchmark), "precision", "compared" or "published".
+                (levels and kinds inside a benchmark), "tasks" (of lm-eval, a row for each metric),
+                "task_groups", "precision", "compared" or "published".
 
         Raises:
             UserError: there is no such table.
         """
         if kind not in KINDS:
             raise UserError(f"there is no table {short_repr(kind)}; expected {', '.join(KINDS)}")
-        return pd.DataFrame([_flat(row) for row in self.content.get(kind, ())])
+        rows = self.content.get(kind, ())
+        return pd.DataFrame(map(_flat, expand_metrics(rows) if kind == "tasks" else rows))
 
     def score(self, benchmark: str, arm: str | None = None) -> float:
-        """Return the score of a benchmark, from 0 to 1.
+        """Return the score of a benchmark, from 0 to 1, or of a task of lm-eval.
 
         Args:
             benchmark: its name.
@@ -98,10 +116,12 @@ class EvaluationResult:
         Raises:
             UserError: it was not asked.
         """
-        for row in self.content["benchmarks"]:
-            if row["benchmark"] == benchmark and arm in (None, row["arm"]):
+        rows = [*self.content["benchmarks"], *self.content.get("tasks", ())]
+        names = [str(row.get("benchmark", row.get("task"))) for row in rows]
+        for name, row in zip(names, rows, strict=True):
+            if name == benchmark and arm in (None, row["arm"]) and row["score"] is not None:
                 return float(row["score"])
-        asked = dict.fromkeys(str(row["benchmark"]) for row in self.content["benchmarks"])
+        asked = dict.fromkeys(names)
         raise UserError(
             f"{short_repr(benchmark)} was not asked; asked were {', '.join(asked) or 'none'}"
         )

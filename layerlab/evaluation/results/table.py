@@ -9,8 +9,13 @@ from rich.text import Text
 from layerlab.console import tables
 from layerlab.console.tables import plain
 from layerlab.evaluation.benchmarks.spec import full_name
+from layerlab.evaluation.harness.fewshot import Shots
 from layerlab.evaluation.metrics.estimates import Mean
+from layerlab.evaluation.metrics.guessing import LEVEL
+from layerlab.evaluation.results.above_chance import ACCURACIES, count_tests, list_guessing
 from layerlab.evaluation.results.aggregate import left_out_line
+from layerlab.evaluation.results.averages import incomplete
+from layerlab.evaluation.results.lm_eval_tasks import expand_metrics, format_metric, is_share
 
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]
@@ -36,13 +41,15 @@ def percent(value: float | None, error: float | None = None) -> str:
 def format_score(row: Row) -> str:
     """Format a score with its standard error; "not finite" where all logits were unsound.
 
+    An average that lacks parts is "incomplete", and no score.
+
     Example:
         >>> format_score({"score": 0.0, "error": 0.0, "n": 2, "lost": True})
         'not finite'
     """
     if row.get("lost"):
         return "not finite"
-    return percent(row["score"], row["error"])
+    return incomplete(row) or percent(row["score"], row["error"])
 
 
 def span(row: Row) -> str:
@@ -84,12 +91,15 @@ def _parts(content: Row, width: int, subjects: bool) -> Iterator[RenderableType]
     for arm in content["arms"]:
         rows = [row for row in content["benchmarks"] if row["arm"] == arm["arm"]]
         yield plain(f"{arm['arm']}: {_about(arm)}", "bold")
-        yield _benchmarks(rows, width)
-        yield Text()
+        if rows:
+            yield _benchmarks(rows, width)
+            yield Text()
         groups = [row for row in content["groups"] if row["arm"] == arm["arm"]]
         if groups:
             yield grid(groups, _GROUPS, ("mean of", "how"), width)
             yield Text()
+        yield from _tasks(content, str(arm["arm"]), width)
+        yield from _guessing(content, str(arm["arm"]))
         if subjects:
             yield from _subjects(content, str(arm["arm"]), width)
         sections = [row for row in content["sections"] if row["arm"] == arm["arm"]]
@@ -119,11 +129,29 @@ _BENCHMARKS: tuple[Column, ...] = (
     ("chance", lambda row: percent(row.get("chance"))),
     ("n", lambda row: f"{row['n']:,}"),
     ("no answer", lambda row: percent(row.get("abstained"))),
-    ("examples", lambda row: str(row.get("shots", {}).get("told", "-"))),
+    ("few-shot", lambda row: str(row.get("shots", {}).get("told", "-"))),
 )
 _HOW: Column = ("how", lambda row: _how(row))
 _GROUPS: tuple[Column, ...] = (
     ("mean of", lambda row: str(row["group"])),
+    ("score", format_score),
+    ("95 % interval", span),
+    ("n", lambda row: f"{row['n']:,}"),
+    ("how", lambda row: _shorten(str(row["formula"]))),
+)
+_TASKS: tuple[Column, ...] = (
+    ("task", lambda row: str(row["task"])),
+    ("metric", lambda row: str(row["metric"])),
+    ("score", format_metric),
+    ("95 % interval", lambda row: span(row) if is_share(row) else "-"),
+    ("chance", lambda row: percent(row["chance"] if row["metric"] in ACCURACIES else None)),
+    ("n", lambda row: f"{row['n']:,}"),
+    ("no answer", lambda row: percent(row["abstained"])),
+    ("few-shot", lambda row: Shots(**row["shots"]).summary()),
+)
+_TASK_GROUPS: tuple[Column, ...] = (
+    ("mean of", lambda row: str(row["group"])),
+    ("metric", lambda row: str(row["metric"])),
     ("score", format_score),
     ("95 % interval", span),
     ("n", lambda row: f"{row['n']:,}"),
@@ -148,16 +176,16 @@ _DIFFERENCES: tuple[Column, ...] = (
     ("model", lambda row: str(row["arm"])),
     ("against", lambda row: str(row["against"])),
     ("what", lambda row: str(row["title"])),
-    ("difference", lambda row: ("+" if row["difference"] > 0 else "") + _difference(row)),
+    ("difference", lambda row: _difference(row)),
     ("n", lambda row: f"{row['n']:,}"),
 )
 
 
 def _benchmarks(rows: Sequence[Row], width: int) -> RenderableType:
     if width >= WIDE + 60:
-        return grid(rows, (*_BENCHMARKS, _HOW), ("benchmark", "how", "examples"), width)
+        return grid(rows, (*_BENCHMARKS, _HOW), ("benchmark", "how", "few-shot"), width)
     lines = [plain(f"{row['title']}: {_how(row)}", "dim") for row in rows]
-    return Group(grid(rows, _BENCHMARKS, ("benchmark", "examples"), width), *lines)
+    return Group(grid(rows, _BENCHMARKS, ("benchmark", "few-shot"), width), *lines)
 
 
 def _how(row: Row) -> str:
@@ -167,6 +195,8 @@ def _how(row: Row) -> str:
         found.append(f"{row['metric']} by {row['scoring']}" + ", explained" * bool(row["cot"]))
     if row.get("limited"):
         found.append(f"answers of at most {row['limited']} tokens, half of the context")
+    if row.get("acc_norm"):
+        found.append(f"acc_norm {format_score(row['acc_norm'])}")
     found += [f"{name} {value:.4f}" for name, value in row.get("other", {}).items()]
     return "; ".join(found)
 
@@ -177,6 +207,28 @@ def _shorten(formula: str) -> str:
     listed = names.split(", ")
     more = f" and {len(listed) - LISTED} more" if len(listed) > LISTED else ""
     return head + sign + ", ".join(listed[:LISTED]) + more
+
+
+def _tasks(content: Row, arm: str, width: int) -> Iterator[RenderableType]:
+    """Yield the tasks of lm-eval, a line for every metric, and the means of their groups."""
+    rows = [row for row in content.get("tasks", ()) if row["arm"] == arm]
+    if rows:
+        yield grid(expand_metrics(rows), _TASKS, ("task", "metric", "few-shot"), width)
+        yield Text()
+    groups = [row for row in content.get("task_groups", ()) if row["arm"] == arm]
+    if groups:
+        yield grid(groups, _TASK_GROUPS, ("mean of", "metric", "how"), width)
+        yield Text()
+
+
+def _guessing(content: Row, arm: str) -> Iterator[RenderableType]:
+    """Yield a line that names what cannot be told from guessing."""
+    if names := list_guessing(content, arm):
+        tests = count_tests(content)
+        among = f", Holm over {tests} accuracies" if tests > 1 else ""
+        how = f"exact one-sided test at {LEVEL:g}{among}"
+        yield plain(f"Not above chance: {', '.join(names)} ({how})", "yellow")
+        yield Text()
 
 
 def _subjects(content: Row, arm: str, width: int) -> Iterator[RenderableType]:
@@ -247,4 +299,7 @@ def _below(content: Row) -> Iterator[Text]:
 
 
 def _difference(row: Row) -> str:
-    return Mean(row["difference"], row["error"], row["n"]).summary()
+    if row["difference"] is None:
+        return incomplete(row)
+    sign = "+" if row["difference"] > 0 else ""
+    return sign + Mean(row["difference"], row["error"], row["n"]).summary()

@@ -14,6 +14,7 @@ NAMED = (
     *(label("{title} (bits per byte)"), label("domain text"), label("general text")),
     *(label("{count} documents"), label("{count} seeds"), label("base"), label("pretrain")),
     *(label("domain mean: {arm}"), label("general mean: {arm}"), label("forgetting: {arm}")),
+    label("incomplete ({parts} of {whole})"),
     *(label("tune"), label("embedding"), label("vocabulary"), label("clean"), label("evaluate")),
     label("contamination"),
 )
@@ -24,6 +25,18 @@ REASONS = (
 )
 
 Json = dict[str, Any]
+
+
+def incomplete(row: Mapping[str, Any]) -> Label | None:
+    """Return what stands in place of an average that lacks parts; None where it lacks none.
+
+    Example:
+        >>> str(incomplete({"complete": False, "parts": 1, "whole": 11}))
+        'incomplete (1 of 11)'
+    """
+    if row.get("complete", True):
+        return None
+    return Label(f"incomplete ({row.get('parts')} of {row.get('whole')})")
 
 
 def sections(whole: Mapping[str, Any], pictures: int) -> list[Json]:
@@ -141,7 +154,7 @@ def _differences(whole: Mapping[str, Any]) -> list[Json]:
         rows[same].append(
             [
                 Label(f"{one.get('title')}: {place(one)}"),
-                format_signed(_percent(one.get("difference"))),
+                incomplete(one) or format_signed(_percent(one.get("difference"))),
                 _percent(one.get("error")),
                 one.get("n"),
             ]

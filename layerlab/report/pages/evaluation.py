@@ -9,9 +9,17 @@ from typing import Any
 
 from layerlab.recipes import toml
 from layerlab.report.i18n.language import ENGLISH, Label, label
-from layerlab.report.pages.adaptation_tables import table
-from layerlab.report.pages.shell import assemble, environment, join_scripts, words
-from layerlab.report.views import command
+from layerlab.report.pages.adaptation_tables import incomplete, table
+from layerlab.report.pages.evaluation_tasks import (
+    NOT_ABOVE,
+    explain_verdicts,
+    few_shot,
+    group_table,
+    metrics,
+    verdict,
+    with_normalized,
+)
+from layerlab.report.pages.shell import environment, policy, read_static
 from layerlab.report.views.forest_plot import format_signed
 from layerlab.system import files
 
@@ -21,6 +29,10 @@ ROWS = 400
 # Columns of several tables.
 SCORE, INTERVAL, QUESTIONS = label("score"), label("95 % interval"), label("questions")
 ABSTAINED = label("no answer")
+HEAD = (
+    *("", SCORE, INTERVAL, label("chance"), QUESTIONS, ABSTAINED, label("few-shot")),
+    label("verdict"),
+)
 # Differences that are of no benchmark.
 MEANS = ("domain mean", "general mean", "forgetting")
 # What the mean of a benchmark is taken over.
@@ -48,7 +60,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
         .render(
             content=content,
             facts=list(_facts(content)),
-            forests=list(_forests(content["benchmarks"])),
+            forests=list(_forests(_shown(content))),
             sections=list(_sections(content)),
             models=_models(content),
             options=toml.write_toml(content["options"]),
@@ -92,7 +104,7 @@ def format_score(row: Row) -> str | None:
     """Format a score beside its standard error; "not finite" where its logits were unsound."""
     if row.get("lost"):
         return label("not finite")
-    return format_share(row["score"], row["error"])
+    return incomplete(row) or format_share(row["score"], row["error"])
 
 
 def span(row: Row) -> str | None:
@@ -114,8 +126,17 @@ def _facts(content: Row) -> Iterable[tuple[str, Any]]:
     first = content["arms"][0]["arm"]
     asked = [row for row in content["subjects"] if row["arm"] == first]
     yield label("Models") if len(content["arms"]) > 1 else label("Model"), len(content["arms"])
-    yield label("Benchmarks"), len({row["benchmark"] for row in asked})
-    yield label("Questions to each"), sum(row["n"] for row in asked)
+    if asked:
+        yield label("Benchmarks"), len({row["benchmark"] for row in asked})
+    if tasks := [row for row in content.get("tasks", ()) if row["arm"] == first]:
+        yield label("Tasks of lm-eval"), len(tasks)
+    yield label("Questions to each"), sum(row["n"] for row in [*asked, *tasks])
+
+
+def _shown(content: Row) -> list[Row]:
+    """Return the rows whose scores are drawn: benchmarks, and shares of tasks of lm-eval."""
+    shares = [row for row in metrics(content.get("tasks", ())) if row["share"]]
+    return [*content["benchmarks"], *shares]
 
 
 def _forests(rows: Sequence[Row]) -> Iterable[Json]:
@@ -136,6 +157,7 @@ def _line(row: Row) -> Json:
         "n": row["n"],
         "score": format_score(row),
         "span": span(row),
+        "verdict": verdict(row) if verdict(row) == NOT_ABOVE else None,
         "at": None if row.get("lost") else _place(score),
         "low": None if high is None else low,
         "width": None if low is None or high is None else round(high - low, 2),
@@ -150,7 +172,7 @@ def _place(share: float) -> float:
 
 def _sections(content: Row) -> Iterable[Json]:
     found = [
-        ("averages", label("Averages"), [_benchmarks(content), _groups(content)]),
+        ("averages", label("Averages"), [_benchmarks(content), _groups(content), *_tasks(content)]),
         (
             "published",
             label("Published tables"),
@@ -178,14 +200,34 @@ def _benchmarks(content: Row) -> Json:
             format_share(row.get("chance"), None),
             row["n"],
             format_share(row.get("abstained"), None),
-            Label((row.get("shots") or {}).get("told") or "") or None,
+            few_shot(row.get("shots")),
+            verdict(row),
         ]
-        for row in content["benchmarks"]
+        for row in with_normalized(content["benchmarks"])
     ]
-    head = ("", SCORE, INTERVAL, label("chance"), QUESTIONS, ABSTAINED, label("examples"))
-    return table(
-        "benchmarks", label("Benchmarks"), head, rows, _formulas(content["benchmarks"], "title")
-    )
+    said = _formulas(content["benchmarks"], "title")
+    hint = " ".join(filter(None, [said, explain_verdicts(content["benchmarks"])]))
+    return table("benchmarks", label("Benchmarks"), HEAD, rows, hint)
+
+
+def _tasks(content: Row) -> Iterable[Json]:
+    """Yield the tasks of lm-eval with all their metrics, and the means of their groups."""
+    found = list(metrics(content.get("tasks", ())))
+    rows = [
+        [
+            f"{row['title']}: {row['arm']}",
+            format_score(row) if row["share"] else row["value"],
+            span(row) if row["share"] else None,
+            format_share(row["chance"], None),
+            row["n"],
+            format_share(row["abstained"], None),
+            few_shot(row["shots"]),
+            verdict(row),
+        ]
+        for row in found
+    ]
+    yield table("tasks", label("Tasks of lm-eval"), HEAD, rows, explain_verdicts(found) or "")
+    yield group_table(content.get("task_groups", ()), format_score, span)
 
 
 def _groups(content: Row) -> Json:
@@ -265,7 +307,9 @@ def _differences(name: str, rows: Iterable[Row] | None) -> Json:
         [
             (Label if row["title"] in MEANS else str)(f"{row['title']}: {row['arm']}"),
             Label(row["against"]),
-            format_signed(100 * row["difference"]),
+            incomplete(row)
+            if row["difference"] is None
+            else format_signed(100 * row["difference"]),
             100 * row["error"] if row["error"] else None,
             row["n"],
         ]

@@ -10,7 +10,7 @@ from layerlab.evaluation.harness.model_checks import (
     UNBOUNDED,
     max_length,
     prepare_tokenizer,
-    record_unsound_logits,
+    record_logits,
 )
 from layerlab.loading.model import LoadedModel
 from tests.evaluation.candidate import candidate, tokenizer
@@ -80,7 +80,7 @@ def test_a_row_is_noted_once_one_of_its_next_logits_is_no_number(value: float, n
         return spoilt
 
     handle = model.lm_head.register_forward_hook(spoil)
-    with record_unsound_logits(model) as broken:
+    with record_logits(model, 0.0) as (broken, _):
         model(ids)
         handle.remove()
         model(ids)  # what was noted once stays

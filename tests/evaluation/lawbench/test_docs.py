@@ -11,8 +11,8 @@ lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed")
 from lm_eval.api.model import LM  # noqa: E402
 
 from layerlab.evaluation.benchmarks.catalog import LAWBENCH  # noqa: E402
-from layerlab.evaluation.harness.lm import run_task  # noqa: E402
-from layerlab.evaluation.harness.run import run_benchmarks  # noqa: E402
+from layerlab.evaluation.harness.leaf import score_task  # noqa: E402
+from layerlab.evaluation.harness.run_task import run_task  # noqa: E402
 from layerlab.evaluation.lawbench.aggregate import corpus_f  # noqa: E402
 from layerlab.evaluation.lawbench.tasks import TASKS  # noqa: E402
 from layerlab.evaluation.metrics.edit_f import EditCount, edit_count  # noqa: E402
@@ -96,7 +96,7 @@ def test_layerlab_and_plain_lm_eval_agree_on_corrections(home: Path) -> None:
     ours = run_task(model, task)  # type: ignore[arg-type]
     _, plain = run(output, name)
     theirs = plain["results"][name]
-    assert run_benchmarks(ours).value == pytest.approx(theirs["score,none"], abs=1e-15)
+    assert score_task(ours).value == pytest.approx(theirs["score,none"], abs=1e-15)
     assert ours.metrics["score"] == theirs["score,none"]
     assert ours.metrics["alone"] == pytest.approx(theirs["alone,none"])
     assert sum(ours.scores.values()) / 2 == pytest.approx(theirs["alone,none"])

@@ -19,8 +19,8 @@ def test_rows_that_are_left_out_are_counted_with_the_reason(home: Path) -> None:
 def test_a_task_of_corrections_is_scored_by_all_edits_together() -> None:
     pytest.importorskip("lm_eval", reason="lm-eval is not installed")
     from layerlab.evaluation.harness.fewshot import Shots
-    from layerlab.evaluation.harness.lm import TaskResult
-    from layerlab.evaluation.harness.run import run_benchmarks
+    from layerlab.evaluation.harness.leaf import score_task
+    from layerlab.evaluation.harness.task_result import TaskResult
     from layerlab.evaluation.lawbench.aggregate import corpus_mean
     from layerlab.evaluation.metrics.estimates import mean
 
@@ -36,6 +36,6 @@ def test_a_task_of_corrections_is_scored_by_all_edits_together() -> None:
         )
 
     plain, corrected = answer(), answer(score=[1, 3, 1], alone=0.5)
-    assert run_benchmarks(plain) == mean([1.0, 0.0])
-    assert run_benchmarks(corrected) == corpus_mean([[1, 3, 1], [1, 3, 1]])
-    assert run_benchmarks(corrected).value != run_benchmarks(plain).value
+    assert score_task(plain) == mean([1.0, 0.0])
+    assert score_task(corrected) == corpus_mean([[1, 3, 1], [1, 3, 1]])
+    assert score_task(corrected).value != score_task(plain).value

@@ -14,6 +14,7 @@ from layerlab.evaluation.results.aggregate import (
     section_rows,
     unsound_remarks,
 )
+from layerlab.evaluation.results.averages import GROUPS
 from layerlab.evaluation.results.paired_difference import (
     FORGETTING,
     GENERAL,
@@ -140,10 +141,14 @@ def test_a_full_table_of_the_source_has_our_average_too() -> None:
 
 
 def test_forgetting_is_what_the_general_mean_lost() -> None:
-    ours = [record("boolq", "all", [0.0, 1.0, 0.0]), record("financeiq", "economic_analyst", [1.0])]
-    before = [record("boolq", "all", [1.0, 1.0, 0.5])]
+    general = [one for one in BENCHMARKS.values() if one.group in GROUPS]
+    ours = [
+        record(one.name, part.name, [0.0, 1.0, 0.0]) for one in general for part in one.subjects
+    ]
+    before = [{**one, "scores": {"0": 1.0, "1": 1.0, "2": 0.5}} for one in ours]
     rows = {row["title"]: row for row in paired_differences(ours, before, "base")}
-    assert rows.keys() == {"BoolQ", GENERAL, FORGETTING}
+    assert rows.keys() == {*(one.title for one in general), GENERAL, FORGETTING}
+    assert rows[GENERAL]["complete"] and rows[GENERAL]["whole"] == 11
     assert rows[FORGETTING]["difference"] == pytest.approx(0.5)
     assert rows["BoolQ"]["error"] == pytest.approx(mean([-1.0, 0.0, -0.5]).error)
     assert rows["BoolQ"]["n"] == 3

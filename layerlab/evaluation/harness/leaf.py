@@ -1,0 +1,173 @@
+"""Tasks ready to be asked: a subject of a benchmark of ours, or any task of lm-eval."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from layerlab.evaluation.benchmarks.spec import Benchmark, full_name
+from layerlab.evaluation.benchmarks.spec import Subtask as Part
+from layerlab.evaluation.harness.options import Options
+from layerlab.evaluation.harness.task_result import (
+    ALONE,
+    CHOICES,
+    TaskResult,
+    metric_rows,
+    normalized_scores,
+)
+from layerlab.evaluation.lawbench.aggregate import corpus_mean
+from layerlab.evaluation.metrics.estimates import Mean, mark_accuracy, with_interval
+
+LIKELIEST = "choice_ll"
+
+
+class LeafTask:
+    """One task with its questions.
+
+    Attributes:
+        task: as lm-eval has it.
+    """
+
+    task: Any
+
+    def questions(self, limit: int | None) -> int:
+        """Return how many questions will be asked."""
+        whole = len(self.task.eval_docs)
+        return whole if limit is None else min(whole, limit)
+
+
+@dataclass(frozen=True)
+class BenchmarkTask(LeafTask):
+    """One subject of one benchmark of ours."""
+
+    benchmark: Benchmark
+    subject: Part
+    task: Any
+
+    @property
+    def name(self) -> str:
+        """Return what a reader calls it."""
+        title, part = self.benchmark.title, self.subject.english
+        return title if part == title else f"{title} {part}"
+
+    @property
+    def stem(self) -> str:
+        """Return the beginning of the names of its files."""
+        return self.benchmark.leaf(self.subject).removeprefix("layerlab_")
+
+    def scoring(self, options: Options) -> str:
+        """Return how its answers are scored."""
+        return options.scored(self.benchmark)
+
+    def cot(self, options: Options) -> bool:
+        """Judge whether its examples are explained."""
+        return options.explained(self.benchmark)
+
+    def examples(self, options: Options) -> int | None:
+        """Return how many examples to show; None as the task declares."""
+        return options.examples(self.benchmark)
+
+    def record(self, found: TaskResult, scoring: str, options: Options) -> dict[str, Any]:
+        """Return what it came to, as results keep it."""
+        whole = score_task(found)
+        record = {
+            "task": self.task.task_name,
+            "benchmark": self.benchmark.name,
+            "subject": self.subject.name,
+            "english": self.subject.english,
+            "called": full_name(self.subject.name, self.subject.english),
+            "category": self.subject.category,
+            **_score(whole),
+            **_about(found),
+            "metrics": dict(found.metrics),
+        }
+        if inside := options.inside(self.benchmark):
+            record["shots"] |= {"asked": inside, "mean": float(inside), "least": inside}
+        if scoring == LIKELIEST and found.guesses:
+            normalized = normalized_scores(found.samples)
+            if normalized is not None:
+                record["acc_norm"] = {**_score(mark_accuracy(normalized))}
+        return record
+
+
+@dataclass(frozen=True)
+class LmEvalTask(LeafTask):
+    """Any task of lm-eval, asked as it is declared.
+
+    Attributes:
+        groups: names of the groups that were asked for and that it belongs to.
+    """
+
+    task: Any
+    groups: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return what a reader calls it."""
+        return str(self.task.task_name)
+
+    @property
+    def stem(self) -> str:
+        """Return the beginning of the names of its files, whatever its author called it."""
+        return re.sub(r"[^A-Za-z0-9_]", "_", self.name)[:80]
+
+    def scoring(self, options: Options) -> str:
+        """Return how its answers are scored."""
+        return LIKELIEST if self._kind == CHOICES else self._kind
+
+    def cot(self, options: Options) -> bool:
+        """Judge whether its examples are explained, which the task alone says."""
+        return False
+
+    def examples(self, options: Options) -> int | None:
+        """Return how many examples to show; None as the task declares."""
+        return options.shots if isinstance(options.shots, int) else None
+
+    def record(self, found: TaskResult, scoring: str, options: Options) -> dict[str, Any]:
+        """Return what it came to, as results keep it, scored by the metric it is known by."""
+        rows = metric_rows(found, self.task.higher_is_better())
+        whole = mark_accuracy(list(found.scores.values())) if found.scores else None
+        values = {row["metric"]: row["value"] for row in rows}
+        first = next(iter(values.values()), None)
+        blank = {"score": first, "error": None, "low": None, "high": None, "effective_n": None}
+        return {
+            "task": self.name,
+            "groups": list(self.groups),
+            "kind": self._kind,
+            **({**blank, "n": len(found.samples)} if whole is None else _score(whole)),
+            **_about(found),
+            "measured": rows,
+            "metrics": dict(found.metrics),
+        }
+
+    @property
+    def _kind(self) -> str:
+        return str(self.task.OUTPUT_TYPE)
+
+
+def score_task(found: TaskResult) -> Mean:
+    """Return a task's score: the mean over its questions, or one F of all their edits.
+
+    Source: fei23 for corrections, whose samples have counts of edits as their score.
+    """
+    counts = [one["score"] for one in found.samples if ALONE in one]
+    return corpus_mean(counts) if counts else mark_accuracy(list(found.scores.values()))
+
+
+def _score(whole: Mean) -> dict[str, Any]:
+    return {"score": whole.value, "error": whole.error, **with_interval(whole), "n": whole.n}
+
+
+def _about(found: TaskResult) -> Mapping[str, Any]:
+    """Return what is known of how the questions were asked."""
+    asked = len(found.samples)
+    return {
+        "abstained": found.abstained,
+        "chance": found.chance,
+        "guesses": [list(pair) for pair in found.guesses],
+        "shots": asdict(found.shots),
+        "limited": found.limited,
+        "unsound": found.unsound,
+        "lost": found.unsound > 0 and found.unsound + found.shots.unfit >= asked,
+        "scores": dict(found.scores),
+    }

@@ -1,0 +1,166 @@
+"""A leaf task put to a model: its questions, their scores, and what is known of its examples."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from statistics import fmean
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.evaluation.harness.fewshot import fit_examples, sum_up
+from layerlab.evaluation.harness.lm import HarnessModel, answer_limit
+from layerlab.evaluation.harness.task_result import (
+    CHOICES,
+    TaskResult,
+    count_chances,
+    is_mean,
+    merge_filters,
+    worth_name,
+)
+from layerlab.evaluation.lm_eval_tasks.engine import evaluate
+from layerlab.evaluation.lm_eval_tasks.templates import sandboxed
+from layerlab.system.logs import hush
+from layerlab.system.trust import allows_tasks
+
+
+def run_task(
+    engine: HarnessModel,
+    task: Any,
+    *,
+    shots: int | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    chat: bool = False,
+) -> TaskResult:
+    """Put the questions of a leaf task to a model.
+
+    Args:
+        shots: examples before each question; as the task declares where they are left out.
+        limit: only the first so many questions.
+        seed: of the examples, where the task draws them.
+        chat: prompts as the tokenizer's chat template has them.
+
+    Raises:
+        UserError: the task has fewer examples than were asked for.
+    """
+    asked = _examples(task, shots)
+    limited = _limit_length(task, engine.max_length)
+    with hush(), sandboxed(), _set(task, asked, seed, limited):
+        with fit_examples(task, engine.fits) as used:
+            found = evaluate(
+                engine,
+                {"tasks": {task.task_name: task}, "groups": {}},
+                limit=limit,
+                bootstrap_iters=0,
+                apply_chat_template=chat,
+                fewshot_as_multiturn=chat,
+                confirm_run_unsafe_code=allows_tasks(),
+            )
+    samples = merge_filters(found["samples"][task.task_name])
+    metrics = _metrics(task, samples, found["results"][task.task_name], engine)
+    worth = worth_name(samples[0], samples[0]["metrics"])
+    chosen = task.get_config("output_type") == CHOICES
+    guesses = count_chances(samples) if chosen else []
+    return TaskResult(
+        scores={_key(one): float(one[worth]) for one in samples} if worth else {},
+        abstained=fmean(_withheld(one, task) for one in samples),
+        metrics=metrics,
+        chance=sum(chance * count for chance, count in guesses) / len(samples) if chosen else None,
+        guesses=guesses,
+        shots=sum_up(asked, used, len(engine.unfit)),
+        limited=limited,
+        unsound=len(engine.unsound),
+        samples=[_brief(one) for one in samples],
+    )
+
+
+def _key(sample: Mapping[str, Any]) -> str:
+    return f"{sample['doc_id']}:{sample['doc_hash'][:12]}"
+
+
+def _metrics(
+    task: Any, samples: Sequence[dict[str, Any]], told: Mapping[str, Any], engine: HarnessModel
+) -> dict[str, float | None]:
+    """Return the metrics of a task, with 0 for questions that have no answer.
+
+    One that is no mean cannot be told without them: it is None.
+    """
+    names = list(samples[0]["metrics"])
+    plain = {
+        (name if name in names else name.partition(",")[0]): float(value)
+        for name, value in told.items()
+        if isinstance(value, int | float) and "_stderr" not in name and "," in name
+    }
+    missing = engine.unfit | engine.unsound
+    means = [name for name, value in plain.items() if is_mean(samples, name, value)]
+    gained = [name for name in means if task.higher_is_better().get(name.partition(",")[0], True)]
+    for one in samples:
+        if one["doc_id"] in missing:
+            one.update(dict.fromkeys(gained, 0.0), abstained=1.0)
+    found: dict[str, float | None] = {}
+    for name, value in plain.items():
+        values = [one[name] for one in samples] if name in means else []
+        found[name] = fmean(values) if values else None if missing else value
+    return found
+
+
+def _withheld(sample: Mapping[str, Any], task: Any) -> float:
+    """Return 1 where a question was left without an answer, else 0."""
+    if "abstained" in sample or task.get_config("output_type") != "generate_until":
+        return float(sample.get("abstained", 0.0))
+    return float(not any(str(text).strip() for one in sample["resps"] for text in one))
+
+
+def _examples(task: Any, shots: int | None) -> int:
+    """Return how many examples to show; refuse more than the task has."""
+    if shots is None:
+        return int(task.get_config("num_fewshot") or 0)
+    sampler = getattr(task, "sampler", None)
+    if sampler is None:
+        return 0
+    have = len(sampler.df)
+    if shots > have:
+        raise UserError(
+            f"{task.task_name} has {have} example{'s' * (have != 1)}, and {shots} were asked for; "
+            f"type --shots {have} or fewer"
+        )
+    return shots
+
+
+def _limit_length(task: Any, context: int) -> int | None:
+    """Return half of the context as the limit of an answer, where the task would allow more."""
+    if task.get_config("output_type") != "generate_until":
+        return None
+    most = max(1, context // 2)
+    return most if answer_limit(task.config.generation_kwargs or {}) > most else None
+
+
+@contextmanager
+def _set(task: Any, shots: int, seed: int, limited: int | None) -> Iterator[None]:
+    """Set a task as it is run now, and restore its declared settings afterwards."""
+    names = ("num_fewshot", "generation_kwargs")
+    before = {name: task.get_config(name) for name in names}
+    task.set_config("num_fewshot", shots)
+    task.set_fewshot_seed(seed)
+    if limited is not None:
+        options = {**(before["generation_kwargs"] or {}), "max_gen_toks": limited}
+        task.set_config("generation_kwargs", options)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            task.set_config(name, value)
+        task._instances = None
+
+
+def _brief(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a question as it is kept, with its prompt once and not once per option."""
+    arguments, metrics = sample["arguments"], sample["metrics"]
+    return {
+        "doc_id": sample["doc_id"],
+        "prompt": arguments[0][0],
+        "options": [str(one[1]) for one in arguments] if len(arguments) > 1 else [],
+        "responses": [one[0] for one in sample["resps"]],
+        "target": sample["target"],
+        **{name: sample[name] for name in metrics},
+        "doc": sample["doc"],
+    }

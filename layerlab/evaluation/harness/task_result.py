@@ -1,0 +1,149 @@
+"""What a task came to: what each question is worth, and every metric of the task."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from layerlab.evaluation.harness.fewshot import Shots
+from layerlab.evaluation.metrics.estimates import mark_accuracy, with_interval
+
+# What a question is worth by itself, where the score is one of all questions together.
+ALONE = "alone"
+# Names of the metric that says what a question is worth, the first that a task has.
+WORTHS = (ALONE, "score", "acc")
+CHOICES = "multiple_choice"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """What a leaf task came to.
+
+    Attributes:
+        scores: of every question, by its place and hash; none where a question has none by itself.
+        abstained: share of questions without an answer: too long for the context, without a finite
+            logit, or with nothing in what is written.
+        metrics: every number that the engine gives for the task; None where questions without an
+            answer would be in it.
+        chance: the score of guessing; None where there is nothing to choose from.
+        guesses: pairs of a chance and how many questions leave it to whoever guesses.
+        limited: tokens that an answer may have where the context allows fewer than the task.
+        unsound: questions at which a logit was NaN or infinite.
+        samples: every question with its prompt, answer and score.
+    """
+
+    scores: Mapping[str, float]
+    abstained: float
+    metrics: Mapping[str, float | None]
+    shots: Shots
+    chance: float | None = None
+    guesses: Sequence[tuple[float, int]] = ()
+    limited: int | None = None
+    unsound: int = 0
+    samples: Sequence[Mapping[str, Any]] = field(repr=False, default=())
+
+
+def merge_filters(samples: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return one sample for each question, in order, with the metrics of all filters.
+
+    Of several filters each metric is called `metric,filter`, as in lm-eval's tables.
+    """
+    samples = list(samples)
+    several = len({one["filter"] for one in samples}) > 1
+    found: dict[int, dict[str, Any]] = {}
+    for one in samples:
+        named = {f"{name},{one['filter']}" if several else name: name for name in one["metrics"]}
+        values = {new: _plain(one[name]) for new, name in named.items()}
+        whole = found.setdefault(one["doc_id"], {**one, "metrics": []})
+        whole.update(values)
+        whole["metrics"] += list(values)
+    return [found[place] for place in sorted(found)]
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of Python in place of one of numpy, which JSON does not know."""
+    item = getattr(value, "item", None)
+    return item() if callable(item) and getattr(value, "ndim", 1) == 0 else value
+
+
+def worth_name(sample: Mapping[str, Any], names: Iterable[str]) -> str | None:
+    """Return the name of the metric that says what a question is worth; None if none does."""
+    names = [one for one in names if one != "abstained"]
+    known = [one for one in WORTHS if one in names]
+    return next((one for one in (*known, *names) if is_number(sample[one])), None)
+
+
+def is_number(value: Any) -> bool:
+    """Judge whether a value of a question is a finite number by itself.
+
+    Example:
+        >>> is_number(0.5), is_number((1, 0)), is_number(math.nan)
+        (True, False, False)
+    """
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def is_mean(samples: Sequence[Mapping[str, Any]], name: str, value: float | None) -> bool:
+    """Judge whether a metric is the mean of what its questions are worth."""
+    values = [one.get(name) for one in samples]
+    if value is None or not values or not all(map(is_number, values)):
+        return False
+    return math.isclose(fmean(values), value, rel_tol=1e-9, abs_tol=1e-12)  # type: ignore[arg-type]
+
+
+def count_chances(samples: Iterable[Mapping[str, Any]]) -> list[tuple[float, int]]:
+    """Count how many questions leave which chance to whoever guesses, the least chance first."""
+    return sorted(Counter(_guess(one) for one in samples).items())
+
+
+def _guess(sample: Mapping[str, Any]) -> float:
+    """Return the chance that a random option is right; several may be."""
+    right = sample["doc"].get("gold")
+    right = right if isinstance(right, list) else sample["target"]
+    options = len(sample["arguments"]) // (2 if "acc_mutual_info" in sample["metrics"] else 1)
+    count = len(set(right)) if isinstance(right, list) else 1
+    return min(1.0, count / options)
+
+
+def metric_rows(found: TaskResult, higher: Mapping[str, bool]) -> list[dict[str, Any]]:
+    """Return every metric of a task with its standard error, where it is a mean over questions.
+
+    Args:
+        higher: whether more is better, by the name of each metric.
+    """
+    rows = []
+    for name, value in found.metrics.items():
+        row: dict[str, Any] = {"metric": name, "value": value}
+        row["higher_is_better"] = higher.get(name.partition(",")[0])
+        row |= dict.fromkeys(("error", "low", "high", "effective_n"))
+        if is_mean(found.samples, name, value):
+            whole = mark_accuracy([one[name] for one in found.samples])
+            row |= {"error": whole.error, **with_interval(whole)}
+        rows.append(row)
+    return rows
+
+
+def normalized_scores(samples: Sequence[Mapping[str, Any]]) -> list[float] | None:
+    """Score questions by the likelihood of each option per character, as lm-eval's acc_norm.
+
+    None where all options of every question have the same length: acc says the same there.
+
+    Example:
+        >>> one = {"options": [" B", " AB"], "responses": [[-2.0, 0], [-3.0, 0]]}
+        >>> normalized_scores([{**one, "doc": {"gold": [1]}}])
+        [1.0]
+    """
+    lengths = [[max(1, len(option.lstrip())) for option in one["options"]] for one in samples]
+    if all(len(set(inside)) < 2 for inside in lengths):
+        return None
+    found = []
+    for one, long in zip(samples, lengths, strict=True):
+        sums = [float(response[0]) for response in one["responses"]]
+        if not all(map(math.isfinite, sums)):  # not asked, or without finite logits
+            found.append(0.0)
+            continue
+        best = max(range(len(sums)), key=lambda place: sums[place] / long[place])
+        found.append(float(best in one["doc"]["gold"]))
+    return found

@@ -1,0 +1,98 @@
+"""Task files of lm-eval, read as data: functions that they name stay names, and nothing runs.
+
+lm-eval imports the module of a function while it reads the file. Here a file is read with what it
+includes, and what is handed to lm-eval is what was read and checked.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from layerlab.errors import UserError
+from layerlab.system.files import check_regular
+
+ENDINGS = (".yaml", ".yml")
+LARGEST = 1 << 20  # bytes; the longest of lm-eval's own has 80,000
+DEPTH = 16  # of files that include one another
+NODES = 200_000  # values, each alias counted as often as it stands there
+
+
+class Code(str):
+    """The name of a function, as `!function` gives it."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as data, with functions as their names."""
+
+
+_Loader.add_constructor(
+    "!function",
+    lambda loader, node: Code(loader.construct_scalar(node)),
+)
+
+
+def read_task_file(path: Path) -> dict[str, Any]:
+    """Read a task file with the files that it includes; its own lines go before theirs.
+
+    Raises:
+        UserError: it cannot be read, includes itself, or is no task.
+    """
+    found = _read(path, ())
+    if not isinstance(found.get("group", found.get("task")), str):
+        raise UserError(f"{path} is no task of lm-eval; expected a line task: NAME, or group: NAME")
+    return found
+
+
+def _read(path: Path, outer: tuple[Path, ...]) -> dict[str, Any]:
+    place = path.expanduser().resolve()
+    if place in outer or len(outer) >= DEPTH:
+        raise UserError(
+            f"{outer[0]} includes {path} again, or more than {DEPTH} files; break that chain"
+        )
+    content = _parse(path)
+    included = content.pop("include", ())
+    merged: dict[str, Any] = {}
+    for one in [included] if isinstance(included, str) else included or ():
+        if not isinstance(one, str):
+            raise UserError(f"{path} includes {one!r}; expected the name of a file")
+        base = _read(place.parent / one, (*outer, place))
+        base.pop("task_list", None)  # as lm-eval does: it is the included file's alone
+        merged |= base
+    return merged | content
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    check_regular(path)
+    try:
+        with path.expanduser().open("rb") as file:
+            raw = file.read(LARGEST + 1)
+        if len(raw) > LARGEST:
+            raise UserError(f"{path} has more than 1 MiB; expected a task file of lm-eval")
+        content = yaml.load(raw, Loader=_Loader)
+        if sum(1 for _ in values(content)) >= NODES:
+            raise UserError(f"{path} repeats itself into more than {NODES:,} values; shorten it")
+    except OSError as error:
+        raise UserError(
+            f"cannot read {path}: {error.strerror}; name a task file of lm-eval"
+        ) from None
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{path} is no YAML of a task: {said[:200]}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no settings; expected a task file of lm-eval")
+    return content
+
+
+def values(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value inside of a configuration with its path; at most `NODES` of them."""
+    waiting, seen = [(path, content)], 0
+    while waiting and seen < NODES:
+        place, value = waiting.pop()
+        seen += 1
+        yield place, value
+        if isinstance(value, Mapping):
+            waiting += [(f"{place}.{key}".lstrip("."), one) for key, one in value.items()]
+        elif isinstance(value, list | tuple):
+            waiting += [(place, one) for one in value]

@@ -1,0 +1,239 @@
+"""Tasks of lm-eval made from names and files, with their questions read."""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerlab.errors import UserError
+from layerlab.evaluation.lm_eval_tasks.engine import (
+    Entry,
+    TaskIndex,
+    TaskManager,
+    get_aggregation,
+    get_metric,
+    is_higher_better,
+)
+from layerlab.evaluation.lm_eval_tasks.files import ENDINGS, read_task_file
+from layerlab.evaluation.lm_eval_tasks.names import find_entries, member_names, refuse_name
+from layerlab.evaluation.lm_eval_tasks.templates import sandboxed
+from layerlab.evaluation.lm_eval_tasks.trusted import check_trusted, is_local
+from layerlab.system.hub import hub
+from layerlab.system.limits import check_work
+from layerlab.system.logs import hush
+from layerlab.system.trust import allows_tasks
+from layerlab.validation import short_repr
+
+TRIED = 32  # questions whose templates are tried under limits
+BOTH = ("acc", "acc_norm")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A task with its questions.
+
+    Attributes:
+        task: lm-eval's object.
+        groups: names of the groups that were asked for and that it belongs to.
+    """
+
+    task: Any
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GroupMean:
+    """How lm-eval averages a group.
+
+    Attributes:
+        tasks: names of its members.
+        metrics: that are averaged, each with whether tasks weigh by their questions.
+    """
+
+    name: str
+    tasks: tuple[str, ...]
+    metrics: Mapping[str, bool]
+
+
+def load_named(words: str) -> tuple[list[Loaded], list[GroupMean]]:
+    """Load tasks of lm-eval.
+
+    Args:
+        words: names and files, with commas between.
+
+    Raises:
+        UserError: there is no such task, it would run code that nobody asked for, or its questions
+            cannot be read.
+    """
+    given = [word.strip() for word in words.split(",") if word.strip()]
+    if not given:
+        raise UserError(
+            f"no task is named in {short_repr(words)}; type for example --tasks arc_easy"
+        )
+    tasks: dict[str, Any] = {}
+    groups: dict[str, GroupMean] = {}
+    for word in given:
+        found = _load(word)
+        tasks |= {name: task for name, task in found["tasks"].items() if name not in tasks}
+        groups |= {name: _mean(name, one) for name, one in found.get("groups", {}).items()}
+    loaded = [
+        Loaded(task, tuple(name for name, one in groups.items() if task.task_name in one.tasks))
+        for task in tasks.values()
+    ]
+    for one in loaded:
+        with _worded(one.task.task_name):
+            _try(one.task)
+    return loaded, [one for one in groups.values() if one.metrics]
+
+
+def _load(word: str) -> Mapping[str, Any]:
+    manager = TaskManager(include_defaults=False)
+    name = word
+    if word.endswith(ENDINGS) or "/" in word:
+        name = _add_file(manager.task_index, Path(word))
+    else:
+        manager.task_index.update(find_entries([word]))
+    if name not in manager.task_index:
+        raise refuse_name(word)
+    _check_installed(manager.task_index, name)
+    entries = _members(manager.task_index, name)
+    with _worded(word), hush(), sandboxed(), _hub_if(entries):
+        return dict(manager.load([name]))
+
+
+def _add_file(index: dict[str, Any], path: Path) -> str:
+    """Add the task of a file to an index, and what a group in it consists of; return its name."""
+    config = read_task_file(path)
+    check_trusted(config, f"the task file {path}")
+    name = str(config["group"] if "group" in config else config["task"])
+    names = member_names(config)
+    siblings = {one: other for one in names if (other := _sibling(path, one)) is not None}
+    index.update(find_entries(one for one in names if one not in siblings))
+    for place in siblings.values():
+        _add_file(index, place)
+    kind = TaskIndex._kind_of(config)
+    # Where code was asked for lm-eval reads the file itself, else it gets what was checked.
+    index[name] = (
+        Entry(name=name, kind=kind, yaml_path=path.expanduser().resolve(), cfg=config)
+        if allows_tasks()
+        else Entry(name=name, kind=kind, yaml_path=None, cfg=config)
+    )
+    return name
+
+
+def _sibling(path: Path, name: str) -> Path | None:
+    """Return the file beside a group's that is called as one of its tasks."""
+    if "/" in name:
+        return None
+    places = (path.parent / f"{name}{ending}" for ending in ENDINGS)
+    return next((one for one in places if one.is_file()), None)
+
+
+def _check_installed(index: Mapping[str, Any], name: str) -> None:
+    for one in _members(index, name):
+        if one.yaml_path is not None and not allows_tasks():
+            check_trusted(read_task_file(one.yaml_path), f"lm-eval's {one.name}", installed=True)
+
+
+def _members(index: Mapping[str, Any], name: str) -> list[Any]:
+    """Return the entries that a name stands for, itself included."""
+    found: dict[str, Any] = {}
+    waiting = [name]
+    while waiting:
+        entry = index.get(waiting.pop())
+        if entry is None or entry.name in found:
+            continue
+        found[entry.name] = entry
+        waiting += [*member_names(entry.cfg or {}), *sorted(entry.tags & set(index))]
+    return [one for one in found.values() if one.kind.name != "TAG"]
+
+
+@contextmanager
+def _hub_if(entries: Sequence[Any]) -> Iterator[None]:
+    """Ask the Hub where the questions of a task are there, and say why where it does not answer."""
+    afar = [str((one.cfg or {}).get("dataset_path")) for one in entries if not _is_here(one)]
+    with hub() if afar else nullcontext("") as why:
+        try:
+            yield
+        except Exception as error:
+            if not afar or isinstance(error, UserError) or not (why or _is_of_network(error)):
+                raise
+            raise UserError(
+                f"its questions are not here: cannot get {', '.join(dict.fromkeys(afar))} from the "
+                f"Hub: {why or _said(error)}; fetch it once where there is a connection, or name a "
+                "task file whose data is here (dataset_path: json)"
+            ) from None
+
+
+def _is_here(entry: Any) -> bool:
+    config = entry.cfg or {}
+    return isinstance(config.get("task"), list) or is_local(config)
+
+
+def _is_of_network(error: Exception) -> bool:
+    return isinstance(error, OSError) or type(error).__module__.startswith(("datasets", "hugging"))
+
+
+@contextmanager
+def _worded(word: str) -> Iterator[None]:
+    """Put what goes wrong inside of lm-eval into one line that names the task."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"--tasks {word}: {error}") from None
+    except Exception as error:  # of whatever kind a task brings about
+        raise UserError(
+            f"--tasks {word}: lm-eval cannot load it: {_said(error)}; mend it, or name another"
+        ) from None
+
+
+def _said(error: Exception) -> str:
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said}"[:300] if said else type(error).__name__
+
+
+def _try(task: Any) -> None:
+    """Prepare a loaded task: both accuracies, and its templates tried on some of its questions."""
+    if getattr(task, "MULTIMODAL", False):
+        raise UserError("it shows images or sounds, which no text model takes; name another task")
+    _add_metrics(task)
+    documents = task.eval_docs
+    places = sorted(random.Random().sample(range(len(documents)), min(TRIED, len(documents))))
+
+    def fill() -> None:
+        for place in places:
+            document = documents[place]
+            task.doc_to_text(document)
+            task.doc_to_target(document)
+            if task.config.doc_to_choice is not None:
+                task.doc_to_choice(document)
+
+    with hush(), sandboxed():
+        check_work(
+            fill, f"filling in the templates of {task.task_name}", f"{len(places)} questions"
+        )
+
+
+def _add_metrics(task: Any) -> None:
+    """Let a task of choices give acc and acc_norm, whichever of them it lists."""
+    plain = task.OUTPUT_TYPE == "multiple_choice" and task.config.process_results is None
+    if not plain or task.multiple_input:
+        return
+    for name in BOTH:
+        if name not in task._metric_fn_list:
+            task._metric_fn_list[name] = get_metric(name)
+            task._metric_fn_kwargs[name] = {}
+            task._aggregation_list[name] = get_aggregation("mean")
+            task._higher_is_better[name] = is_higher_better(name)
+
+
+def _mean(name: str, group: Any) -> GroupMean:
+    tasks = tuple(task.task_name for task in group.get_all_tasks())
+    metrics = {
+        str(one.metric): bool(one.weight_by_size)
+        for one in group.aggregate_metric_list or ()
+        if one.aggregation == "mean"
+    }
+    return GroupMean(name, tasks, metrics)

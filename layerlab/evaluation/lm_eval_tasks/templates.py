@@ -1,0 +1,79 @@
+"""The templates of a task, filled in inside of jinja's sandbox and tried under limits first.
+
+lm-eval fills them in with all of jinja, in which a template can call whatever Python has. Here one
+reaches values alone, and each is tried in a process of its own before it is filled in here.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from jinja2 import BaseLoader, StrictUndefined, Template, TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from layerlab.errors import UserError
+from layerlab.evaluation.lm_eval_tasks.engine import utils
+from layerlab.system.limits import check_work
+from layerlab.validation import short_repr
+
+
+class Templates:
+    """Stands in for lm-eval's environment of templates; each is compiled once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Template] = {}
+        self._environment = ImmutableSandboxedEnvironment(
+            loader=BaseLoader(), undefined=StrictUndefined, keep_trailing_newline=True
+        )
+        self._environment.filters["regex_replace"] = utils.regex_replace
+
+    def from_string(self, text: str) -> "Filled":
+        """Return a template that is tried before it is first filled in."""
+        return Filled(self, text)
+
+    def render(self, text: str, values: dict[str, Any]) -> str:
+        """Fill a template in.
+
+        Raises:
+            UserError: it takes too much, reaches for more than values, or lacks one.
+        """
+        if text not in self._known:
+            what = f"the template {short_repr(text)} of a task"
+            check_work(lambda: self._compile(text).render(**values), what, "one question")
+        try:
+            found = self._known[text] = self._known.get(text) or self._compile(text)
+            return found.render(**values)
+        except (TemplateError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+            said = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(
+                f"the template {short_repr(text)} of a task cannot be filled in: {said[:200]}; "
+                "mend it"
+            ) from None
+
+    def _compile(self, text: str) -> Template:
+        return self._environment.from_string(text)
+
+
+class Filled:
+    """A template as lm-eval asks for it."""
+
+    def __init__(self, owner: Templates, text: str) -> None:
+        self._owner, self._text = owner, text
+
+    def render(self, **values: Any) -> str:
+        """Fill the template in."""
+        return self._owner.render(self._text, values)
+
+
+_TEMPLATES = Templates()
+
+
+@contextmanager
+def sandboxed() -> Iterator[None]:
+    """Let lm-eval fill in templates in the sandbox alone, until the block ends."""
+    before: Any = utils.env
+    utils.env = _TEMPLATES
+    try:
+        yield
+    finally:
+        utils.env = before

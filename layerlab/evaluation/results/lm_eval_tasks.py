@@ -1,0 +1,92 @@
+"""Tasks of lm-eval in a result: the means of their groups, and their metrics as a terminal's."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from layerlab.evaluation.metrics.estimates import Mean, with_interval
+from layerlab.evaluation.results.averages import weighted_mean
+
+Record = Mapping[str, Any]
+
+
+def task_group_rows(records: Iterable[Record], groups: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the means of groups of lm-eval, by model, as their files say.
+
+    Args:
+        groups: with `name`, `tasks`, and `metrics`: whether tasks weigh by their questions.
+    """
+    found: list[dict[str, Any]] = []
+    records = list(records)
+    for arm in dict.fromkeys(one["arm"] for one in records):
+        own = {one["task"]: one for one in records if one["arm"] == arm}
+        for group in groups:
+            for metric, weighted in group.metrics.items():
+                means = _means([own[name] for name in group.tasks if name in own], metric)
+                if means:
+                    found.append(_row(arm, group, metric, weighted, means))
+    return found
+
+
+def _means(tasks: Iterable[Record], metric: str) -> dict[str, Mean]:
+    """Return the means of a metric by task; a metric that is none is not averaged."""
+    return {
+        task["task"]: Mean(row["value"], row["error"], task["n"], row["effective_n"])
+        for task in tasks
+        for row in task["measured"]
+        if row["metric"] == metric and row["low"] is not None
+    }
+
+
+def _row(
+    arm: str, group: Any, metric: str, weighted: bool, means: Mapping[str, Mean]
+) -> dict[str, Any]:
+    weights = {name: one.n if weighted else 1 for name, one in means.items()}
+    what = "tasks, weighted by their questions" if weighted else "tasks"
+    average = weighted_mean(means, weights, group.tasks, what)
+    mean = average.mean
+    row = {
+        "arm": arm,
+        "group": group.name,
+        "metric": metric,
+        "score": mean.value,
+        "error": mean.error,
+        **with_interval(mean),
+        "n": mean.n,
+        "formula": average.formula,
+        **average.extent(),
+    }
+    blank = dict.fromkeys(("score", "error", "low", "high", "effective_n"))
+    return row if average.official else {**row, **blank}
+
+
+def expand_metrics(tasks: Iterable[Record]) -> Iterator[dict[str, Any]]:
+    """Yield a row for every metric of every task, with what is known of the task."""
+    for task in tasks:
+        about = {name: value for name, value in task.items() if name not in ("measured", "metrics")}
+        for row in task["measured"]:
+            yield {**about, **row, "score": row["value"]}
+
+
+def format_metric(row: Record) -> str:
+    """Format a metric with its standard error: a share in percent, any other as it is.
+
+    Example:
+        >>> format_metric({"value": 0.25, "error": 0.05, "low": 0.2, "high": 0.4})
+        '25.00 +- 5.00'
+        >>> format_metric({"value": 23.456, "error": None, "low": None, "high": None})
+        '23.46'
+    """
+    value, error = row["value"], row["error"]
+    if row.get("lost"):
+        return "not finite"
+    if value is None:
+        return "-"
+    if is_share(row):
+        return Mean(value, error, 0).summary()
+    return f"{value:.4g}" + (f" +- {error:.2g}" if error else "")
+
+
+def is_share(row: Record) -> bool:
+    """Judge whether a metric is a mean of shares, which tables show in percent."""
+    low, high = row.get("low"), row.get("high")
+    return low is not None and high is not None and -1 <= low and high <= 1.5

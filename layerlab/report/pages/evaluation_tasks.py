@@ -1,0 +1,91 @@
+"""Tasks of lm-eval on the page of an evaluation, and what cannot be told from guessing."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from layerlab.report.i18n.language import Label, label
+from layerlab.report.pages.adaptation_tables import table
+
+# Metrics that are shares of right answers, and so have a chance level.
+ACCURACIES = ("acc", "acc_norm")
+NOT_ABOVE, ABOVE = label("not above chance"), label("above chance")
+
+Json = dict[str, Any]
+Row = Mapping[str, Any]
+
+
+def verdict(row: Row) -> Label | None:
+    """Return whether an accuracy can be told from guessing; None where it was not tested.
+
+    Example:
+        >>> str(verdict({"guessing": {"above": False}})), verdict({"score": 0.5})
+        ('not above chance', None)
+    """
+    found = row.get("guessing")
+    return None if found is None else ABOVE if found["above"] else NOT_ABOVE
+
+
+def explain_verdicts(rows: Iterable[Row]) -> Label | None:
+    """Describe the test behind the verdicts; None where nothing was tested."""
+    tests = next((row["guessing"]["tests"] for row in rows if row.get("guessing")), 0)
+    if not tests:
+        return None
+    return Label(f"Above chance: exact one-sided test at the 5 % level, Holm over {tests}.")
+
+
+EXPLAINED = (label("Above chance: exact one-sided test at the 5 % level, Holm over {tests}."),)
+
+
+def with_normalized(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield every benchmark, and behind it its acc_norm where that is another number."""
+    for row in rows:
+        yield row
+        if found := row.get("acc_norm"):
+            yield {**found, "arm": row["arm"], "title": f"{row['title']} (acc_norm)"}
+
+
+def metrics(tasks: Sequence[Row]) -> Iterator[Json]:
+    """Yield a row for every metric of every task, as rows of benchmarks are."""
+    for task in tasks:
+        for one in task["measured"]:
+            chance = task.get("chance") if one["metric"] in ACCURACIES else None
+            yield {
+                **{name: task.get(name) for name in ("arm", "n", "abstained", "shots", "lost")},
+                **one,
+                "title": f"{task['task']} ({one['metric']})",
+                "score": one["value"],
+                "chance": chance,
+                "share": _is_share(one),
+            }
+
+
+def _is_share(row: Row) -> bool:
+    """Judge whether a metric is a mean of shares, which is shown in percent."""
+    low, high = row.get("low"), row.get("high")
+    return low is not None and high is not None and low >= -1 and high <= 1.5
+
+
+def few_shot(shots: Row | None) -> Label | None:
+    """Return how many examples a task was asked with, in words; None where it is not known."""
+    if not shots:
+        return None
+    if "told" in shots:
+        return Label(shots["told"]) or None
+    asked = str(shots["asked"])
+    return Label(asked + (f" ({shots['unfit']} too long)" if shots["unfit"] else ""))
+
+
+def group_table(rows: Sequence[Row], score: Any, span: Any) -> Json:
+    """Return the means of groups of lm-eval.
+
+    Args:
+        score: formats a row's score.
+        span: formats its interval.
+    """
+    cells = [
+        [f"{row['group']} ({row['metric']}): {row['arm']}", score(row), span(row), row["n"]]
+        for row in rows
+    ]
+    head = ("", label("score"), label("95 % interval"), label("questions"))
+    said = dict.fromkeys(f"{row['group']}: {row['formula']}." for row in rows)
+    return table("task-groups", label("Groups of lm-eval"), head, cells, " ".join(said))

@@ -1,0 +1,208 @@
+"""Any task of lm-eval by its file: the scores are lm-eval's own, and strangers' code is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from layerlab import UserError
+from tests.evaluation.candidate import candidate, tokenizer
+
+pytest.importorskip("lm_eval")
+
+from tests.evaluation.lm_eval_tasks.own_tasks import (
+    CHOICE,
+    GROUP,
+    KINDS,
+    folder,
+    run,
+    write,
+)
+
+__all__ = ["folder"]
+
+
+def of_lm_eval(home: Path, names: list[str]) -> Any:
+    """What lm-eval says of the same tasks and model, with nothing of ours."""
+    from lm_eval.evaluator import evaluate
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+
+    from layerlab.system.logs import hush
+
+    model: Any = candidate(512).model
+    with hush():
+        manager = TaskManager(include_path=str(home), include_defaults=False)
+        engine = HFLM(pretrained=model, tokenizer=tokenizer())
+        return evaluate(engine, manager.load(names), bootstrap_iters=10)
+
+
+def test_scores_and_standard_errors_are_those_of_lm_eval(folder: Path) -> None:
+    choice = folder / "own_choice.yaml"
+    choice.write_text(choice.read_text() + "  - {metric: acc_norm}\n", encoding="utf-8")
+    found = run([folder / f"{name}.yaml" for name in KINDS])
+    theirs = of_lm_eval(folder, list(KINDS))["results"]
+    rows = {(row.task, row.metric): row for row in found.frame("tasks").itertuples()}
+    assert len(rows) == 2 + 2 + 2 + 2
+    for (task, metric), row in rows.items():
+        name, _, kind = metric.partition(",")
+        kind = kind or "none"
+        assert row.value == pytest.approx(theirs[task][f"{name},{kind}"], rel=1e-4), (task, metric)
+        if name in ("acc", "acc_norm", "exact_match"):
+            assert row.error == pytest.approx(theirs[task][f"{name}_stderr,{kind}"])
+    assert rows["own_choice", "acc"].value != rows["own_choice", "acc_norm"].value
+    assert {metric for task, metric in rows if task == "own_written"} == {
+        "exact_match,strict",
+        "exact_match,loose",
+    }
+    assert found.score("own_choice") == rows["own_choice", "acc"].value
+
+
+def test_both_accuracies_are_given_where_a_task_lists_one(folder: Path) -> None:
+    found = run(folder / "own_choice.yaml")
+    (task,) = found.content["tasks"]
+    assert [row["metric"] for row in task["measured"]] == ["acc", "acc_norm"]
+    assert task["chance"] == pytest.approx((4 * 0.5 + 4 / 3 + 4 * 0.5) / 12)
+    assert task["guesses"] == [[pytest.approx(1 / 3), 4], [0.5, 8]]
+    said = found.summary(120)
+    assert "acc_norm" in said and "own_choice" in said and "few-shot" in said
+
+
+def test_questions_and_examples_are_as_declared_or_as_typed(folder: Path) -> None:
+    found = run(folder / "own_choice.yaml", shots=2, limit=3)
+    (task,) = found.content["tasks"]
+    assert task["n"] == 3 and task["shots"]["asked"] == 2
+    with pytest.raises(UserError, match="own_choice has 12 examples, and 99 were asked for"):
+        run(folder / "own_choice.yaml", shots=99)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_group_is_averaged_as_its_file_says(folder: Path, weighted: bool) -> None:
+    (folder / "own_group.yaml").write_text(GROUP % str(weighted).lower(), encoding="utf-8")
+    found = run(folder / "own_group.yaml")
+    (row,) = found.content["task_groups"]
+    theirs = of_lm_eval(folder, ["own_group"])["groups"]["own_group"]
+    assert row["score"] == pytest.approx(theirs["acc,none"])
+    assert row["complete"] and row["n"] == 17 and row["metric"] == "acc"
+    assert {task["task"] for task in found.content["tasks"]} == {"own_choice", "own_more"}
+    assert all(task["groups"] == ["own_group"] for task in found.content["tasks"])
+    assert "own_group" in found.summary(120)
+
+
+def test_what_was_asked_is_kept_and_compared(folder: Path, tmp_path: Path) -> None:
+    from layerlab.evaluation.results.result import load_result
+
+    out = tmp_path / "out"
+    first = run([folder / f"{name}.yaml" for name in KINDS], out=out)
+    again = run([folder / f"{name}.yaml" for name in KINDS], out=out, batch_size=3)
+    assert again.content["tasks"] == first.content["tasks"]
+    assert load_result(out).content["tasks"] == first.content["tasks"]
+    page = (out / "report.html").read_text("utf-8")
+    assert "own_choice (acc_norm)" in page and "Tasks of lm-eval" in page
+    assert "not above chance" in page
+    other = run(folder / "own_choice.yaml", model=candidate(512, initializer_range=0.5).model)
+    compared = run(folder / "own_choice.yaml", against=other)
+    (row,) = compared.content["compared"]
+    assert row["title"] == "own_choice"
+    expected = first.score("own_choice") - other.score("own_choice")
+    assert row["difference"] == pytest.approx(expected)
+    costs = run(folder / "own_choice.yaml", format="int4", limit=3).content["precision"]
+    assert "own_choice" in [one.get("title") for one in costs]
+
+
+def test_a_question_that_does_not_fit_counts_as_wrong_in_every_accuracy(folder: Path) -> None:
+    found = run(folder / "own_choice.yaml", model=candidate(18).model)
+    (task,) = found.content["tasks"]
+    assert task["shots"]["unfit"] > 0 and task["abstained"] > 0
+    assert all(row["value"] <= 1 - task["abstained"] + 1e-9 for row in task["measured"])
+    (read,) = run(folder / "own_last.yaml", model=candidate(10).model).content["tasks"]
+    assert {row["metric"]: row["value"] for row in read["measured"]}["perplexity"] is None
+
+
+def test_code_of_a_stranger_runs_only_where_it_was_asked_for(folder: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    (folder / "evil.py").write_text(
+        f"from pathlib import Path\nPath({str(mark)!r}).touch()\ndef same(docs): return docs\n"
+    )
+    path = write(folder, "own_evil", CHOICE, more="process_docs: !function evil.same\n")
+    with pytest.raises(UserError) as caught:
+        run(path)
+    assert str(caught.value) == (
+        f"the task file {path} runs code (process_docs: !function evil.same), and nothing runs "
+        "unasked; read it, and where you trust it type --trust-tasks (in Python trust_tasks=True)"
+    )
+    (folder / "outer.yaml").write_text("include: own_evil.yaml\ntask: outer\n")
+    (folder / "group.yaml").write_text("group: outer_group\ntask: [own_evil]\n")
+    for other in ("outer.yaml", "group.yaml"):
+        with pytest.raises(UserError, match="nothing runs unasked"):
+            run(folder / other)
+    assert not mark.exists()
+    assert run(path, trust_tasks=True).score("own_evil") == run(folder / "own_choice.yaml").score(
+        "own_choice"
+    )
+    assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("doc_to_text: \"{{''.__class__.__mro__}}\"\n", "of a task cannot be filled in: "),
+        ("doc_to_text: \"{{'x'|center(3000000000)}}\"\n", "takes over 1 GiB for one question"),
+        ("doc_to_choice: \"{{'[' * 300}}\"\n", "lm-eval cannot load it: "),
+        ("depth: 3\n", "lm-eval cannot load it: TypeError"),
+        ("test_split: none\n", "lm-eval cannot load it: KeyError"),
+        ("dataset_path: owner/none\n", "cannot get owner/none from the Hub: HF_HUB_OFFLINE is set"),
+        ("output_type: riddle\n", "lm-eval cannot load it: ValueError"),
+        ("doc_to_image: number\n", "it shows images or sounds, which no text model takes"),
+    ],
+)
+def test_a_task_that_cannot_be_asked_is_one_line(folder: Path, more: str, said: str) -> None:
+    name = more.partition(":")[0]
+    lines = (line for line in CHOICE.splitlines() if not line.startswith(f"{name}:"))
+    path = write(folder, "own_broken", "\n".join(lines), more="\n" + more)
+    with pytest.raises(UserError) as caught:
+        run(path)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_broken_question_further_down_is_one_line_too(folder: Path) -> None:
+    path = write(folder, "own_late", CHOICE, 40)
+    text = path.read_text("utf-8").replace("{{number}}?", "{{1 // (right + 1 - 1)}}?")
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match="cannot be filled in: "):
+        run(path)
+
+
+def test_options_that_are_none_further_down_are_one_line_too(folder: Path) -> None:
+    path = write(folder, "own_late", CHOICE)
+    choices = "doc_to_choice: \"{{options if number == ' one' else '['}}\""
+    text = path.read_text("utf-8").replace("doc_to_choice: options", choices)
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(
+        UserError, match=r"lm-eval cannot ask it: SyntaxError: .*; mend it, or name"
+    ):
+        run(path)
+
+
+@pytest.mark.parametrize("words", ["", " , "])
+def test_no_task_is_named(words: str) -> None:
+    with pytest.raises(
+        UserError, match=r"no task is named in .*; type for example --tasks arc_easy"
+    ):
+        run(words or " ")
+
+
+def test_a_task_of_lm_eval_by_name_whose_questions_are_on_the_hub() -> None:
+    with pytest.raises(UserError) as caught:
+        run("arc_easy")
+    assert str(caught.value) == (
+        "--tasks arc_easy: its questions are not here: cannot get allenai/ai2_arc from the Hub: "
+        "HF_HUB_OFFLINE is set, and no copy that is kept here can be read; fetch it once where "
+        "there is a connection, or name a task file whose data is here (dataset_path: json)"
+    )
+
+
+def test_tasks_stand_beside_suites_and_are_asked_as_declared(folder: Path) -> None:
+    found = run(folder / "own_choice.yaml", scoring="gen")
+    assert "own_choice: asked as lm-eval declares them" in found.content["remarks"]
+    assert found.content["benchmarks"] == [] and found.content["suite"].endswith("own_choice.yaml")

@@ -1,0 +1,29 @@
+"""lm-eval's own tasks are found by name without reading all of them."""
+
+import pytest
+
+pytest.importorskip("lm_eval")
+
+from layerlab.evaluation.lm_eval_tasks.names import (
+    find_entries,
+    member_names,
+    refuse_name,
+)
+
+
+def test_a_task_a_group_and_a_tag_are_found_with_their_members() -> None:
+    found = find_entries(["hellaswag", "blimp", "ai2_arc"])
+    assert found["hellaswag"].yaml_path.name == "hellaswag.yaml"
+    members = member_names(found["blimp"].cfg)
+    assert len(members) > 60 and set(members) <= set(found)
+    assert found["ai2_arc"].tags == {"arc_easy", "arc_challenge"}
+    assert {"arc_easy", "arc_challenge"} <= set(found)
+
+
+def test_a_name_that_there_is_not_is_named_with_the_nearest() -> None:
+    assert "hella_swag" not in find_entries(["hella_swag"])
+    assert str(refuse_name("hella_swag")) == (
+        "lm-eval has no task, group or tag 'hella_swag'; did you mean hellaswag, or a task file "
+        "such as my_task.yaml"
+    )
+    assert "expected a name that lm-eval ls tasks lists" in str(refuse_name("\U0001f600" * 9))

@@ -1,0 +1,30 @@
+"""The task of one's own in docs/evaluation.md gives what the page shows."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import layerlab
+from tests.reader import ROOT, own_task
+
+pytest.importorskip("lm_eval")
+
+
+def test_the_task_of_the_page_gives_the_table_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    own_task(tmp_path)
+    page = (ROOT / "docs" / "evaluation.md").read_text("utf-8")
+    command = "layerlab evaluate pre-norm --tasks colours.yaml --out colours\n```\n\n```text\n"
+    shown = page.partition(command)[2].partition("```")[0]
+    found = layerlab.evaluate("pre-norm", tasks="colours.yaml", progress=False)
+    lines = (line.rstrip() for line in found.summary(100).splitlines())
+    assert "\n".join(lines).strip() == shown.strip()
+    (row,) = (row for row in found.frame("tasks").itertuples() if row.metric == "acc")
+    assert found.score("colours") == row.value == pytest.approx(4 / 6)
+    assert len(re.findall(r"^\{", page, re.M)) == row.n
