@@ -47,10 +47,10 @@ def trust_recipes(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _trust(load: list[Path] | None, trust_recipe: bool, trust_remote_code: bool) -> Iterator[None]:
-    from layerlab import plugins
-
     with trust(trust_remote_code, trust_recipe):
         for file in load or ():
+            from layerlab import plugins  # late: it needs torch
+
             plugins.load(file)
         yield
 
@@ -86,10 +86,12 @@ def train(
     if recipe is None:
         _catalogue(single=True)
         return
+    given = _check_recipe(recipe, settings(setting or ()), several=False)
+
+    # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
 
-    changes = settings(setting or ())
-    task = experiment.prepare(recipe, out, changes, progress=not quiet, lang=lang)
+    task = experiment.prepare(given, out, progress=not quiet, lang=lang)
     if planned:
         _plan(task, as_json, several=False)
         return
@@ -134,13 +136,19 @@ def compare(
     if recipe is None:
         _catalogue(single=False)
         return
+    changes, given = settings(setting or ()), None
+    if not (judge and not planned and Path(recipe).is_dir()):
+        given = _check_recipe(recipe, changes, several=True)
+
+    # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
 
-    changes = settings(setting or ())
-    if judge and not planned:
+    if given is None:
         task = experiment.find(recipe, out, changes, lang=lang)
+    elif judge and not planned:
+        task = experiment.find(given, out, lang=lang)
     else:
-        task = experiment.prepare(recipe, out, changes, progress=not quiet, lang=lang)
+        task = experiment.prepare(given, out, progress=not quiet, lang=lang)
     if planned:
         _plan(task, as_json, several=True)
         return
@@ -160,6 +168,16 @@ def compare(
         say(f"The page: {task.out / 'report.html'}")
     if comparison.failed:
         raise typer.Exit(1)
+
+
+def _check_recipe(recipe: str, changes: dict[str, Any], *, several: bool) -> Any:
+    """Return a recipe that exists, is valid, and compares several arms or none."""
+    from layerlab.recipes.checks import check_arms
+    from layerlab.recipes.training import load_recipe
+
+    found = load_recipe(recipe, changes)
+    check_arms(found, several=several)
+    return found
 
 
 @contextmanager
