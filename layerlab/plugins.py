@@ -116,7 +116,7 @@ def _read_saved(model: str) -> Iterator[tuple[str, Mapping[str, str]]]:
     """
     folder = Path(model)
     if not folder.is_dir() and model not in builtin.NAMES:
-        from layerlab.loading.weights import fetch  # late: it needs transformers
+        from layerlab.loading.folders import fetch  # late: most files come without a model
 
         folder = fetch(model, whole=False)
     for config in (folder / "config.json", *sorted(folder.glob("checkpoint-*/config.json"))):

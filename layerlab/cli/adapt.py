@@ -68,9 +68,16 @@ def carry_out(
     if recipe is None:
         _catalogue()
         return
+    from layerlab.recipes.adaptation import load_adaptation
+
+    read = load_adaptation(recipe)
+    changes = settings(setting or ())
+    read = read.changed(changes) if changes else read
+
+    # Late: it needs torch, and what is refused above does not.
     from layerlab.api import adapt as curriculum
 
-    found = curriculum.plan_adaptation(recipe, out, settings(setting or ()), lang, load or ())
+    found = curriculum.plan_adaptation(read, out, lang=lang)
     if planned:
         expected = curriculum.estimate_adaptation(found)
         show_json(expected.to_json()) if as_json else show(expected.table())

@@ -33,12 +33,10 @@ def vocabulary(
     quiet: Quiet = False,
 ) -> None:
     """Extend a tokenizer on a domain's text, or cut it down to what the text needs; prove it."""
-    from layerlab.report.i18n.language import language
     from layerlab.report.pages.vocabulary import save_proof
     from layerlab.tokenization.change import PROOF, VocabularyRequest, change
     from layerlab.tokenization.random_text import render_check
 
-    language(lang)  # an unknown one is refused before the work is done
     asked = VocabularyRequest(
         tokenizer=tokenizer,
         size=size,

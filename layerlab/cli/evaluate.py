@@ -112,6 +112,13 @@ def evaluate(
             "no model is named; type for example layerlab evaluate pre-norm --suite piqa, "
             "or layerlab evaluate --list"
         )
+    from layerlab.evaluation.benchmarks.suites import select_benchmarks
+    from layerlab.loading.folders import check_found
+
+    select_benchmarks(suite)
+    check_found(models)
+
+    # Late: it needs torch, and what is refused above does not.
     from layerlab.api.evaluate import evaluate as run
 
     result = run(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.options import Dtype, Load, Quiet
+from layerlab.cli.options import Dtype, Quiet, check_language
 from layerlab.console.tables import show, show_json
 from layerlab.errors import UserError
 from layerlab.report.figures.export import Kind
@@ -97,6 +97,7 @@ def inspect(
         str,
         typer.Option(
             metavar="CODE",
+            callback=check_language,
             help="Language of the page: en, or zh for Chinese; figures and tables stay English.",
         ),
     ] = "en",
@@ -111,12 +112,9 @@ def inspect(
     quiet: Quiet = False,
 ) -> None:
     """Show, layer by layer, what is wrong inside causal language models."""
-    from layerlab import plugins
-    from layerlab.loading.inputs import no_text, read_file, sample
-    from layerlab.report.i18n.language import language
+    from layerlab.loading.folders import check_found
     from layerlab.report.results.folder import check_folder
 
-    language(lang)  # an unknown one is refused before the work is done
     folder = out or (None if as_json else OUT)
     if folder is not None:
         check_folder(folder)
@@ -124,7 +122,14 @@ def inspect(
         raise UserError("--open shows a page that --json does not write; give --out DIR as well")
     if figures is not None:
         _check_figures(figures.value, folder)
-    own = plugins.load_files(load or (), models or ())
+    check_text(text)
+    check_found(models or ())
+
+    # Late: these need torch, and what is refused above does not.
+    from layerlab import plugins
+    from layerlab.loading.inputs import read_file, sample
+
+    own = [measure for path in load or () for measure in plugins.load(path, models or ())]
     chosen = plugins.resolve(None if measures is None else [measures], own)
     chosen = plugins.with_formats(chosen, formats, backward)
     chosen = plugins.with_saliency(chosen, saliency, target, foil)
@@ -156,6 +161,16 @@ def inspect(
 
         if exceeds(report.findings, fail_on.value):
             raise typer.Exit(1)
+
+
+def check_text(name: str | None) -> None:
+    """Refuse a text that is not there, before anything heavy is imported."""
+    if name not in (None, "-"):
+        try:
+            Path(str(name)).stat()
+        except (OSError, ValueError) as error:
+            reason = (getattr(error, "strerror", None) or str(error)).lower()
+            raise UserError(f"--text {name}: {reason}; expected a text file, or -") from error
 
 
 def _check_figures(kind: str, folder: Path | None) -> None:

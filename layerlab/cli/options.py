@@ -10,8 +10,23 @@ Dtype = Annotated[
     str | None, typer.Option(help="float32, float64, bfloat16 or float16; else as stored.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def check_language(code: str) -> str:
+    """Return the code of a language that pages are written in; another is refused at once."""
+    from layerlab.report.i18n.language import language
+
+    language(code)
+    return code
+
+
 Lang = Annotated[
-    str, typer.Option(metavar="CODE", help="Language of the page: en, or zh for Chinese.")
+    str,
+    typer.Option(
+        metavar="CODE",
+        callback=check_language,
+        help="Language of the page: en, or zh for Chinese.",
+    ),
 ]
 Load = Annotated[
     list[Path] | None,

@@ -75,9 +75,6 @@ def study(
     quiet: Quiet = False,
 ) -> None:
     """Reproduce one figure, table or claim of a source, and judge it."""
-    from layerlab.report.i18n.language import language
-
-    language(lang)  # an unknown one is refused before the work is done
     if name is None and not every:
         _refuse_settings(out, draws, option, fast, figures)
         show(_catalogue())

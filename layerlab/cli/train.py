@@ -36,8 +36,19 @@ TRUST = Annotated[
 
 def trust_recipes(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that let a recipe, its model and its tokenizer run Python."""
-    options = {"trust_remote_code": (REMOTE, False), "trust_recipe": (TRUST, False)}
-    return limit_archives(add_options(command, trust, options))
+    options: dict[str, Any] = {"load": (LOAD, None), "trust_recipe": (TRUST, False)}
+    options["trust_remote_code"] = (REMOTE, False)
+    return limit_archives(add_options(command, _trust, options))
+
+
+@contextmanager
+def _trust(load: list[Path] | None, trust_recipe: bool, trust_remote_code: bool) -> Iterator[None]:
+    with trust(trust_remote_code, trust_recipe):
+        for file in load or ():
+            from layerlab import plugins  # late: it needs torch
+
+            plugins.load(file)
+        yield
 
 
 class Block(StrEnum):
@@ -72,10 +83,12 @@ def train(
     if recipe is None:
         _catalogue(single=True)
         return
+    given = _check_recipe(recipe, settings(setting or ()), several=False)
+
+    # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
 
-    changes = settings(setting or ())
-    task = experiment.prepare(recipe, out, changes, load=load or (), progress=not quiet, lang=lang)
+    task = experiment.prepare(given, out, progress=not quiet, lang=lang)
     if planned:
         _plan(task, as_json, several=False)
         return
@@ -121,16 +134,20 @@ def compare(
     if recipe is None:
         _catalogue(single=False)
         return
+    changes, given = settings(setting or ()), None
+    if not (judge and not planned and Path(recipe).is_dir()):
+        given = _check_recipe(recipe, changes, several=True)
+
+    # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
     from layerlab.experiments.page_folder import compared_in, page_folder
 
-    changes = settings(setting or ())
-    if judge and not planned:
-        task = experiment.find(recipe, out, changes, load=load or (), lang=lang)
+    if given is None:
+        task = experiment.find(recipe, out, changes, lang=lang)
+    elif judge and not planned:
+        task = experiment.find(given, out, lang=lang)
     else:
-        task = experiment.prepare(
-            recipe, out, changes, load=load or (), progress=not quiet, lang=lang
-        )
+        task = experiment.prepare(given, out, progress=not quiet, lang=lang)
     if planned:
         _plan(task, as_json, several=True)
         return
@@ -154,6 +171,16 @@ def compare(
         say(f"The page: {place / 'report.html'}")
     if comparison.failed:
         raise typer.Exit(1)
+
+
+def _check_recipe(recipe: str, changes: dict[str, Any], *, several: bool) -> Any:
+    """Return a recipe that exists, is valid, and compares several arms or none."""
+    from layerlab.recipes.checks import check_arms
+    from layerlab.recipes.training import load_recipe
+
+    found = load_recipe(recipe, changes)
+    check_arms(found, several=several)
+    return found
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from layerlab.experiments.statistics.looks import is_decided, stretches
 from layerlab.experiments.stored_runs import (
     records_in,
 )
-from layerlab.recipes.checks import validate
+from layerlab.recipes.checks import check_arms, validate
 from layerlab.recipes.training import TrainingRecipe, load_recipe, make_recipe
 from layerlab.recipes.training_sections import DataSection
 from layerlab.records.folded_runs import unfold_runs
@@ -38,7 +38,6 @@ from layerlab.records.run_files import RUNS
 from layerlab.system.files import check_links
 from layerlab.training.flops import peak_of
 from layerlab.training.run_spec import RunSpec, design_model
-from layerlab.validation import short_repr
 
 Given = str | PathLike[str] | Mapping[str, Any] | TrainingRecipe
 
@@ -181,18 +180,7 @@ def check_task(task: Task, *, several: bool) -> Any:
     Raises:
         UserError: it compares nothing, or should not.
     """
-    section, name = task.recipe.compare, short_repr(task.recipe.name)
-    if several and section is None:
-        raise UserError(
-            f"the recipe {name} has no compare section; "
-            "type layerlab train in place of layerlab compare"
-        )
-    if section is not None and not several:
-        raise UserError(
-            f"the recipe {name} compares several arms; "
-            "type layerlab compare in place of layerlab train"
-        )
-    return section
+    return check_arms(task.recipe, several=several)
 
 
 def _prepare(

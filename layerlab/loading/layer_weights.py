@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.weightless import empty
-from layerlab.loading.weights import check_weights, configuration
+from layerlab.loading.folders import check_weights
+from layerlab.loading.weights import configuration
 from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.norms import front_norm
 from layerlab.observe.architecture.structure import (

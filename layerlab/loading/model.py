@@ -21,15 +21,13 @@ from transformers import (
 from layerlab import builtin
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.checkpoint_series import step
+from layerlab.loading.folders import find_folder
 from layerlab.loading.layer_weights import read_sizes
 from layerlab.loading.weightless import check_used, empty
 from layerlab.loading.weights import (
     DTYPES,
     check_causal,
-    check_single,
-    check_weights,
     configuration,
-    fetch,
     fits,
     precision,
     summary,
@@ -185,7 +183,7 @@ def check_named(models: Iterable[Any]) -> None:
     for model in models:
         if isinstance(model, str | PathLike):
             with MODELS, quiet_libraries():
-                folder = _find(str(model), whole=False)
+                folder = find_folder(str(model), whole=False)
                 check_causal(configuration(folder), str(model))
 
 
@@ -227,10 +225,10 @@ def _named(
     """Load a model by its name; whether it stays on disk may hang on whether there is room."""
     built_in = name in builtin.NAMES and not Path(name).is_dir()
     with MODELS, quiet_libraries():
-        folder = _find(name, whole=False)
+        folder = find_folder(name, whole=False)
         config = configuration(folder)
         check_causal(config, name)
-        folder = _find(name, whole=True)
+        folder = find_folder(name, whole=True)
         place, sizes = str(folder), read_sizes(folder)
         kind = precision(config, dtype)
         bare = empty(config, place, sizes)
@@ -252,27 +250,6 @@ def _named(
         stored=stored,
     )
 
-
-def _find(name: str, *, whole: bool) -> Path:
-    """Return the folder of a model: built in, as given, or of the Hub.
-
-    Args:
-        whole: with its weights; a folder has them in any case.
-    """
-    if not name.strip():
-        raise UserError("the model's name is empty; expected a Hub id, a folder or a built-in name")
-    folder = Path(name)
-    if not folder.is_dir() and name in builtin.NAMES:
-        folder = builtin.path(name)
-    elif not folder.is_dir():
-        if folder.exists():
-            raise UserError(f"{name!r} is a file; expected the folder that holds config.json")
-        folder = fetch(name, whole=whole)
-        if not whole:
-            check_single(folder)
-            return folder
-    check_weights(folder)
-    return folder
 
 
 def weights_hash(subject: LoadedModel) -> str | None:

@@ -2,18 +2,13 @@
 
 import atexit
 import re
-import socket
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
-from urllib.request import getproxies
 
 import psutil
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.constants import ENDPOINT
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -23,8 +18,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from layerlab import builtin
 from layerlab.errors import UserError
+from layerlab.loading.folders import check_weights
 from layerlab.records.parse import one_line, read_json
 from layerlab.system.limits import check_tokenizer
 from layerlab.system.logs import quiet_libraries
@@ -37,13 +32,8 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-ADAPTER = "adapter_config.json"
 LABELS = 100_000  # more than any model has
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 MEMORY_SHARE = 0.8
-# Files of a model on the Hub: what is checked before anything else, and all that is read.
-CHECKED = ["config.json", ADAPTER, "*.index.json"]
-WHOLE = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.py", "README.md"]
 
 
 def summary(card: str) -> str:
@@ -53,63 +43,7 @@ def summary(card: str) -> str:
     return " ".join(paragraphs[0].split()) if paragraphs else ""
 
 
-def check_single(folder: Path) -> None:
-    """Refuse a folder that holds no model, or an adapter beside it.
 
-    Raises:
-        UserError: there is no config.json, or there is an adapter.
-    """
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{str(folder)!r} has no config.json; expected a saved transformers model")
-    if (folder / ADAPTER).is_file():
-        raise UserError(
-            f"an adapter ({ADAPTER}) lies beside the model in {str(folder)!r}, and nothing says "
-            "which of the two is meant; move it away, or merge it: PeftModel.merge_and_unload()"
-        )
-
-
-def check_weights(folder: Path) -> None:
-    """Refuse a folder without weights that are safe to read.
-
-    Raises:
-        UserError: no config.json, no weights, only pickled ones, or an adapter beside them.
-    """
-    check_single(folder)
-    if any(folder.glob("*.safetensors")):
-        return
-    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
-    if pickles:
-        raise UserError(
-            f"{str(folder)!r} has only pickled weights ({pickles[0]}), which can run code when "
-            "read; save them with model.save_pretrained(FOLDER) in a place that you trust"
-        )
-    raise UserError(
-        f"{str(folder)!r} has a config.json but no weights; expected *.safetensors beside it"
-    )
-
-
-def fetch(name: str, *, whole: bool) -> Path:
-    """Return the folder of a model that the Hub knows, fetched where it is not in the cache.
-
-    From there on it is a folder like any other, and every check of one is made of it.
-
-    Args:
-        whole: with weights and tokenizer; else what the checks need.
-
-    Raises:
-        UserError: the Hub knows none of that name, or does not answer.
-    """
-    # Without a network the Hub's client tries again for half a minute before it says so.
-    local = not _reachable(ENDPOINT)
-    wanted = WHOLE if whole else CHECKED
-    try:
-        return Path(snapshot_download(name, allow_patterns=wanted, local_files_only=local))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{name!r} is neither a folder, nor a built-in model "
-            f"({', '.join(builtin.NAMES)}), nor could it be fetched from the Hub; "
-            "check the spelling and the network, or give a local folder"
-        ) from error
 
 
 def configuration(folder: Path) -> Any:
@@ -152,16 +86,6 @@ def _check_fields(file: Path) -> None:
                     check_kernel(name, value)
             waiting += part.values()
 
-
-def _reachable(address: str) -> bool:
-    """Return whether the name of a server can be looked up; a proxy does that for itself."""
-    if getproxies():
-        return True
-    try:
-        socket.getaddrinfo(urlparse(address).hostname, None)
-    except OSError:
-        return False
-    return True
 
 
 def check_causal(config: Any, name: str) -> None:

@@ -1,0 +1,125 @@
+"""Finds the folder of a model and refuses what is none; without torch, so that it costs no time."""
+
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import urlparse
+from urllib.request import getproxies
+
+from layerlab import builtin
+from layerlab.errors import UserError
+from layerlab.loading.checkpoint_series import expand_runs
+
+ADAPTER = "adapter_config.json"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+# Files of a model on the Hub: what is checked before anything else, and all that is read.
+CHECKED = ["config.json", ADAPTER, "*.index.json"]
+WHOLE = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.py", "README.md"]
+
+
+def check_found(models: Iterable[str]) -> None:
+    """Refuse names that no model has, before anything heavy is imported.
+
+    Raises:
+        UserError: as `find_folder`.
+    """
+    for name in expand_runs(list(models)):
+        find_folder(str(name), whole=False)
+
+
+def find_folder(name: str, *, whole: bool) -> Path:
+    """Return the folder of a model: built in, as given, or of the Hub.
+
+    Args:
+        whole: with its weights; a folder has them in any case.
+
+    Raises:
+        UserError: there is none, or it holds no model.
+    """
+    if not name.strip():
+        raise UserError("the model's name is empty; expected a Hub id, a folder or a built-in name")
+    folder = Path(name)
+    if not folder.is_dir() and name in builtin.NAMES:
+        folder = builtin.path(name)
+    elif not folder.is_dir():
+        if folder.exists():
+            raise UserError(f"{name!r} is a file; expected the folder that holds config.json")
+        folder = fetch(name, whole=whole)
+        if not whole:
+            check_single(folder)
+            return folder
+    check_weights(folder)
+    return folder
+
+
+def check_single(folder: Path) -> None:
+    """Refuse a folder that holds no model, or an adapter beside it.
+
+    Raises:
+        UserError: there is no config.json, or there is an adapter.
+    """
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{str(folder)!r} has no config.json; expected a saved transformers model")
+    if (folder / ADAPTER).is_file():
+        raise UserError(
+            f"an adapter ({ADAPTER}) lies beside the model in {str(folder)!r}, and nothing says "
+            "which of the two is meant; move it away, or merge it: PeftModel.merge_and_unload()"
+        )
+
+
+def check_weights(folder: Path) -> None:
+    """Refuse a folder without weights that are safe to read.
+
+    Raises:
+        UserError: no config.json, no weights, only pickled ones, or an adapter beside them.
+    """
+    check_single(folder)
+    if any(folder.glob("*.safetensors")):
+        return
+    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+    if pickles:
+        raise UserError(
+            f"{str(folder)!r} has only pickled weights ({pickles[0]}), which can run code when "
+            "read; save them with model.save_pretrained(FOLDER) in a place that you trust"
+        )
+    raise UserError(
+        f"{str(folder)!r} has a config.json but no weights; expected *.safetensors beside it"
+    )
+
+
+def fetch(name: str, *, whole: bool) -> Path:
+    """Return the folder of a model that the Hub knows, fetched where it is not in the cache.
+
+    From there on it is a folder like any other, and every check of one is made of it.
+
+    Args:
+        whole: with weights and tokenizer; else what the checks need.
+
+    Raises:
+        UserError: the Hub knows none of that name, or does not answer.
+    """
+    from huggingface_hub import snapshot_download  # late: a folder needs no Hub
+    from huggingface_hub.constants import ENDPOINT
+
+    # Without a network the Hub's client tries again for half a minute before it says so.
+    local = not _reachable(ENDPOINT)
+    wanted = WHOLE if whole else CHECKED
+    try:
+        return Path(snapshot_download(name, allow_patterns=wanted, local_files_only=local))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{name!r} is neither a folder, nor a built-in model "
+            f"({', '.join(builtin.NAMES)}), nor could it be fetched from the Hub; "
+            "check the spelling and the network, or give a local folder"
+        ) from error
+
+
+def _reachable(address: str) -> bool:
+    """Return whether the name of a server can be looked up; a proxy does that for itself."""
+    if getproxies():
+        return True
+    try:
+        socket.getaddrinfo(urlparse(address).hostname, None)
+    except OSError:
+        return False
+    return True
