@@ -18,7 +18,7 @@ from layerlab.console.inspection import InspectionBar
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expand_runs
-from layerlab.loading.inputs import TextInput, no_text, passage, placeholder, sequences
+from layerlab.loading.inputs import TextInput, passage, placeholder, sequences
 from layerlab.loading.model import LoadedModel, check_named, label, subject
 from layerlab.measures.drilldown import Wanted, details
 from layerlab.measures.measure import WEIGHTS, Measure

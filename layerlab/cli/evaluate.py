@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from layerlab.cli.options import Device, Dtype, Json, Lang, Load, Quiet
+from layerlab.cli.options import Device, Dtype, Json, Lang, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.options import Dtype, Quiet, check_language
+from layerlab.cli.options import Dtype, Load, Quiet, check_language
 from layerlab.console.tables import show, show_json
 from layerlab.errors import UserError
 from layerlab.report.figures.export import Kind

@@ -36,7 +36,7 @@ TRUST = Annotated[
 
 def trust_recipes(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that let a recipe, its model and its tokenizer run Python."""
-    options: dict[str, Any] = {"load": (LOAD, None), "trust_recipe": (TRUST, False)}
+    options: dict[str, Any] = {"load": "trust_recipe": (TRUST, False)}
     options["trust_remote_code"] = (REMOTE, False)
     return limit_archives(add_options(command, _trust, options))
 

@@ -16,7 +16,6 @@ from layerlab.corpus.batches import EvalBlocks
 from layerlab.corpus.corpus import Corpus, extent
 from layerlab.corpus.corpus import prepare as prepare_corpus
 from layerlab.corpus.extent import CorpusSize
-from layerlab.errors import UserError
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.estimate.equal_time import equal_time
 from layerlab.experiments.estimate.estimate import Estimate, estimate

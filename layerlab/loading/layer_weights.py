@@ -16,8 +16,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from layerlab.errors import NotApplicable, UserError
-from layerlab.loading.weightless import empty
 from layerlab.loading.folders import check_weights
+from layerlab.loading.weightless import empty
 from layerlab.loading.weights import configuration
 from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.norms import front_norm

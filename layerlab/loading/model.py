@@ -251,7 +251,6 @@ def _named(
     )
 
 
-
 def weights_hash(subject: LoadedModel) -> str | None:
     """Return sha256 of the weights: of the files in order of name, or of the tensors in memory."""
     digest = hashlib.sha256()

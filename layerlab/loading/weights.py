@@ -43,9 +43,6 @@ def summary(card: str) -> str:
     return " ".join(paragraphs[0].split()) if paragraphs else ""
 
 
-
-
-
 def configuration(folder: Path) -> Any:
     """Return the configuration in a folder.
 
@@ -85,7 +82,6 @@ def _check_fields(file: Path) -> None:
                 if name.endswith("_implementation"):
                     check_kernel(name, value)
             waiting += part.values()
-
 
 
 def check_causal(config: Any, name: str) -> None:

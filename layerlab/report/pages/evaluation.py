@@ -19,7 +19,8 @@ from layerlab.report.pages.evaluation_tasks import (
     verdict,
     with_normalized,
 )
-from layerlab.report.pages.shell import environment, policy, read_static
+from layerlab.report.pages.shell import assemble, environment, join_scripts, words
+from layerlab.report.views import command
 from layerlab.report.views.forest_plot import format_signed
 from layerlab.system import files
 

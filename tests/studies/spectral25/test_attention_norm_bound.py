@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from layerlab.measures.quantities.weights.querykey import score_bound
-from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import Draw
 from layerlab.studies.spectral25.attention_norm_bound import (
     HEAD,
