@@ -134,6 +134,8 @@ def inspect(
     chosen = plugins.with_formats(chosen, formats, backward)
     chosen = plugins.with_saliency(chosen, saliency, target, foil)
     chosen = plugins.with_features(chosen, features)
+    from layerlab.loading.inputs import no_text
+
     if weights:
         unread = {"text": text, "context": context, "formats": formats, "saliency": saliency}
         passage = no_text({**unread, "features": features, "device": device, "dtype": dtype})

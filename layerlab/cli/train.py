@@ -36,19 +36,8 @@ TRUST = Annotated[
 
 def trust_recipes(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that let a recipe, its model and its tokenizer run Python."""
-    options: dict[str, Any] = {"load": "trust_recipe": (TRUST, False)}
-    options["trust_remote_code"] = (REMOTE, False)
-    return limit_archives(add_options(command, _trust, options))
-
-
-@contextmanager
-def _trust(load: list[Path] | None, trust_recipe: bool, trust_remote_code: bool) -> Iterator[None]:
-    with trust(trust_remote_code, trust_recipe):
-        for file in load or ():
-            from layerlab import plugins  # late: it needs torch
-
-            plugins.load(file)
-        yield
+    options = {"trust_remote_code": (REMOTE, False), "trust_recipe": (TRUST, False)}
+    return limit_archives(add_options(command, trust, options))
 
 
 class Block(StrEnum):
@@ -83,12 +72,10 @@ def train(
     if recipe is None:
         _catalogue(single=True)
         return
-    given = _check_recipe(recipe, settings(setting or ()), several=False)
-
-    # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
 
-    task = experiment.prepare(given, out, progress=not quiet, lang=lang)
+    changes = settings(setting or ())
+    task = experiment.prepare(recipe, out, changes, load=load or (), progress=not quiet, lang=lang)
     if planned:
         _plan(task, as_json, several=False)
         return
@@ -134,20 +121,16 @@ def compare(
     if recipe is None:
         _catalogue(single=False)
         return
-    changes, given = settings(setting or ()), None
-    if not (judge and not planned and Path(recipe).is_dir()):
-        given = _check_recipe(recipe, changes, several=True)
-
-    # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
     from layerlab.experiments.page_folder import compared_in, page_folder
 
-    if given is None:
-        task = experiment.find(recipe, out, changes, lang=lang)
-    elif judge and not planned:
-        task = experiment.find(given, out, lang=lang)
+    changes = settings(setting or ())
+    if judge and not planned:
+        task = experiment.find(recipe, out, changes, load=load or (), lang=lang)
     else:
-        task = experiment.prepare(given, out, progress=not quiet, lang=lang)
+        task = experiment.prepare(
+            recipe, out, changes, load=load or (), progress=not quiet, lang=lang
+        )
     if planned:
         _plan(task, as_json, several=True)
         return
@@ -171,16 +154,6 @@ def compare(
         say(f"The page: {place / 'report.html'}")
     if comparison.failed:
         raise typer.Exit(1)
-
-
-def _check_recipe(recipe: str, changes: dict[str, Any], *, several: bool) -> Any:
-    """Return a recipe that exists, is valid, and compares several arms or none."""
-    from layerlab.recipes.checks import check_arms
-    from layerlab.recipes.training import load_recipe
-
-    found = load_recipe(recipe, changes)
-    check_arms(found, several=several)
-    return found
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from layerlab.records.layer_names import layer_name
@@ -31,7 +32,7 @@ def density(entry: Json) -> Figure:
     counts, low, high = entry["counts"], entry["low"], entry["high"]
     step, total = (high - low) / len(counts), sum(counts)
     edges = [10 ** (low + place * step) for place in range(len(counts) + 1)]
-    widths = [after - before for before, after in zip(edges, edges[1:], strict=False)]
+    widths = [after - before for before, after in pairwise(edges)]
     bars = {
         "type": "bar",
         "name": "eigenvalues",
