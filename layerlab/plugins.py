@@ -6,7 +6,6 @@ measures, parts and variants from anywhere else. Values are read, nothing is reg
 two files that claim one name are one clear error.
 """
 
-import ast
 import importlib
 import importlib.util
 import pkgutil
@@ -23,11 +22,11 @@ from typing import Any
 from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.measures.measure import WEIGHTS, Measure
+from layerlab.measures.naming import EXAMPLE, read_names, unreadable
 from layerlab.records.parse import read_json
 from layerlab.system.files import check_size
 from layerlab.system.signals import Stopped
 from layerlab.system.trust import allow_file, check_allowed
-from layerlab.validation import suggest
 from layerlab.variants.renamed import update_imports
 from layerlab.variants.source_file import check_unchanged
 
@@ -57,7 +56,6 @@ ROUNDING = ("rounding", "logits", "attribution", "condition")
 GRADIENTS = "gradients"
 SALIENCY = "saliency"
 FEATURES = "features"
-EXAMPLE = "--measures 'diversity,dimension(epsilon=0.9)'"
 BUILDING = ("PARTS", "VARIANTS")
 File = str | PathLike[str]
 
@@ -249,8 +247,8 @@ def resolve(names: Any = None, loaded: Sequence[Measure] = ()) -> list[Measure]:
     if isinstance(names, str | Measure):
         names = [names]
     elif not isinstance(names, Iterable):
-        raise _unreadable(names)
-    chosen = [one for name in names for one in _read(name, known)]
+        raise unreadable(names)
+    chosen = [one for name in names for one in read_names(name, known)]
     if not chosen:
         raise UserError(f"no measure is named; type for example {EXAMPLE}")
     return list(_by_name(chosen).values())
@@ -367,49 +365,3 @@ def _by_name(declared: Iterable[Measure]) -> dict[str, Measure]:
 
 def _home(measure: Measure) -> str:
     return f"that of {measure.read.__module__}"
-
-
-def _read(entry: Any, known: dict[str, Measure]) -> list[Measure]:
-    if isinstance(entry, Measure):
-        return [entry]
-    if not isinstance(entry, str):
-        raise _unreadable(entry)
-    text = entry.strip().strip(",")
-    try:
-        parsed = ast.parse(f"({text},)" if text else "()", mode="eval").body
-        assert isinstance(parsed, ast.Tuple)
-        return [_one(node, known) for node in parsed.elts]
-    except (SyntaxError, ValueError, TypeError) as error:
-        raise _unreadable(entry) from error
-
-
-def _unreadable(entry: Any) -> UserError:
-    return UserError(
-        f"cannot read the measures {entry!r}; expected names with commas, options in brackets: "
-        f"type {EXAMPLE}"
-    )
-
-
-def _one(node: ast.expr, known: dict[str, Measure]) -> Measure:
-    """Return the measure of one name, or of one name called with keywords.
-
-    Raises ValueError for anything else.
-    """
-    call = node if isinstance(node, ast.Call) else None
-    label = call.func if call else node
-    if not isinstance(label, ast.Name) or (call and call.args):
-        raise ValueError(ast.dump(node))
-    if label.id not in known:
-        hint = suggest(label.id, known)
-        raise UserError(f"no measure is called {label.id!r}; {hint}known: {', '.join(known)}")
-    measure = known[label.id]
-    words = call.keywords if call else []
-    return measure.given(**{str(word.arg): _value(word.value) for word in words})
-
-
-def _value(node: ast.expr) -> Any:
-    """Return what Python would read, and a bare name as text.
-
-    Shells are apt to take quotes away.
-    """
-    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)

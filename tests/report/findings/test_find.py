@@ -389,30 +389,3 @@ def test_a_model_name_with_slashes_keeps_its_picture():
     tables = change(frames("org/name"), "attention", SPOT, logit_max=131.0)
     finding = only(find(content(card("org/name")), tables))
     assert finding.wanted == ("attention", "org/name", 1, 3, 2)
-
-
-def test_a_fall_within_its_errors_harms_nobody():
-    where = {"layer": 3, "component": "head", "head": 2}
-    for own in ({"change": -0.04, "error": 0.02}, {"change": -0.04, "error": np.nan}):
-        assert find(content(), change(frames(), "ablation", where, **own)) == []
-    few = change(frames(), "ablation", where, change=-0.04, error=0.001, texts=2)
-    assert find(content(), few) == []
-
-
-def test_parts_without_which_the_loss_rises_are_named_with_the_head_that_matters_most():
-    tables = change(frames(), "ablation", {"layer": [1, 4], "component": "ffn"}, change=0.9)
-    where = {"layer": 2, "component": "head", "head": 1}
-    finding = only(find(content(), change(tables, "ablation", where, change=0.2)))
-    assert finding.sentence.startswith("Layer 1: without its feed-forward the loss rises by 0.9 n")
-    assert "and 1 more layer (4)" in finding.sentence
-    assert "layer 2 head 1 matters the most: 0.2 nats" in finding.advice
-
-
-def test_an_exponent_is_outside_only_by_more_than_its_errors_and_where_the_tail_is_a_power():
-    where = {"layer": 3, "matrix": "mlp.c_fc"}
-    for own in ({"alpha": 7.5, "error": 1.0}, {"alpha": 7.5, "distance": 0.2}, {"alpha": np.nan}):
-        assert find(content(), change(frames(), "matrices", where, **own)) == []
-    some = change(frames(), "matrices", {"layer": [2, 3], "matrix": "mlp.c_fc"}, alpha=7.5)
-    sentence = only(find(content(), some)).sentence
-    assert sentence.startswith("Layer 2: the spectrum of mlp.c_fc falls with exponent 7.5, surely")
-    assert sentence.endswith("so do 2 of 12 matrices")
