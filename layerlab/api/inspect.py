@@ -18,12 +18,20 @@ from layerlab.console.inspection import InspectionBar
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expand_runs
-from layerlab.loading.inputs import TextInput, passage, placeholder, sequences
+from layerlab.loading.inputs import TextInput, no_text, passage, placeholder, sequences
 from layerlab.loading.model import LoadedModel, check_named, label, subject
 from layerlab.measures.drilldown import Wanted, details
 from layerlab.measures.measure import WEIGHTS, Measure
 from layerlab.measures.runner import Readings, readings
-from layerlab.plugins import File, load_files, resolve, with_features, with_formats, with_saliency
+from layerlab.plugins import (
+    File,
+    load_files,
+    resolve,
+    resolve_weights,
+    with_features,
+    with_formats,
+    with_saliency,
+)
 from layerlab.records.json_values import json_values
 from layerlab.report.findings.find import find
 from layerlab.report.results.report import SCHEMA, Report
@@ -53,6 +61,7 @@ def inspect(
     target: str | None = None,
     foil: str | None = None,
     features: bool = False,
+    weights: bool = False,
     load: File | Iterable[File] = (),
     trust_remote_code: bool = False,
     allow_unused: bool = False,
@@ -83,6 +92,8 @@ def inspect(
         target: with `saliency`, the word that is asked about; the predicted one if left out.
         foil: with `saliency`, a word of which is asked why it is not that.
         features: also show frequent tokens in three dimensions.
+        weights: look at the weights alone: no text is read, and a folder is not loaded, but read a
+            tensor at a time; the measures are those that need nothing else.
         load: Python files with measures of your own, or with the variant of a model.
         trust_remote_code: run Python that a model brings along; read it before.
         allow_unused: leave weights out that the model's configuration has no place for.
@@ -99,10 +110,17 @@ def inspect(
         >>> len(report.frame("stream"))
         9
     """
-    read = passage(texts, input_ids=input_ids, attention_mask=attention_mask, context=context)
+    unread = {"texts": texts, "input_ids": input_ids, "context": context, "saliency": saliency}
+    unread |= {"formats": formats, "features": features, "device": device, "dtype": dtype}
+    read = (
+        no_text(unread)
+        if weights
+        else passage(texts, input_ids=input_ids, attention_mask=attention_mask, context=context)
+    )
     models = _list(model)
     own = load_files(load, [str(one) for one in models if not isinstance(one, PreTrainedModel)])
-    chosen = with_formats(resolve(measures, own), formats, backward)
+    chosen = resolve_weights(measures, own) if weights else resolve(measures, own)
+    chosen = with_formats(chosen, formats, backward)
     chosen = with_saliency(chosen, saliency, target, foil)
     job = InspectionRequest(
         models=models,

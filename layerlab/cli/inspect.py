@@ -127,18 +127,18 @@ def inspect(
 
     # Late: these need torch, and what is refused above does not.
     from layerlab import plugins
-    from layerlab.loading.inputs import read_file, sample
+    from layerlab.loading.inputs import no_text, read_file, sample
 
     own = [measure for path in load or () for measure in plugins.load(path, models or ())]
-    chosen = plugins.resolve(None if measures is None else [measures], own)
+    names = None if measures is None else [measures]
+    chosen = plugins.resolve_weights(names, own) if weights else plugins.resolve(names, own)
     chosen = plugins.with_formats(chosen, formats, backward)
     chosen = plugins.with_saliency(chosen, saliency, target, foil)
     chosen = plugins.with_features(chosen, features)
-    from layerlab.loading.inputs import no_text
-
     if weights:
-        unread = {"text": text, "context": context, "formats": formats, "saliency": saliency}
-        passage = no_text({**unread, "features": features, "device": device, "dtype": dtype})
+        unread = {"--text": text, "--context": context, "--formats": formats}
+        unread |= {"--saliency": saliency, "--features": features}
+        passage = no_text({**unread, "--device": device, "--dtype": dtype})
     elif text is None:
         passage = sample(samples=samples, context=context)
     else:

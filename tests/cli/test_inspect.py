@@ -84,6 +84,19 @@ def test_features_join_what_is_read(tmp_path):
     assert len(report.to_dict()["pictures"]["features"]["pre-norm"]["words"]) == 8
 
 
+def test_weights_alone_need_no_tokenizer(tiny, tmp_path):
+    tiny("gpt2").save_pretrained(tmp_path / "model")
+    words = ("inspect", "model", "--weights", "--measures", "matrices(fewest=8)", "--lang", "zh")
+    done = layerlab(*words, "-q", "--figures", "svg", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = load_report(tmp_path / "layerlab-report")
+    assert len(report.frames["matrices"]) == 10 and report.models[0]["device"] == "disk"
+    page = (tmp_path / "layerlab-report" / "report.html").read_text("utf-8")
+    assert "仅看权重" in page and "权重矩阵的谱" in page
+    drawn = [path.name for path in (tmp_path / "layerlab-report" / "figures").iterdir()]
+    assert "matrices-model-mlp.c_fc-layer-1.svg" in drawn
+
+
 def test_the_page_is_in_the_language_that_is_asked_for(tmp_path):
     words = ("inspect", "--measures", "diversity", "--context", "24", "--samples", "1", "-q")
     refused = layerlab(*words, "--lang", "fr", cwd=tmp_path)
@@ -136,6 +149,8 @@ MISTAKES = [
         "Invalid value for '--figures'",
     ),
     (("--json", "--figures", "svg"), "--figures svg writes files that --json does not; give --out"),
+    (("--weights", "--context", "8"), "--weights reads no text and runs no model, so that --cont"),
+    (("--weights", "--measures", "stream"), "measure 'stream' reads a text, and --weights"),
     (("--measures", "features(skip=-1)"), "option skip of measure 'features' got -1; expected"),
     (("--measures", "saliency(of=loss)"), "option of of measure 'saliency' got 'loss'; expected"),
 ]

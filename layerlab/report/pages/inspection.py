@@ -16,7 +16,7 @@ from layerlab.report.views import command, inspection, model_cards
 
 _SCRIPTS = (
     *(DRAWING, "figure.js", "detail.js", "head.js", "saliency.js", "features.js"),
-    *("bound.js", "values.js", "glance.js", "jump.js", "page.js"),
+    *("density.js", "bound.js", "values.js", "glance.js", "jump.js", "page.js"),
 )
 _RANK = {"error": 0, "warning": 1, "info": 2}
 

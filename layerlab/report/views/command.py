@@ -10,6 +10,7 @@ Json = Mapping[str, Any]
 # What was given to a Python function has no name that a command could take.
 _UNNAMED = {"memory", "texts", "input_ids", "standard input"}
 _SAMPLE = "built-in sample"
+_NO_TEXT = "no text: weights alone"
 # How the name of a setting ends whose policy is a file that results do not name.
 _KEPT = " kept"
 
@@ -29,14 +30,15 @@ def inspect(report: Json) -> str | None:
     if not models or not text or _UNNAMED & {*map(str, models), str(text)}:
         return None
     given = {
-        "text": None if text == _SAMPLE else text,
+        "text": None if text in (_SAMPLE, _NO_TEXT) else text,
         "samples": asked.get("samples"),
         "context": asked.get("context"),
         "measures": ",".join(_measures(asked.get("measures") or {})),
         "device": asked.get("device"),
         "dtype": asked.get("dtype"),
     }
-    return _command("inspect", map(str, models), given)
+    command = _command("inspect", map(str, models), given)
+    return f"{command} --weights" if text == _NO_TEXT else command
 
 
 def evaluate(content: Json) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerlab.report.views import bars, feature_cloud, saliency, text
+from layerlab.report.views import bars, density, feature_cloud, saliency, text
 from layerlab.report.views.bounds import finite, violations
 
 DIGITS = 4
@@ -101,6 +101,7 @@ def measure_view(
         "pictures": [
             *saliency.pictures(report, measure["name"], rows, room),
             *feature_cloud.pictures(report, measure["name"], room),
+            *density.pictures(report, measure["name"]),
         ],
     }
 
