@@ -36,9 +36,9 @@ def inspect(report: Json) -> str | None:
         "measures": ",".join(_measures(asked.get("measures") or {})),
         "device": asked.get("device"),
         "dtype": asked.get("dtype"),
+        "weights": text == _NO_TEXT,
     }
-    command = _command("inspect", map(str, models), given)
-    return f"{command} --weights" if text == _NO_TEXT else command
+    return _command("inspect", map(str, models), given)
 
 
 def evaluate(content: Json) -> str | None:
