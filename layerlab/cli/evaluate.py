@@ -115,7 +115,8 @@ def evaluate(
     from layerlab.evaluation.benchmarks.suites import select_benchmarks
     from layerlab.loading.folders import check_found
 
-    select_benchmarks(suite)
+    if suite is not None:
+        select_benchmarks(suite)
     check_found(models)
 
     # Late: it needs torch, and what is refused above does not.

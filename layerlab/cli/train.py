@@ -72,10 +72,12 @@ def train(
     if recipe is None:
         _catalogue(single=True)
         return
+    given = _check_recipe(recipe, settings(setting or ()), several=False)
+
+    # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
 
-    changes = settings(setting or ())
-    task = experiment.prepare(recipe, out, changes, load=load or (), progress=not quiet, lang=lang)
+    task = experiment.prepare(given, out, load=load or (), progress=not quiet, lang=lang)
     if planned:
         _plan(task, as_json, several=False)
         return
@@ -121,11 +123,16 @@ def compare(
     if recipe is None:
         _catalogue(single=False)
         return
+    changes = settings(setting or ())
+    stored = judge and not planned
+    if not (stored and Path(recipe).is_dir()):
+        recipe, changes = _check_recipe(recipe, changes, several=True), {}
+
+    # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
     from layerlab.experiments.page_folder import compared_in, page_folder
 
-    changes = settings(setting or ())
-    if judge and not planned:
+    if stored:
         task = experiment.find(recipe, out, changes, load=load or (), lang=lang)
     else:
         task = experiment.prepare(
@@ -154,6 +161,16 @@ def compare(
         say(f"The page: {place / 'report.html'}")
     if comparison.failed:
         raise typer.Exit(1)
+
+
+def _check_recipe(recipe: str, changes: dict[str, Any], *, several: bool) -> Any:
+    """Return a recipe that exists, is valid, and compares several arms or none."""
+    from layerlab.recipes.checks import check_arms
+    from layerlab.recipes.training import load_recipe
+
+    found = load_recipe(recipe, changes)
+    check_arms(found, several=several)
+    return found
 
 
 @contextmanager

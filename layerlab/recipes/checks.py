@@ -7,8 +7,10 @@ import difflib
 import re
 
 from layerlab.errors import UserError
+from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.recipes.training_sections import warmup_of
+from layerlab.validation import short_repr
 
 DEVICES = ("cpu", "cuda", "cuda:N", "mps", "npu", "xpu")
 _DEVICE = re.compile(r"cpu|mps|(cuda|npu|xpu)(:\d+)?")
@@ -17,6 +19,26 @@ _ELSEWHERE = {
     "flex_attention": "it has no backward pass on a CPU",
     "flash_attention_2": "FlashAttention has no kernels for a CPU",
 }
+
+
+def check_arms(recipe: TrainingRecipe, *, several: bool) -> CompareSection | None:
+    """Return the compare section of a recipe, which it has if it is to compare several arms.
+
+    Raises:
+        UserError: it compares nothing, or should not.
+    """
+    section, name = recipe.compare, short_repr(recipe.name)
+    if several and section is None:
+        raise UserError(
+            f"the recipe {name} has no compare section; "
+            "type layerlab train in place of layerlab compare"
+        )
+    if section is not None and not several:
+        raise UserError(
+            f"the recipe {name} compares several arms; "
+            "type layerlab compare in place of layerlab train"
+        )
+    return section
 
 
 def validate(recipe: TrainingRecipe) -> None:
