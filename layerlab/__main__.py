@@ -2,6 +2,7 @@
 
 import os
 import sys
+from io import TextIOWrapper
 
 
 def main() -> None:
@@ -9,6 +10,10 @@ def main() -> None:
     # Threads that wait must sleep: where they spin, a second program on the same cores slows this
     # one down by far more than its share (measured: 3 times on two cores).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for stream in (sys.stdout, sys.stderr):
+        # What a terminal of ASCII has no character for stands there as a question mark.
+        if isinstance(stream, TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="replace")
     from layerlab.cli.app import app
     from layerlab.cli.ending import run_app
 

@@ -86,17 +86,32 @@ def open_source(source: Source) -> Text:
     if given in KEPT:
         return _keep(given)
     if given.startswith(HUB):
-        what = [source.subset, source.split, source.field]
-        return Text(name=given, identity=f"{given} {what}", pieces=partial(_of_hub, source))
+        return Text(name=given, identity=_identify(source), pieces=partial(_of_hub, source))
     files = _files(given)
-    content = hashlib.blake2b(digest_size=16)
-    for path in files:
-        content.update(f"{_kind(path)}:{fingerprint(path)}\n".encode())
+    content = _hash_files((path, _kind(path)) for path in files)
     return Text(
         name=given,
-        identity=f"{content.hexdigest()} {source.field}",
+        identity=f"{content} {source.field}",
         pieces=partial(_of_files, files, source.field),
     )
+
+
+def _identify(source: Source) -> str:
+    """Return what tells a data set of the Hub from others; a folder is known by its files."""
+    what = [source.subset, source.split, source.field]
+    folder = Path(source.text.removeprefix(HUB))
+    if not folder.is_dir():
+        return f"{source.text} {what}"
+    files = sorted(one for one in folder.rglob("*") if one.is_file())
+    return f"{_hash_files((one, str(one.relative_to(folder))) for one in files)} {what}"
+
+
+def _hash_files(files: Iterable[tuple[Path, str]]) -> str:
+    """Return a hash of the content of files, each with what else counts of it."""
+    content = hashlib.blake2b(digest_size=16)
+    for path, what in files:
+        content.update(f"{what}:{fingerprint(path)}\n".encode(errors="surrogateescape"))
+    return content.hexdigest()
 
 
 def fingerprint(path: Path) -> str:
@@ -383,7 +398,13 @@ def _of_hub(source: Source) -> Iterator[TextChunk]:
 
 def _stream(name: str, source: Source) -> Any:
     import datasets
+    from datasets import packaged_modules
 
+    if name in packaged_modules._PACKAGED_DATASETS_MODULES and not Path(name).is_dir():
+        raise UserError(
+            f"{source.text} names a reader of files ({name}), which takes whatever lies in the "
+            "working folder; expected a data set as owner/name, or give the file or folder itself"
+        )
     if Path(name).is_dir():
         given = datasets.load_dataset_builder(name, source.subset).config.data_files or {}
         inside = Path(name).resolve()

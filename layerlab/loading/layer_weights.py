@@ -29,6 +29,7 @@ from layerlab.observe.architecture.structure import (
 )
 from layerlab.records.parse import one_line, read_json
 from layerlab.system.files import check_regular
+from layerlab.validation import short_repr
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -55,6 +56,7 @@ def stored_tensors(folder: Path, key: Callable[[str], Any]) -> Iterator[tuple[st
     Raises:
         UserError: the folder has no safetensors, or they cannot be read.
     """
+    read_sizes(folder)  # looks the files through
     places = {name: file for file, names in _inventory(folder).items() for name in names}
     for name in sorted(places, key=key):
         with _open(places[name]) as store:
@@ -118,18 +120,54 @@ def read_sizes(folder: Path) -> dict[str, int]:
     """Read elements of each stored tensor by name; only the heads of the files are read.
 
     Raises:
-        UserError: the folder has no safetensors, or they cannot be read.
+        UserError: the folder has no safetensors, they cannot be read, are complex numbers, or hold
+            other tensors than the index says.
     """
     found: dict[str, int] = {}
     for file, names in _inventory(folder).items():
         with _open(file) as store:
-            found |= {name: prod(store.get_slice(name).get_shape()) for name in names}
+            _check_names(file, set(names), set(store.keys()))
+            for name in names:
+                tensor = store.get_slice(name)
+                if tensor.get_dtype().startswith("C"):
+                    raise UserError(
+                        f"{name} in {str(file)!r} holds complex numbers; expected real weights"
+                    )
+                found[name] = prod(tensor.get_shape())
     return found
+
+
+def list_files(folder: Path) -> list[Path]:
+    """Return the files that hold the weights of a checkpoint, its index first.
+
+    Raises:
+        UserError: the folder has no safetensors, or an index that is none.
+    """
+    index = [folder / INDEX] if (folder / INDEX).is_file() else []
+    return [*index, *sorted(_inventory(folder))]
+
+
+def _check_names(file: Path, named: set[str], stored: set[str]) -> None:
+    """Refuse a file whose tensors are not those that the index names: each reader takes others."""
+    if named == stored:
+        return
+    name = min(named ^ stored)
+    where = f"is in {str(file)!r}, and {INDEX} names another file or none for it"
+    if name in named:
+        where = f"is not in {str(file)!r}, where {INDEX} says that it is"
+    raise UserError(
+        f"the tensor {short_repr(name)} {where}; save the model anew with save_pretrained(folder)"
+    )
 
 
 def _inventory(folder: Path) -> Mapping[Path, list[str]]:
     """Return the names in each safetensors file of a checkpoint."""
     index = folder / INDEX
+    if index.is_file() and (folder / SINGLE).exists():
+        raise UserError(
+            f"{str(folder)!r} holds both {SINGLE} and {INDEX}, and nothing says which of the two "
+            "models is meant; move one of them away"
+        )
     if index.is_file():
         try:
             places = dict(read_json(index)["weight_map"])

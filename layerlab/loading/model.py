@@ -22,7 +22,7 @@ from layerlab import builtin
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.checkpoint_series import step
 from layerlab.loading.folders import find_folder
-from layerlab.loading.layer_weights import read_sizes
+from layerlab.loading.layer_weights import list_files, read_sizes
 from layerlab.loading.weightless import check_used, empty
 from layerlab.loading.weights import (
     DTYPES,
@@ -252,10 +252,10 @@ def _named(
 
 
 def weights_hash(subject: LoadedModel) -> str | None:
-    """Return sha256 of the weights: of the files in order of name, or of the tensors in memory."""
+    """Return sha256 of the weights: of the index and its files, or of the tensors in memory."""
     digest = hashlib.sha256()
     if subject.folder is not None:
-        for path in sorted(subject.folder.glob("*.safetensors")):
+        for path in list_files(subject.folder):
             check_regular(path)
             with path.open("rb") as file:
                 while block := file.read(1 << 22):

@@ -3,7 +3,7 @@
 import atexit
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,14 @@ def configuration(folder: Path) -> Any:
 
 
 def _check_fields(file: Path) -> None:
-    """Refuse code on the Hub, and a number of labels that no machine can name at once."""
-    waiting: list[Any] = [read_json(file)]
+    """Refuse code on the Hub, other configurations, and more labels than a machine can name."""
+    whole = read_json(file)
+    if isinstance(whole, dict) and "configuration_files" in whole:
+        raise UserError(
+            f"{str(file)!r} names other configurations than itself (configuration_files); leave "
+            "the field out, or put the one that is meant in its place"
+        )
+    waiting: list[Any] = [whole]
     while waiting:
         part = waiting.pop()
         if isinstance(part, dict):
@@ -80,8 +86,20 @@ def _check_fields(file: Path) -> None:
                 )
             for name, value in part.items():
                 if name.endswith("_implementation"):
-                    check_kernel(name, value)
+                    for text in _texts(value):
+                        check_kernel(name, text)
             waiting += part.values()
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every text in a value of JSON: one implementation, or one for each part of a model."""
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, dict | list):
+            waiting += part.values() if isinstance(part, dict) else part
 
 
 def check_causal(config: Any, name: str) -> None:

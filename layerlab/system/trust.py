@@ -163,13 +163,13 @@ def load_pretrained(kind: Any, place: Any, **options: Any) -> Any:
     return _load(place, kind.from_pretrained, place, **options)
 
 
-def check_kernel(name: str, value: Any) -> None:
+def check_kernel(name: str, value: str) -> None:
     """Refuse the name of code on the Hub where a configuration asks for an implementation.
 
     Raises:
         UserError: it is one, and nobody has asked for remote code.
     """
-    if isinstance(value, str) and "/" in value and not _TRUSTED.get():
+    if "/" in value and not _TRUSTED.get():
         raise UserError(
             f"{name} is {short_repr(value)} in config.json, which is code on the Hub; type "
             '--trust-remote-code to run it, or write for example "sdpa"'

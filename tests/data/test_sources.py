@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from layerlab import UserError
 from layerlab.data import sources
-from layerlab.data.sources import READ, fingerprint, open_source, rows
+from layerlab.data.sources import READ, fingerprint, open_source, rows, to_source
 from layerlab.data.text_files import read_lines as split
 from layerlab.recipes.training_sections import Source
 
@@ -258,3 +258,23 @@ def test_a_row_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "x.jsonl").write_text('{"text": "' + "a" * 100 + '"}\n')
     with pytest.raises(UserError, match=r"line 1 has 113 characters; expected at most 100 in a r"):
         list(open_source(Source(text=str(tmp_path / "x.jsonl"))).pieces())
+
+
+def test_a_folder_read_as_a_data_set_is_known_by_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for name, word in (("a", "apple"), ("b", "steel"), ("c", "apple")):
+        folder = tmp_path / name / "data"
+        folder.mkdir(parents=True)
+        (folder / "train.jsonl").write_text(json.dumps({"text": word}))
+        monkeypatch.chdir(tmp_path / name)
+        found.append(open_source(to_source("hf:data")).identity)
+    assert found[0] == found[2] != found[1]
+
+
+@pytest.mark.parametrize("name", ["text", "pandas", "json"])
+def test_a_reader_of_files_is_no_data_set(name: str) -> None:
+    with pytest.raises(UserError, match="names a reader of files") as error:
+        list(open_source(to_source(f"hf:{name}")).pieces())
+    assert "give the file or folder itself" in str(error.value)

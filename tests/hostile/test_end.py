@@ -111,3 +111,16 @@ def test_a_report_takes_no_other_file_s_place(link: bool, tmp_path: Path) -> Non
     for _ in range(2):  # its own is written anew
         done = subprocess.run([*COMMAND, *words, "new.json"], cwd=tmp_path)
         assert done.returncode == 0
+
+
+def test_a_terminal_of_ascii_gets_what_it_can_show() -> None:
+    """Where Python is told to write ASCII, other characters are question marks."""
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "layerlab", "variants", "llama"],
+        env={**os.environ, **plain},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0 and b"Traceback" not in done.stderr
+    assert b"?" in done.stdout and done.stdout.isascii()

@@ -43,6 +43,7 @@ def test_a_model_of_the_hub_is_read_and_named_by_its_commit(snapshot: Path) -> N
         ({"num_labels": 20_000_000}, "num_labels is 20000000 in"),
         ({"num_hidden_layers": 60_000}, "says 60,000 layers, and the weights beside it hold 8"),
         ({"attn_implementation": "evil/kernel"}, "which is code on the Hub"),
+        ({"configuration_files": ["config.4.0.0.json"]}, "names other configurations"),
         ({"transformers_weights": "other.safetensors"}, "names other weights"),
     ],
 )

@@ -1,6 +1,7 @@
 """Finished tasks, each in a file of its own: a run that was interrupted goes on after the last."""
 
 import hashlib
+import inspect
 import json
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -21,6 +22,7 @@ SCORERS = (
 )
 # It cuts Chinese into words, and another version of it into others.
 SEGMENTER = "jieba"
+_BROUGHT = "transformers_modules"
 
 
 def key(**parts: str) -> str:
@@ -55,6 +57,30 @@ def scorer(folder: Path = Path(__file__).parents[1]) -> str:
     except PackageNotFoundError:
         words = "none"
     return f"{digest.hexdigest()} {SEGMENTER} {words}"
+
+
+def hash_code(kind: type) -> str:
+    """Return a hash of the Python that a model or tokenizer brings along; empty where none is.
+
+    transformers keeps what it imports of a folder or of the Hub in a folder of its own, file beside
+    file: whatever lies there may take part.
+    """
+    if kind.__module__.partition(".")[0] != _BROUGHT:
+        return ""
+    digest = hashlib.blake2b(digest_size=12)
+    for path in sorted(Path(inspect.getfile(kind)).parent.glob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.name} {len(content)} ".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def describe_tokenizer(words: Any) -> str:
+    """Return all that a tokenizer is known by: its rules, or its class and vocabulary."""
+    if (backend := getattr(words, "backend_tokenizer", None)) is not None:
+        return str(backend.to_str())
+    vocabulary = getattr(words, "get_vocab", dict)()
+    return f"{words!r} {json.dumps(vocabulary, sort_keys=True)}"
 
 
 class ResultCache:

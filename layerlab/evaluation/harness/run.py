@@ -10,7 +10,14 @@ from typing import Any
 
 from layerlab.console.progress import Progress
 from layerlab.errors import UserError
-from layerlab.evaluation.harness.cache import SAMPLES, ResultCache, key, scorer
+from layerlab.evaluation.harness.cache import (
+    SAMPLES,
+    ResultCache,
+    describe_tokenizer,
+    hash_code,
+    key,
+    scorer,
+)
 from layerlab.evaluation.harness.kept_task import rebuild_result
 from layerlab.evaluation.harness.leaf import BenchmarkTask, LmEvalTask
 from layerlab.evaluation.harness.lm import HarnessModel, describe_task, load_tasks
@@ -149,8 +156,6 @@ class EvaluationRun:
 
     def _model(self) -> str:
         words = self.subject.tokenizer
-        backend = getattr(words, "backend_tokenizer", None)
-        told = backend.to_str() if backend is not None else repr(words)
         model = self.subject.model
         about = {
             "config": {**model.config.to_dict(), "_name_or_path": ""},
@@ -158,8 +163,9 @@ class EvaluationRun:
             "generation": getattr(model.generation_config, "to_dict", dict)(),
             "template": getattr(words, "chat_template", None),
             "special": getattr(words, "special_tokens_map", None),
+            "code": [hash_code(type(model)), hash_code(type(words))],
         }
-        told += json.dumps(about, sort_keys=True, default=str)
+        told = describe_tokenizer(words) + json.dumps(about, sort_keys=True, default=str)
         digest = hashlib.blake2b(told.encode("utf-8", "surrogatepass")).hexdigest()
         # Weights that are not in memory as a whole are known by where they came from.
         known = self.weights or f"{self.subject.source} {self.subject.revision}"

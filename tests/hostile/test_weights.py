@@ -1,0 +1,137 @@
+"""Files of weights that are read as one model here and as another one there."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from layerlab import builtin
+from layerlab.loading.model import subject, weights_hash
+from layerlab.system.trust import trust
+from tests.hostile.attack import typed
+
+READ = ("--measures", "stream", "--samples", "1", "--context", "16", "--json", "--quiet")
+FIRST = "model.layers.0.self_attn.q_proj.weight"
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+Weights = dict[str, torch.Tensor]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(builtin.path("llama"), tmp_path / "model"))
+
+
+def store(folder: Path, name: str, weights: Weights) -> None:
+    save_file(weights, folder / name, metadata={"format": "pt"})
+
+
+def index(folder: Path, places: Any) -> None:
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}))
+
+
+def beside(folder: Path, weights: Weights) -> None:
+    """Another whole model, which transformers prefers."""
+    store(folder, "a.safetensors", weights)
+    store(folder, SINGLE, {name: 0 * tensor for name, tensor in weights.items()})
+    index(folder, dict.fromkeys(weights, "a.safetensors"))
+
+
+def twice(folder: Path, weights: Weights) -> None:
+    """A tensor in two shards, of which the index names one."""
+    (folder / SINGLE).unlink()
+    last = {"model.norm.weight": weights.pop("model.norm.weight")}
+    store(folder, "a.safetensors", weights)
+    store(folder, "b.safetensors", {**last, FIRST: 0 * weights[FIRST]})
+    index(
+        folder, {**dict.fromkeys(weights, "a.safetensors"), **dict.fromkeys(last, "b.safetensors")}
+    )
+
+
+def lacking(folder: Path, weights: Weights) -> None:
+    (folder / SINGLE).rename(folder / "a.safetensors")
+    index(folder, dict.fromkeys([*weights, "model.layers.9.x"], "a.safetensors"))
+
+
+def complex_numbers(folder: Path, weights: Weights) -> None:
+    store(folder, SINGLE, {**weights, FIRST: weights[FIRST].to(torch.complex64)})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (beside, f"holds both {SINGLE} and {INDEX}"),
+        (twice, f"the tensor '{FIRST}' is in"),
+        (lacking, "the tensor 'model.layers.9.x' is not in"),
+        (complex_numbers, f"{FIRST} in"),
+    ],
+)
+def test_two_models_in_one_folder_are_refused(
+    change: Callable[[Path, Weights], None], said: str, folder: Path
+) -> None:
+    change(folder, load_file(folder / SINGLE))
+    typed("inspect", str(folder), *READ).refused(said)
+    typed("inspect", str(folder), "--weights", "--json", "--quiet").refused(said)
+
+
+def test_an_index_that_names_other_files_is_another_model(folder: Path) -> None:
+    weights = load_file(folder / SINGLE)
+    (folder / SINGLE).unlink()
+    found = []
+    store(folder, "a.safetensors", weights)
+    store(folder, "b.safetensors", {name: 2 * tensor for name, tensor in weights.items()})
+    for name in ("a.safetensors", "b.safetensors", "a.safetensors"):
+        index(folder, dict.fromkeys(weights, name))
+        found.append(weights_hash(subject(str(folder))))
+    assert found[0] == found[2] != found[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"attn_implementation": {"": "evil/kernel"}},
+            "evil/kernel' in config.json, which is code",
+        ),
+        ({"experts_implementation": [{"a": ["evil/kernel"]}]}, "which is code on the Hub"),
+        ({"configuration_files": ["config.4.0.0.json"]}, "names other configurations than itself"),
+    ],
+)
+def test_a_configuration_that_leads_elsewhere(
+    change: dict[str, Any], said: str, folder: Path
+) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    typed("inspect", str(folder), *READ).refused(said)
+
+
+CODE = """
+from transformers import LlamaForCausalLM
+class Mine(LlamaForCausalLM):
+    def forward(self, *given, **options):
+        out = super().forward(*given, **options)
+        out.logits = out.logits * SIGN
+        return out
+"""
+
+
+def test_scores_of_code_that_has_changed_are_asked_anew(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from layerlab.evaluation.harness.cache import hash_code
+
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "own"))
+    file, found = folder / "config.json", []
+    content = json.loads(file.read_text())
+    content["auto_map"] = {"AutoModelForCausalLM": "mine.Mine"}
+    file.write_text(json.dumps(content))
+    for sign in ("1.0", "-1.0", "1.0"):
+        (folder / "mine.py").write_text(CODE.replace("SIGN", sign))
+        with trust(True):
+            found.append(hash_code(type(subject(str(folder)).model)))
+    assert found[0] == found[2] != found[1] and all(found)
+    assert hash_code(type(subject("llama").model)) == ""
