@@ -79,7 +79,7 @@ def describe_tokenizer(words: Any) -> str:
     """Return all that a tokenizer is known by: its rules, or its class and vocabulary."""
     if (backend := getattr(words, "backend_tokenizer", None)) is not None:
         return str(backend.to_str())
-    vocabulary = getattr(words, "get_vocab", dict)()
+    vocabulary: dict[str, int] = getattr(words, "get_vocab", dict)()
     return f"{words!r} {json.dumps(vocabulary, sort_keys=True)}"
 
 
