@@ -1,6 +1,7 @@
 """Files of weights that are read as one model here and as another one there."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from layerlab import builtin
+from layerlab import UserError, builtin
+from layerlab.loading.layer_weights import read_sizes
 from layerlab.loading.model import subject, weights_hash
 from layerlab.system.trust import trust
 from tests.hostile.attack import typed
@@ -74,6 +76,8 @@ def test_two_models_in_one_folder_are_refused(
     change: Callable[[Path, Weights], None], said: str, folder: Path
 ) -> None:
     change(folder, load_file(folder / SINGLE))
+    with pytest.raises(UserError, match=re.escape(said)):
+        read_sizes(folder)
     typed("inspect", str(folder), *READ).refused(said)
     typed("inspect", str(folder), "--weights", "--json", "--quiet").refused(said)
 
