@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from layerlab.cli.options import Device, Dtype, Json, Lang, Quiet
+from layerlab.cli.options import Device, Dtype, Json, Lang, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 
@@ -91,6 +91,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Of examples that are drawn.")] = 0,
     device: Device = None,
     dtype: Dtype = None,
+    load: Load = None,
     trust_tasks: Annotated[
         bool, typer.Option("--trust-tasks", help="Run Python that a task of lm-eval names.")
     ] = False,
@@ -134,6 +135,7 @@ def evaluate(
         against=against,
         device=device,
         dtype=dtype,
+        load=load or (),
         trust_tasks=trust_tasks,
         progress=not quiet,
         lang=lang,

@@ -1,7 +1,6 @@
 """Texts to train on: their documents, streamed, whatever they are kept in."""
 
 import hashlib
-import io
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,8 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from layerlab.data.archives import Allowance, is_archive, read_documents
+from layerlab.data.fingerprint import fingerprint, hash_files
 from layerlab.data.python_docs import topics
-from layerlab.data.text_files import READ, read_lines, read_text_blocks, unreadable
+from layerlab.data.text_files import read_lines, read_text_blocks, unreadable
 from layerlab.errors import UserError
 from layerlab.recipes.load import validate_table
 from layerlab.recipes.paths import DOCUMENTATION, HUB, KEPT
@@ -33,8 +33,6 @@ EXPECTED = ".txt, .md, .jsonl, any of them with .gz, or .parquet"
 ROWS_AT_ONCE = 64
 # Characters of a row: what JSON makes of them may take 25 times as much memory.
 LONGEST = 2**25
-# From here on a file is known by its place, size and time, and by its two ends.
-LARGE = 1 << 30
 
 
 class TextChunk(NamedTuple):
@@ -88,7 +86,7 @@ def open_source(source: Source) -> Text:
     if given.startswith(HUB):
         return Text(name=given, identity=_identify(source), pieces=partial(_of_hub, source))
     files = _files(given)
-    content = _hash_files((path, _kind(path)) for path in files)
+    content = hash_files((path, _kind(path)) for path in files)
     return Text(
         name=given,
         identity=f"{content} {source.field}",
@@ -103,35 +101,7 @@ def _identify(source: Source) -> str:
     if not folder.is_dir():
         return f"{source.text} {what}"
     files = sorted(one for one in folder.rglob("*") if one.is_file())
-    return f"{_hash_files((one, str(one.relative_to(folder))) for one in files)} {what}"
-
-
-def _hash_files(files: Iterable[tuple[Path, str]]) -> str:
-    """Return a hash of the content of files, each with what else counts of it."""
-    content = hashlib.blake2b(digest_size=16)
-    for path, what in files:
-        content.update(f"{what}:{fingerprint(path)}\n".encode(errors="surrogateescape"))
-    return content.hexdigest()
-
-
-def fingerprint(path: Path) -> str:
-    """Return a hash of the content of a file.
-
-    Raises:
-        UserError: it cannot be read.
-    """
-    check_regular(path)
-    try:
-        with path.open("rb") as stream:
-            known = path.stat()
-            if known.st_size < LARGE:
-                return hashlib.file_digest(stream, "blake2b").hexdigest()[:32]
-            ends = [stream.read(READ), str(path.resolve()).encode()]
-            ends.append(f"{known.st_size} {known.st_mtime_ns}".encode())
-            stream.seek(-READ, io.SEEK_END)
-            return hashlib.blake2b(b"\0".join([*ends, stream.read()])).hexdigest()[:32]
-    except OSError as error:
-        raise unreadable(path, error) from None
+    return f"{hash_files((one, str(one.relative_to(folder))) for one in files)} {what}"
 
 
 def rows(given: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

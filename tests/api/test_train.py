@@ -126,7 +126,7 @@ def test_a_run_that_diverged_is_not_tried_again_and_says_where_it_is(
 
 def test_a_page_without_room_takes_no_result_with_it(ended: Trained, tmp_path: Path) -> None:
     place, told = tmp_path / "disk", list[Trained]()
-    with mounted.disk(place, "3m"):
+    with mounted.disk(place, "600k"):
         task = prepare(SMALL, place, progress=False)
         with pytest.raises(UserError, match=r"cannot write .*report\.html: no space is left"):
             train_task(task, progress=False, tell=told.append)
@@ -139,7 +139,7 @@ def test_a_page_without_room_takes_no_result_with_it(ended: Trained, tmp_path: P
 def test_a_report_without_room_takes_no_verdict_with_it(ended: Trained, tmp_path: Path) -> None:
     place, told = tmp_path / "disk", list[Comparison]()
     lockstep = {**SMALL, "compare": {**TWO["compare"], "seeds": [1], "lockstep": True}}
-    with mounted.disk(place, "3m"):
+    with mounted.disk(place, "600k"):
         task = prepare(lockstep, place, {"run.save_model": False}, progress=False)
         with pytest.raises(UserError, match=r"cannot write .*no space is left on the device; make"):
             compare_task(task, progress=False, tell=told.append)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from layerlab import UserError
 from layerlab.data import sources
-from layerlab.data.sources import READ, fingerprint, open_source, rows, to_source
+from layerlab.data.sources import open_source, rows, to_source
+from layerlab.data.text_files import READ
 from layerlab.data.text_files import read_lines as split
 from layerlab.recipes.training_sections import Source
 
@@ -163,26 +164,6 @@ def test_damaged_files_are_named(tmp_path) -> None:
     refused(Source(text=str(tmp_path / "a.txt.gz")), "is not a whole gzip file; copy it anew")
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     refused(Source(text=str(tmp_path / "a.parquet")), "is no Parquet that can be read", "copy it")
-
-
-def test_a_file_that_cannot_be_opened_is_named(tmp_path) -> None:
-    with pytest.raises(UserError, match=r"cannot read .*; name another file"):
-        fingerprint(tmp_path)
-
-
-def test_the_identity_of_a_file_follows_its_content(tmp_path, monkeypatch) -> None:
-    (tmp_path / "a.txt").write_text("one")
-    (tmp_path / "b.txt").write_text("one")
-    a, b = (open_source(Source(text=str(tmp_path / name))).identity for name in ("a.txt", "b.txt"))
-    assert a == b
-    (tmp_path / "b.txt").write_text("two")
-    assert open_source(Source(text=str(tmp_path / "b.txt"))).identity != a
-    monkeypatch.setattr(sources, "LARGE", 1)
-    monkeypatch.setattr(sources, "READ", 1)
-    large = fingerprint(tmp_path / "a.txt")
-    assert large == fingerprint(tmp_path / "a.txt") != fingerprint(tmp_path / "b.txt")
-    (tmp_path / "a.txt").write_text("ode")
-    assert fingerprint(tmp_path / "a.txt") != large
 
 
 def test_rows_are_whole_and_know_their_lines(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Claims about training as studies: runs that lie there are judged, none is made in secret."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,7 @@ def test_where_nothing_has_run_nothing_is_decided(tmp_path):
     # What to type is said once, and a page has no tables without a table.
     page = render(found.to_dict())
     assert page.count("type layerlab compare") == 1 and 'id="tables"' not in page
-    assert f"<code>layerlab study {NAME} --fast --runs {tmp_path}</code>" in page
+    assert f"layerlab study {NAME} --fast --runs {tmp_path}" in re.sub("</?span>", "", page)
 
 
 def test_time_machine_and_recipe_are_those_of_the_runs():

@@ -8,7 +8,8 @@ from typing import Any
 
 from layerlab.adaptation.pipeline.stage import KINDS, Stage
 from layerlab.data.cleaning.deduplication import check_near
-from layerlab.data.sources import data_folder, fingerprint, open_source
+from layerlab.data.fingerprint import fingerprint
+from layerlab.data.sources import data_folder, open_source
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import EvaluateSection, PretrainSection, RowsSection
