@@ -19,7 +19,7 @@ from layerlab.latency.candidates import Candidate, load_candidate
 from layerlab.latency.config import LatencyConfig
 from layerlab.latency.memory import cache_bytes, check_room, growth, weight_bytes
 from layerlab.latency.paired_ratio import Ratio, Spread, paired_ratio, spread
-from layerlab.latency.parameter_matching import MatchedPair, Verdict, judge, published_times
+from layerlab.latency.parameter_matching import MatchedPair, MatchVerdict, judge, published_times
 from layerlab.system.hardware import machine, stopwatch, versions, with_threads
 
 SCHEMA = 1
@@ -101,7 +101,7 @@ class Latency:
         return self._ratio("decode")
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> MatchVerdict | None:
         """Return the verdict on the claim of the source, under one accounting."""
         return judge(self.pair, self.decode) if self.pair and self.decode else None
 

@@ -73,7 +73,7 @@ class MatchedPair:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MatchVerdict:
     """On the claim of 10 %.
 
     Attributes:
@@ -127,7 +127,7 @@ def pair(accounting: str, *, shape: str = "7b", width: int | None = None) -> Mat
     )
 
 
-def judge(found: MatchedPair, ratio: Ratio) -> Verdict:
+def judge(found: MatchedPair, ratio: Ratio) -> MatchVerdict:
     """Judge whether PanGu-pi decodes 10 % faster, as this accounting has it.
 
     It holds where the interval of the ratio lies below 1 / 1.1, and fails where it lies above.
@@ -135,18 +135,18 @@ def judge(found: MatchedPair, ratio: Ratio) -> Verdict:
     """
     head = f"10 % faster under {found.accounting}, {found.about}"
     if abs(found.off) > MOST:
-        return Verdict(
+        return MatchVerdict(
             "not a twin",
             f"{head}: not a twin, no verdict: what is called equal is {found.off:+.1f} % off",
         )
     number = f"a step takes {ratio.summary()} of Llama's, the claim is {CLAIM:.3f} at most"
     if ratio.low is None or ratio.high is None:
-        return Verdict("not decided", f"{head}: not decided; {number}: time more repetitions")
+        return MatchVerdict("not decided", f"{head}: not decided; {number}: time more repetitions")
     if ratio.high <= CLAIM:
-        return Verdict("holds", f"{head}: holds; {number}")
+        return MatchVerdict("holds", f"{head}: holds; {number}")
     if ratio.low > CLAIM:
-        return Verdict("fails", f"{head}: fails; {number}")
-    return Verdict("not decided", f"{head}: not decided; {number}")
+        return MatchVerdict("fails", f"{head}: fails; {number}")
+    return MatchVerdict("not decided", f"{head}: not decided; {number}")
 
 
 def read_weights(cost: Account) -> int:

@@ -23,7 +23,7 @@ TIGHT = 1e-11  # float64: logits of size 10 after thousands of operations that r
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class LawResult:
     """The outcome of one law.
 
     Attributes:
@@ -43,7 +43,7 @@ class Verdict:
         return f"holds: {self.law}" if self.holds else f"FAILS: {self.law}: {self.found}"
 
 
-def check(name: str, **options: Any) -> list[Verdict]:
+def check(name: str, **options: Any) -> list[LawResult]:
     """Try the laws on a variant.
 
     Args:
@@ -61,7 +61,7 @@ def check(name: str, **options: Any) -> list[Verdict]:
     verdicts = []
     for law, speaks in laws.items():
         model = build(name, **{**SIZES, **options})
-        verdicts.append(Verdict(law=law, found=speaks(model)))
+        verdicts.append(LawResult(law=law, found=speaks(model)))
     return verdicts
 
 

@@ -17,7 +17,7 @@ from layerlab.studies.engine.false_discovery import chance
 from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps, style
 from layerlab.studies.engine.sampling import StudyContext, digest
 from layerlab.studies.engine.scale import comparison_scale
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.support import gradient_profile
 from layerlab.studies.support.training_facts import runs_in, settings_of
 from layerlab.system.files import check_regular
@@ -88,7 +88,7 @@ def undone(recipe: TrainingRecipe, runs: Path) -> Outcome:
     )
     return Outcome(
         verdicts=tuple(
-            Verdict(
+            StudyVerdict(
                 claim=one.statement,
                 word="not decided",
                 number=0.0,
@@ -102,9 +102,9 @@ def undone(recipe: TrainingRecipe, runs: Path) -> Outcome:
     )
 
 
-def judge_claim(claim: Json, found: Json) -> Verdict:
+def judge_claim(claim: Json, found: Json) -> StudyVerdict:
     """Judge a claim of a comparison as a verdict; its number is the difference that decides it."""
-    return Verdict(
+    return StudyVerdict(
         scale=comparison_scale(found, claim["arms"]),
         p=chance(claim),
         claim=claim["says"],

@@ -29,7 +29,7 @@ from layerlab.records.run import RunRecord
 from layerlab.studies.engine.pictures import Gap, crosses
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.statistics import HIGH, LOW, Interval, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import decide, each
 from layerlab.studies.recipe_claims import RUNS, finished_runs, results
 from layerlab.studies.support.training_facts import runs_in, settings_of
@@ -217,11 +217,11 @@ def decided_pairs(sizes: Mapping[str, Size]) -> dict[str, frozenset[Pair]]:
     }
 
 
-def judge_order(found: Transfer, claim: str) -> Verdict:
+def judge_order(found: Transfer, claim: str) -> StudyVerdict:
     """Judge whether the methods stand in one order at both sizes."""
     pair = found.largest
     largest = f"; the largest reversal: {describe_pair(found, pair)}" if pair else ""
-    return Verdict(
+    return StudyVerdict(
         claim=claim,
         word=judge_word(found, PAIRS),
         number=found.tau.value,
@@ -232,12 +232,12 @@ def judge_order(found: Transfer, claim: str) -> Verdict:
     )
 
 
-def judge_signs(found: Transfer, claim: str) -> Verdict:
+def judge_signs(found: Transfer, claim: str) -> StudyVerdict:
     """Judge whether each method is better or worse than the plain residual at both sizes."""
     sure = [pair for pair in PLAINLY if pair in found.sure]
     turned = list(filter(found.turned, sure))
     seen = len(PLAINLY) - sum(map(found.turned, PLAINLY))
-    return Verdict(
+    return StudyVerdict(
         claim=claim,
         word=judge_word(found, PLAINLY),
         number=seen,
@@ -327,7 +327,7 @@ def undone(lacking: Sequence[str], runs: Path) -> Outcome:
     )
     return Outcome(
         verdicts=tuple(
-            Verdict(claim=claim, word="not decided", number=0.0, said=said, looked=True)
+            StudyVerdict(claim=claim, word="not decided", number=0.0, said=said, looked=True)
             for claim in (*CLAIMS.values(), *SIGNS.values())
         ),
         frames={},

@@ -14,7 +14,7 @@ from layerlab.training.run_spec import design_model
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class TokenFlops:
     """FLOPs of one token, forward and backward, at the length of a block.
 
     Attributes:
@@ -26,7 +26,7 @@ class Work:
     causal: int
 
 
-def flops_per_token(recipe: TrainingRecipe) -> Work:
+def flops_per_token(recipe: TrainingRecipe) -> TokenFlops:
     """Return FLOPs of one token of a resolved recipe's model, forward and backward.
 
     A backward pass costs two forward passes.
@@ -44,7 +44,7 @@ def flops_per_token(recipe: TrainingRecipe) -> Work:
     # What grows with the length is attention's square, and nothing else does.
     full = forward(block)
     square = forward(2 * block) - full
-    return Work(full=3 * full, causal=round(3 * (full - square * (block - 1) / (2 * block))))
+    return TokenFlops(full=3 * full, causal=round(3 * (full - square * (block - 1) / (2 * block))))
 
 
 def utilisation(flops: int | float, seconds: float, peak: float) -> float:

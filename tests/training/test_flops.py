@@ -18,7 +18,7 @@ from layerlab.experiments.estimate.step_time import StepTime, measure_step_time
 from layerlab.experiments.plan.plan import arms, plan
 from layerlab.model.cost.cost import account
 from layerlab.training import flops as cost
-from layerlab.training.flops import Work, flops_per_token, utilisation
+from layerlab.training.flops import TokenFlops, flops_per_token, utilisation
 from layerlab.training.run_spec import RunSpec, design_model
 from layerlab.variants.registry import variants
 from tests.training.planned import EXTENT, SIZES, recipe, runs, unmeasured  # noqa: F401  its fixture
@@ -213,4 +213,4 @@ def test_equal_time_needs_the_device_and_a_cache(monkeypatch: pytest.MonkeyPatch
 
 def test_mfu_of_what_the_peak_allows_is_one() -> None:
     assert utilisation(2e12, 2.0, 1e12) == 1.0
-    assert isinstance(flops_per_token(recipe()), Work)
+    assert isinstance(flops_per_token(recipe()), TokenFlops)

@@ -20,7 +20,7 @@ from layerlab.model.cost.cost import account
 from layerlab.model.cost.match import Match
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.recipes.training_sections import RunSection
-from layerlab.training.flops import Work, flops_per_token, peak_of, utilisation
+from layerlab.training.flops import TokenFlops, flops_per_token, peak_of, utilisation
 from layerlab.training.run_spec import RunSpec, design_model
 
 GRADIENT = 4  # bytes of a parameter's, which lives in memory alone
@@ -52,7 +52,7 @@ class ArmEstimate:
     layers: int
     match: Match | None
     parameters: Mapping[str, int]
-    token_flops: Work
+    token_flops: TokenFlops
     updates: int
     update_tokens: int
     flops: int

@@ -175,7 +175,7 @@ def finished_result(run: RunSpec, folder: Path) -> dict[str, Any] | None:
 
 
 @runtime_checkable
-class Work(Protocol):
+class SubmittedRun(Protocol):
     """A run that was handed out, to processes here or to a cluster."""
 
     def code(self) -> int | None:
@@ -198,7 +198,7 @@ class _Executor(NamedTuple):
     """An executor: the slots there are, and how a run is started in one."""
 
     places: list[tuple[Slot, ...]]
-    start: Callable[[Path, tuple[Slot, ...]], Work]
+    start: Callable[[Path, tuple[Slot, ...]], SubmittedRun]
 
 
 @dataclass
@@ -209,7 +209,7 @@ class _Active:
     folder: Path
     attempt: int
     place: tuple[Slot, ...]
-    work: Work
+    work: SubmittedRun
     sign: Heartbeat
     hung: bool = False
 

@@ -67,7 +67,7 @@ compare shares, or input x gradient, which has the unit of the target."""
 
 
 @dataclass(kw_only=True)
-class Reading:
+class LayerSaliency:
     """The values kept of one layer."""
 
     width: int
@@ -87,7 +87,7 @@ class Saliency:
     prompt: Prompt
     target: int
     logits: Tensor
-    layers: dict[int, Reading] = field(default_factory=dict)
+    layers: dict[int, LayerSaliency] = field(default_factory=dict)
 
 
 def saliency(
@@ -115,7 +115,7 @@ def saliency(
     Raises:
         NotApplicable: the model has no gradient, or predicts the foil.
     """
-    stack, found = subject.stack, dict[int, Reading]()
+    stack, found = subject.stack, dict[int, LayerSaliency]()
     assert not isinstance(stack, str)
     chosen = list(asked.target[:1])
 
@@ -145,7 +145,7 @@ def _predict(subject: LoadedModel, logits: Tensor, foil: int | None) -> int:
     return found
 
 
-def _reduce(stream: Tensor, gradient: Tensor, bins: int, sample: int) -> Reading:
+def _reduce(stream: Tensor, gradient: Tensor, bins: int, sample: int) -> LayerSaliency:
     dtype = torch.promote_types(gradient.dtype, torch.float32)
     wide, features = gradient.to(dtype), stream.to(dtype)
     scores = {
@@ -156,7 +156,7 @@ def _reduce(stream: Tensor, gradient: Tensor, bins: int, sample: int) -> Reading
     }
     step = -(-len(stream) // sample)
     eigenvalues = gram_eigenvalues(centre(stream[::step]))
-    return Reading(
+    return LayerSaliency(
         width=stream.shape[1],
         scores={name: score.double().cpu() for name, score in scores.items()},
         image=bin_channels(wide, bins).cpu(),

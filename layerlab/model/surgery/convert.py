@@ -54,7 +54,7 @@ GPT = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ConvertedModel:
     """A model read as one of ours.
 
     Attributes:
@@ -70,7 +70,7 @@ class Reading:
     state: State
 
 
-def read(model: PreTrainedModel) -> Reading:
+def read(model: PreTrainedModel) -> ConvertedModel:
     """Read a model of a known family as the reference variant, with equal logits.
 
     Raises:
@@ -89,9 +89,9 @@ def read(model: PreTrainedModel) -> Reading:
     return FAMILIES[kind](model)
 
 
-def _own(model: PreTrainedModel) -> Reading:
+def _own(model: PreTrainedModel) -> ConvertedModel:
     config: Any = model.config
-    return Reading(
+    return ConvertedModel(
         variant=config.variant,
         spec=config.parsed(),
         shape=config.shape(),
@@ -100,7 +100,7 @@ def _own(model: PreTrainedModel) -> Reading:
     )
 
 
-def _llama(model: PreTrainedModel) -> Reading:
+def _llama(model: PreTrainedModel) -> ConvertedModel:
     config: Any = model.config
     _refuse(config, sliding=getattr(config, "use_sliding_window", True))
     rope = dict(config.rope_parameters)
@@ -135,10 +135,10 @@ def _llama(model: PreTrainedModel) -> Reading:
     settings = {**_share(config), "rope_parameters": rope}
     state = dict(_rename(model.state_dict(), LLAMA))
     name = "qk-norm" if config.model_type == "qwen3" else "llama"
-    return Reading(variant=name, spec=spec, shape=shape, settings=settings, state=state)
+    return ConvertedModel(variant=name, spec=spec, shape=shape, settings=settings, state=state)
 
 
-def _gpt(model: PreTrainedModel) -> Reading:
+def _gpt(model: PreTrainedModel) -> ConvertedModel:
     config: Any = model.config
     _refuse(config, sliding=False)
     name = "gpt2" if config.model_type == "gpt2" else "gpt1"
@@ -169,11 +169,13 @@ def _gpt(model: PreTrainedModel) -> Reading:
         context=config.n_positions,
     )
     state = dict(_straight(_rename(model.state_dict(), GPT)))
-    return Reading(variant=name, spec=spec, shape=shape, settings=_share(config), state=state)
+    return ConvertedModel(
+        variant=name, spec=spec, shape=shape, settings=_share(config), state=state
+    )
 
 
 GPT1_ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "silu"}
-FAMILIES: Mapping[str, Callable[[PreTrainedModel], Reading]] = {
+FAMILIES: Mapping[str, Callable[[PreTrainedModel], ConvertedModel]] = {
     "llama": _llama,
     "mistral": _llama,
     "qwen2": _llama,

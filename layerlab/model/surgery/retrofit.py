@@ -14,7 +14,7 @@ from layerlab.errors import UserError
 from layerlab.model.build import configuration
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.option import with_options
-from layerlab.model.surgery.convert import Reading, read
+from layerlab.model.surgery.convert import ConvertedModel, read
 from layerlab.model.surgery.transplant import describe_carried, graft
 from layerlab.variants.registry import variant
 
@@ -152,7 +152,7 @@ def _evaluating(model: PreTrainedModel) -> Iterator[None]:
             module.training = training
 
 
-def _fill(config: Any, found: Reading, foreign: set[int]) -> LabForCausalLM:
+def _fill(config: Any, found: ConvertedModel, foreign: set[int]) -> LabForCausalLM:
     """Return the model with the weights that were read, copying those whose memory is foreign."""
     first = next(iter(found.state.values()))
     with torch.device("meta"):

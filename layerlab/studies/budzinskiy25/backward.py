@@ -13,7 +13,7 @@ from layerlab.studies.engine.pictures import band, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, line
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above
 from layerlab.validation import Constraint
 
@@ -57,7 +57,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def judge(forward: np.ndarray, back: np.ndarray, seed: int) -> Verdict:
+def judge(forward: np.ndarray, back: np.ndarray, seed: int) -> StudyVerdict:
     """Judge both errors' growth per block, and the first gradient's error against the result's."""
     blocks = np.arange(1, forward.shape[1] + 1)
 
@@ -73,7 +73,7 @@ def judge(forward: np.ndarray, back: np.ndarray, seed: int) -> Verdict:
         return float(gradient / stream)
 
     end: Interval = bootstrap(both, ratio, seed)
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=above(end, 1),
         number=end.value,

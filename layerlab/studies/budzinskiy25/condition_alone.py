@@ -16,7 +16,7 @@ from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap_each, summary, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, each
 from layerlab.validation import Constraint
 
@@ -97,7 +97,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def judge(errors: dict[str, np.ndarray], seed: int) -> Verdict:
+def judge(errors: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge the largest effect of the condition number over norms, depths and digits."""
     pairs = {
         (fixed, layers, digits): found[:, [0, -1], depth, digit]
@@ -108,7 +108,7 @@ def judge(errors: dict[str, np.ndarray], seed: int) -> Verdict:
     effects, compared = bootstrap_each(pairs, _ratio, seed), len(pairs)
     largest = max(effects, key=lambda key: effects[key].value)
     least = min(effects, key=lambda key: effects[key].value)
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=each(above(effect, EFFECT, 1) for effect in effects.values()),
         number=effects[largest].value,

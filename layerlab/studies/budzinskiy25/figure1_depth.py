@@ -28,7 +28,7 @@ from layerlab.studies.engine.statistics import (
     median,
     resting,
 )
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, combine
 from layerlab.validation import Constraint
 
@@ -93,7 +93,7 @@ def run(work: StudyContext) -> Outcome:
 
 def judge_growth(
     errors: Errors, reduce: Callable[[np.ndarray], np.ndarray], claim: str, seed: int
-) -> Verdict:
+) -> StudyVerdict:
     """Judge whether an error is closer to an exponential of the depth than to a power of it."""
 
     def advantage(draws: np.ndarray) -> float:
@@ -106,7 +106,7 @@ def judge_growth(
     told = "; ".join(_grow(name, reduce(draws), found[name]) for name, draws in errors.items())
     rests = rested(errors) if reduce is mean else ""
     count, depth = errors["normwise"].shape
-    return Verdict(
+    return StudyVerdict(
         claim=claim,
         word="not decided" if rests else combine(above(one, 0) for one in found.values()),
         number=factor.value,
@@ -140,14 +140,14 @@ def halves(errors: np.ndarray) -> tuple[float, float]:
     return float(np.exp(parts[0][0].slope)), float(np.exp(parts[1][0].slope))
 
 
-def judge_spread(errors: Errors, seed: int) -> Verdict:
+def judge_spread(errors: Errors, seed: int) -> StudyVerdict:
     """Judge how far the median stays below the mean."""
 
     def ratio(draws: np.ndarray) -> float:
         return float(draws.mean() / np.median(draws))
 
     found = {name: bootstrap(draws[:, -1], ratio, seed) for name, draws in errors.items()}
-    return Verdict(
+    return StudyVerdict(
         claim="The median error is far below the mean: large errors are rare.",
         word=combine(above(one, FAR, 1) for one in found.values()),
         number=found["normwise"].value,
@@ -158,7 +158,7 @@ def judge_spread(errors: Errors, seed: int) -> Verdict:
     )
 
 
-def judge_rare(errors: Errors, seed: int) -> Verdict:
+def judge_rare(errors: Errors, seed: int) -> StudyVerdict:
     """Judge what share of the draws lies orders of magnitude below the mean."""
 
     def share(draws: np.ndarray) -> float:
@@ -168,7 +168,7 @@ def judge_rare(errors: Errors, seed: int) -> Verdict:
     rests = rested(errors)
     final = errors["normwise"][:, -1]
     below, one_order = (float((final < final.mean() / size).mean()) for size in (1, 10))
-    return Verdict(
+    return StudyVerdict(
         claim="Most errors of the last layer are several orders of magnitude below their mean.",
         word="not decided" if rests else combine(above(one, 0.5) for one in found.values()),
         number=found["normwise"].value,

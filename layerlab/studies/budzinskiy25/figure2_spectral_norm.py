@@ -13,7 +13,7 @@ from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, line, summary, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, decide, each
 from layerlab.validation import Constraint
 
@@ -90,11 +90,11 @@ def slope(errors: np.ndarray, depth: int, within: tuple[int, int], seed: int) ->
     )
 
 
-def judge_grows(errors: np.ndarray, seed: int) -> Verdict:
+def judge_grows(errors: np.ndarray, seed: int) -> StudyVerdict:
     """Judge whether the error grows with the norm at every depth."""
     found = {depth: slope(errors, depth, RANGES[0], seed) for depth in DEPTHS}
     said = ", ".join(f"{power} at {depth} layers" for depth, power in found.items())
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=each(above(power, 0) for power in found.values()),
         number=found[max(DEPTHS)].value,
@@ -105,7 +105,7 @@ def judge_grows(errors: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def judge_degrees(errors: np.ndarray, seed: int) -> Verdict:
+def judge_degrees(errors: np.ndarray, seed: int) -> StudyVerdict:
     """Judge whether the power is about 1 at ten layers and about 2 at twenty.
 
     The power itself grows with the norm, so two ranges enclose it: the claim holds if both agree
@@ -126,7 +126,7 @@ def judge_degrees(errors: np.ndarray, seed: int) -> Verdict:
         f"{powers[10][place]} and {powers[20][place]} for norms from {low} to {high}"
         for place, (low, high) in enumerate(RANGES)
     )
-    return Verdict(
+    return StudyVerdict(
         claim="The growth is about linear at 10 layers and about quadratic at 20.",
         word=decide(holds=met, fails=away),
         number=powers[20][1].value,

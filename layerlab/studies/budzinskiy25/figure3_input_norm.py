@@ -18,7 +18,7 @@ from layerlab.studies.engine.statistics import (
     summary,
     table,
 )
-from layerlab.studies.engine.study import Outcome, Study, Verdict, Word
+from layerlab.studies.engine.study import Outcome, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import within
 from layerlab.validation import Constraint
 
@@ -91,7 +91,7 @@ def power(errors: np.ndarray) -> float:
     return line(np.log([NORMS[place] for place in places]), np.log(errors[places])).slope
 
 
-def judge(units: np.ndarray, seed: int) -> tuple[Verdict, ...]:
+def judge(units: np.ndarray, seed: int) -> tuple[StudyVerdict, ...]:
     """Judge the power that the worst draw follows, and that of the mean."""
     groups = min(GROUPS, len(units))
     worst = mean_of_groups(units, lambda draws: power(draws.max(0)), groups)
@@ -99,7 +99,7 @@ def judge(units: np.ndarray, seed: int) -> tuple[Verdict, ...]:
     listed = ", ".join(f"{value:.3g}" for value in units[:, NORMS.index(STEEP[0]) :].max(0))
     steep = f"norms from {STEEP[0]:g} to {STEEP[1]:g}"
     return (
-        Verdict(
+        StudyVerdict(
             claim=STUDY.claim,
             word=quadratic(worst),
             number=worst.value,
@@ -111,7 +111,7 @@ def judge(units: np.ndarray, seed: int) -> tuple[Verdict, ...]:
                 f"doubling; within {NEAR:g} of 2 was asked for"
             ),
         ),
-        Verdict(
+        StudyVerdict(
             claim="The mean error grows quadratically as well.",
             word=quadratic(mean),
             number=mean.value,

@@ -13,7 +13,7 @@ from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above
 from layerlab.validation import Constraint
 
@@ -82,7 +82,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def judge(claim: str, placement: str, errors: dict[str, np.ndarray], seed: int) -> Verdict:
+def judge(claim: str, placement: str, errors: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge how far one placement lies above pre-norm after the last layer."""
     pair = np.stack([errors[placement][:, -1], errors["pre"][:, -1]], 1)
 
@@ -91,7 +91,7 @@ def judge(claim: str, placement: str, errors: dict[str, np.ndarray], seed: int) 
 
     found: Interval = bootstrap(pair, ratio, seed)
     means, medians = pair.mean(0), np.median(pair, axis=0)
-    return Verdict(
+    return StudyVerdict(
         claim=claim,
         word=above(found, SHARP, 1),
         number=found.value,

@@ -14,7 +14,7 @@ from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, line, summary, table
-from layerlab.studies.engine.study import Outcome, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, each
 from layerlab.system.hooks import temporary_hooks
 from layerlab.validation import Constraint
@@ -129,13 +129,13 @@ def in_model(model: str, digits: int) -> dict[str, np.ndarray]:
     return {**found, "ratio": (rows.norm(dim=-1) / centred.norm(dim=-1)).flatten().numpy()}
 
 
-def judge_constant(errors_of: dict[str, np.ndarray], seed: int) -> Verdict:
+def judge_constant(errors_of: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge how much larger the error of layer norm is near a constant."""
     pair = np.stack([errors_of[norm][:, -1, NORMWISE] for norm in ("layer", "rms")], 1)
     found = bootstrap(pair, _ratio, seed)
     medians = np.median(errors_of["layer"][:, 1:, NORMWISE], axis=0)
     power = line(np.log(SPREADS[1:]), np.log(medians)).slope
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=above(found, EFFECT, 1),
         number=found.value,
@@ -147,7 +147,7 @@ def judge_constant(errors_of: dict[str, np.ndarray], seed: int) -> Verdict:
     )
 
 
-def judge_real(models: dict[str, dict[str, np.ndarray]], seed: int) -> Verdict:
+def judge_real(models: dict[str, dict[str, np.ndarray]], seed: int) -> StudyVerdict:
     """Judge which norm is worse, and by how much, on what the norms of trained models read."""
     found: dict[str, Interval] = {}
     for name, read in models.items():
@@ -164,7 +164,7 @@ def judge_real(models: dict[str, dict[str, np.ndarray]], seed: int) -> Verdict:
     )
     low = min(ratio.low for ratio in found.values())
     high = max(ratio.high for ratio in found.values())
-    return Verdict(
+    return StudyVerdict(
         scale=BUILT_IN,
         claim="On what the norms of trained models read, layer norm is the less stable one, too.",
         word=each(above(ratio, 1) for ratio in found.values()),

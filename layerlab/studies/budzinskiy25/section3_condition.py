@@ -32,7 +32,7 @@ from layerlab.studies.engine.statistics import (
     summary,
     table,
 )
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, below, decide, each
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
 from layerlab.studies.support.theory_block import theory_of
@@ -242,10 +242,10 @@ def medians(
     return bootstrap_each(there, np.median, seed)
 
 
-def judge_never(every: np.ndarray) -> Verdict:
+def judge_never(every: np.ndarray) -> StudyVerdict:
     """Judge whether any perturbation is enlarged by more than the condition number."""
     largest = maximum(share(every, WORST, FORM))
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=decide(holds=largest.value <= ABOVE),
         number=largest.value,
@@ -256,12 +256,12 @@ def judge_never(every: np.ndarray) -> Verdict:
     )
 
 
-def judge_norms(every: np.ndarray, seed: int) -> Verdict:
+def judge_norms(every: np.ndarray, seed: int) -> StudyVerdict:
     """Judge whether the condition of RMS norm is at most 2, and that of layer norm unbounded."""
     rms = maximum(every[:, :, ROWS.index("RMS norm"), EXACT])
     layer = every[:, :, ROWS.index("layer norm"), EXACT]
     usual = bootstrap(np.nanmax(layer, axis=1), np.median, seed)
-    return Verdict(
+    return StudyVerdict(
         claim="RMS norm at most doubles relative errors; layer norm has no such limit.",
         word=decide(holds=rms.value <= 2 * ABOVE and usual.low > 2),
         number=usual.value,
@@ -271,13 +271,13 @@ def judge_norms(every: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def judge_attained(every: np.ndarray, seed: int) -> Verdict:
+def judge_attained(every: np.ndarray, seed: int) -> StudyVerdict:
     """Judge whether the closed forms are conditions, or only bounds on them."""
     found = medians(every, WORST, FORM, seed)
     least = min(found, key=lambda key: found[key].value)
     far = {key: one for key, one in found.items() if one.value < TIGHT}
     words = ", ".join(f"{one} of {name} ({model})" for (model, name), one in far.items())
-    return Verdict(
+    return StudyVerdict(
         claim="Every closed form is attained: some perturbation is enlarged by nearly as much.",
         word=each(above(one, TIGHT) for one in found.values()),
         number=found[least].value,
@@ -288,13 +288,13 @@ def judge_attained(every: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def judge_loose(every: np.ndarray, seed: int) -> Verdict:
+def judge_loose(every: np.ndarray, seed: int) -> StudyVerdict:
     """Judge how loose the uniform form of attention is behind a norm."""
     row = ROWS.index("attention")
     loose = (every[..., row, UNIFORM] / every[..., row, WORST]).T
     found = bootstrap_each(dict(zip(builtin.NAMES, loose, strict=True)), np.median, seed)
     said = ", ".join(f"{one} ({model})" for model, one in found.items())
-    return Verdict(
+    return StudyVerdict(
         claim="Behind a norm the uniform bound on attention's condition tells its size within ten.",
         word=each(below(one, 10) for one in found.values()),
         number=max(one.value for one in found.values()),
@@ -303,13 +303,13 @@ def judge_loose(every: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def judge_usual(every: np.ndarray, seed: int) -> Verdict:
+def judge_usual(every: np.ndarray, seed: int) -> StudyVerdict:
     """Judge how much random perturbations are enlarged."""
     found = medians(every, TYPICAL, FORM, seed)
     best, least = (choose(found, key=lambda key: found[key].value) for choose in (max, min))
     inner = {key: one for key, one in found.items() if key[1] in ("perceptron", "SwiGLU")}
     said = ", ".join(f"{one} ({name}, {model})" for (model, name), one in inner.items())
-    return Verdict(
+    return StudyVerdict(
         claim="Random perturbations are enlarged by at least half of the condition number.",
         word=each(above(one, 0.5) for one in found.values()),
         number=found[least].value,

@@ -21,7 +21,7 @@ from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, maximum, summary, table
-from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, decide
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
 from layerlab.studies.support.theory_block import theory_of
@@ -216,13 +216,15 @@ def _places(rows: list[str]) -> list[int]:
     return [ROWS.index(row) for row in rows]
 
 
-def judge_never(observed: np.ndarray, worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
+def judge_never(
+    observed: np.ndarray, worsts: np.ndarray, hostile_: dict[str, float]
+) -> StudyVerdict:
     """Judge whether any rounding passes a corrected bound."""
     kept = _places(CORRECT)
     seen, most = maximum(observed[:, :, kept]), maximum(worsts[:, :, kept])
     made = max(hostile_[row] for row in CORRECT)
     within = seen.value <= SECOND and max(most.value, made) <= ABOVE
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=decide(holds=within),
         number=max(most.value, made),
@@ -239,10 +241,10 @@ def _count_exceeded(
     return maximum(worsts[:, :, ROWS.index(row)]), hostile_[row]
 
 
-def judge_unshifted(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
+def judge_unshifted(worsts: np.ndarray, hostile_: dict[str, float]) -> StudyVerdict:
     """Judge the bound (t + 2) u of the unshifted softmax on the softmax that code computes."""
     found, made = _count_exceeded("Lemma 4.19, unshifted", worsts, hostile_)
-    return Verdict(
+    return StudyVerdict(
         claim="The bound (t + 2) u of the softmax also holds where the largest score is taken away "
         "first, as all code does.",
         word=decide(fails=max(found.value, made) > ABOVE),
@@ -253,10 +255,10 @@ def judge_unshifted(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
     )
 
 
-def judge_ranged(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
+def judge_ranged(worsts: np.ndarray, hostile_: dict[str, float]) -> StudyVerdict:
     """Judge Lemma 4.21 in the form derived for the unshifted softmax."""
     found, made = _count_exceeded("Lemma 4.21, without range", worsts, hostile_)
-    return Verdict(
+    return StudyVerdict(
         claim="The bound on attention holds without the range of the scores.",
         word=decide(fails=max(found.value, made) > ABOVE),
         number=made,
@@ -266,11 +268,11 @@ def judge_ranged(worsts: np.ndarray, hostile_: dict[str, float]) -> Verdict:
     )
 
 
-def judge_lowered(hostile_: dict[str, float]) -> Verdict:
+def judge_lowered(hostile_: dict[str, float]) -> StudyVerdict:
     """Judge which constants are attained."""
     least = min(hostile_[row] for row in ATTAINED)
     said = ", ".join(f"{hostile_[row]:.4f} ({NAMES[row]})" for row in CORRECT)
-    return Verdict(
+    return StudyVerdict(
         scale=CASES,
         claim="The constants of RMS norm, centring, perceptron, scores and softmax cannot be "
         "lowered.",
@@ -283,7 +285,7 @@ def judge_lowered(hostile_: dict[str, float]) -> Verdict:
     )
 
 
-def judge_near(observed: np.ndarray, seed: int) -> Verdict:
+def judge_near(observed: np.ndarray, seed: int) -> StudyVerdict:
     """Judge how much of a bound rounding uses in practice."""
     found = {
         row: bootstrap(observed[:, :, index, 0].max(1), np.median, seed)
@@ -292,7 +294,7 @@ def judge_near(observed: np.ndarray, seed: int) -> Verdict:
     }
     said = ", ".join(f"{one} ({NAMES[row]})" for row, one in found.items())
     best = max(found.values(), key=lambda one: one.value)
-    return Verdict(
+    return StudyVerdict(
         claim="Rounding to bf16 comes within half of the bounds.",
         word=above(best, 0.5),
         number=best.value,
@@ -303,7 +305,7 @@ def judge_near(observed: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def judge_speaking(sizes: np.ndarray) -> Verdict:
+def judge_speaking(sizes: np.ndarray) -> StudyVerdict:
     """Judge how often a bound on the relative error is 1 or more, and so says nothing."""
     words, empty = [], 0.0
     for format, digits in FORMATS.items():
@@ -313,7 +315,7 @@ def judge_speaking(sizes: np.ndarray) -> Verdict:
         gone = [f"{NAMES[row]} {share:.0%}" for row, share in shares.items() if share]
         words.append(f"{format}: {', '.join(gone) or 'none'}")
         empty = max([empty, *shares.values()]) if format == "bf16" else empty
-    return Verdict(
+    return StudyVerdict(
         claim="In bf16 the bounds on relative errors leave at least one digit.",
         word=decide(holds=empty == 0, fails=empty > 0.5),
         number=empty,

@@ -14,7 +14,7 @@ from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import bootstrap, line, summary, table
-from layerlab.studies.engine.study import Outcome, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, decide
 from layerlab.validation import Constraint
 
@@ -107,7 +107,7 @@ def bounds(terms: int, digits: int) -> dict[str, float]:
     }
 
 
-def judge_shorter(signed: dict[str, np.ndarray], digits: int, seed: int) -> Verdict:
+def judge_shorter(signed: dict[str, np.ndarray], digits: int, seed: int) -> StudyVerdict:
     """Judge the error's growth with the number of terms, and whether the bound is tighter."""
     lengths = np.log(LENGTHS)
 
@@ -121,7 +121,7 @@ def judge_shorter(signed: dict[str, np.ndarray], digits: int, seed: int) -> Verd
     gain = limit["nearest"] / limit["stochastic"]
     # The bound is a promise of 1 - CHANCE: fewer draws inside would refute it.
     kept = inside >= 1 - CHANCE
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=decide(holds=kept and gain > 1),
         number=gain,
@@ -136,7 +136,7 @@ def judge_shorter(signed: dict[str, np.ndarray], digits: int, seed: int) -> Verd
     )
 
 
-def judge_unbiased(signed: dict[str, np.ndarray]) -> Verdict:
+def judge_unbiased(signed: dict[str, np.ndarray]) -> StudyVerdict:
     """Judge the mean signed error of the longest sum, in its standard errors."""
     scores = {
         mode: float(draws[:, -1].mean() / (draws[:, -1].std(ddof=1) / len(draws) ** 0.5))
@@ -145,7 +145,7 @@ def judge_unbiased(signed: dict[str, np.ndarray]) -> Verdict:
     means = {mode: float(draws[:, -1].mean()) for mode, draws in signed.items()}
     clean = abs(scores["stochastic"]) <= STANDARD_ERRORS
     biased = abs(scores["nearest"]) > STANDARD_ERRORS
-    return Verdict(
+    return StudyVerdict(
         claim="Stochastic rounding has no bias in long sums of positive terms, nearest has one.",
         word=decide(holds=clean and biased, fails=not clean),
         number=scores["stochastic"],
@@ -158,7 +158,7 @@ def judge_unbiased(signed: dict[str, np.ndarray]) -> Verdict:
     )
 
 
-def judge_averaged(blocks: dict[str, dict[str, np.ndarray]], seed: int) -> Verdict:
+def judge_averaged(blocks: dict[str, dict[str, np.ndarray]], seed: int) -> StudyVerdict:
     """Judge whether stochastic rounding makes one block, whose sums are short, more accurate."""
     pair = np.stack([blocks[mode]["single"] for mode in ("stochastic", "nearest")], 1)
 
@@ -170,7 +170,7 @@ def judge_averaged(blocks: dict[str, dict[str, np.ndarray]], seed: int) -> Verdi
     left = float(
         np.median(blocks["stochastic"]["mean"]) / np.median(blocks["stochastic"]["single"])
     )
-    return Verdict(
+    return StudyVerdict(
         scale=random_networks(1, ENSEMBLE.width),
         claim="One block of width 20 is more accurate under stochastic rounding.",
         word=below(found, 1),

@@ -16,7 +16,7 @@ from layerlab.studies.engine.pictures import band, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, maximum, summary, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, decide, each
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, patient
 from layerlab.studies.support.theory_block import theory_of
@@ -143,7 +143,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def judge_never(found: dict[str, np.ndarray]) -> Verdict:
+def judge_never(found: dict[str, np.ndarray]) -> StudyVerdict:
     """Judge whether any error exceeds the theorem's bound."""
     most = {
         name: maximum(every[..., OBSERVED] / every[..., RECURSION]) for name, every in found.items()
@@ -151,7 +151,7 @@ def judge_never(found: dict[str, np.ndarray]) -> Verdict:
     said = ", ".join(f"{one} ({name})" for name, one in most.items())
     largest = max(one.value for one in most.values())
     first = np.mean([(every[:, 0, RECURSION] >= VACUOUS).mean() for every in found.values()])
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=decide(holds=largest <= 1),
         number=largest,
@@ -164,7 +164,7 @@ def judge_never(found: dict[str, np.ndarray]) -> Verdict:
 TELLS = "The bound of Theorem 4.30 tells the size of the error within a thousand."
 
 
-def judge_size(found: dict[str, np.ndarray], column: int, claim: str, seed: int) -> Verdict:
+def judge_size(found: dict[str, np.ndarray], column: int, claim: str, seed: int) -> StudyVerdict:
     """Judge how far the bound lies above the error after the last layer."""
     logs = {
         name: np.log10(every[:, -1, column] / every[:, -1, OBSERVED])
@@ -178,7 +178,7 @@ def judge_size(found: dict[str, np.ndarray], column: int, claim: str, seed: int)
         for name, one in powers.items()
     )
     limit = float(np.log10(CLOSE))
-    return Verdict(
+    return StudyVerdict(
         claim=claim,
         word=each(below(one, limit) for one in powers.values()),
         number=10 ** max(one.value for one in powers.values()),
@@ -187,13 +187,13 @@ def judge_size(found: dict[str, np.ndarray], column: int, claim: str, seed: int)
     )
 
 
-def judge_speaking(model: dict[str, np.ndarray], seed: int) -> Verdict:
+def judge_speaking(model: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge whether the theorem says anything of a trained model."""
     first = bootstrap(model["errors"][:, 0], np.median, seed)
     last = bootstrap(np.log10(model["errors"][:, -1]), np.median, seed)
     empty = float((model["errors"] >= VACUOUS).mean())
     endless = float(np.isinf(model["factors"]).mean())
-    return Verdict(
+    return StudyVerdict(
         scale=BUILT_IN,
         claim="On a trained model in bf16 the theorem bounds the error below 1.",
         word=decide(holds=empty == 0, fails=empty == 1),

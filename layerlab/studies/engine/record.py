@@ -73,7 +73,7 @@ class StudyResult:
 
     @property
     def verdicts(self) -> list[dict[str, Any]]:
-        """Return every claim that was judged, as `Verdict` has it; the study's own first."""
+        """Return every claim that was judged, as `StudyVerdict` has it; the study's own first."""
         return copy.deepcopy(self._content["verdicts"])
 
     @property

@@ -1,7 +1,7 @@
 """What a study declares, and what it gives back.
 
-A study is one file: a function `run` that takes the `Work` at hand (settings, seeded draws, batches
-that outlive an interruption) and gives an `Outcome`, and at the foot `STUDY = Study(...)`.
+A study is one file: a function `run` that takes the `StudyContext` at hand (settings, seeded draws,
+batches that outlive an interruption) and gives an `Outcome`, and at the foot `STUDY = Study(...)`.
 """
 
 import re
@@ -22,7 +22,7 @@ EXACT = "no draws: one exact case"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class StudyVerdict:
     """The verdict on one claim.
 
     Attributes:
@@ -68,7 +68,7 @@ class Outcome:
         used: settings that were not what was asked for.
     """
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[StudyVerdict, ...]
     frames: Mapping[str, pd.DataFrame]
     pictures: tuple[Picture, ...]
     remarks: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from layerlab.studies.engine.pictures import band, curves
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, maximum, summary, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, decide
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
 
@@ -201,12 +201,12 @@ def _worst(found: Mapping[float, Arrays], norm: str, bound: str) -> tuple[float,
     return limit, ratios[limit]
 
 
-def judge_masked(found: Mapping[float, Arrays], seed: int) -> Verdict:
+def judge_masked(found: Mapping[float, Arrays], seed: int) -> StudyVerdict:
     """Judge the bound as printed, for the causal attention of a GPT."""
     limit, ratios = _worst(found, "causal", "printed")
     above = sum(int((largest(one, "causal", "printed") > ROUNDING).sum()) for one in found.values())
     ratio = bootstrap(ratios, np.median, seed)
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=decide(fails=above > 0),
         number=ratio.value,
@@ -216,12 +216,12 @@ def judge_masked(found: Mapping[float, Arrays], seed: int) -> Verdict:
     )
 
 
-def judge_scale(found: Mapping[float, Arrays], seed: int) -> Verdict:
+def judge_scale(found: Mapping[float, Arrays], seed: int) -> StudyVerdict:
     """Judge the printed bound without a mask, where its argument is right but for the scale."""
     limit, ratios = _worst(found, "unmasked", "printed")
     ratio = bootstrap(ratios, np.median, seed)
     right = max(largest(one, "unmasked", "unmasked bound").max() for one in found.values())
-    return Verdict(
+    return StudyVerdict(
         claim="Without a mask the printed bound holds for multi-head attention, though it divides "
         "scores by sqrt(d) where models divide by sqrt(d_h).",
         word=decide(fails=ratios.max() > ROUNDING),
@@ -231,7 +231,7 @@ def judge_scale(found: Mapping[float, Arrays], seed: int) -> Verdict:
     )
 
 
-def judge_corrected(found: Mapping[str, Mapping[float, Arrays]], seed: int) -> Verdict:
+def judge_corrected(found: Mapping[str, Mapping[float, Arrays]], seed: int) -> StudyVerdict:
     """Judge the corrected bound, which sums over rows of i keys."""
     ratios = {
         kind: np.stack([largest(one, "causal", "corrected") for one in by_limit.values()], 1)
@@ -239,7 +239,7 @@ def judge_corrected(found: Mapping[str, Mapping[float, Arrays]], seed: int) -> V
     }
     top = maximum(np.concatenate(list(ratios.values()), 1))
     share = bootstrap(ratios[RANDOM], np.median, seed)
-    return Verdict(
+    return StudyVerdict(
         claim="Under a causal mask the norm stays below sqrt(sum_i 1 / (1 + (i-1) e^(-2M))).",
         word=decide(fails=top.value > ROUNDING),
         number=top.value,
@@ -249,7 +249,7 @@ def judge_corrected(found: Mapping[str, Mapping[float, Arrays]], seed: int) -> V
     )
 
 
-def judge_tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
+def judge_tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> StudyVerdict:
     """Judge what is left of the bound at the weights of trained models."""
     root = TOKENS**0.5
     shares = {
@@ -261,7 +261,7 @@ def judge_tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
     middle = np.median(np.concatenate([found["score_bound"] for found in bounds.values()]))
     vacuous = bootstrap(every, lambda one: float((one > VACUOUS * root).mean()))
     said = ", ".join(f"{share:.0%} in {name}" for name, share in shares.items())
-    return Verdict(
+    return StudyVerdict(
         scale=BUILT_IN,
         claim="In trained models the bound is a constant well below sqrt(n).",
         word=below(vacuous, 0.5),
@@ -273,7 +273,7 @@ def judge_tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
     )
 
 
-def judge_separates(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
+def judge_separates(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> StudyVerdict:
     """Judge whether the bound separates pre-norm from post-norm, which also reads a norm."""
     pre, post = (bounds[name]["prenorm_bound"] for name in PAIR)
     ratio = Interval(
@@ -282,7 +282,7 @@ def judge_separates(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
         float(post.max() / pre.min()),
     )
     lone = bounds["post-norm"]["score_bound"]
-    return Verdict(
+    return StudyVerdict(
         scale=BUILT_IN,
         claim="The bound tells pre-norm from post-norm: without it the norm may rise to sqrt(n).",
         word=decide(holds=ratio.value > NEAR_ONE),
@@ -297,12 +297,12 @@ def judge_separates(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
     )
 
 
-def judge_near_one(models: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_near_one(models: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     """Judge whether the largest column sum of a pre-norm model is near 1."""
     columns = {n: bootstrap(found["column"] ** 2, np.median, seed) for n, found in models.items()}
     measured = {n: bootstrap(found["norm"], np.median, seed) for n, found in models.items()}
     pre, post = (columns[name] for name in PAIR)
-    return Verdict(
+    return StudyVerdict(
         scale=BUILT_IN,
         claim="Pre-norm presses the largest column sum of attention to very near 1.",
         word=below(pre, NEAR_ONE),

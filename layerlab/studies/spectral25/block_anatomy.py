@@ -16,7 +16,7 @@ from layerlab.studies.engine.pictures import Curve, curves, heat
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_each, summary, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, below, decide, each
 from layerlab.studies.support import passages
 from layerlab.studies.support.theory_block import weights_of
@@ -176,12 +176,12 @@ def describe(found: Mapping[str, Interval]) -> str:
     return ", ".join(f"{one} in {name}" for name, one in found.items())
 
 
-def judge_summed(parts: Mapping[str, Arrays]) -> Verdict:
+def judge_summed(parts: Mapping[str, Arrays]) -> StudyVerdict:
     """Judge whether heads projected together are the sum of heads projected alone."""
     found = {name: float(column(part, "error").max()) for name, part in parts.items()}
     largest = max(found.values())
     said = ", ".join(f"{error:.2g} in {name}" for name, error in found.items())
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=decide(holds=largest < ROUNDING),
         number=largest,
@@ -190,11 +190,11 @@ def judge_summed(parts: Mapping[str, Arrays]) -> Verdict:
     )
 
 
-def judge_elsewhere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_elsewhere(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     """Judge whether the heads of a layer look at different keys, two by two."""
     values = {name: column(part, "apart") for name, part in parts.items()}
     found = bootstrap_each(values, np.mean, seed)
-    return Verdict(
+    return StudyVerdict(
         claim="Heads of a layer attend to different parts of the input.",
         word=each(above(one, APART, 0) for one in found.values()),
         number=found[MODELS[0]].value,
@@ -210,11 +210,11 @@ def quotients(part: Arrays, read: str, given: str) -> np.ndarray:
     return np.asarray(values[..., ENTERED.index(given)] / values[..., ENTERED.index(read)])
 
 
-def judge_closer(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_closer(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     """Judge what attention does to the part that differs between tokens."""
     values = {name: 1 / quotients(part, *ENTERED[:2]) for name, part in parts.items()}
     found = bootstrap_each(values, np.mean, seed)
-    return Verdict(
+    return StudyVerdict(
         claim="Attention brings tokens closer to each other.",
         word=each(above(one, EFFECT, 1) for one in found.values()),
         number=found[MODELS[0]].value,
@@ -225,11 +225,11 @@ def judge_closer(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     )
 
 
-def judge_further(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_further(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     """Judge what the MLP does to the part that differs between tokens."""
     values = {name: quotients(part, *ENTERED[2:]) for name, part in parts.items()}
     found = bootstrap_each(values, np.mean, seed)
-    return Verdict(
+    return StudyVerdict(
         claim="The MLP works against it: it moves tokens apart.",
         word=each(above(one, EFFECT, 1) for one in found.values()),
         number=found[MODELS[0]].value,
@@ -240,7 +240,7 @@ def judge_further(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     )
 
 
-def judge_carried(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_carried(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     """Judge what sublayers add against the shortcut, in the layer where they add most."""
     found = {}
     for name, part in parts.items():
@@ -249,7 +249,7 @@ def judge_carried(parts: Mapping[str, Arrays], seed: int) -> Verdict:
         # The first block has an embedding before it, and no stream that others have written.
         layer = 1 + int(added[:, 1:].mean(0).argmax())
         found[name] = bootstrap(added[:, layer], np.mean, seed, comparisons=len(parts))
-    return Verdict(
+    return StudyVerdict(
         claim="Behind the first block a sublayer adds less than the shortcut carries.",
         word=each(below(one, 1) for one in found.values()),
         number=found[MODELS[0]].value,

@@ -14,7 +14,7 @@ from layerlab.studies.engine.pictures import Curve, curves, interval_band
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, short
 from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, summary, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, each, within
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
 from layerlab.validation import Constraint
@@ -152,7 +152,7 @@ def _gaps(parts: Parts, texts: str, quantity: str = "own") -> np.ndarray:
     return np.asarray(post - pre)
 
 
-def judge_placement(parts: Parts, seed: int) -> Verdict:
+def judge_placement(parts: Parts, seed: int) -> StudyVerdict:
     """Judge whether post-norm lies above pre-norm from the second layer on."""
     gaps = {texts: _gaps(parts, texts)[:, 1:] for texts in LENGTHS}
     layers = bootstrap_each(
@@ -165,7 +165,7 @@ def judge_placement(parts: Parts, seed: int) -> Verdict:
     )
     count = len(layers)
     texts, layer = least = min(layers, key=lambda key: layers[key].high)
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=each(above(one, 0) for one in layers.values()),
         number=layers[least].value,
@@ -176,7 +176,7 @@ def judge_placement(parts: Parts, seed: int) -> Verdict:
     )
 
 
-def judge_padding(parts: Parts, seed: int) -> Verdict:
+def judge_padding(parts: Parts, seed: int) -> StudyVerdict:
     """Judge the norm of the padded matrix against that of the text alone."""
     added = {case: (found["padded"] - found["own"]).mean(1) for case, found in parts.items()}
     excess = bootstrap_each(added, np.mean, seed)
@@ -185,7 +185,7 @@ def judge_padding(parts: Parts, seed: int) -> Verdict:
         texts: np.mean(_gaps(parts, texts, "padded")) - np.mean(_gaps(parts, texts))
         for texts in LENGTHS
     }
-    return Verdict(
+    return StudyVerdict(
         claim="Norms of a padded batch, rows of padding included, are those of the texts.",
         word=each(within(one, -EFFECT, EFFECT) for one in excess.values()),
         number=excess["pre-norm", "short"].value,
@@ -208,7 +208,7 @@ def _explain(table_of: np.ndarray) -> float:
     return float(np.log(flat_long / flat_short) / np.log(long / short))
 
 
-def judge_length(parts: Parts, seed: int) -> Verdict:
+def judge_length(parts: Parts, seed: int) -> StudyVerdict:
     """Judge how much of the growth with length uniform attention, blind to text, shows too."""
     told, shares, ratios = [], [], []
     for name in NAMED:
@@ -220,7 +220,7 @@ def judge_length(parts: Parts, seed: int) -> Verdict:
         shares.append(share)
         ratios.append(ratio)
         told.append(f"{ratio} in {name}, of which uniform attention explains {share}")
-    return Verdict(
+    return StudyVerdict(
         claim="Longer texts have larger norms.",
         word=each(above(ratio, 1) for ratio in ratios),
         number=ratios[0].value,
@@ -231,13 +231,13 @@ def judge_length(parts: Parts, seed: int) -> Verdict:
     )
 
 
-def judge_larger(parts: Parts, seed: int) -> Verdict:
+def judge_larger(parts: Parts, seed: int) -> StudyVerdict:
     """Judge the effect of placement against that of length, in the same unit."""
     place = np.abs(_gaps(parts, "long").mean(1).mean())
     pre = {texts: parts["pre-norm", texts]["own"].mean(1) for texts in LENGTHS}
     both = np.stack([_gaps(parts, "long").mean(1), pre["long"] - pre["short"]], 1)
     found = bootstrap(both, lambda one: float(abs(one[:, 0].mean()) - one[:, 1].mean()), seed)
-    return Verdict(
+    return StudyVerdict(
         claim="The placement of the norm moves the curves more than the length of the texts does.",
         word=above(found, 0),
         number=found.value,

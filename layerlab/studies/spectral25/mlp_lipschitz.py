@@ -13,7 +13,7 @@ from layerlab.studies.engine.pictures import Curve, band, curves
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, line, summary, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, each
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
 from layerlab.system.hooks import temporary_hooks
@@ -215,14 +215,14 @@ def judge_slows(
     cases: list[tuple[str, bool]],
     claim: str,
     seed: int,
-) -> Verdict:
+) -> StudyVerdict:
     """Judge the response of some stacks to the dose."""
     found = {
         case: _slope(parts[case]["residual"], parts[case]["lipschitz"], seed, len(cases))
         for case in cases
     }
     told = [_ends(slope, parts, case) for case, slope in found.items()]
-    return Verdict(
+    return StudyVerdict(
         claim=claim,
         word=each(above(one, ROUNDING) for one in found.values()),
         number=found[cases[-1]].value,
@@ -243,7 +243,7 @@ def _ends(slope: Interval, parts: Mapping[tuple[str, bool], Arrays], case: tuple
     )
 
 
-def judge_trained(models: Mapping[str, np.ndarray], seed: int) -> Verdict:
+def judge_trained(models: Mapping[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge the response of trained models to one dose of all feed-forwards, below 1 and above."""
     usual = TRAINED_DOSES.index(1.0)
     weaker, stronger = (
@@ -259,7 +259,7 @@ def judge_trained(models: Mapping[str, np.ndarray], seed: int) -> Verdict:
     middles = ", ".join(
         f"{' '.join(f'{r:.2f}' for r in np.median(one, 0))}" for one in models.values()
     )
-    return Verdict(
+    return StudyVerdict(
         scale=BUILT_IN,
         claim="In trained models a larger feed-forward keeps tokens further apart.",
         word=each(above(one, ROUNDING) for one in (*weaker.values(), *stronger.values())),

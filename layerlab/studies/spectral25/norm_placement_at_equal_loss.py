@@ -10,7 +10,7 @@ import numpy as np
 from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.statistics import table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above
 from layerlab.studies.support import small_models, train_to_loss
 from layerlab.studies.support.feature_statistics import DIMENSION, HALF, RESIDUAL
@@ -79,7 +79,7 @@ def missed(found: Contest) -> int:
     return sum(not one["reached"] for runs in found.runs.values() for one in runs)
 
 
-def judge_settled(found: Contest, verdict: Verdict) -> Verdict:
+def judge_settled(found: Contest, verdict: StudyVerdict) -> StudyVerdict:
     """Withhold a verdict at equal loss where runs did not come to that loss."""
     if not missed(found):
         return verdict
@@ -112,12 +112,12 @@ def describe_losses(found: Contest) -> str:
     return f"at {found.target:.2f} nats ({', '.join(told)})"
 
 
-def judge_louder(found: Contest) -> Verdict:
+def judge_louder(found: Contest) -> StudyVerdict:
     """Judge the norms of attention at one loss."""
     post, pre = (norms(found, arm).mean(1) for arm in (POST, PRE))
     ratio = small_models.ratio(post, pre)
     last = [norms(found, arm)[:, -1].mean() for arm in (POST, PRE)]
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=above(ratio, NORM),
         number=ratio.value,
@@ -130,12 +130,12 @@ def judge_louder(found: Contest) -> Verdict:
     )
 
 
-def judge_sooner(found: Contest) -> Verdict:
+def judge_sooner(found: Contest) -> StudyVerdict:
     """Judge how many updates each arm needs."""
     ratio = small_models.ratio(updates(found, POST), updates(found, PRE))
     told = ", ".join(f"{arm} {updates(found, arm).mean():.0f}" for arm in ARMS)
     rates = ", ".join(f"{rate:g}" for rate in found.rates.values())
-    return Verdict(
+    return StudyVerdict(
         claim="Pre-norm trains more easily: it comes to the same loss in fewer updates.",
         word=above(ratio, FEWER, 1),
         number=ratio.value,
@@ -146,11 +146,11 @@ def judge_sooner(found: Contest) -> Verdict:
     )
 
 
-def judge_apart(found: Contest, arm: str) -> Verdict:
+def judge_apart(found: Contest, arm: str) -> StudyVerdict:
     """Judge whether tokens become alike in spite of the shortcut."""
     residual = layers(found, arm, RESIDUAL)
     left = small_models.ratio(residual[:, -1], residual[:, 0])
-    return Verdict(
+    return StudyVerdict(
         claim=f"With shortcuts and MLPs, tokens do not become alike: {arm}.",
         word=above(left, HALF),
         number=left.value,
@@ -160,11 +160,11 @@ def judge_apart(found: Contest, arm: str) -> Verdict:
     )
 
 
-def judge_further(found: Contest) -> Verdict:
+def judge_further(found: Contest) -> StudyVerdict:
     """Judge which arm keeps tokens further apart."""
     pre, post = (layers(found, arm, RESIDUAL)[:, -1] for arm in (PRE, POST))
     ratio = small_models.ratio(pre, post)
-    return Verdict(
+    return StudyVerdict(
         claim="At the same loss pre-norm keeps tokens further apart than post-norm.",
         word=above(ratio, EFFECT, 1),
         number=ratio.value,
@@ -174,11 +174,11 @@ def judge_further(found: Contest) -> Verdict:
     )
 
 
-def judge_expressive(found: Contest) -> Verdict:
+def judge_expressive(found: Contest) -> StudyVerdict:
     """Judge whether the bound on attention costs the features dimensions."""
     pre, post = (layers(found, arm, DIMENSION)[:, 1:].mean(1) for arm in (PRE, POST))
     ratio = small_models.ratio(pre, post)
-    return Verdict(
+    return StudyVerdict(
         claim="Pre-norm keeps its expressive power: its features use as many directions.",
         word=above(ratio, 1 / EFFECT),
         number=ratio.value,

@@ -18,7 +18,7 @@ from layerlab.studies.engine.statistics import (
     summary,
     table,
 )
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, decide, each
 
 DEPTH, WIDTH, HEADS, VOCAB, TOKENS = 36, 64, 4, 64, 18
@@ -153,7 +153,7 @@ def _describe(found: Mapping[str, Interval], parts: Curves, placement: str) -> s
     )
 
 
-def judge_bounded(parts: Curves, seed: int) -> Verdict:
+def judge_bounded(parts: Curves, seed: int) -> StudyVerdict:
     """Judge whether pre-norm keeps norms from rising over 36 layers, beside post-norm."""
     found = _drifts(parts, "pre-norm", seed)
     kept = bootstrap_each(
@@ -167,7 +167,7 @@ def judge_bounded(parts: Curves, seed: int) -> Verdict:
         seed,
     )
     said = " and ".join(f"{gap} ({scores} scores)" for scores, gap in kept.items())
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=each(above(gap, EFFECT) for gap in kept.values()),
         number=kept["sharp"].value,
@@ -179,11 +179,11 @@ def judge_bounded(parts: Curves, seed: int) -> Verdict:
     )
 
 
-def judge_lacks(parts: Curves, seed: int) -> Verdict:
+def judge_lacks(parts: Curves, seed: int) -> StudyVerdict:
     """Judge the drift of post-norm over as many layers."""
     found = _drifts(parts, "post-norm", seed)
     first, second = parts["post-norm", "sharp"]["norm"][:, :2].mean(0)
-    return Verdict(
+    return StudyVerdict(
         claim="Post-norm lacks this: the norm of its attention rises with depth.",
         word=each(above(gap, EFFECT) for gap in found.values()),
         number=found["sharp"].value,
@@ -197,7 +197,7 @@ def judge_lacks(parts: Curves, seed: int) -> Verdict:
     )
 
 
-def judge_shape(parts: Curves, seed: int) -> Verdict:
+def judge_shape(parts: Curves, seed: int) -> StudyVerdict:
     """Judge whether the figure's rise and fall are there without training."""
     told, steps = [], []
     for scores in SHARPNESS:
@@ -209,7 +209,7 @@ def judge_shape(parts: Curves, seed: int) -> Verdict:
         )
         steps += [rise, fall]
         told.append(f"{rise} up and {fall} down with {scores} scores")
-    return Verdict(
+    return StudyVerdict(
         claim="The curve's fast rise over ten layers and its fall in the last three belong to the "
         "architecture.",
         word=each(above(step, EFFECT) for step in steps),
@@ -221,13 +221,13 @@ def judge_shape(parts: Curves, seed: int) -> Verdict:
     )
 
 
-def judge_products(parts: Curves) -> Verdict:
+def judge_products(parts: Curves) -> StudyVerdict:
     """Judge the norm of the product over all layers against the product of the norms."""
     found = {place: maximum(parts[place, "sharp"]["product"]) for place in VARIANTS}
     told = ", ".join(f"{norm} in {place}" for place, norm in found.items())
     single = np.median(parts["pre-norm", "sharp"]["norms"])
     most = TOKENS**0.5
-    return Verdict(
+    return StudyVerdict(
         claim="Attention with norms above 1, multiplied layer after layer, explodes.",
         word=decide(fails=max(one.value for one in found.values()) <= most * ROUNDING),
         number=max(one.value for one in found.values()),

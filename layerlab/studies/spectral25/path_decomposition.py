@@ -19,7 +19,7 @@ from layerlab.studies.engine.pictures import Curve, band, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_each, summary, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, each
 from layerlab.studies.support.passages import excerpts, for_each_layer, overlap, patient, tokens_of
 from layerlab.studies.support.theory_block import theory_of
@@ -244,13 +244,13 @@ def length(shares: np.ndarray) -> np.ndarray:
     return np.asarray(shares @ np.arange(shares.shape[1]))
 
 
-def judge_short(shares: dict[str, np.ndarray], seed: int) -> Verdict:
+def judge_short(shares: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge whether paths are short, against the mean of all 2^L paths, half of the layers."""
     found = bootstrap_each({case: length(one) for case, one in shares.items()}, np.mean, seed)
     middle = DEPTH / 2
     said = ", ".join(f"{mean} in {LABELS[case]}" for case, mean in found.items())
     least = bootstrap(shares[MODEL][:, :2].sum(1), np.mean, seed)
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=each(below(one, middle) for one in found.values()),
         number=found[MODEL].value,
@@ -273,7 +273,7 @@ def _step(found: Mapping[str, Sequence[Interval]]) -> Iterator[dict[str, Any]]:
             yield {"stack": case, "from": place, "to": place + 1, **vars(step)}
 
 
-def judge_ranked(found: Mapping[str, Sequence[Interval]]) -> Verdict:
+def judge_ranked(found: Mapping[str, Sequence[Interval]]) -> StudyVerdict:
     """Judge whether each further sublayer brings what is carried nearer to rank 1."""
     every = [step for one in found.values() for step in one]
     told = ", ".join(
@@ -287,7 +287,7 @@ def judge_ranked(found: Mapping[str, Sequence[Interval]]) -> Verdict:
         for place, step in enumerate(one)
         if step.low > 1
     )
-    return Verdict(
+    return StudyVerdict(
         claim="The longer a path, the nearer what it carries is to rank 1.",
         word=each(below(step, 1) for step in every),
         number=max(step.value for step in every),
@@ -297,11 +297,11 @@ def judge_ranked(found: Mapping[str, Sequence[Interval]]) -> Verdict:
     )
 
 
-def judge_nearer(found: Mapping[str, Sequence[Interval]], draws: int) -> Verdict:
+def judge_nearer(found: Mapping[str, Sequence[Interval]], draws: int) -> StudyVerdict:
     """Judge whether what is carried comes nearer to rank 1 over the first steps."""
     every = [step for one in found.values() for step in one[:FALLING]]
     last = max(every, key=lambda step: step.high)
-    return Verdict(
+    return StudyVerdict(
         claim=f"Up to length {FALLING} it is so: each sublayer more takes it nearer to rank 1.",
         word=each(below(step, 1) for step in every),
         number=last.value,
@@ -313,12 +313,12 @@ def judge_nearer(found: Mapping[str, Sequence[Interval]], draws: int) -> Verdict
     )
 
 
-def judge_differing(parts: dict[str, Any], seed: int) -> Verdict:
+def judge_differing(parts: dict[str, Any], seed: int) -> StudyVerdict:
     """Judge whether what keeps tokens apart takes shorter paths than what they share."""
     lengths = {case: length(one["apart"]) - length(one["share"]) for case, one in parts.items()}
     found = bootstrap_each(lengths, np.mean, seed)
     said = ", ".join(f"{gap} in {LABELS[case]}" for case, gap in found.items())
-    return Verdict(
+    return StudyVerdict(
         claim="In a random stack what differs between tokens reaches the output by shorter paths "
         "than the rest.",
         word=each(below(found[case], 0) for case in (CAUSAL, OPEN)),

@@ -15,7 +15,7 @@ from layerlab.studies.engine.pictures import Curve, band, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, decide
 from layerlab.system.hooks import temporary_hooks
 
@@ -189,11 +189,11 @@ def _median(values: np.ndarray) -> float:
     return float(np.median(known)) if len(known) else math.nan
 
 
-def judge_doubly(residuals: np.ndarray, seed: int) -> Verdict:
+def judge_doubly(residuals: np.ndarray, seed: int) -> StudyVerdict:
     """Judge the claim as it stands: attention that sees every token."""
     found = bootstrap(order(residuals), _median, seed)
     shown = ", ".join(f"{one:.2g}" for one in np.median(residuals, 0)[3:7])
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=above(found, ORDER),
         number=found.value,
@@ -203,12 +203,12 @@ def judge_doubly(residuals: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def judge_halved(residuals: np.ndarray, seed: int) -> Verdict:
+def judge_halved(residuals: np.ndarray, seed: int) -> StudyVerdict:
     """Judge the rate of collapse under the causal mask that every GPT has."""
     last = 6
     ratios = (residuals[:, -1] / residuals[:, -1 - last]) ** (1 / last)
     found, power = bootstrap(ratios, _median, seed), bootstrap(order(residuals), _median, seed)
-    return Verdict(
+    return StudyVerdict(
         claim="In a GPT, whose attention is causal, the collapse is doubly exponential, too.",
         word=above(power, ORDER),
         number=found.value,
@@ -220,14 +220,14 @@ def judge_halved(residuals: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def judge_rotary(found: np.ndarray, learned: np.ndarray, seed: int) -> Verdict:
+def judge_rotary(found: np.ndarray, learned: np.ndarray, seed: int) -> StudyVerdict:
     """Judge whether positions inside attention keep its rows apart when all tokens are equal."""
     powers = {
         name: bootstrap(order(one, FLOOR_MODEL), _median, seed)
         for name, one in (("rotary", found), ("learned", learned))
     }
     power = powers["rotary"]
-    return Verdict(
+    return StudyVerdict(
         claim="With rotary positions attention without mask, skips and feed-forward collapses "
         "doubly exponentially, too.",
         word=above(power, ORDER),
@@ -243,14 +243,14 @@ def _last(found: np.ndarray, seed: int) -> Interval:
     return bootstrap(found[:, -1], _median, seed)
 
 
-def judge_skips(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) -> Verdict:
+def judge_skips(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) -> StudyVerdict:
     """Judge attention with its skip against attention alone."""
     kept = {causal: _last(stacks["attention-skip", causal], seed) for causal in (False, True)}
     alone = {causal: _last(stacks["attention-only", causal], seed) for causal in (False, True)}
     low = min(kept[c].low / alone[c].high for c in kept)
     stays = min(one.low for one in kept.values()) > KEPT
     gone = max(kept[c].high / alone[c].low for c in kept) < 2
-    return Verdict(
+    return StudyVerdict(
         claim="Skip connections prevent rank collapse.",
         word=decide(holds=stays and low > 2, fails=gone),
         number=kept[False].value,
@@ -261,7 +261,7 @@ def judge_skips(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) -> Ver
     )
 
 
-def judge_feedforward(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) -> Verdict:
+def judge_feedforward(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) -> StudyVerdict:
     """Judge the feed-forward without skips against attention alone."""
     found = {c: _last(stacks["attention-mlp", c], seed) for c in (False, True)}
     alone = {c: _last(stacks["attention-only", c], seed) for c in (False, True)}
@@ -271,7 +271,7 @@ def judge_feedforward(stacks: Mapping[tuple[str, bool], np.ndarray], seed: int) 
         seed,
     )
     prevents = min(one.low for one in found.values()) > KEPT
-    return Verdict(
+    return StudyVerdict(
         claim="Without skips the feed-forward prevents rank collapse.",
         word=decide(holds=prevents, fails=found[False].high < KEPT),
         number=found[False].value,

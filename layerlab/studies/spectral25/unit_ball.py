@@ -12,7 +12,7 @@ from layerlab.studies.engine.pictures import Curve, band, curves, plane
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, summary, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, below, each, within
 from layerlab.studies.support.passages import (
     PASSAGES,
@@ -186,12 +186,12 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def judge_aligned(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_aligned(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     """Judge whether direction alone decides, or length as well."""
     found = bootstrap_each({name: one["aligned"] for name, one in parts.items()}, np.mean, seed)
     said = ", ".join(f"{share} of rows in {name}" for name, share in found.items())
     chance = np.mean(1 / np.arange(KEYS, TOKENS + 1))
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=each(above(one, MOST) for one in found.values()),
         number=found[MODELS[0]].value,
@@ -202,7 +202,7 @@ def judge_aligned(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     )
 
 
-def judge_cones(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_cones(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     """Judge the angles among queries, among keys, and between the two."""
     told = []
     gaps = bootstrap_each(
@@ -220,7 +220,7 @@ def judge_cones(parts: Mapping[str, Arrays], seed: int) -> Verdict:
             f"{bootstrap(found['between'], np.mean, seed)} between them in {name}"
         )
     apart = ", ".join(f"{gap} in {name}" for name, gap in gaps.items())
-    return Verdict(
+    return StudyVerdict(
         claim="Queries and keys of a head lie in different cones.",
         word=each(above(gap, APART, 0) for gap in gaps.values()),
         number=gaps[MODELS[0]].value,
@@ -236,13 +236,13 @@ def ratios(values: np.ndarray) -> np.ndarray:
     return np.asarray([one[0] / one[kept][-1] for one, kept in zip(values, there, strict=True)])
 
 
-def judge_ball(semi: Mapping[str, np.ndarray], seed: int) -> Verdict:
+def judge_ball(semi: Mapping[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge the semi-axes of the image of the unit ball."""
     found = bootstrap_each({name: ratios(values) for name, values in semi.items()}, np.median, seed)
     said = ", ".join(f"{ratio} in {name}" for name, ratio in found.items())
     rank = int((semi[MODELS[0]] > 1e-6 * semi[MODELS[0]][:, :1]).sum(1).max())
     width = semi[MODELS[0]].shape[1]
-    return Verdict(
+    return StudyVerdict(
         claim="The value-output map of a head makes of the unit ball an ellipsoid far from a ball.",
         word=each(above(one, ROUND, 1) for one in found.values()),
         number=found[MODELS[0]].value,
@@ -254,13 +254,13 @@ def judge_ball(semi: Mapping[str, np.ndarray], seed: int) -> Verdict:
     )
 
 
-def judge_ordered(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_ordered(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     """Judge the size of scores behind a norm."""
     found = bootstrap_each(
         {name: one["score"].max(1) for name, one in parts.items()}, np.median, seed
     )
     said = ", ".join(f"{score} in {name}" for name, score in found.items())
-    return Verdict(
+    return StudyVerdict(
         claim="Behind a layer norm scores are always of order 1.",
         word=each(below(one, ONE) for one in found.values()),
         number=found[MODELS[0]].value,
@@ -271,12 +271,12 @@ def judge_ordered(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     )
 
 
-def judge_sphere(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_sphere(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     """Judge the length of what attention reads."""
     found = bootstrap_each({name: one["radius"] for name, one in parts.items()}, np.mean, seed)
     said = ", ".join(f"{radius} in {name}" for name, radius in found.items())
     width = patient(MODELS[0]).config.hidden_size
-    return Verdict(
+    return StudyVerdict(
         claim="A layer norm projects tokens onto a sphere of radius 1.",
         word=each(within(one, 1 / ROUND, ROUND) for one in found.values()),
         number=found[MODELS[0]].value,

@@ -17,7 +17,7 @@ from layerlab.experiments.plan.plan import plan
 from layerlab.model.cost.cost import account
 from layerlab.recipes.training_sections import RunSection
 from layerlab.system.hardware import here
-from layerlab.training.flops import Work, peak_of
+from layerlab.training.flops import TokenFlops, peak_of
 from layerlab.training.run_spec import design_model
 from tests.training.planned import EXTENT, recipe, runs, unmeasured  # noqa: F401  its fixture
 
@@ -150,14 +150,18 @@ def test_one_run_is_not_several_at_once() -> None:
 
 
 def test_what_a_mask_saves_is_never_minus_nothing() -> None:
-    assert _save(Work(full=1000, causal=999)) == _save(Work(full=9, causal=9)) == "less than 1 %"
-    assert _save(Work(full=1000, causal=870)) == "13 %"
+    assert (
+        _save(TokenFlops(full=1000, causal=999))
+        == _save(TokenFlops(full=9, causal=9))
+        == "less than 1 %"
+    )
+    assert _save(TokenFlops(full=1000, causal=870)) == "13 %"
     assert "a causal mask saves" in drawn(estimate(runs(), measure=False), 120)
 
 
 def test_what_a_mask_saves_is_said_once_where_arms_agree() -> None:
     found = estimate(runs(), measure=False)
-    half, fewer = Work(full=100, causal=50), Work(full=100, causal=70)
+    half, fewer = TokenFlops(full=100, causal=50), TokenFlops(full=100, causal=70)
     alike = tuple(replace(side, token_flops=half) for side in found.sides)
     assert "a causal mask saves 50 %\n" in drawn(replace(found, sides=alike), 120)
     apart = (replace(alike[0], token_flops=fewer), *alike[1:])

@@ -12,7 +12,7 @@ from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap_each, summary, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import decide, each, within
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
 from layerlab.validation import Constraint
@@ -154,7 +154,7 @@ def medians(
 
 def judge_near(
     ratios: dict[tuple[str, str], np.ndarray], kind: int, factor: float, claim: str, seed: int
-) -> Verdict:
+) -> StudyVerdict:
     """Judge whether all medians are within a factor of the prediction."""
     found = medians(ratios, kind, seed)
     far = max(found, key=lambda key: max(found[key].value, 1 / found[key].value))
@@ -162,7 +162,7 @@ def judge_near(
     for model in builtin.NAMES:
         every = [one.value for key, one in found.items() if key[0] == model]
         models.append(f"{min(every):.2f} to {max(every):.2f} ({model})")
-    return Verdict(
+    return StudyVerdict(
         claim=claim,
         word=each(within(one, 1 / factor, factor) for one in found.values()),
         number=found[far].value,
@@ -174,14 +174,14 @@ def judge_near(
     )
 
 
-def judge_telling(bounds: dict[tuple[str, str], np.ndarray]) -> Verdict:
+def judge_telling(bounds: dict[tuple[str, str], np.ndarray]) -> StudyVerdict:
     """Judge whether a running worst-case bound leaves anything to say."""
     empty = {label: float((found[:, -1] >= 1).mean()) for label, found in bounds.items()}
     endless = {label: float(np.isinf(found[:, -1]).mean()) for label, found in bounds.items()}
     first = {label: float(np.median(found[:, 0])) for label, found in bounds.items()}
     said = ", ".join(f"{one:.2g} ({model}, {format})" for (model, format), one in first.items())
     least = min(empty.values())
-    return Verdict(
+    return StudyVerdict(
         claim="A worst-case bound that runs along with the values is below 1 for the logits.",
         word=decide(holds=max(empty.values()) == 0, fails=least == 1),
         number=least,

@@ -10,7 +10,7 @@ from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, apart, decide, each, within
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
 from layerlab.validation import Constraint
@@ -97,12 +97,12 @@ def share_of(errors: np.ndarray, names: list[str], seed: int) -> Interval:
     )
 
 
-def judge_attention(errors: dict[str, np.ndarray], seed: int, format: str) -> Verdict:
+def judge_attention(errors: dict[str, np.ndarray], seed: int, format: str) -> StudyVerdict:
     """Judge whether the error comes from attention's core, as the source's advice supposes."""
     found = {model: share_of(every, list(ATTENTION), seed) for model, every in errors.items()}
     said = ", ".join(f"{one} ({model})" for model, one in found.items())
     least = min(found.values(), key=lambda one: one.value)
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=each(above(one, HALF) for one in found.values()),
         number=least.value,
@@ -111,12 +111,12 @@ def judge_attention(errors: dict[str, np.ndarray], seed: int, format: str) -> Ve
     )
 
 
-def judge_stepwise(found: dict[tuple[str, str], Interval]) -> Verdict:
+def judge_stepwise(found: dict[tuple[str, str], Interval]) -> StudyVerdict:
     """Judge the shares where no fused kernel keeps scores and softmax in float32."""
     own = {name: one for (model, name), one in found.items() if model == STEPWISE}
     scores = own.pop("scores and softmax", Interval(0.0, 0.0, 0.0))
     second = max(own, key=lambda name: own[name].value)
-    return Verdict(
+    return StudyVerdict(
         claim="Where attention is computed step by step in the format, scores and softmax are the "
         "largest source.",
         word=apart(scores, own[second]),
@@ -127,7 +127,7 @@ def judge_stepwise(found: dict[tuple[str, str], Interval]) -> Verdict:
     )
 
 
-def judge_dominant(found: dict[tuple[str, str], Interval]) -> Verdict:
+def judge_dominant(found: dict[tuple[str, str], Interval]) -> StudyVerdict:
     """Judge whether one component is the largest in every model."""
     largest = {}
     for model in builtin.NAMES:
@@ -140,7 +140,7 @@ def judge_dominant(found: dict[tuple[str, str], Interval]) -> Verdict:
     )
     same = len({first for first, *_ in largest.values()}) == 1
     clear = each(apart(one, other) for _, one, _, other in largest.values()) == "holds"
-    return Verdict(
+    return StudyVerdict(
         claim="One and the same component gives the largest share in every model.",
         word=decide(holds=clear, fails=not same),
         number=max(one.value for _, one, _, _ in largest.values()),
@@ -149,11 +149,11 @@ def judge_dominant(found: dict[tuple[str, str], Interval]) -> Verdict:
     )
 
 
-def judge_adding(errors: dict[str, np.ndarray], seed: int) -> Verdict:
+def judge_adding(errors: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge whether the shares add up to the whole."""
     found = {model: share_of(every, list(COMPONENTS), seed) for model, every in errors.items()}
     said = ", ".join(f"{one} ({model})" for model, one in found.items())
-    return Verdict(
+    return StudyVerdict(
         claim="The errors of the components are uncorrelated: their squares add up to the whole.",
         word=each(within(one, 1 - CLOSED, 1 + CLOSED) for one in found.values()),
         number=max((one.value for one in found.values()), key=lambda sum: abs(sum - 1)),

@@ -10,7 +10,7 @@ from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import apart, below, each
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap
 from layerlab.validation import Constraint
@@ -118,11 +118,11 @@ def _describe(found: dict[str, Interval]) -> str:
     return ", ".join(f"{one} ({model})" for model, one in found.items())
 
 
-def judge_advised(found: Found, format: str) -> Verdict:
+def judge_advised(found: Found, format: str) -> StudyVerdict:
     """Judge the source's advice on models whose attention is one fused call."""
     kept = {model: one for model, one in _of(found, SOFTMAX).items() if model != STEPWISE}
     least = max(kept.values(), key=lambda one: one.value)
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=_lower(kept, 1 - WORTH),
         number=least.value,
@@ -132,10 +132,10 @@ def judge_advised(found: Found, format: str) -> Verdict:
     )
 
 
-def judge_stepwise(found: Found) -> Verdict:
+def judge_stepwise(found: Found) -> StudyVerdict:
     """Judge the source's advice on the model whose scores are largest."""
     kept = found[STEPWISE, SOFTMAX]
-    return Verdict(
+    return StudyVerdict(
         claim=f"They do in the {STEPWISE} model.",
         word=_lower({STEPWISE: kept}, 1 - WORTH),
         number=kept.value,
@@ -146,7 +146,7 @@ def judge_stepwise(found: Found) -> Verdict:
     )
 
 
-def judge_most(found: Found) -> Verdict:
+def judge_most(found: Found) -> StudyVerdict:
     """Judge whether the part that is advised is the one that helps most."""
     best, own = {}, {}
     for model in builtin.NAMES:
@@ -157,7 +157,7 @@ def judge_most(found: Found) -> Verdict:
         f"{model}: {own[model]} with scores and softmax exact, {one} with {name}"
         for model, (name, one) in best.items()
     )
-    return Verdict(
+    return StudyVerdict(
         claim="No other part of a model gains more from a higher precision than scores and "
         "softmax.",
         word=each(apart(one, own[model]) for model, (_, one) in best.items()),
@@ -167,10 +167,10 @@ def judge_most(found: Found) -> Verdict:
     )
 
 
-def judge_together(found: Found) -> Verdict:
+def judge_together(found: Found) -> StudyVerdict:
     """Judge mixed precision: scores, softmax, norms and stream at once."""
     kept = _of(found, ALL)
-    return Verdict(
+    return StudyVerdict(
         claim="Scores, softmax, norms and residual stream, all exact, remove a third of the "
         "squared error, or more.",
         word=_lower(kept, 1 - THIRD),
@@ -184,10 +184,10 @@ def judge_together(found: Found) -> Verdict:
     )
 
 
-def judge_islands(found: Found) -> Verdict:
+def judge_islands(found: Found) -> StudyVerdict:
     """Judge what code in use gains by what it keeps in float32 already."""
     kept = {model: one for model, one in _of(found, AS_RUN).items() if model != STEPWISE}
-    return Verdict(
+    return StudyVerdict(
         claim="What fused code keeps in float32 by itself removes some of the squared error.",
         word=_lower(kept, 1.0),
         number=max(one.value for one in kept.values()),

@@ -7,7 +7,7 @@ from layerlab.studies.engine.pictures import gap, gaps
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import COUNTED
 from layerlab.studies.engine.statistics import Interval, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import above, combine
 
 # Questions of C-Eval; the source does not say which of the two splits it took.
@@ -97,13 +97,13 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def judge(found: Contest, claim: str) -> Verdict:
+def judge(found: Contest, claim: str) -> StudyVerdict:
     """Judge one difference against chance."""
     said = ", ".join(
         f"{found.interval(questions)} if it was the {split} split of {questions:,} questions"
         for split, questions in SPLITS.items()
     )
-    return Verdict(
+    return StudyVerdict(
         claim=claim,
         word=word(found),
         number=found.difference,

@@ -6,7 +6,7 @@ from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import COUNTED
 from layerlab.studies.engine.statistics import table
-from layerlab.studies.engine.study import Outcome, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import decide
 
 OURS, THEIRS = "pangu-pi-7b", "llama-7b"
@@ -73,12 +73,12 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def judge_pays(found: dict[str, float]) -> Verdict:
+def judge_pays(found: dict[str, float]) -> StudyVerdict:
     """Judge whether the modules' parameters explain the three layers that were given up."""
     worth = found["its modules"] / found["one block"]
     # A block has at least its attention, whatever the feed-forward is.
     most = found["its modules"] / found["attention of one block"]
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=decide(fails=most < 1),
         number=worth,
@@ -90,10 +90,10 @@ def judge_pays(found: dict[str, float]) -> Verdict:
     )
 
 
-def judge_similar(found: dict[str, float]) -> Verdict:
+def judge_similar(found: dict[str, float]) -> StudyVerdict:
     """Judge whether both models have the same number of parameters."""
     ratio = found["PanGu-pi 7B"] / found["Llama 7B"]
-    return Verdict(
+    return StudyVerdict(
         claim="PanGu-pi 7B has about as many parameters as Llama 7B.",
         word=decide(holds=abs(ratio - 1) < 0.01),
         number=ratio,
@@ -103,13 +103,13 @@ def judge_similar(found: dict[str, float]) -> Verdict:
     )
 
 
-def judge_faster() -> Verdict:
+def judge_faster() -> StudyVerdict:
     """Judge whether the printed speed-up exceeds what layers and vocabularies explain."""
     printed = LATENCY[OURS] / LATENCY[THEIRS]
     vocab, theirs = (design(name).shape.vocab for name in (OURS, THEIRS))
     plain = read_per_token(32, theirs)
     own, equal = read_per_token(29, vocab) / plain, read_per_token(29, theirs) / plain
-    return Verdict(
+    return StudyVerdict(
         claim="PanGu-pi 7B decodes faster than Llama 7B by more than its missing layers explain.",
         word=decide(holds=False, fails=equal <= printed),
         number=printed,

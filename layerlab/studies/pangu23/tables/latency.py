@@ -20,7 +20,7 @@ from typing import Any
 from layerlab.studies.engine.pictures import Gap, gap, gaps
 from layerlab.studies.engine.sampling import StudyContext, digest
 from layerlab.studies.engine.statistics import Interval, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, within
 from layerlab.studies.support import small_models
 from layerlab.system.files import write_file
@@ -154,7 +154,7 @@ def check_plan(found: Measured) -> list[str]:
     ]
 
 
-def judge_replicated(verdict: Verdict, found: Measured | None) -> Verdict:
+def judge_replicated(verdict: StudyVerdict, found: Measured | None) -> StudyVerdict:
     """Mark a verdict with its repetitions, and where their number was not planned."""
     if found is None:
         return verdict
@@ -180,9 +180,9 @@ def printed_ratio(name: str) -> float:
     return pangu / llama
 
 
-def judge_untimed(claim: str, name: str, source: str) -> Verdict:
+def judge_untimed(claim: str, name: str, source: str) -> StudyVerdict:
     """Leave a claim undecided where nothing was timed."""
-    return Verdict(
+    return StudyVerdict(
         claim=claim,
         word="not decided",
         number=printed_ratio(name),
@@ -197,12 +197,12 @@ def steps(found: Measured, name: str) -> str:
     return f"a step takes {pangu:.3g} against {llama:.3g} ms"
 
 
-def judge_quicker(found: Measured | None) -> Verdict:
+def judge_quicker(found: Measured | None) -> StudyVerdict:
     """Judge the time of a step with the layers of the source's 7B."""
     if found is None:
         return judge_untimed(STUDY.claim, FEWER, "")
     ratio = quotient(found, FEWER)
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=below(ratio, FASTER),
         number=ratio.value,
@@ -211,13 +211,13 @@ def judge_quicker(found: Measured | None) -> Verdict:
     )
 
 
-def judge_costs(found: Measured | None) -> Verdict:
+def judge_costs(found: Measured | None) -> StudyVerdict:
     """Judge the time of a step with the same layers in both models."""
     claim = "At one depth both modules of PanGu-pi cost 4 % of a step."
     if found is None:
         return judge_untimed(claim, SAME, PLACES[SAME])
     ratio = quotient(found, SAME)
-    return Verdict(
+    return StudyVerdict(
         claim=claim,
         word=below(ratio, COST),
         number=ratio.value,
@@ -227,7 +227,7 @@ def judge_costs(found: Measured | None) -> Verdict:
     )
 
 
-def judge_explained(found: Measured | None) -> Verdict:
+def judge_explained(found: Measured | None) -> StudyVerdict:
     """Judge whether the weights that a token reads explain the time of a step."""
     claim = "The time of a step is that of the weights it reads, so that layers alone explain it."
     source = "Own, on pangu23, section 5.3"
@@ -235,7 +235,7 @@ def judge_explained(found: Measured | None) -> Verdict:
         return judge_untimed(claim, FEWER, source)
     ratio, predicted = quotient(found, FEWER), found[FEWER]["predicted"]
     beside = Interval(*(one / predicted for one in (ratio.value, ratio.low, ratio.high)))
-    return Verdict(
+    return StudyVerdict(
         claim=claim,
         word=within(beside, 1 - NEAR, 1 + NEAR),
         number=beside.value,

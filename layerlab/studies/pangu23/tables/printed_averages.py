@@ -5,7 +5,7 @@ from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import COUNTED
 from layerlab.studies.engine.statistics import table
-from layerlab.studies.engine.study import Outcome, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import decide
 
 # Half of the last printed digit of every cell, and of the average; one that is cut off loses a
@@ -73,7 +73,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def judge_follow(every: list[Row]) -> Verdict:
+def judge_follow(every: list[Row]) -> StudyVerdict:
     """Judge whether the printed averages follow from their cells."""
     off = [row for row in every if not same(row)]
     slips = [row for row in off if beyond(row)]
@@ -82,7 +82,7 @@ def judge_follow(every: list[Row]) -> Verdict:
         f"{row['recomputed']:.2f})"
         for row in slips
     )
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=decide(fails=bool(slips)),
         number=len(slips),
@@ -91,10 +91,10 @@ def judge_follow(every: list[Row]) -> Verdict:
     )
 
 
-def judge_order() -> Verdict:
+def judge_order() -> StudyVerdict:
     """Judge whether the slips change the order of the models."""
     changed = [found.number for found in tables().values() if not is_ranked(found)]
-    return Verdict(
+    return StudyVerdict(
         claim="The order of the models is that of the averages that the cells give.",
         word=decide(fails=bool(changed)),
         number=len(changed),

@@ -8,7 +8,7 @@ from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import COUNTED
 from layerlab.studies.engine.statistics import table
-from layerlab.studies.engine.study import Outcome, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import decide
 
 SIZE = "pangu-pi-1b"
@@ -97,11 +97,11 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def judge_ignored(every: dict[str, list[Row]]) -> Verdict:
+def judge_ignored(every: dict[str, list[Row]]) -> StudyVerdict:
     """Judge whether the cost of two terms, as counted, can be ignored."""
     two = every["affine-in"][CHOSEN - 1]
     largest = max(float(two["parameters"]), float(two["operations"]))
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=decide(holds=largest < LITTLE),
         number=float(two["operations"]),
@@ -113,12 +113,12 @@ def judge_ignored(every: dict[str, list[Row]]) -> Verdict:
     )
 
 
-def judge_matrices(every: dict[str, list[Row]]) -> Verdict:
+def judge_matrices(every: dict[str, list[Row]]) -> StudyVerdict:
     """Judge whether two terms are as cheap where every term has its own matrix."""
     two = every["multi-projection"][CHOSEN - 1]
     least = min(float(two["parameters"]), float(two["operations"]))
     printed = float(two["printed_latency"])
-    return Verdict(
+    return StudyVerdict(
         claim="It can be ignored with a matrix for every term, too, as in equation 9.",
         word=decide(fails=least > LITTLE),
         number=float(two["operations"]),
@@ -129,12 +129,12 @@ def judge_matrices(every: dict[str, list[Row]]) -> Verdict:
     )
 
 
-def judge_steady() -> Verdict:
+def judge_steady() -> StudyVerdict:
     """Judge whether each further term costs the same time, as counts predict."""
     steps = [PRINTED[n + 1] - PRINTED[n] for n in (1, 2, 3)]
     # Two numbers rounded to 0.01 put an error of 0.01 on each step, and 0.02 between two.
     apart = max(steps) - min(steps)
-    return Verdict(
+    return StudyVerdict(
         claim="Each further term costs the same.",
         word=decide(fails=apart > 0.02 + 1e-9),
         number=max(steps) / min(steps),

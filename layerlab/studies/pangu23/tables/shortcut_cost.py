@@ -8,7 +8,7 @@ from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import COUNTED
 from layerlab.studies.engine.statistics import table
-from layerlab.studies.engine.study import Outcome, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import decide
 from layerlab.studies.pangu23.tables.series_cost import SIZE, excess
 
@@ -91,10 +91,10 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def judge_sixteen() -> Verdict:
+def judge_sixteen() -> StudyVerdict:
     """Judge the price of the bottleneck against that of a square matrix."""
     ratio = added_parameters(1, form="full") / added_parameters(CHOSEN)
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=decide(holds=ratio == 16),
         number=ratio,
@@ -104,7 +104,7 @@ def judge_sixteen() -> Verdict:
     )
 
 
-def judge_by_weights(found: list[Row]) -> Verdict:
+def judge_by_weights(found: list[Row]) -> StudyVerdict:
     """Judge whether the printed latencies are those of the weights that the shapes add."""
     off: dict[int, float] = {}
     for row in found:
@@ -121,7 +121,7 @@ def judge_by_weights(found: list[Row]) -> Verdict:
         f"{row['of_blocks']:.2f} % at 1/{row['r']}"
         for row in found
     )
-    return Verdict(
+    return StudyVerdict(
         claim="The latencies of the table follow from the weights that its shapes add.",
         word=decide(fails=bool(off)),
         number=number,
@@ -131,11 +131,11 @@ def judge_by_weights(found: list[Row]) -> Verdict:
     )
 
 
-def judge_slower() -> Verdict:
+def judge_slower() -> StudyVerdict:
     """Judge what the text says of its table against the table itself."""
     times = [PRINTED[r] for r in sorted(PRINTED)]
     steps = [after - before for before, after in pairwise(times)]
-    return Verdict(
+    return StudyVerdict(
         claim="A larger reduction ratio lowers the speed.",
         word=decide(holds=min(steps) > 0, fails=max(steps) < 0),
         number=times[-1] / times[0],
@@ -145,10 +145,10 @@ def judge_slower() -> Verdict:
     )
 
 
-def judge_additive() -> Verdict:
+def judge_additive() -> StudyVerdict:
     """Judge whether the two modules' latencies add up in the table of components."""
     apart = (SERIES - PLAIN) + (PRINTED[CHOSEN] - PLAIN) - (BOTH - PLAIN)
-    return Verdict(
+    return StudyVerdict(
         claim="Series activation and augmented shortcut together cost the sum of what each costs.",
         word=decide(holds=abs(apart) <= 4 * DIGIT),
         number=apart,

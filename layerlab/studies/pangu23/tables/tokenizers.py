@@ -16,7 +16,7 @@ from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import TABLES
 from layerlab.studies.engine.statistics import Interval, bootstrap, table
-from layerlab.studies.engine.study import EXACT, Outcome, Study, Verdict
+from layerlab.studies.engine.study import EXACT, Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, decide
 from layerlab.validation import Constraint
 
@@ -186,11 +186,11 @@ def ratio(tokens: np.ndarray, upper: str, lower: str, seed: int) -> Interval:
     return bootstrap(pair, number, seed)
 
 
-def judge_lower(tokens: np.ndarray, seed: int) -> Verdict:
+def judge_lower(tokens: np.ndarray, seed: int) -> StudyVerdict:
     """Judge whether the extension shortens the domain's text."""
     found = ratio(tokens, EXTENDED, BASE, seed)
     printed = rates()
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=below(found, CLEAR, 1),
         number=found.value,
@@ -200,11 +200,11 @@ def judge_lower(tokens: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def judge_on_par(tokens: np.ndarray, seed: int) -> Verdict:
+def judge_on_par(tokens: np.ndarray, seed: int) -> StudyVerdict:
     """Judge whether a larger general vocabulary is no better."""
     found, printed = ratio(tokens, EXTENDED, LARGER, seed), rates()
     asked = 1 + PAR
-    return Verdict(
+    return StudyVerdict(
         claim="A vocabulary with entries of the domain is on a par with a larger one without.",
         word=below(found, asked),
         number=found.value,
@@ -215,14 +215,14 @@ def judge_on_par(tokens: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def judge_of_domain(tokens: np.ndarray, seed: int) -> Verdict:
+def judge_of_domain(tokens: np.ndarray, seed: int) -> StudyVerdict:
     """Judge whether any other entries would have done as well."""
     found, size = (
         ratio(tokens, EXTENDED, EQUAL, seed),
         ratio(tokens, EQUAL, BASE, seed),
     )
     asked = 1 - PAR
-    return Verdict(
+    return StudyVerdict(
         claim="The gain comes from the domain, and not from the number of entries.",
         word=below(found, asked, 1),
         number=found.value,
@@ -239,7 +239,7 @@ def rates() -> dict[str, float]:
     return {row.tokenizer: row.rate for row in TABLE}
 
 
-def judge_monotone() -> Verdict:
+def judge_monotone() -> StudyVerdict:
     """Judge whether size alone determines the order."""
     from layerlab.tokenization.published_rates import TABLE
 
@@ -250,7 +250,7 @@ def judge_monotone() -> Verdict:
         f"{other.entries:,} {other.rate:.3f}"
         for one, other in against
     )
-    return Verdict(
+    return StudyVerdict(
         scale=TABLES,
         claim="In the source's own table the larger vocabulary always has the lower rate.",
         word=decide(fails=bool(against)),

@@ -19,7 +19,7 @@ from layerlab.studies.engine.statistics import (
     summary,
     table,
 )
-from layerlab.studies.engine.study import EXACT, Outcome, Study, Verdict
+from layerlab.studies.engine.study import EXACT, Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, decide
 from layerlab.studies.support.passages import PASSAGES, excerpts, for_each_layer, overlap, patient
 from layerlab.validation import Constraint
@@ -149,13 +149,13 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def judge_real(found: dict[int, np.ndarray], seed: int) -> Verdict:
+def judge_real(found: dict[int, np.ndarray], seed: int) -> StudyVerdict:
     """Judge how many heads of a model contract, at the longest passages."""
     tokens = max(found)
     values = found[tokens]
     share = bootstrap(values, lambda drawn: float((drawn < 1).mean()), seed)
     middle = bootstrap(values, np.median, seed)
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=above(share, 0.5),
         number=share.value,
@@ -170,11 +170,11 @@ def _share(share: Interval) -> str:
     return "none of the" if share.high == 0 else f"a share of {share} of the"
 
 
-def judge_doubly(found: dict[int, np.ndarray]) -> Verdict:
+def judge_doubly(found: dict[int, np.ndarray]) -> StudyVerdict:
     """Judge the case that the source proves, doubly stochastic attention."""
     highest = max(found, key=lambda tokens: float(found[tokens].max()))
     top = maximum(found[highest])
-    return Verdict(
+    return StudyVerdict(
         scale=CASES,
         claim="lambda is below 1 where attention is positive and doubly stochastic.",
         word=decide(holds=top.value < 1),
@@ -186,13 +186,13 @@ def judge_doubly(found: dict[int, np.ndarray]) -> Verdict:
     )
 
 
-def judge_running(lengths: list[int], values: list[float]) -> Verdict:
+def judge_running(lengths: list[int], values: list[float]) -> StudyVerdict:
     """Judge the mildest causal attention, which is uniform."""
     above = [tokens for tokens, value in zip(lengths, values, strict=True) if value > 1]
     said = ", ".join(
         f"{value:.2f} at {tokens}" for tokens, value in zip(lengths, values, strict=True)
     )
-    return Verdict(
+    return StudyVerdict(
         scale=CASES,
         claim="lambda is below 1 for causal attention that sees all tokens alike.",
         word=decide(holds=False, fails=bool(above)),
@@ -203,13 +203,13 @@ def judge_running(lengths: list[int], values: list[float]) -> Verdict:
     )
 
 
-def judge_unbounded(lengths: list[int], values: list[float]) -> Verdict:
+def judge_unbounded(lengths: list[int], values: list[float]) -> StudyVerdict:
     """Judge the worst causal attention."""
     grows = all(
         abs(value - tokens / 2) < ROUNDING * tokens
         for tokens, value in zip(lengths, values, strict=True)
     )
-    return Verdict(
+    return StudyVerdict(
         scale=CASES,
         claim="lambda is bounded for attention whose rows sum to 1, whatever the length.",
         word=decide(fails=grows),

@@ -10,7 +10,7 @@ from layerlab.studies.engine.pictures import curves, mean_band
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, decide
 from layerlab.studies.support.feature_statistics import DIMENSION, HALF, RESIDUAL, depths
 from layerlab.studies.support.passages import PASSAGES, excerpts, overlap, patient
@@ -117,12 +117,12 @@ def ratio(found: np.ndarray, quantity: int, seed: int) -> Interval:
     return bootstrap(last, np.mean, seed)
 
 
-def judge_alike(claim: str, found: np.ndarray, seed: int, where: str) -> Verdict:
+def judge_alike(claim: str, found: np.ndarray, seed: int, where: str) -> StudyVerdict:
     """Judge whether tokens become alike, in what differs of their size."""
     trained = claim == STUDY.claim
     left, dimension = (ratio(found, quantity, seed) for quantity in (RESIDUAL, DIMENSION))
     start, end = (float(found[:, place, RESIDUAL].mean()) for place in (0, -1))
-    return Verdict(
+    return StudyVerdict(
         scale=BUILT_IN if claim == STUDY.claim else "",
         claim=claim,
         word=below(left, HALF, 1),
@@ -135,14 +135,14 @@ def judge_alike(claim: str, found: np.ndarray, seed: int, where: str) -> Verdict
     )
 
 
-def judge_narrow(found: np.ndarray, seed: int) -> Verdict:
+def judge_narrow(found: np.ndarray, seed: int) -> StudyVerdict:
     """Judge whether the features use ever fewer directions."""
     left = ratio(found, DIMENSION, seed)
     means = found[..., DIMENSION].mean(0)
     widest = int(means.argmax())
     risen = ratio(found[:, : widest + 1], DIMENSION, seed)
     falls = widest == 0 and left.high < 1
-    return Verdict(
+    return StudyVerdict(
         scale=BUILT_IN,
         claim="The effective dimension of its features falls with depth.",
         word=decide(holds=falls, fails=risen.low > 1),

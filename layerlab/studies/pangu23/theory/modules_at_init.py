@@ -10,7 +10,7 @@ from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, each
 from layerlab.studies.pangu23.theory.collapse_depth import EACH, SMALL, TOKENS, scale_weights
 from layerlab.studies.support.feature_statistics import DIMENSION, depths
@@ -107,12 +107,12 @@ def loss(found: np.ndarray, without: str, start: int, seed: int, comparisons: in
     return bootstrap(apart, np.mean, seed, comparisons=comparisons)
 
 
-def judge_limits(found: np.ndarray, seed: int) -> Verdict:
+def judge_limits(found: np.ndarray, seed: int) -> StudyVerdict:
     """Judge the module whose absence is said to limit most."""
     count = len(STARTS)
     losses = [loss(found, "without shortcut", start, seed, count) for start in range(count)]
     said = ", ".join(f"{one} ({label})" for one, label in zip(losses, STARTS, strict=True))
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=each(above(one, EFFECT, 0) for one in losses),
         number=max(one.value for one in losses),
@@ -121,11 +121,11 @@ def judge_limits(found: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def judge_series(found: np.ndarray, start: int, seed: int) -> Verdict:
+def judge_series(found: np.ndarray, start: int, seed: int) -> StudyVerdict:
     """Judge the module whose absence is said to lower every layer."""
     lost = loss(found, "without series", start, seed)
     whole = float(found[:, 0, start, -1].mean())
-    return Verdict(
+    return StudyVerdict(
         claim="Before any training, the series activation raises the effective dimension of a deep "
         f"stack whose matrices have a {STARTS[start]}.",
         word=above(lost, EFFECT, 0),

@@ -11,7 +11,7 @@ from layerlab.studies.engine.pictures import curves, mean_band
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
-from layerlab.studies.engine.study import Outcome, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, below
 from layerlab.studies.support.passages import excerpts, overlap
 from layerlab.system.hooks import temporary_hooks
@@ -140,12 +140,12 @@ def pair_draws(values: np.ndarray, seed: int) -> Interval:
     return bootstrap(values[:, LARGER] - values[:, PLAIN], np.mean, seed)
 
 
-def judge_prevents(residual: np.ndarray, seed: int) -> Verdict:
+def judge_prevents(residual: np.ndarray, seed: int) -> StudyVerdict:
     """Judge whether tokens stay apart."""
     last = residual[:, :, -1]
     found = pair_draws(last, seed)
     plain, larger = (float(last[:, place].mean()) for place in (PLAIN, LARGER))
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=above(found, 0),
         number=found.value,
@@ -155,11 +155,11 @@ def judge_prevents(residual: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def judge_noisy(rest: np.ndarray, seed: int) -> Verdict:
+def judge_noisy(rest: np.ndarray, seed: int) -> StudyVerdict:
     """Judge whether noise grows relative to the features."""
     found = bootstrap(rest[:, LARGER, NOISE], np.mean, seed)
     plain = bootstrap(rest[:, PLAIN, NOISE], np.mean, seed)
-    return Verdict(
+    return StudyVerdict(
         claim="With the larger weight, noise grows more than the features do.",
         word=above(found, EFFECT, 1),
         number=found.value,
@@ -171,12 +171,12 @@ def judge_noisy(rest: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def judge_idle(rest: np.ndarray, seed: int) -> Verdict:
+def judge_idle(rest: np.ndarray, seed: int) -> StudyVerdict:
     """Judge whether layers still do something."""
     pair = rest[:, [LARGER, PLAIN], MOTION]
     found = bootstrap(pair, _share, seed)
     larger, plain = (bootstrap(pair[:, place], np.mean, seed) for place in (0, 1))
-    return Verdict(
+    return StudyVerdict(
         claim="The larger weight keeps tokens apart by leaving the layers little to do.",
         word=below(found, IDLE, 1),
         number=found.value,

@@ -13,7 +13,7 @@ from layerlab.studies.engine.pictures import Curve, curves
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
-from layerlab.studies.engine.study import Outcome, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import decide
 from layerlab.variants.registry import part
 
@@ -151,9 +151,9 @@ def _of(parts: list[np.ndarray], *forms: str) -> list[np.ndarray]:
     return [found for options, found in chosen if options["form"] in forms]
 
 
-def _judge_absent(claim: str, found: list[np.ndarray], what: str, source: str) -> Verdict:
+def _judge_absent(claim: str, found: list[np.ndarray], what: str, source: str) -> StudyVerdict:
     largest = others(np.stack(found, 1))
-    return Verdict(
+    return StudyVerdict(
         claim=claim,
         word=decide(holds=largest > 0),
         number=largest,
@@ -168,7 +168,7 @@ def _times(found: float) -> str:
     return "exactly 0 in every draw, and so 0 times" if found == 0 else f"{found:.3g} times"
 
 
-def judge_elementwise(parts: list[np.ndarray]) -> Verdict:
+def judge_elementwise(parts: list[np.ndarray]) -> StudyVerdict:
     """Judge the form that the source writes down and prices."""
     return _judge_absent(
         STUDY.claim,
@@ -178,7 +178,7 @@ def judge_elementwise(parts: list[np.ndarray]) -> Verdict:
     )
 
 
-def judge_literal(parts: list[np.ndarray]) -> Verdict:
+def judge_literal(parts: list[np.ndarray]) -> StudyVerdict:
     """Judge the form with a matrix for each term, of which the source claims it outright."""
     return _judge_absent(
         "The series with a matrix for every term varies its input over neighbours, and so learns "
@@ -189,7 +189,7 @@ def judge_literal(parts: list[np.ndarray]) -> Verdict:
     )
 
 
-def judge_neighbours(parts: list[np.ndarray], back: list[np.ndarray], seed: int) -> Verdict:
+def judge_neighbours(parts: list[np.ndarray], back: list[np.ndarray], seed: int) -> StudyVerdict:
     """Judge the form of the paper that the source builds on, made causal."""
     shares: dict[int, Interval] = {}
     for options, found in zip(FORMS, back, strict=True):
@@ -197,7 +197,7 @@ def judge_neighbours(parts: list[np.ndarray], back: list[np.ndarray], seed: int)
             shares[options["n"]] = bootstrap(found[:, 1], np.median, seed)
     lowest = min(share.low for share in shares.values())
     said = ", ".join(f"{share} with n = {n}" for n, share in shares.items())
-    return Verdict(
+    return StudyVerdict(
         claim="A series over neighbouring tokens, as a causal convolution, exchanges information "
         "between tokens.",
         word=decide(holds=lowest > 0),
@@ -208,7 +208,7 @@ def judge_neighbours(parts: list[np.ndarray], back: list[np.ndarray], seed: int)
     )
 
 
-def judge_everywhere(parts: list[np.ndarray]) -> Verdict:
+def judge_everywhere(parts: list[np.ndarray]) -> StudyVerdict:
     """Judge whether what the convolution exchanges is global."""
     found = {
         int(options["n"]): reach(influences)
@@ -217,7 +217,7 @@ def judge_everywhere(parts: list[np.ndarray]) -> Verdict:
     }
     near = all(distance < TOKENS - 1 for distance in found.values())
     said = ", ".join(f"{distance} with n = {n}" for n, distance in found.items())
-    return Verdict(
+    return StudyVerdict(
         claim="What a convolution of neighbours exchanges in one layer is global.",
         word=decide(fails=near),
         number=max(found.values()),

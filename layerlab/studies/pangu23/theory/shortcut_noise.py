@@ -12,7 +12,7 @@ from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import Interval, bootstrap_each, summary, table
-from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, below, decide, each
 from layerlab.studies.support.passages import excerpts, for_each_layer, overlap, patient
 
@@ -120,11 +120,11 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def judge_strict(gains: dict[str, np.ndarray]) -> Verdict:
+def judge_strict(gains: dict[str, np.ndarray]) -> StudyVerdict:
     """Judge Theorem 5 as it stands, refuted by units that stay active."""
     noise, bound = noise_and_bound(5.0, torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
     drawn = np.stack([found[..., NOISE] for found in gains.values()])
-    return Verdict(
+    return StudyVerdict(
         scale=CASES,
         claim=STUDY.claim,
         word=decide(fails=noise >= bound),
@@ -136,10 +136,10 @@ def judge_strict(gains: dict[str, np.ndarray]) -> Verdict:
     )
 
 
-def judge_condition() -> Verdict:
+def judge_condition() -> StudyVerdict:
     """Judge the condition of Theorem 5 for equality, refuted by silent units."""
     noise, bound = noise_and_bound(-5.0, torch.tensor([[1.0], [1.0]], dtype=torch.float64))
-    return Verdict(
+    return StudyVerdict(
         scale=CASES,
         claim="Both sides are equal if and only if the change of the shortcut has no mean over "
         "tokens.",
@@ -152,12 +152,12 @@ def judge_condition() -> Verdict:
     )
 
 
-def judge_usual(gains: dict[str, np.ndarray], seed: int) -> Verdict:
+def judge_usual(gains: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge what is left of the strict claim on features as they are."""
     noises = {name: values[:, :, SMALL, NOISE] for name, values in gains.items()}
     found = bootstrap_each(noises, np.median, seed)
     said = ", ".join(f"{one} ({name})" for name, one in found.items())
-    return Verdict(
+    return StudyVerdict(
         claim="In the usual case a nonlinear shortcut lets less noise through than the linear one.",
         word=each(below(one, 1) for one in found.values()),
         number=max(one.value for one in found.values()),
@@ -177,10 +177,10 @@ def robustness(gains: dict[str, np.ndarray], seed: int) -> dict[tuple[str, str],
     return bootstrap_each(kept, np.median, seed)
 
 
-def judge_robust(ratios: dict[tuple[str, str], Interval], draws: int) -> Verdict:
+def judge_robust(ratios: dict[tuple[str, str], Interval], draws: int) -> StudyVerdict:
     """Judge whether the nonlinear path removes more noise than signal."""
     best, worst = (choose(ratios, key=lambda key: ratios[key].value) for choose in (max, min))
-    return Verdict(
+    return StudyVerdict(
         claim="For the diversity that it keeps, a nonlinear shortcut lets less noise through than "
         "a linear one.",
         word=each(above(one, 1) for one in ratios.values()),
@@ -194,12 +194,12 @@ def judge_robust(ratios: dict[tuple[str, str], Interval], draws: int) -> Verdict
     )
 
 
-def judge_even(gains: dict[str, np.ndarray], seed: int) -> Verdict:
+def judge_even(gains: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge Equation 6 with equality, as for noise without a mean."""
     moves = {name: values[:, 0, SMALL, EVEN] for name, values in gains.items()}
     found = bootstrap_each(moves, np.median, seed, comparisons=1)
     said = ", ".join(f"{one} ({name})" for name, one in found.items())
-    return Verdict(
+    return StudyVerdict(
         claim="Noise without a mean moves the diversity of features by all of its norm.",
         word=decide(fails=max(one.high for one in found.values()) < 1 - 1e-9),
         number=max(one.value for one in found.values()),

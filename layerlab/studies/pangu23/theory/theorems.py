@@ -13,7 +13,7 @@ from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import bootstrap, maximum, table
-from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, Verdict
+from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above, decide
 from layerlab.studies.pangu23.theory.theorem_case import (
     CONSTANTS,
@@ -174,7 +174,7 @@ def pool_cases(found: Found, name: str, trained: bool | None = None) -> np.ndarr
     return np.concatenate(chosen, axis=1)
 
 
-def judge_printed(found: Found, seed: int) -> Verdict:
+def judge_printed(found: Found, seed: int) -> StudyVerdict:
     """Judge the literal statement: Theorem 1 has a factor too many."""
     z, output = torch.eye(4, dtype=torch.float64), 0.5
     # A = I and W = I: lambda and s are 1.
@@ -183,7 +183,7 @@ def judge_printed(found: Found, seed: int) -> Verdict:
         bootstrap(pool_cases(found, PRINTED, trained), _violated, seed) for trained in (True, False)
     )
     largest = float(pool_cases(found, PRINTED).max())
-    return Verdict(
+    return StudyVerdict(
         scale=CASES,
         claim=STUDY.claim,
         word=decide(fails=counter > 1),
@@ -196,7 +196,7 @@ def judge_printed(found: Found, seed: int) -> Verdict:
     )
 
 
-def judge_corrected(found: Found) -> Verdict:
+def judge_corrected(found: Found) -> StudyVerdict:
     """Judge all inequalities with the slips corrected."""
     every = {
         name: pool_cases(found, name)
@@ -206,7 +206,7 @@ def judge_corrected(found: Found) -> Verdict:
     worst = max(every, key=lambda name: float(every[name].max()))
     largest = maximum(every[worst])
     apart = float(pool_cases(found, EQUALITY).max())
-    return Verdict(
+    return StudyVerdict(
         claim="Without that factor, as inequalities and for plain feed-forward layers, they hold.",
         word=decide(holds=largest.value <= 1 + ROUNDING and apart < ROUNDING),
         number=largest.value,
@@ -217,10 +217,10 @@ def judge_corrected(found: Found) -> Verdict:
     )
 
 
-def judge_gated(found: Found) -> Verdict:
+def judge_gated(found: Found) -> StudyVerdict:
     """Judge Theorem 3 for the gated feed-forward of the source's own models."""
     near, far = (maximum(pool_cases(found, name, True)) for name in (GATED, FAR))
-    return Verdict(
+    return StudyVerdict(
         claim="Theorem 3 covers the gated feed-forward of the source's models.",
         word=decide(holds=False, fails=far.value > 1),
         number=far.value,
@@ -231,12 +231,12 @@ def judge_gated(found: Found) -> Verdict:
     )
 
 
-def judge_strict() -> Verdict:
+def judge_strict() -> StudyVerdict:
     """Judge Theorem 6 as a strict inequality, on active shortcuts and silent heads."""
     z, noise = torch.full((2, 1), 5.0), torch.tensor([[1.0], [-1.0]])
     change = noise + torch.relu(z + noise) - torch.relu(z)
     ratio = float((change - change.mean(0)).norm() / (2 * noise.norm()))
-    return Verdict(
+    return StudyVerdict(
         scale=CASES,
         claim="Theorem 6 is strict.",
         word=decide(fails=ratio >= 1),
@@ -248,11 +248,11 @@ def judge_strict() -> Verdict:
     )
 
 
-def judge_scales() -> Verdict:
+def judge_scales() -> StudyVerdict:
     """Judge Theorem 7 for a series with scales, as the source writes the series first."""
     z = torch.tensor([[1.0], [2.0]])
     gain = float((3 * z - (3 * z).mean()).norm() / (z - z.mean()).norm())
-    return Verdict(
+    return StudyVerdict(
         scale=CASES,
         claim="Theorem 7 holds for the series of equation 7, whose scales its constants leave out.",
         word=decide(fails=gain > 1),
@@ -264,11 +264,11 @@ def judge_scales() -> Verdict:
     )
 
 
-def judge_ceiling() -> Verdict:
+def judge_ceiling() -> StudyVerdict:
     """Judge whether a factor above one keeps features apart."""
     z = torch.eye(4)
     left = z + (-z) + torch.relu(z @ torch.zeros(4, 4))
-    return Verdict(
+    return StudyVerdict(
         scale=CASES,
         claim="Since the factor of Theorem 4 is above 1, features cannot collapse.",
         word=decide(fails=float(left.norm()) == 0),
@@ -280,12 +280,12 @@ def judge_ceiling() -> Verdict:
     )
 
 
-def judge_usual(found: Found, seed: int) -> Verdict:
+def judge_usual(found: Found, seed: int) -> StudyVerdict:
     """Judge whether attention usually contracts by its constants."""
     real = bootstrap(pool_cases(found, SMALL, trained=True), _below, seed)
     random = bootstrap(pool_cases(found, SMALL, trained=False), _below, seed)
     middle = float(np.median(pool_cases(found, SMALL, trained=True)))
-    return Verdict(
+    return StudyVerdict(
         claim="sqrt(lambda H) s v1 is usually below 1.",
         word=above(real, 0.5),
         number=real.value,
@@ -296,12 +296,12 @@ def judge_usual(found: Found, seed: int) -> Verdict:
     )
 
 
-def judge_telling(found: Found, seed: int) -> Verdict:
+def judge_telling(found: Found, seed: int) -> StudyVerdict:
     """Judge whether the bounds in depth are near the observed values."""
     middle = {name: bootstrap(pool_cases(found, name, True), np.median, seed) for name in STACKED}
     said = ", ".join(f"{one} of the bound of {name}" for name, one in middle.items())
     best = max(one.high for one in middle.values())
-    return Verdict(
+    return StudyVerdict(
         claim="The bounds in depth tell how diverse the features of a stack are.",
         word=decide(holds=False, fails=best < VACUOUS),
         number=max(one.value for one in middle.values()),

@@ -7,7 +7,7 @@ import numpy as np
 
 from layerlab.studies.engine.sampling import Arrays, StudyContext
 from layerlab.studies.engine.statistics import Interval, table
-from layerlab.studies.engine.study import Outcome, Study, Verdict, Word
+from layerlab.studies.engine.study import Outcome, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import above, each
 from layerlab.studies.support import small_models
 from layerlab.studies.support.feature_statistics import DIMENSION
@@ -70,7 +70,7 @@ def together(found: list[Interval]) -> Word:
     return each(above(one, EFFECT, 1) for one in found)
 
 
-def judge_ordered(parts: small_models.Parts) -> Verdict:
+def judge_ordered(parts: small_models.Parts) -> StudyVerdict:
     """Judge the whole order of the arms."""
     found = [compare_arms(parts, *pair, len(ORDER)) for pair in ORDER]
     told = ", ".join(
@@ -78,7 +78,7 @@ def judge_ordered(parts: small_models.Parts) -> Verdict:
         for (ours, theirs), one in zip(ORDER, found, strict=True)
     )
     losses = ", ".join(f"{arm} {parts[arm]['nats'].mean():.3f}" for arm in ARMS)
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=together(found),
         number=min(one.value for one in found),
@@ -87,10 +87,10 @@ def judge_ordered(parts: small_models.Parts) -> Verdict:
     )
 
 
-def judge_without_shortcut(parts: small_models.Parts) -> Verdict:
+def judge_without_shortcut(parts: small_models.Parts) -> StudyVerdict:
     """Judge what the augmented shortcut alone does to the dimension."""
     found = compare_arms(parts, FULL, NO_SHORTCUT)
-    return Verdict(
+    return StudyVerdict(
         claim="Without the augmented shortcut the effective dimension is much smaller.",
         word=above(found, EFFECT, 1),
         number=found.value,
@@ -99,13 +99,13 @@ def judge_without_shortcut(parts: small_models.Parts) -> Verdict:
     )
 
 
-def judge_every_layer(parts: small_models.Parts) -> Verdict:
+def judge_every_layer(parts: small_models.Parts) -> StudyVerdict:
     """Judge the effect of the series activation, layer by layer."""
     left, right = (by_layer(parts[arm]) for arm in (FULL, NO_SERIES))
     layers = left.shape[1]
     found = [small_models.ratio(left[:, one], right[:, one], layers) for one in range(layers)]
     least = min(range(layers), key=lambda layer: found[layer].high)
-    return Verdict(
+    return StudyVerdict(
         claim="Without the series activation the effective dimension is smaller at every layer.",
         word=together(found),
         number=found[least].value,
@@ -116,10 +116,10 @@ def judge_every_layer(parts: small_models.Parts) -> Verdict:
     )
 
 
-def judge_most(parts: small_models.Parts) -> Verdict:
+def judge_most(parts: small_models.Parts) -> StudyVerdict:
     """Judge which of the two modules matters more."""
     found = compare_arms(parts, NO_SERIES, NO_SHORTCUT)
-    return Verdict(
+    return StudyVerdict(
         claim="Leaving out the shortcut limits the dimension more than leaving out the series.",
         word=above(found, EFFECT, 1),
         number=found.value,

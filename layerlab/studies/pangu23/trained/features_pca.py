@@ -15,7 +15,7 @@ from layerlab.studies.engine.pictures import Curve, curves, plane
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, bootstrap, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import above, each
 from layerlab.studies.pangu23.theory.collapse_depth import EACH, TOKENS
 from layerlab.studies.pangu23.trained import effective_dimension as twins
@@ -170,11 +170,11 @@ def describe(found: list[Interval], arms: tuple[str, ...]) -> str:
     return ", ".join(f"{one} in {arm}" for arm, one in zip(arms, found, strict=True))
 
 
-def judge_diverse(parts: small_models.Parts) -> Verdict:
+def judge_diverse(parts: small_models.Parts) -> StudyVerdict:
     """Judge the share of the variance that three directions hold."""
     own = three(parts[FULL]).mean(1)
     found = [small_models.ratio(three(parts[arm]).mean(1), own, len(OTHERS)) for arm in OTHERS]
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=together(found, EFFECT, 1),
         number=min(one.value for one in found),
@@ -184,12 +184,12 @@ def judge_diverse(parts: small_models.Parts) -> Verdict:
     )
 
 
-def judge_isotropic(parts: small_models.Parts) -> Verdict:
+def judge_isotropic(parts: small_models.Parts) -> StudyVerdict:
     """Judge the mean cosine between tokens."""
     own = column(parts[FULL], COSINE).mean(1)
     cosines = [column(parts[arm], COSINE).mean(1) for arm in OTHERS]
     found = [small_models.over_seeds(one, own, len(OTHERS)) for one in cosines]
-    return Verdict(
+    return StudyVerdict(
         claim="PanGu-pi has the most isotropic feature space.",
         word=together(found, ISOTROPY, 0),
         number=min(one.value for one in found),
@@ -200,14 +200,14 @@ def judge_isotropic(parts: small_models.Parts) -> Verdict:
     )
 
 
-def judge_spreads(parts: small_models.Parts) -> Verdict:
+def judge_spreads(parts: small_models.Parts) -> StudyVerdict:
     """Judge the spread of PanGu-pi's features from each block to the next, beside a Llama's."""
     found, plain = three(parts[FULL]), three(parts[VANILLA])
     count = found.shape[1] - 1
     steps = [small_models.ratio(found[:, at], found[:, at + 1], count) for at in range(count)]
     least = min(range(count), key=lambda at: steps[at].value)
     rises = sum((found[:, at + 1] > found[:, at]).sum() for at in range(count))
-    return Verdict(
+    return StudyVerdict(
         claim="The deeper the layer, the more directions the features of PanGu-pi spread into.",
         word=each(above(one, 1) for one in steps),
         number=steps[least].value,
@@ -222,12 +222,12 @@ def judge_spreads(parts: small_models.Parts) -> Verdict:
     )
 
 
-def judge_gathers(parts: small_models.Parts, arm: str) -> Verdict:
+def judge_gathers(parts: small_models.Parts, arm: str) -> StudyVerdict:
     """Judge whether one axis holds most of the variance in the layer that is most one-sided."""
     found = column(parts[arm], FIRST)
     layer = int(found.mean(0).argmax())
     share = small_models.over_seeds(found[:, layer], np.zeros(len(found)))
-    return Verdict(
+    return StudyVerdict(
         claim=f"Without one of its modules the features lie along one axis: {arm}.",
         word=above(share, AXIS),
         number=share.value,
@@ -238,12 +238,12 @@ def judge_gathers(parts: small_models.Parts, arm: str) -> Verdict:
     )
 
 
-def judge_distinct(parts: small_models.Parts) -> Verdict:
+def judge_distinct(parts: small_models.Parts) -> StudyVerdict:
     """Judge how far the clusters of frequent tokens lie apart."""
     own = column(parts[FULL], APART).mean(1)
     others = [column(parts[arm], APART).mean(1) for arm in ABLATED]
     found = [small_models.ratio(own, one, len(ABLATED)) for one in others]
-    return Verdict(
+    return StudyVerdict(
         claim="Without one of its modules tokens are told apart less.",
         word=together(found, EFFECT, 1),
         number=min(one.value for one in found),
@@ -258,11 +258,11 @@ def judge_distinct(parts: small_models.Parts) -> Verdict:
     )
 
 
-def judge_along(found: np.ndarray, seed: int) -> Verdict:
+def judge_along(found: np.ndarray, seed: int) -> StudyVerdict:
     """Judge the first component of a Llama that was trained longer."""
     layer = int(found[:, 1:, FIRST].mean(0).argmax()) + 1
     share = bootstrap(found[:, layer, FIRST], np.mean, seed)
-    return Verdict(
+    return StudyVerdict(
         scale=BUILT_IN,
         claim="The features of a trained Llama lie along one axis.",
         word=above(share, AXIS),
@@ -274,12 +274,12 @@ def judge_along(found: np.ndarray, seed: int) -> Verdict:
     )
 
 
-def judge_outlying(found: np.ndarray, seed: int) -> Verdict:
+def judge_outlying(found: np.ndarray, seed: int) -> StudyVerdict:
     """Judge how much of the first component the first token accounts for."""
     quotient = found[:, 1:, KEPT] / found[:, 1:, FIRST]
     layer = int(quotient.mean(0).argmax())
     ratio = bootstrap(quotient[:, layer], np.mean, seed)
-    return Verdict(
+    return StudyVerdict(
         scale=BUILT_IN,
         claim="Tokens at the beginning are outliers, which would take the first direction.",
         word=above(ratio, OUTLIER),

@@ -20,7 +20,7 @@ from layerlab.studies.engine.pictures import Curve, curves, gap, gaps
 from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext, digest
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_each, table
-from layerlab.studies.engine.study import Outcome, Picture, Study, Verdict, Word
+from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import above, combine, each
 from layerlab.studies.support import small_models
 from layerlab.studies.support.passages import patient
@@ -233,12 +233,12 @@ def _right(pairs: list[np.ndarray]) -> str:
     )
 
 
-def judge_looks(pairs: list[np.ndarray], seed: int) -> Verdict:
+def judge_looks(pairs: list[np.ndarray], seed: int) -> StudyVerdict:
     """Judge whether the name is looked at more."""
     found = [bootstrap(pair[:, :, LIFT], _quotient, seed) for pair in pairs]
     lifts = [float(np.mean([pair[:, side, LIFT] for pair in pairs])) for side in (0, 1)]
     word = pair_words(found, EFFECT, 1) if _is_asked(pairs, (0, 1), seed) else "not decided"
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=word,
         number=float(np.mean([one.value for one in found])),
@@ -250,10 +250,10 @@ def judge_looks(pairs: list[np.ndarray], seed: int) -> Verdict:
     )
 
 
-def judge_surer(pairs: list[np.ndarray], seed: int) -> Verdict:
+def judge_surer(pairs: list[np.ndarray], seed: int) -> StudyVerdict:
     """Judge whether the name is predicted better."""
     found = [bootstrap(pair[:, 0, SURE] - pair[:, 1, SURE], np.mean, seed) for pair in pairs]
-    return Verdict(
+    return StudyVerdict(
         claim="With both modules the model is right about the name where without them it is wrong: "
         "the name gets a larger probability.",
         word=pair_words(found, SURER, 0) if _is_asked(pairs, (0,), seed) else "not decided",
@@ -268,11 +268,11 @@ def judge_surer(pairs: list[np.ndarray], seed: int) -> Verdict:
     )
 
 
-def judge_isotropic(pairs: list[np.ndarray], seed: int, *, decides: bool = True) -> Verdict:
+def judge_isotropic(pairs: list[np.ndarray], seed: int, *, decides: bool = True) -> StudyVerdict:
     """Judge whether features point in more directions, which needs no name to be known."""
     found = [bootstrap(pair[:, 1, COSINE] - pair[:, 0, COSINE], np.mean, seed) for pair in pairs]
     cosines = [float(np.mean([pair[:, side, COSINE] for pair in pairs])) for side in (0, 1)]
-    return Verdict(
+    return StudyVerdict(
         claim="The features of PanGu-pi are more isotropic.",
         word=pair_words(found, ISOTROPY, 0) if decides else "not decided",
         number=float(np.mean([one.value for one in found])),
@@ -285,7 +285,7 @@ def judge_isotropic(pairs: list[np.ndarray], seed: int, *, decides: bool = True)
     )
 
 
-def judge_back(parts: Mapping[str, Arrays], seed: int) -> Verdict:
+def judge_back(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     """Judge whether the longer-trained models that know the name look back at all."""
     shares = {
         name: bootstrap(part["quantities"][:, RIGHT], np.mean, seed) for name, part in parts.items()
@@ -295,7 +295,7 @@ def judge_back(parts: Mapping[str, Arrays], seed: int) -> Verdict:
     found = bootstrap_each(lifts, np.mean, seed)
     word = each(above(found[name], EFFECT, 1) for name in judges) if judges else "not decided"
     told = ", ".join(f"{one} in {name}" for name, one in found.items())
-    return Verdict(
+    return StudyVerdict(
         scale=BUILT_IN,
         claim="A trained model looks back at a name that is due again.",
         word=word,

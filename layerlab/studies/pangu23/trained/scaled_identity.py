@@ -6,7 +6,7 @@ apart.
 
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.statistics import Interval, table
-from layerlab.studies.engine.study import Outcome, Study, Verdict
+from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above
 from layerlab.studies.support import small_models
 from layerlab.studies.support.feature_statistics import DIMENSION, RESIDUAL
@@ -46,11 +46,11 @@ def more(parts: small_models.Parts, ours: str, theirs: str) -> Interval:
     return small_models.over_seeds(parts[ours]["nats"], parts[theirs]["nats"])
 
 
-def judge_worse(parts: small_models.Parts) -> Verdict:
+def judge_worse(parts: small_models.Parts) -> StudyVerdict:
     """Judge whether the larger weight hurts."""
     found = more(parts, LARGER, small_models.PLAIN)
     losses = ", ".join(f"{arm} {parts[arm]['nats'].mean():.3f}" for arm in ARMS)
-    return Verdict(
+    return StudyVerdict(
         claim=STUDY.claim,
         word=above(found, MARGIN, 0),
         number=found.value,
@@ -60,12 +60,12 @@ def judge_worse(parts: small_models.Parts) -> Verdict:
     )
 
 
-def judge_prevents(parts: small_models.Parts) -> Verdict:
+def judge_prevents(parts: small_models.Parts) -> StudyVerdict:
     """Judge whether tokens stay apart."""
     last = {arm: parts[arm]["layers"][:, -1, RESIDUAL] for arm in ARMS}
     found = small_models.over_seeds(last[LARGER], last[small_models.PLAIN])
     told = ", ".join(f"{arm} {last[arm].mean():.3f}" for arm in ARMS)
-    return Verdict(
+    return StudyVerdict(
         claim="Trained, too, the larger weight keeps tokens further apart.",
         word=above(found, APART, 0),
         number=found.value,
@@ -75,12 +75,12 @@ def judge_prevents(parts: small_models.Parts) -> Verdict:
     )
 
 
-def judge_wider(parts: small_models.Parts) -> Verdict:
+def judge_wider(parts: small_models.Parts) -> StudyVerdict:
     """Judge whether features use more directions."""
     means = {arm: parts[arm]["layers"][:, 1:, DIMENSION].mean(1) for arm in ARMS}
     found = small_models.ratio(means[LARGER], means[small_models.PLAIN])
     other = small_models.ratio(means[AUGMENTED], means[small_models.PLAIN])
-    return Verdict(
+    return StudyVerdict(
         claim="The effective dimension of its features is larger, in the mean over layers.",
         word=above(found, EFFECT, 1),
         number=found.value,
@@ -90,10 +90,10 @@ def judge_wider(parts: small_models.Parts) -> Verdict:
     )
 
 
-def judge_augmented(parts: small_models.Parts) -> Verdict:
+def judge_augmented(parts: small_models.Parts) -> StudyVerdict:
     """Judge whether the nonlinear shortcut is the better remedy."""
     found = more(parts, LARGER, AUGMENTED)
-    return Verdict(
+    return StudyVerdict(
         claim="The augmented shortcut, which is nonlinear, trains better than the larger weight.",
         word=above(found, MARGIN, 0),
         number=found.value,
