@@ -17,20 +17,30 @@ COMMANDS = {
     "adapt": "layerlab.cli.adapt",
 }
 CHANGES = {
-    "a quantity that inspection reads": "`measures/quantities/`, one file",
-    "an idea for a block": "`variants/`, by what it changes, one file; what many share: `blocks/`",
+    "a quantity that inspection reads": "`measures/quantities/`, a new file, found by itself",
+    "an idea for a block": "`variants/`, by what it changes, a new file, found by itself; what "
+    "many share: `blocks/`",
     "a model family that is read wrongly": "`observe/architecture/`",
-    "a number format": "`numerics/formats/formats.py`",
-    "a key of a training recipe": "`recipes/training_sections.py`",
-    "a kind of file that texts come in": "`data/sources.py`, and its reader beside it",
-    "a statistic of a comparison": "`experiments/statistics/`",
-    "a place where runs are carried out": "`experiments/executors/`",
-    "a benchmark": "`evaluation/benchmarks/catalog.py`; how it is scored: `evaluation/metrics/`",
-    "a finding of a report": "`report/findings/`, one rule",
-    "a language of the pages": "`report/i18n/locale/`",
-    "a study of a source's claim": "`studies/`, the folder of its source",
+    "a number format": "`numerics/formats/formats.py`, an entry",
+    "a key of a recipe": "`recipes/training_sections.py`, `comparison_sections.py` or "
+    "`adaptation_sections.py`, a field",
+    "a kind of file that texts come in": "`data/sources.py`, and a file with its reader beside it",
+    "a statistic of a comparison": "`experiments/statistics/`; of a study: `studies/engine/`",
+    "a scheduler that carries out runs": "`experiments/executors/`, a file beside `slurm.py`",
+    "a benchmark": "`evaluation/benchmarks/catalog.py`, an entry; a score that lm-eval does not "
+    "have: `evaluation/metrics/`",
+    "a way to initialise embeddings": "`adaptation/embeddings/init.py`",
+    "a finding of a report": "`report/findings/`, the file of its subject, an entry of `RULES`; an "
+    "alarm while a model trains: `training/monitor/rules.py`",
+    "a language of the pages": "`report/i18n/locale/`, a folder with a gettext catalogue",
+    "a study of a source's claim": "`studies/`, the folder of its source (keys: docs/sources.md), "
+    "a new file, found by itself",
+    "a limit on what strangers send": "`data/archives.py` for what is unpacked, `records/parse.py` "
+    "and `system/files.py` for what is read, `system/limits.py` for what is run",
+    "a check that files are unchanged": "`records/file_digests.py`",
     "an option of a command": "`cli/` (what several share: `cli/options.py`), and the function of "
     "`api/` that it calls",
+    "the test of any of them": "`tests/`, the same path; what a source states: `tests/claims/`",
 }
 
 
@@ -49,14 +59,16 @@ def architecture() -> str:
             "",
             "## Layers",
             "",
-            "A part imports only from rows above its own; parts of one row do not know each other. "
-            "Late imports count. No two files import each other in a circle, and no folder holds "
+            "A part imports only from layers above its own; parts of one layer do not know each "
+            "other. Late imports count. No two files import each other in a circle, and no folder holds "
             f"more than {RULE['MOST']} modules. " + _never(),
             "",
             _layers(),
             "",
-            "A mark says that the command reaches the part, by whatever its file imports and what "
-            "that imports in turn; the number is that of modules.",
+            "The columns show the way of four commands: a mark says that the command reaches the "
+            "part, by whatever its file imports and what that imports in turn; the number is that "
+            "of modules. `blocks` and `variants` are reached by `inspect` through `plugins`, which "
+            "loads what a user brings along.",
             "",
             "## Rooms",
             "",
