@@ -12,6 +12,7 @@ from layerlab.cli.bench import bench
 from layerlab.cli.evaluate import evaluate
 from layerlab.cli.inspect import SAMPLES, Context, Samples, Text, inspect
 from layerlab.cli.options import Device, Dtype, Json, Load, Quiet
+from layerlab.cli.runs import runs
 from layerlab.cli.study import study
 from layerlab.cli.train import compare, train
 from layerlab.console.tables import say, show, show_json
@@ -237,7 +238,7 @@ def precision(
         raise typer.Exit(1)
 
 
-for command in (train, compare, study, limit_archives(trustable(evaluate))):
+for command in (train, compare, runs, study, limit_archives(trustable(evaluate))):
     app.command()(command)
 app.add_typer(adapt, name="adapt")
 app.add_typer(bench, name="bench")
