@@ -51,4 +51,4 @@ def _told(entry: Entry, folder: Path) -> Iterator[RenderableType]:
     place = plain(str(folder / (entry.page or entry.folder)), "dim")
     place.overflow = "fold"
     for line in (plain(entry.headline, style if entry.state == DAMAGED else ""), place):
-        yield Padding(line, (0, 0, 0, 2))
+        yield Padding.indent(line, 2)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from pydantic import Field
+
 from layerlab.records.events import FILE as EVENTS
 from layerlab.records.index.activity import state_of_unfinished
 from layerlab.records.index.entry import FINISHED, INTERRUPTED, Kind, Summary, Table, read_table
@@ -28,7 +30,7 @@ class _Change(Table):
 class _Result(Table):
     name: str
     stages: list[_Stage]
-    changes: list[_Change] = []
+    changes: list[_Change] = Field(default_factory=list)
 
 
 def matches(names: frozenset[str]) -> bool:
@@ -52,7 +54,7 @@ def read(folder: Path) -> Summary:
 def _changes(content: _Result) -> list[str]:
     rows = [one for one in content.changes if one.kind == DOMAIN and one.against == BEFORE]
     return [
-        f"{one.arm}: {one.before:.4g} to {one.after:.4g} bits per byte of domain text"
+        f"{one.arm} brings domain text from {one.before:.4g} to {one.after:.4g} bits per byte"
         for one in rows[:1]
         if one.before is not None and one.after is not None
     ]

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from pydantic import Field
+
 from layerlab.records.index.entry import FINISHED, INTERRUPTED, Kind, Summary, Table, read_table
 from layerlab.records.run_files import COMPARISON
 
@@ -24,7 +26,7 @@ class _Comparison(Table):
     name: str
     metric: str
     rows: list[_Row]
-    runs: list[_Run] = []
+    runs: list[_Run] = Field(default_factory=list)
 
 
 def read(folder: Path) -> Summary:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from pydantic import Field
+
 from layerlab.records.index.activity import state_of_unfinished
 from layerlab.records.index.entry import FINISHED, Kind, Summary, Table, read_table
 
@@ -34,7 +36,7 @@ class _Benchmark(_Row):
 class _Results(Table):
     arms: list[_Arm]
     benchmarks: list[_Benchmark]
-    groups: list[_Group] = []
+    groups: list[_Group] = Field(default_factory=list)
 
 
 def matches(names: frozenset[str]) -> bool:
@@ -50,11 +52,11 @@ def read(folder: Path) -> Summary:
         return Summary(folder.name, state, f"{tasks} tasks are answered")
     content = read_table(folder / RESULTS, _Results)
     names = [one.arm for one in content.arms]
-    named = [(one.group, one) for one in content.groups]
-    rows = named or [(one.title or one.benchmark, one) for one in content.benchmarks]
+    rows: list[tuple[str, _Row]] = [(one.group, one) for one in content.groups]
+    rows = rows or [(one.title or one.benchmark, one) for one in content.benchmarks]
     several = len(names) > 1
     parts = [
-        f"{row.arm}: {title} {_score(row)}" if several else f"{title} {_score(row)}"
+        f"{row.arm}, {title}: {_score(row)}" if several else f"{title}: {_score(row)}"
         for title, row in rows
     ]
     more = f"and {len(parts) - MOST} more"
