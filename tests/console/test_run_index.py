@@ -15,7 +15,7 @@ ENTRY = Entry(
     kind="comparison",
     name="eight-residuals",
     state="finished",
-    headline="history-6 is better than llama by 0.1096 nats; 5 of 7 arms are decided",
+    headline="history-6 comes out ahead of llama by 0.1096 nats; 5 of 7 arms are decided",
     folder="out/eight-residuals",
     page="out/eight-residuals/report.html",
     changed=datetime(2026, 11, 20, 12, 30, tzinfo=UTC),

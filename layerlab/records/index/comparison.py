@@ -47,7 +47,7 @@ def _verdict(content: _Comparison) -> str:
     if not better:
         return counted
     best = max(better, key=lambda row: abs(row.difference or 0))
-    lead = f"{best.arm} is better than {best.against} by {abs(best.difference or 0):.4g}"
+    lead = f"{best.arm} comes out ahead of {best.against} by {abs(best.difference or 0):.4g}"
     unit = f" {content.metric}" if content.metric == "nats" else ""
     return f"{lead}{unit}; {counted}"
 

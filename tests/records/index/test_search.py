@@ -84,7 +84,7 @@ def test_a_comparison_names_its_best_arm_and_counts_what_is_decided(tmp_path: Pa
     assert (found.kind, found.name, found.state) == ("comparison", content["name"], "finished")
     best = content["rows"][1]
     assert found.headline == (
-        f"{best['arm']} is better than {best['against']} by 0.25 nats; 2 of 2 arms are decided"
+        f"{best['arm']} comes out ahead of {best['against']} by 0.25 nats; 2 of 2 arms are decided"
     )
     content["runs"][0]["finished"] = False
     put(tmp_path / "own" / "comparisons" / "x", "comparison.json", content)
