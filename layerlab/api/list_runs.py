@@ -68,7 +68,7 @@ class RunIndex:
             UserError: it cannot be written, or something else than an index is there.
         """
         page = check_page(place, lang)
-        write_file(page, render(self.to_json(), page.resolve().parent, lang))
+        write_file(page, render(self.to_json(), page.absolute().parent, lang))
         return page
 
 

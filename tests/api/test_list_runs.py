@@ -47,6 +47,9 @@ def test_another_page_is_not_overwritten(folder: Path) -> None:
     with pytest.raises(UserError, match="there is no page in 'fr'"):
         check_page(folder, "fr")
     assert report.read_text() == "of a run"
+    (folder / "loop").symlink_to("loop")
+    with pytest.raises(UserError, match="it is a link that leads to itself; name another place"):
+        layerlab.list_runs(folder).save(folder / "loop")
 
 
 def test_it_loads_no_torch(folder: Path, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def render(content: Mapping[str, Any], place: Path, lang: str = ENGLISH) -> str:
         UserError: there is no page in this language.
     """
     script = join_scripts()
-    folder = Path(content["folder"]).resolve()
+    folder = Path(content["folder"]).absolute()
     rows = [
         {**entry, "link": _link(folder, entry["page"] or entry["folder"], place)}
         for entry in content["entries"]
@@ -54,7 +54,7 @@ def render(content: Mapping[str, Any], place: Path, lang: str = ENGLISH) -> str:
         environment(lang)
         .get_template("runs.html")
         .render(
-            folder=folder.name or str(folder),
+            folder=Path(os.path.normpath(folder)).name or str(folder),
             entries=rows,
             counts=Counter(entry["kind"] for entry in content["entries"]),
             remarks=content["remarks"],
