@@ -15,7 +15,7 @@ from layerlab.cli.options import Device, Dtype, Json, Load, Quiet
 from layerlab.cli.runs import runs
 from layerlab.cli.study import study
 from layerlab.cli.train import compare, train
-from layerlab.console.tables import say, show, show_json
+from layerlab.console.tables import say, say_wrapped, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.system.trust import trustable
 from layerlab.version import VERSION
@@ -230,7 +230,7 @@ def precision(
     if as_json:
         show_json(advice.to_json())
     else:
-        say(advice.summary(out))
+        say_wrapped(advice.summary(out))
     if out is not None:
         advice.policy.save(out)
     if not advice.reached:
