@@ -113,6 +113,5 @@ def test_verdicts_are_wrapped_below_their_words_and_a_path_stays_whole(width, tm
     assert page == ["The page:", str(record.folder / "study.html")]
     first = wrapped[0]
     assert len(told[0]) > 1 and told[0][1].startswith(" " * 13)
-    assert [first.plain[one.start : one.end].strip() for one in first.spans] == [
-        told[0][0].split()[0]
-    ]
+    (word,) = {first.plain[one.start : one.end].strip() for one in first.spans}
+    assert word == "not decided"  # so few draws decide nothing
