@@ -107,6 +107,8 @@ TOLD = (
     *("evaluation/results/averages", "evaluation/results/aggregate", "evaluation/harness/fewshot"),
     *("adaptation/pipeline/summary", "adaptation/pipeline/stage", "adaptation/pretraining/train"),
     "tokenization/published_rates",
+    *(f"records/index/{name}" for name in ("run", "comparison", "inspection", "evaluation")),
+    *(f"records/index/{name}" for name in ("adaptation", "study", "search")),
 )
 # Two words of prose in a row; a template has one at least, beside what is filled in.
 PROSE = re.compile(r"[^\W\d_]{2,}.*\s.*[^\W\d_]{2,}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from layerlab.api.diagnose import diagnose
     from layerlab.api.evaluate import evaluate
     from layerlab.api.inspect import inspect
+    from layerlab.api.list_runs import list_runs
     from layerlab.api.precision import precision
     from layerlab.api.retrofit import retrofit
     from layerlab.api.train import compare, train
@@ -47,6 +48,7 @@ __all__ = [
     "emulate",
     "evaluate",
     "inspect",
+    "list_runs",
     "list_variants",
     "load",
     "load_policy",
@@ -68,6 +70,7 @@ _HOMES = {
     "compare": "layerlab.api.train",
     "train": "layerlab.api.train",
     "build": "layerlab.model.build",
+    "list_runs": "layerlab.api.list_runs",
     "list_variants": "layerlab.model.listing.card",
     "matched": "layerlab.model.cost.match",
     "apply_precision": "layerlab.numerics.emulation.apply_policy",

@@ -121,7 +121,23 @@ def _table(done: Any, width: int) -> Any:
         legend.append(Text(f"{number}: input {way.input}, head {way.head}"))
     rows[-1] = [plain(cell, "bold") for cell in rows[-1]]
     headings = ("start", *(f"bits per byte, {name}" for name in names))
+    legend.append(Text(_explain_choice(done)))
     return Group(grids(headings, rows, headings[:1], width), *legend)
+
+
+def _explain_choice(done: Any) -> str:
+    """Say which initialisation is kept and why, and which has the fewest bits per byte."""
+    if len(done.ways) == 1:
+        return "kept: 1, the only one: the new tokenizer has no token that would need a start"
+    kept = f"kept: {len(done.ways)}, the default, or what --input and --head ask for"
+    fewest = []
+    for name in done.before:
+        best = min(range(len(done.ways)), key=lambda at: done.ways[at].bits[name].bits_per_byte)
+        fewest.append(f"{best + 1} on {name}")
+    return (
+        f"{kept}; these numbers, of before any training, do not choose. Fewest bits per byte: "
+        f"{', '.join(fewest)}"
+    )
 
 
 def _bits(one: Any, before: Any = None) -> str:

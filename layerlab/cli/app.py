@@ -12,9 +12,10 @@ from layerlab.cli.bench import bench
 from layerlab.cli.evaluate import evaluate
 from layerlab.cli.inspect import SAMPLES, Context, Samples, Text, inspect
 from layerlab.cli.options import Device, Dtype, Json, Load, Quiet
+from layerlab.cli.runs import runs
 from layerlab.cli.study import study
 from layerlab.cli.train import compare, train
-from layerlab.console.tables import say, show, show_json
+from layerlab.console.tables import say, say_wrapped, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.system.trust import trustable
 from layerlab.version import VERSION
@@ -229,7 +230,7 @@ def precision(
     if as_json:
         show_json(advice.to_json())
     else:
-        say(advice.summary(out))
+        say_wrapped(advice.summary(out))
     if out is not None:
         advice.policy.save(out)
     if not advice.reached:
@@ -237,7 +238,7 @@ def precision(
         raise typer.Exit(1)
 
 
-for command in (train, compare, study, limit_archives(trustable(evaluate))):
+for command in (train, compare, runs, study, limit_archives(trustable(evaluate))):
     app.command()(command)
 app.add_typer(adapt, name="adapt")
 app.add_typer(bench, name="bench")

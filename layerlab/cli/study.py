@@ -118,7 +118,7 @@ def study(
     if as_json:
         show_json(record.to_json())
     else:
-        show(record.summary(), wrap=False)
+        show(record.summary, wrap=False)
 
 
 def _draw(record: Any, figures: Kind | None, lang: str) -> None:

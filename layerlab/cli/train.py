@@ -17,6 +17,7 @@ from layerlab.system.trust import REMOTE, add_options, trust
 from layerlab.validation import short_repr
 
 OUT = Path("layerlab-runs")
+SMALLEST = "smoke"
 
 Setting = Annotated[
     list[str] | None,
@@ -229,7 +230,11 @@ def _plan(task: Any, as_json: bool, *, several: bool) -> None:
 
 
 def _catalogue(*, single: bool) -> None:
-    """List names, purposes and sizes of the packaged recipes."""
+    """List names, purposes and sizes of the packaged recipes.
+
+    Args:
+        single: leave out those that compare.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -238,13 +243,19 @@ def _catalogue(*, single: bool) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("recipe", "for", "arms x seeds"):
         table.add_column(heading)
-    for name in list_packaged():
+    # The smallest first: it is what somebody who looks at a list tries.
+    for name in sorted(list_packaged(), key=lambda name: (name != SMALLEST, name)):
         found = load_recipe(name)
-        if (found.compare is None) is not single:
+        if single and found.compare is not None:
             continue
-        size = "1" if found.compare is None else _size(found.compare)
+        size = "one run" if found.compare is None else _size(found.compare)
         table.add_row(Text(name, style="bold", no_wrap=True), Text(found.about), Text(size))
     show(table)
+    if not single:
+        say(
+            "What is one run is for layerlab train; with arms it is a comparison:\n"
+            'layerlab compare smoke --set \'compare={arms=["llama", "gpt2"]}\''
+        )
 
 
 def _size(comparison: Any) -> str:

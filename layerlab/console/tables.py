@@ -1,7 +1,10 @@
 """Text and tables for a terminal; what came from outside is never markup, nor steers it."""
 
 import json
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
 
 # A column of words asks for no more than this: longer ones go on in the next line.
 WORDS = 16
+# What stands before the content of a line: spaces, or a heading and two spaces at least.
+_LEAD = re.compile(r"(?: *\S+(?: \S+){0,3} {2,})| *")
 GAP = 2
 
 
@@ -38,6 +43,33 @@ def say(text: str, *, err: bool = False) -> None:
     """
     for line in text.split("\n"):
         print(printable(line, None), file=sys.stderr if err else sys.stdout, flush=True)
+
+
+def wrap_lines(text: str, width: int) -> str:
+    """Wrap lines between words; what goes on stands below where the line's content begins.
+
+    A word that is longer, such as a path, stays whole, so that it can be copied.
+
+    Example:
+        >>> print(wrap_lines("keep    the first and the last", 20))
+        keep    the first
+                and the last
+    """
+    return "\n".join(
+        textwrap.fill(
+            line,
+            width,
+            subsequent_indent=" " * _LEAD.match(line).end(),  # type: ignore[union-attr]
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.split("\n")
+    )
+
+
+def say_wrapped(text: str) -> None:
+    """Print lines without control characters, wrapped at the terminal's width."""
+    say(wrap_lines(text, shutil.get_terminal_size().columns))
 
 
 def show(content: "RenderableType | Callable[[int], RenderableType]", *, wrap: bool = True) -> None:

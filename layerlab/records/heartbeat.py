@@ -1,6 +1,5 @@
 """Detects whether a run in another process is alive, by what it writes into its folder."""
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -8,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.records.events import FILE as JOURNAL
+from layerlab.records.parse import json_of
 
+# Bytes at the end of a journal in which its last update is looked for.
+MOST = 1 << 22
 # What a run says on its standard streams.
 LOG = "log.txt"
 
@@ -51,10 +53,10 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 
 
 def last_update(journal: Path) -> dict[str, Any] | None:
-    """Return the last training event of a journal."""
+    """Return the last training event of a journal; None where its end has none."""
     for line in _backwards(journal):
         try:
-            event = json.loads(line)
+            event = json_of(line)
         except ValueError:  # a line that is being written, or was cut off
             continue
         if isinstance(event, dict) and event.get("kind") == "train":
@@ -63,13 +65,13 @@ def last_update(journal: Path) -> dict[str, Any] | None:
 
 
 def _backwards(file: Path, step: int = 2**14) -> Iterator[bytes]:
-    """Yield the lines of a file backwards; a file that vanishes has no more."""
+    """Yield the last lines of a file backwards; a file that vanishes has no more."""
     try:
         with file.open("rb") as stream:
             place = stream.seek(0, os.SEEK_END)
-            rest = b""
-            while place > 0:
-                start = max(0, place - step)
+            first, rest = max(0, place - MOST), b""
+            while place > first:
+                start = max(first, place - step)
                 stream.seek(start)
                 rest = stream.read(place - start) + rest
                 place = start

@@ -36,6 +36,7 @@ _REASONS = {
     errno.ENOTDIR: "a part of the path is a file",
     errno.EEXIST: "a part of the path is a file",
     errno.ENOTEMPTY: "something else was written there meanwhile",
+    errno.ELOOP: "it is a link that leads to itself",
     errno.ENAMETOOLONG: "the name is too long",
 }
 
@@ -265,6 +266,8 @@ def _system(error: Exception) -> OSError | None:
     """Return the operating system's error, also where a library has wrapped it in its own text."""
     if isinstance(error, OSError):
         return error
+    if isinstance(error, RuntimeError) and "Symlink loop" in str(error):  # Path.resolve
+        return OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     cause = error.__cause__ or error.__context__
     if isinstance(error, RuntimeError) and isinstance(cause, OSError):  # torch.save
         return cause

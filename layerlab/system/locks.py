@@ -1,6 +1,7 @@
 """File locks that end with their process: one run per folder, one model at a time."""
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,37 @@ TIMEOUT = 0.2
 MODELS = RLock()
 
 
+def is_locked(folder: Path) -> bool | None:
+    """Return whether a process holds the lock of a folder, and write nothing.
+
+    None where the system or the disk does not tell.
+    """
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return None
+    try:
+        held = os.open(_lock_file(folder.resolve()), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    try:
+        # A shared lock, and given back at once: two that look do not take each other for a holder.
+        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(held)
+    return False
+
+
+def _lock_file(target: Path) -> Path:
+    return target.with_name(f".{target.name[:80]}.lock")
+
+
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder: a hidden file beside it, removed afterwards.
@@ -30,7 +62,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     try:
         target = folder.resolve()
         check_links(target)
-        file = target.with_name(f".{target.name[:80]}.lock")
+        file = _lock_file(target)
         file.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(file, timeout=TIMEOUT, poll_interval=TIMEOUT / 4, mode=0o600)
         lock.acquire()

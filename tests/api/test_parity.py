@@ -19,6 +19,7 @@ COMMAND = {
     "compare": {"setting"},
     "study": {"option", "every"},
     "retrofit": {"option", "out"},
+    "runs": {"html", "lang"},
 }
 FUNCTION = {
     "inspect": {"model", "texts", "input_ids", "attention_mask", "tokenizer"},
@@ -27,14 +28,18 @@ FUNCTION = {
     "compare": {"settings"},
     "study": {"options"},
     "retrofit": {"options", "shared"},
+    "runs": set(),
 }
+# Functions of another name than their command.
+NAMES = {"runs": "list_runs"}
 
 
 @pytest.mark.parametrize("name", COMMAND)
 def test_a_command_and_its_function_take_the_same(name: str) -> None:
     command = get_command(app).commands[name]  # type: ignore[attr-defined]
     typed = {one.name for one in command.params} - TERMINAL - COMMAND[name]
-    taken = set(inspect.signature(getattr(layerlab, name)).parameters) - PYTHON - FUNCTION[name]
+    function = getattr(layerlab, NAMES.get(name, name))
+    taken = set(inspect.signature(function).parameters) - PYTHON - FUNCTION[name]
     assert typed == taken
 
 

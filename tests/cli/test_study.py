@@ -14,6 +14,7 @@ from tests.cli.several import several
 from tests.forked import Forked
 
 NAME, OPTIONS = "rounding-depth", {"layers": 4, "norm": "rms"}
+QUICK = {"draws": 8, "threads": 1, "progress": False}
 WORDS = [word for name, value in OPTIONS.items() for word in ("--option", f"{name}={value}")]
 
 
@@ -100,3 +101,17 @@ def test_options_are_read_as_numbers_where_they_look_like_one():
     }
     with pytest.raises(UserError, match="expected NAME=VALUE"):
         parse_options(["=3"])
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_verdicts_are_wrapped_below_their_words_and_a_path_stays_whole(width, tmp_path):
+    record = study("rounding-input", out=tmp_path / ("x" * 90), **QUICK)
+    whole, wrapped = (one.renderables for one in (record.summary(), record.summary(width)))
+    assert [one.plain.split() for one in whole] == [one.plain.split() for one in wrapped]
+    *told, page = (one.plain.split("\n") for one in wrapped)
+    assert max(len(line) for lines in told for line in lines) <= width
+    assert page == ["The page:", str(record.folder / "study.html")]
+    first = wrapped[0]
+    assert len(told[0]) > 1 and told[0][1].startswith(" " * 13)
+    (word,) = {first.plain[one.start : one.end].strip() for one in first.spans}
+    assert word == "not decided"  # so few draws decide nothing

@@ -10,6 +10,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.cli.train import settings
+from layerlab.recipes.training import list_packaged
 from tests.forked import python
 
 RECIPE = """
@@ -142,16 +143,16 @@ def test_a_plan_runs_nothing(place: Path) -> None:
     assert not (place / "planned").exists()
 
 
-@pytest.mark.parametrize(
-    ("command", "there", "not_there"),
-    [("train", "pangu-pretrain", "sizes"), ("compare", "sizes", "pangu-pretrain")],
-)
-def test_without_a_recipe_there_is_a_list(
-    place: Path, command: str, there: str, not_there: str
-) -> None:
-    done = layerlab(place, command)
-    firsts = [line.split()[0] for line in done.stdout.splitlines() if line.split()]
-    assert done.returncode == 0 and there in firsts and not_there not in firsts
+def test_without_a_recipe_there_is_a_list_with_the_smallest_first(place: Path) -> None:
+    lists = {}
+    for command in ("train", "compare"):
+        done = layerlab(place, command)
+        table = done.stdout.partition("What is one run")[0].splitlines()[1:]
+        lines = [line for line in table if line[0] != " "]
+        assert done.returncode == 0 and lines[0].startswith("smoke ") and "one run" in lines[0]
+        lists[command] = [line.split()[0] for line in lines]
+    assert sorted(lists["compare"]) == list_packaged()
+    assert "pangu-pretrain" in lists["train"] and "sizes" not in lists["train"]
 
 
 def test_settings_are_toml_where_they_can_be() -> None:

@@ -21,6 +21,7 @@ from layerlab.console.tables import (
     say,
     show,
     show_json,
+    wrap_lines,
 )
 
 TEXTS = st.text(st.characters(categories=["L", "N"], max_codepoint=0x9FFF), min_size=1, max_size=12)
@@ -95,3 +96,20 @@ def test_json_that_is_shown_is_what_was_given(capsys: pytest.CaptureFixture[str]
     content = {STEERS: [STEERS, "的", 1.5, None]}
     show_json(content)
     assert json.loads(capsys.readouterr().out) == content
+
+
+def test_lines_are_wrapped_below_their_content_and_no_word_is_cut() -> None:
+    path = "/a/path/that/is/longer/than/the/line.html"
+    text = f"holds       one two three four\n            five six seven\nThe page: {path}\n\nend"
+    assert wrap_lines(text, 24).split("\n") == [
+        *("holds       one two", "            three four"),
+        *("            five six", "            seven"),
+        *("The page:", path, "", "end"),
+    ]
+    assert wrap_lines(text, 100) == text
+
+
+@given(st.lists(st.lists(TEXTS, max_size=9).map(" ".join), max_size=4), st.integers(1, 40))
+def test_wrapping_changes_nothing_but_where_lines_end(lines: list[str], width: int) -> None:
+    wrapped = wrap_lines("\n".join(lines), width)
+    assert wrapped.split() == " ".join(lines).split()

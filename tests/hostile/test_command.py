@@ -38,6 +38,7 @@ WORK: dict[str, tuple[list[str], dict[str, str]]] = {
     "precision": (["shallow"], {"--samples": "1", "--context": "8", "--out": "new.toml"}),
     "train": (["smoke"], {"--plan": "", "--out": "new"}),
     "compare": (["arms.toml"], {"--plan": "", "--out": "new"}),
+    "runs": (["run"], {"--html": "new"}),
     "study": (["rounding-input"], {"--fast": "", "--out": "new"}),
     "evaluate": (["llama"], {"--suite": "boolq", "--data": "data", "--limit": "1", "--out": "new"}),
     "doctor": ([], {}),

@@ -13,12 +13,14 @@ from layerlab.report.pages import (
     comparison,
     evaluation,
     inspection,
+    runs,
     study,
     vocabulary,
 )
 from tests.report.clouded import clouded
 from tests.report.looked import looked
 from tests.report.pages.test_evaluation import scored
+from tests.report.pages.test_runs import ENTRY, indexed
 from tests.report.passed import passed
 from tests.report.race import single
 from tests.report.sample import sample
@@ -55,6 +57,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "evaluate": lambda: evaluation.render(scored()),
     "study": lambda: study.render(stored("backward")),
     "claims": lambda: claims.render(judged()),
+    "runs": lambda: runs.render(indexed(Path("work"), ENTRY, remarks=["a remark"]), Path("work")),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.studies.engine.runner import study
-from layerlab.system.locks import lock_folder
+from layerlab.system.locks import is_locked, lock_folder
 
 # Another process that holds the lock until it is told to stop.
 HOLD = """
@@ -88,3 +88,24 @@ def test_a_folder_that_is_a_number_is_refused():
     said = "out is 5; expected the path of a folder: type for example"
     with pytest.raises(UserError, match=re.escape(said)):
         study("rounding-input", draws=8, progress=False, out=5)
+
+
+def test_who_looks_is_told_of_the_holder_and_takes_nothing(tmp_path, monkeypatch):
+    folder = tmp_path / "out"
+    assert is_locked(folder) is False
+    with lock_folder(folder):
+        assert is_locked(folder) and is_locked(folder)
+    (tmp_path / ".out.lock").write_text("")  # left behind by a killed process
+    assert is_locked(folder) is False and (tmp_path / ".out.lock").exists()
+    with lock_folder(folder):
+        pass
+    (tmp_path / ".out.lock").symlink_to(tmp_path / "away")
+    assert is_locked(folder) is None
+
+    def refused(held, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    (tmp_path / ".out.lock").unlink()
+    (tmp_path / ".out.lock").write_text("")
+    monkeypatch.setattr(fcntl, "flock", refused)
+    assert is_locked(folder) is None

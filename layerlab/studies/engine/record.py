@@ -10,6 +10,7 @@ import pandas as pd
 from rich.console import Group
 from rich.text import Text
 
+from layerlab.console.tables import wrap_lines
 from layerlab.errors import UserError
 from layerlab.records.json_values import json_values
 from layerlab.records.parse import DIGEST, digest_of, read_json, seal
@@ -152,7 +153,7 @@ class StudyResult:
     def lines(self) -> list[list[tuple[str, str]]]:
         """Return what a terminal shows, as pieces of text with their styles."""
         found = []
-        wide = max(INDENT, *(len(one["word"]) + 1 for one in self._content["verdicts"]))
+        wide = max(INDENT, *(len(one["word"]) + 2 for one in self._content["verdicts"]))
         for verdict in self._content["verdicts"]:
             word = str(verdict["word"])
             found += [
@@ -165,12 +166,28 @@ class StudyResult:
             found += [[("The page: ", ""), (prose(place), "bold")]]
         return found
 
-    def summary(self) -> Group:
-        """Return the verdicts for a terminal."""
-        return Group(*(Text.assemble(*pieces) for pieces in self.lines()))
+    def summary(self, width: int | None = None) -> Group:
+        """Return the verdicts for a terminal.
+
+        Args:
+            width: at which lines are wrapped; nowhere where it is left out.
+        """
+        return Group(*(_wrap(pieces, width) for pieces in self.lines()))
 
     def __repr__(self) -> str:
         return f"Record({self.name}: {self.verdict}; {prose(self.verdicts[0]['said'], 200)})"
+
+
+def _wrap(pieces: list[tuple[str, str]], width: int | None) -> Text:
+    """Return a line with its styles, wrapped below where its content begins."""
+    line = Text.assemble(*pieces)
+    if width is None:
+        return line
+    # A break takes the place of one space, so that the first piece, which is a word, stays put.
+    (first, style), rest = pieces[0], pieces[1:]
+    wrapped = Text(wrap_lines(line.plain, width), rest[0][1] if rest else style)
+    wrapped.stylize(style or "none", 0, len(first))
+    return wrapped
 
 
 def load_record(folder: Path, *, sealed: bool = False) -> StudyResult | None:

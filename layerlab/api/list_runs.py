@@ -1,0 +1,114 @@
+"""The index of a folder as a function: every run, comparison and report that it holds."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from layerlab.errors import UserError
+from layerlab.records.index.entry import Entry
+from layerlab.records.index.search import find_entries
+from layerlab.report.i18n.language import ENGLISH, language
+from layerlab.report.pages.runs import MARK, PAGE, render
+from layerlab.system.files import check_size, write_file
+from layerlab.validation import short_repr
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True)
+class RunIndex:
+    """What a folder holds, newest first.
+
+    Attributes:
+        folder: that was searched.
+        entries: runs, comparisons, reports, evaluations, adaptations and studies.
+        remarks: on what was not looked into.
+    """
+
+    folder: Path
+    entries: tuple[Entry, ...]
+    remarks: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Yield the entries."""
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        """Return how many entries there are."""
+        return len(self.entries)
+
+    def table(self) -> "RenderableType":
+        """Return what a terminal shows; times are in UTC."""
+        from layerlab.console.run_index import render_index
+
+        return render_index(self.entries, self.remarks, self.folder)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the index as plain values."""
+        return {
+            "folder": str(self.folder),
+            "entries": [one.to_json() for one in self.entries],
+            "remarks": list(self.remarks),
+        }
+
+    def save(self, place: str | PathLike[str], lang: str = ENGLISH) -> Path:
+        """Write the index as one page, whose links are relative to where it lies.
+
+        Args:
+            place: an HTML file, or a folder, in which it is runs.html.
+            lang: of the page.
+
+        Returns:
+            The page.
+
+        Raises:
+            UserError: it cannot be written, or something else than an index is there.
+        """
+        page = check_page(place, lang)
+        write_file(page, render(self.to_json(), page.absolute().parent, lang))
+        return page
+
+
+def list_runs(folder: str | PathLike[str] = ".") -> RunIndex:
+    """List everything that layerlab wrote into a folder and below, newest first.
+
+    Nothing is loaded or computed; a link inside the folder is not followed.
+
+    Args:
+        folder: that is searched.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    place = Path(folder)
+    entries, remarks = find_entries(place)
+    return RunIndex(place, tuple(entries), tuple(remarks))
+
+
+def check_page(place: str | PathLike[str], lang: str = ENGLISH) -> Path:
+    """Return the file that a page is written to.
+
+    Raises:
+        UserError: there is no page in this language, or a file is there that is no index.
+    """
+    language(lang)
+    page = Path(place)
+    if page.suffix.lower() not in {".html", ".htm"} or page.is_dir():
+        page = page / PAGE
+    if page.is_file() and not _is_index(page):
+        raise UserError(
+            f"{short_repr(str(page))} is there and is no page of layerlab runs; "
+            "name another file: type for example layerlab runs --html runs.html"
+        )
+    return page
+
+
+def _is_index(page: Path) -> bool:
+    try:
+        check_size(page)
+        return MARK.encode() in page.read_bytes()
+    except OSError:
+        return False

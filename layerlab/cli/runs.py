@@ -1,0 +1,35 @@
+"""`layerlab runs`: the index of a folder; heavy imports only inside."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from layerlab.cli.options import Json, Lang
+from layerlab.console.tables import say, show, show_json
+
+
+def runs(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="Folder that is searched, and those in it.")
+    ] = Path(),
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE|DIR", help="Write the list as a page: FILE, or DIR/runs.html."),
+    ] = None,
+    lang: Lang = "en",
+    as_json: Json = False,
+) -> None:
+    """List runs, comparisons, reports, evaluations, adaptations and studies, newest first."""
+    from layerlab.api.list_runs import check_page, list_runs
+
+    if html is not None:
+        check_page(html, lang)
+    found = list_runs(folder)
+    page = None if html is None else found.save(html, lang)
+    if as_json:
+        show_json(found.to_json())
+        return
+    show(found.table())
+    if page is not None:
+        say(f"The page: {page}")

@@ -1,0 +1,72 @@
+"""The page of an index: a table of everything a folder holds, with links relative to the page.
+
+The content is the dict that `RunIndex.to_json` gives.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from layerlab.report.i18n.language import ENGLISH, label
+from layerlab.report.pages.shell import assemble, environment, join_scripts, words
+
+PAGE = "runs.html"
+# What tells the page from others; it stands in the template.
+MARK = '<main id="main" class="run-index"'
+KINDS = {
+    "run": label("run"),
+    "comparison": label("comparison"),
+    "report": label("report"),
+    "evaluation": label("evaluation"),
+    "adaptation": label("adaptation"),
+    "study": label("study"),
+}
+STATES = {
+    "finished": label("finished"),
+    "running": label("running"),
+    "interrupted": label("interrupted"),
+    "diverged": label("diverged"),
+    "damaged": label("damaged"),
+}
+
+
+def render(content: Mapping[str, Any], place: Path, lang: str = ENGLISH) -> str:
+    """Render the page of an index.
+
+    Args:
+        content: its folder, entries and remarks.
+        place: folder of the page, from which its links lead.
+        lang: of the page.
+
+    Raises:
+        UserError: there is no page in this language.
+    """
+    script = join_scripts()
+    folder = Path(content["folder"]).absolute()
+    rows = [
+        {**entry, "link": _link(folder, entry["page"] or entry["folder"], place)}
+        for entry in content["entries"]
+    ]
+    return (
+        environment(lang)
+        .get_template("runs.html")
+        .render(
+            folder=Path(os.path.normpath(folder)).name or str(folder),
+            entries=rows,
+            counts=Counter(entry["kind"] for entry in content["entries"]),
+            remarks=content["remarks"],
+            kinds=KINDS,
+            states=STATES,
+            **assemble(["page.css", "comparison.css"], script, words(script, (), lang)),
+        )
+    )
+
+
+def _link(folder: Path, inside: str, place: Path) -> str:
+    """Return the address of a file from a page, safe whatever its name is."""
+    path = os.path.relpath(folder / inside, place)
+    # Never a scheme, though a name may begin like one: `javascript:x` is a folder here.
+    return "./" + quote(os.fsencode(Path(path).as_posix()))

@@ -1,0 +1,42 @@
+"""What `layerlab adapt embed` shows: every initialisation, and why the last one is kept."""
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from layerlab.adaptation.embeddings.compare_inits import Embedded, InitResult
+from layerlab.adaptation.trainer.bits_per_byte import Bits, Document
+from layerlab.cli.adapt_embeddings import _table
+
+
+def cost(nats: float) -> Bits:
+    return Bits(documents=(Document(nats, 10, 20),), start="", context=32, unseen=0)
+
+
+def shown(*losses: tuple[float, float]) -> str:
+    """The table of initialisations that cost so much on two texts, on one line."""
+    ways = [
+        InitResult(input="mean", head="first", bits={"law": cost(law), "news": cost(news)})
+        for law, news in losses
+    ]
+    resized: Any = None  # the table does not tell of it
+    before = {"law": cost(30.0), "news": cost(30.0)}
+    done = Embedded(resized=resized, before=before, ways=tuple(ways))
+    out = io.StringIO()
+    Console(file=out, width=80, color_system=None).print(_table(done, 80))
+    return " ".join(out.getvalue().split())
+
+
+def test_it_says_that_the_numbers_do_not_choose_and_which_are_the_fewest() -> None:
+    text = shown((31.0, 33.0), (32.0, 31.0), (33.0, 32.0))
+    assert text.endswith(
+        "kept: 3, the default, or what --input and --head ask for; these numbers, of before any "
+        "training, do not choose. Fewest bits per byte: 1 on law, 2 on news"
+    )
+
+
+def test_where_no_token_is_new_there_was_no_choice() -> None:
+    assert shown((31.0, 33.0)).endswith(
+        "kept: 1, the only one: the new tokenizer has no token that would need a start"
+    )

@@ -1,0 +1,42 @@
+"""`layerlab runs` as a user types it."""
+
+import json
+import re
+from pathlib import Path
+
+from tests.hostile.attack import typed
+from tests.training.drawn import recipe, record, runs, write
+
+RUN = runs(recipe())[0]
+
+
+def test_the_table_the_page_and_json(tmp_path: Path, monkeypatch) -> None:
+    write(tmp_path / "out", record(RUN, 3.5))
+    monkeypatch.chdir(tmp_path)
+    shown = typed("runs", "--html", "all.html")
+    assert shown.code == 0 and not shown.err
+    assert re.search(rf"run +finished +{RUN.name}\n  3\.5000 nats per token", shown.out)
+    assert f"\n  out/{RUN.name}\n" in shown.out
+    assert shown.out.endswith("1 run\nThe page: all.html\n")
+    assert (tmp_path / "all.html").is_file()
+    printed = typed("runs", "out", "--json")
+    assert json.loads(printed.out)["entries"][0]["folder"] == RUN.name
+
+
+def test_a_name_in_a_file_steers_no_terminal(tmp_path: Path, monkeypatch) -> None:
+    evil = "a\x1b]0;owned\x07\ud83d"
+    (tmp_path / "study.json").write_text(json.dumps({"study": evil, "verdicts": [{"word": evil}]}))
+    monkeypatch.chdir(tmp_path)
+    for words in ((), ("--json",), ("--html", "x.html"), ("--html", "x.html", "--lang", "zh")):
+        done = typed("runs", *words).survived()
+        assert done.code == 0
+        assert not [one for one in done.out if not one.isprintable() and one != "\n"]
+
+
+def test_mistakes_get_one_line(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    typed("runs", "gone").refused("no folder at 'gone'; expected one that layerlab wrote into")
+    typed("runs", "--lang", "fr").refused("there is no page in 'fr'")
+    Path("notes.html").write_text("mine")
+    typed("runs", "--html", "notes.html").refused("is no page of layerlab runs")
+    assert typed("runs").out.startswith("Nothing of layerlab's is in .;")
