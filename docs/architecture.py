@@ -60,8 +60,8 @@ def architecture() -> str:
             "## Layers",
             "",
             "A part imports only from layers above its own; parts of one layer do not know each "
-            "other. Late imports count. No two files import each other in a circle, and no folder holds "
-            f"more than {RULE['MOST']} modules. " + _never(),
+            "other. Late imports count. No two files import each other in a circle, and no folder "
+            f"holds more than {RULE['MOST']} modules. " + _never(),
             "",
             _layers(),
             "",

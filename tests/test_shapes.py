@@ -34,7 +34,7 @@ PLACES = [
     ),
     "tests/numerics/emulation/test_accumulation.py",
     "tests/studies/budzinskiy25/support/test_scalar_arithmetic.py",
-    "tests/model/test_laws.py::test_a_token_sees_nothing_that_comes_later",
+    "tests/model/test_laws.py::test_every_law_that_a_user_can_check_holds",
     "tests/corpus/test_batches.py",
     "tests/training/qk_control/test_penalties.py",
     "tests/adaptation/trainer/test_bits_per_byte.py",

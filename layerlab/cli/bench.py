@@ -8,6 +8,7 @@ import typer
 from layerlab.cli.options import Device, Json, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
+from layerlab.records.parse import read_json
 from layerlab.system.trust import trustable
 
 bench = typer.Typer(help="Time models side by side.", no_args_is_help=True, rich_markup_mode=None)
@@ -66,6 +67,8 @@ def latency(
 ) -> None:
     """Time per token, prompt and steps apart, with memory and parameters."""
     _check(models, accounting, shape=shape, width=width)
+    if out is not None:
+        _check_out(out)
     from layerlab.latency.config import latency_config
 
     chosen = latency_config(
@@ -103,6 +106,19 @@ def _check(models: list[str] | None, accounting: str | None, **sizes: Any) -> No
         raise UserError(
             f"--{given[0]} is a size of an accounting; sizes of a variant stand behind its name: "
             "type pangu-pi:width=1024"
+        )
+
+
+def _check_out(file: Path) -> None:
+    """Refuse to write over what is no result of this command, before anything is timed."""
+    try:
+        earlier = not file.exists() or {"timed", "setting"} <= set(read_json(file))
+    except (OSError, ValueError, TypeError):
+        earlier = False
+    if not earlier:
+        raise UserError(
+            f"--out {str(file)!r} is there and is no result of layerlab bench latency; name another"
+            " file: type for example --out latency.json"
         )
 
 

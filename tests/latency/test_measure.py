@@ -247,13 +247,21 @@ def test_the_command_prints_writes_and_refuses(
     assert kept == json.loads((tmp_path / "a.json").read_text())
     assert kept["verdict"] is None and kept["ratio"]["decode"]["pairs"] == 1
     assert "repetition 1 of 1" in said.err
-    command(names[0], *small, "--device", "cpu", "--quiet")
+    command(names[0], *small, "--device", "cpu", "--quiet", "--out", str(tmp_path / "a.json"))
     said = capsys.readouterr()
     assert "ms per token, median and quartiles" in said.out and said.err == ""
     with pytest.raises(UserError, match="0 models and no accounting; expected either"):
         command()
     with pytest.raises(UserError, match="--width is a size of an accounting; sizes of a variant"):
         command(names[0], "--width", "64")
+
+
+@pytest.mark.parametrize("content", ['[compare]\narms = ["llama"]\n', '{"timed": []}', "[1]", ""])
+def test_a_file_that_is_no_result_is_not_written_over(tmp_path: Path, content: str) -> None:
+    (tmp_path / "arms.toml").write_text(content)
+    with pytest.raises(UserError, match="is there and is no result of layerlab bench latency"):
+        command("llama", "--out", str(tmp_path / "arms.toml"))
+    assert (tmp_path / "arms.toml").read_text() == content
 
 
 def test_a_model_without_a_cache_is_refused(tiny: Tiny) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.evaluation.lm_eval_tasks.engine import HOME, TaskIndex
+from layerlab.system.logs import hush
 from layerlab.validation import short_repr
 
 # A line that declares a name, or lists it: as a tag, or as a member of a group.
 HEAD = re.compile(rb"^[ \t]*(?:-[ \t]*)?(?:task|group|tag)[ \t]*:[ \t]*[\"']?([\w.:+-]+)", re.M)
+NAME = re.compile(r"[\w.:+-]+")
 LISTED = re.compile(rb"^[ \t]*-[ \t]*[\"']?([\w.:+-]+)[\"']?[ \t]*$", re.M)
 
 
@@ -26,11 +28,12 @@ def find_entries(names: Iterable[str]) -> dict[str, Any]:
         Entries as `TaskManager.task_index` has them; a name that there is not is not in it.
     """
     found: dict[str, Any] = {}
-    wanted, looked = set(names), set[str]()
+    wanted, looked = {name for name in names if NAME.fullmatch(name)}, set[str]()
     while wanted := wanted - looked:
         places = _declaring(frozenset(wanted))
-        for name, entry in TaskIndex.build(sorted({path.parent for path in places})).items():
-            found.setdefault(name, entry)
+        with hush():
+            index = TaskIndex.build(sorted({path.parent for path in places}))
+        found = {**index, **found}
         looked |= wanted
         wanted = {one for name in wanted for one in _children(found.get(name))}
     return found
@@ -74,11 +77,12 @@ def member_names(config: Mapping[str, Any]) -> list[str]:
 
 
 def _declaring(names: frozenset[str]) -> set[Path]:
-    """Return the files in which one of the names is declared or listed, or else stands at all."""
+    """Return the files in which one of the names is declared or listed, in brackets or not."""
     known = _declared()
     found = {path for name in names for path in known.get(name, ())}
     for name in names - known.keys():  # a tag in brackets
-        whole = re.compile(rb"(?<![\w./+-])" + re.escape(name.encode()) + rb"(?![\w./+-])")
+        word = rb"(?<![\w./+-])" + re.escape(name.encode()) + rb"(?![\w./+-])"
+        whole = re.compile(rb"^[ \t]*(?:task|group|tag)[ \t]*:[ \t]*\[[^\]]*" + word, re.M)
         found |= {path for path, text in _texts().items() if whole.search(text)}
     return found
 

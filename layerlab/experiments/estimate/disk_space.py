@@ -8,7 +8,7 @@ WEIGHT, MOMENTS = 4, 8
 # Bytes as they were counted: of a page without its numbers (nearly all of it draws pictures), of
 # the code beside a model's weights, of a token in a tokenizer's file, of a run's recipe, manifest,
 # result and log, of a line of a journal, and of what a monitor writes for a head.
-PAGE, CODE, TOKEN, PAPERS, LINE, HEAD = 4_900_000, 120_000, 45, 6_000, 165, 490
+PAGE, CODE, TOKEN, PAPERS, LINE, HEAD = 760_000, 120_000, 45, 6_000, 165, 490
 TEXT = 4  # bytes of a token in a sample
 TABLES = 2  # times the journals: a page and the tables beside it hold their numbers again
 
