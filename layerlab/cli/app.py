@@ -96,6 +96,9 @@ def variants(
         str | None,
         typer.Option(metavar="NAME", help="With --match: another than the baseline."),
     ] = None,
+    costs: Annotated[
+        bool, typer.Option("--costs", help="Parameters, FLOPs and memory of each, in a table.")
+    ] = False,
     as_json: Json = False,
     load: Load = None,
     new: Annotated[
@@ -135,7 +138,7 @@ def variants(
     if as_json:
         show_json(wanted.to_json(), 2)
     else:
-        show(wanted.render)
+        show(wanted.render_costs if costs or names else wanted.render)
 
 
 @app.command()

@@ -39,10 +39,32 @@ def layerlab(*words, cwd, columns=80):
     return python("-m", "layerlab", *map(str, words), cwd=cwd, env=env)
 
 
-def test_without_a_name_there_is_a_table_of_everything(tmp_path):
+def test_without_a_name_there_is_a_sentence_on_everything(tmp_path):
     from layerlab.variants.registry import variants
 
     done = layerlab("variants", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert set(variants()) <= {line.split()[0] for line in lines if line.split()}
+    flowing = " ".join(done.stdout.split())
+    assert "history-2 Method 1 with the mean of the earlier attention outputs." in flowing
+    assert "Method 0 of the same source" not in flowing and "par%" not in flowing
+    assert flowing.endswith("Their numbers: --costs")
+
+
+def test_each_variant_has_a_sentence_of_its_own():
+    from layerlab.model.listing.listing import first_sentence
+    from layerlab.variants.registry import variants
+
+    found = [first_sentence(one.about) for one in variants().values()]
+    assert len(set(found)) == len(found) and all(found)
+
+
+def test_costs_of_everything_are_a_table(tmp_path):
+    from layerlab.variants.registry import variants
+
+    done = layerlab("variants", "--costs", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
     firsts = [line.split()[0] for line in done.stdout.splitlines() if line.split()]

@@ -1,5 +1,6 @@
 """What `layerlab variants` prints: a table of what can be built, or the page of one variant."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -50,9 +51,15 @@ class Request:
     named: bool = False
 
     def render(self, width: int) -> Group:
-        """Return the page of one variant or the table of several, for a terminal of this width."""
+        """Return the page of one variant or a sentence on each, for a terminal of this width."""
         if self.named:
             return page(self.cards[0], *self.matches)
+        return sentences(self.cards, self.refused)
+
+    def render_costs(self, width: int) -> Group:
+        """Return the page of one variant or the numbers of several, for this width."""
+        if self.named:
+            return self.render(width)
         lines = [
             Text(f"{_show(one.name)} matched by {found.by}, {found}")
             for one, found in zip(self.cards, self.matches, strict=False)
@@ -117,6 +124,28 @@ def _everything(
     return Request(cards=cards, refused=refused)
 
 
+def sentences(found: Sequence[Card], refused: Mapping[str, str]) -> Group:
+    """Return what each variant is in one sentence, grouped by file."""
+    grid = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    grid.add_column("variant", overflow="fold", style="bold")
+    grid.add_column("idea")
+    for place, group in groupby(found, key=lambda one: one.home):
+        grid.add_row(Text(f"{place.rpartition('.')[2]}:", style="dim"))
+        for one in group:
+            grid.add_row(Text(_show(one.name)), Text(first_sentence(_show(one.about))))
+    return Group(grid, Text(), *_remarks(refused), Text("Their numbers: --costs", style="dim"))
+
+
+def first_sentence(text: str) -> str:
+    """Return a text up to its first full stop.
+
+    Example:
+        >>> first_sentence("Adds 0.5 of it. Then stops.")
+        'Adds 0.5 of it.'
+    """
+    return re.split(r"(?<=[.!?])\s+(?=[A-Z])", text, maxsplit=1)[0]
+
+
 def table(found: Sequence[Card], refused: Mapping[str, str], width: int) -> Group:
     """Return a table with one line per variant, grouped by file, narrow enough for the terminal."""
     wide = width >= WIDE
@@ -132,9 +161,13 @@ def table(found: Sequence[Card], refused: Mapping[str, str], width: int) -> Grou
     notes = [Text(_LEGEND, style="dim")]
     if any(one.account.counted for one in found):
         notes.append(Text(_COUNTED, style="dim"))
-    notes += [Text(f"{name} is not here: {_show(why)}", "yellow") for name, why in refused.items()]
-    notes.append(Text("One of them: layerlab variants NAME", style="dim"))
-    return Group(Text(_sizes(found)), Text(), grid, Text(), *notes)
+    return Group(Text(_sizes(found)), Text(), grid, Text(), *notes, *_remarks(refused))
+
+
+def _remarks(refused: Mapping[str, str]) -> Iterator[Text]:
+    for name, why in refused.items():
+        yield Text(f"{name} is not here: {_show(why)}", "yellow")
+    yield Text("One of them: layerlab variants NAME", style="dim")
 
 
 def page(one: Card, matched: Match | None = None) -> Group:
