@@ -64,7 +64,7 @@ def carry_out(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Carry out all stages of a recipe, and report what moved; type the same again to resume."""
+    """Run all stages of a recipe and report what changed; type the same again to resume."""
     if recipe is None:
         _catalogue()
         return

@@ -26,23 +26,30 @@ class Form(StrEnum):
 def clean(
     source: Annotated[str, typer.Argument(help="A file, a folder or hf:NAME, as in a recipe.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for text.jsonl and the report.")],
-    form: Annotated[Form, typer.Option(help="Normalisation of Unicode.")] = Form.nfc,
-    shortest: Annotated[int, typer.Option(help="Characters of the shortest document.")] = 50,
-    longest: Annotated[int, typer.Option(help="Characters of the longest one.")] = 10_000_000,
+    form: Annotated[Form, typer.Option(help="Unicode normalisation form.")] = Form.nfc,
+    shortest: Annotated[int, typer.Option(help="Fewest characters of a document.")] = 50,
+    longest: Annotated[int, typer.Option(help="Most characters of a document.")] = 10_000_000,
     broken: Annotated[
-        float, typer.Option(help="Of characters: U+FFFD and control characters, at most.")
+        float,
+        typer.Option(help="Largest share of broken characters: U+FFFD and control characters."),
     ] = 0.005,
-    symbols: Annotated[float, typer.Option(help="# and ellipses to a word, at most.")] = 0.1,
-    words: Annotated[float, typer.Option(help="Of words: with a letter, at least.")] = 0.8,
-    bullets: Annotated[float, typer.Option(help="Of lines: begin with a bullet, at most.")] = 0.9,
-    ellipses: Annotated[float, typer.Option(help="Of lines: end in an ellipsis, at most.")] = 0.3,
+    symbols: Annotated[float, typer.Option(help="Most # and ellipses per word.")] = 0.1,
+    words: Annotated[float, typer.Option(help="Smallest share of words with a letter.")] = 0.8,
+    bullets: Annotated[
+        float, typer.Option(help="Largest share of lines that begin with a bullet.")
+    ] = 0.9,
+    ellipses: Annotated[
+        float, typer.Option(help="Largest share of lines that end in an ellipsis.")
+    ] = 0.3,
     characters: Annotated[
-        float, typer.Option(help="Of characters: in runs of 10 that were there before, at most.")
+        float, typer.Option(help="Largest share of characters in repeated runs of 10.")
     ] = 0.5,
     repetition: Annotated[
-        bool, typer.Option(help="Leave out what repeats lines, paragraphs or words.")
+        bool, typer.Option(help="Drop documents that repeat lines, paragraphs or words.")
     ] = True,
-    near: Annotated[float, typer.Option(help="Similarity of copies; 0 looks for none.")] = 0.8,
+    near: Annotated[
+        float, typer.Option(help="Similarity from which documents are duplicates; 0 keeps them.")
+    ] = 0.8,
     field: Field = "text",
     as_json: Json = False,
 ) -> None:
@@ -84,9 +91,9 @@ def contamination(
         ),
     ],
     field: Field = "text",
-    most: Annotated[int, typer.Option(help="Questions that are listed.")] = 20,
+    most: Annotated[int, typer.Option(help="Most questions to list.")] = 20,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write everything here, as JSON.")
+        Path | None, typer.Option(metavar="FILE", help="Write everything as JSON to this file.")
     ] = None,
     as_json: Json = False,
 ) -> None:

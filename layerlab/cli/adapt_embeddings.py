@@ -23,28 +23,33 @@ def embed(
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for model and tokenizer.")],
     input: Annotated[
-        str, typer.Option(help="Start of the embedding: mean, mean-resizing, first or random.")
+        str,
+        typer.Option(
+            help="Initialisation of new embedding rows: mean, mean-resizing, first or random."
+        ),
     ] = "mean",
     head: Annotated[
-        str, typer.Option(help="Start of the head; one that is tied follows the embedding.")
+        str,
+        typer.Option(help="Initialisation of new head rows; a tied head follows the embedding."),
     ] = "mean-resizing",
     text: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FILE", help="Text to be compared on; may be repeated.  [default: built-in]"
+            metavar="FILE",
+            help="Text to compare initialisations on; may be repeated.  [default: built-in]",
         ),
     ] = None,
     context: Annotated[
-        int | None, typer.Option(help="Tokens of a window.  [default: all the model can, to 1024]")
+        int | None, typer.Option(help="Tokens per window.  [default: all the model can, to 1024]")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of random rows.")] = 0,
     device: Device = None,
     dtype: Dtype = None,
     load: Load = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Give a model another tokenizer; bits per byte before any training, for every start."""
+    """Give a model another tokenizer; compare initialisations before any training."""
     from layerlab.adaptation.embeddings import compare_inits
     from layerlab.recipes.adaptation_sections import EmbeddingSection
     from layerlab.recipes.load import validate_table

@@ -19,20 +19,24 @@ def vocabulary(
         typer.Option(metavar="FILE", help="Text of the domain, or a folder; may be repeated."),
     ],
     size: Annotated[str, typer.Option(metavar="+N|V", help="Add N entries, or cut down to V.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for tokenizer and proof.")],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="New folder for the tokenizer and its check.")
+    ],
     against: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE", help="Other text to prove it on; or jec-qa; may be repeated."),
+        typer.Option(
+            metavar="FILE", help="Other text to verify it on, or jec-qa; may be repeated."
+        ),
     ] = None,
     terms: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Expressions of the domain, one a line.")
     ] = None,
-    field: Annotated[str, typer.Option(help="Of a row that holds the text.")] = "text",
+    field: Annotated[str, typer.Option(help="Column that holds the text of a row.")] = "text",
     lang: Lang = "en",
     as_json: Annotated[bool, typer.Option("--json", help="Print proof.json.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Extend a tokenizer on a domain's text, or cut it down to what the text needs; prove it."""
+    """Extend a tokenizer on a domain's text, or cut it down to what the text needs; verify it."""
     from layerlab.report.pages.vocabulary import save_proof
     from layerlab.tokenization.change import PROOF, VocabularyRequest, change
     from layerlab.tokenization.random_text import render_check

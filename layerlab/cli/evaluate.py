@@ -43,37 +43,49 @@ def evaluate(
     ] = False,
     export_tasks: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write all tasks as files of lm-eval, and ask nothing."),
+        typer.Option(
+            metavar="DIR", help="Write all tasks as YAML files of lm-eval, and evaluate nothing."
+        ),
     ] = None,
     scoring: Annotated[
-        How | None, typer.Option(help="Of choices: likeliest label, text, or what is written.")
+        How | None,
+        typer.Option(
+            help="How an answer is chosen: likeliest label, likeliest text, or generated."
+        ),
     ] = None,
     shots: Annotated[
         int | None,
         typer.Option(help="Few-shot examples before each question.  [default: as usual]"),
     ] = None,
     cot: Annotated[
-        bool, typer.Option("--cot", help="Examples explain their answers: C-Eval, FinEval.")
+        bool, typer.Option("--cot", help="Few-shot examples with explanations: C-Eval, FinEval.")
     ] = False,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", help="Only N questions of every subject.")
+        int | None, typer.Option(metavar="N", help="Ask only N questions of each subject.")
     ] = None,
     chat: Annotated[
-        bool, typer.Option("--chat", help="Prompts as the tokenizer's chat template has them.")
+        bool, typer.Option("--chat", help="Apply the tokenizer's chat template to prompts.")
     ] = False,
     format: Annotated[
         str | None,
-        typer.Option(metavar="NAME[,NAME]", help="What computing in bf16, int4, ... costs."),
+        typer.Option(
+            metavar="NAME[,NAME]", help="Number formats to evaluate in as well: bf16, int4, ..."
+        ),
     ] = None,
     policy: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The same for a policy of precision.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Mixed-precision policy to evaluate under as well."),
     ] = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="The source's published tables beside ours.")
+        bool,
+        typer.Option("--compare", help="Show the source's published scores beside the results."),
     ] = False,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Differences to the results.json of another run."),
+        typer.Option(
+            metavar="FILE",
+            help="results.json of another run, to compare with question by question.",
+        ),
     ] = None,
     subjects: Annotated[
         bool, typer.Option("--subjects", help="Show every subject as well.")
@@ -82,13 +94,14 @@ def evaluate(
         Path | None, typer.Option(metavar="DIR", help="Benchmark files.  [default: LAYERLAB_DATA]")
     ] = None,
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Results; a second run goes on there.")
+        Path,
+        typer.Option(metavar="DIR", help="Folder for results; an interrupted run resumes there."),
     ] = OUT,
     batch_size: Annotated[
         str,
-        typer.Option(metavar="N|auto", help="Prompts run at once; no score depends on it."),
+        typer.Option(metavar="N|auto", help="Prompts per batch; scores do not depend on it."),
     ] = "auto",
-    seed: Annotated[int, typer.Option(help="Of examples that are drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for drawing few-shot examples.")] = 0,
     device: Device = None,
     dtype: Dtype = None,
     load: Load = None,
@@ -99,7 +112,7 @@ def evaluate(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Put models to benchmarks of general knowledge, finance and law; averages as official."""
+    """Evaluate models on benchmarks of knowledge, finance and law, averaged as officially."""
     if listed:
         _list(data, as_json)
         return

@@ -35,7 +35,7 @@ OPTION = Annotated[
     typer.Option(
         metavar="N",
         min=1,
-        help="Unpack no more of a file.  [default: 256 MiB, or 20 x it]",
+        help="Most bytes that a file may unpack to.  [default: 256 MiB, or 20 x it]",
     ),
 ]
 _PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zX": lzma.open}

@@ -31,7 +31,10 @@ _UNUSED: ContextVar[bool] = ContextVar("unused", default=False)
 _TASKS: ContextVar[bool] = ContextVar("tasks", default=False)
 _ALLOWED: set[str] = set()  # SHA-256 of the files that the user has named to this process
 UNUSED = Annotated[
-    bool, typer.Option("--allow-unused", help="Leave weights out that the configuration has not.")
+    bool,
+    typer.Option(
+        "--allow-unused", help="Ignore stored weights that the configuration has no place for."
+    ),
 ]
 REMOTE = Annotated[
     bool,
