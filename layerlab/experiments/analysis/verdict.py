@@ -176,8 +176,8 @@ def _few(case: Case) -> str:
     who = "one pair" if case.difference.kind == "paired" else "one seed of either"
     return (
         f"too few seeds for a verdict ({case.difference.n}): {case.arm} ended {mean} {case.unit} "
-        f"from {case.baseline}, but {who} cannot say how much of that is chance, nor how many "
-        "seeds would tell: type compare.seeds = [1, 2, 3] or more"
+        f"from {case.baseline}, but {who} cannot say how much of that is chance, or how many "
+        "seeds would be needed: type compare.seeds = [1, 2, 3] or more"
     )
 
 

@@ -32,7 +32,7 @@ from layerlab.observe.tracing.gradients import logits_and_gradient
 from layerlab.validation import Constraint, short_repr
 
 BINS = 64
-# Of the predictions, so many are told.
+# Predictions that are listed.
 TOLD = 3
 SHARE = 0.8
 USE = """\

@@ -1,6 +1,6 @@
 """Where each family keeps the query, key, value and output weights of a head.
 
-Separate projections are told by their names and cut by their shapes. A fused projection cannot be
+Separate projections are known by their names and cut by their shapes. A fused projection cannot be
 cut by its shape (blocks and interleaved heads look the same), so every class that has one is in
 the table below; a class that is not there is refused, never guessed.
 """
