@@ -126,7 +126,7 @@ def test_a_terminal_says_on_what_it_was_judged_and_what_was_set_after_a_look():
     more = {"scale": TABLES, "unit": "3 seeds", "looked": True}
     content = {"verdicts": [{**VERDICT, "word": "smaller than asked", **more}], "remarks": []}
     head, *told = StudyResult(content, {}).lines()
-    assert head == [("smaller than asked ", "cyan"), ("c", "")]
+    assert head == [("smaller than asked  ", "cyan"), ("c", "")]
     assert told[1][0][0].strip() == (
         "on arithmetic on printed tables; 3 seeds; its threshold or number of draws was set after "
         "a first result"
