@@ -115,7 +115,8 @@ def carried_out(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.full
 @pytest.mark.parametrize("command", RUN)
 def test_command_runs(command: str, folder: Path) -> None:
-    carried_out(command, folder)
+    done = carried_out(command, folder)
+    assert str(folder) not in done.stdout  # paths begin where one stands
     out = re.search(r"--out (\S+)", command)
     if out:
         inside = {

@@ -8,6 +8,7 @@ import typer
 
 from layerlab.cli.options import Lang, Quiet
 from layerlab.console.tables import say, show, show_json
+from layerlab.system.files import from_here
 
 
 def vocabulary(
@@ -56,7 +57,7 @@ def vocabulary(
         show_json(text)
     else:
         show(lambda width: render_check(changed.proof, width))
-        say(f"The tokenizer and its proof: {out}\nThe page: {page}")
+        say(f"The tokenizer and its proof: {out}\nThe page: {from_here(page)}")
     if not changed.proof.holds:
         raise typer.Exit(1)
 

@@ -109,6 +109,14 @@ def write_file(path: Path, content: str | bytes) -> Path:
     return target
 
 
+def from_here(path: Path) -> str:
+    """Return a path as one types it: relative to the current folder where it lies below."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (OSError, ValueError):  # it lies elsewhere, or the current folder is gone
+        return str(path)
+
+
 def check_regular(path: Path) -> None:
     """Refuse a path that is no regular file, such as a pipe or a device.
 

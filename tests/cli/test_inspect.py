@@ -25,7 +25,7 @@ def test_the_first_command_leaves_a_report(tmp_path):
     report = load_report(tmp_path / "layerlab-report")
     assert [card["name"] for card in report.models] == ["pre-norm"]
     assert (tmp_path / "layerlab-report" / "tables" / "diversity.parquet").stat().st_size > 0
-    assert "layerlab-report/report.html" in done.stdout.replace("\n", "")
+    assert "The page: layerlab-report/report.html" in done.stdout
     assert "100%" in done.stderr
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from layerlab.report.findings.rule import SEVERITIES, Finding
 from layerlab.report.results.folder import PAGE
 from layerlab.report.views.text import prose
+from layerlab.system.files import from_here
 
 MOST = 20
 # Measures that answer a question: no answer is more than a remark by the way.
@@ -61,7 +62,7 @@ def _lines(
 def _files(folder: Path | None) -> Iterator[list[Part]]:
     if folder is not None:
         yield [("", "")]
-        yield [("The page: ", ""), (prose(str(folder / PAGE)), "bold")]
+        yield [("The page: ", ""), (prose(from_here(folder / PAGE)), "bold")]
 
 
 def _shape(model: Mapping[str, Any]) -> str:

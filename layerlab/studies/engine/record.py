@@ -20,7 +20,7 @@ from layerlab.report.pages.study import language_of, render
 from layerlab.report.results import folder as disk
 from layerlab.report.views.tables import decode_table, encode_table, tidy
 from layerlab.report.views.text import prose
-from layerlab.system.files import write_file
+from layerlab.system.files import from_here, write_file
 from layerlab.validation import suggest
 
 SCHEMA = 1
@@ -162,7 +162,7 @@ class StudyResult:
             ]
         found += [[(prose(remark), "dim")] for remark in self._content["remarks"]]
         if self.folder is not None:
-            place = str(self.folder / disk.STUDY_PAGE)
+            place = from_here(self.folder / disk.STUDY_PAGE)
             found += [[("The page: ", ""), (prose(place), "bold")]]
         return found
 
