@@ -31,7 +31,7 @@ COMMANDS = [
 ]
 RUN = [command for command in COMMANDS if "layerlab " in command]
 REST = [command for command in COMMANDS if "layerlab " not in command]
-OWN = 'layerlab compare smoke --load my_idea.py --set \'compare={arms=["llama", "my-idea"]}\''
+OWN = "layerlab compare smoke --load my_idea.py --arms llama,my-idea"
 # A command, and words behind it that make it small.
 MORE = {
     "layerlab compare eight-residuals-twin --plan": (

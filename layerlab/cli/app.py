@@ -108,10 +108,10 @@ def variants(
 ) -> None:
     """Show what can be built: equation, source, options, parameters and FLOPs."""
     if new is not None:
-        from layerlab.variants.template import write_template
+        from layerlab.variants.template import name_variant, write_template
 
         write_template(new)
-        say(f"wrote {new}; type: layerlab variants --load {new}")
+        say(f"wrote {new}; type: layerlab variants {name_variant(new)} --load {new}")
         return
     from layerlab import plugins
     from layerlab.model.listing.listing import request

@@ -1,5 +1,6 @@
 """`layerlab train` and `layerlab compare`; heavy imports only inside."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -109,6 +110,10 @@ def compare(
             "the list if left out.",
         ),
     ] = None,
+    arms: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,NAME", help="Variants to compare, in place of the recipe's."),
+    ] = None,
     setting: Setting = None,
     out: Out = OUT,
     planned: Planned = False,
@@ -124,7 +129,7 @@ def compare(
     if recipe is None:
         _catalogue(single=False)
         return
-    changes = settings(setting or ())
+    changes = settings([*_name_arms(arms), *(setting or ())])
     stored = judge and not planned
     if not (stored and Path(recipe).is_dir()):
         recipe, changes = _check_recipe(recipe, changes, several=True), {}
@@ -188,6 +193,23 @@ def announce_interruption() -> Iterator[None]:
         ) from stop
 
 
+def _name_arms(names: str | None) -> list[str]:
+    """Return the setting that `--arms` stands for.
+
+    Raises:
+        UserError: a name is empty.
+    """
+    if names is None:
+        return []
+    arms = [name.strip() for name in names.split(",")]
+    if not all(arms):
+        raise UserError(
+            f"--arms is {short_repr(names)}; expected names of variants with commas between them: "
+            "type for example --arms llama,gpt2"
+        )
+    return [f"compare.arms={json.dumps(arms, ensure_ascii=False)}"]
+
+
 def settings(words: Sequence[str]) -> dict[str, Any]:
     """Return settings as typed: a TOML value where it is one, else text.
 
@@ -241,7 +263,7 @@ def _catalogue(*, single: bool) -> None:
     from layerlab.recipes.training import list_packaged, load_recipe
 
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("recipe", "for", "arms x seeds"):
+    for heading in ("recipe", "purpose", "arms x seeds"):
         table.add_column(heading)
     # The smallest first: it is what somebody who looks at a list tries.
     for name in sorted(list_packaged(), key=lambda name: (name != SMALLEST, name)):
@@ -253,8 +275,8 @@ def _catalogue(*, single: bool) -> None:
     show(table)
     if not single:
         say(
-            "What is one run is for layerlab train; with arms it is a comparison:\n"
-            'layerlab compare smoke --set \'compare={arms=["llama", "gpt2"]}\''
+            "A recipe of one run is for layerlab train; --arms makes a comparison of it:\n"
+            "layerlab compare smoke --arms llama,gpt2"
         )
 
 

@@ -1,5 +1,6 @@
 """Finds the folder of a model and refuses what is none; without torch, so that it costs no time."""
 
+import shlex
 import socket
 from collections.abc import Iterable
 from pathlib import Path
@@ -59,12 +60,21 @@ def check_single(folder: Path) -> None:
         UserError: there is no config.json, or there is an adapter.
     """
     if not (folder / "config.json").is_file():
-        raise UserError(f"{str(folder)!r} has no config.json; expected a saved transformers model")
+        raise UserError(
+            f"{str(folder)!r} has no config.json; expected a saved transformers model"
+            f"{_inside(folder)}"
+        )
     if (folder / ADAPTER).is_file():
         raise UserError(
             f"an adapter ({ADAPTER}) lies beside the model in {str(folder)!r}, and nothing says "
             "which of the two is meant; move it away, or merge it: PeftModel.merge_and_unload()"
         )
+
+
+def _inside(folder: Path) -> str:
+    """Return, as the end of an error, which folder inside may have been meant."""
+    models = sorted(str(path.parent) for path in folder.glob("*/config.json"))
+    return f": type {shlex.quote(models[0])}" if models else ""
 
 
 def check_weights(folder: Path) -> None:

@@ -12,6 +12,21 @@ from layerlab.errors import UserError
 from layerlab.variants.registry import variants
 
 
+def name_variant(file: Path) -> str:
+    """Return what a variant is called that is declared in a file: `my-idea` in my_idea.py.
+
+    Raises:
+        UserError: the name of the file makes none.
+    """
+    name = "-".join(re.findall(r"[a-z0-9]+", file.stem.lower()))
+    if file.suffix != ".py" or not name[:1].isalpha():
+        raise UserError(
+            f"cannot name a variant after {file}; expected a letter first and .py last: "
+            "type layerlab variants --new my_idea.py"
+        )
+    return name
+
+
 def write_template(path: str | PathLike[str]) -> Path:
     """Write a file with one part and one variant, named after the file.
 
@@ -20,13 +35,8 @@ def write_template(path: str | PathLike[str]) -> Path:
             that there is.
     """
     file = Path(path)
-    words = re.findall(r"[a-z0-9]+", file.stem.lower())
-    name = "-".join(words)
-    if file.suffix != ".py" or not name[:1].isalpha():
-        raise UserError(
-            f"cannot name a variant after {file}; expected a letter first and .py last: "
-            "type layerlab variants --new my_idea.py"
-        )
+    name = name_variant(file)
+    words = name.split("-")
     if name in variants():
         raise UserError(f"a variant called {name!r} is there already; give the file another name")
     text = (files("layerlab.variants") / "template.txt").read_text("utf-8")

@@ -16,7 +16,7 @@ COMMAND = {
     "inspect": {"models", "text", "samples", "out", "lang"},
     "evaluate": {"models", "listed", "export_tasks", "subjects"},
     "train": {"setting", "metrics"},
-    "compare": {"setting"},
+    "compare": {"setting", "arms"},
     "study": {"option", "every"},
     "retrofit": {"option", "out"},
     "runs": {"html", "lang"},

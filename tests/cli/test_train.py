@@ -147,7 +147,7 @@ def test_without_a_recipe_there_is_a_list_with_the_smallest_first(place: Path) -
     lists = {}
     for command in ("train", "compare"):
         done = layerlab(place, command)
-        table = done.stdout.partition("What is one run")[0].splitlines()[1:]
+        table = done.stdout.partition("A recipe of one run")[0].splitlines()[1:]
         lines = [line for line in table if line[0] != " "]
         assert done.returncode == 0 and lines[0].startswith("smoke ") and "one run" in lines[0]
         lists[command] = [line.split()[0] for line in lines]

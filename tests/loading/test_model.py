@@ -153,6 +153,12 @@ def test_a_model_that_is_not_there_is_one_clear_line(given, message):
         subject(**given)
 
 
+def test_the_folder_above_a_model_names_it(saved, tmp_path):
+    shutil.copytree(saved, tmp_path / "run 1" / "model")
+    with pytest.raises(UserError, match=r"expected a saved .* model: type '.*run 1/model'$"):
+        subject(str(tmp_path / "run 1"))
+
+
 def test_names_are_checked_before_any_model_is_loaded(tiny, tmp_path):
     check_named(["pre-norm", tiny("gpt2")])
     for wrong, said in (("prenorm", "neither a folder"), (tmp_path, "has no config.json")):

@@ -46,6 +46,12 @@ _COLUMNS: dict[str, Callable[[Row, str], str]] = {
     "memory": lambda row, _: _memory(row["peak_memory_bytes"]),
     "time a run": lambda row, _: _time(row["seconds"]),
 }
+_LEGEND = (
+    "mean, sd: held-out loss over the seeds; difference: less that of the baseline, seed by seed; "
+    "interval: 95 %; p (Holm): corrected for the number of arms; detectable: what these seeds "
+    "find with a probability of 80 %; start: difference before the first update; rate: learning "
+    "rate; match %: parameters beyond the baseline's; time a run: without the start of its process."
+)
 # Columns whose cells may go on in the next line, in the order in which they do.
 _FOLDING = ("verdict", "interval", "detectable", "arm")
 
@@ -64,7 +70,14 @@ def table(content: Mapping[str, Any], width: int) -> Group:
             rows = [[cell for _, cell in _cells(row, whole, content)] for row in content["rows"]]
             below = grids([name for name, _ in whole], rows, {"arm"}, width)
             drawn += [Text(), plain(title, "bold"), below]
-    return Group(*_above(content), *drawn, Text(), *_differs(content), *_below(content))
+    return Group(
+        *_above(content),
+        *drawn,
+        plain(_LEGEND, "dim"),
+        Text(),
+        *_differs(content),
+        *_below(content),
+    )
 
 
 def differences(rows: Sequence[Row]) -> list[str]:

@@ -74,7 +74,10 @@ def arms(comparison: CompareSection, recipe: TrainingRecipe) -> list[Arm]:
     names = [str(arm.name) for arm in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UserError(f"two arms are called {twice!r}; give one of them a name of its own")
+        raise UserError(
+            f"two arms are called {twice!r}; give one of them a name of its own: "
+            f'{{variant = "...", name = "..."}}'
+        )
     strange = next(
         (
             name

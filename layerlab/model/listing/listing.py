@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -15,12 +16,13 @@ from layerlab.model.cost.cost import Account, account
 from layerlab.model.cost.match import Match, match, rival
 from layerlab.model.design import design
 from layerlab.model.listing.card import Card, card
+from layerlab.system.files import from_here
 from layerlab.variants.registry import home, variants
 
 WIDE, AIRY = 118, 134  # from here on all columns fit; from here on with space between them
 _UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 _FIRST = "layerlab.variants.models.reference"
-_NARROW = ("emb.", "head", "block", "scal.", "fwd", "bwd", "carry", "par%", "FLOP%")
+_NARROW = ("emb.", "head", "block", "fwd", "carry", "par%", "FLOP%", "baseline")
 _FULL = (
     *("embed.", "head", "blocks", "scalars", "forward", "backward", "carry", "par. %", "FLOP %"),
     *("total", "pointwise", "baseline"),
@@ -29,6 +31,9 @@ _LEGEND = (
     "Parameters of embedding, head, blocks (matrices) and scalars; exact FLOPs of one token's "
     "forward and backward pass in a full context; numbers per token carried from layer to layer; "
     "parameters and forward FLOPs beyond the baseline's, in percent."
+)
+_NOT_SHOWN = (
+    f"Not shown in fewer than {WIDE} columns: scalars, backward, total, pointwise; --json has all."
 )
 _UNCOUNTED = "Not counted: activations that training keeps for the backward pass."
 _COUNTED = "* counted on a model without memory, since a part does not say what it costs."
@@ -130,7 +135,7 @@ def sentences(found: Sequence[Card], refused: Mapping[str, str]) -> Group:
     grid.add_column("variant", overflow="fold", style="bold")
     grid.add_column("idea")
     for place, group in groupby(found, key=lambda one: one.home):
-        grid.add_row(Text(f"{place.rpartition('.')[2]}:", style="dim"))
+        grid.add_row(Text(f"{_show(_heading(place))}:", style="dim"))
         for one in group:
             grid.add_row(Text(_show(one.name)), Text(first_sentence(_show(one.about))))
     return Group(grid, Text(), *_remarks(refused), Text("Their numbers: --costs", style="dim"))
@@ -154,11 +159,11 @@ def table(found: Sequence[Card], refused: Mapping[str, str], width: int) -> Grou
     for name in _FULL if wide else _NARROW:
         grid.add_column(name, no_wrap=True, justify="left" if name == "baseline" else "right")
     for place, group in groupby(found, key=lambda one: one.home):
-        grid.add_row(Text(f"{place.rpartition('.')[2]}:", style="dim"))
+        grid.add_row(Text(f"{_show(_heading(place))}:", style="dim"))
         for one in group:
             name = f"{' ' if wide else ''}{one.name}{'*' if one.account.counted else ''}"
             grid.add_row(Text(_show(name)), *_row(one, wide))
-    notes = [Text(_LEGEND, style="dim")]
+    notes = [Text(_LEGEND, style="dim"), *([] if wide else [Text(_NOT_SHOWN, style="dim")])]
     if any(one.account.counted for one in found):
         notes.append(Text(_COUNTED, style="dim"))
     return Group(Text(_sizes(found)), Text(), grid, Text(), *notes, *_remarks(refused))
@@ -173,7 +178,7 @@ def _remarks(refused: Mapping[str, str]) -> Iterator[Text]:
 def page(one: Card, matched: Match | None = None) -> Group:
     """Return all that is known of one variant."""
     parts: list[RenderableType] = [
-        Text.assemble((_show(one.name), "bold"), f"  {_show(one.home)}"),
+        Text.assemble((_show(one.name), "bold"), f"  {_show(from_here(Path(one.home)))}"),
         Text(_show(one.about)),
         Text(),
         _facts(_describe(one)),
@@ -224,13 +229,16 @@ def _order() -> list[str]:
 
 def _row(one: Card, wide: bool) -> Iterator[str]:
     own = one.account
-    yield from map(figure, (own.embedding, own.head, own.blocks, own.scalars))
-    yield from map(figure, (own.forward, own.backward, own.carry))
+    yield from map(figure, (own.embedding, own.head, own.blocks))
+    if wide:
+        yield figure(own.scalars)
+    yield from map(figure, (own.forward, own.backward) if wide else (own.forward,))
+    yield figure(own.carry)
     yield from (percent(one.extra["parameters"]), percent(one.extra["flops"]))
     if wide:
         yield figure(own.parameters)
         yield "?" if own.counted else figure(own.pointwise)
-        yield _show(one.baseline)
+    yield _show(one.baseline)
 
 
 def _sizes(found: Sequence[Card]) -> str:
@@ -316,6 +324,11 @@ def _entries(cost: Account) -> dict[str, int]:
 
 def _value(value: Any) -> str:
     return ",".join(map(_value, value)) if isinstance(value, tuple) else str(value)
+
+
+def _heading(home: str) -> str:
+    """Return what stands above the variants of one module or file."""
+    return Path(home).name if home.endswith(".py") else home.rpartition(".")[2]
 
 
 def _show(text: str) -> str:

@@ -30,7 +30,7 @@ def everything():
 def shown(what, width):
     console = Console(width=width, record=True, markup=False, highlight=False, file=None)
     with console.capture() as capture:
-        console.print(what.render(width))
+        console.print(what.render_costs(width))
     return capture.get()
 
 
@@ -108,7 +108,8 @@ def test_the_table_fits_the_terminal_and_holds_every_number_whole(width) -> None
     assert max(map(len, text.splitlines())) <= width
     for name in NAMES:
         (line,) = [one for one in text.splitlines() if one.split()[:1] == [name]]
-        assert len(line.split()) == (10 if width < WIDE else 13)
+        assert len(line.split()) == (9 if width < WIDE else 13)
+    assert ("Not shown in fewer than" in text) == (width < WIDE)
 
 
 def test_a_table_says_what_does_not_exist_at_these_sizes() -> None:
