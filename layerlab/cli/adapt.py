@@ -33,7 +33,8 @@ class Stages(TyperGroup):
 
 adapt = typer.Typer(
     cls=Stages,
-    help="Adapt a model to a domain: all stages of a recipe (RECIPE.toml or its name), or one.",
+    help="Adapt a model to a domain: one stage, or all of a recipe.\n\n"
+    "layerlab adapt RECIPE runs a recipe; layerlab adapt lists those of the package.",
     rich_markup_mode=None,
 )
 
@@ -64,7 +65,10 @@ def carry_out(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run all stages of a recipe and report what changed; type the same again to resume."""
+    """Run all stages of a recipe and report what changed.
+
+    Type the same again to resume.
+    """
     if recipe is None:
         _catalogue()
         return

@@ -53,7 +53,7 @@ def clean(
     field: Field = "text",
     as_json: Json = False,
 ) -> None:
-    """Normalise, filter and deduplicate text; report what went and why."""
+    """Normalise, filter and deduplicate text; report what went."""
     from layerlab.data.cleaning.clean import clean as clean_source
     from layerlab.data.sources import to_source
     from layerlab.recipes.adaptation_sections import CleanSection
@@ -129,7 +129,7 @@ def contamination(
 
 
 def catalogue(as_json: Json = False) -> None:
-    """List the source's corpora: ids, licences, sizes, and how to get them."""
+    """List the corpora of the source and how to get them."""
     from layerlab.data import catalog
 
     if as_json:

@@ -49,7 +49,7 @@ def embed(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Give a model another tokenizer; compare initialisations before any training."""
+    """Give a model another tokenizer; compare initialisations."""
     from layerlab.adaptation.embeddings import compare_inits
     from layerlab.recipes.adaptation_sections import EmbeddingSection
     from layerlab.recipes.load import validate_table

@@ -37,7 +37,10 @@ def vocabulary(
     as_json: Annotated[bool, typer.Option("--json", help="Print proof.json.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Extend a tokenizer on a domain's text, or cut it down to what the text needs; verify it."""
+    """Extend a tokenizer on a domain's text, or cut it down.
+
+    What the tokenizer gives is verified text by text.
+    """
     from layerlab.report.pages.vocabulary import save_proof
     from layerlab.tokenization.change import PROOF, VocabularyRequest, change
     from layerlab.tokenization.random_text import render_check

@@ -106,7 +106,7 @@ def variants(
         typer.Option(metavar="FILE", help="Write a variant of your own to start from."),
     ] = None,
 ) -> None:
-    """Show what can be built: equation, source, options, parameters and FLOPs."""
+    """Show what can be built: equation, source, options, costs."""
     if new is not None:
         from layerlab.variants.template import name_variant, write_template
 
@@ -166,7 +166,10 @@ def retrofit(
     dtype: Dtype = None,
     load: Load = None,
 ) -> None:
-    """Rebuild a pretrained Llama, Mistral, Qwen, GPT-2 or GPT-1 as a variant, with its weights."""
+    """Rebuild a pretrained model as a variant, with its weights.
+
+    The model is a Llama, Mistral, Qwen, GPT-2 or GPT-1.
+    """
     from layerlab import plugins
     from layerlab.model.option import parse_options
     from layerlab.system.files import check_folder
@@ -211,7 +214,7 @@ def precision(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find what to keep in float32 so that most of the rounding error goes, and verify it."""
+    """Find which operations to keep in float32, and verify it."""
     from layerlab.loading.inputs import read_file, sample
     from layerlab.numerics.emulation.policy import check_place
 
@@ -249,7 +252,7 @@ app.add_typer(bench, name="bench")
 
 @app.command()
 def doctor(as_json: Json = False) -> None:
-    """Say what layerlab runs on: versions, devices, threads, and the rounding kernel in use."""
+    """Say what layerlab runs on: versions, devices, threads, kernels."""
     from layerlab.api.diagnose import diagnose
 
     found = diagnose()

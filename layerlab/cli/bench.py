@@ -65,7 +65,7 @@ def latency(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON.")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Time per token, prompt and steps apart, with memory and parameters."""
+    """Time a prompt and each new token, with memory and parameters."""
     _check(models, accounting, shape=shape, width=width)
     if out is not None:
         _check_out(out)

@@ -112,7 +112,10 @@ def evaluate(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Evaluate models on benchmarks of knowledge, finance and law, averaged as officially."""
+    """Evaluate models on benchmarks, averaged as officially.
+
+    Benchmarks of knowledge, finance and law, and any task of lm-eval.
+    """
     if listed:
         _list(data, as_json)
         return

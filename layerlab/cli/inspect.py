@@ -111,7 +111,7 @@ def inspect(
     load: Load = None,
     quiet: Quiet = False,
 ) -> None:
-    """Show, layer by layer, what is wrong inside causal language models."""
+    """Show, layer by layer, what is wrong inside language models."""
     from layerlab.loading.folders import check_found
     from layerlab.report.results.folder import check_folder
 

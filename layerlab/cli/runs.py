@@ -20,7 +20,10 @@ def runs(
     lang: Lang = "en",
     as_json: Json = False,
 ) -> None:
-    """List runs, comparisons, reports, evaluations, adaptations and studies, newest first."""
+    """List what layerlab wrote into a folder, newest first.
+
+    Runs, comparisons, reports, evaluations, adaptations and studies, each with its result.
+    """
     from layerlab.api.list_runs import check_page, list_runs
 
     if html is not None:

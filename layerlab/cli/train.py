@@ -65,7 +65,10 @@ def train(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train one model as a recipe says; type the same again to resume it."""
+    """Train one model as a recipe says.
+
+    Type the same again to resume it.
+    """
     if metrics is not None and as_json:
         raise UserError(
             "--metrics run-clm prints a block of text, and --json JSON; expected one of the two: "
@@ -125,7 +128,10 @@ def compare(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train variants on equal terms and judge them; type the same again to resume."""
+    """Train variants on equal terms and judge them.
+
+    Type the same again to resume.
+    """
     if recipe is None:
         _catalogue(single=False)
         return

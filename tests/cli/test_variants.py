@@ -154,6 +154,9 @@ def test_a_mistake_is_one_line_and_exit_code_two(tmp_path, words, message):
     assert done.stdout == "" and list(tmp_path.iterdir()) == []
 
 
-def test_help_names_the_command(tmp_path):
-    done = layerlab("--help", cwd=tmp_path)
-    assert "variants" in done.stdout and "what can be built" in " ".join(done.stdout.split())
+@pytest.mark.parametrize("words", [(), ("adapt",), ("bench",)])
+def test_help_says_of_each_command_a_whole_sentence(words, tmp_path):
+    _, commands = layerlab(*words, "--help", cwd=tmp_path).stdout.split("Commands:\n")
+    assert commands and all(
+        line.endswith(".") and "..." not in line for line in commands.split("\n") if line
+    )
