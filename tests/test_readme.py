@@ -63,6 +63,12 @@ def test_every_extra_is_named_by_what_it_is_for() -> None:
     assert set(project["optional-dependencies"]) <= named
 
 
+def test_the_tree_names_every_folder_of_the_package() -> None:
+    (tree,) = blocks("text")
+    folders = {path.parent.name for path in ROOT.glob("layerlab/*/__init__.py")}
+    assert set(re.findall(r"(\w+)/", tree.partition("bench/")[0])) == folders | {"layerlab"}
+
+
 def test_there_is_something_to_run() -> None:
     assert len(RUN) >= 4 and blocks("python")
 
