@@ -7,7 +7,6 @@ Pickle files are never opened.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from math import prod
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.folders import check_weights
+from layerlab.loading.outline import Outline
 from layerlab.loading.weightless import empty
 from layerlab.loading.weights import configuration
 from layerlab.observe.architecture.head_weights import HeadWeights, project
@@ -56,7 +56,7 @@ def stored_tensors(folder: Path, key: Callable[[str], Any]) -> Iterator[tuple[st
     Raises:
         UserError: the folder has no safetensors, or they cannot be read.
     """
-    read_sizes(folder)  # looks the files through
+    read_outlines(folder)  # looks the files through
     places = {name: file for file, names in _inventory(folder).items() for name in names}
     for name in sorted(places, key=key):
         with _open(places[name]) as store:
@@ -113,17 +113,17 @@ def skeleton(folder: Path) -> Any:
         UserError: the folder has no config.json, or one that is not that of the weights.
     """
     check_weights(folder)
-    return empty(configuration(folder), str(folder), read_sizes(folder))
+    return empty(configuration(folder), str(folder), read_outlines(folder))
 
 
-def read_sizes(folder: Path) -> dict[str, int]:
-    """Read elements of each stored tensor by name; only the heads of the files are read.
+def read_outlines(folder: Path) -> dict[str, Outline]:
+    """Read kind and shape of each stored tensor by name; only the heads of the files are read.
 
     Raises:
         UserError: the folder has no safetensors, they cannot be read, are complex numbers, or hold
             other tensors than the index says.
     """
-    found: dict[str, int] = {}
+    found: dict[str, Outline] = {}
     for file, names in _inventory(folder).items():
         with _open(file) as store:
             _check_names(file, set(names), set(store.keys()))
@@ -133,7 +133,7 @@ def read_sizes(folder: Path) -> dict[str, int]:
                     raise UserError(
                         f"{name} in {str(file)!r} holds complex numbers; expected real weights"
                     )
-                found[name] = prod(tensor.get_shape())
+                found[name] = Outline(tensor.get_dtype(), tuple(tensor.get_shape()))
     return found
 
 

@@ -22,11 +22,13 @@ from layerlab import builtin
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.checkpoint_series import step
 from layerlab.loading.folders import find_folder
-from layerlab.loading.layer_weights import list_files, read_sizes
-from layerlab.loading.weightless import check_used, empty
+from layerlab.loading.layer_weights import list_files, read_outlines
+from layerlab.loading.weightless import empty
 from layerlab.loading.weights import (
     DTYPES,
     check_causal,
+    check_kinds,
+    check_stored,
     configuration,
     fits,
     precision,
@@ -229,13 +231,16 @@ def _named(
         config = configuration(folder)
         check_causal(config, name)
         folder = find_folder(name, whole=True)
-        place, sizes = str(folder), read_sizes(folder)
+        place, outlines = str(folder), read_outlines(folder)
         kind = precision(config, dtype)
-        bare = empty(config, place, sizes)
+        bare = empty(config, place, outlines)
+        quantised = hasattr(config, "quantization_config")
+        if not quantised:
+            check_kinds(bare, place, outlines)
         room = fits(bare, kind)
         stored = stay[room]
-        if stored:
-            check_used(config, place, sizes)
+        if stored and not quantised:
+            check_stored(bare, place, outlines)
         model = bare if stored else weights(place, config, device, kind, room)
         words = tokenizer if tokenizer is not None else tokenizer_of(place)
     card = summary((folder / "README.md").read_text("utf-8")) if built_in else None

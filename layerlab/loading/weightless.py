@@ -5,14 +5,16 @@ On the meta device nothing takes room, so that what no machine could hold is ref
 
 import re
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from layerlab.errors import UserError
+from layerlab.loading.outline import Outline
 from layerlab.records.parse import one_line
-from layerlab.system.trust import allows_unused, build_configured
+from layerlab.system.trust import build_configured
 from layerlab.validation import short_repr
 
 # Sizes that every model has, under the names by which transformers answers for all families.
@@ -33,12 +35,12 @@ SHARED = 4
 PACKED = 8
 
 
-def empty(config: Any, place: str, stored: Mapping[str, int] | None = None) -> PreTrainedModel:
+def empty(config: Any, place: str, stored: Mapping[str, Outline] | None = None) -> PreTrainedModel:
     """Return the model of a configuration, on the meta device.
 
     Args:
         place: that the configuration came from, for the message.
-        stored: elements of the weights beside it by name, where they are known.
+        stored: the weights beside it by name, where they are known.
 
     Raises:
         UserError: it describes no model, or one that the weights cannot be those of.
@@ -57,7 +59,7 @@ def empty(config: Any, place: str, stored: Mapping[str, int] | None = None) -> P
         ) from error
     asked = sum(parameter.numel() for parameter in model.parameters())
     if stored:
-        held = sum(stored.values())
+        held = sum(prod(one.shape) for one in stored.values())
         packed = PACKED if hasattr(config, "quantization_config") else 1
         if asked > SHARED * packed * held:
             raise UserError(
@@ -87,7 +89,7 @@ def check_counts(config: Any, place: str) -> None:
             )
 
 
-def _check_layers(config: Any, place: str, stored: Mapping[str, int]) -> None:
+def _check_layers(config: Any, place: str, stored: Mapping[str, Outline]) -> None:
     layers = getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
     numbers = {int(one) for name in stored for one in re.findall(r"\.(\d+)\.", name)}
     held = max(numbers, default=0) + 1
@@ -95,21 +97,4 @@ def _check_layers(config: Any, place: str, stored: Mapping[str, int]) -> None:
         raise UserError(
             f"config.json in {place!r} says {layers:,} layers, and the weights beside it hold "
             f"{held:,}; put the config.json there that they were saved with"
-        )
-
-
-def check_used(config: Any, place: str, stored: Mapping[str, int]) -> None:
-    """Refuse stored layers that the configuration lacks, where weights stay on the disk.
-
-    Raises:
-        UserError: another model would be looked at than was stored.
-    """
-    layers = getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
-    found = (re.search(r"\.(\d+)\.", name) for name in stored)
-    held = max((int(one[1]) for one in found if one), default=0) + 1
-    if isinstance(layers, int) and held > layers and not allows_unused():
-        raise UserError(
-            f"the weights of {place!r} hold {held} layers, and its config.json has {layers}, so "
-            "another model would be looked at than was stored; mend config.json, or type "
-            "--allow-unused (in Python allow_unused=True)"
         )

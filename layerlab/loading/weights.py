@@ -20,6 +20,7 @@ from transformers import (
 
 from layerlab.errors import UserError
 from layerlab.loading.folders import check_weights
+from layerlab.loading.outline import Outline
 from layerlab.records.parse import one_line, read_json
 from layerlab.system.limits import check_tokenizer
 from layerlab.system.logs import quiet_libraries
@@ -32,6 +33,7 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+WHOLE_NUMBERS = ("I", "U", "BOOL")  # of safetensors' names
 LABELS = 100_000  # more than any model has
 MEMORY_SHARE = 0.8
 
@@ -181,6 +183,50 @@ def weights(
     if device not in (None, "auto"):
         model.to(_device(device))
     return model.eval()
+
+
+def check_stored(bare: PreTrainedModel, place: str, stored: Mapping[str, Outline]) -> None:
+    """Refuse weights that stay on the disk and are not those of the model; none is read.
+
+    What transformers renames and joins while it loads is renamed and joined here too.
+
+    Args:
+        bare: the model without weights, on the meta device.
+
+    Raises:
+        UserError: they lack tensors, have others, or other sizes.
+    """
+    outlines = {name: torch.empty(one.shape, device="meta") for name, one in stored.items()}
+    try:
+        _, loading = type(bare).from_pretrained(
+            None,
+            config=bare.config,
+            state_dict=outlines,
+            device_map="meta",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    except Exception as error:  # whatever stands in the files beside the weights
+        said = f"the weights of {place!r} do not fit its config.json: {one_line(error)}"
+        raise UserError(said) from error
+    _check_loaded(loading, f"the weights of {place!r}", type(bare).__name__)
+
+
+def check_kinds(bare: PreTrainedModel, place: str, stored: Mapping[str, Outline]) -> None:
+    """Refuse whole numbers where the model has weights; a quantised model may pack them so.
+
+    Raises:
+        UserError: names the first.
+    """
+    prefix = f"{bare.base_model_prefix}."
+    names = {name.removeprefix(prefix) for name, _ in bare.named_parameters()}
+    for name, one in stored.items():
+        if name.removeprefix(prefix) in names and one.kind.startswith(WHOLE_NUMBERS):
+            raise UserError(
+                f"{short_repr(name)} in the weights of {place!r} holds whole numbers "
+                f"({one.kind}), and its config.json has no quantization_config; expected floating "
+                "point: save the model with both"
+            )
 
 
 def load_saved(folder: Path) -> PreTrainedModel:

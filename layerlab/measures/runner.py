@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import NotApplicable, UserError
-from layerlab.loading.layer_weights import project_layers, read_layers
+from layerlab.loading.layer_weights import project_layers, read_layers, stored_tensors
 from layerlab.loading.matrices import read_matrices
 from layerlab.loading.model import LoadedModel
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
@@ -339,14 +339,24 @@ def _rotary(model: nn.Module) -> nn.Module | None:
 def _weight_faults(subject: LoadedModel) -> list[dict[str, Any]]:
     """Return the weights that are not finite, with their layer, None outside the blocks."""
     stack = subject.stack
-    prefix = None if isinstance(stack, str) else stack.name + "."
+    # Some checkpoints leave out what their base model is called.
+    base = f"{subject.model.base_model_prefix}."
+    prefix = None if isinstance(stack, str) else stack.name.removeprefix(base) + "."
+    if subject.stored and subject.folder is not None:
+        tensors = stored_tensors(subject.folder, str)
+    else:
+        tensors = subject.model.named_parameters()
     found = []
-    for name, tensor in subject.model.named_parameters():
-        if tensor.device.type == "meta" or bool(tensor.isfinite().all()):
+    for name, tensor in tensors:
+        if tensor.device.type == "meta":
             continue
-        inside = prefix is not None and name.startswith(prefix)
-        layer = int(name.removeprefix(prefix).split(".")[0]) if inside and prefix else None
-        bad = tensor.numel() - int(tensor.isfinite().sum())
+        finite = (tensor if tensor.dtype.itemsize > 1 else tensor.float()).isfinite()
+        if bool(finite.all()):
+            continue
+        inner = name.removeprefix(base)
+        inside = prefix is not None and inner.startswith(prefix)
+        layer = int(inner.removeprefix(prefix).split(".")[0]) if inside and prefix else None
+        bad = tensor.numel() - int(finite.sum())
         what = f"{bad} of {tensor.numel()} weights not finite"
         found.append({"kind": "weights", "layer": layer, "name": name, "what": what})
     return found

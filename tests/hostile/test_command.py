@@ -24,7 +24,7 @@ from layerlab.cli.app import app
 from tests.evaluation.written import lines
 from tests.hostile.attack import Ended, typed
 
-EACH = 150  # inputs of a command
+EACH = 120  # inputs of a command
 MEMORY = 2 * 2**30
 ESC = "a\x1b[31mb\x1b]0;owned\x07"
 # Each command with its smallest work, as (words, options).

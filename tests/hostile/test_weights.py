@@ -11,8 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import layerlab
 from layerlab import UserError, builtin
-from layerlab.loading.layer_weights import read_sizes
+from layerlab.loading.layer_weights import read_outlines
 from layerlab.loading.model import subject, weights_hash
 from layerlab.system.trust import trust
 from tests.hostile.attack import typed
@@ -77,7 +78,7 @@ def test_two_models_in_one_folder_are_refused(
 ) -> None:
     change(folder, load_file(folder / SINGLE))
     with pytest.raises(UserError, match=re.escape(said)):
-        read_sizes(folder)
+        read_outlines(folder)
     typed("inspect", str(folder), *READ).refused(said)
     typed("inspect", str(folder), "--weights", "--json", "--quiet").refused(said)
 
@@ -139,3 +140,39 @@ def test_scores_of_code_that_has_changed_are_asked_anew(
             found.append(hash_code(type(subject(str(folder)).model)))
     assert found[0] == found[2] != found[1] and all(found)
     assert hash_code(type(subject("llama").model)) == ""
+
+
+LAST, EMBEDDING = "model.norm.weight", "model.embed_tokens.weight"
+Change = Callable[[Weights], object]
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x: [x.pop(name) for name in list(x) if "mlp" in name], "lack 24 tensors"),
+        (lambda x: x.pop(LAST), f"lack 1 tensors of LlamaForCausalLM (first: {LAST})"),
+        (lambda x: x.update({"foo.bar": torch.ones(3)}), "hold 1 tensors that its config.json"),
+        (lambda x: x.update({EMBEDDING: torch.ones(100, 64)}), f"{EMBEDDING} is stored as (100,"),
+        (lambda x: x.update({FIRST: x[FIRST].to(torch.int8)}), "holds whole numbers (I8), and"),
+    ],
+)
+def test_weights_that_are_not_those_of_the_configuration_are_refused(
+    change: Change, said: str, weights_only: bool, folder: Path
+) -> None:
+    weights = load_file(folder / SINGLE)
+    change(weights)
+    store(folder, SINGLE, weights)
+    with pytest.raises(UserError, match=re.escape(said)):
+        subject(str(folder), weights_only=weights_only, unloaded=weights_only)
+
+
+@pytest.mark.parametrize("name", [FIRST, EMBEDDING])
+def test_weights_alone_that_are_not_finite_are_a_finding(name: str, folder: Path) -> None:
+    weights = load_file(folder / SINGLE)
+    weights[name][0, :2] = torch.nan
+    store(folder, SINGLE, weights)
+    report = layerlab.inspect(str(folder), weights=True, progress=False)
+    (found,) = [one for one in report.findings if one.severity == "error"]
+    assert f"{name} holds 2 of" in found.text
+    assert ("layer 0" in found.text.lower()) == (name == FIRST)
