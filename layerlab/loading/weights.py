@@ -198,7 +198,7 @@ def check_stored(bare: PreTrainedModel, place: str, stored: Mapping[str, Outline
     """
     outlines = {name: torch.empty(one.shape, device="meta") for name, one in stored.items()}
     try:
-        _, loading = type(bare).from_pretrained(
+        loaded: Any = type(bare).from_pretrained(
             None,
             config=bare.config,
             state_dict=outlines,
@@ -209,7 +209,7 @@ def check_stored(bare: PreTrainedModel, place: str, stored: Mapping[str, Outline
     except Exception as error:  # whatever stands in the files beside the weights
         said = f"the weights of {place!r} do not fit its config.json: {one_line(error)}"
         raise UserError(said) from error
-    _check_loaded(loading, f"the weights of {place!r}", type(bare).__name__)
+    _check_loaded(loaded[1], f"the weights of {place!r}", type(bare).__name__)
 
 
 def check_kinds(bare: PreTrainedModel, place: str, stored: Mapping[str, Outline]) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.report.sample import HOSTILE, attention_detail, sample
 from tests.report.window import PHONE, Open
@@ -194,9 +195,8 @@ def test_the_page_follows_the_system_and_the_toggle_overrides_it(opened: Open, s
     remembered = page.evaluate("localStorage.layerlabTheme")
     assert remembered == ("light" if scheme == "dark" else "dark")
     ink = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--muted')")
-    tick = page.locator("#stream .xtick text").first
-    shown = tick.evaluate("node => getComputedStyle(node).fill")
-    assert shown == "rgb({}, {}, {})".format(*bytes.fromhex(ink.strip()[1:]))
+    colour = "rgb({}, {}, {})".format(*bytes.fromhex(ink.strip()[1:]))
+    expect(page.locator("#stream .xtick text").first).to_have_css("fill", colour)
 
 
 @pytest.mark.full
