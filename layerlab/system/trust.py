@@ -81,6 +81,15 @@ def allows_tasks() -> bool:
     return _TASKS.get()
 
 
+def granted_options() -> dict[str, bool]:
+    """Return the options by which the user has granted what is granted now."""
+    return {
+        "trust_remote_code": _TRUSTED.get(),
+        "allow_unused": _UNUSED.get(),
+        "trust_tasks": _TASKS.get(),
+    }
+
+
 def allow_file(source: bytes) -> None:
     """Note that the user has named a file with these bytes."""
     _ALLOWED.add(_sha256(source))

@@ -11,7 +11,7 @@ Json = Mapping[str, Any]
 _UNNAMED = {"memory", "texts", "input_ids", "standard input"}
 _SAMPLE = "built-in sample"
 _NO_TEXT = "no text: weights alone"
-# How the name of a setting ends whose policy is a file that results do not name.
+# How the name of a setting with a policy ends.
 _KEPT = " kept"
 
 
@@ -44,21 +44,21 @@ def inspect(report: Json) -> str | None:
 def evaluate(content: Json) -> str | None:
     """Return the command that repeats an evaluation.
 
-    None where a model came from Python, or computed under a policy, whose file results do not name.
+    None where a model or a policy came from Python.
 
     Example:
         >>> arms = [{"source": "llama", "precision": ""}, {"source": "llama", "precision": "bf16"}]
-        >>> evaluate({"suite": "piqa", "arms": arms, "options": {"shots": 2, "cot": False}})
-        'layerlab evaluate llama --suite piqa --format bf16 --shots 2'
+        >>> asked = {"tasks": "my.yaml", "format": "bf16", "trust_tasks": True}
+        >>> evaluate({"request": asked, "arms": arms, "options": {"shots": 2, "cot": False}})
+        'layerlab evaluate llama --tasks my.yaml --format bf16 --trust-tasks --shots 2'
     """
-    arms = content["arms"]
+    arms, request = content["arms"], content["request"]
     models = dict.fromkeys(str(arm.get("source") or arm.get("arm")) for arm in arms)
-    formats = dict.fromkeys(str(arm["precision"]) for arm in arms if arm.get("precision"))
-    if _UNNAMED & set(models) or any(name.endswith(_KEPT) for name in formats):
+    kept = any(str(arm.get("precision")).endswith(_KEPT) for arm in arms)
+    if _UNNAMED & set(models) or (kept and not request.get("policy")):
         return None
-    head = {"suite": content["suite"], "format": ",".join(formats)}
     tables = {"compare": "published" in content}
-    return _command("evaluate", models, {**head, **content["options"], **tables})
+    return _command("evaluate", models, {**request, **content["options"], **tables})
 
 
 def change_vocabulary(asked: Json) -> str:

@@ -27,6 +27,7 @@ def scored(arms: tuple[str, ...] = ("before", "after")) -> dict[str, Any]:
         "layerlab": "0",
         "engine": "lm-eval 0",
         "suite": "boolq",
+        "request": {"suite": "boolq", "tasks": None},
         "options": {"limit": 40, "shots": None},
         "arms": [{"arm": arm, "precision": "", **facts} for arm in arms],
         "benchmarks": [
