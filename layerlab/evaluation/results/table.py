@@ -15,7 +15,8 @@ from layerlab.evaluation.metrics.guessing import LEVEL
 from layerlab.evaluation.results.above_chance import ACCURACIES, count_tests, list_guessing
 from layerlab.evaluation.results.aggregate import left_out_line
 from layerlab.evaluation.results.averages import incomplete
-from layerlab.evaluation.results.lm_eval_tasks import expand_metrics, format_metric, is_share
+from layerlab.evaluation.results.lm_eval_tasks import expand_metrics, format_metric
+from layerlab.records.task_metrics import is_share
 
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]

@@ -132,12 +132,40 @@ def test_averages_of_several_models_have_their_names_and_an_end(tmp_path: Path) 
     assert only(tmp_path).headline.endswith("and 2 more")
 
 
+def test_an_evaluation_of_tasks_has_their_scores(tmp_path: Path) -> None:
+    content = {**scored(), "arms": [{"arm": "hf"}], "benchmarks": [], "groups": []}
+    shares = [
+        {"metric": "acc", "value": 0.875, "low": 0.53, "high": 0.98},
+        {"metric": "acc_norm", "value": 1.0, "low": 0.68, "high": 1.0},
+        {"metric": "perplexity", "value": 23.456, "low": None, "high": None},
+        {"metric": "f1", "value": None, "low": None, "high": None},
+    ]
+    content["tasks"] = [{"arm": "hf", "task": "story", "measured": shares}]
+    put(tmp_path, "results.json", content)
+    expected = "story: acc 87.5%, acc_norm 100.0%, perplexity 23.46, f1 without a score"
+    assert only(tmp_path).headline == expected
+
+
+def test_tasks_of_a_group_are_told_by_its_mean(tmp_path: Path) -> None:
+    content = {**scored(), "arms": [{"arm": "before"}], "groups": []}
+    content["benchmarks"] = content["benchmarks"][:1]
+    share = {"metric": "acc", "value": 0.875, "low": 0.53, "high": 0.98}
+    content["tasks"] = [
+        {"arm": "before", "task": "one", "measured": [share], "groups": ["both"]},
+        {"arm": "before", "task": "other", "measured": [share], "groups": []},
+    ]
+    mean = {"arm": "before", "group": "both", "metric": "acc", "score": 0.5, "complete": True}
+    content["task_groups"] = [mean]
+    put(tmp_path, "results.json", content)
+    assert only(tmp_path).headline == "BoolQ: 25.0%; both: acc 50.0%; other: acc 87.5%"
+
+
 def test_an_evaluation_that_broke_off_counts_its_tasks(tmp_path: Path) -> None:
     (tmp_path / "out" / "samples").mkdir(parents=True)
     put(tmp_path / "out" / "leaves", "boolq.json", {})
     found = only(tmp_path)
     assert (found.name, found.state) == ("out", "interrupted")
-    assert found.headline == "1 tasks are answered"
+    assert found.headline == "1 task is answered"
     with lock_folder(tmp_path / "out"):
         assert only(tmp_path).state == "running"
 
