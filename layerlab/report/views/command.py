@@ -36,6 +36,9 @@ def inspect(report: Json) -> str | None:
         "measures": ",".join(_measures(asked.get("measures") or {})),
         "device": asked.get("device"),
         "dtype": asked.get("dtype"),
+        "load": asked.get("load"),
+        "trust_remote_code": asked.get("trust_remote_code"),
+        "allow_unused": asked.get("allow_unused"),
         "weights": text == _NO_TEXT,
     }
     return _command("inspect", map(str, models), given)
@@ -61,6 +64,17 @@ def evaluate(content: Json) -> str | None:
     return _command("evaluate", models, {**request, **content["options"], **tables})
 
 
+def run_recipe(name: str, recipe: Json) -> str:
+    """Return the command that runs a recipe saved as recipe.toml, with the Python files it names.
+
+    Example:
+        >>> own = {"variant": "mine", "set": {"model.load": ["my idea.py"]}}
+        >>> run_recipe("compare", {"compare": {"arms": ["llama", own]}})
+        "layerlab compare recipe.toml --load 'my idea.py'"
+    """
+    return _command(name, ["recipe.toml"], {"load": list(dict.fromkeys(_files(recipe)))})
+
+
 def change_vocabulary(asked: Json) -> str:
     """Return the command that changes a vocabulary again.
 
@@ -69,6 +83,19 @@ def change_vocabulary(asked: Json) -> str:
         'layerlab adapt vocabulary --tokenizer t --size +9 --corpus a --corpus b --out changed'
     """
     return _command("adapt vocabulary", (), {**asked, "out": "changed"})
+
+
+def _files(settings: Any, inside: str = "") -> Iterator[str]:
+    """Yield the Python files that the settings of a recipe and of its arms name."""
+    if isinstance(settings, list | tuple):
+        for one in settings:
+            yield from _files(one, inside)
+    elif isinstance(settings, Mapping):
+        for key, value in settings.items():
+            if f"{inside}.{key}".endswith("model.load") and isinstance(value, list | tuple):
+                yield from map(str, value)
+            else:
+                yield from _files(value, key)
 
 
 def _measures(asked: Json) -> Iterator[str]:

@@ -19,12 +19,13 @@ from tests.report.test_chinese import proved
 def inspected() -> str:
     report = sample(["a"], layers=2, heads=2)
     asked = {"models": ["llama"], "text": "a b.txt", "samples": 2, "context": 64}
+    asked |= {"load": ["own.py"], "allow_unused": True}
     report["options"] = {**asked, "measures": {"dimension": {"epsilon": 0.8}}}
     return inspection.render(report)
 
 
 PAGES: dict[str, tuple[Callable[[], str], dict[str, Any]]] = {
-    "inspect": (inspected, {"text": "a b.txt", "samples": 2, "context": 64}),
+    "inspect": (inspected, {"text": "a b.txt", "samples": 2, "load": [Path("own.py")]}),
     "compare": (lambda: comparison.render(race()), {"recipe": "recipe.toml"}),
     "train": (lambda: comparison.render_run(single()), {"recipe": "recipe.toml"}),
     "evaluate": (lambda: evaluation.render(scored()), {"suite": "boolq", "limit": 40}),
@@ -53,6 +54,22 @@ def test_an_evaluation_names_everything_that_was_typed() -> None:
     assert given["against"] == Path("earlier/results.json") and given["data"] == Path("files")
     assert given["load"] == [Path("one.py"), Path("two.py")]
     assert given["trust_tasks"] and not given["trust_remote_code"] and given["dtype"] is None
+
+
+@pytest.mark.parametrize("kind", ["compare", "train", "adapt"])
+def test_files_that_a_recipe_names_are_loaded(kind: str) -> None:
+    """Each once, as they were typed: nothing that a recipe names runs unasked."""
+    own = {"variant": "mine", "set": {"model.load": ["ideas/my own.py"]}}
+    page = {
+        "compare": lambda: comparison.render(
+            {**race(), "recipe": {"compare": {"arms": ["llama", own, {**own, "name": "b"}]}}}
+        ),
+        "train": lambda: comparison.render_run(
+            {**single(), "recipe": {"model": {"load": ["ideas/my own.py"]}}}
+        ),
+        "adapt": lambda: adaptation.render({**passed(), "recipe": {"base": own}}),
+    }[kind]()
+    assert parsed(repeated(page))["load"] == [Path("ideas/my own.py")]
 
 
 def test_a_policy_from_python_has_no_command() -> None:
