@@ -74,7 +74,7 @@ def read(folder: Path) -> Summary:
         return Summary(
             folder.name,
             state,
-            f"{tasks} task is answered" if tasks == 1 else f"{tasks} tasks are answered",
+            "1 task is answered" if tasks == 1 else f"{tasks} tasks are answered",
         )
     content = read_table(folder / RESULTS, _Results)
     names = [one.arm for one in content.arms]
