@@ -85,9 +85,11 @@ def _lead(judged: Sequence[_Row], unit: str) -> list[str]:
     if not better:
         return []
     best = max(better, key=lambda row: abs(row.difference or 0))
-    return [
-        f"{best.arm} comes out ahead of {best.against} by {abs(best.difference or 0):.4g}{unit}"
-    ]
+    return [f"{best.arm} comes out ahead of {best.against} by {_size(best, unit)}"]
+
+
+def _size(row: _Row, unit: str) -> str:
+    return f"{abs(row.difference or 0):.4g}{unit}"
 
 
 KIND = Kind("comparison", (COMPARISON,), "report.html", lambda names: COMPARISON in names, read)
