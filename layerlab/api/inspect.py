@@ -334,7 +334,7 @@ def _head(parts: Sequence[_Part], job: InspectionRequest) -> dict[str, Any]:
             "measures": {measure.name: dict(measure.options) for measure in job.measures},
             "device": job.device,
             "dtype": job.dtype,
-            "load": list(job.load),
+            "load": list(job.load) or None,
             **granted_options(),
         },
         "versions": {
