@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-import click
 import typer
 
 from layerlab.cli.app import app
@@ -27,5 +26,5 @@ def parsed(words: Sequence[str]) -> dict[str, Any]:
     command: Any = typer.main.get_command(app)
     rest = list(words[1:])
     while hasattr(command, "commands"):
-        _, command, rest = command.resolve_command(click.Context(command), rest)
+        _, command, rest = command.resolve_command(typer.Context(command), rest)
     return dict(command.make_context(command.name, rest).params)
