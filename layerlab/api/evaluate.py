@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,14 @@ from layerlab.evaluation.results.paired_difference import costs, differences
 from layerlab.evaluation.results.published_comparison import published_rows
 from layerlab.evaluation.results.result import EvaluationResult, load_result
 from layerlab.loading.model import LoadedModel, check_named, subject
-from layerlab.plugins import File, load_files
+from layerlab.plugins import File, load_files, paths
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.evaluation import save_scores
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.signals import hear_interruptions
 from layerlab.system.threads import threads
-from layerlab.system.trust import trust
+from layerlab.system.trust import granted_options, trust
 from layerlab.version import VERSION
 
 Given = str | PathLike[str]
@@ -61,6 +61,7 @@ class EvaluationRequest:
         compare: whether the source's tables are set beside.
         against: results of an earlier run.
         lang: of the page.
+        typed: further options as they were given, for the command that repeats the evaluation.
     """
 
     models: Sequence[Any]
@@ -76,6 +77,7 @@ class EvaluationRequest:
     compare: bool = False
     against: EvaluationResult | None = None
     lang: str = ENGLISH
+    typed: Mapping[str, Any] = field(default_factory=dict)
 
 
 def evaluate(
@@ -165,6 +167,15 @@ def evaluate(
         compare=compare,
         against=earlier,
         lang=lang,
+        typed={
+            "format": format,
+            "policy": _file(policy),
+            "against": _file(against),
+            "data": _file(data),
+            "device": device,
+            "dtype": dtype,
+            "load": [str(one) for one in paths(load)],
+        },
     )
     with trust(trust_remote_code, allow_unused=allow_unused, trust_tasks=trust_tasks):
         return run_evaluation(question, progress=progress)
@@ -272,6 +283,12 @@ def _sum(
         "layerlab": VERSION,
         "engine": engine().ENGINE,
         "suite": ",".join(one for one in (question.suite, question.tasks) if one),
+        "request": {
+            "suite": question.suite,
+            "tasks": question.tasks,
+            **question.typed,
+            **granted_options(),
+        },
         "options": question.options.to_json(),
         "arms": arms,
         "benchmarks": benchmarks,
@@ -294,6 +311,13 @@ def _sum(
             "examples and scoring are only partly known",
         ]
     return content
+
+
+def _file(given: Any) -> str | None:
+    """Return the path of a file; None of what a caller holds in memory."""
+    if isinstance(given, EvaluationResult):
+        given = given.folder
+    return str(given) if isinstance(given, str | PathLike) else None
 
 
 def _load(question: EvaluationRequest, model: Any) -> LoadedModel:

@@ -26,6 +26,7 @@ from layerlab.measures.runner import Readings, readings
 from layerlab.plugins import (
     File,
     load_files,
+    paths,
     resolve,
     resolve_weights,
     with_features,
@@ -37,7 +38,7 @@ from layerlab.report.findings.find import find
 from layerlab.report.results.report import SCHEMA, Report
 from layerlab.report.results.source_notes import notes
 from layerlab.system.threads import threads
-from layerlab.system.trust import trust
+from layerlab.system.trust import granted_options, trust
 from layerlab.version import VERSION
 
 Model = str | PathLike[str] | PreTrainedModel
@@ -129,6 +130,7 @@ def inspect(
         measures=with_features(chosen, features),
         device=device,
         dtype=dtype,
+        load=[str(one) for one in paths(load)],
     )
     with trust(trust_remote_code, allow_unused=allow_unused):
         return run_inspection(job, progress=progress)
@@ -144,6 +146,7 @@ class InspectionRequest:
     tokenizer: PreTrainedTokenizerBase | None = None
     device: str | None = None
     dtype: str | None = None
+    load: Sequence[str] = ()
 
 
 def run_inspection(job: InspectionRequest, *, progress: bool = True) -> Report:
@@ -331,6 +334,8 @@ def _head(parts: Sequence[_Part], job: InspectionRequest) -> dict[str, Any]:
             "measures": {measure.name: dict(measure.options) for measure in job.measures},
             "device": job.device,
             "dtype": job.dtype,
+            "load": list(job.load) or None,
+            **granted_options(),
         },
         "versions": {
             "python": platform.python_version(),
@@ -341,6 +346,7 @@ def _head(parts: Sequence[_Part], job: InspectionRequest) -> dict[str, Any]:
         "text": {
             "source": job.passage.source,
             "hash": job.passage.hash,
+            "hashed": job.passage.hashed,
             "sequences": parts[0].text,
         },
         "measures": _declare(parts, job.measures),

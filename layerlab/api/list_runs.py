@@ -40,11 +40,15 @@ class RunIndex:
         """Return how many entries there are."""
         return len(self.entries)
 
-    def table(self) -> "RenderableType":
-        """Return what a terminal shows; times are in UTC."""
+    def table(self, most: int | None = None) -> "RenderableType":
+        """Return what a terminal shows; times are in UTC.
+
+        Args:
+            most: entries that are shown, the newest; all of them where it is left out.
+        """
         from layerlab.console.run_index import render_index
 
-        return render_index(self.entries, self.remarks, self.folder)
+        return render_index(self.entries, self.remarks, self.folder, most)
 
     def to_json(self) -> dict[str, Any]:
         """Return the index as plain values."""

@@ -149,7 +149,12 @@ def inspect(
 
     report = run_inspection(
         InspectionRequest(
-            models=models or [DEFAULT], passage=passage, measures=chosen, device=device, dtype=dtype
+            models=models or [DEFAULT],
+            passage=passage,
+            measures=chosen,
+            device=device,
+            dtype=dtype,
+            load=[str(one) for one in load or ()],
         ),
         progress=not quiet,
     )

@@ -8,6 +8,8 @@ import typer
 from layerlab.cli.options import Json, Lang
 from layerlab.console.tables import say, show, show_json
 
+NEWEST = 20  # entries that are printed unasked
+
 
 def runs(
     folder: Annotated[
@@ -17,6 +19,9 @@ def runs(
         Path | None,
         typer.Option(metavar="FILE|DIR", help="Write the list as a page: FILE, or DIR/runs.html."),
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help=f"Print all entries, not only the newest {NEWEST}.")
+    ] = False,
     lang: Lang = "en",
     as_json: Json = False,
 ) -> None:
@@ -33,6 +38,6 @@ def runs(
     if as_json:
         show_json(found.to_json())
         return
-    show(found.table())
+    show(found.table(None if every else NEWEST))
     if page is not None:
         say(f"The page: {page}")

@@ -16,19 +16,27 @@ STYLES = {RUNNING: "cyan", INTERRUPTED: "yellow", DIVERGED: "red", DAMAGED: "red
 KIND, STATE = 10, 11
 
 
-def render_index(entries: Sequence[Entry], remarks: Sequence[str], folder: Path) -> RenderableType:
+def render_index(
+    entries: Sequence[Entry], remarks: Sequence[str], folder: Path, most: int | None = None
+) -> RenderableType:
     """Return the lines of an index: each path has one of its own, so that it can be copied.
 
     Args:
+        entries: the newest first.
         remarks: on what was not looked into.
         folder: that was searched; paths are shown from where one stands.
+        most: entries that are shown; all of them where it is left out.
     """
     notes = [plain(f"- {remark}", "yellow") for remark in remarks]
     if not entries:
         empty = f"Nothing of layerlab's is in {folder}; type for example layerlab train smoke"
         return Group(plain(empty), *notes)
-    lines = [line for one in entries for line in _told(one, folder)]
-    return Group(*lines, Text(), plain(count_entries(entries)), *notes)
+    shown = entries[:most]
+    lines = [line for one in shown for line in _told(one, folder)]
+    counted = [plain(count_entries(entries))]
+    if len(shown) < len(entries):
+        counted.append(plain(f"The newest {len(shown)} of {len(entries)}; --all shows the others."))
+    return Group(*lines, Text(), *counted, *notes)
 
 
 def count_entries(entries: Sequence[Entry]) -> str:

@@ -4,7 +4,7 @@ import codecs
 import hashlib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class TextInput:
     Attributes:
         source: how the report names it.
         samples: how many pieces of `context` tokens are cut from a long text.
+        raw: the bytes of a file, as they were read.
+        cut: whether the file goes on behind them.
     """
 
     source: str
@@ -37,6 +39,8 @@ class TextInput:
     ids: tuple[Tensor, ...] = ()
     samples: Any = None
     context: Any = None
+    raw: bytes = field(default=b"", repr=False)
+    cut: bool = False
 
     def __post_init__(self) -> None:
         """Refuse impossible lengths."""
@@ -51,12 +55,20 @@ class TextInput:
 
     @property
     def hash(self) -> str:
-        digest = hashlib.sha256()
-        for text in self.texts:
+        """Return the hash of the input: of a file that was read whole, as sha256sum prints it."""
+        digest = hashlib.sha256(self.raw)
+        for text in () if self.raw else self.texts:
             digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
         for ids in self.ids:
             digest.update(ids.to(torch.int64).cpu().numpy().tobytes() + b"\0")
         return f"sha256:{digest.hexdigest()}"
+
+    @property
+    def hashed(self) -> str:
+        """Return what the hash is taken of, in words."""
+        if self.raw:
+            return f"the first {len(self.raw):,} bytes" if self.cut else "the whole text"
+        return "the token ids" if self.ids else "the texts, with a zero byte behind each"
 
 
 def passage(
@@ -113,8 +125,11 @@ def no_text(given: Mapping[str, Any]) -> TextInput:
 
 def sample(*, samples: Any = SAMPLES, context: Any = None) -> TextInput:
     """Return the built-in text, cut into samples."""
-    text = builtin.SAMPLE.read_text("utf-8")
-    return TextInput(source="built-in sample", texts=(text,), samples=samples, context=context)
+    raw = builtin.SAMPLE.read_bytes()
+    texts = (raw.decode("utf-8"),)
+    return TextInput(
+        source="built-in sample", texts=texts, samples=samples, context=context, raw=raw
+    )
 
 
 def read_file(name: str, *, samples: Any = SAMPLES, context: Any = None) -> TextInput:
@@ -140,7 +155,7 @@ def read_file(name: str, *, samples: Any = SAMPLES, context: Any = None) -> Text
         raise UserError(f"--text {name}: byte {error.start} is not UTF-8 text") from error
     if not decoded.strip():
         raise UserError(f"--text {name}: the text is empty; expected some words to read")
-    return replace(asked, texts=(decoded,))
+    return replace(asked, texts=(decoded,), raw=text, cut=not whole)
 
 
 def _begin(name: str, most: int) -> bytes:

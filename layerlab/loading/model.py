@@ -41,6 +41,12 @@ from layerlab.system.files import check_regular
 from layerlab.system.locks import MODELS
 from layerlab.system.logs import quiet_libraries
 
+# What folders of models are called that by itself tells none from another.
+_GENERIC = re.compile(
+    r"hf|models?|weights|checkpoints?|final|outputs?|out|results?|best|last|latest|merged|"
+    r"(?:checkpoint|step|epoch)[-_]?\d+",
+    re.IGNORECASE,
+)
 _COMMIT = re.compile("[0-9a-f]{40}")  # a folder of the Hub's cache is named so
 
 
@@ -193,9 +199,20 @@ def label(model: Any) -> str:
     """Return what a report calls a model: its name, end of path, variant, or class."""
     if isinstance(model, PreTrainedModel):
         own = getattr(model.config, "variant", None) or type(model).__name__
-        return Path(model.config._name_or_path or str(own)).name
+        return _end_of(Path(model.config._name_or_path or str(own)))
     folder = Path(str(model))
-    return folder.resolve().name if folder.is_dir() else str(model)
+    return _end_of(folder.resolve()) if folder.is_dir() else str(model)
+
+
+def _end_of(path: Path) -> str:
+    """Return the last part of a path, with the one before it where the last says nothing alone.
+
+    Example:
+        >>> _end_of(Path("/data/stories/hf")), _end_of(Path("/data/stories")), _end_of(Path("/hf"))
+        ('stories/hf', 'stories', 'hf')
+    """
+    parts = [part for part in path.parts if part != path.anchor]
+    return "/".join(parts[-2:] if _GENERIC.fullmatch(path.name) else parts[-1:])
 
 
 def _load(

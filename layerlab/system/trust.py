@@ -81,6 +81,12 @@ def allows_tasks() -> bool:
     return _TASKS.get()
 
 
+def granted_options() -> dict[str, bool]:
+    """Return the options by which the user has granted something, each with True."""
+    known = {"trust_remote_code": _TRUSTED, "allow_unused": _UNUSED, "trust_tasks": _TASKS}
+    return {name: True for name, given in known.items() if given.get()}
+
+
 def allow_file(source: bytes) -> None:
     """Note that the user has named a file with these bytes."""
     _ALLOWED.add(_sha256(source))

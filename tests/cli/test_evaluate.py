@@ -75,7 +75,8 @@ def test_benchmarks_are_listed(place: Path) -> None:
     assert found.returncode == 0
     lines = {line.split()[0]: line for line in found.stdout.splitlines() if line.strip()}
     assert " here " in lines["boolq"]
-    assert "put it in lawbench/" in lines["lawbench"] and "github.com" in lines["lawbench"]
+    assert "put it in lawbench/" in lines["lawbench"]
+    assert lines["lawbench:"] == "lawbench: github.com/open-compass/LawBench"
     rows = json.loads(layerlab(place, "--list", "--json", "--data", "data").stdout)
     assert [row["benchmark"] for row in rows if row["here"]] == ["boolq"]
 

@@ -85,8 +85,16 @@ def test_features_join_what_is_read(tmp_path):
 
 
 def test_weights_alone_need_no_tokenizer(tiny, tmp_path):
-    tiny("gpt2").save_pretrained(tmp_path / "model")
-    words = ("inspect", "model", "--weights", "--measures", "matrices(fewest=8)", "--lang", "zh")
+    tiny("gpt2").save_pretrained(tmp_path / "own" / "model")
+    words = (
+        "inspect",
+        "own/model",
+        "--weights",
+        "--measures",
+        "matrices(fewest=8)",
+        "--lang",
+        "zh",
+    )
     done = layerlab(*words, "-q", "--figures", "svg", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     report = load_report(tmp_path / "layerlab-report")
@@ -94,7 +102,7 @@ def test_weights_alone_need_no_tokenizer(tiny, tmp_path):
     page = (tmp_path / "layerlab-report" / "report.html").read_text("utf-8")
     assert "仅看权重" in page and "权重矩阵的谱" in page
     drawn = [path.name for path in (tmp_path / "layerlab-report" / "figures").iterdir()]
-    assert "matrices-model-mlp.c_fc-layer-1.svg" in drawn
+    assert "matrices-own-model-mlp.c_fc-layer-1.svg" in drawn
 
 
 def test_the_page_is_in_the_language_that_is_asked_for(tmp_path):

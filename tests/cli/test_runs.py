@@ -23,6 +23,21 @@ def test_the_table_the_page_and_json(tmp_path: Path, monkeypatch) -> None:
     assert json.loads(printed.out)["entries"][0]["folder"] == RUN.name
 
 
+def test_the_newest_twenty_are_printed_and_all_where_they_are_asked_for(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(21):
+        place = tmp_path / f"study-{number}"
+        place.mkdir()
+        (place / "study.json").write_text(json.dumps({"study": "gain", "verdicts": []}))
+    few, every = typed("runs"), typed("runs", "--all")
+    assert few.out.count("no verdict") == 20 and every.out.count("no verdict") == 21
+    assert few.out.endswith("21 studies\nThe newest 20 of 21; --all shows the others.\n")
+    assert every.out.endswith("21 studies\n")
+    assert len(json.loads(typed("runs", "--json").out)["entries"]) == 21
+
+
 def test_a_name_in_a_file_steers_no_terminal(tmp_path: Path, monkeypatch) -> None:
     evil = "a\x1b]0;owned\x07\ud83d"
     (tmp_path / "study.json").write_text(json.dumps({"study": evil, "verdicts": [{"word": evil}]}))

@@ -15,7 +15,7 @@ ENTRY = Entry(
     kind="comparison",
     name="eight-residuals",
     state="finished",
-    headline="history-6 comes out ahead of llama by 0.1096 nats; 5 of 7 arms are decided",
+    headline="history-6 comes out ahead of llama by 0.1096 nats; of 7 arms: 5 are worse",
     folder="out/eight-residuals",
     page="out/eight-residuals/report.html",
     changed=datetime(2026, 11, 20, 12, 30, tzinfo=UTC),
@@ -62,6 +62,16 @@ def test_it_ends_with_how_many_there_are_and_what_was_passed_over() -> None:
         .rstrip()
         .endswith("1 comparison, 2 studies, 1 run\n- x was not looked into")
     )
+
+
+def test_of_many_the_newest_are_shown_and_all_are_counted() -> None:
+    entries = [changed(name=f"run-{number}") for number in range(25)]
+    out = io.StringIO()
+    console = Console(file=out, width=80, color_system=None)
+    console.print(render_index(entries, (), Path("runs"), 20))
+    text = out.getvalue()
+    assert "run-19" in text and "run-20" not in text
+    assert text.endswith("25 comparisons\nThe newest 20 of 25; --all shows the others.\n")
 
 
 def test_an_empty_folder_says_what_to_type() -> None:

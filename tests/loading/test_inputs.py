@@ -1,3 +1,4 @@
+import hashlib
 import io
 import sys
 from dataclasses import replace
@@ -63,6 +64,29 @@ def test_samples_that_cannot_be_are_one_clear_line(samples):
 def test_the_hash_tells_texts_apart():
     assert passage("one").hash == passage(["one"]).hash != passage(["one", ""[:0] or "two"]).hash
     assert passage(["ab", "c"]).hash != passage(["a", "bc"]).hash
+
+
+def test_the_hash_of_a_file_is_that_of_its_bytes(tmp_path):
+    file = tmp_path / "input.txt"
+    file.write_bytes(b"\xef\xbb\xbfTo be, or not to be.\r\n")
+    found = read_file(str(file), samples=1, context=4)
+    assert found.hash == f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
+    assert found.hashed == "the whole text"
+    assert sample().hash == f"sha256:{hashlib.sha256(builtin.SAMPLE.read_bytes()).hexdigest()}"
+
+
+def test_of_a_long_file_the_hash_says_how_much_was_read(tmp_path):
+    file = tmp_path / "input.txt"
+    file.write_bytes(b"words " * 200_000)
+    found = read_file(str(file), samples=1, context=4)
+    beginning = file.read_bytes()[: 1 << 20]
+    assert found.hash == f"sha256:{hashlib.sha256(beginning).hexdigest()}"
+    assert found.hashed == "the first 1,048,576 bytes"
+
+
+def test_what_is_hashed_of_other_input():
+    assert passage("one").hashed == "the texts, with a zero byte behind each"
+    assert passage(input_ids=[[1, 2]]).hashed == "the token ids"
 
 
 @pytest.mark.parametrize(

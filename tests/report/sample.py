@@ -54,6 +54,7 @@ def sample(
         "text": {
             "source": "built-in sample",
             "hash": "blake2b:5f3a9c1e",
+            "hashed": "the whole text",
             "sequences": [
                 {"index": i, "tokens": tokens, "excerpt": "The King of England:\nspeak, thou ..."}
                 for i in range(sequences)

@@ -32,21 +32,26 @@ def judge_guessing(
         row["guessing"] = {"p": p, "holm": after, "tests": len(tested), "above": after < LEVEL}
 
 
-def list_guessing(content: Record, arm: str) -> list[str]:
-    """Return what of a model cannot be told from guessing, by name."""
+def list_tested(content: Record, arm: str, *, above: bool) -> list[str]:
+    """Return the accuracies of a model that were tested, by name.
+
+    Args:
+        above: those above chance; else those that cannot be told from guessing.
+    """
     found = [
-        str(row["title"]) for row in content["benchmarks"] if row["arm"] == arm and is_guessing(row)
+        str(row["title"])
+        for row in content["benchmarks"]
+        if row["arm"] == arm and _tested(row, above)
     ]
     for task in content.get("tasks", ()):
-        inside = [one["metric"] for one in task["measured"] if is_guessing(one)]
+        inside = [one["metric"] for one in task["measured"] if _tested(one, above)]
         if task["arm"] == arm and inside:
             found.append(f"{task['task']} ({', '.join(inside)})")
     return found
 
 
-def is_guessing(row: Record) -> bool:
-    """Judge whether an accuracy was tested and cannot be told from guessing."""
-    return not row.get("guessing", {"above": True})["above"]
+def _tested(row: Record, above: bool) -> bool:
+    return bool(row.get("guessing")) and row["guessing"]["above"] == above
 
 
 def count_tests(content: Record) -> int:

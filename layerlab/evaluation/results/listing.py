@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.text import Text
 
+from layerlab.console.tables import plain
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.benchmarks.files import is_here
@@ -57,12 +59,16 @@ _COLUMNS: tuple[Column, ...] = (
     ("group", lambda row: str(row["group"])),
     ("subjects", lambda row: str(row["subjects"])),
     ("data", _place),
-    ("get it from", lambda row: str(row["source"])),
     ("licence", lambda row: str(row["licence"])),
 )
 
 
 def render_listing(rows: list[dict[str, Any]], width: int = WHOLE) -> RenderableType:
-    """Render the rows for a terminal, in several tables where it is narrow."""
+    """Render the rows for a terminal, in several tables where it is narrow.
+
+    Each web address has a line of its own below, whole at any width, so that it can be copied.
+    """
     words = tuple(name for name, _ in _COLUMNS if name != "subjects")
-    return grid(rows, _COLUMNS, words, None if width >= WHOLE else width)
+    table = grid(rows, _COLUMNS, words, None if width >= WHOLE else width)
+    addresses = [plain(f"{row['benchmark']}: {row['source']}") for row in rows]
+    return Group(table, Text(), plain("Where to get the data", "bold"), *addresses)

@@ -5,6 +5,7 @@ from typing import Any
 
 from layerlab.evaluation.metrics.estimates import Mean, with_interval
 from layerlab.evaluation.results.averages import weighted_mean
+from layerlab.records.task_metrics import is_share
 
 Record = Mapping[str, Any]
 
@@ -84,9 +85,3 @@ def format_metric(row: Record) -> str:
     if is_share(row):
         return Mean(value, error, 0).summary()
     return f"{value:.4g}" + (f" +- {error:.2g}" if error else "")
-
-
-def is_share(row: Record) -> bool:
-    """Judge whether a metric is a mean of shares, which tables show in percent."""
-    low, high = row.get("low"), row.get("high")
-    return low is not None and high is not None and -1 <= low and high <= 1.5

@@ -12,15 +12,19 @@ from layerlab.evaluation.benchmarks.spec import full_name
 from layerlab.evaluation.harness.fewshot import Shots
 from layerlab.evaluation.metrics.estimates import Mean
 from layerlab.evaluation.metrics.guessing import LEVEL
-from layerlab.evaluation.results.above_chance import ACCURACIES, count_tests, list_guessing
+from layerlab.evaluation.results.above_chance import ACCURACIES, count_tests, list_tested
 from layerlab.evaluation.results.aggregate import left_out_line
 from layerlab.evaluation.results.averages import incomplete
-from layerlab.evaluation.results.lm_eval_tasks import expand_metrics, format_metric, is_share
+from layerlab.evaluation.results.lm_eval_tasks import expand_metrics, format_metric
+from layerlab.records.task_metrics import is_share
 
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]
 WIDE = 100  # from here on a table also says how its averages are taken
 LISTED = 6  # of names in a line
+ACC_NORM = (
+    "acc: share of right answers; acc_norm: the same with likelihoods divided by answer lengths"
+)
 
 
 def render_table(content: Row, width: int, *, subjects: bool = False) -> Group:
@@ -107,10 +111,19 @@ def _parts(content: Row, width: int, subjects: bool) -> Iterator[RenderableType]
             shown = [row for row in sections if subjects or row["benchmark"] == "lawbench"]
             yield grid(shown, _SECTIONS, ("benchmark", "by", "section"), width)
             yield Text()
+    if _has_normalized(content):
+        yield plain(ACC_NORM, "dim")
+        yield Text()
     yield from _precision(content, width)
     yield from _compare(content, width)
     yield from _list_published(content, width)
     yield from _below(content)
+
+
+def _has_normalized(content: Row) -> bool:
+    """Judge whether an accuracy is shown whose likelihoods are divided by lengths."""
+    measured = (row["metric"] for row in expand_metrics(content.get("tasks", ())))
+    return "acc_norm" in measured or any(row.get("acc_norm") for row in content["benchmarks"])
 
 
 def _about(arm: Row) -> str:
@@ -222,12 +235,20 @@ def _tasks(content: Row, arm: str, width: int) -> Iterator[RenderableType]:
 
 
 def _guessing(content: Row, arm: str) -> Iterator[RenderableType]:
-    """Yield a line that names what cannot be told from guessing."""
-    if names := list_guessing(content, arm):
-        tests = count_tests(content)
-        among = f", Holm over {tests} accuracies" if tests > 1 else ""
-        how = f"exact one-sided test at {LEVEL:g}{among}"
-        yield plain(f"Not above chance: {', '.join(names)} ({how})", "yellow")
+    """Yield lines that name what is above chance, and what cannot be told from guessing."""
+    tests = count_tests(content)
+    among = f", Holm over {tests} accuracies" if tests > 1 else ""
+    how = f"exact one-sided test at {LEVEL:g}{among}"
+    lines = [
+        plain(f"{head}: {', '.join(names)} ({how})", style)
+        for head, style, above in (
+            ("Above chance", "", True),
+            ("Not above chance", "yellow", False),
+        )
+        if (names := list_tested(content, arm, above=above))
+    ]
+    yield from lines
+    if lines:
         yield Text()
 
 

@@ -1,14 +1,34 @@
-"""A comparison in the index: the best arm, and how many are decided."""
+"""A comparison in the index: the verdict on each arm, or the best arm and how many are which."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field
 
-from layerlab.records.index.entry import FINISHED, INTERRUPTED, Kind, Summary, Table, read_table
+from layerlab.records.index.entry import (
+    FINISHED,
+    INTERRUPTED,
+    Kind,
+    Summary,
+    Table,
+    count_verdicts,
+    read_table,
+)
 from layerlab.records.run_files import COMPARISON
 
-BETTER, BASELINE = "better", "baseline"
-DECIDED = (BETTER, "worse")
+BETTER, WORSE, BASELINE = "better", "worse", "baseline"
+# Arms that a headline has a verdict of each for.
+MOST = 3
+# What is said of one arm, and of several.
+SAID = {
+    BETTER: ("1 is better", "{count} are better"),
+    WORSE: ("1 is worse", "{count} are worse"),
+    "identical": ("1 is identical", "{count} are identical"),
+    "not distinguishable": ("1 is not distinguishable", "{count} are not distinguishable"),
+    "diverged": ("1 has diverged", "{count} have diverged"),
+    "too few seeds": ("1 has too few seeds", "{count} have too few seeds"),
+    "no verdict": ("1 has no verdict", "{count} have no verdict"),
+}
 
 
 class _Row(Table):
@@ -41,15 +61,35 @@ def read(folder: Path) -> Summary:
 
 def _verdict(content: _Comparison) -> str:
     judged = [row for row in content.rows if row.verdict != BASELINE]
-    decided = sum(row.verdict in DECIDED for row in judged)
-    counted = f"{decided} of {len(judged)} arms are decided"
+    unit = f" {content.metric}" if content.metric == "nats" else ""
+    if len(judged) <= MOST:
+        return "; ".join(_judge(row, unit) for row in judged) or "no arm is judged"
+    counted = count_verdicts((row.verdict for row in judged), SAID)
+    return "; ".join([*_lead(judged, unit), f"of {len(judged)} arms: {counted}"])
+
+
+def _judge(row: _Row, unit: str) -> str:
+    """Describe the verdict on one arm, in the words of the comparison."""
+    if row.verdict in (BETTER, WORSE) and row.difference is not None:
+        return f"{row.arm} is {row.verdict} than {row.against} by {_size(row, unit)}"
+    if row.verdict == "not distinguishable":
+        return f"{row.arm} and {row.against} are not distinguishable"
+    if row.verdict == "identical":
+        return f"{row.arm} and {row.against} are identical"
+    return f"{row.arm}: {row.verdict}"
+
+
+def _lead(judged: Sequence[_Row], unit: str) -> list[str]:
+    """Return the sentence on the best arm, if any is better."""
     better = [row for row in judged if row.verdict == BETTER and row.difference is not None]
     if not better:
-        return counted
+        return []
     best = max(better, key=lambda row: abs(row.difference or 0))
-    lead = f"{best.arm} comes out ahead of {best.against} by {abs(best.difference or 0):.4g}"
-    unit = f" {content.metric}" if content.metric == "nats" else ""
-    return f"{lead}{unit}; {counted}"
+    return [f"{best.arm} comes out ahead of {best.against} by {_size(best, unit)}"]
+
+
+def _size(row: _Row, unit: str) -> str:
+    return f"{abs(row.difference or 0):.4g}{unit}"
 
 
 KIND = Kind("comparison", (COMPARISON,), "report.html", lambda names: COMPARISON in names, read)

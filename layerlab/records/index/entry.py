@@ -1,6 +1,7 @@
 """One line of the index, and what every kind of entry is read by."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -96,6 +97,22 @@ def one_line(text: str) -> str:
         'a b'
     """
     return " ".join(text[: 4 * LONGEST].split())[:LONGEST]
+
+
+def count_verdicts(words: Iterable[str], said: Mapping[str, tuple[str, str]]) -> str:
+    """Return how many verdicts there are of each word.
+
+    Args:
+        said: what a sentence says of one, and of several, by word.
+
+    Example:
+        >>> count_verdicts(["fails", "odd", "fails"], {"fails": ("1 fails", "{count} fail")})
+        '2 fail, odd: 1'
+    """
+    return ", ".join(
+        said[word][count > 1].format(count=count) if word in said else f"{word}: {count}"
+        for word, count in Counter(words).items()
+    )
 
 
 def moment(seconds: float) -> datetime:

@@ -16,6 +16,8 @@ from layerlab.validation import short_repr
 KINDS = (run.KIND, comparison.KIND, adaptation.KIND, evaluation.KIND, inspection.KIND, study.KIND)
 DEPTH = 8  # folders below the first
 MOST = 20_000  # folders that are looked into
+# A file that keeps its folder out of the list of another one.
+UNLISTED = ".layerlab-unlisted"
 # Folders of an entry that hold no other entry of their own.
 PARTS = frozenset(
     {"tables", "figures", "pictures", "samples", "leaves", "model", "checkpoints", "stages"}
@@ -84,6 +86,10 @@ def _visit(search: _Search, folder: Path) -> Iterator[Path]:
         search.remarks.append(f"{place} was not looked into: {error.strerror or error}")
         return
     names = frozenset(one.name for one in inside)
+    if UNLISTED in names and folder != search.root:
+        place = folder.relative_to(search.root).as_posix()
+        search.remarks.append(f"{place} was left out, as its file {UNLISTED} asks; name it")
+        return
     links = frozenset(one.name for one in inside if one.is_symlink())
     kinds = [kind for kind in KINDS if kind.matches(names)]
     search.entries += [_entry(search.root, folder, kind, links) for kind in kinds]

@@ -1,11 +1,20 @@
-"""A study in the index: the words of its verdicts."""
+"""A study in the index: how many of its claims hold, fail, or are not decided."""
 
-from collections import Counter
 from pathlib import Path
 
-from layerlab.records.index.entry import FINISHED, Kind, Summary, Table, read_table
+from layerlab.records.index.entry import FINISHED, Kind, Summary, Table, count_verdicts, read_table
 
 DATA = "study.json"
+# What is said of one claim, and of several.
+SAID = {
+    "holds": ("1 claim holds", "{count} claims hold"),
+    "smaller than asked": (
+        "1 claim is right by less than was asked",
+        "{count} claims are right by less than was asked",
+    ),
+    "fails": ("1 claim fails", "{count} claims fail"),
+    "not decided": ("1 claim is not decided", "{count} claims are not decided"),
+}
 
 
 class _Verdict(Table):
@@ -20,9 +29,8 @@ class _Study(Table):
 def read(folder: Path) -> Summary:
     """Read a study."""
     content = read_table(folder / DATA, _Study)
-    counts = Counter(one.word for one in content.verdicts)
-    words = ", ".join(f"{word}: {count}" for word, count in counts.items())
-    return Summary(content.study, FINISHED, words or "no verdict")
+    counted = count_verdicts((one.word for one in content.verdicts), SAID)
+    return Summary(content.study, FINISHED, counted or "no verdict")
 
 
 KIND = Kind("study", (DATA,), "study.html", lambda names: DATA in names, read)

@@ -20,7 +20,7 @@ from layerlab.report.figures import comparison_svg
 from layerlab.report.i18n.language import ENGLISH, Label, Language, label, language
 from layerlab.report.pages import adaptation_tables
 from layerlab.report.pages.shell import DRAWING, assemble, environment, join_scripts, words
-from layerlab.report.views import text
+from layerlab.report.views import command, text
 from layerlab.report.views.curves import short
 from layerlab.report.views.forest_plot import format_signed
 from layerlab.system import files
@@ -54,6 +54,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
             page in this language.
     """
     whole, known = _check(content), language(lang)
+    recipe = current_settings(whole["recipe"])
     script = join_scripts((DRAWING, "study.js"))
     pictures = [one for kind in KINDS if (one := _picture(whole["pretrain"], kind, known))]
     return (
@@ -68,7 +69,8 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
             samples=_samples(whole),
             stages=[adaptation_tables.stages(whole)],
             pictures=pictures,
-            recipe=toml.write_toml(current_settings(whole["recipe"])),
+            recipe=toml.write_toml(recipe),
+            command=command.run_recipe("adapt", recipe),
             most=ROWS,
             **assemble(_STYLES, script, {"pictures": pictures, **words(script, (), lang)}),
         )

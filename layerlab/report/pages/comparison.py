@@ -20,8 +20,8 @@ from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
 from layerlab.report.i18n.language import ENGLISH, label, language
 from layerlab.report.pages.shell import DRAWING, assemble, environment, join_scripts, words
+from layerlab.report.views import command, equal_terms, forest_plot, monitor_timeline, text
 from layerlab.report.views import curves as curve
-from layerlab.report.views import equal_terms, forest_plot, monitor_timeline, text
 from layerlab.system import files
 
 _SCRIPTS = (
@@ -190,6 +190,7 @@ def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
             differed=[one for one in whole["remarks"] if str(one).startswith(_DIFFER)],
             section=section,
             recipe=toml.write_toml(recipe),
+            command=command.run_recipe("train" if single else "compare", recipe),
             rates=len({run["rate"] for run in shown["runs"]}) > 1,
             view=shown,
             most=ROWS,

@@ -11,7 +11,6 @@ from layerlab.recipes import toml
 from layerlab.report.i18n.language import ENGLISH, Label, label
 from layerlab.report.pages.adaptation_tables import incomplete, table
 from layerlab.report.pages.evaluation_tasks import (
-    NOT_ABOVE,
     explain_verdicts,
     few_shot,
     group_table,
@@ -158,7 +157,7 @@ def _line(row: Row) -> Json:
         "n": row["n"],
         "score": format_score(row),
         "span": span(row),
-        "verdict": verdict(row) if verdict(row) == NOT_ABOVE else None,
+        "verdict": verdict(row),
         "at": None if row.get("lost") else _place(score),
         "low": None if high is None else low,
         "width": None if low is None or high is None else round(high - low, 2),
@@ -333,8 +332,11 @@ def _precision(rows: Sequence[Row]) -> list[Json]:
 
 
 def _models(content: Row) -> Json:
-    keys = ("family", "parameters", "context", "dtype", "precision", "weights_hash")
-    rows = [[arm["arm"], *(arm.get(key) or None for key in keys)] for arm in content["arms"]]
+    keys = ("family", "parameters", "context", "dtype", "computed", "weights_hash")
+    arms = [
+        {**arm, "computed": arm.get("precision") or arm.get("dtype")} for arm in content["arms"]
+    ]
+    rows = [[arm["arm"], *(arm.get(key) or None for key in keys)] for arm in arms]
     head = (
         *("", label("family"), label("parameters"), label("context"), label("weights")),
         *(label("computed in"), label("hash of the weights")),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from layerlab.records.task_metrics import is_share
 from layerlab.report.i18n.language import Label, label
 from layerlab.report.pages.adaptation_tables import table
 
@@ -55,14 +56,8 @@ def metrics(tasks: Sequence[Row]) -> Iterator[Json]:
                 "title": f"{task['task']} ({one['metric']})",
                 "score": one["value"],
                 "chance": chance,
-                "share": _is_share(one),
+                "share": is_share(one),
             }
-
-
-def _is_share(row: Row) -> bool:
-    """Judge whether a metric is a mean of shares, which is shown in percent."""
-    low, high = row.get("low"), row.get("high")
-    return low is not None and high is not None and low >= -1 and high <= 1.5
 
 
 def few_shot(shots: Row | None) -> Label | None:

@@ -34,7 +34,7 @@ _CARD: dict[str, Any] = {
     "sinks": False,
     "tokens": [],
 }
-_TEXT: dict[str, Any] = {"source": "", "hash": "", "sequences": []}
+_TEXT: dict[str, Any] = {"source": "", "hash": "", "hashed": "", "sequences": []}
 _MEASURE: dict[str, Any] = {
     **dict.fromkeys(("title", "unit", "source", "about", "equation"), ""),
     "per": [],

@@ -11,7 +11,7 @@ Json = Mapping[str, Any]
 _UNNAMED = {"memory", "texts", "input_ids", "standard input"}
 _SAMPLE = "built-in sample"
 _NO_TEXT = "no text: weights alone"
-# How the name of a setting ends whose policy is a file that results do not name.
+# How the name of a setting with a policy ends.
 _KEPT = " kept"
 
 
@@ -36,6 +36,9 @@ def inspect(report: Json) -> str | None:
         "measures": ",".join(_measures(asked.get("measures") or {})),
         "device": asked.get("device"),
         "dtype": asked.get("dtype"),
+        "load": asked.get("load"),
+        "trust_remote_code": asked.get("trust_remote_code"),
+        "allow_unused": asked.get("allow_unused"),
         "weights": text == _NO_TEXT,
     }
     return _command("inspect", map(str, models), given)
@@ -44,21 +47,32 @@ def inspect(report: Json) -> str | None:
 def evaluate(content: Json) -> str | None:
     """Return the command that repeats an evaluation.
 
-    None where a model came from Python, or computed under a policy, whose file results do not name.
+    None where a model or a policy came from Python.
 
     Example:
         >>> arms = [{"source": "llama", "precision": ""}, {"source": "llama", "precision": "bf16"}]
-        >>> evaluate({"suite": "piqa", "arms": arms, "options": {"shots": 2, "cot": False}})
-        'layerlab evaluate llama --suite piqa --format bf16 --shots 2'
+        >>> asked = {"tasks": "my.yaml", "format": "bf16", "trust_tasks": True}
+        >>> evaluate({"request": asked, "arms": arms, "options": {"shots": 2, "cot": False}})
+        'layerlab evaluate llama --tasks my.yaml --format bf16 --trust-tasks --shots 2'
     """
-    arms = content["arms"]
+    arms, request = content["arms"], content["request"]
     models = dict.fromkeys(str(arm.get("source") or arm.get("arm")) for arm in arms)
-    formats = dict.fromkeys(str(arm["precision"]) for arm in arms if arm.get("precision"))
-    if _UNNAMED & set(models) or any(name.endswith(_KEPT) for name in formats):
+    kept = any(str(arm.get("precision")).endswith(_KEPT) for arm in arms)
+    if _UNNAMED & set(models) or (kept and not request.get("policy")):
         return None
-    head = {"suite": content["suite"], "format": ",".join(formats)}
     tables = {"compare": "published" in content}
-    return _command("evaluate", models, {**head, **content["options"], **tables})
+    return _command("evaluate", models, {**request, **content["options"], **tables})
+
+
+def run_recipe(name: str, recipe: Json) -> str:
+    """Return the command that runs a recipe saved as recipe.toml, with the Python files it names.
+
+    Example:
+        >>> own = {"variant": "mine", "set": {"model.load": ["my idea.py"]}}
+        >>> run_recipe("compare", {"compare": {"arms": ["llama", own]}})
+        "layerlab compare recipe.toml --load 'my idea.py'"
+    """
+    return _command(name, ["recipe.toml"], {"load": list(dict.fromkeys(_files(recipe)))})
 
 
 def change_vocabulary(asked: Json) -> str:
@@ -69,6 +83,19 @@ def change_vocabulary(asked: Json) -> str:
         'layerlab adapt vocabulary --tokenizer t --size +9 --corpus a --corpus b --out changed'
     """
     return _command("adapt vocabulary", (), {**asked, "out": "changed"})
+
+
+def _files(settings: Any, inside: str = "") -> Iterator[str]:
+    """Yield the Python files that the settings of a recipe and of its arms name."""
+    if isinstance(settings, list | tuple):
+        for one in settings:
+            yield from _files(one, inside)
+    elif isinstance(settings, Mapping):
+        for key, value in settings.items():
+            if f"{inside}.{key}".endswith("model.load") and isinstance(value, list | tuple):
+                yield from map(str, value)
+            else:
+                yield from _files(value, key)
 
 
 def _measures(asked: Json) -> Iterator[str]:

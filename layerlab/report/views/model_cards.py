@@ -29,7 +29,8 @@ def cards(given: Sequence[Any]) -> dict[str, Any]:
 def lengths(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return how many tokens each model has read, or the counts of the text.
 
-    A row is empty where the model has no counts of its own.
+    A row is empty where the model has no counts of its own. `samples` is the length of samples cut
+    from the beginning of one text, where all models read the same ones.
     """
     own = [[int(n) for n in model.get("tokens") or []] for model in report["models"]]
     known = [counts for counts in own if counts]
@@ -37,7 +38,10 @@ def lengths(report: Mapping[str, Any]) -> dict[str, Any]:
     sums = sums or [sum(s["tokens"] for s in report["text"]["sequences"])]
     ends = [f"{n:,}" for n in sorted({min(sums), max(sums)})]
     differ = any(counts != known[0] for counts in known)
+    pieces = {s["tokens"] for s in report["text"]["sequences"]}
+    alike = len(pieces) == 1 and not differ and report["options"].get("samples")
     return {
+        "samples": f"{min(pieces):,}" if alike else "",
         "rows": [runs(counts) for counts in own],
         "total": " to ".join(ends),
         "differ": differ,

@@ -137,9 +137,10 @@ def test_code_of_a_stranger_runs_only_where_it_was_asked_for(folder: Path, tmp_p
         with pytest.raises(UserError, match="nothing runs unasked"):
             run(folder / other)
     assert not mark.exists()
-    assert run(path, trust_tasks=True).score("own_evil") == run(folder / "own_choice.yaml").score(
-        "own_choice"
-    )
+    trusted, plain = run(path, trust_tasks=True), run(folder / "own_choice.yaml")
+    assert trusted.score("own_evil") == plain.score("own_choice")
+    assert trusted.content["request"]["trust_tasks"]
+    assert "trust_tasks" not in plain.content["request"]
     assert mark.exists()
 
 

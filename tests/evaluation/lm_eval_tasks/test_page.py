@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 import layerlab
+from tests.hostile.attack import typed
 from tests.reader import ROOT, own_task
+from tests.report.repeated import repeated
 
 pytest.importorskip("lm_eval")
 
@@ -28,3 +30,22 @@ def test_the_task_of_the_page_gives_the_table_of_the_page(
     (row,) = (row for row in found.frame("tasks").itertuples() if row.metric == "acc")
     assert found.score("colours") == row.value == pytest.approx(4 / 6)
     assert len(re.findall(r"^\{", page, re.M)) == row.n
+
+
+def test_the_command_of_the_page_asks_the_same_tasks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    own_task(tmp_path)
+    words = ("evaluate", "pre-norm", "--tasks", "colours.yaml", "--limit", "1", "--quiet")
+    assert typed(*words).code == 0
+    page = Path("layerlab-evaluation", "report.html")
+    command = repeated(page.read_text("utf-8"))
+    assert command[1:5] == ["evaluate", "pre-norm", "--tasks", "colours.yaml"]
+    page.unlink()
+    again = typed(*command[1:])
+    assert again.code == 0, again.err
+    assert repeated(page.read_text("utf-8")) == command

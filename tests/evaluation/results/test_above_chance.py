@@ -8,9 +8,8 @@ from statsmodels.stats.multitest import multipletests
 
 from layerlab.evaluation.results.above_chance import (
     count_tests,
-    is_guessing,
     judge_guessing,
-    list_guessing,
+    list_tested,
 )
 from layerlab.evaluation.results.aggregate import benchmark_rows, group_rows
 from layerlab.evaluation.results.result import EvaluationResult
@@ -51,7 +50,9 @@ def test_an_accuracy_that_is_above_chance_by_itself_may_not_be_among_many() -> N
 def test_what_has_no_chance_level_or_is_no_share_is_not_tested() -> None:
     rows = benchmark_rows([record("xsum", "all", [0.3, 0.2], chance=None)])
     judge_guessing(rows, [], [])
-    assert "guessing" not in rows[0] and not is_guessing(rows[0])
+    assert "guessing" not in rows[0]
+    content = {"benchmarks": rows}
+    assert list_tested(content, "a", above=True) == list_tested(content, "a", above=False) == []
     half = record("boolq", "all", [0.5, 1.0], chance=0.5, guesses=[[0.5, 2]])
     rows = benchmark_rows([half])
     judge_guessing(rows, [half], [])
@@ -69,8 +70,9 @@ def test_both_accuracies_of_a_task_are_tested_and_no_other_metric() -> None:
     judge_guessing([], [], [task])
     assert [one.get("guessing", {}).get("above") for one in measured] == [False, True, None, None]
     content = {"benchmarks": [], "tasks": [task]}
-    assert list_guessing(content, "a") == ["own (acc)"] and count_tests(content) == 2
-    assert list_guessing(content, "b") == []
+    assert list_tested(content, "a", above=False) == ["own (acc)"] and count_tests(content) == 2
+    assert list_tested(content, "a", above=True) == ["own (acc_norm)"]
+    assert list_tested(content, "b", above=False) == []
 
 
 def test_the_terminal_names_them() -> None:
@@ -86,7 +88,12 @@ def test_the_terminal_names_them() -> None:
         "remarks": [],
     }
     said = EvaluationResult(content).summary(120)
-    assert "Not above chance: BoolQ (exact one-sided test at 0.05, Holm over 2 accuracies)" in said
+    how = "(exact one-sided test at 0.05, Holm over 2 accuracies)"
+    assert f"\nAbove chance: PIQA {how}" in said and f"\nNot above chance: BoolQ {how}" in said
+    assert "acc_norm" not in said
+    content["benchmarks"] = [{**rows[0], "acc_norm": {**rows[0], "acc_norm": None}}, rows[1]]
+    explained = "acc: share of right answers; acc_norm: the same with likelihoods divided by"
+    assert explained in EvaluationResult(content).summary(120)
     assert said.count("incomplete (") == 2 and "incomplete (2 of 11)" in said
     mean = next(row for row in content["groups"] if row["group"] == "general")
     assert mean["score"] is None and mean["complete"] is False and mean["parts"] == 2

@@ -24,7 +24,8 @@ def test_a_benchmark_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     assert faults["piqa"].startswith(said)
     console = Console(width=400, file=io.StringIO(), record=True)
     console.print(render_listing(list(rows.values())))
-    lines = {line.split()[0]: line for line in console.export_text().splitlines()}
+    said_lines = filter(str.strip, console.export_text().splitlines())
+    lines = {line.split()[0]: line for line in said_lines}
     assert " here " in lines["boolq"] and "cannot read the archive" in lines["piqa"]
     assert "put it in ceval/" in lines["ceval"]
 
@@ -37,3 +38,14 @@ def test_no_benchmark_and_no_heading_is_broken(width: int, tmp_path: Path) -> No
     assert set(BENCHMARKS) <= set(said.split())
     assert {"subjects", "data", "licence", "examination", "understanding"} <= set(said.split())
     assert max(map(len, said.splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [50, 80, 120])
+def test_the_address_of_every_benchmark_is_whole_on_a_line_of_its_own(
+    width: int, tmp_path: Path
+) -> None:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(render_listing(list_benchmarks(tmp_path), width))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    place = lines.index("Where to get the data")
+    assert lines[place + 1 :] == [f"{one.name}: {one.source}" for one in BENCHMARKS.values()]

@@ -8,9 +8,12 @@ from layerlab.experiments.plan.own_files import load_files
 from layerlab.experiments.plan.plan import plan, sides
 from layerlab.experiments.stored_runs import runs_of_recipe
 from layerlab.records.run import RunRecord
+from layerlab.report.pages.comparison import render
 from layerlab.training.run_spec import own_files
 from layerlab.variants import registry
 from layerlab.variants.template import write_template
+from tests.report.race import race
+from tests.report.repeated import parsed, repeated
 from tests.training.drawn import EXTENT, manifest, recipe
 
 
@@ -39,6 +42,14 @@ def test_a_single_run_names_it_too_and_once(idea: Path) -> None:
     assert loaded.model.load == (str(idea),)
     assert load_files(loaded, [idea]).model.load == (str(idea),)
     assert load_files(recipe().changed({"compare": None}), [idea]).model.load == ()
+
+
+def test_the_page_repeats_it_with_the_file(idea: Path) -> None:
+    loaded = load_files(recipe("llama", "my-idea"), idea)
+    page = render(
+        {**race(("llama", "my-idea"), updates=50), "recipe": loaded.model_dump(mode="json")}
+    )
+    assert parsed(repeated(page))["load"] == [idea]
 
 
 def test_a_run_of_the_file_before_it_was_changed_is_left_out(idea: Path) -> None:

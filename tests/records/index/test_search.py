@@ -20,6 +20,7 @@ from tests.report.passed import passed
 from tests.report.race import race
 from tests.training.drawn import recipe, record, runs, write
 
+ROOT = Path(__file__).resolve().parents[3]
 RUN = runs(recipe())[0]
 FINDINGS = [{"severity": rank} for rank in ("error", "warning", "warning", "info")]
 REPORT = {"models": [{"source": "a", "name": "one"}, {"source": "two"}], "findings": FINDINGS}
@@ -75,29 +76,49 @@ def test_a_run_without_a_journal_has_no_update_yet(tmp_path: Path) -> None:
     assert only(tmp_path).headline == "no update yet"
 
 
-def test_a_comparison_names_its_best_arm_and_counts_what_is_decided(tmp_path: Path) -> None:
-    content = race(("llama", "history-1", "history-2"), updates=100)
-    for row, verdict in zip(content["rows"], ("baseline", "better", "worse"), strict=True):
-        row |= {"verdict": verdict, "difference": {"better": -0.25, "worse": 0.5}.get(verdict)}
-    put(tmp_path / "own" / "comparisons" / "x", "comparison.json", content)
+def compared(place: Path, *verdicts: str) -> dict[str, Any]:
+    """A comparison of so many arms with llama, each 0.25 apart from the one before."""
+    content = race(("llama", *(f"arm-{n}" for n in range(1, len(verdicts) + 1))), updates=100)
+    for number, (row, verdict) in enumerate(
+        zip(content["rows"], ("baseline", *verdicts), strict=True)
+    ):
+        row |= {"verdict": verdict, "difference": 0.25 * number}
+    put(place, "comparison.json", content)
+    return content
+
+
+def test_a_comparison_of_few_arms_has_the_verdict_on_each(tmp_path: Path) -> None:
+    place = tmp_path / "own" / "comparisons" / "x"
+    content = compared(place, "better", "worse")
     found = only(tmp_path)
     assert (found.kind, found.name, found.state) == ("comparison", content["name"], "finished")
-    best = content["rows"][1]
     assert found.headline == (
-        f"{best['arm']} comes out ahead of {best['against']} by 0.25 nats; 2 of 2 arms are decided"
+        "arm-1 is better than llama by 0.25 nats; arm-2 is worse than llama by 0.5 nats"
     )
     content["runs"][0]["finished"] = False
-    put(tmp_path / "own" / "comparisons" / "x", "comparison.json", content)
+    put(place, "comparison.json", content)
     found = only(tmp_path)
     assert found.state == "interrupted"
     assert found.headline == f"1 of {len(content['runs'])} runs are not finished"
 
 
-def test_a_comparison_without_a_better_arm_only_counts(tmp_path: Path) -> None:
-    content = race(("llama", "history-1"), updates=100)
-    content["rows"][1]["verdict"] = "not distinguishable"
-    put(tmp_path, "comparison.json", content)
-    assert only(tmp_path).headline == "0 of 1 arms are decided"
+def test_a_comparison_says_what_is_not_decided_in_its_own_words(tmp_path: Path) -> None:
+    compared(tmp_path, "not distinguishable")
+    assert only(tmp_path).headline == "arm-1 and llama are not distinguishable"
+    compared(tmp_path, "identical", "too few seeds", "diverged")
+    assert only(tmp_path).headline == (
+        "arm-1 and llama are identical; arm-2: too few seeds; arm-3: diverged"
+    )
+    compared(tmp_path)
+    assert only(tmp_path).headline == "no arm is judged"
+
+
+def test_a_comparison_of_many_arms_names_the_best_and_counts_verdicts(tmp_path: Path) -> None:
+    compared(tmp_path, "better", "better", "worse", "not distinguishable", "not distinguishable")
+    assert only(tmp_path).headline == (
+        "arm-2 comes out ahead of llama by 0.5 nats; of 5 arms: 2 are better, 1 is worse, "
+        "2 are not distinguishable"
+    )
 
 
 def test_a_report_counts_its_findings(tmp_path: Path) -> None:
@@ -132,12 +153,40 @@ def test_averages_of_several_models_have_their_names_and_an_end(tmp_path: Path) 
     assert only(tmp_path).headline.endswith("and 2 more")
 
 
+def test_an_evaluation_of_tasks_has_their_scores(tmp_path: Path) -> None:
+    content = {**scored(), "arms": [{"arm": "hf"}], "benchmarks": [], "groups": []}
+    shares = [
+        {"metric": "acc", "value": 0.875, "low": 0.53, "high": 0.98},
+        {"metric": "acc_norm", "value": 1.0, "low": 0.68, "high": 1.0},
+        {"metric": "perplexity", "value": 23.456, "low": None, "high": None},
+        {"metric": "f1", "value": None, "low": None, "high": None},
+    ]
+    content["tasks"] = [{"arm": "hf", "task": "story", "measured": shares}]
+    put(tmp_path, "results.json", content)
+    expected = "story: acc 87.5%, acc_norm 100.0%, perplexity 23.46, f1 without a score"
+    assert only(tmp_path).headline == expected
+
+
+def test_tasks_of_a_group_are_told_by_its_mean(tmp_path: Path) -> None:
+    content = {**scored(), "arms": [{"arm": "before"}], "groups": []}
+    content["benchmarks"] = content["benchmarks"][:1]
+    share = {"metric": "acc", "value": 0.875, "low": 0.53, "high": 0.98}
+    content["tasks"] = [
+        {"arm": "before", "task": "one", "measured": [share], "groups": ["both"]},
+        {"arm": "before", "task": "other", "measured": [share], "groups": []},
+    ]
+    mean = {"arm": "before", "group": "both", "metric": "acc", "score": 0.5, "complete": True}
+    content["task_groups"] = [mean]
+    put(tmp_path, "results.json", content)
+    assert only(tmp_path).headline == "BoolQ: 25.0%; both: acc 50.0%; other: acc 87.5%"
+
+
 def test_an_evaluation_that_broke_off_counts_its_tasks(tmp_path: Path) -> None:
     (tmp_path / "out" / "samples").mkdir(parents=True)
     put(tmp_path / "out" / "leaves", "boolq.json", {})
     found = only(tmp_path)
     assert (found.name, found.state) == ("out", "interrupted")
-    assert found.headline == "1 tasks are answered"
+    assert found.headline == "1 task is answered"
     with lock_folder(tmp_path / "out"):
         assert only(tmp_path).state == "running"
 
@@ -166,7 +215,7 @@ def test_an_adaptation_that_broke_off_counts_its_stages(tmp_path: Path) -> None:
     (tmp_path / "law" / "stages" / "clean-1").mkdir()
     found = only(tmp_path)
     assert (found.kind, found.name, found.state) == ("adaptation", "law", "interrupted")
-    assert found.headline == "1 stages are finished"
+    assert found.headline == "1 stage is finished"
 
 
 def test_a_study_counts_its_verdicts(tmp_path: Path) -> None:
@@ -174,7 +223,7 @@ def test_a_study_counts_its_verdicts(tmp_path: Path) -> None:
     put(tmp_path, "study.html", "a page")
     found = only(tmp_path)
     assert (found.kind, found.name, found.page) == ("study", "gain", "study.html")
-    assert (found.folder, found.headline) == (".", "holds: 2, fails: 1")
+    assert (found.folder, found.headline) == (".", "2 claims hold, 1 claim fails")
 
 
 @pytest.mark.parametrize(
@@ -246,6 +295,22 @@ def test_what_is_too_deep_or_too_much_is_said(
     monkeypatch.setattr(search, "MOST", 2)
     _, (remark,) = find_entries(tmp_path)
     assert remark == "only the first 2 folders were looked into; name one"
+
+
+def test_a_folder_that_asks_for_it_is_listed_only_where_it_is_named(tmp_path: Path) -> None:
+    put(tmp_path / "docs" / "results" / "one", "study.json", STUDY)
+    put(tmp_path / "own", "study.json", STUDY)
+    put(tmp_path / "docs" / "results", ".layerlab-unlisted", "")
+    found, remarks = find_entries(tmp_path)
+    assert [one.folder for one in found] == ["own"]
+    assert remarks == ["docs/results was left out, as its file .layerlab-unlisted asks; name it"]
+    assert only(tmp_path / "docs" / "results").folder == "one"
+
+
+def test_results_that_come_with_the_source_are_no_entries_of_a_clone() -> None:
+    found, remarks = find_entries(ROOT / "docs")
+    assert not [one for one in found if one.folder.startswith("results/")]
+    assert remarks[0].startswith("results was left out")
 
 
 def test_a_folder_that_cannot_be_read_is_said(

@@ -1,5 +1,6 @@
 """The page of an evaluation: every score with its interval, every table, hostile text as text."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ def scored(arms: tuple[str, ...] = ("before", "after")) -> dict[str, Any]:
         "layerlab": "0",
         "engine": "lm-eval 0",
         "suite": "boolq",
+        "request": {"suite": "boolq", "tasks": None},
         "options": {"limit": 40, "shots": None},
         "arms": [{"arm": arm, "precision": "", **facts} for arm in arms],
         "benchmarks": [
@@ -78,6 +80,22 @@ def test_a_point_lies_at_its_score_between_the_ends_of_its_interval() -> None:
     assert 'class="point" style="inset-inline-start:25.0%"' in page
     assert 'class="interval" style="inset-inline-start:14.2%;inline-size:26.0' in page
     assert 'class="zero" style="inset-inline-start:50.0%"' in page
+
+
+def test_a_score_is_above_chance_or_not_beside_its_line() -> None:
+    content = scored()
+    for row, above in zip(content["benchmarks"], (True, False), strict=True):
+        row["guessing"] = {"p": 0.03, "holm": 0.03, "tests": 2, "above": above}
+    found = re.findall(r"<br>((?:not )?above chance)</span>", render(content))
+    assert found == ["above chance", "not above chance"]
+
+
+def test_what_is_computed_as_loaded_names_the_format_of_the_weights() -> None:
+    content = scored()
+    content["arms"][1]["precision"] = "bf16"
+    table = render(content).partition("hash of the weights")[2].partition("</table>")[0]
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", table)
+    assert cells.count("float32") == 3 and cells.count("bf16") == 1
 
 
 def test_a_single_question_has_no_interval_and_what_is_below_zero_stays_on_the_scale() -> None:

@@ -203,6 +203,20 @@ def test_the_same_total_in_other_lengths_is_a_difference():
     assert "attention norms follow length" in read_by([[100, 300], [200, 200]])
 
 
+def test_the_page_says_which_part_of_a_text_was_read_and_what_is_hashed():
+    report = sample(["a"], sequences=4, tokens=512)
+    report["text"] |= {"source": "input.txt", "hash": "sha256:ab", "hashed": "the whole text"}
+    report["options"]["samples"] = 4
+    page = " ".join(render(report).split())
+    assert "on the first 2,048 tokens of input.txt, in 4 samples of 512 tokens." in page
+    assert "input.txt; hash of the whole text: sha256:ab" in page
+    chinese = " ".join(render(report, "zh").split())
+    assert "input.txt 的前 2,048 个 token 上" in chinese and "每段 512 个 token" in chinese
+    assert "全文的散列值：" in chinese
+    report["text"]["sequences"][3]["tokens"] = 31
+    assert "4 sequences, 1,567 tokens of input.txt." in " ".join(render(report).split())
+
+
 def test_a_report_without_counts_per_model_names_those_of_the_text():
     page = render(sample(["a", "b"]))
     assert " 160 tokens of" in page

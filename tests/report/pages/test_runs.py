@@ -55,6 +55,21 @@ def test_no_name_reaches_the_page_as_markup(tmp_path: Path) -> None:
     assert tags == Tags(render(indexed(tmp_path, ENTRY, remarks=["x"]), tmp_path)).tags
 
 
+@pytest.mark.parametrize(
+    ("headline", "expected"),
+    [
+        (
+            "a and llama are not distinguishable; b is better than llama by 0.5 nats",
+            "无法区分；b 比",
+        ),
+        ("of 5 arms: 2 are better, 1 is worse", "5 个方案中：2 个更好，1 个更差"),
+        ("2 claims hold, 1 claim fails", "2 条主张成立，1 条主张不成立"),
+    ],
+)
+def test_a_headline_is_said_in_chinese(headline: str, expected: str, tmp_path: Path) -> None:
+    assert expected in render(indexed(tmp_path, {**ENTRY, "headline": headline}), tmp_path, "zh")
+
+
 def test_an_empty_folder_has_a_page_too(tmp_path: Path) -> None:
     assert "Nothing here was written by layerlab." in render(indexed(tmp_path), tmp_path)
 

@@ -1,0 +1,80 @@
+"""Commands that repeat what a page shows: the command line takes each, with all that was typed."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from layerlab.report.pages import adaptation, comparison, evaluation, inspection, vocabulary
+from layerlab.report.views import command
+from tests.report.pages.test_evaluation import scored
+from tests.report.passed import passed
+from tests.report.race import race, single
+from tests.report.repeated import parsed, repeated
+from tests.report.sample import sample
+from tests.report.test_chinese import proved
+
+
+def inspected() -> str:
+    report = sample(["a"], layers=2, heads=2)
+    asked = {"models": ["llama"], "text": "a b.txt", "samples": 2, "context": 64}
+    asked |= {"load": ["own.py"], "allow_unused": True}
+    report["options"] = {**asked, "measures": {"dimension": {"epsilon": 0.8}}}
+    return inspection.render(report)
+
+
+PAGES: dict[str, tuple[Callable[[], str], dict[str, Any]]] = {
+    "inspect": (inspected, {"text": "a b.txt", "samples": 2, "load": [Path("own.py")]}),
+    "compare": (lambda: comparison.render(race()), {"recipe": "recipe.toml"}),
+    "train": (lambda: comparison.render_run(single()), {"recipe": "recipe.toml"}),
+    "evaluate": (lambda: evaluation.render(scored()), {"suite": "boolq", "limit": 40}),
+    "adapt": (lambda: adaptation.render(passed()), {"recipe": "recipe.toml"}),
+    "vocabulary": (lambda: vocabulary.render(proved()), {"size": "+20"}),
+}
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_the_command_line_takes_the_command_of_a_page(kind: str) -> None:
+    render, expected = PAGES[kind]
+    given = parsed(repeated(render()))
+    assert expected.items() <= {name: given[name] for name in expected}.items()
+
+
+def test_an_evaluation_names_everything_that_was_typed() -> None:
+    content = scored()
+    content["request"] = {
+        **{"suite": "boolq", "tasks": "own task.yaml", "format": "int4,bf16", "policy": "p.toml"},
+        **{"against": "earlier/results.json", "data": "files", "device": "cpu", "dtype": None},
+        **{"load": ["one.py", "two.py"], "trust_tasks": True, "trust_remote_code": False},
+    }
+    given = parsed(repeated(evaluation.render(content)))
+    assert given["suite"] == "boolq" and given["tasks"] == "own task.yaml"
+    assert given["format"] == "int4,bf16" and given["policy"] == Path("p.toml")
+    assert given["against"] == Path("earlier/results.json") and given["data"] == Path("files")
+    assert given["load"] == [Path("one.py"), Path("two.py")]
+    assert given["trust_tasks"] and not given["trust_remote_code"] and given["dtype"] is None
+
+
+@pytest.mark.parametrize("kind", ["compare", "train", "adapt"])
+def test_files_that_a_recipe_names_are_loaded(kind: str) -> None:
+    """Each once, as they were typed: nothing that a recipe names runs unasked."""
+    own = {"variant": "mine", "set": {"model.load": ["ideas/my own.py"]}}
+    page = {
+        "compare": lambda: comparison.render(
+            {**race(), "recipe": {"compare": {"arms": ["llama", own, {**own, "name": "b"}]}}}
+        ),
+        "train": lambda: comparison.render_run(
+            {**single(), "recipe": {"model": {"load": ["ideas/my own.py"]}}}
+        ),
+        "adapt": lambda: adaptation.render({**passed(), "recipe": {"base": own}}),
+    }[kind]()
+    assert parsed(repeated(page))["load"] == [Path("ideas/my own.py")]
+
+
+def test_a_policy_from_python_has_no_command() -> None:
+    content = scored()
+    content["arms"][0]["precision"] = "bf16, 2 kept"
+    assert command.evaluate(content) is None
+    content["request"]["policy"] = "policy.toml"
+    assert "--policy policy.toml" in str(command.evaluate(content))
