@@ -195,6 +195,7 @@ def test_the_page_follows_the_system_and_the_toggle_overrides_it(opened: Open, s
     remembered = page.evaluate("localStorage.layerlabTheme")
     assert remembered == ("light" if scheme == "dark" else "dark")
     ink = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--muted')")
+    show(page, "stream")  # what is out of view is drawn again once it is seen
     colour = "rgb({}, {}, {})".format(*bytes.fromhex(ink.strip()[1:]))
     expect(page.locator("#stream .xtick text").first).to_have_css("fill", colour)
 
