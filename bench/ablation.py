@@ -1,4 +1,4 @@
-"""The loss without each head, beside zeroing by hand: `python bench/ablation.py [--every-position]`.
+"""The loss without each head beside zeroing by hand: python bench/ablation.py [--every-position].
 
 Model: the shape of GPT-2 small, random weights; four texts of 512 random tokens; two threads. The
 peer is what a notebook does: a hook that zeroes one head before the output projection, a whole
