@@ -271,5 +271,6 @@ def hash_tensors(tensors: Iterable[tuple[str, torch.Tensor]]) -> str | None:
         return None
     for name, tensor in sorted(found.items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+        digest.update(content.numpy().data)
     return f"sha256:tensors:{digest.hexdigest()}"
