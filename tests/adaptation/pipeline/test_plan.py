@@ -9,7 +9,9 @@ import pytest
 
 import layerlab
 from layerlab.adaptation.pipeline.plan import plan_stages
+from layerlab.adaptation.pipeline.stage import Stage, StageStore
 from layerlab.builtin import path
+from layerlab.console.progress import NullProgress
 from layerlab.recipes.adaptation import make_recipe
 from tests.adaptation.lessons import recipe
 
@@ -57,14 +59,29 @@ def test_what_no_loader_reads_moves_none(name: str, model: Path) -> None:
     assert keys(model) == before
 
 
+def test_finished_stages_of_another_base_are_named(tmp_path: Path) -> None:
+    store, base = StageStore(tmp_path), Stage(kind="base", settings={"files": ["one"]})
+    assert store.other_base([base]) == ""
+    store.finish(Stage(kind="base", settings={"files": ["two"]}), {}, 1.0)
+    said = store.other_base([base])
+    assert f"finished in {tmp_path} are of a base with other settings or other files" in said
+    store.finish(base, {}, 1.0)
+    assert store.other_base([base]) == ""
+
+
 @pytest.mark.full
-def test_another_chat_template_is_tuned_with(model: Path, tmp_path: Path) -> None:
+def test_another_chat_template_is_tuned_with(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = lessons(model, pretrain=None, evaluate=None)
     first = layerlab.adapt(content, out=tmp_path / "out", progress=False)
     file = model / "tokenizer_config.json"
     settings = {**json.loads(file.read_text()), "chat_template": TEMPLATE}
     file.write_text(json.dumps(settings))
+    notes: list[str] = []
+    monkeypatch.setattr(NullProgress, "note", lambda self, text: notes.append(text))
     second = layerlab.adapt(content, out=tmp_path / "out", progress=False)
+    assert len(notes) == 1 and "are of a base with other settings or other files" in notes[0]
     fresh = layerlab.adapt(content, out=tmp_path / "fresh", progress=False)
     assert second.content["tune"][0]["after"] == fresh.content["tune"][0]["after"]
     assert second.content["tune"][0]["after"] != first.content["tune"][0]["after"]
