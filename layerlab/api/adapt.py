@@ -146,6 +146,8 @@ def run_adaptation(curriculum: AdaptationPlan, *, progress: bool = True) -> Adap
         if progress:
             titles = {one.key: one.title(len(arms)) for one in curriculum.stages}
             watch = stack.enter_context(StagesDisplay(titles))
+        if said := shelf.other_base(curriculum.stages):
+            watch.note(said)
         for stage in curriculum.stages:
             if _is_done(shelf.read(stage.key)):
                 watch.end(stage.key, "kept")

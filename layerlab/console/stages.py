@@ -88,6 +88,10 @@ class StagesDisplay(Display):
         line.seconds = self._clock() - line.begun
         self._print(f"{line.title}: {outcome} in {duration(line.seconds)}")
 
+    def note(self, text: str) -> None:
+        """Show a note above the lines of the stages."""
+        self.console.print(Text(printable(text, MOST)), soft_wrap=True)
+
     def render(self) -> RenderableType:
         """Return what a terminal shows now."""
         table = Table(box=None, pad_edge=False, show_header=False)

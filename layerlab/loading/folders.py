@@ -16,6 +16,10 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 # Files of a model on the Hub: what is checked before anything else, and all that is read.
 CHECKED = ["config.json", ADAPTER, "*.index.json"]
 WHOLE = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.py", "README.md"]
+# Beside a model, and read by nobody: documentation, pictures, and pickles, which are refused.
+UNREAD = ("README*", "LICENSE*", "*.md", "*.png", "*.jpg", "*.svg", "*.gif", *PICKLES)
+# Read from folders inside it too: further templates, code, and shards that an index names there.
+INSIDE = ("*.jinja", "*.py", "*.safetensors")
 
 
 def check_found(models: Iterable[str]) -> None:
@@ -75,6 +79,22 @@ def _inside(folder: Path) -> str:
     """Return, as the end of an error, which folder inside may have been meant."""
     models = sorted(str(path.parent) for path in folder.glob("*/config.json"))
     return f": type {shlex.quote(models[0])}" if models else ""
+
+
+def input_files(folder: Path) -> list[Path]:
+    """Return the files of a model's folder that a loader may read, weights and tokenizer included.
+
+    It is every regular file but those that none reads, since each family of models and tokenizers
+    has files of its own: one too many costs a computation, one too few keeps a wrong result.
+    """
+    inside = {one for pattern in INSIDE for one in folder.glob(f"*/**/{pattern}")}
+    return sorted(
+        path
+        for path in {*folder.glob("*"), *inside}
+        if path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        and not any(map(path.match, UNREAD))
+    )
 
 
 def check_weights(folder: Path) -> None:

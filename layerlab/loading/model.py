@@ -275,17 +275,24 @@ def _named(
 
 def weights_hash(subject: LoadedModel) -> str | None:
     """Return sha256 of the weights: of the index and its files, or of the tensors in memory."""
-    digest = hashlib.sha256()
     if subject.folder is not None:
+        digest = hashlib.sha256()
         for path in list_files(subject.folder):
             check_regular(path)
             with path.open("rb") as file:
                 while block := file.read(1 << 22):
                     digest.update(block)
         return f"sha256:files:{digest.hexdigest()}"
-    if subject.offloaded:
+    return hash_tensors(subject.model.state_dict().items())
+
+
+def hash_tensors(tensors: Iterable[tuple[str, torch.Tensor]]) -> str | None:
+    """Return sha256 of named tensors; None where one is not in memory."""
+    digest, found = hashlib.sha256(), dict(tensors)
+    if any(tensor.is_meta for tensor in found.values()):
         return None
-    for name, tensor in sorted(subject.model.state_dict().items()):
+    for name, tensor in sorted(found.items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+        digest.update(content.numpy().data)
     return f"sha256:tensors:{digest.hexdigest()}"

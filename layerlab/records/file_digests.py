@@ -31,13 +31,17 @@ def hash_folder(folder: Path, *, leave: Sequence[str] = ()) -> dict[str, str]:
     Args:
         leave: patterns of folders and files right in it that do not count; hidden ones never do.
     """
-    found = {}
+    return {name: hash_file(folder / name) for name in _names(folder, leave)}
+
+
+def _names(folder: Path, leave: Sequence[str]) -> list[str]:
+    found = []
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         first = Path(inside.parts[0])
         left = first.name.startswith(".") or any(map(first.match, leave))
         if not left and not path.is_dir():
-            found[inside.as_posix()] = hash_file(path)
+            found.append(inside.as_posix())
     return found
 
 
@@ -70,10 +74,26 @@ def check_seal(folder: Path) -> None:
         UserError: one is a pipe or a device.
         OSError: there is no table.
     """
+    check_hashes(folder, _sealed(folder))
+    if more := extra_files(folder):
+        raise ValueError(f"{more[0]} was not there when it was written")
+
+
+def extra_files(folder: Path) -> list[str]:
+    """Return the files of a folder that its table does not name.
+
+    Raises:
+        ValueError: the table is not what was written.
+        UserError: it is a pipe or a device.
+        OSError: there is no table.
+    """
+    named = _sealed(folder)
+    return [name for name in _names(folder, [FILE]) if name not in named]
+
+
+def _sealed(folder: Path) -> Mapping[str, str]:
     check_regular(folder / FILE)
     files = unseal(json_of((folder / FILE).read_text("utf-8"))).get("files")
     if not isinstance(files, dict):
         raise ValueError(f"{FILE} names no files")
-    check_hashes(folder, files)
-    if more := sorted(hash_folder(folder, leave=[FILE]).keys() - files.keys()):
-        raise ValueError(f"{more[0]} was not there when it was written")
+    return files

@@ -179,11 +179,15 @@ class OnlyOwn:
 
     def __call__(self, folder: Path) -> bool:
         """Return whether the folder holds nothing else that would be lost."""
+        return not self.others(folder)
+
+    def others(self, folder: Path) -> list[str]:
+        """Return the names of what else the folder holds, in their order."""
         try:
             own = {*json.loads((folder / OWN).read_text("utf-8")), OWN, *self.also}
         except (OSError, ValueError, TypeError, RecursionError):
-            return False
-        return {path.relative_to(folder).as_posix() for path in folder.rglob("*")} <= own
+            own = set()
+        return sorted({path.relative_to(folder).as_posix() for path in folder.rglob("*")} - own)
 
 
 def _refuse_others(target: Path, given: Path, what: str, like: Like | None) -> None:

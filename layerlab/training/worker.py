@@ -21,7 +21,7 @@ TRUST = ("--trust-recipe", "--trust-remote-code")
 WRONG = 2  # the exit code of what a user can mend
 # The process that started this one; when it is gone, nobody waits for this one any more.
 PARENT = "LAYERLAB_PARENT"
-_LOOK = 1.0  # seconds between two looks at it
+_LOOK = 0.2  # seconds between two looks at it
 _GRACE = 300.0  # seconds for a last checkpoint
 
 

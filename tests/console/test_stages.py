@@ -83,3 +83,12 @@ def test_a_terminal_is_left_as_it_was_where_a_stage_fails() -> None:
 def test_both_are_watches() -> None:
     for one in (NullProgress(), StagesDisplay(titles(STAGES[:1]), console=Console(quiet=True))):
         assert isinstance(one, Progress)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_note_stands_above_the_stages(terminal: bool) -> None:
+    said = io.StringIO()
+    console = Console(file=said, force_terminal=terminal, width=80, height=10)
+    with StagesDisplay(titles(STAGES[:1]), console=console) as board:
+        board.note("of another base\x1b[2J")
+    assert "of another base" in said.getvalue() and "\x1b[2J" not in said.getvalue()

@@ -7,11 +7,22 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
+
+from layerlab.experiments.executors.local import wait_for
 
 FULL = Path("/dev/full")
 COMMAND = (sys.executable, "-m", "layerlab")
 READ = ("inspect", "llama", "--measures", "stream", "--samples", "1", "--context", "16", "--quiet")
+# It would take hours.
+LONG = """
+model = { variant = "llama", width = 16, layers = 1, heads = 2, context = 16 }
+data = { sources = [{ text = "text.txt" }], vocab_size = 260 }
+train = { max_steps = 10_000_000, batch_size = 4 }
+run = { save_steps = 20, max_parallel = 2 }
+compare = { arms = ["llama", "gpt2"], seeds = [0] }
+"""
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
@@ -124,3 +135,26 @@ def test_a_terminal_of_ascii_gets_what_it_can_show() -> None:
     )
     assert done.returncode == 0 and b"Traceback" not in done.stderr
     assert b"?" in done.stdout and done.stdout.isascii()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("begun", ["log.txt", "checkpoints/*"])
+def test_runs_end_soon_after_a_comparison_that_is_killed(begun: str, tmp_path: Path) -> None:
+    """Both while they import what they need, and while they train."""
+    (tmp_path / "text.txt").write_text("a river runs to the sea, and rain fell all night. " * 400)
+    (tmp_path / "one.toml").write_text(LONG)
+    command = [*COMMAND, "compare", "one.toml", "--out", "out", "--quiet"]
+    started = subprocess.Popen(command, cwd=tmp_path, env=os.environ | {"LAYERLAB_CACHE": "cache"})
+    try:
+        assert wait_for(lambda: len({*tmp_path.glob(f"out/*/runs/*/{begun}")}) >= 2, 120.0)
+        workers = psutil.Process(started.pid).children()
+    finally:
+        started.kill()
+        started.wait()
+    assert len(workers) == 2
+    _, alive = psutil.wait_procs(workers, timeout=5.0)
+    for one in alive:
+        one.kill()
+    assert not alive
+    logs = [one.read_text() for one in tmp_path.glob("out/*/runs/*/log.txt")]
+    assert all(log.endswith("is gone; it stops too\n") for log in logs)

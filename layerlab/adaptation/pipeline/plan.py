@@ -11,6 +11,7 @@ from layerlab.data.cleaning.deduplication import check_near
 from layerlab.data.fingerprint import fingerprint
 from layerlab.data.sources import data_folder, open_source
 from layerlab.errors import UserError
+from layerlab.loading.folders import input_files
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import EvaluateSection, PretrainSection, RowsSection
 from layerlab.recipes.training_sections import Source
@@ -18,7 +19,6 @@ from layerlab.records.renamed_settings import settings_of_0_1
 from layerlab.validation import short_repr
 
 ENGINES = {"lm_eval": "eval", "jieba": "eval"}
-WEIGHTS = ("*.safetensors", "config.json", "tokenizer.json", "tokenizer.model")
 
 
 @dataclass
@@ -181,8 +181,9 @@ def _files(model: str) -> list[str]:
     Nothing of a name, which names what does not change.
     """
     folder = Path(model).expanduser()
-    inside = [path for ending in WEIGHTS for path in sorted(folder.glob(ending))]
-    return [f"{path.name}:{fingerprint(path)}" for path in inside]
+    return [
+        f"{path.relative_to(folder).as_posix()}:{fingerprint(path)}" for path in input_files(folder)
+    ]
 
 
 def _text(recipe: AdaptationRecipe) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -72,6 +72,20 @@ class StageStore:
     def of(self, key: str) -> Path:
         """Return the folder of a stage."""
         return self.folder / key
+
+    def other_base(self, stages: Iterable[Stage]) -> str:
+        """Return, in words, that only stages of another base are finished here; empty if not so.
+
+        Its settings are others, or its files are: a tokenizer's among them.
+        """
+        bases = {one.key for one in stages if one.kind == "base"}
+        finished = {one.parent.name for one in self.folder.glob(f"base-*/{FILE}")}
+        if not finished or bases & finished:
+            return ""
+        return (
+            f"the stages that are finished in {self.folder} are of a base with other settings or "
+            "other files, and are not used"
+        )
 
     def read(self, key: str) -> dict[str, Any] | None:
         """Read the result of a stage; None if it is not finished.

@@ -30,8 +30,9 @@ from layerlab.adaptation.trainer.arguments import (
     step_counts,
     trainer_arguments,
 )
+from layerlab.adaptation.trainer.beginning import describe_beginning
+from layerlab.adaptation.trainer.own_folder import MODEL, check_own
 from layerlab.adaptation.trainer.resume import (
-    MODEL,
     build_trainer,
     check_same_plan,
     remember_plan,
@@ -92,8 +93,9 @@ def pretrain(
         What was read, both curves' ends, and what was forgotten.
 
     Raises:
-        UserError: the text, the tokenizer or an argument cannot be used, `out` holds another run,
-            or a gradient is not finite: no update is made by it, and the checkpoints stay.
+        UserError: the text, the tokenizer or an argument cannot be used, `out` holds another run
+            or files of yours, or a gradient is not finite: no update is made by it, and the
+            checkpoints stay.
     """
     check_entries(model, words)
     block = section.block_size or block_of(model)
@@ -106,9 +108,11 @@ def pretrain(
         first = settings.process_index == 0
         if first:
             stack.enter_context(lock_folder(out))
+            check_own(out)
         text = mix_texts(words, reading, progress if first else None, section.ratio)
         if first:
-            check_same_plan(out, _plan(text, section, seed, reading, block), given)
+            plan = _plan(text, section, seed, reading, block)
+            check_same_plan(out, plan, given, describe_beginning(model, words))
         return _train(Run(model, words, text, section, seed, block, settings), out, progress)
 
 

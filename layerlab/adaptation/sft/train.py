@@ -23,6 +23,8 @@ from layerlab.adaptation.trainer.arguments import (
     step_counts,
     trainer_arguments,
 )
+from layerlab.adaptation.trainer.beginning import describe_beginning
+from layerlab.adaptation.trainer.own_folder import check_own
 from layerlab.adaptation.trainer.resume import build_trainer, check_same_plan, remember_plan, resume
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.model.loss import causal_loss
@@ -129,8 +131,9 @@ def tune(
         arguments: of transformers.TrainingArguments.
 
     Raises:
-        UserError: rows, tokenizer, model or an argument cannot be used, `out` holds another run, or
-            a gradient is not finite: no update is made by it, and the checkpoints stay.
+        UserError: rows, tokenizer, model or an argument cannot be used, `out` holds another run or
+            files of yours, or a gradient is not finite: no update is made by it, and the
+            checkpoints stay.
     """
     check_entries(model, words)
     note = add_plain_template(words)
@@ -143,12 +146,16 @@ def tune(
         stack.enter_context(quiet_libraries())
         settings = trainer_arguments(out, {}, given, seed=section.seed)
         split_batch(settings, section.batch_size, "rows")
+        first = settings.process_index == 0
+        if first:
+            stack.enter_context(lock_folder(out))
+            check_own(out)
         found = prepare_dataset(words, rows, section, block, weights)
         for name, value in step_counts(found.updates).items():
             setattr(settings, name, given.get(name, value))
-        if settings.process_index == 0:
-            stack.enter_context(lock_folder(out))
-            check_same_plan(out, _plan(found, block, weights, merge), given)
+        if first:
+            plan = _plan(found, block, weights, merge)
+            check_same_plan(out, plan, given, describe_beginning(model, words))
         lora = section.lora
         learner = add_adapters(model, lora) if lora else model
         curve, trainer, damaged = _train(learner, found, settings, out, progress)
@@ -161,7 +168,7 @@ def tune(
             folder=out,
             notes=(*notes, *damaged),
         )
-        if settings.process_index == 0:
+        if first:
             _save(done, words)
         trainer.accelerator.wait_for_everyone()
         return done

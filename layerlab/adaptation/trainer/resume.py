@@ -11,23 +11,30 @@ from torch.nn.utils import get_total_norm
 from torch.utils.data import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from layerlab.adaptation.trainer.own_folder import MODEL, PLAN, BeginCallback
 from layerlab.errors import UserError
 from layerlab.records.file_digests import FILE as SEAL
 from layerlab.records.file_digests import check_seal, seal_folder
 from layerlab.records.parse import one_line, read_json
-from layerlab.system.files import write_file, write_folder
+from layerlab.system.files import OnlyOwn, write_file, write_folder
 from layerlab.training.sharding import full_tensor
 from layerlab.validation import short_repr
 
-PLAN, RESULT, MODEL = "plan.json", "result.json", "model"
+RESULT, BEGINNING = "result.json", "beginning"
 
 
-def check_same_plan(out: Path, plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+def check_same_plan(
+    out: Path,
+    plan: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    beginning: Mapping[str, str | None],
+) -> None:
     """Write the plan of a new run, or compare with that of a resumed one.
 
     Args:
         plan: what may not change between two sessions.
         arguments: of the caller for Trainer, which may not either.
+        beginning: hashes of the model and tokenizer that the run begins with.
 
     Raises:
         UserError: the folder holds a run that was begun with something else.
@@ -36,15 +43,27 @@ def check_same_plan(out: Path, plan: Mapping[str, Any], arguments: Mapping[str, 
     plan = json.loads(json.dumps({**plan, "arguments": told}))
     file = out / PLAN
     if not file.is_file():
-        write_file(file, json.dumps(plan, indent=1, ensure_ascii=False) + "\n")
+        whole = {**plan, BEGINNING: beginning}
+        write_file(file, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
         return
     kept = read_json(file)
     if not isinstance(kept, dict):
         raise UserError(f"{file} is no table; remove {out}, or name another folder")
+    if BEGINNING in kept:  # as in every run but those of earlier versions
+        _check_same_beginning(out, kept[BEGINNING], beginning)
     if other := [name for name, value in plan.items() if kept.get(name) != value]:
         raise UserError(
             f"{out} holds a run with another {other[0]} ({short_repr(kept.get(other[0]))}, not "
             f"{short_repr(plan[other[0]])}); name another folder, or remove that one"
+        )
+
+
+def _check_same_beginning(out: Path, kept: Any, beginning: Mapping[str, str | None]) -> None:
+    known = kept if isinstance(kept, dict) else {}
+    if other := [name for name, value in beginning.items() if known.get(name) != value]:
+        raise UserError(
+            f"{out} holds a run that began with another {other[0]} than this call; hand in what it "
+            "began with, as it was before training, name another folder, or remove that one"
         )
 
 
@@ -149,6 +168,7 @@ def resume(trainer: Trainer, out: Path, stage: str) -> list[str]:
         UserError: a gradient is not finite.
     """
     trainer.add_callback(FiniteGradientCallback(stage, out))
+    trainer.add_callback(BeginCallback(out))  # behind the one that decides when one is due
     # Before all others: what ends a run at a checkpoint leaves it sealed.
     trainer.callback_handler.callbacks.insert(0, SealCallback(trainer, out))
     kept, notes = newest_checkpoint(out)
@@ -159,7 +179,7 @@ def resume(trainer: Trainer, out: Path, stage: str) -> list[str]:
 
 def remember_plan(out: Path, fill: Callable[[Path], None], result: Mapping[str, Any]) -> None:
     """Write the model, whole or not at all, and then the result of the run."""
-    write_folder(out / MODEL, fill, "model", like=lambda _: True)
+    write_folder(out / MODEL, fill, "model", like=OnlyOwn())
     write_file(out / RESULT, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -15,6 +15,7 @@ from layerlab import UserError, build
 from layerlab.adaptation.sft import train
 from layerlab.adaptation.sft.lora import add_adapters
 from layerlab.adaptation.sft.train import Tuned, tune
+from layerlab.adaptation.trainer.own_folder import BEGUN
 from layerlab.experiments.executors.process import ranks
 from layerlab.recipes.adaptation_sections import LoraSection, SftSection
 from tests.adaptation.spoken import speaker, talk
@@ -119,6 +120,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     half = tmp_path / "run" / "checkpoint-6"
     half.mkdir()
     (half / "trainer_state.json").write_text('{"global_step": 6')
+    (tmp_path / "run" / BEGUN).write_text("checkpoint-6")
     lines: list[tuple[str, float]] = []
     again = tuned(tmp_path / "run", save_steps=2, progress=lambda *line: lines.append(line))
     assert lines[0][0].startswith("update 5 of") and lines[-1][1] == 1.0

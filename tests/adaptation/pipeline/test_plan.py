@@ -1,0 +1,87 @@
+"""A stage is planned anew where a file of its base changed that a loader may read."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import layerlab
+from layerlab.adaptation.pipeline.plan import plan_stages
+from layerlab.adaptation.pipeline.stage import Stage, StageStore
+from layerlab.builtin import path
+from layerlab.console.progress import NullProgress
+from layerlab.recipes.adaptation import make_recipe
+from tests.adaptation.lessons import recipe
+
+READ = (
+    *("tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt"),
+    *("generation_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model"),
+    *("model.safetensors.index.json", "modeling_own.py", "vocab.bpe", "qwen.tiktoken"),
+    *("additional_chat_templates/rag.jinja", "shards/model-00002-of-00002.safetensors"),
+)
+UNREAD = ("README.md", "NOTES.md", "LICENSE", "curve.png", ".cache", ".git/a.py", "old.bin")
+TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ eos_token }}{% endfor %}"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(path("llama"), tmp_path / "model"))
+
+
+def lessons(model: Path, **changes: Any) -> dict[str, Any]:
+    """A recipe whose base is a folder."""
+    usual = {"base": {"model": str(model)}, "vocabulary": None, "embedding": None}
+    return recipe(model.parent, **usual, **changes)
+
+
+def keys(model: Path) -> set[str]:
+    return {one.key for one in plan_stages(make_recipe(lessons(model))) if one.kind != "clean"}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_another_file_of_the_base_moves_all_stages(name: str, model: Path) -> None:
+    before = keys(model)
+    file = model / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("one")
+    new = keys(model)
+    file.write_text("two")
+    assert not before & new and not new & keys(model)
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_what_no_loader_reads_moves_none(name: str, model: Path) -> None:
+    before = keys(model)
+    (model / name).parent.mkdir(exist_ok=True)
+    (model / name).write_text("one")
+    assert keys(model) == before
+
+
+def test_finished_stages_of_another_base_are_named(tmp_path: Path) -> None:
+    store, base = StageStore(tmp_path), Stage(kind="base", settings={"files": ["one"]})
+    assert store.other_base([base]) == ""
+    store.finish(Stage(kind="base", settings={"files": ["two"]}), {}, 1.0)
+    said = store.other_base([base])
+    assert f"finished in {tmp_path} are of a base with other settings or other files" in said
+    store.finish(base, {}, 1.0)
+    assert store.other_base([base]) == ""
+
+
+@pytest.mark.full
+def test_another_chat_template_is_tuned_with(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = lessons(model, pretrain=None, evaluate=None)
+    first = layerlab.adapt(content, out=tmp_path / "out", progress=False)
+    file = model / "tokenizer_config.json"
+    settings = {**json.loads(file.read_text()), "chat_template": TEMPLATE}
+    file.write_text(json.dumps(settings))
+    notes: list[str] = []
+    monkeypatch.setattr(NullProgress, "note", lambda self, text: notes.append(text))
+    second = layerlab.adapt(content, out=tmp_path / "out", progress=False)
+    assert len(notes) == 1 and "are of a base with other settings or other files" in notes[0]
+    fresh = layerlab.adapt(content, out=tmp_path / "fresh", progress=False)
+    assert second.content["tune"][0]["after"] == fresh.content["tune"][0]["after"]
+    assert second.content["tune"][0]["after"] != first.content["tune"][0]["after"]
