@@ -121,6 +121,24 @@ def test_quantity_and_place_are_chosen_from_lists(opened: Open):
     assert "pairwise cosine" in section.locator("[data-part=meaning]").inner_text()
 
 
+def test_a_finding_opens_the_curve_of_its_quantity_with_its_threshold(opened: Open):
+    report = sample(["a"])
+    report["findings"][0] |= {"column": "logit_max", "threshold": 100.0}
+    report["findings"][1] |= {"measure": "diversity", "column": "cosine", "kind": "ffn"}
+    page = opened(report)
+    page.get_by_role("link", name="logit_max").click()
+    section = show(page, "attention")
+    title = section.locator(".plot .ytitle")
+    title.wait_for(state="attached")
+    assert title.text_content() == "logit_max"
+    assert section.locator(".plot .annotation-text").text_content() == "threshold 100"
+    assert section.locator(".plot .shapelayer path").count() == 1
+    section.get_by_label("Quantity").select_option("entropy")
+    assert section.locator(".plot .annotation-text").count() == 0
+    page.get_by_role("link", name="Token diversity: cosine").click()
+    assert show(page, "diversity").get_by_label("Place").input_value() == "2"
+
+
 def test_a_page_is_read_by_its_keys_and_findings_open_what_they_are_about(opened: Open):
     report = sample(layers=3, sequences=2)
     page = opened(report)

@@ -120,8 +120,8 @@ function lines(measure, shown, column, options) {
   const bounds = options.bounds.filter((b) => !touches(shown, b));
   const top = options.log ? ceiling(shown, column) : Infinity;
   const scale = options.log ? { ...powersOfTen(extent(shown, column)), ...clipped(shown, column, options) } : near(shown, column, options);
-  const levels = [column, ...bounds.map((b) => b.limit)].flatMap((name) => extent(shown, name)).concat(bounds.map((b) => (options.log && b.vacuous) || NaN));
-  const values = scale.range ?? levels.filter((v) => v <= top && (!options.log || v > 0)).map(options.log ? Math.log10 : Number);
+  const heights = [column, ...bounds.map((b) => b.limit)].flatMap((name) => extent(shown, name)).concat(options.levels, bounds.map((b) => (options.log && b.vacuous) || NaN));
+  const values = scale.range ?? heights.filter((v) => v <= top && (!options.log || v > 0)).map(options.log ? Math.log10 : Number);
   const named = shown.length === 1 ? sides(shown[0], bounds, { log: options.log, top, values }) : null;
   for (const bound of bounds) {
     for (const series of limitSeries(shown, bound)) traces.push(limit(series, bound, { dash: dashOf(measure, bound), side: named && (named[bound.limit] ?? ""), top }));
@@ -130,7 +130,8 @@ function lines(measure, shown, column, options) {
   // A scale in powers has no 0, and a line towards it would be drawn to the edge.
   if (options.log) for (const trace of traces) trace.y = trace.y.map((v) => (v > 0 ? v : null));
   const figure = layout(340, layerAxis(shown), { title: plain(columnName(column)), ...scale });
-  return { traces, layout: { ...figure, ...emptyAbove(options) } };
+  const notes = [emptyAbove(options), ...options.levels.map((level) => thresholdLine(level, options.log))];
+  return { traces, layout: { ...figure, shapes: notes.flatMap((n) => n.shapes ?? []), annotations: notes.flatMap((n) => n.annotations ?? []) } };
 }
 
 /* Bounds far above the readings are named below the plot; they do not flatten the readings. */
@@ -151,9 +152,9 @@ const REACH = 1e6;
 const ceiling = (shown, column) => REACH * Math.max(...extent(shown, column));
 const leaves = (shown, bound) => Math.max(...extent(shown, bound.limit)) > ceiling(shown, bound.column);
 
-function clipped(shown, column, { bounds }) {
+function clipped(shown, column, { bounds, levels }) {
   if (!bounds.some((b) => leaves(shown, b))) return {};
-  const positive = [column, ...bounds.map((b) => b.limit)].flatMap((name) => extent(shown, name)).filter((v) => v > 0);
+  const positive = [column, ...bounds.map((b) => b.limit)].flatMap((name) => extent(shown, name)).concat(levels).filter((v) => v > 0);
   const low = Math.min(...positive);
   const top = Math.max(...positive.filter((v) => v <= ceiling(shown, column)), 10 * Math.max(...bounds.map((b) => b.vacuous ?? 0)));
   return { dtick: 1, range: [Math.log10(low) - 0.15, Math.log10(top) + 0.15] };
@@ -168,16 +169,24 @@ function emptyAbove({ bounds, log }) {
   return { shapes: [line], annotations: [note] };
 }
 
+/* What a finding holds readings against, named at the edge where no curve begins. */
+function thresholdLine(level, log) {
+  if (log && level <= 0) return {};
+  const line = { type: "line", xref: "paper", x0: 0, x1: 1, y0: level, y1: level, line: { color: colour("warning"), width: 1.5, dash: "dash" } };
+  const note = { xref: "paper", x: 0, y: log ? Math.log10(level) : level, xanchor: "left", yanchor: "bottom", showarrow: false, text: say("threshold {level}", { level: format(level) }), font: { size: 11, color: colour("warning") } };
+  return { shapes: [line], annotations: [note] };
+}
+
 /* A bound that lies on the line itself, such as a narrow enclosure, is not drawn over it. */
 const touches = (shown, bound) => shown.every((s) => s.values[bound.column].mean.every((value, i) => {
   const limit = s.values[bound.limit].mean[i];
   return value === null || limit === null || Math.abs(limit - value) <= CLOSE * Math.abs(value);
 }));
 
-function near(shown, column, { bounds, far }) {
+function near(shown, column, { bounds, far, levels }) {
   if (!far.length) return {};
   const kept = [column, ...bounds.filter((b) => !far.includes(b)).map((b) => b.limit)];
-  const values = kept.flatMap((name) => extent(shown, name));
+  const values = kept.flatMap((name) => extent(shown, name)).concat(levels);
   const [low, high] = [Math.min(...values), Math.max(...values)];
   const room = 0.06 * (high - low || Math.abs(high) || 1);
   return { range: [low - room, high + room] };

@@ -95,6 +95,7 @@ def measure_view(
         "per_head": "head" in measure["per"],
         "per_token": "position" in measure["per"],
         "bounds": [dict(bound) for bound in bounds],
+        "thresholds": thresholds(report, measure["name"], kinds),
         "band": measure.get("band"),
         "missing": missing(report, measure),
         "series": series,
@@ -104,6 +105,31 @@ def measure_view(
             *density.pictures(report, measure["name"]),
         ],
     }
+
+
+def thresholds(report: Mapping[str, Any], name: str, kinds: Sequence[Any]) -> list[Json]:
+    """Return the levels of this measure's quantities that findings hold readings against."""
+    index = {model["name"]: i for i, model in enumerate(report["models"])}
+    return [
+        {
+            "model": index[finding["model"]],
+            "column": finding["column"],
+            "kind": curve_kind(finding, kinds),
+            "value": _number(float(finding["threshold"])),
+        }
+        for finding in report["findings"]
+        if finding["measure"] == name
+        and finding.get("column")
+        and not finding.get("relative")
+        and finding.get("threshold") is not None
+        and finding["model"] in index
+    ]
+
+
+def curve_kind(finding: Mapping[str, Any], kinds: Sequence[Any]) -> int:
+    """Return which of a measure's kinds a finding is about; the first where it names none."""
+    named = [str(kind) for kind in kinds]
+    return named.index(kind) if (kind := str(finding.get("kind"))) in named else 0
 
 
 def _add_band(values: Json, band: Mapping[str, Any] | None) -> None:

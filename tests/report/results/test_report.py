@@ -172,7 +172,7 @@ def test_the_summary_ranks_findings_and_says_where_the_page_is(tmp_path: Path):
     kept.save(tmp_path / "out")
     text = printed(kept.summary(), width=400)
     assert "GPT2LMHeadModel, 480 k parameters, 6 layers, 4 heads" in text
-    assert "1 warning" in text and "largest score 131" in text and "kimi25" in text
+    assert "1 warning" in text and "largest attention score 131" in text and "kimi25" in text
     assert str(tmp_path / "out" / "report.html") in text
 
 
