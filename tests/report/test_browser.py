@@ -170,6 +170,30 @@ def test_a_page_is_read_by_its_keys_and_findings_open_what_they_are_about(opened
     assert not dialog.is_visible()
 
 
+def test_an_attention_map_of_parts_has_a_gap_wherever_positions_are_left_out(opened: Open):
+    report = sample(["a"])
+    shown = [*range(4), *range(251, 255), 449]
+    detail = attention_detail("a", [f"w{position}" for position in shown])
+    report["details"]["head"] = detail | {"queries": shown}
+    page = opened(report)
+    page.get_by_role("button", name="Show its attention map").click()
+    dialog = page.get_by_role("dialog")
+    dialog.locator(".heatmaplayer image").wait_for(state="attached")
+    hint = dialog.locator(".hint").first.inner_text()
+    assert "the positions 0–3, 251–254, 449 are shown" in hint
+    strip = dialog.locator(".strip")
+    assert strip.inner_text() == "w0w1w2w3⋯w251w252w253w254⋯w449"
+    title = strip.locator(".gap").first.get_attribute("title")
+    assert title == "positions 4 to 250 are not shown"
+    ticks = dialog.locator(".ytick text").all_text_contents()
+    assert ticks[:6] == ["0 w0", "1 w1", "2 w2", "3 w3", "⋯", "251 w251"]
+    cells = dialog.locator(".plot").evaluate("node => node.data[0].z")
+    assert len(cells) == len(cells[0]) == len(shown) + 2
+    assert cells[4] == [None] * 11
+    assert [row[4] for row in cells] == [None] * 11
+    assert cells[5][3] is not None
+
+
 def test_hostile_names_tokens_and_sentences_stay_text_everywhere(opened: Open):
     name = f'{HOSTILE}<b>x</b><a href="javascript:1">y</a>%{{y}}'
     report = sample([name])
@@ -188,8 +212,8 @@ def test_hostile_names_tokens_and_sentences_stay_text_everywhere(opened: Open):
     page.get_by_role("button", name="Show its attention map").click()
     page.get_by_role("dialog").locator(".heatmaplayer image").wait_for(state="attached")
     ticks = page.get_by_role("dialog").locator(".xtick text").all_text_contents()
-    assert "<b>bold<" in ticks
-    assert "&lt;i&gt" in ticks
+    assert "2 <b>bold<" in ticks
+    assert "3 &lt;i&gt" in ticks
     assert page.evaluate("window.__pwned") is None
     assert page.locator("img").count() == 0
     assert page.locator("script").count() == 3

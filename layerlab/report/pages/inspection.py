@@ -15,7 +15,7 @@ from layerlab.report.pages.shell import (
 from layerlab.report.views import command, inspection, model_cards
 
 _SCRIPTS = (
-    *(DRAWING, "figure.js", "detail.js", "head.js", "saliency.js", "features.js"),
+    *(DRAWING, "figure.js", "gaps.js", "detail.js", "head.js", "saliency.js", "features.js"),
     *("density.js", "bound.js", "values.js", "glance.js", "jump.js", "page.js"),
 )
 _RANK = {"error": 0, "warning": 1, "info": 2}
