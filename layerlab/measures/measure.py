@@ -23,6 +23,9 @@ from layerlab.validation import Constraint
 
 Need = Literal["stream", "attention", "weights", "matrices", "gradient", "rerun", "model"]
 Row = dict[str, Any]
+# A column that is no quantity: the number of a position, channel or the like, of which no mean says
+# anything; a size or count of what was read; a flag.
+Role = Literal["index", "size", "flag"]
 # What needs nothing else is measured without a text.
 WEIGHTS: frozenset[Need] = frozenset({"weights", "matrices"})
 
@@ -108,6 +111,7 @@ class Measure:
         about: two sentences for the reader of a report.
         equation: the definition in plain text.
         plot: the columns that are drawn, the most telling first.
+        roles: the columns that are no quantities, and what they are instead; none of them is drawn.
         options: what a user may set, with what it is when nobody does.
         check: refuses options that each are possible and cannot go together, before any work.
         domains: which values an option takes, where it is not every one of its default's kind.
@@ -130,6 +134,7 @@ class Measure:
     applies: Callable[[Any], str | None] = lambda subject: None
     bound: tuple[Bound, ...] = ()
     band: Band | None = None
+    roles: Mapping[str, Role] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     domains: Mapping[str, Constraint] = field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], None] = lambda options: None

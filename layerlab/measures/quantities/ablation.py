@@ -199,6 +199,7 @@ MEASURES = (
             "texts": "texts that were read",
         },
         plot=("change",),
+        roles={"texts": "size"},
         better=None,
         needs=frozenset({"model", "attention"}),
         read=read,

@@ -189,6 +189,7 @@ MEASURES = (
             "logit_range": "largest difference between two allowed scores of one row",
         },
         plot=("entropy", "sink_mass", "logit_max"),
+        roles={"sink_column": "index"},
         better=None,
         needs=frozenset({"attention"}),
         read=_read,

@@ -291,6 +291,7 @@ MEASURES = (
             "violated": "whether a bound is exceeded by more than rounding explains",
         },
         plot=("measured", "contraction", "tightness"),
+        roles={"violated": "flag"},
         better=None,
         needs=frozenset({"stream", "attention", "weights"}),
         read=read,

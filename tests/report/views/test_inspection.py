@@ -174,3 +174,16 @@ def test_a_threshold_that_is_no_level_of_a_curve_is_not_drawn():
     assert held_against(column=None) == []
     assert held_against(threshold=None) == []
     assert held_against(measure="stream") == []
+
+
+def test_of_positions_the_most_frequent_stands_for_a_layer_and_no_mean():
+    report = sample(["a"], layers=1, sequences=3)
+    (measure,) = (one for one in report["measures"] if one["name"] == "stream")
+    measure["roles"] = {"largest": "index", "massive": "flag"}
+    data = report["frames"]["stream"]["data"]
+    at = {layer: iter(values) for layer, values in {-1: [7, 90, 7], 0: [1, 2, 3]}.items()}
+    data["largest"] = [next(at[layer]) for layer in data["layer"]]
+    drawn = view(report, "stream")
+    assert drawn["series"][0]["values"]["largest"] == {"mean": [7, None]}
+    assert drawn["indices"] == ["largest"]
+    assert not {"largest", "massive"} & {*drawn["plot"], *drawn["more"]}
