@@ -12,7 +12,7 @@ from layerlab.report.pages.shell import (
     short_name,
     words,
 )
-from layerlab.report.views import command, inspection, model_cards
+from layerlab.report.views import command, inspection, model_cards, sources
 
 _SCRIPTS = (
     *(DRAWING, "figure.js", "gaps.js", "detail.js", "head.js", "saliency.js", "features.js"),
@@ -38,6 +38,7 @@ def render(report: Mapping[str, Any], lang: str = ENGLISH) -> str:
         lengths=model_cards.lengths(report),
         cards=model_cards.cards([model["card"] for model in report["models"]]),
         command=command.inspect(report),
+        sources=sources.find_sources(report),
         groups=group_columns,
         **assemble(["page.css"], script, {**view, **script_words(script, view, lang)}),
     )
