@@ -18,6 +18,7 @@ from torch import Tensor
 
 from layerlab.errors import UserError
 from layerlab.observe.tracing.records import Layer
+from layerlab.records.layer_names import layer_name
 from layerlab.shapes import Words
 from layerlab.validation import Constraint
 
@@ -92,6 +93,24 @@ class MeasureContext:
     memory: dict[Any, Any] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     picture: dict[str, Any] = field(default_factory=dict)
+
+    def note_layer(self, about: str, remark: str, layer: int) -> None:
+        """Note what holds of a layer; `{layers}` in a remark becomes all of which it was noted."""
+        noted = self.memory.setdefault(("noted", about, remark), set())
+        noted.add(layer)
+        stack = getattr(self.subject, "stack", None)
+        every = range(len(getattr(stack, "blocks", ())))
+        first = next(key for key in self.memory if key[:2] == ("noted", about))
+        place = about if first[2] == remark else f"{about}: {remark}"
+        self.notes[place] = remark.replace("{layers}", _name_layers(noted, every))
+
+
+def _name_layers(layers: set[int], every: Iterable[int]) -> str:
+    if len(layers) > 1 and layers >= set(every) > set():
+        return "every layer"
+    if len(layers) == 1:
+        return layer_name(next(iter(layers)))
+    return f"layers {', '.join(map(str, sorted(layers)))}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,12 +131,41 @@ def test_a_finding_opens_the_curve_of_its_quantity_with_its_threshold(opened: Op
     title = section.locator(".plot .ytitle")
     title.wait_for(state="attached")
     assert title.text_content() == "logit_max"
-    assert section.locator(".plot .annotation-text").text_content() == "threshold 100"
+    assert section.locator(".plot .annotation-text").text_content() == "threshold100"
     assert section.locator(".plot .shapelayer path").count() == 1
     section.get_by_label("Quantity").select_option("entropy")
     assert section.locator(".plot .annotation-text").count() == 0
     page.get_by_role("link", name="Token diversity: cosine").click()
     assert show(page, "diversity").get_by_label("Place").input_value() == "2"
+
+
+def axis_marks(section: Any) -> list[str]:
+    section.locator(".plot .ytick text").first.wait_for(state="attached")
+    return section.locator(".plot .ytick text").all_text_contents()
+
+
+@pytest.mark.parametrize(
+    ("factor", "marks"),
+    [
+        pytest.param(1.15, {"1", "1.2", "1.4", "1.6"}, id="narrow"),
+        pytest.param(2.5, {"1", "2", "5", "10", "20", "50"}, id="decades"),
+        pytest.param(10.0, {"1", "10", "100", "1,000"}, id="wide"),
+    ],
+)
+def test_a_scale_in_powers_has_numbers_in_full(opened: Open, factor: float, marks: set[str]):
+    report = sample(["a"], layers=4)
+    data = report["frames"]["stream"]["data"]
+    data["norm"] = [factor ** (layer + 1) for layer in data["layer"]]
+    section = show(opened(report), "stream")
+    section.get_by_label("log scale").check()
+    assert marks <= {*axis_marks(section)}
+    assert all(float(mark.replace(",", "")) > 0 for mark in axis_marks(section))
+
+
+def test_every_tile_names_its_quantity(opened: Open):
+    page = opened(sample(["a"]))
+    said = page.locator(".glance a[href='#stream'] small").inner_text()
+    assert said.startswith("norm\n") and "→" in said
 
 
 def test_a_page_is_read_by_its_keys_and_findings_open_what_they_are_about(opened: Open):

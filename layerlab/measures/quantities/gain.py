@@ -188,10 +188,8 @@ def _constants(layer: Layer, name: str, run: MeasureContext) -> Constants:
             run.memory[key] = _CONSTANTS[name](layer, layer.sublayers[name])
         except NotApplicable as error:
             run.memory[key] = Constants(refused=str(error))
-            run.notes.setdefault(
-                f"bound ({name})",
-                f"bound: not applicable to {name} of layer {layer.layer}, because {error}",
-            )
+            remark = f"bound: not applicable to {name} of {{layers}}, because {error}"
+            run.note_layer(f"bound ({name})", remark, layer.layer)
     return run.memory[key]
 
 

@@ -15,7 +15,16 @@ from layerlab.report.pages.shell import (
 from layerlab.report.views import command, inspection, model_cards, sources
 
 _SCRIPTS = (
-    *(DRAWING, "figure.js", "gaps.js", "detail.js", "head.js", "saliency.js", "features.js"),
+    *(
+        DRAWING,
+        "figure.js",
+        "labels.js",
+        "gaps.js",
+        "detail.js",
+        "head.js",
+        "saliency.js",
+        "features.js",
+    ),
     *("density.js", "bound.js", "values.js", "glance.js", "jump.js", "page.js"),
 )
 _RANK = {"error": 0, "warning": 1, "info": 2}

@@ -176,3 +176,12 @@ def test_a_chinese_page_fits_a_phone(window: Open):
         page.locator(f"section#{name}").scroll_into_view_if_needed()
         page.wait_for_selector(f"section#{name}[data-drawn]")
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "chinese"), [("every layer", "每一层"), ("layers 0, 2", "第 0, 2 层")]
+)
+def test_a_remark_on_layers_is_said_in_chinese(layers: str, chinese: str):
+    remark = f"bound: not applicable to ffn of {layers}, because its block was not found"
+    said = language("zh").remark(f"m: {remark}", [{"name": "m"}])
+    assert said.startswith(f"m: 界限：不适用于{chinese}的 ") and "block" not in said

@@ -215,6 +215,16 @@ def test_two_models_of_one_name_are_refused():
         Report(twins)
 
 
+def test_a_remark_is_called_one_in_its_count_and_in_its_line():
+    content = report().to_dict()
+    content["findings"] = [
+        Finding(id="f", severity="info", model="m", sentence="S", advice="A.", source="Own")
+    ]
+    text = printed(Report(content).summary())
+    assert "1 remark\n" in text and "remark  S [Own]" in text
+    assert "info" not in text
+
+
 def test_a_finding_reads_as_one_line():
     finding = Finding(id="f", severity="info", model="m", sentence="S", advice="A.", source="Own")
     assert finding.text == "m: S [Own]"
