@@ -197,3 +197,10 @@ def test_a_table_that_goes_on_has_a_shade_at_that_edge(opened: Open):
     last = edge(box, "left"), edge(box, "right")
     assert first[0] == last[1] != first[1]
     assert last[0] not in first[:1]
+
+
+def test_on_a_phone_the_verdict_on_a_benchmark_is_seen_without_scrolling(window: Open):
+    page = window(evaluation.render(scored()), viewport=PHONE)
+    table = page.locator("table[data-csv=benchmarks]")
+    title = table.locator("thead th").filter(has_text="verdict").bounding_box()
+    assert title["x"] + title["width"] <= PHONE["width"]
