@@ -45,6 +45,7 @@ def render(report: Mapping[str, Any], lang: str = ENGLISH) -> str:
         findings=rank_findings(report["findings"], view),
         counts=severities(report["findings"]),
         lengths=model_cards.lengths(report),
+        losses=model_cards.losses(report),
         cards=model_cards.cards([model["card"] for model in report["models"]]),
         command=command.inspect(report),
         sources=sources.find_sources(report),

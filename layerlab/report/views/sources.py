@@ -14,7 +14,6 @@ from markupsafe import Markup, escape
 
 REGISTRY = Path(__file__).parents[1] / "static" / "sources.json"
 _KEY = re.compile(r"\b[a-z]+\d\d\b")
-_ARXIV = re.compile(r"arXiv (\d{4}\.\d{4,5})")
 
 
 @cache
@@ -26,7 +25,12 @@ def read_registry() -> dict[str, list[str]]:
 def find_sources(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Find the sources that findings, measures and notes of a report name, by their keys."""
     said = json.dumps([report[part] for part in ("findings", "measures", "notes")])
-    return [_entry(key) for key in sorted(set(_KEY.findall(said)) & set(read_registry()))]
+    known = read_registry()
+    names = ("title", "authors", "year", "place")
+    return [
+        {"key": key, **dict(zip(names, known[key], strict=True))}
+        for key in sorted(set(_KEY.findall(said)) & set(known))
+    ]
 
 
 def link_sources(value: Any) -> Markup:
@@ -42,13 +46,3 @@ def link_sources(value: Any) -> Markup:
 def _link(found: re.Match[str]) -> str:
     key = found[0]
     return f'<a href="#source-{key}">{key}</a>' if key in read_registry() else key
-
-
-def _entry(key: str) -> dict[str, Any]:
-    title, authors, year, place = read_registry()[key]
-    arxiv = _ARXIV.search(place)
-    address = f"https://arxiv.org/abs/{arxiv[1]}" if arxiv else None
-    return {
-        **{"key": key, "title": title, "authors": authors, "year": year},
-        **{"place": place, "address": address},
-    }

@@ -18,7 +18,7 @@ def test_every_key_that_a_page_links_has_its_entry():
     assert "kimi25" in links and links <= {*entries}
     assert entries == sorted(set(entries))
     assert "Kimi K2: Open Agentic Intelligence</cite>" in page
-    assert 'href="https://arxiv.org/abs/2507.20534"' in page
+    assert "arXiv 2507.20534" in page
 
 
 def test_what_nobody_cites_is_not_listed():
@@ -28,13 +28,6 @@ def test_what_nobody_cites_is_not_listed():
     report["notes"] = [{"title": "t", "text": text, "source": "Own"}]
     keys = {source["key"] for source in find_sources(report)}
     assert "broder97" in keys and "nobody99" not in keys
-
-
-def test_a_source_without_an_arxiv_number_has_no_address():
-    report = sample(["a"], findings=False)
-    report["notes"] = [{"title": "t", "text": "golub13", "source": "Own"}]
-    (found,) = (one for one in find_sources(report) if one["key"] == "golub13")
-    assert found["address"] is None and "Johns Hopkins" in found["place"]
 
 
 def test_text_is_escaped_and_marks_stay():
