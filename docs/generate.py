@@ -45,9 +45,9 @@ def beside(name: str) -> dict[str, Any]:
 table = beside("table")["table"]
 block, manual = beside("block"), beside("manual")
 digest, adapted = beside("digest"), beside("adapted")["adapted"]
-studied = beside("studied")
-holds = beside("holds")
+studied, holds = beside("studied"), beside("holds")
 architecture = beside("architecture")["architecture"]
+registry = beside("cited")["registry"]
 
 # The columns that name a row mean the same in every frame.
 PLACES = {
@@ -120,6 +120,7 @@ def pages() -> dict[Path, str]:
         place = ROOT / "docs" / "results" / "studies" / name
         sheet = studied["page"](known[name], content, place)
         written[ROOT / "docs" / "studies" / f"{name}.md"] = sheet
+    written |= registry(ROOT)
     written[ROOT / "docs" / "architecture.md"] = architecture()
     written[ROOT / "docs" / "api.md"] = manual["reference"]()
     written[ROOT / "docs" / "examples.md"] = manual["examples"](ROOT / "examples")

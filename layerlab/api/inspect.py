@@ -297,6 +297,7 @@ def _declare(parts: Sequence[_Part], measures: Sequence[Measure]) -> list[dict[s
                 "per": list(measure.per),
                 "columns": dict(measure.columns),
                 "plot": list(measure.plot),
+                "roles": dict(measure.roles),
                 "options": dict(measure.options),
                 "bounds": [vars(bound) for bound in measure.bound],
                 "band": None if measure.band is None else vars(measure.band),

@@ -18,11 +18,15 @@ from torch import Tensor
 
 from layerlab.errors import UserError
 from layerlab.observe.tracing.records import Layer
+from layerlab.records.layer_names import layer_name
 from layerlab.shapes import Words
 from layerlab.validation import Constraint
 
 Need = Literal["stream", "attention", "weights", "matrices", "gradient", "rerun", "model"]
 Row = dict[str, Any]
+# A column that is no quantity: the number of a position, channel or the like, of which no mean says
+# anything; a size or count of what was read; a flag.
+Role = Literal["index", "size", "flag"]
 # What needs nothing else is measured without a text.
 WEIGHTS: frozenset[Need] = frozenset({"weights", "matrices"})
 
@@ -90,6 +94,24 @@ class MeasureContext:
     notes: dict[str, str] = field(default_factory=dict)
     picture: dict[str, Any] = field(default_factory=dict)
 
+    def note_layer(self, about: str, remark: str, layer: int) -> None:
+        """Note what holds of a layer; `{layers}` in a remark becomes all of which it was noted."""
+        noted = self.memory.setdefault(("noted", about, remark), set())
+        noted.add(layer)
+        stack = getattr(self.subject, "stack", None)
+        every = range(len(getattr(stack, "blocks", ())))
+        first = next(key for key in self.memory if key[:2] == ("noted", about))
+        place = about if first[2] == remark else f"{about}: {remark}"
+        self.notes[place] = remark.replace("{layers}", _name_layers(noted, every))
+
+
+def _name_layers(layers: set[int], every: Iterable[int]) -> str:
+    if len(layers) > 1 and layers >= set(every) > set():
+        return "every layer"
+    if len(layers) == 1:
+        return layer_name(next(iter(layers)))
+    return f"layers {', '.join(map(str, sorted(layers)))}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
@@ -108,6 +130,7 @@ class Measure:
         about: two sentences for the reader of a report.
         equation: the definition in plain text.
         plot: the columns that are drawn, the most telling first.
+        roles: the columns that are no quantities, and what they are instead; none of them is drawn.
         options: what a user may set, with what it is when nobody does.
         check: refuses options that each are possible and cannot go together, before any work.
         domains: which values an option takes, where it is not every one of its default's kind.
@@ -130,6 +153,7 @@ class Measure:
     applies: Callable[[Any], str | None] = lambda subject: None
     bound: tuple[Bound, ...] = ()
     band: Band | None = None
+    roles: Mapping[str, Role] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     domains: Mapping[str, Constraint] = field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], None] = lambda options: None

@@ -122,6 +122,53 @@ def test_quantity_and_place_are_chosen_from_lists(opened: Open):
     assert "pairwise cosine" in section.locator("[data-part=meaning]").inner_text()
 
 
+def test_a_finding_opens_the_curve_of_its_quantity_with_its_threshold(opened: Open):
+    report = sample(["a"])
+    report["findings"][0] |= {"column": "logit_max", "threshold": 100.0}
+    report["findings"][1] |= {"measure": "diversity", "column": "cosine", "kind": "ffn"}
+    page = opened(report)
+    page.get_by_role("link", name="logit_max").click()
+    section = show(page, "attention")
+    title = section.locator(".plot .ytitle")
+    title.wait_for(state="attached")
+    assert title.text_content() == "logit_max"
+    assert section.locator(".plot .annotation-text").text_content() == "threshold100"
+    assert section.locator(".plot .shapelayer path").count() == 1
+    section.get_by_label("Quantity").select_option("entropy")
+    assert section.locator(".plot .annotation-text").count() == 0
+    page.get_by_role("link", name="Token diversity: cosine").click()
+    assert show(page, "diversity").get_by_label("Place").input_value() == "2"
+
+
+def axis_marks(section: Any) -> list[str]:
+    section.locator(".plot .ytick text").first.wait_for(state="attached")
+    return section.locator(".plot .ytick text").all_text_contents()
+
+
+@pytest.mark.parametrize(
+    ("factor", "marks"),
+    [
+        pytest.param(1.15, {"1", "1.2", "1.4", "1.6"}, id="narrow"),
+        pytest.param(2.5, {"1", "2", "5", "10", "20", "50"}, id="decades"),
+        pytest.param(10.0, {"1", "10", "100", "1,000"}, id="wide"),
+    ],
+)
+def test_a_scale_in_powers_has_numbers_in_full(opened: Open, factor: float, marks: set[str]):
+    report = sample(["a"], layers=4)
+    data = report["frames"]["stream"]["data"]
+    data["norm"] = [factor ** (layer + 1) for layer in data["layer"]]
+    section = show(opened(report), "stream")
+    section.get_by_label("log scale").check()
+    assert marks <= {*axis_marks(section)}
+    assert all(float(mark.replace(",", "")) > 0 for mark in axis_marks(section))
+
+
+def test_every_tile_names_its_quantity(opened: Open):
+    page = opened(sample(["a"]))
+    said = page.locator(".glance a[href='#stream'] small").inner_text()
+    assert said.startswith("norm\n") and "→" in said
+
+
 def test_a_page_is_read_by_its_keys_and_findings_open_what_they_are_about(opened: Open):
     report = sample(layers=3, sequences=2)
     page = opened(report)
@@ -153,6 +200,30 @@ def test_a_page_is_read_by_its_keys_and_findings_open_what_they_are_about(opened
     assert not dialog.is_visible()
 
 
+def test_an_attention_map_of_parts_has_a_gap_wherever_positions_are_left_out(opened: Open):
+    report = sample(["a"])
+    shown = [*range(4), *range(251, 255), 449]
+    detail = attention_detail("a", [f"w{position}" for position in shown])
+    report["details"]["head"] = detail | {"queries": shown}
+    page = opened(report)
+    page.get_by_role("button", name="Show its attention map").click()
+    dialog = page.get_by_role("dialog")
+    dialog.locator(".heatmaplayer image").wait_for(state="attached")
+    hint = dialog.locator(".hint").first.inner_text()
+    assert "the positions 0–3, 251–254, 449 are shown" in hint
+    strip = dialog.locator(".strip")
+    assert strip.inner_text() == "w0w1w2w3⋯w251w252w253w254⋯w449"
+    title = strip.locator(".gap").first.get_attribute("title")
+    assert title == "positions 4 to 250 are not shown"
+    ticks = dialog.locator(".ytick text").all_text_contents()
+    assert ticks[:6] == ["0 w0", "1 w1", "2 w2", "3 w3", "⋯", "251 w251"]
+    cells = dialog.locator(".plot").evaluate("node => node.data[0].z")
+    assert len(cells) == len(cells[0]) == len(shown) + 2
+    assert cells[4] == [None] * 11
+    assert [row[4] for row in cells] == [None] * 11
+    assert cells[5][3] is not None
+
+
 def test_hostile_names_tokens_and_sentences_stay_text_everywhere(opened: Open):
     name = f'{HOSTILE}<b>x</b><a href="javascript:1">y</a>%{{y}}'
     report = sample([name])
@@ -171,8 +242,8 @@ def test_hostile_names_tokens_and_sentences_stay_text_everywhere(opened: Open):
     page.get_by_role("button", name="Show its attention map").click()
     page.get_by_role("dialog").locator(".heatmaplayer image").wait_for(state="attached")
     ticks = page.get_by_role("dialog").locator(".xtick text").all_text_contents()
-    assert "<b>bold<" in ticks
-    assert "&lt;i&gt" in ticks
+    assert "2 <b>bold<" in ticks
+    assert "3 &lt;i&gt" in ticks
     assert page.evaluate("window.__pwned") is None
     assert page.locator("img").count() == 0
     assert page.locator("script").count() == 3

@@ -15,7 +15,7 @@ from tests.report.race import race
 from tests.report.sample import sample
 from tests.report.test_browser import show
 from tests.report.test_chinese import proved
-from tests.report.window import Open
+from tests.report.window import PHONE, Open
 
 CLIPBOARD = {"permissions": ["clipboard-read", "clipboard-write"]}
 
@@ -173,3 +173,34 @@ def test_the_table_of_the_attention_dialog_follows_the_slider(opened: Open) -> N
         found = [float(one.split("\t")[2]) for one in shown]
         most = sorted((weight / 255 for weight in weights[row] if weight), reverse=True)[:8]
         assert found == pytest.approx(most, rel=1e-2)
+
+
+def edge(box: Any, side: str) -> bytes:
+    """What is seen at an edge of a box that scrolls, beside its text."""
+    place = box.bounding_box()
+    width, start = 10, place["x"] if side == "left" else place["x"] + place["width"] - 10
+    clip = {"x": start, "y": place["y"] + 60, "width": width, "height": 20}
+    return box.page.screenshot(clip=clip)
+
+
+def test_a_table_that_goes_on_has_a_shade_at_that_edge(opened: Open):
+    page = opened(sample(["a"], heads=1, sequences=1), viewport=PHONE)
+    section = page.locator("section#spectrum")
+    section.get_by_text("Values as a table").click()
+    box = section.locator(".scroll")
+    box.locator("tr").first.wait_for()
+    assert box.evaluate("node => node.scrollWidth > node.clientWidth + 100")
+    box.evaluate("node => { node.scrollIntoView(); node.firstChild.style.visibility = 'hidden'; }")
+    page.mouse.move(0, 0)
+    first = edge(box, "left"), edge(box, "right")
+    box.evaluate("node => { node.scrollLeft = node.scrollWidth; }")
+    last = edge(box, "left"), edge(box, "right")
+    assert first[0] == last[1] != first[1]
+    assert last[0] not in first[:1]
+
+
+def test_on_a_phone_the_verdict_on_a_benchmark_is_seen_without_scrolling(window: Open):
+    page = window(evaluation.render(scored()), viewport=PHONE)
+    table = page.locator("table[data-csv=benchmarks]")
+    title = table.locator("thead th").filter(has_text="verdict").bounding_box()
+    assert title["x"] + title["width"] <= PHONE["width"]

@@ -103,7 +103,7 @@ def _find(whole: ModelContext, tokens: Tokens, run: MeasureContext) -> list[Bloc
         if parts.heads or parts.sublayers:
             found[parts.block] = parts
         for name, reason in parts.refused.items():
-            run.notes.setdefault(name, f"{name} of layer {parts.block}: none, because {reason}")
+            run.note_layer(name, f"{name} of {{layers}}: none, because {reason}", parts.block)
 
     whole.trace(tokens[:PROBED], keep)
     if not found:
@@ -199,6 +199,7 @@ MEASURES = (
             "texts": "texts that were read",
         },
         plot=("change",),
+        roles={"texts": "size"},
         better=None,
         needs=frozenset({"model", "attention"}),
         read=read,

@@ -1,4 +1,4 @@
-"""Where an attention head looks: the spread of a row, what its sink takes, how large logits get."""
+"""Where an attention head looks: the spread of a row, what its sink takes, how large scores get."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -170,25 +170,26 @@ def _read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
 MEASURES = (
     Measure(
         name="attention",
-        title="Entropy, sinks and logits of attention",
+        title="Entropy, sinks and scores of attention",
         unit="none",
         source="zhai23",
         about=(
             "How evenly a head spreads its attention over the keys it may use, how much of it the"
-            " first token takes, and how large its logits grow. Entropy near 0 together with large"
-            " logits precedes unstable training."
+            " first token takes, and how large its attention scores, the logits of its softmax,"
+            " grow. Entropy near 0 together with large scores precedes unstable training."
         ),
         equation="entropy = mean_i -sum_j A_ij log A_ij / log T_i;  logit_max = max |s_ij|",
         per=("sequence", "layer", "head"),
         columns={
             "entropy": "mean entropy of a row over its largest value log T_i; 1 is uniform",
-            "entropy_bound": "the least that logits of this spread allow, averaged alike",
+            "entropy_bound": "the least that scores of this spread allow, averaged alike",
             "sink_mass": "mean attention paid to the first token",
             "sink_column": "the token that receives most attention",
-            "logit_max": "largest |logit| after scaling, before softcap, where a key is allowed",
-            "logit_range": "largest difference between two allowed logits of one row",
+            "logit_max": "largest |attention score|, scaled, before softcap, of an allowed key",
+            "logit_range": "largest difference between two allowed scores of one row",
         },
         plot=("entropy", "sink_mass", "logit_max"),
+        roles={"sink_column": "index"},
         better=None,
         needs=frozenset({"attention"}),
         read=_read,

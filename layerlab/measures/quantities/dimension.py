@@ -237,6 +237,7 @@ MEASURES = (
             "reliable": f"whether there are at least {ENOUGH} tokens for each feature",
         },
         plot=("effective_dimension", "effective_rank", "participation_ratio", "stable_rank"),
+        roles={"tokens": "size", "width": "size", "reliable": "flag"},
         better="higher",
         needs=frozenset({"stream"}),
         read=read,

@@ -247,6 +247,7 @@ MEASURES = (
             "width": "features of the residual stream",
         },
         plot=("three", "first", "second", "third", "apart"),
+        roles={"tokens": "size", "width": "size"},
         better=None,
         needs=frozenset({"stream"}),
         read=read,

@@ -188,10 +188,8 @@ def _constants(layer: Layer, name: str, run: MeasureContext) -> Constants:
             run.memory[key] = _CONSTANTS[name](layer, layer.sublayers[name])
         except NotApplicable as error:
             run.memory[key] = Constants(refused=str(error))
-            run.notes.setdefault(
-                f"bound ({name})",
-                f"bound: not applicable to {name} of layer {layer.layer}, because {error}",
-            )
+            remark = f"bound: not applicable to {name} of {{layers}}, because {error}"
+            run.note_layer(f"bound ({name})", remark, layer.layer)
     return run.memory[key]
 
 
@@ -291,6 +289,7 @@ MEASURES = (
             "violated": "whether a bound is exceeded by more than rounding explains",
         },
         plot=("measured", "contraction", "tightness"),
+        roles={"violated": "flag"},
         better=None,
         needs=frozenset({"stream", "attention", "weights"}),
         read=read,

@@ -299,7 +299,8 @@ def _local(layer: Layer, run: MeasureContext) -> Ritz:
     if layer.layer == EMBEDDING:
         return unknown
     if layer.rerun is None or layer.entered is None:
-        run.notes["local"] = f"local: layer {layer.layer} cannot be run again by itself"
+        remark = "local: not measured in {layers}, as it cannot be run again by itself"
+        run.note_layer("local", remark, layer.layer)
         return unknown
     options = dict(run.options)
     limit = options.pop("memory_gib")
@@ -313,7 +314,8 @@ def _local(layer: Layer, run: MeasureContext) -> Ritz:
     try:
         return local_lipschitz(layer.rerun, layer.entered, **options)
     except NotApplicable as error:
-        run.notes["local"] = f"local: not applicable to layer {layer.layer}, because {error}"
+        remark = f"local: not applicable to {{layers}}, because {error}"
+        run.note_layer("local", remark, layer.layer)
         return unknown
 
 

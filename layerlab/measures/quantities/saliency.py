@@ -314,6 +314,7 @@ MEASURES = (
             "earlier": "1 where the token belongs to an earlier occurrence of the target",
         },
         plot=("l1", "l2", "product", "cosine", "dimension"),
+        roles={"earlier": "flag"},
         better=None,
         needs=frozenset({"model"}),
         read=read,

@@ -247,6 +247,7 @@ MEASURES = (
             "kurtosis": "inequality of the channels: 1 all equal, the width when one holds all",
         },
         plot=("norm", "attention_share", "ffn_share", "largest", "kurtosis"),
+        roles={"largest_token": "index", "largest_channel": "index"},
         better=None,
         needs=frozenset({"stream"}),
         read=read,

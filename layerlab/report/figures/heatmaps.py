@@ -16,6 +16,8 @@ MOST_POINTS = 2400
 MARKS = ("circle", "square", "diamond", "cross")
 BAR = {"thickness": 10, "outlinewidth": 0, "ticks": "outside", "ticklen": 3}
 LETTERS = 10
+# Stands where positions of a text are left out.
+GAP = "⋯"
 
 Json = Mapping[str, Any]
 
@@ -44,18 +46,24 @@ def heads(
 
 def attention(detail: Json) -> Figure:
     """Return the attention map that a finding opens: queries as rows, keys as columns."""
-    tokens, own = detail["tokens"], detail["own"]
-    width = len(tokens)
-    rows = _unpack(detail["map"], width)
+    tokens, own, positions = detail["tokens"], detail["own"], detail["positions"]
+    rows = _unpack(detail["map"], len(tokens))
+    keys, queries = _slots(positions), _slots([positions[key] for key in own])
     trace = _shade(
         [
-            [rows[query][key] / 255 if key <= own[query] else None for key in range(width)]
-            for query in range(len(own))
+            [
+                None if query is None or key is None or key > own[query] else rows[query][key] / 255
+                for key in keys
+            ]
+            for query in queries
         ],
         "attention weight",
     )
-    across = _some(range(width), tokens)
-    down = _some(range(len(own)), [tokens[place] for place in own])
+    named = [f"{position} {token}" for position, token in zip(positions, tokens, strict=True)]
+    across = _some(range(len(keys)), [GAP if key is None else named[key] for key in keys])
+    down = _some(
+        range(len(queries)), [GAP if query is None else named[own[query]] for query in queries]
+    )
     style = layout(
         xaxis=axis("key", showgrid=False, tickangle=-90, **across),
         yaxis=axis("query", showgrid=False, autorange="reversed", **down),
@@ -138,6 +146,21 @@ def _thin(points: Sequence[Sequence[int | None]], most: int, scale: float) -> li
         [None if axis[place] is None else axis[place] * scale for place in kept]  # type: ignore[operator]
         for axis in points
     ]
+
+
+def _slots(positions: Sequence[int]) -> list[int | None]:
+    """Return the index of every position in order, and None at each jump.
+
+    Example:
+        >>> _slots([0, 1, 7])
+        [0, 1, None, 2]
+    """
+    slots: list[int | None] = []
+    for index, position in enumerate(positions):
+        if index and position != positions[index - 1] + 1:
+            slots.append(None)
+        slots.append(index)
+    return slots
 
 
 def _shade(grid: list[list[float | None]], title: str) -> dict[str, Any]:

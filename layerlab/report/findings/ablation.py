@@ -35,6 +35,7 @@ def _harmful(readings: Readings) -> Iterator[RuleHit]:
         "is pruned, and see whether the others make up for one another (michel19).",
         value=top.value,
         threshold=-ERRORS * float(top.row["error"]),
+        kind="head",
         place=top.place,
         shown="attention",
     )
@@ -53,6 +54,7 @@ def _spare(readings: Readings) -> Iterator[RuleHit]:
         "they may matter: prune step by step, and measure the loss after each step.",
         value=float(len(spare)),
         threshold=SPARE,
+        kind="head",
     )
 
 
@@ -74,6 +76,7 @@ def _vital(readings: Readings) -> Iterator[RuleHit]:
         advice=f"Quantise or prune these parts last.{_best(heads)}",
         value=top.value,
         threshold=limit,
+        kind=str(top.row["component"]),
         place=top.place,
     )
 
@@ -87,7 +90,21 @@ def _best(heads: pd.DataFrame) -> str:
 
 
 RULES = (
-    Rule(name="vital", measure="ablation", source="Own limit", judge=_vital),
-    Rule(name="harmful", measure="ablation", source="Own limit; michel19", judge=_harmful),
-    Rule(name="spare", measure="ablation", source="Own limit; michel19", judge=_spare),
+    Rule(name="vital", measure="ablation", source="Own limit", column="change", judge=_vital),
+    Rule(
+        name="harmful",
+        measure="ablation",
+        source="Own limit; michel19",
+        column="change",
+        relative=True,
+        judge=_harmful,
+    ),
+    Rule(
+        name="spare",
+        measure="ablation",
+        source="Own limit; michel19",
+        column="change",
+        relative=True,
+        judge=_spare,
+    ),
 )

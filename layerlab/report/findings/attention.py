@@ -29,7 +29,7 @@ def _score(readings: Readings) -> Iterator[RuleHit]:
     softcap = readings.card.get("softcap")
     yield RuleHit(
         severity="info" if softcap else "error" if top.value >= SCORE_DIVERGED else "warning",
-        sentence=f"{top.place}: largest score {figure(top.value)}, above {figure(SCORE)}"
+        sentence=f"{top.place}: largest attention score {figure(top.value)}, above {figure(SCORE)}"
         f"{_spread(top)}{top.more}",
         advice=_cap(float(softcap)) if softcap else _headroom(top.value),
         value=top.value,
@@ -193,9 +193,40 @@ def _enclosure(readings: Readings) -> Iterator[RuleHit]:
 
 
 RULES = (
-    Rule(name="score", measure="attention", source="kimi25, tau = 100; wortsman23", judge=_score),
-    Rule(name="entropy", measure="attention", source="Own limit; zhai23", judge=_entropy),
-    Rule(name="sink", measure="attention", source="Own limit; xiao23", judge=_sink),
-    Rule(name="ratio", measure="spectrum", source="Own limit; spectral25", judge=_ratio),
-    Rule(name="enclosure", measure="spectrum", source="Own limit; wielandt50", judge=_enclosure),
+    Rule(
+        name="score",
+        measure="attention",
+        source="kimi25, tau = 100; wortsman23",
+        column="logit_max",
+        judge=_score,
+    ),
+    Rule(
+        name="entropy",
+        measure="attention",
+        source="Own limit; zhai23",
+        column="entropy",
+        judge=_entropy,
+    ),
+    Rule(
+        name="sink",
+        measure="attention",
+        source="Own limit; xiao23",
+        column="sink_mass",
+        judge=_sink,
+    ),
+    Rule(
+        name="ratio",
+        measure="spectrum",
+        source="Own limit; spectral25",
+        column="uniform_ratio",
+        judge=_ratio,
+    ),
+    Rule(
+        name="enclosure",
+        measure="spectrum",
+        source="Own limit; wielandt50",
+        column="norm",
+        relative=True,
+        judge=_enclosure,
+    ),
 )

@@ -93,13 +93,19 @@ def _bound(readings: Readings) -> Iterator[RuleHit]:
                 place=top.place,
                 mark=f"{name}-{bound['column']}-{bound['limit']}",
                 measure=name,
+                column=bound["column"],
+                kind=_kind(top.row),
                 source=str(bound["source"]),
             )
 
 
 def _part(row: Mapping[str, Any]) -> str:
-    parts = [str(row[name]) for name in ("sublayer", "place", "format") if name in row]
-    return f" ({', '.join(parts)})" if parts else ""
+    kind = _kind(row)
+    return "" if kind is None else f" ({kind})"
+
+
+def _kind(row: Mapping[str, Any]) -> str | None:
+    return next((str(row[name]) for name in ("sublayer", "place", "format") if name in row), None)
 
 
 def _broken(readings: Readings, name: str, bound: Mapping[str, Any]) -> pd.DataFrame:
@@ -112,6 +118,6 @@ def _broken(readings: Readings, name: str, bound: Mapping[str, Any]) -> pd.DataF
 
 RULES = (
     Rule(name="nonfinite", measure=None, source="Own", judge=_nonfinite),
-    Rule(name="bound", measure=None, source="Own", judge=_bound),
+    Rule(name="bound", measure=None, source="Own", relative=True, judge=_bound),
     Rule(name="guess", measure=None, source="Own: log of the vocabulary", judge=_guess),
 )

@@ -43,6 +43,7 @@ def _residual(readings: Readings) -> Iterator[RuleHit]:
         "shortcuts are not scaled down and that the norm gains have not shrunk.",
         value=top.value,
         threshold=RESIDUAL,
+        kind="stream",
         place=top.place,
         shown="channels",
     )
@@ -61,6 +62,7 @@ def _fall(layers: pd.DataFrame) -> Iterator[RuleHit]:
         "collapse further; stronger shortcuts (tang21) or a series activation (pangu23) slow it.",
         value=float(curve[-1]),
         threshold=FALL * float(curve[0]),
+        kind="stream",
         place=Location(layer=last),
     )
 
@@ -81,6 +83,7 @@ def _cosine(readings: Readings) -> Iterator[RuleHit]:
         "Subtract the mean feature before using cosines as similarities.",
         value=top.value,
         threshold=COSINE,
+        kind="stream",
         place=top.place,
         shown="channels",
     )
@@ -128,12 +131,31 @@ def _too_few(tokens: int, width: int) -> RuleHit:
         advice=f"Give at least {ENOUGH * width:,} tokens: more --samples, or a longer --context.",
         value=float(tokens),
         threshold=float(ENOUGH * width),
+        relative=True,
         mark="tokens",
     )
 
 
 RULES = (
-    Rule(name="collapse", measure="diversity", source="Own limit; dong21", judge=_residual),
-    Rule(name="cosine", measure="diversity", source="Own limit; ethayarajh19", judge=_cosine),
-    Rule(name="dimension", measure="dimension", source="Own limit; pangu23", judge=_dimension),
+    Rule(
+        name="collapse",
+        measure="diversity",
+        source="Own limit; dong21",
+        column="relative_residual",
+        judge=_residual,
+    ),
+    Rule(
+        name="cosine",
+        measure="diversity",
+        source="Own limit; ethayarajh19",
+        column="cosine",
+        judge=_cosine,
+    ),
+    Rule(
+        name="dimension",
+        measure="dimension",
+        source="Own limit; pangu23",
+        column="effective_dimension",
+        judge=_dimension,
+    ),
 )

@@ -27,4 +27,13 @@ def _lookback(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-RULES = (Rule(name="lookback", measure="saliency", source="pangu23, section 5.2", judge=_lookback),)
+RULES = (
+    Rule(
+        name="lookback",
+        measure="saliency",
+        source="pangu23, section 5.2",
+        column="l1",
+        relative=True,
+        judge=_lookback,
+    ),
+)

@@ -141,14 +141,40 @@ def _cancelling(readings: Readings) -> Iterator[RuleHit]:
 
 
 RULES = (
-    Rule(name="overflow", measure="stream", source="IEEE 754 binary16", judge=_overflow),
-    Rule(name="kurtosis", measure="stream", source="Own limit; he24", judge=_kurtosis),
+    Rule(
+        name="overflow",
+        measure="stream",
+        source="IEEE 754 binary16",
+        column="largest",
+        judge=_overflow,
+    ),
+    Rule(
+        name="kurtosis",
+        measure="stream",
+        source="Own limit; he24",
+        column="kurtosis",
+        judge=_kurtosis,
+    ),
     Rule(
         name="massive",
         measure="stream",
         source="sun24: above 100 and 1000 times the median",
+        column="largest",
         judge=_massive,
     ),
-    Rule(name="cancelling", measure="querykey", source="Own; budzinskiy25", judge=_cancelling),
-    Rule(name="condition", measure="querykey", source="Own limit", judge=_condition),
+    Rule(
+        name="cancelling",
+        measure="querykey",
+        source="Own; budzinskiy25",
+        column="abs_norm",
+        relative=True,
+        judge=_cancelling,
+    ),
+    Rule(
+        name="condition",
+        measure="querykey",
+        source="Own limit",
+        column="condition",
+        judge=_condition,
+    ),
 )

@@ -34,6 +34,7 @@ def _steep(readings: Readings) -> Iterator[RuleHit]:
         "checkpoints before drawing conclusions.",
         value=top.value,
         threshold=HIGH,
+        kind=str(top.row["matrix"]),
         place=top.place,
     )
 
@@ -54,6 +55,7 @@ def _heavy(readings: Readings) -> Iterator[RuleHit]:
         "common.",
         value=top.value,
         threshold=LOW,
+        kind=str(top.row["matrix"]),
         place=top.place,
     )
 
@@ -73,6 +75,7 @@ def _deficient(readings: Readings) -> Iterator[RuleHit]:
         "same for less. A merged adapter or a pruned model looks like this by design.",
         value=float(top.row["rank"]),
         threshold=float(top.row["full_rank"]),
+        kind=str(top.row["matrix"]),
         place=top.place,
     )
 
@@ -94,13 +97,40 @@ def _dead(readings: Readings) -> Iterator[RuleHit]:
         "never seen; elsewhere, units that died in training or were pruned.",
         value=top.value,
         threshold=0.0,
+        kind=str(top.row["matrix"]),
         place=top.place,
     )
 
 
 RULES = (
-    Rule(name="dead", measure="matrices", source="Own limit", judge=_dead),
-    Rule(name="steeptail", measure="matrices", source="martin21; Own limit", judge=_steep),
-    Rule(name="heavytail", measure="matrices", source="martin21; Own limit", judge=_heavy),
-    Rule(name="deficient", measure="matrices", source="Own", judge=_deficient),
+    Rule(
+        name="dead",
+        measure="matrices",
+        source="Own limit",
+        column="dead_rows",
+        relative=True,
+        judge=_dead,
+    ),
+    Rule(
+        name="steeptail",
+        measure="matrices",
+        source="martin21; Own limit",
+        column="alpha",
+        judge=_steep,
+    ),
+    Rule(
+        name="heavytail",
+        measure="matrices",
+        source="martin21; Own limit",
+        column="alpha",
+        judge=_heavy,
+    ),
+    Rule(
+        name="deficient",
+        measure="matrices",
+        source="Own",
+        column="rank",
+        relative=True,
+        judge=_deficient,
+    ),
 )

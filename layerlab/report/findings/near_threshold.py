@@ -24,7 +24,7 @@ LIMITS = (
         measure="attention",
         column="logit_max",
         threshold=attention.SCORE,
-        name="largest score",
+        name="largest attention score",
         shown="attention",
     ),
     Limit(
@@ -60,6 +60,7 @@ def _nearest(readings: Readings) -> Iterator[RuleHit]:
         place=top.place,
         shown=limit.shown,
         measure=limit.measure,
+        column=limit.column,
     )
 
 

@@ -84,6 +84,7 @@ def _overflow(readings: Readings) -> Iterator[RuleHit]:
         advice="The format's exponents do not reach this far: take bf16, or scale.",
         value=float(len(lost)) / len(table),
         threshold=0.0,
+        kind=str(first["format"]),
         place=Location(layer=int(first["layer"])),
     )
 
@@ -172,6 +173,7 @@ def _step(readings: Readings) -> Iterator[RuleHit]:
         advice="Look at this layer's share in the attribution, and keep it in higher precision.",
         value=float(top["step"]),
         threshold=STEP,
+        kind=str(top["format"]),
         place=Location(layer=int(top["layer"])),
     )
 
@@ -194,16 +196,38 @@ def _predictor(readings: Readings) -> Iterator[RuleHit]:
         advice="The prediction takes errors as small and independent; here they are not.",
         value=float(off.max()),
         threshold=TWICE,
+        kind=str(top["format"]),
         place=Location(layer=int(top["layer"])),
     )
 
 
 RULES = (
-    Rule(name="unfinite", measure="rounding", source="Own", judge=_overflow),
+    Rule(
+        name="unfinite",
+        measure="rounding",
+        source="Own",
+        column="mean",
+        relative=True,
+        judge=_overflow,
+    ),
     Rule(name="answers", measure="logits", source="Own limit", judge=_change),
     Rule(name="cause", measure="attribution", source="Own limit", judge=_cause),
     Rule(name="islands", measure="logits", source="Own limit", judge=_islands),
-    Rule(name="amplifier", measure="rounding", source="Own limit", judge=_step),
+    Rule(
+        name="amplifier",
+        measure="rounding",
+        source="Own limit",
+        column="mean",
+        relative=True,
+        judge=_step,
+    ),
     Rule(name="scores", measure="attribution", source="Own; budzinskiy25", judge=_scores),
-    Rule(name="predictor", measure="rounding", source="Own limit", judge=_predictor),
+    Rule(
+        name="predictor",
+        measure="rounding",
+        source="Own limit",
+        column="mean",
+        relative=True,
+        judge=_predictor,
+    ),
 )

@@ -25,6 +25,9 @@ class Finding:
     Attributes:
         id: unique in a report, safe as an anchor.
         measure: frame that the number is from, or None for what concerns the model as a whole.
+        column: the quantity of that frame that the sentence speaks of.
+        kind: of a measure with several curves (of a place, a format), the one it speaks of.
+        relative: the threshold is a ratio, a count, or that of one place: no level of `column`.
         value: the number at the worst place.
         threshold: what `value` was held against.
         source: where the threshold is from.
@@ -40,6 +43,9 @@ class Finding:
     advice: str
     source: str
     measure: str | None = None
+    column: str | None = None
+    kind: str | None = None
+    relative: bool = False
     value: float | None = None
     threshold: float | None = None
     layer: int | None = None
@@ -113,6 +119,9 @@ class RuleHit:
     shown: Shown | None = None
     mark: str = ""
     measure: str | None = None
+    column: str | None = None
+    kind: str | None = None
+    relative: bool = False
     source: str | None = None
 
 
@@ -150,9 +159,17 @@ class Readings:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One thing worth saying; `source` is where its threshold is from."""
+    """One thing worth saying.
+
+    Attributes:
+        source: where its threshold is from.
+        column: the quantity of `measure` that it judges, or None where a hit says which.
+        relative: as a finding has it, of every hit.
+    """
 
     name: str
     measure: str | None
     source: str
+    column: str | None = None
+    relative: bool = False
     judge: Callable[[Readings], Iterable[RuleHit]]

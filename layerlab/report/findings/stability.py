@@ -114,8 +114,27 @@ def _idle(readings: Readings) -> Iterator[RuleHit]:
 
 
 RULES = (
-    Rule(name="gradient", measure="lipschitz", source="Own limit; noci22", judge=_gradient),
-    Rule(name="steep", measure="lipschitz", source="Own limit; castin24", judge=_steep),
-    Rule(name="growth", measure="stream", source="Own limit; wortsman23", judge=_growth),
-    Rule(name="idle", measure="stream", source="Own limit", judge=_idle),
+    Rule(
+        name="gradient",
+        measure="lipschitz",
+        source="Own limit; noci22",
+        column="gradient",
+        relative=True,
+        judge=_gradient,
+    ),
+    Rule(
+        name="steep",
+        measure="lipschitz",
+        source="Own limit; castin24",
+        column="local",
+        judge=_steep,
+    ),
+    Rule(
+        name="growth",
+        measure="stream",
+        source="Own limit; wortsman23",
+        column="growth",
+        judge=_growth,
+    ),
+    Rule(name="idle", measure="stream", source="Own limit", column="attention_share", judge=_idle),
 )

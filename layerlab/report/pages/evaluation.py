@@ -30,8 +30,8 @@ ROWS = 400
 SCORE, INTERVAL, QUESTIONS = label("score"), label("95 % interval"), label("questions")
 ABSTAINED = label("no answer")
 HEAD = (
-    *("", SCORE, INTERVAL, label("chance"), QUESTIONS, ABSTAINED, label("few-shot")),
-    label("verdict"),
+    *("", SCORE, label("verdict"), INTERVAL, label("chance"), QUESTIONS, ABSTAINED),
+    label("few-shot"),
 )
 # Differences that are of no benchmark.
 MEANS = ("domain mean", "general mean", "forgetting")
@@ -196,12 +196,12 @@ def _benchmarks(content: Row) -> Json:
         [
             f"{row['title']}: {row['arm']}",
             format_score(row),
+            verdict(row),
             span(row),
             format_share(row.get("chance"), None),
             row["n"],
             format_share(row.get("abstained"), None),
             few_shot(row.get("shots")),
-            verdict(row),
         ]
         for row in with_normalized(content["benchmarks"])
     ]
@@ -217,12 +217,12 @@ def _tasks(content: Row) -> Iterable[Json]:
         [
             f"{row['title']}: {row['arm']}",
             format_score(row) if row["share"] else row["value"],
+            verdict(row),
             span(row) if row["share"] else None,
             format_share(row["chance"], None),
             row["n"],
             format_share(row["abstained"], None),
             few_shot(row["shots"]),
-            verdict(row),
         ]
         for row in found
     ]

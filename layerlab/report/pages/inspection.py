@@ -12,10 +12,19 @@ from layerlab.report.pages.shell import (
     short_name,
     words,
 )
-from layerlab.report.views import command, inspection, model_cards
+from layerlab.report.views import command, inspection, model_cards, sources
 
 _SCRIPTS = (
-    *(DRAWING, "figure.js", "detail.js", "head.js", "saliency.js", "features.js"),
+    *(
+        DRAWING,
+        "figure.js",
+        "labels.js",
+        "gaps.js",
+        "detail.js",
+        "head.js",
+        "saliency.js",
+        "features.js",
+    ),
     *("density.js", "bound.js", "values.js", "glance.js", "jump.js", "page.js"),
 )
 _RANK = {"error": 0, "warning": 1, "info": 2}
@@ -36,8 +45,10 @@ def render(report: Mapping[str, Any], lang: str = ENGLISH) -> str:
         findings=rank_findings(report["findings"], view),
         counts=severities(report["findings"]),
         lengths=model_cards.lengths(report),
+        losses=model_cards.losses(report),
         cards=model_cards.cards([model["card"] for model in report["models"]]),
         command=command.inspect(report),
+        sources=sources.find_sources(report),
         groups=group_columns,
         **assemble(["page.css"], script, {**view, **script_words(script, view, lang)}),
     )
@@ -46,17 +57,25 @@ def render(report: Mapping[str, Any], lang: str = ENGLISH) -> str:
 def rank_findings(findings: list[dict[str, Any]], view: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Rank the findings, worst first, and add where each belongs on the page."""
     names = [model["name"] for model in view["models"]]
-    measures = {measure["name"]: measure["title"] for measure in view["measures"]}
+    measures = {measure["name"]: measure for measure in view["measures"]}
     ordered = sorted(findings, key=lambda f: _RANK.get(f["severity"], len(_RANK)))
     return [
         {
             **finding,
             "index": names.index(name) if (name := short_name(finding["model"])) in names else None,
-            "title": measures.get(finding["measure"]),
-            "kind": view["details"].get(finding["detail"], {}).get("kind"),
+            "title": measures.get(finding["measure"], {}).get("title"),
+            "curve": _curve(finding, measures.get(finding["measure"])),
+            "picture": view["details"].get(finding["detail"], {}).get("kind"),
         }
         for finding in ordered
     ]
+
+
+def _curve(finding: Mapping[str, Any], measure: Mapping[str, Any] | None) -> tuple[str, int] | None:
+    """Return the quantity and the kind of the plot that shows what a finding speaks of."""
+    if measure is None or finding.get("column") not in (*measure["plot"], *measure["more"]):
+        return None
+    return str(finding["column"]), inspection.curve_kind(finding, measure["kinds"])
 
 
 def group_columns(

@@ -26,7 +26,7 @@ from markupsafe import Markup
 
 from layerlab.report.i18n.language import ENGLISH, Language, language
 from layerlab.report.i18n.template import fill
-from layerlab.report.views import model_cards, text
+from layerlab.report.views import model_cards, sources, text
 
 _REPORT = Path(__file__).parents[1]
 _TEMPLATES, _STATIC = _REPORT / "templates", _REPORT / "static"
@@ -149,6 +149,7 @@ def environment(lang: str = ENGLISH) -> Environment:
         "prose": lambda value: text.prose(str(value)),
         "quoted": lambda value: text.quote_text(str(value)),
         "marked": model_cards.mark_code,
+        "cited": sources.link_sources,
         "name": short_name,
         "number": number,
         "whole": whole,

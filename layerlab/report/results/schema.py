@@ -40,6 +40,7 @@ _MEASURE: dict[str, Any] = {
     "per": [],
     "columns": {},
     "plot": [],
+    "roles": {},
     "better": None,
     "bounds": [],
     "band": None,

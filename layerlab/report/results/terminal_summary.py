@@ -16,6 +16,7 @@ MOST = 20
 # Measures that answer a question: no answer is more than a remark by the way.
 ASKED = {"saliency"}
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+_WORDS = {"error": "error", "warning": "warning", "info": "remark"}
 Part = tuple[str, str]
 
 __all__ = ["lines", "prose", "summary"]
@@ -100,7 +101,7 @@ def _findings(findings: Sequence[Finding], several: bool) -> Iterator[list[Part]
     for finding in findings[:MOST]:
         owner = f"{prose(finding.model, 80)}: " if several else ""
         yield [
-            (f"{finding.severity:<8}", _STYLES[finding.severity]),
+            (f"{_WORDS[finding.severity]:<8}", _STYLES[finding.severity]),
             (f"{owner}{prose(finding.sentence)}", ""),
             (f" [{prose(finding.source, 120)}]", "dim"),
         ]
@@ -111,6 +112,4 @@ def _findings(findings: Sequence[Finding], several: bool) -> Iterator[list[Part]
 
 
 def _plural(name: str, count: int) -> str:
-    if name == "info":
-        return f"{count} remark" + ("s" if count > 1 else "")
-    return f"{count} {name}" + ("s" if count > 1 else "")
+    return f"{count} {_WORDS[name]}" + ("s" if count > 1 else "")

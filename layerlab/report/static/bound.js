@@ -8,6 +8,10 @@ function boundsOf(section, column, shown) {
   return { bounds, far: log ? [] : farBounds(section.measure, shown, column).filter((b) => bounds.includes(b)) };
 }
 
+/* A text as nodes: every key of a source that the page lists is a link to its entry. */
+const cited = (text) => text.split(/\b([a-z]+\d\d)\b/).map((part) => (
+  document.getElementById(`source-${part}`) ? element("a", { href: `#source-${part}` }, part) : part));
+
 function drawKey(section, column, shown) {
   const key = section.part("key");
   const items = shown.length > 1 ? shown.map((s) => element("span", {}, swatch(s.model), ` ${data.models[s.model].name}`)) : [];
@@ -26,7 +30,7 @@ function drawKey(section, column, shown) {
     const mark = touches(shown, bound) ? [] : [dashMark(dashOf(section.measure, bound))];
     const sign = { upper: "≤ ", lower: "≥ ", beside: "" }[bound.side];
     const said = bound.side === "beside" || section.measure.band ? `${columnName(bound.limit)}: ${meaning(section.node, bound.limit)}` : `${columnName(bound.limit)} (${translated(bound.source)})`;
-    items.push(element("span", {}, ...mark, ` ${sign}${said}${where}${emptiness(shown, bound)}`));
+    items.push(element("span", {}, ...mark, ` ${sign}`, ...cited(said), `${where}${emptiness(shown, bound)}`));
   }
   if (bounds.some((b) => b.side !== "beside") && ranged && !section.measure.band) items.push(element("span", {}, say("a bound is drawn as its mean: compare it with the line, not with the shading")));
   key.replaceChildren(...items);

@@ -51,17 +51,17 @@ async function showAttention(detail) {
     element("label", { class: "query" }, `${say("Query")} `, slider, chosen), strip,
     element("h3", {}, say("The keys it looks at most")), keys));
   const whole = positions.every((position, i) => position === i);
-  const given = { sequence: detail.sequence, count: tokens.length };
+  const given = { sequence: detail.sequence, positions: runsOf(positions), gap: GAP };
   const hint = whole
     ? say("Sequence {sequence}. Each row is a query, each column a key that it looks at; rows sum to 1, or less where the model has sinks.", given)
-    : say("Sequence {sequence}. Each row is a query, each column a key that it looks at; only {count} positions of a longer sequence are shown.", given);
+    : say("Sequence {sequence}. Each row is a query, each column a key that it looks at. Of a longer sequence the positions {positions} are shown; {gap} stands where some are left out.", given);
   body.append(element("p", { class: "hint" }, hint), columns);
   const choose = () => {
     const row = Number(slider.value);
     chosen.textContent = `${positions[own[row]]} ${tokens[own[row]]}`;
-    strip.replaceChildren(...tokens.slice(0, own[row] + 1).map((token, key) => {
+    strip.replaceChildren(...withGaps(positions.slice(0, own[row] + 1), (key) => {
       const weight = rows[row][key] / 255;
-      const mark = element("span", { title: `${positions[key]}: ${weight.toFixed(2)}` }, token);
+      const mark = element("span", { title: `${positions[key]}: ${weight.toFixed(2)}` }, tokens[key]);
       mark.style.setProperty("--weight", `${Math.round(100 * Math.sqrt(weight))}%`);
       if (key === own[row]) mark.className = "self";
       return mark;
@@ -72,24 +72,28 @@ async function showAttention(detail) {
   choose();
   const figure = attentionFigure(detail, rows, Math.min(520, Math.max(280, plot.clientWidth)));
   await figureInto(plot, figure, say("Attention weights, one row per query"), { ...CONFIG, displayModeBar: false });
-  plot.on("plotly_click", ({ points }) => { slider.value = points[0].pointIndex[0]; choose(); });
+  plot.on("plotly_click", ({ points }) => { slider.value = slotsOf(own.map((key) => positions[key]))[points[0].pointIndex[0]]; choose(); });
 }
 
 const MARKS = [0, 0.02, 0.1, 0.25, 0.5, 1];
 
 function attentionFigure({ tokens, positions, own }, rows, height) {
   // Most weights are small: colour follows their square root, the colour bar names the weights.
-  const weights = rows.map((row, i) => Array.from(row, (w, key) => (key > own[i] ? null : w / 255)));
-  const z = weights.map((row) => row.map((w) => (w === null ? null : Math.sqrt(w))));
-  const text = weights.map((row, i) => row.map((w, key) => (w === null ? "" :
-    say("{query} looks at<br>{key}: {weight}", { query: `${plain(tokens[own[i]])} (${positions[own[i]]})`, key: `${plain(tokens[key])} (${positions[key]})`, weight: w.toFixed(2) }))));
+  const keys = slotsOf(positions);
+  const queries = slotsOf(own.map((key) => positions[key]));
+  const weight = (i, key) => (i === null || key === null || key > own[i] ? null : rows[i][key] / 255);
+  const cells = (made) => queries.map((i) => keys.map((key) => made(weight(i, key), i, key)));
+  const z = cells((w) => (w === null ? null : Math.sqrt(w)));
+  const text = cells((w, i, key) => (w === null ? "" :
+    say("{query} looks at<br>{key}: {weight}", { query: `${plain(tokens[own[i]])} (${positions[own[i]]})`, key: `${plain(tokens[key])} (${positions[key]})`, weight: w.toFixed(2) })));
   const trace = { type: "heatmap", z, hovertext: text, hovertemplate: "%{hovertext}<extra></extra>", hoverongaps: false, colorscale: "Cividis", zmin: 0, zmax: 1, colorbar: { thickness: 10, outlinewidth: 0, tickfont: { color: colour("muted") }, tickvals: MARKS.map(Math.sqrt), ticktext: MARKS.map(String) } };
-  const some = (list, label) => {
-    const stride = Math.ceil(list.length / 30);
-    const at = list.map((_, i) => i).filter((i) => i % stride === 0);
-    return { tickvals: at, ticktext: at.map((i) => plain(label(list[i]).slice(0, 8))), tickfont: { size: 10, color: colour("muted") } };
+  const some = (slots, keyOf) => {
+    const stride = Math.ceil(slots.length / 30);
+    const at = slots.map((_, slot) => slot).filter((slot) => slots[slot] === null || slots[slot] % stride === 0);
+    const label = (key) => `${positions[key]} ${plain(tokens[key].slice(0, 8))}`;
+    return { tickvals: at, ticktext: at.map((slot) => (slots[slot] === null ? GAP : label(keyOf(slots[slot])))), tickfont: { size: 10, color: colour("muted") } };
   };
-  const figure = layout(height, { title: say("key"), tickangle: -90, automargin: true, ...some(tokens, (t) => t) }, { title: say("query"), autorange: "reversed", ...some(own, (index) => tokens[index]) });
+  const figure = layout(height, { title: say("key"), tickangle: -90, automargin: true, ...some(keys, (key) => key) }, { title: say("query"), autorange: "reversed", ...some(queries, (i) => own[i]) });
   figure.xaxis.showgrid = figure.yaxis.showgrid = false;
   figure.margin = { l: 40, r: 8, t: 8, b: 40 };
   return { traces: [trace], layout: figure };

@@ -119,18 +119,21 @@ function lines(measure, shown, column, options) {
   if (shown.length <= MOST_BANDS) for (const series of shown) traces.push(...band(series, column));
   const bounds = options.bounds.filter((b) => !touches(shown, b));
   const top = options.log ? ceiling(shown, column) : Infinity;
-  const scale = options.log ? { ...powersOfTen(extent(shown, column)), ...clipped(shown, column, options) } : near(shown, column, options);
-  const levels = [column, ...bounds.map((b) => b.limit)].flatMap((name) => extent(shown, name)).concat(bounds.map((b) => (options.log && b.vacuous) || NaN));
-  const values = scale.range ?? levels.filter((v) => v <= top && (!options.log || v > 0)).map(options.log ? Math.log10 : Number);
-  const named = shown.length === 1 ? sides(shown[0], bounds, { log: options.log, top, values }) : null;
+  const heights = [column, ...bounds.map((b) => b.limit)].flatMap((name) => extent(shown, name)).concat(options.levels);
+  // The line from which on a bound says nothing is on the scale wherever it is.
+  const edges = bounds.map((b) => b.vacuous).filter((v) => v && options.log);
+  const inside = heights.filter((v) => v <= top && (!options.log || v > 0)).concat(edges);
+  const scale = options.log ? { ...powersOfTen(inside), ...clipped(shown, column, options) } : near(shown, column, options);
+  const values = scale.range ?? inside.map(options.log ? Math.log10 : Number);
   for (const bound of bounds) {
-    for (const series of limitSeries(shown, bound)) traces.push(limit(series, bound, { dash: dashOf(measure, bound), side: named && (named[bound.limit] ?? ""), top }));
+    for (const series of limitSeries(shown, bound)) traces.push(limit(series, bound, { dash: dashOf(measure, bound), alone: shown.length === 1, top }));
   }
   for (const series of shown) traces.push(meanLine(series, column), ...flags(measure, series, column));
   // A scale in powers has no 0, and a line towards it would be drawn to the edge.
   if (options.log) for (const trace of traces) trace.y = trace.y.map((v) => (v > 0 ? v : null));
   const figure = layout(340, layerAxis(shown), { title: plain(columnName(column)), ...scale });
-  return { traces, layout: { ...figure, ...emptyAbove(options) } };
+  const { right, ...notes } = notesOf(shown, bounds, { ...options, top, values });
+  return { traces, layout: { ...figure, ...notes, margin: { ...figure.margin, r: right } } };
 }
 
 /* Bounds far above the readings are named below the plot; they do not flatten the readings. */
@@ -138,11 +141,35 @@ const FAR = 4;
 const CLOSE = 0.005;
 const MOST_BANDS = 3;
 const extent = (shown, name) => shown.flatMap((s) => Object.values(s.values[name]).flatMap(present));
-const powersOfTen = (values) => {
+
+/* A scale in powers, whose marks are numbers in full: powers of ten where it is wide, else 1, 2 and 5
+   of each, or even steps where it is narrow. */
+const VAST = 1e8;
+const WIDE = 100;
+const NARROW = 5;
+function powersOfTen(values) {
   const positive = values.filter((v) => v > 0);
-  const wide = Math.max(...positive) > 100 * Math.min(...positive);
-  return { type: "log", exponentformat: "power", ...(wide ? { dtick: 1 } : {}) };
-};
+  const [low, high] = [Math.min(...positive), Math.max(...positive)];
+  const scale = { type: "log", exponentformat: "power" };
+  if (!(high <= VAST * low)) return { ...scale, dtick: 1 };
+  const marks = high > NARROW * low ? roundMarks(low, high, high > WIDE * low ? [1] : [1, 2, 5]) : evenMarks(low, high);
+  return { ...scale, tickvals: marks, ticktext: marks.map(format) };
+}
+
+function roundMarks(low, high, digits) {
+  const [first, last] = [Math.floor(Math.log10(low)) - 1, Math.ceil(Math.log10(high)) + 1];
+  return Array.from({ length: last - first + 1 }, (_, i) => first + i)
+    .flatMap((power) => digits.map((digit) => Number(`${digit}e${power}`)));
+}
+
+function evenMarks(low, high) {
+  const rough = (high - low || high) / 4;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find((digit) => digit * power >= rough);
+  const [first, last] = [Math.max(1, Math.floor(low / step) - 4), Math.ceil(high / step) + 4];
+  return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(6)));
+}
+
 const farBounds = (measure, shown, column) => measure.bounds.filter((b) =>
   b.column === column && b.side === "upper" && Math.min(...extent(shown, b.limit)) > FAR * Math.max(...extent(shown, column).map(Math.abs)));
 
@@ -151,21 +178,12 @@ const REACH = 1e6;
 const ceiling = (shown, column) => REACH * Math.max(...extent(shown, column));
 const leaves = (shown, bound) => Math.max(...extent(shown, bound.limit)) > ceiling(shown, bound.column);
 
-function clipped(shown, column, { bounds }) {
+function clipped(shown, column, { bounds, levels }) {
   if (!bounds.some((b) => leaves(shown, b))) return {};
-  const positive = [column, ...bounds.map((b) => b.limit)].flatMap((name) => extent(shown, name)).filter((v) => v > 0);
+  const positive = [column, ...bounds.map((b) => b.limit)].flatMap((name) => extent(shown, name)).concat(levels).filter((v) => v > 0);
   const low = Math.min(...positive);
   const top = Math.max(...positive.filter((v) => v <= ceiling(shown, column)), 10 * Math.max(...bounds.map((b) => b.vacuous ?? 0)));
-  return { dtick: 1, range: [Math.log10(low) - 0.15, Math.log10(top) + 0.15] };
-}
-
-/* The level from which a bound says nothing is a line of its own. */
-function emptyAbove({ bounds, log }) {
-  const level = bounds.find((b) => b.vacuous)?.vacuous;
-  if (!log || !level) return {};
-  const line = { type: "line", xref: "paper", x0: 0, x1: 1, y0: level, y1: level, line: { color: colour("muted"), width: 1 } };
-  const note = { xref: "paper", x: 1, y: Math.log10(level), xanchor: "right", yanchor: "bottom", showarrow: false, text: say("a bound above this says nothing"), font: { size: 11, color: colour("muted") } };
-  return { shapes: [line], annotations: [note] };
+  return { dtick: 1, tickvals: null, ticktext: null, range: [Math.log10(low) - 0.15, Math.log10(top) + 0.15] };
 }
 
 /* A bound that lies on the line itself, such as a narrow enclosure, is not drawn over it. */
@@ -174,10 +192,10 @@ const touches = (shown, bound) => shown.every((s) => s.values[bound.column].mean
   return value === null || limit === null || Math.abs(limit - value) <= CLOSE * Math.abs(value);
 }));
 
-function near(shown, column, { bounds, far }) {
+function near(shown, column, { bounds, far, levels }) {
   if (!far.length) return {};
   const kept = [column, ...bounds.filter((b) => !far.includes(b)).map((b) => b.limit)];
-  const values = kept.flatMap((name) => extent(shown, name));
+  const values = kept.flatMap((name) => extent(shown, name)).concat(levels);
   const [low, high] = [Math.min(...values), Math.max(...values)];
   const room = 0.06 * (high - low || Math.abs(high) || 1);
   return { range: [low - room, high + room] };
@@ -226,43 +244,19 @@ function dashOf(measure, bound) {
   return Object.keys(DASHES)[own % Object.keys(DASHES).length];
 }
 
-/* Named at its end where there is one model and room for it; the key names every dash. */
-function limit(series, bound, { dash, side, top }) {
+function limit(series, bound, { dash, alone: single, top }) {
   const mean = series.values[bound.limit].mean.map((v) => (v > top || (v === 0 && top < Infinity) ? null : v));
-  const last = mean.findLastIndex((v) => v !== null);
   // A reading without neighbours makes no line.
   const alone = mean.map((v, i) => v !== null && (mean[i - 1] ?? null) === null && (mean[i + 1] ?? null) === null);
-  const ink = side === null ? modelColour(series.model) : colour("ink");
+  const ink = single ? colour("ink") : modelColour(series.model);
   return {
     x: series.layers.map((n) => place(series, n)), y: mean, type: "scatter", connectgaps: false,
-    mode: `${alone.some(Boolean) ? "markers+" : ""}lines${side ? "+text" : ""}`,
+    mode: `${alone.some(Boolean) ? "markers+" : ""}lines`,
     marker: { symbol: "line-ew-open", size: alone.map((a) => (a ? 12 : 0)), color: ink, opacity: alone.map(Number) },
-    text: mean.map((_, i) => (i === last ? plain(bound.limit) : "")), textposition: mean.length > 1 ? `${side || "top"} left` : `${side || "top"} center`,
-    textfont: { size: 11, color: colour("muted") },
     line: { color: ink, width: 1.3, dash },
     hovertext: series.layers.map((layer, i) => `${bound.side === "beside" ? "" : `${say("bound")} `}${say("<b>{name}</b>, {place}", { name: plain(bound.limit), place: layerName(layer) })}<br>${say("{value} (mean)", { value: format(mean[i]) })}`),
     hovertemplate: "%{hovertext}<extra></extra>",
   };
-}
-
-/* On which side of its end each bound is named: above, below, or "" where another name is near. */
-const ROOM = 0.07;
-function sides(series, bounds, { log, top, values }) {
-  const at = (v) => (log ? Math.log10(v) : v);
-  const drawn = (v) => v !== null && v <= top && (!log || v > 0);
-  const near = ROOM * (Math.max(...values) - Math.min(...values) || 1);
-  const found = {};
-  const taken = [];
-  for (const { limit: name, vacuous } of bounds) {
-    const { mean } = series.values[name];
-    const i = mean.findLastIndex(drawn);
-    if (vacuous && log) taken.push({ x: series.layers.length - 1, y: at(vacuous) + near / 2 });
-    if (i < 0) continue;
-    const free = [["top", near / 2], ["bottom", -near / 2]].find(([, off]) => taken.every((t) => Math.abs(t.x - i) > 1 || Math.abs(t.y - at(mean[i]) - off) >= near));
-    found[name] = free ? free[0] : "";
-    if (free) taken.push({ x: i, y: at(mean[i]) + free[1] });
-  }
-  return found;
 }
 
 function flags(measure, series, column) {
@@ -325,6 +319,6 @@ function steps(shown, column, log) {
     hovertext: y.map((v, i) => `${say("<b>{name}</b>, step {step}", { name, step: format(x[i]) })}<br>${plain(columnName(column))} ${format(v)}`),
     hovertemplate: "%{hovertext}<extra></extra>",
   }));
-  const figure = layout(300, { title: say("training step") }, { title: plain(columnName(column)), ...(log ? { type: "log" } : {}) });
+  const figure = layout(300, { title: say("training step") }, { title: plain(columnName(column)), ...(log ? powersOfTen(rows.flatMap(([, y]) => present(y))) : {}) });
   return { traces, layout: { ...figure, showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, margin: { ...figure.margin, t: 40 } } };
 }

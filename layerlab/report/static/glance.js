@@ -26,8 +26,9 @@ function drawGlance() {
     const shown = column ? measure.series.filter((s) => s.kind === 0 && (choice.model === null || s.model === choice.model) && hasReading(s, column)) : [];
     const last = shown.length === 1 ? present(shown[0].values[column].mean) : [];
     const figure = shown.length ? spark(shown, column) : element("span", { class: "none" }, measure.missing.length ? say("not applicable") : say("no reading"));
-    const caption = last.length ? `${format(last[0])} → ${format(last.at(-1))}` : column ? columnName(column) : "";
-    return element("a", { href: `#${measure.name}` }, element("b", {}, translated(measure.title)), figure, element("small", {}, caption));
+    const span = last.length ? [element("br"), `${format(last[0])} → ${format(last.at(-1))}`] : [];
+    const caption = column ? [columnName(column), ...span] : [];
+    return element("a", { href: `#${measure.name}` }, element("b", {}, translated(measure.title)), figure, element("small", {}, ...caption));
   }));
 }
 

@@ -33,6 +33,6 @@ function headReading(measure, { maps, layers, heads }, column, layer, head) {
   const at = layers.indexOf(layer) * heads.length + heads.indexOf(head);
   const value = mean[at];
   const known = present(mean);
-  const rank = value === null ? null : 1 + known.filter((other) => other > value).length;
+  const rank = value === null || measure.indices.includes(column) ? null : 1 + known.filter((other) => other > value).length;
   return { measure, column, value, low: (low ?? mean)[at], high: (high ?? mean)[at], rank, of: known.length };
 }

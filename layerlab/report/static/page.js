@@ -48,6 +48,10 @@ function drawAbsent(section, column, shown) {
   }
 }
 
+/* What the findings about these curves hold their readings against. */
+const levelsOf = ({ measure }, column, shown) => [...new Set(measure.thresholds.filter((t) =>
+  t.column === column && shown.some((s) => s.model === t.model && s.kind === t.kind)).map((t) => t.value))];
+
 const hiddenModel = (node) => choice.model !== null && Number(node.dataset.model) !== choice.model;
 
 function drawLines(section, column, shown) {
@@ -55,7 +59,7 @@ function drawLines(section, column, shown) {
   node.hidden = !shown.length;
   if (!shown.length) return clear(node);
   const { bounds, far } = boundsOf(section, column, shown);
-  const options = { log: section.control("log").checked, bounds, far };
+  const options = { log: section.control("log").checked, bounds, far, levels: levelsOf(section, column, shown) };
   const means = shown.map((s) => say("{model} from {first} to {last}", { model: data.models[s.model].name, first: format(present(s.values[column].mean)[0]), last: format(present(s.values[column].mean).at(-1)) }));
   figureInto(node, lines(section.measure, shown, column, options), say("{title}, {column} per layer: {means}. The values are in the table below.", { title: translated(section.measure.title), column: columnName(column), means: means.join("; ") }));
 }
@@ -125,11 +129,22 @@ function setDefaults(section) {
   const high = bounds.some((b) => (b.side === "upper" || b.vacuous) && Math.max(...of(b.limit)) > 10 * top);
   // An error of 0, as that of embeddings that are stored exactly, is left out of a scale in powers.
   const positive = values.filter((v) => v > 0 || !bounds.some((b) => b.vacuous));
-  section.control("log").checked = Math.min(...positive) > 0 && (high || top / Math.min(...positive) > 100);
+  const levels = levelsOf(section, column, seriesOf(section, true));
+  const distant = levels.some((level) => level > FAR * top);
+  section.control("log").checked = Math.min(...positive) > 0 && (high || distant || top / Math.min(...positive) > 100);
   const tick = section.control("bounds");
   if (!tick) return;
   section.part("bound-tick").hidden = !bounds.length;
   tick.checked = bounds.length > 0;
+}
+
+/* The plot of what a finding speaks of. */
+function showCurve(measure, { column, kind }) {
+  const section = sections.find((one) => one.measure.name === measure);
+  section.control("column").value = column;
+  if (section.control("kind")) section.control("kind").value = kind;
+  setDefaults(section);
+  section.stale = true;
 }
 
 function refresh() {
@@ -162,6 +177,8 @@ document.getElementById("finding-list")?.addEventListener("reveal", () => {
 document.getElementById("finding-list")?.addEventListener("click", (event) => {
   const button = event.target.closest("[data-detail]");
   if (button) openDetail(button.dataset.detail, button);
+  const link = event.target.closest("a[data-column]");
+  if (link) showCurve(link.hash.slice(1), link.dataset);
 });
 for (const section of sections) {
   setDefaults(section);

@@ -58,9 +58,9 @@ function tokenStrip(picture, at, score) {
   const line = picture.scores[score][at];
   const top = Math.max(...present(line).map(Math.abs), 0);
   const strip = element("p", { class: "strip looked" });
-  strip.append(...picture.tokens.map((token, i) => {
+  strip.append(...withGaps(picture.positions, (i) => {
     const value = line[i] ?? 0;
-    const mark = element("span", { title: say("position {position}, {place}: {value}", { position: picture.positions[i], place: layerName(picture.layers[at]), value: format(line[i]) }) }, token);
+    const mark = element("span", { title: say("position {position}, {place}: {value}", { position: picture.positions[i], place: layerName(picture.layers[at]), value: format(line[i]) }) }, picture.tokens[i]);
     mark.style.setProperty("--weight", `${top ? Math.round(100 * Math.sqrt(Math.abs(value) / top)) : 0}%`);
     const kinds = [value < 0 && "against", picture.earlier.includes(i) && "earlier", picture.positions[i] === picture.position && "self"];
     mark.className = kinds.filter(Boolean).join(" ");

@@ -26,12 +26,17 @@ function extreme(series, i, column, better) {
   return values.sort((a, b) => sign * (b.value - a.value))[0];
 }
 
+/* Of positions and channels no mean says anything. */
+function frequent({ indices }) {
+  return indices.length ? [say("; of {columns} the most frequent value, or – where none is", { columns: indices.map(columnName).join(", ") })] : [];
+}
+
 function valueTable(section, heads, rows) {
   const cell = (value, i) => (heads[i].text
     ? element("th", { scope: "row" }, value)
     : element("td", { class: "number", ...(value === null ? {} : { "data-value": value }) }, (heads[i].show ?? format)(value)));
   return element("table", {},
-    element("caption", {}, section.measure.per_head ? say("Mean per layer over sequences and heads") : say("Mean per layer over sequences")),
+    element("caption", {}, section.measure.per_head ? say("Mean per layer over sequences and heads") : say("Mean per layer over sequences"), ...frequent(section.measure)),
     element("thead", {}, element("tr", {}, ...heads.map(({ title, text }) => element("th", { scope: "col", ...(text ? {} : { class: "number" }) }, title)))),
     element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map(cell)))));
 }

@@ -25,8 +25,6 @@ PICTURE_BYTES = 450_000
 # A reading whose column `residual` is above this has not converged: it is a lower bound.
 UNCONVERGED = 0.1
 _AXES = ("model", "sequence", "layer", "head", "position", "token")
-# Columns that say where something is: they stand in the table, and are nothing to plot.
-_PLACES = ("_token", "_channel")
 
 Json = dict[str, Any]
 
@@ -71,7 +69,9 @@ def measure_view(
     kinds = [] if category is None else list(dict.fromkeys(rows.get(category, [])))
     columns = numeric(rows, measure["columns"])
     bounds = [b for b in measure["bounds"] if {b["column"], b["limit"]} <= {*columns}]
-    quantities = [c for c in columns if not c.endswith(_PLACES)]
+    roles = measure.get("roles", {})
+    quantities = [c for c in columns if c not in roles]
+    indices = [c for c in columns if roles.get(c) == "index"]
     plot = [c for c in measure["plot"] if c in quantities]
     series = []
     for index, model in enumerate(report["models"]):
@@ -80,7 +80,7 @@ def measure_view(
             if name is not None:
                 chosen = chosen[chosen[category] == name]
             if len(chosen):
-                view = _series(chosen, columns, bounds, model.get("dtype"))
+                view = _series(chosen, columns, bounds, model.get("dtype"), indices)
                 _add_band(view["values"], measure.get("band"))
                 series.append({"model": index, "kind": kind, **view})
     return {
@@ -88,6 +88,7 @@ def measure_view(
         "title": text.prose(measure["title"]),
         "better": measure["better"],
         "columns": columns,
+        "indices": indices,
         "plot": plot or quantities,
         "more": [c for c in quantities if plot and c not in plot],
         "category": category,
@@ -95,6 +96,7 @@ def measure_view(
         "per_head": "head" in measure["per"],
         "per_token": "position" in measure["per"],
         "bounds": [dict(bound) for bound in bounds],
+        "thresholds": thresholds(report, measure["name"], kinds),
         "band": measure.get("band"),
         "missing": missing(report, measure),
         "series": series,
@@ -104,6 +106,31 @@ def measure_view(
             *density.pictures(report, measure["name"]),
         ],
     }
+
+
+def thresholds(report: Mapping[str, Any], name: str, kinds: Sequence[Any]) -> list[Json]:
+    """Return the levels of this measure's quantities that findings hold readings against."""
+    index = {model["name"]: i for i, model in enumerate(report["models"])}
+    return [
+        {
+            "model": index[finding["model"]],
+            "column": finding["column"],
+            "kind": curve_kind(finding, kinds),
+            "value": _number(float(finding["threshold"])),
+        }
+        for finding in report["findings"]
+        if finding["measure"] == name
+        and finding.get("column")
+        and not finding.get("relative")
+        and finding.get("threshold") is not None
+        and finding["model"] in index
+    ]
+
+
+def curve_kind(finding: Mapping[str, Any], kinds: Sequence[Any]) -> int:
+    """Return which of a measure's kinds a finding is about; the first where it names none."""
+    named = [str(kind) for kind in kinds]
+    return named.index(kind) if (kind := str(finding.get("kind"))) in named else 0
 
 
 def _add_band(values: Json, band: Mapping[str, Any] | None) -> None:
@@ -135,6 +162,17 @@ def reach(rows: pd.DataFrame, bound: Mapping[str, Any]) -> pd.Series:
     value, limit = finite(rows[bound["column"]]), finite(rows[bound["limit"]])
     ratio = value / limit if bound["side"] == "upper" else limit / value
     return finite(ratio)
+
+
+def most_frequent(values: pd.Series) -> float:
+    """Return the value that occurs more often than any other; NaN where there is none.
+
+    Example:
+        >>> most_frequent(pd.Series([3, 0, 3])), most_frequent(pd.Series([3, 0]))
+        (3.0, nan)
+    """
+    modes = values.mode()
+    return float(modes.iloc[0]) if len(modes) == 1 else math.nan
 
 
 def convergence(residual: pd.Series) -> Json:
@@ -170,13 +208,14 @@ def _series(
     columns: Sequence[str],
     bounds: Iterable[Mapping[str, Any]],
     dtype: str | None,
+    indices: Sequence[str],
 ) -> Json:
     table = rows.assign(**{c: finite(rows[c]) for c in columns})
     layers = sorted(int(n) for n in table["layer"].unique())
     view: Json = {
         "layers": layers,
         "sequences": int(table["sequence"].nunique()) if "sequence" in table else 0,
-        "values": _summaries(table, ["layer"], columns),
+        "values": _summaries(table, ["layer"], columns, indices),
         "bounds": [_verdict(table, bound, dtype) for bound in bounds],
     }
     if "residual" in columns:
@@ -185,7 +224,7 @@ def _series(
         heads = sorted(int(n) for n in table["head"].dropna().unique())  # none: a whole sublayer
         full = pd.MultiIndex.from_product([layers, heads], names=["layer", "head"])
         view["heads"] = heads
-        view["maps"] = _summaries(table, ["layer", "head"], columns, full)
+        view["maps"] = _summaries(table, ["layer", "head"], columns, indices, full)
     return view
 
 
@@ -193,16 +232,22 @@ def _summaries(
     table: pd.DataFrame,
     keys: list[str],
     columns: Sequence[str],
+    indices: Sequence[str] = (),
     index: pd.Index | None = None,
 ) -> Json:
     """Return the mean, smallest and largest value of each column per key.
 
-    The range only where there is one.
+    The range only where there is one. Of indices no mean says anything: the most frequent stands
+    for them, without a range.
     """
     if not columns:
         return {}
-    grouped = table.groupby(keys, sort=True)[list(columns)]
-    parts = {"mean": grouped.mean(), "low": grouped.min(), "high": grouped.max()}
+    groups = table.groupby(keys, sort=True)
+    grouped = groups[list(columns)]
+    means = grouped.mean()
+    for name in indices:
+        means[name] = groups[name].agg(most_frequent)
+    parts = {"mean": means, "low": grouped.min(), "high": grouped.max()}
     if index is not None:
         parts = {name: part.reindex(index) for name, part in parts.items()}
     varies = (parts["high"] > parts["low"]).any()
@@ -210,7 +255,7 @@ def _summaries(
         column: {
             name: _numbers(part[column])
             for name, part in parts.items()
-            if name == "mean" or varies[column]
+            if name == "mean" or (varies[column] and column not in indices)
         }
         for column in columns
     }

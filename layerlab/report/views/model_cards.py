@@ -1,8 +1,10 @@
 """What the page says of the models themselves: their cards, and how much text each has read."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from pathlib import PurePath
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -46,6 +48,26 @@ def lengths(report: Mapping[str, Any]) -> dict[str, Any]:
         "total": " to ".join(ends),
         "differ": differ,
     }
+
+
+def losses(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the loss of each model in nats and as a perplexity, and what the text is called.
+
+    Models without a loss have no row.
+    """
+    rows = [
+        {"model": index, "nats": float(loss), "perplexity": _perplexity(float(loss))}
+        for index, model in enumerate(report["models"])
+        if (loss := model.get("loss_nats")) is not None
+    ]
+    return {"text": PurePath(str(report["text"]["source"])).name, "rows": rows}
+
+
+def _perplexity(nats: float) -> float:
+    try:
+        return math.exp(nats)
+    except OverflowError:
+        return math.inf
 
 
 def runs(counts: Sequence[int]) -> str:

@@ -140,7 +140,9 @@ def test_a_gated_feed_forward_is_refused_and_still_measured(
     for row in (row for row in found if row["sublayer"] == "ffn"):
         assert isnan(row["bound"]) and isnan(row["tightness"]) and row["measured"] > 0
         assert not row["violated"]
-    assert "not globally Lipschitz" in session.notes["bound (ffn)"]
+    said = session.notes["bound (ffn)"]
+    assert said.startswith("bound: not applicable to ffn of layers 0, 1, because")
+    assert "not globally Lipschitz" in said
 
 
 def test_a_mixture_of_experts_is_called_one() -> None:

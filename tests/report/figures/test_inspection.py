@@ -156,6 +156,19 @@ def test_maps_are_those_that_were_packed():
     assert cells["z"][0][1] is None and 0 < cells["z"][5][0] <= 1
 
 
+def test_a_map_of_parts_of_a_text_has_a_gap_between_them():
+    content = sample(["a"])
+    content["details"]["head"]["queries"] = [*range(20), *range(251, 271)]
+    detail = inspection.compact(content)["details"]["head"]
+    figure = heatmaps.attention(detail)
+    (cells,) = figure.data
+    assert len(cells["z"]) == 41 and cells["z"][20] == [None] * 41
+    assert cells["z"][40][20] is None and cells["z"][40][0] > 0
+    positions = [text.split()[0] for text in figure.layout["xaxis"]["ticktext"]]
+    assert positions[:10] == [str(position) for position in range(0, 20, 2)]
+    assert positions[10:12] == ["⋯", "252"]
+
+
 def test_a_report_brings_its_figures_and_is_still_a_report(drawn, tmp_path):
     whole = Report(clouded(["a"]))
     folder = whole.save(tmp_path / "out", figures="pdf")

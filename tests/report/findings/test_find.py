@@ -130,7 +130,7 @@ def test_a_finding_names_its_place_number_threshold_and_source(name: str):
 
 def test_the_sentence_is_the_one_that_was_promised():
     finding = sick("score")
-    assert finding.sentence.startswith("Layer 3 head 2: largest score 131, above 100")
+    assert finding.sentence.startswith("Layer 3 head 2: largest attention score 131, above 100")
     assert "fp16 overflows at 65,504" in finding.advice and "QK-clip" in finding.advice
     assert finding.source.startswith("kimi25")
     assert finding.wanted == ("attention", "healthy", 1, 3, 2)

@@ -91,9 +91,11 @@ def test_every_finding_is_said_in_chinese_with_its_numbers(name: str):
 @pytest.mark.parametrize(
     ("english", "chinese"),
     [
-        ("Layer 3 head 2: largest score 131, above 100", "第 3 层第 2 头：最大分数 131，高于 100"),
-        ("Layer 3 head 2: largest score 131, above 100 (range of a row 60.2), and 11 more heads in "
-         "layers 2-3, 5", "第 3 层第 2 头：最大分数 131，高于 100（一行的跨度 60.2），"
+        ("Layer 3 head 2: largest attention score 131, above 100",
+         "第 3 层第 2 头：最大注意力分数 131，高于 100"),
+        ("Layer 3 head 2: largest attention score 131, above 100 (range of a row 60.2), "
+         "and 11 more heads in layers 2-3, 5",
+         "第 3 层第 2 头：最大注意力分数 131，高于 100（一行的跨度 60.2），"
          "层 2-3, 5 中另有 11 个头"),
         ("wte holds nothing that anyone knows.", "wte holds nothing that anyone knows."),
         ("", ""),
@@ -146,11 +148,11 @@ def test_an_english_page_carries_no_other_words():
 
 def test_the_page_is_chinese_in_a_browser(window: Open):
     report = sample(layers=3, sequences=1)
-    report["findings"][0]["sentence"] = "Layer 1 head 2: largest score 131, above 100"
+    report["findings"][0]["sentence"] = "Layer 1 head 2: largest attention score 131, above 100"
     page = window(render(report, "zh"))
     assert page.locator("html").get_attribute("lang") == "zh"
     said = page.locator(".sentence").first.inner_text()
-    assert said.removesuffix(" #") == "第 1 层第 2 头：最大分数 131，高于 100"
+    assert said.removesuffix(" #") == "第 1 层第 2 头：最大注意力分数 131，高于 100"
     section = page.locator("section#spectrum")
     section.scroll_into_view_if_needed()
     page.wait_for_selector("section#spectrum[data-drawn]")
@@ -174,3 +176,12 @@ def test_a_chinese_page_fits_a_phone(window: Open):
         page.locator(f"section#{name}").scroll_into_view_if_needed()
         page.wait_for_selector(f"section#{name}[data-drawn]")
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "chinese"), [("every layer", "每一层"), ("layers 0, 2", "第 0, 2 层")]
+)
+def test_a_remark_on_layers_is_said_in_chinese(layers: str, chinese: str):
+    remark = f"bound: not applicable to ffn of {layers}, because its block was not found"
+    said = language("zh").remark(f"m: {remark}", [{"name": "m"}])
+    assert said.startswith(f"m: 界限：不适用于{chinese}的 ") and "block" not in said

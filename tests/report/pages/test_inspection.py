@@ -141,7 +141,7 @@ def test_findings_are_listed_worst_first_with_number_threshold_and_source():
     order = [f["severity"] for f in rank_findings(report["findings"], compact(report))]
     assert order == ["error", "warning", "warning", "info"]
     page = render(report)
-    assert "<b>131.2</b>, threshold 100 (kimi25)" in page
+    assert '<b>131.2</b>, threshold 100 (<a href="#source-kimi25">kimi25</a>)' in page
     assert page.index("131.2") < page.index("912.4") < page.index("0.33")
 
 
@@ -243,3 +243,34 @@ def test_numbers_are_short_and_absent_ones_are_a_dash():
     assert number("Infinity") == "Infinity"
     assert option({"a": {"b": 1}, "c": {}}) == "a (b=1), c"
     assert option(["x", 1]) == "x, 1"
+
+
+def said_of_losses(report):
+    """The lines about losses at the head of a page."""
+    head = re.search(r'<dl class="facts">(.*?)</dl>', render(report), re.DOTALL)
+    lines = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", head[1], re.DOTALL) if head else []
+    return [re.sub(r"<[^>]+>", "", " = ".join(line)).strip() for line in lines]
+
+
+def test_the_loss_and_its_perplexity_stand_at_the_head_with_the_name_of_the_text():
+    report = sample(["a"])
+    report["text"]["source"] = "/somewhere/else/shakespeare.txt"
+    report["models"][0]["loss_nats"] = 4.0708
+    (line,) = said_of_losses(report)
+    assert line == "Loss on shakespeare.txt = 4.071 nats per token perplexity 58.6"
+
+
+def test_each_model_that_has_a_loss_is_named_with_it():
+    report = sample(["a", "b", "c"])
+    report["models"][1]["loss_nats"] = None
+    report["models"][2]["loss_nats"] = 1e6
+    assert said_of_losses(report) == [
+        "a · Loss on built-in sample = 1.62 nats per token perplexity 5.053",
+        "c · Loss on built-in sample = 1e+06 nats per token perplexity inf",
+    ]
+
+
+def test_without_a_text_there_is_no_loss():
+    report = sample(["a"])
+    report["models"][0]["loss_nats"] = None
+    assert said_of_losses(report) == []

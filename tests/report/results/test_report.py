@@ -172,7 +172,7 @@ def test_the_summary_ranks_findings_and_says_where_the_page_is(tmp_path: Path):
     kept.save(tmp_path / "out")
     text = printed(kept.summary(), width=400)
     assert "GPT2LMHeadModel, 480 k parameters, 6 layers, 4 heads" in text
-    assert "1 warning" in text and "largest score 131" in text and "kimi25" in text
+    assert "1 warning" in text and "largest attention score 131" in text and "kimi25" in text
     assert str(tmp_path / "out" / "report.html") in text
 
 
@@ -213,6 +213,16 @@ def test_two_models_of_one_name_are_refused():
     twins = {**report().to_dict(), "models": [card("twin"), card("twin")]}
     with pytest.raises(UserError, match="two models of the report are called 'twin'"):
         Report(twins)
+
+
+def test_a_remark_is_called_one_in_its_count_and_in_its_line():
+    content = report().to_dict()
+    content["findings"] = [
+        Finding(id="f", severity="info", model="m", sentence="S", advice="A.", source="Own")
+    ]
+    text = printed(Report(content).summary())
+    assert "1 remark\n" in text and "remark  S [Own]" in text
+    assert "info" not in text
 
 
 def test_a_finding_reads_as_one_line():

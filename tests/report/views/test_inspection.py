@@ -155,3 +155,35 @@ def test_pictures_are_kept_in_the_order_of_the_findings_until_the_page_is_full()
 def test_models_of_unlike_depth_are_aligned_by_depth():
     assert inspection.compact(sample(["a", "b"], layers=[3, 5]))["aligned"]
     assert not inspection.compact(sample(["a", "b"], layers=3))["aligned"]
+
+
+def held_against(**threshold):
+    """A report whose first finding is held against this threshold of the measure `diversity`."""
+    report = sample(["a"])
+    finding = {"measure": "diversity", "column": "cosine", "kind": "ffn", "threshold": 0.9}
+    report["findings"] = [{**report["findings"][0], "model": "a", **finding, **threshold}]
+    return view(report, "diversity")["thresholds"]
+
+
+def test_a_finding_leaves_its_threshold_on_the_curve_that_it_speaks_of():
+    assert held_against() == [{"model": 0, "column": "cosine", "kind": 2, "value": 0.9}]
+
+
+def test_a_threshold_that_is_no_level_of_a_curve_is_not_drawn():
+    assert held_against(relative=True) == []
+    assert held_against(column=None) == []
+    assert held_against(threshold=None) == []
+    assert held_against(measure="stream") == []
+
+
+def test_of_positions_the_most_frequent_stands_for_a_layer_and_no_mean():
+    report = sample(["a"], layers=1, sequences=3)
+    (measure,) = (one for one in report["measures"] if one["name"] == "stream")
+    measure["roles"] = {"largest": "index", "massive": "flag"}
+    data = report["frames"]["stream"]["data"]
+    at = {layer: iter(values) for layer, values in {-1: [7, 90, 7], 0: [1, 2, 3]}.items()}
+    data["largest"] = [next(at[layer]) for layer in data["layer"]]
+    drawn = view(report, "stream")
+    assert drawn["series"][0]["values"]["largest"] == {"mean": [7, None]}
+    assert drawn["indices"] == ["largest"]
+    assert not {"largest", "massive"} & {*drawn["plot"], *drawn["more"]}

@@ -98,6 +98,7 @@ MEASURES = (
             "excess": "of a pair: its share less both alone",
         },
         plot=("share",),
+        roles={"places": "size"},
         better=None,
         needs=frozenset({"model"}),
         read=read,

@@ -93,7 +93,8 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
             return
         whole.step(f"condition numbers of layer {layer.layer}")
         for name, reason in known.refused.items():
-            run.notes.setdefault(name, f"layer {layer.layer}: not applicable, because {reason}")
+            remark = f"{name}: not applicable to {{layers}}, because {reason}"
+            run.note_layer(name, remark, layer.layer)
         for component, found in components(known):
             rows.append({"layer": layer.layer, "component": component, **_row(found)})
 

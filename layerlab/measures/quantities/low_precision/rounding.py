@@ -267,6 +267,7 @@ MEASURES = (
             "flat": "observed mean with every result rounded to the format",
         },
         plot=("mean", "predicted", "carried", "running", "apriori", "median", "worst", "flat"),
+        roles={"worst_token": "index"},
         better="lower",
         needs=frozenset({"model"}),
         read=read,

@@ -231,6 +231,7 @@ MEASURES = (
             "columns": "inputs",
         },
         plot=("alpha", "stable_rank", "condition", "norm"),
+        roles={"full_rank": "size", "rows": "size", "columns": "size"},
         better=None,
         needs=frozenset({"matrices"}),
         read=read,

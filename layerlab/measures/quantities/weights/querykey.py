@@ -268,8 +268,8 @@ def _bounds(weights: HeadWeights, run: MeasureContext) -> dict[str, list[float]]
 
 
 def _note(weights: HeadWeights, run: MeasureContext, names: tuple[str, ...], reason: str) -> None:
-    text = f"{', '.join(names)}: not applicable, because {reason} (layer {weights.layer})"
-    run.notes.setdefault(names[0], text)
+    remark = f"{', '.join(names)}: not applicable to {{layers}}, because {reason}"
+    run.note_layer(names[0], remark, weights.layer)
 
 
 COLUMNS: Mapping[str, str] = {
