@@ -28,6 +28,7 @@ from layerlab.evaluation.results.aggregate import (
     unsound_remarks,
 )
 from layerlab.evaluation.results.data_issues import remarks as oddities
+from layerlab.evaluation.results.folder import list_earlier_tables
 from layerlab.evaluation.results.lm_eval_tasks import task_group_rows
 from layerlab.evaluation.results.paired_difference import costs, differences
 from layerlab.evaluation.results.published_comparison import published_rows
@@ -189,6 +190,7 @@ def run_evaluation(question: EvaluationRequest, *, progress: bool = True) -> Eva
         if question.out is not None:
             stack.enter_context(lock_folder(question.out))
             stack.enter_context(hear_interruptions(question.out / LEAVES))
+            list_earlier_tables(question.out)  # refuses before the work what is not to be lost
         check_named(question.models)
         result = EvaluationResult(_ask(question, benchmarks, progress))
         if question.out is None:

@@ -155,3 +155,19 @@ def test_only_what_was_written_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "out" / "notes.txt").write_text("mine")
     typed(*words).refused("holds something other than a cleaned text")
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("held", ["tables", "page", "results", "inspection"])
+def test_an_evaluation_replaces_nothing_but_its_own(held: str, tmp_path: Path) -> None:
+    names = {
+        "tables": [f"tables/{kind}.csv" for kind in ("sections", "tasks", "compared", "groups")],
+        "page": ["report.html"],
+        "results": ["results.json"],
+        "inspection": ["report.html", "report.json"],
+    }[held]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    words = ("evaluate", "llama", "--suite", "boolq", "--out", str(tmp_path), "-q")
+    typed(*words).refused("holds something other than an evaluation")
+    assert {(tmp_path / name).read_text() for name in names} == {"mine"}
