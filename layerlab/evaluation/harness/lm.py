@@ -27,6 +27,7 @@ from layerlab.evaluation.harness.options import AUTO
 from layerlab.evaluation.harness.prefix_cache import Forward
 from layerlab.evaluation.harness.settle import APART, close_rows, is_close
 from layerlab.evaluation.lm_eval_tasks.engine import HFLM, TaskManager
+from layerlab.loading.generation import ignore_settings
 from layerlab.loading.model import LoadedModel
 from layerlab.records.parse import check_text
 from layerlab.system.limits import check_work
@@ -259,12 +260,13 @@ class HarnessModel(HFLM):
         return found
 
     def _model_generate(self, context: Any, **options: Any) -> Any:
-        with record_logits(self.model, self._apart) as (broken, close):
-            found = super()._model_generate(context, **options)
-        for rows in broken:  # what follows logits that are no numbers is no answer
-            self._broken |= bool(rows.any())
-            found[rows, context.shape[1] :] = self.eot_token_id
-        found = self._write_alone(found, close, context, **options)
+        with ignore_settings(self.model):
+            with record_logits(self.model, self._apart) as (broken, close):
+                found = super()._model_generate(context, **options)
+            for rows in broken:  # what follows logits that are no numbers is no answer
+                self._broken |= bool(rows.any())
+                found[rows, context.shape[1] :] = self.eot_token_id
+            found = self._write_alone(found, close, context, **options)
         self.step(len(context))
         return found
 
