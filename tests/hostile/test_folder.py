@@ -228,3 +228,16 @@ def test_a_comparison_is_known_wherever_writing_is_cut_off(
     assert not (place / "report.html").exists() and (place / "tables").is_dir()
     layerlab.compare(recipe(), out=place.parent, judge=True, progress=False)
     assert (place / "report.html").is_file()
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_error_txt_of_the_users_own_is_no_study(beside: bool, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    if beside:
+        study("rounding-input", draws=8, out=out, **QUIET)
+    held = "Traceback (most recent call last):\n  my own notes on it"
+    (out / "error.txt").write_text(held)
+    words = ("study", "rounding-input", "--draws", "9", "--out", str(out), "-q")
+    typed(*words).refused("holds something other than a study; name a new or an empty folder")
+    assert (out / "error.txt").read_text() == held
