@@ -28,10 +28,12 @@ from layerlab.evaluation.results.aggregate import (
     unsound_remarks,
 )
 from layerlab.evaluation.results.data_issues import remarks as oddities
+from layerlab.evaluation.results.folder import list_earlier_tables
 from layerlab.evaluation.results.lm_eval_tasks import task_group_rows
 from layerlab.evaluation.results.paired_difference import costs, differences
 from layerlab.evaluation.results.published_comparison import published_rows
 from layerlab.evaluation.results.result import EvaluationResult, load_result
+from layerlab.loading.generation import special_ids
 from layerlab.loading.model import LoadedModel, check_named, subject
 from layerlab.plugins import File, load_files, paths
 from layerlab.report.i18n.language import ENGLISH, language
@@ -200,6 +202,7 @@ def run_evaluation(question: EvaluationRequest, *, progress: bool = True) -> Eva
         if question.out is not None:
             stack.enter_context(lock_folder(question.out))
             stack.enter_context(hear_interruptions(question.out / LEAVES))
+            list_earlier_tables(question.out)  # refuses before the work what is not to be lost
         check_named(question.models)
         result = EvaluationResult(_ask(question, benchmarks, progress))
         if question.out is None:
@@ -254,7 +257,7 @@ def _ask(
                         with quiet_libraries(), arithmetic.running(loaded):
                             arm["perplexity"] = perplexity(loaded)
     content = _sum(question, arms, records, left_out)
-    content["remarks"] = [*content["remarks"], *notes]
+    content["remarks"] = [*content["remarks"], *dict.fromkeys(notes)]
     return (
         {**content, "task_groups": task_group_rows(content["tasks"], groups)} if named else content
     )
@@ -323,6 +326,7 @@ def _file(given: Any) -> str | None:
 def _load(question: EvaluationRequest, model: Any) -> LoadedModel:
     found = subject(model, question.tokenizer, device=question.device, dtype=question.dtype)
     tokenizer = prepare_tokenizer(found)  # whoever cannot read is told so before the first question
+    special_ids(found.model)  # and so is whoever names an end of text that is none
     if question.options.chat and tokenizer.chat_template is None:
         raise UserError(
             f"the tokenizer of {found.name} has no chat template, which --chat takes prompts from; "

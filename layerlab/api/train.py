@@ -14,7 +14,7 @@ from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.executors.local import RunOutcome, run_one
 from layerlab.experiments.judging import find_stored
 from layerlab.experiments.judging import judge as judge_runs
-from layerlab.experiments.page_folder import page_folder
+from layerlab.experiments.page_folder import check_page_folder, page_folder
 from layerlab.experiments.plan.own_files import Files
 from layerlab.experiments.session import Given, Task, check_task, display, run
 from layerlab.records.events import read
@@ -247,8 +247,10 @@ def compare_task(
         tell: as for `judge_task`.
 
     Raises:
-        UserError: the recipe compares nothing, or runs differ in what it does not declare.
+        UserError: the recipe compares nothing, runs differ in what it does not declare, or the
+            folder of its page holds something else.
     """
+    check_page_folder(page_folder(task))
     failed = [one for one in run(task, progress=progress) if one.result is None]
     return judge_task(task, failed, tell=tell)
 
@@ -266,10 +268,13 @@ def judge_task(
         tell: is handed the comparison before its report is written, which may find no room.
 
     Raises:
-        UserError: as `judging.judge`, or the report cannot be written.
+        UserError: as `judging.judge`, or the report cannot be written, or would replace something
+            else.
     """
+    place = page_folder(task)
+    check_page_folder(place)
     comparison = judge_runs(task, failed)
     if tell is not None:
         tell(comparison)
-    save_comparison(comparison.content, page_folder(task), task.lang, shared=task.out)
+    save_comparison(comparison.content, place, task.lang, shared=task.out)
     return comparison

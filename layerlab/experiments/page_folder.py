@@ -3,6 +3,7 @@
 import hashlib
 from pathlib import Path
 
+from layerlab.errors import UserError
 from layerlab.experiments.plan.plan import arms
 from layerlab.experiments.session import Task
 from layerlab.records.parse import read_json
@@ -10,6 +11,10 @@ from layerlab.records.run_files import COMPARISON
 
 OTHERS = "comparisons"
 LONGEST = 60  # characters of a folder's name
+# What lies beside comparison.json, and is written after it.
+BESIDE = ("report.html", "tables", "pictures")
+# Parts of every comparison, of any version.
+_PARTS: dict[str, type] = {"runs": list, "rows": list, "arms": list, "baseline": str}
 
 
 def page_folder(task: Task) -> Path:
@@ -22,6 +27,33 @@ def page_folder(task: Task) -> Path:
         digest = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
         name = f"{name[: LONGEST - len(digest) - 1]}-{digest}"
     return task.out / OTHERS / name
+
+
+def check_page_folder(folder: Path) -> None:
+    """Refuse a folder whose page is not that of an earlier comparison.
+
+    Raises:
+        UserError: it holds something that a comparison would replace and has not written.
+    """
+    if (folder / COMPARISON).exists():
+        foreign = None if _is_comparison(folder / COMPARISON) else COMPARISON
+    else:
+        foreign = next((name for name in BESIDE if (folder / name).exists()), None)
+    if foreign is not None:
+        raise UserError(
+            f"{folder} holds something other than a comparison: {foreign}; move it away, or name "
+            "another folder with --out"
+        )
+
+
+def _is_comparison(file: Path) -> bool:
+    try:
+        found = read_json(file)
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and all(
+        isinstance(found.get(name), kind) for name, kind in _PARTS.items()
+    )
 
 
 def compared_in(folder: Path) -> list[str] | None:

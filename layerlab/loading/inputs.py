@@ -183,7 +183,6 @@ def sequences(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
         )
     given = [ids.to(torch.int64) for ids in passage.ids]
     pieces = _pieces(passage, subject, given or _tokenize(passage, subject))
-    vocab = subject.entries
     for index, ids in enumerate(pieces):
         if len(ids) < 2:
             raise UserError(
@@ -195,13 +194,26 @@ def sequences(passage: TextInput, subject: LoadedModel) -> list[Tensor]:
                 f"text {index} has {len(ids)} tokens, the context of {subject.name} is {limit}; "
                 f"give context={limit} to cut it into samples"
             )
-        strange = ids[(ids < 0) | (ids >= vocab)]
-        if len(strange):
-            raise UserError(
-                f"text {index} holds token {int(strange[0])}, the vocabulary of {subject.name} "
-                f"has {vocab} entries from 0; is it the right tokenizer?"
-            )
+        check_ids(ids, subject, f"text {index}")
     return [ids.to(subject.device) for ids in pieces]
+
+
+def check_ids(ids: Tensor, subject: LoadedModel, holder: str) -> None:
+    """Check that a model has an entry for each token.
+
+    Args:
+        holder: of the tokens, in words.
+
+    Raises:
+        UserError: it has none for one of them.
+    """
+    vocab = subject.entries
+    strange = ids[(ids < 0) | (ids >= vocab)]
+    if len(strange):
+        raise UserError(
+            f"{holder} holds token {int(strange[0])}, the vocabulary of {subject.name} "
+            f"has {vocab} entries from 0; is it the right tokenizer?"
+        )
 
 
 def _tokenize(passage: TextInput, subject: LoadedModel) -> list[Tensor]:

@@ -116,7 +116,7 @@ def test_a_second_run_goes_on_after_the_last_finished_task(
     assert undisturbed == [{**one, **changing} for one in first.content["subjects"]]
 
 
-@pytest.mark.parametrize("changed", ["scorer", "template", "penalty", "special", "weights on disk"])
+@pytest.mark.parametrize("changed", ["scorer", "template", "end", "special", "weights on disk"])
 def test_what_is_kept_is_not_taken_for_something_else(
     shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
@@ -144,8 +144,10 @@ def test_what_is_kept_is_not_taken_for_something_else(
         monkeypatch.setattr(sitting, "scorer", lambda: "another")
     elif changed == "template":
         speaking.chat_template += "!"
-    elif changed == "penalty":
-        model.generation_config.repetition_penalty = 1.5
+    elif changed == "end":
+        model.generation_config.repetition_penalty = 1.5  # which is not used
+        assert len(keys()) == 1
+        model.generation_config.eos_token_id = [0, 5]
     elif changed == "special":
         speaking.eos_token = "A"
     else:

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+import layerlab
 from layerlab import UserError
+from layerlab.api.train import compare_task
 from layerlab.builtin import path
 from layerlab.experiments.analysis.compare import compare_runs
+from layerlab.experiments.session import Task
 from layerlab.report.pages.comparison import save_comparison
 from layerlab.studies.engine.runner import study
+from layerlab.system import files
 from layerlab.system.files import check_links
 from tests.hostile.attack import typed
 from tests.training.drawn import recipe, records, write
@@ -155,3 +159,85 @@ def test_only_what_was_written_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "out" / "notes.txt").write_text("mine")
     typed(*words).refused("holds something other than a cleaned text")
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("held", ["tables", "page", "results", "inspection"])
+def test_an_evaluation_replaces_nothing_but_its_own(held: str, tmp_path: Path) -> None:
+    names = {
+        "tables": [f"tables/{kind}.csv" for kind in ("sections", "tasks", "compared", "groups")],
+        "page": ["report.html"],
+        "results": ["results.json"],
+        "inspection": ["report.html", "report.json"],
+    }[held]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    words = ("evaluate", "llama", "--suite", "boolq", "--out", str(tmp_path), "-q")
+    typed(*words).refused("holds something other than an evaluation")
+    assert {(tmp_path / name).read_text() for name in names} == {"mine"}
+
+
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [
+        ("report.html", "mine"),
+        ("comparison.json", "mine"),
+        ("comparison.json", '{"baseline": "llama", "notes": []}'),
+        ("tables/rows.csv", "mine"),
+        ("pictures/forest.svg", "mine"),
+    ],
+)
+@pytest.mark.parametrize("judged", [True, False])
+def test_a_comparison_replaces_nothing_but_its_own(
+    name: str, held: str, judged: bool, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for one in ("comparison.json", "report.html", "tables", "pictures"):
+        (shutil.rmtree if (place / one).is_dir() else os.unlink)(place / one)
+    (place / name).parent.mkdir(exist_ok=True)
+    (place / name).write_text(held)
+    monkeypatch.setattr("layerlab.api.train.run", lambda *args, **kwargs: pytest.fail("it ran"))
+    given = recipe()
+    with pytest.raises(UserError) as caught:
+        if judged:
+            layerlab.compare(given, out=place.parent, judge=True, progress=False)
+        else:
+            compare_task(Task(recipe=given, runs=(), out=place), progress=False)
+    assert str(caught.value) == (
+        f"{place} holds something other than a comparison: {name.partition('/')[0]}; move it away, "
+        "or name another folder with --out"
+    )
+    assert (place / name).read_text() == held
+
+
+def test_a_comparison_is_known_wherever_writing_is_cut_off(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for one in ("comparison.json", "report.html", "tables", "pictures"):
+        (shutil.rmtree if (place / one).is_dir() else os.unlink)(place / one)
+    written, write_file = list[Path](), files.write_file
+
+    def stop(path: Path, content: str) -> Path:
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(path)
+        return write_file(path, content)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(files, "write_file", stop)
+        layerlab.compare(recipe(), out=place.parent, judge=True, progress=False)
+    assert not (place / "report.html").exists() and (place / "tables").is_dir()
+    layerlab.compare(recipe(), out=place.parent, judge=True, progress=False)
+    assert (place / "report.html").is_file()
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_error_txt_of_the_users_own_is_no_study(beside: bool, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    if beside:
+        study("rounding-input", draws=8, out=out, **QUIET)
+    held = "Traceback (most recent call last):\n  my own notes on it"
+    (out / "error.txt").write_text(held)
+    words = ("study", "rounding-input", "--draws", "9", "--out", str(out), "-q")
+    typed(*words).refused("holds something other than a study; name a new or an empty folder")
+    assert (out / "error.txt").read_text() == held

@@ -19,6 +19,8 @@ from layerlab.evaluation.lawbench.aggregate import corpus_mean
 from layerlab.evaluation.metrics.estimates import Mean, mark_accuracy, with_interval
 
 LIKELIEST = "choice_ll"
+# What lm-eval calls tasks whose answers are written.
+WRITTEN = "generate_until"
 
 
 class LeafTask:
@@ -34,6 +36,11 @@ class LeafTask:
         """Return how many questions will be asked."""
         whole = len(self.task.eval_docs)
         return whole if limit is None else min(whole, limit)
+
+    @property
+    def generates(self) -> bool:
+        """Tell whether the model writes its answers."""
+        return str(self.task.OUTPUT_TYPE) == WRITTEN
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ from layerlab.evaluation.harness.options import AUTO
 from layerlab.evaluation.harness.prefix_cache import Forward
 from layerlab.evaluation.harness.settle import APART, close_rows, is_close
 from layerlab.evaluation.lm_eval_tasks.engine import HFLM, TaskManager
+from layerlab.loading.generation import ignore_settings
+from layerlab.loading.inputs import check_ids
 from layerlab.loading.model import LoadedModel
 from layerlab.records.parse import check_text
 from layerlab.system.limits import check_work
@@ -71,6 +73,7 @@ class HarnessModel(HFLM):
                 max_length=max_length(subject),
             )
         self.scoring = scoring
+        self._subject = subject
         self.forward = Forward(subject.model, share=share)
         self.unfit: set[int | None] = set()
         self.unsound: set[int | None] = set()
@@ -209,6 +212,8 @@ class HarnessModel(HFLM):
         return [one for one in requests if one.doc_id not in self.unfit]
 
     def _loglikelihood_tokens(self, requests: Any, **options: Any) -> Any:
+        for _, before, after in requests:
+            check_ids(torch.tensor([*(before or ()), *after]), self._subject, "a question")
         self._need = max((len(after) for _, _, after in requests), default=1)
         longest = max((len(before or ()) + len(after) for _, before, after in requests), default=1)
         rows = LOGITS // (min(longest, self._need + WIDTH) * self.vocab_size)
@@ -259,12 +264,14 @@ class HarnessModel(HFLM):
         return found
 
     def _model_generate(self, context: Any, **options: Any) -> Any:
-        with record_logits(self.model, self._apart) as (broken, close):
-            found = super()._model_generate(context, **options)
-        for rows in broken:  # what follows logits that are no numbers is no answer
-            self._broken |= bool(rows.any())
-            found[rows, context.shape[1] :] = self.eot_token_id
-        found = self._write_alone(found, close, context, **options)
+        check_ids(context, self._subject, "a question")
+        with ignore_settings(self.model):
+            with record_logits(self.model, self._apart) as (broken, close):
+                found = super()._model_generate(context, **options)
+            for rows in broken:  # what follows logits that are no numbers is no answer
+                self._broken |= bool(rows.any())
+                found[rows, context.shape[1] :] = self.eot_token_id
+            found = self._write_alone(found, close, context, **options)
         self.step(len(context))
         return found
 

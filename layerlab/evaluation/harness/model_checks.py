@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from layerlab.errors import UserError
 from layerlab.evaluation.harness.settle import close_rows
+from layerlab.loading.inputs import check_ids
 from layerlab.loading.model import LoadedModel
 
 # Of a model without a longest input, whose tokenizer names none either.
@@ -20,7 +22,8 @@ def prepare_tokenizer(subject: LoadedModel) -> PreTrainedTokenizerBase:
     """Prepare a copy of the tokenizer that has an end of text and a token for padding.
 
     Raises:
-        UserError: the model has no tokenizer, or one without an end and a beginning of text.
+        UserError: the model has no tokenizer, or one without an end and a beginning of text, or
+            with an end of text that the model has no entry for.
     """
     given = subject.tokenizer
     if given is None:
@@ -40,7 +43,10 @@ def prepare_tokenizer(subject: LoadedModel) -> PreTrainedTokenizerBase:
             f"the tokenizer of {subject.name} has no token for the end or the beginning of a "
             "text; set its eos_token, and save it again"
         )
-    found.pad_token = found.pad_token or found.eos_token
+    check_ids(torch.tensor([found.eos_token_id]), subject, "the end of a text")
+    # A token that was added for padding may have no entry in the model.
+    if found.pad_token is None or found.pad_token_id >= subject.entries:
+        found.pad_token = found.eos_token
     return found
 
 

@@ -27,6 +27,7 @@ from layerlab.evaluation.harness.run_task import run_task
 from layerlab.evaluation.harness.task_result import TaskResult
 from layerlab.evaluation.lm_eval_tasks.engine import ENGINE
 from layerlab.evaluation.lm_eval_tasks.load import load_named
+from layerlab.loading.generation import describe_unused, list_unused, special_ids
 from layerlab.loading.model import LoadedModel
 from layerlab.training.step.microbatch import is_out_of_memory
 from layerlab.version import VERSION
@@ -45,7 +46,8 @@ class EvaluationRun:
     Attributes:
         arm: what tables call it.
         weights: their hash; None where they are not in memory as a whole.
-        notes: what became of batches that did not fit into memory.
+        notes: what became of batches that did not fit into memory, and which settings of the
+            model's are not used.
     """
 
     arm: str
@@ -65,6 +67,9 @@ class EvaluationRun:
                 memory is too small.
         """
         model, engines = self._model(), dict[str, HarnessModel]()
+        unused = list_unused(self.subject.model)
+        if unused and any(leaf.generates for leaf in leaves):
+            self.notes.append(describe_unused(self.subject.name, unused))
         for leaf in leaves:
             scoring = leaf.scoring(self.options)
             name = self._name(leaf, model, scoring)
@@ -159,8 +164,8 @@ class EvaluationRun:
         model = self.subject.model
         about = {
             "config": {**model.config.to_dict(), "_name_or_path": ""},
-            # A penalty of repetitions changes what is written, a template what is asked.
-            "generation": getattr(model.generation_config, "to_dict", dict)(),
+            # A token of the end changes what is written, a template what is asked.
+            "generation": special_ids(model),
             "template": getattr(words, "chat_template", None),
             "special": getattr(words, "special_tokens_map", None),
             "code": [hash_code(type(model)), hash_code(type(words))],

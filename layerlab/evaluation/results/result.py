@@ -12,17 +12,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console, RenderableType
 
 from layerlab.errors import UserError
+from layerlab.evaluation.results.folder import (
+    KINDS,
+    PARTS,
+    RESULTS,
+    TABLES,
+    list_earlier_tables,
+)
 from layerlab.evaluation.results.lm_eval_tasks import expand_metrics
 from layerlab.evaluation.results.table import render_table
 from layerlab.records.parse import explain, read_json, seal, unseal
 from layerlab.system.files import write_file
 from layerlab.validation import short_repr
 
-RESULTS, TABLES = "results.json", "tables"
-KINDS = (
-    *("benchmarks", "subjects", "groups", "sections", "tasks", "task_groups", "precision"),
-    *("compared", "published"),
-)
 STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 Share = Annotated[float, Field(ge=-1e6, le=1e6)]
 
@@ -147,19 +149,19 @@ class EvaluationResult:
         return json.dumps(self.content, ensure_ascii=False, indent=1)
 
     def save(self, folder: Path) -> "EvaluationResult":
-        """Write results.json and tables/*.csv.
+        """Write results.json and tables/*.csv, in place of those of an earlier evaluation.
 
         Raises:
-            UserError: they cannot be written there.
+            UserError: they cannot be written there, or would replace something else.
         """
-        for kind in KINDS:
-            path = folder / TABLES / f"{kind}.csv"
-            if self.content.get(kind):
-                write_file(path, self.frame(kind).to_csv(index=False))
-            else:  # of an earlier run, whose results these are not
-                path.unlink(missing_ok=True)
+        tables = [kind for kind in KINDS if self.content.get(kind)]
+        for kind in set(list_earlier_tables(folder)) - set(tables):
+            (folder / TABLES / f"{kind}.csv").unlink(missing_ok=True)
+        # Before the tables: a folder that is cut off here is known by it.
         whole = json.dumps(seal(self.content), ensure_ascii=False, indent=1)
         write_file(folder / RESULTS, whole + "\n")
+        for kind in tables:
+            write_file(folder / TABLES / f"{kind}.csv", self.frame(kind).to_csv(index=False))
         return EvaluationResult(self.content, folder)
 
     def __str__(self) -> str:
@@ -182,7 +184,7 @@ def load_result(path: str | PathLike[str]) -> EvaluationResult:
         ) from None
     except ValueError as error:
         raise UserError(f"{file} is not whole JSON: {error}; evaluate again") from None
-    if not isinstance(content, dict) or not {"benchmarks", "subjects", "arms"} <= set(content):
+    if not isinstance(content, dict) or not set(content) >= PARTS:
         raise UserError(
             f"{file} holds no scores of layerlab evaluate; give the results.json of an evaluation"
         )

@@ -113,15 +113,16 @@ def save_comparison(
     """
     whole = _check(run_files.gather_run_files(content, shared or folder))
     written = _render(whole, lang, single=False)
+    # First: it tells that what lies beside it was written here.
+    kept = {**content, "curves": _brief(content.get("curves"))} if "curves" in content else content
+    data = json.dumps(json_values(kept), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    files.write_file(folder / run_files.COMPARISON, data + "\n")
     _write_tables(whole, folder, _HEADS)
     for name, drawing in comparison_svg.pictures(whole).items():
         if drawing:
             files.write_file(folder / PICTURES / name, drawing)
         else:  # of an earlier comparison
             (folder / PICTURES / name).unlink(missing_ok=True)
-    kept = {**content, "curves": _brief(content.get("curves"))} if "curves" in content else content
-    data = json.dumps(json_values(kept), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    files.write_file(folder / run_files.COMPARISON, data + "\n")
     return files.write_file(folder / PAGE, written)
 
 

@@ -11,8 +11,8 @@ from layerlab.system import files
 
 PAGE, DATA, TABLES, FIGURES = "report.html", "report.json", "tables", "figures"
 STUDY_PAGE, STUDY_DATA = "study.html", "study.json"
-# What is left of a study that broke off: the traceback.
-ACCIDENT = "error.txt"
+# What is left of a study that broke off: the traceback, below a line that tells it from others.
+ACCIDENT, ACCIDENT_HEAD = "error.txt", "layerlab: this study broke off.\n"
 _TABLE_ENDINGS = {".csv", ".parquet"}
 _FIGURE_ENDINGS = {f".{kind}" for kind in Kind}
 
@@ -55,9 +55,11 @@ def _own_figures(folder: Path, content: Mapping[str, Any]) -> bool:
 def is_study(folder: Path) -> bool:
     """Judge whether a folder holds a study and nothing else."""
     entries = {entry.name: entry for entry in folder.iterdir()}
-    if set(entries) == {ACCIDENT}:
+    if ACCIDENT in entries and not _is_accident(entries.pop(ACCIDENT)):
+        return False
+    if not entries:
         return True
-    own = {STUDY_PAGE, STUDY_DATA, TABLES, ACCIDENT}
+    own = {STUDY_PAGE, STUDY_DATA, TABLES}
     try:
         content = read_json(folder / STUDY_DATA)
         names = [picture["name"] for picture in content["pictures"]]
@@ -68,6 +70,17 @@ def is_study(folder: Path) -> bool:
     tables = entries.get(TABLES)
     kept = {entry.name for entry in tables.iterdir()} if tables and tables.is_dir() else set()
     return set(entries) <= own and kept <= known
+
+
+def _is_accident(file: Path) -> bool:
+    """Judge whether a file is the traceback of a study."""
+    if not file.is_file():
+        return False
+    try:
+        with file.open(encoding="utf-8") as text:
+            return text.readline(len(ACCIDENT_HEAD)) == ACCIDENT_HEAD
+    except (OSError, ValueError):
+        return False
 
 
 # What may be written anew in place of what was written before.

@@ -3,7 +3,7 @@
 import traceback
 from pathlib import Path
 
-from layerlab.report.results.folder import ACCIDENT
+from layerlab.report.results.folder import ACCIDENT, ACCIDENT_HEAD
 from layerlab.report.views.text import prose
 from layerlab.system import files
 
@@ -14,7 +14,7 @@ def report_crash(error: Exception, folder: Path) -> str:
     """Leave the traceback in a folder, and say in one line what happened and where it lies."""
     named = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     said = prose(" ".join(named.split()), LONGEST)
-    text = "".join(traceback.format_exception(error))
+    text = "".join([ACCIDENT_HEAD, *traceback.format_exception(error)])
     try:
         files.write_file(folder / ACCIDENT, text)
     except Exception as second:  # a full disk, say, which may be the accident itself

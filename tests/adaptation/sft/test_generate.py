@@ -57,3 +57,11 @@ def test_a_prompt_near_the_end_of_the_context_shortens_no_other_answer() -> None
 def test_a_prompt_longer_than_the_context_is_named() -> None:
     with pytest.raises(UserError, match=r"the prompt '.*' has \d+ tokens, and the model reads 64"):
         answers(made(), speaker(), ["a", "b" * 80])
+
+
+def test_settings_that_came_with_a_model_change_no_answer() -> None:
+    model, words = made(), speaker()
+    expected = answers(model, words, PROMPTS, new=6)
+    model.generation_config.min_new_tokens = model.generation_config.no_repeat_ngram_size = 2
+    model.generation_config.suppress_tokens = [*range(200)]
+    assert answers(model, words, PROMPTS, new=6) == expected

@@ -1,5 +1,6 @@
 """The engine with what is ours around it: same scores, nothing cut, nothing said."""
 
+import copy
 import json
 import logging
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import torch
 from layerlab import UserError
 from layerlab.evaluation.harness.fewshot import Shots
 from layerlab.loading.model import LoadedModel
-from tests.evaluation.candidate import LEAF, WRITTEN, candidate, question, task_folder
+from tests.evaluation.candidate import CHOICE, LEAF, WRITTEN, candidate, question, task_folder
 
 lm_eval = pytest.importorskip("lm_eval")
 
@@ -216,3 +217,23 @@ def test_more_examples_than_there_are(folder: Path) -> None:
     assert str(caught.value) == (
         "layerlab_own_a has 5 examples, and 6 were asked for; type --shots 5 or fewer"
     )
+
+
+@pytest.mark.parametrize("kind", [CHOICE, WRITTEN], ids=["choice", "written"])
+def test_a_tokenizer_of_another_model_is_named(tmp_path: Path, rows: list[Any], kind: str) -> None:
+    """As `inspect` does, since the words are the same."""
+    folder = task_folder(tmp_path / "tasks", rows, kind=kind)
+    said = r"^a question holds token \d+, the vocabulary of tiny has 270 entries from 0; is it the"
+    with pytest.raises(UserError, match=said):
+        asked(candidate(vocab_size=270), folder)
+
+
+def test_a_token_for_padding_needs_no_entry(tmp_path: Path, rows: list[Any]) -> None:
+    folder = task_folder(tmp_path / "tasks", rows, kind=WRITTEN)
+    expected = asked(candidate(vocab_size=297), folder)
+    subject = candidate(vocab_size=297)
+    subject.tokenizer = copy.deepcopy(subject.tokenizer)
+    assert subject.tokenizer is not None
+    subject.tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    assert subject.tokenizer.pad_token_id == 297 == subject.entries
+    assert asked(subject, folder).samples == expected.samples

@@ -56,6 +56,18 @@ def test_no_end_of_text() -> None:
     )
 
 
+def test_an_end_of_text_has_an_entry_in_the_model() -> None:
+    subject = candidate(vocab_size=297)
+    subject.tokenizer = copy.deepcopy(tokenizer())
+    subject.tokenizer.add_special_tokens({"eos_token": "[END]"})
+    with pytest.raises(UserError) as caught:
+        prepare_tokenizer(subject)
+    assert str(caught.value) == (
+        "the end of a text holds token 297, the vocabulary of tiny has 297 entries "
+        "from 0; is it the right tokenizer?"
+    )
+
+
 def test_room_is_that_of_the_model_else_of_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = candidate(77)
     assert max_length(subject) == 77

@@ -1,0 +1,46 @@
+"""A model's own settings of generation: special ids count, nothing else does."""
+
+from typing import Any
+
+import pytest
+from transformers import GenerationConfig
+
+from layerlab import UserError
+from layerlab.loading.generation import ignore_settings, list_unused, special_ids
+from tests.evaluation.candidate import candidate
+
+
+def model_with(**settings: Any) -> Any:
+    found = candidate().model
+    found.generation_config = GenerationConfig(**settings)
+    return found
+
+
+def test_special_ids_are_kept() -> None:
+    model = model_with(bos_token_id=1, eos_token_id=[2, 3], max_time=0.001, num_beams=4)
+    given = model.generation_config
+    with ignore_settings(model):
+        assert model.generation_config.eos_token_id == [2, 3]
+        assert model.generation_config.bos_token_id == 1
+        assert model.generation_config.max_time is None
+    assert model.generation_config is given and given.num_beams == 4
+
+
+@pytest.mark.parametrize("value", ["x", True, 1.5, [0, None], {"a": 1}, 10**30, -2, [[1]]])
+def test_an_id_is_a_whole_number(value: Any) -> None:
+    model = model_with()
+    model.generation_config.eos_token_id = value
+    with pytest.raises(UserError) as caught:
+        special_ids(model)
+    assert str(caught.value) == (
+        f"eos_token_id is {value!r} in the model's generation_config.json or config.json; "
+        "expected a token id or a list of them: mend it there"
+    )
+
+
+def test_what_is_not_used_is_named() -> None:
+    assert list_unused(model_with(eos_token_id=1, use_cache=True)) == []
+    assert list_unused(model_with(do_sample=False, output_attentions=False)) == []
+    assert list_unused(model_with(max_time=0.5, repetition_penalty=1.5)) == [
+        *("max_time", "repetition_penalty")
+    ]
