@@ -22,4 +22,4 @@ class NotApplicable(Exception):
 
 
 class DamageWarning(UserWarning):
-    """What was kept is not what was written, and is made again; the message is one line."""
+    """What was kept is not what was written, and does not count; the message is one line."""

@@ -3,7 +3,6 @@
 import json
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -20,8 +19,9 @@ from layerlab.corpus.stored import SCHEMA, TOKENIZER, read_contents, write_conte
 from layerlab.corpus.tokenize import Layout, write_tokens
 from layerlab.data.documents import DocumentStore, spool_documents
 from layerlab.data.sources import Text, open_source
-from layerlab.errors import DamageWarning, UserError
+from layerlab.errors import UserError
 from layerlab.recipes.training_sections import DataSection
+from layerlab.records.kept import warn_of_damage
 from layerlab.records.parse import one_line
 from layerlab.system.files import write_folder
 from layerlab.system.hardware import cache_folder
@@ -150,8 +150,7 @@ def _prepare(data: DataSection, cache: Path | None, progress: ProgressCallback |
             found, why = _find(folder, maker)  # another process may have made it meanwhile
             if found is None:
                 if why:
-                    said = f"{folder} in the cache is made again: {why}"
-                    warnings.warn(said, DamageWarning, stacklevel=2)
+                    warn_of_damage(f"{folder} in the cache is made again: {why}")
                 write_folder(folder, maker.fill, "corpus", like=lambda _: True)
                 found = _read(folder, maker)
     return found
