@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from layerlab.console.tables import printable
-from layerlab.errors import Interrupted, UserError
+from layerlab.errors import DamageWarning, Interrupted, UserError
 from layerlab.system.files import FULL
 from layerlab.system.signals import hear
 from layerlab.validation import short_repr
@@ -32,7 +32,7 @@ def run_app(app: Callable[..., Any]) -> int:
     if sys.stdout is None:
         return _say("standard output is closed; give it a place, or type > /dev/null", 1)
     with hear("SIGTERM"), warnings.catch_warnings():
-        _announce_older_names()
+        _show_warnings()
         code = _run(app)
     try:
         sys.stdout.flush()
@@ -43,12 +43,13 @@ def run_app(app: Callable[..., Any]) -> int:
     return code
 
 
-def _announce_older_names() -> None:
-    """Show a `FutureWarning` as one line of the command; others as Python shows them."""
+def _show_warnings() -> None:
+    """Show what layerlab itself warns of as one line of the command; the rest as Python does."""
     shown = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        if issubclass(category, FutureWarning) and "layerlab" in str(place[0]):
+        older_name = issubclass(category, FutureWarning) and "layerlab" in str(place[0])
+        if older_name or issubclass(category, DamageWarning):
             _say(str(message))
         else:
             shown(message, category, *place, **more)

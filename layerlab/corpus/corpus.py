@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from hashlib import blake2b, file_digest
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,18 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.corpus.extent import CorpusSize
+from layerlab.corpus.stored import SCHEMA, TOKENIZER, read_contents, write_contents
 from layerlab.corpus.tokenize import Layout, write_tokens
 from layerlab.data.documents import DocumentStore, spool_documents
 from layerlab.data.sources import Text, open_source
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import DataSection
+from layerlab.records.kept import warn_of_damage
+from layerlab.records.parse import one_line
 from layerlab.system.files import write_folder
 from layerlab.system.hardware import cache_folder
 from layerlab.system.locks import lock_folder
 from layerlab.tokenization.load import TRAINED, entries, load_tokenizer, separator, train_tokenizer
-
-SCHEMA = 1
-CONTENTS = "corpus.json"
-# Up to here a cached corpus is read through before it is used; of a larger one only the sizes.
-CHECKED = 1 << 28
 
 ProgressCallback = Callable[[str, float], None]
 
@@ -97,7 +95,7 @@ class Corpus:
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """Return the tokenizer that made the tokens."""
         found: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(
-            self.folder / "tokenizer"
+            self.folder / TOKENIZER
         )
         return found
 
@@ -126,7 +124,7 @@ def prepare(
     own = _prepare(data, cache, progress)
     if data.eval_sources is None:
         return own
-    words = str(own.folder / "tokenizer")
+    words = str(own.folder / TOKENIZER)
     held = data.model_copy(
         update={"sources": data.eval_sources, "eval_sources": None, "tokenizer": words}
     )
@@ -143,13 +141,19 @@ def _prepare(data: DataSection, cache: Path | None, progress: ProgressCallback |
     """Prepare the corpus of one list of texts."""
     texts = [open_source(source) for source in data.sources]
     words = None if data.tokenizer == TRAINED else load_tokenizer(data.tokenizer)
-    folder = (cache or cache_folder()) / "corpora" / _key(data, texts, words)
-    maker = CorpusBuilder(data, texts, words, progress or (lambda what, share: None))
-    if not _sound(folder):
+    key = _key(data, texts, words)
+    folder = (cache or cache_folder()) / "corpora" / key
+    maker = CorpusBuilder(key, data, texts, words, progress or (lambda what, share: None))
+    found, why = _find(folder, maker)
+    if found is None:
         with _alone(folder):
-            if not _sound(folder):
+            found, why = _find(folder, maker)  # another process may have made it meanwhile
+            if found is None:
+                if why:
+                    warn_of_damage(f"{folder} in the cache is made again: {why}")
                 write_folder(folder, maker.fill, "corpus", like=lambda _: True)
-    return _read(folder, data, tuple(note for text in texts for note in text.notes))
+                found = _read(folder, maker)
+    return found
 
 
 def extent(corpus: Corpus, block: int) -> CorpusSize:
@@ -214,8 +218,14 @@ def _alone(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class CorpusBuilder:
-    """Makes a corpus in a folder."""
+    """Makes a corpus in a folder.
 
+    Attributes:
+        key: the name of that folder in the cache.
+        words: the tokenizer; none where one is to be trained.
+    """
+
+    key: str
     data: DataSection
     texts: list[Text]
     words: PreTrainedTokenizerFast | None
@@ -234,7 +244,7 @@ class CorpusBuilder:
             sources = self._encode(folder, parts, words)
         for spool in folder.glob("text-*"):
             spool.unlink()
-        words.save_pretrained(folder / "tokenizer")
+        words.save_pretrained(folder / TOKENIZER)
         mark = separator(words, self.data.tokenizer)
         # Where a text lies, and what it is called there, is no part of what it is.
         parts = [[one["train"], one["validation"]] for one in sources]
@@ -246,7 +256,7 @@ class CorpusBuilder:
             "sources": sources,
             "notes": self._notes(words),
         }
-        (folder / CONTENTS).write_text(json.dumps(content, indent=1), encoding="utf-8")
+        write_contents(folder, self.key, content)
 
     def _spool(self, file: Path, number: int) -> Any:
         text, limit = self.texts[number], self.data.sources[number].limit
@@ -289,33 +299,19 @@ def _digest(content: Any) -> str:
     return blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def _sound(folder: Path) -> bool:
-    """Return whether a corpus lies here whole."""
+def _find(folder: Path, asked: CorpusBuilder) -> tuple[Corpus | None, str]:
+    """Return the corpus that lies here, or none and, where something lies here, why it is none."""
+    if not folder.is_dir():
+        return None, ""
     try:
-        content = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
-        sizes = content["schema"] == SCHEMA and (folder / "tokenizer").is_dir()
-        return bool(sizes) and all(
-            _whole(folder / name, *told)
-            for one in content["sources"]
-            for side in ("train", "validation")
-            for name, told in one[side]["files"].items()
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+        return _read(folder, asked), ""
+    # Of many kinds: a table that was sealed anew may hold anything.
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, UserError) as error:
+        return None, one_line(error)
 
 
-def _whole(file: Path, size: int, content: str) -> bool:
-    if file.stat().st_size != size:
-        return False
-    if size > CHECKED:
-        return True
-    with file.open("rb") as stream:
-        found = file_digest(stream, lambda: blake2b(digest_size=16))
-    return found.hexdigest() == content
-
-
-def _read(folder: Path, data: DataSection, notes: tuple[str, ...]) -> Corpus:
-    content = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
+def _read(folder: Path, asked: CorpusBuilder) -> Corpus:
+    content, data = read_contents(folder), asked.data
     sides = {
         side: tuple(
             _stream(folder, f"{side}-{number}", one["name"], one[side], source.weight)
@@ -333,7 +329,7 @@ def _read(folder: Path, data: DataSection, notes: tuple[str, ...]) -> Corpus:
         train=sides["train"],
         validation=sides["validation"],
         documents=data.document_masking,
-        notes=(*notes, *content["notes"]),
+        notes=(*(note for text in asked.texts for note in text.notes), *content["notes"]),
     )
 
 

@@ -1,5 +1,6 @@
 """Documents into tokens on disk, in bounded memory, with the bytes that each token stands for."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from layerlab.corpus.stored import CHECKED
 from layerlab.data.documents import DocumentStore
 from layerlab.data.sources import TextChunk
 from layerlab.tokenization.load import engine
@@ -52,6 +54,12 @@ class Sink:
         self.stream.write(data)
         self.content.update(data)
         self.size += len(data)
+
+    def settle(self) -> None:
+        """Wait until the file is on the disk, if later only its size is looked at."""
+        if self.size > CHECKED:
+            self.stream.flush()
+            os.fsync(self.stream.fileno())
 
 
 class Writer:
@@ -109,6 +117,8 @@ def write_tokens(
             for piece, found in zip(pieces, _encode(machine, pieces, layout), strict=True):
                 writer.add(piece, found)
             progress(f"encoding {layout.stem}", writer.bytes / spool.size)
+        for sink in writer.sinks.values():
+            sink.settle()
     return writer.summary()
 
 

@@ -1,5 +1,6 @@
 """Corpora: made once, the same every time, whole or not at all."""
 
+import json
 import multiprocessing
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
 from layerlab.corpus.corpus import Corpus, Stream, extent, prepare
+from layerlab.errors import DamageWarning
 from layerlab.recipes.training_sections import DataSection, Source
+from layerlab.records.parse import seal
 from layerlab.system.locks import lock_folder
 from layerlab.tokenization.load import train_tokenizer
 
@@ -85,25 +88,68 @@ def test_whatever_changes_the_tokens_changes_the_digest(folder: Path, tmp_path: 
     assert len({first.digest, *(other.digest for other in others)}) == 5
 
 
+def reseal(made: Path, **change: object) -> None:
+    table = json.loads((made / "corpus.json").read_text())
+    (made / "corpus.json").write_text(json.dumps(seal({**table, **change})))
+
+
+def edit(made: Path, name: str, value: object) -> None:
+    table = json.loads((made / "corpus.json").read_text())
+    table["corpus"][name] = value
+    (made / "corpus.json").write_text(json.dumps(table))
+
+
+def swap(made: Path) -> None:
+    """Swap two entries of the tokenizer, so that its texts are those of other tokens."""
+    file = made / "tokenizer" / "tokenizer.json"
+    table = json.loads(file.read_text())
+    vocab = table["model"]["vocab"]
+    vocab["e"], vocab["t"] = vocab["t"], vocab["e"]
+    file.write_text(json.dumps(table))
+
+
 @pytest.mark.parametrize(
-    "damage",
+    ("damage", "why"),
     [
-        lambda made: (made / "train-0.tokens").write_bytes(b"\1\0"),
-        lambda made: (made / "validation-0.ends").unlink(),
-        lambda made: (made / "corpus.json").write_text('{"schema": 1}'),
-        lambda made: (made / "train-0.starts").write_bytes(
-            bytes((made / "train-0.starts").stat().st_size)
+        (lambda made: (made / "train-0.tokens").write_bytes(b"\1\0"), "train-0.tokens is not"),
+        (lambda made: (made / "validation-0.ends").unlink(), "validation-0.ends"),
+        (lambda made: (made / "corpus.json").write_text('{"schema": 1}'), "is not what was writ"),
+        (lambda made: (made / "corpus.json").write_text('{"digest": "'), "corpus.json: Unterm"),
+        (lambda made: (made / "corpus.json").write_bytes(b""), "corpus.json: Expecting value"),
+        (
+            lambda made: (made / "train-0.starts").write_bytes(
+                bytes((made / "train-0.starts").stat().st_size)
+            ),
+            "train-0.starts is not what was written",
         ),
-        lambda made: (made / "tokenizer").rename(made / "gone"),
+        (lambda made: (made / "tokenizer").rename(made / "gone"), "its tokenizer is not"),
+        (swap, "its tokenizer is not what was written"),
+        (lambda made: (made / "tokenizer" / "tokenizer.json").write_text(""), "its tokenizer is"),
+        (lambda made: (made / "tokenizer" / "added_tokens.json").write_text("{}"), "its token"),
+        (lambda made: edit(made, "vocab", 7), "corpus.json: it is not what was written"),
+        (lambda made: edit(made, "digest", "0" * 32), "corpus.json: it is not what was written"),
+        (lambda made: edit(made, "sources", []), "corpus.json: it is not what was written"),
+        (lambda made: reseal(made, key="0" * 32), "corpus.json is that of another corpus"),
+        (lambda made: reseal(made, corpus=[]), "TypeError"),
+        (lambda made: reseal(made, corpus={"schema": 1, "sources": []}), "zip"),
+        (
+            lambda made: (made / "corpus.json").write_text(  # as 0.1 wrote it
+                json.dumps(json.loads((made / "corpus.json").read_text())["corpus"])
+            ),
+            "or is of an earlier version",
+        ),
     ],
 )
-def test_a_damaged_one_is_made_again(folder: Path, tmp_path: Path, damage) -> None:
+def test_a_damaged_one_is_made_again(folder: Path, tmp_path: Path, damage, why: str) -> None:
     first = prepare(data(folder), tmp_path)
-    tokens = first.train[0].tokens.tolist()
+    tokens, words = first.train[0].tokens.tolist(), first.tokenizer.get_vocab()
     damage(first.folder)
     (first.folder.parent / f".{first.folder.name}.left.partial").mkdir()
-    again = prepare(data(folder), tmp_path)
+    with pytest.warns(DamageWarning, match=f"is made again: .*{why}") as said:
+        again = prepare(data(folder), tmp_path)
+    assert len(said) == 1 and "\n" not in str(said[0].message)
     assert again.digest == first.digest and again.train[0].tokens.tolist() == tokens
+    assert again.vocab == first.vocab and again.tokenizer.get_vocab() == words
     assert again.tokenizer.eos_token_id == again.separator
     assert [one.name for one in first.folder.parent.iterdir()] == [first.folder.name]
 

@@ -6,6 +6,7 @@ run is therefore found again, also with more draws, and never taken for somethin
 """
 
 import hashlib
+import io
 import json
 import os
 import zipfile
@@ -14,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import psutil
@@ -22,12 +22,17 @@ import torch
 from torch import Tensor
 
 from layerlab.console.progress import Progress
+from layerlab.errors import UserError
 from layerlab.observe.tracing.attention_tiles import one_thread
+from layerlab.records.kept import warn_of_damage
 from layerlab.studies.engine.time_log import Clock
+from layerlab.system.files import check_regular, write_file
 
 Arrays = dict[str, np.ndarray]
 Case = Mapping[str, Any]
 RUNS = Path("layerlab-runs")
+# Bytes of a SHA-256.
+SEAL = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +130,7 @@ class StudyContext:
             }
         )
         stored = None if self.store is None else self.store / f"{key}.npz"
-        if stored is not None and (arrays := _read(stored)) is not None:
+        if stored is not None and (arrays := _read(stored, count)) is not None:
             self.kept += 1
             return arrays
         generator = torch.Generator().manual_seed(int(digest([self.seed, number])[:15], 16))
@@ -171,22 +176,38 @@ def _join(parts: Sequence[Arrays]) -> Arrays:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _read(file: Path) -> Arrays | None:
-    """Read what an earlier run stored, or None; a truncated file counts as nothing."""
+def _read(file: Path, count: int) -> Arrays | None:
+    """Read a batch that an earlier run stored, or None where there is none; a damaged one is none.
+
+    What was written is followed by its SHA-256, and nothing else is unpacked.
+    """
     try:
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+        check_regular(file)
+        whole = file.read_bytes()
+        body, seal = whole[:-SEAL], whole[-SEAL:]
+        if seal != _seal(file, body):
+            raise ValueError
+        with np.load(io.BytesIO(body), allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        if not arrays or any(one.shape[:1] != (count,) for one in arrays.values()):
+            raise ValueError
+    except FileNotFoundError:
         return None
+    # Of many kinds: what was sealed anew may hold anything.
+    except (OSError, ValueError, EOFError, LookupError, zipfile.BadZipFile, UserError):
+        # Without its name: however many there are, one line says it.
+        warn_of_damage(f"a batch in {file.parent} is not what was written, and is computed again")
+        return None
+    return arrays
 
 
 def _write(file: Path, arrays: Arrays) -> None:
-    """Write under another name first, so that no half of a batch is ever found."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f"{uuid4().hex[:8]}.partial")
-    try:
-        with partial.open("wb") as stream:
-            np.savez(stream, **arrays)  # type: ignore[arg-type]
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
+    """Write a batch and its SHA-256, whole or not at all."""
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)  # type: ignore[arg-type]
+    body = stream.getvalue()
+    write_file(file, body + _seal(file, body))
+
+
+def _seal(file: Path, body: bytes) -> bytes:
+    return hashlib.sha256(file.name.encode() + body).digest()

@@ -1,10 +1,13 @@
 """The time that went into the batches of a study, over all the sittings that computed them."""
 
-import json
+import math
 import time
 from pathlib import Path
+from typing import Any
 
-from layerlab.system import files
+from layerlab.records.kept import read_kept, write_kept
+
+PARTS = ("wall seconds", "processor seconds")
 
 
 class Clock:
@@ -31,13 +34,18 @@ class Clock:
     def keep(self) -> None:
         """Save what has been spent for the next sitting."""
         if self._file is not None:
-            files.write_file(self._file, json.dumps(self.spent()))
+            write_kept(self._file, self.spent())
 
 
 def _read(file: Path | None) -> tuple[float, float]:
     """Read what earlier sittings left; a file that cannot be read counts as none."""
-    try:
-        found = json.loads(file.read_text("utf-8")) if file is not None else {}
-        return float(found.get("wall seconds", 0)), float(found.get("processor seconds", 0))
-    except (OSError, ValueError, TypeError, AttributeError):
+    found = None if file is None else read_kept(file, _check)
+    if found is None:
         return 0.0, 0.0
+    wall, processor = (float(found[name]) for name in PARTS)
+    return wall, processor
+
+
+def _check(found: dict[str, Any]) -> None:
+    if any(not 0 <= float(found[name]) < math.inf for name in PARTS):
+        raise ValueError("it tells of no time")

@@ -3,7 +3,6 @@
 They learn Python's documentation, which comes with Python, in the words of the built-in models.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerlab.records.kept import read_kept, write_kept
 from layerlab.studies.engine.pictures import band, curves
 from layerlab.studies.engine.sampling import Arrays, StudyContext, digest
 from layerlab.studies.engine.scale import models
 from layerlab.studies.engine.statistics import Interval
 from layerlab.studies.engine.study import Picture
-from layerlab.system.files import write_file
+from layerlab.studies.support.stored_readings import Shapes, check_shapes, hash_readings
 from layerlab.validation import Constraint
 
 if TYPE_CHECKING:
@@ -78,7 +78,23 @@ class Twin:
 
 
 Job = tuple[str, int]
-Read = Callable[[Twin], dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a study reads of its models.
+
+    Attributes:
+        kind: as the files of its readings are called.
+        read: gives JSON values.
+        shapes: of the numbers among them.
+        asked: what they depend on besides the model; the fast mode takes what lies there.
+    """
+
+    kind: str
+    read: Callable[[Twin], dict[str, Any]]
+    shapes: Shapes
+    asked: str = ""
 
 
 def recipe(arm: str, seed: int, *, layers: int, width: int, updates: int) -> Any:
@@ -167,9 +183,7 @@ def read_trained(training: "Trainer") -> tuple["LoadedModel", Tensor]:
 def gather_arms(work: StudyContext, arms: Sequence[str]) -> tuple[Parts, tuple[str, ...]]:
     """Gather the loss and layers of every arm, seed by seed, with notes for the reader."""
     seeds = seeds_of(work)
-    found, notes = kept_readings(
-        work, [(arm, seed) for arm in arms for seed in seeds], depth, kind="depth"
-    )
+    found, notes = kept_readings(work, [(arm, seed) for arm in arms for seed in seeds], DEPTH)
     return by_arm(found, arms, seeds), (ABOUT, PAIRED, *notes)
 
 
@@ -185,33 +199,27 @@ def by_arm(
 
 
 def kept_readings(
-    work: StudyContext, jobs: Sequence[Job], read: Read, *, kind: str, asked: str = ""
+    work: StudyContext, jobs: Sequence[Job], reading: Reading
 ) -> tuple[dict[Job, dict[str, Any]], list[str]]:
     """Return the readings of every model, and notes on those not trained just now.
 
     Readings that lie among the runs are taken from there. Others are trained for and left there;
     the fast mode trains small models for them instead, and leaves nothing.
-
-    Args:
-        read: gives JSON values.
-        kind: of readings, as their files are called.
-        asked: what they depend on besides the model; the fast mode takes what lies there.
     """
-    text = f"{text_identity()} {asked}".strip()
     sizes = {name: work.options[name] for name in SIZES}
-    files = {job: place(work.runs, kind, *job, **sizes) for job in jobs}
-    small = work.fast and not all(file.is_file() for file in files.values())
+    lying = stored_readings(work, jobs, reading)
+    small = work.fast and None in lying.values()
     if work.watcher is not None:
         work.watcher.begin(work.study, len(jobs))
     found, before, hours = {}, 0, list[float | None]()
     for number, job in enumerate(jobs):
-        stored = None if small else _store(files[job], None if work.fast else text)
+        stored = None if small else lying[job]
         begun = time.perf_counter()
-        found[job] = stored or read(train_one(*job, **(FAST if small else sizes)))
+        found[job] = stored or reading.read(train_one(*job, **(FAST if small else sizes)))
         hours.append(_hours(stored, begun))
         if stored is None and not small:
-            more = {"sizes": sizes, "text": text, "hours": hours[-1]}
-            write_file(files[job], json.dumps({**found[job], **more}))
+            more = {"sizes": sizes, "text": _source(reading), "hours": hours[-1]}
+            write_kept(place(work.runs, reading.kind, *job, **sizes), {**found[job], **more})
         before += stored is not None
         if work.watcher is not None:
             work.watcher.step(f"model {number + 1} of {len(jobs)}")
@@ -235,6 +243,28 @@ def kept_readings(
         },
     }
     return found, notes_on(len(jobs), before, small=small)
+
+
+def stored_readings(
+    work: StudyContext, jobs: Sequence[Job], reading: Reading
+) -> dict[Job, dict[str, Any] | None]:
+    """Return what earlier trainings left, or None; in the fast mode on whatever text."""
+    sizes = {name: work.options[name] for name in SIZES}
+    source = None if work.fast else _source(reading)
+
+    def check(found: dict[str, Any]) -> None:
+        check_shapes({"hours": None, **found}, {**reading.shapes, "hours": ()})
+
+    def one(job: Job) -> dict[str, Any] | None:
+        found = read_kept(place(work.runs, reading.kind, *job, **sizes), check)
+        return found if found is None or source in (None, found.get("text")) else None
+
+    return {job: one(job) for job in jobs}
+
+
+def _source(reading: Reading) -> str:
+    """Return the identity of all that readings depend on besides the model."""
+    return f"{text_identity()} {reading.asked}".strip()
 
 
 def notes_on(jobs: int, before: int, *, small: bool) -> list[str]:
@@ -286,20 +316,12 @@ def depth(twin: Twin) -> dict[str, Any]:
     return {"nats": twin.nats, "layers": depths(twin.subject, twin.held).tolist()}
 
 
-def _store(file: Path, text: str | None) -> dict[str, Any] | None:
-    """Return what an earlier training left, if it was on this text.
-
-    Any text will do where none is named.
-    """
-    if not file.is_file():
-        return None
-    found: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    return found if text in (None, found["text"]) else None
+DEPTH = Reading(kind="depth", read=depth, shapes={"nats": (), "layers": (None, 2)})
 
 
 def readings(runs: Path) -> str:
     """Return a hash of all readings that lie among the runs."""
-    return digest([file.read_text("utf-8") for file in sorted((runs / RUNS).glob("*.json"))])
+    return digest(hash_readings(runs / RUNS))
 
 
 # Of a study whose draws are the seeds of training.

@@ -1,6 +1,5 @@
 """Two placements of the norm, each at a rate of its own, trained until both have one loss."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,12 +8,13 @@ from typing import Any
 
 import torch
 
+from layerlab.records.kept import read_kept, write_kept
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import models
 from layerlab.studies.support import small_models
 from layerlab.studies.support.feature_statistics import depths
 from layerlab.studies.support.passages import for_each_layer
-from layerlab.system.files import write_file
+from layerlab.studies.support.stored_readings import Shapes, check_shapes
 
 # They differ in nothing else: both have a norm before the head.
 ARMS = {"pre-norm": "gpt1-pre-norm", "post-norm": "gpt1"}
@@ -212,11 +212,11 @@ def _fetch(work: StudyContext, text: str, sizes: Mapping[str, int], trial: Trial
     Where there is none, the model is trained now and its readings are left there.
     """
     file = place(work.runs, trial, **sizes)
-    found: Found = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    if found.get("text") == text:
+    found = read_kept(file, partial(_check, trial))
+    if found is not None and found.get("text") == text:
         return _count(work, trial, found, kept=1)
     found = train_one(trial, **sizes)
-    write_file(file, json.dumps({**found, "sizes": sizes, "text": text}))
+    write_kept(file, {**found, "sizes": sizes, "text": text})
     return _count(work, trial, found, kept=0)
 
 
@@ -226,8 +226,18 @@ def _store(work: StudyContext, sizes: Mapping[str, int], trial: Trial) -> Found:
     Raises:
         FileNotFoundError: none did.
     """
-    found: Found = json.loads(place(work.runs, trial, **sizes).read_text("utf-8"))
+    file = place(work.runs, trial, **sizes)
+    found = read_kept(file, partial(_check, trial))
+    if found is None:
+        raise FileNotFoundError(file)
     return _count(work, trial, found, kept=1)
+
+
+def _check(trial: Trial, found: Found) -> None:
+    shapes: Shapes = {"curve": (None, 2), "reached": ()}
+    if trial.target is not None:
+        shapes = {**shapes, "layers": (None, 2), "norms": (None,)}
+    check_shapes(found, shapes)
 
 
 def _count(work: StudyContext, trial: Trial, found: Found, kept: int) -> Found:

@@ -1,10 +1,14 @@
 """Batches: seeded by number, the same on any number of threads, found again and never mixed."""
 
+import hashlib
+import os
+
 import numpy as np
 import pytest
 import torch
 
 from layerlab.console.progress import Progress
+from layerlab.errors import DamageWarning
 from layerlab.studies.engine.sampling import Draw, StudyContext, cores
 
 SIZES = []
@@ -55,12 +59,34 @@ def test_what_belongs_to_other_settings_is_not_taken(tmp_path, changes):
     assert other.kept == 0
 
 
-def test_a_file_that_was_cut_off_is_computed_anew(tmp_path):
-    (found,) = work(store=tmp_path).gather(part, batch=8)
-    first, *_ = sorted(tmp_path.iterdir())
-    first.write_bytes(first.read_bytes()[:100])
-    again = work(store=tmp_path)
-    (repeated,) = again.gather(part, batch=8)
+def resealed(file, **arrays):
+    np.savez(file, **arrays)
+    file.write_bytes(
+        file.read_bytes() + hashlib.sha256(file.name.encode() + file.read_bytes()).digest()
+    )
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda first, other: first.write_bytes(first.read_bytes()[:100]),
+        lambda first, other: first.write_bytes(b""),
+        lambda first, other: first.write_bytes(other.read_bytes()),
+        lambda first, other: np.savez(first, numbers=np.zeros((8, 3))),
+        lambda first, other: np.savez(first, x=np.zeros(3)),
+        lambda first, other: resealed(first, numbers=np.zeros((7, 3))),
+        lambda first, other: resealed(first),
+        lambda first, other: (first.unlink(), os.mkfifo(first)),
+    ],
+)
+def test_a_batch_that_is_not_what_was_written_is_computed_anew(tmp_path, damage):
+    (found,) = work(store=tmp_path, draws=24).gather(part, batch=8)
+    first, other, _ = sorted(tmp_path.iterdir())
+    damage(first, other)
+    again = work(store=tmp_path, draws=24)
+    with pytest.warns(DamageWarning, match="a batch in .* is not what was written") as said:
+        (repeated,) = again.gather(part, batch=8)
+    assert len(said) == 1
     assert again.kept == 2 and np.array_equal(found["numbers"], repeated["numbers"])
 
 

@@ -1,10 +1,13 @@
 """The time of a study is that of all sittings that computed its batches."""
 
 import dataclasses
+import math
 import time
 
 import pytest
 
+from layerlab.errors import DamageWarning
+from layerlab.records.kept import write_kept
 from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.time_log import Clock
@@ -25,11 +28,22 @@ def test_the_next_sitting_counts_on_from_what_was_kept(tmp_path):
     assert spent["processor seconds"] == pytest.approx(66, abs=1)
 
 
-@pytest.mark.parametrize("left", ["", "[]", "{", '{"wall seconds": "x"}', '{"wall seconds": null}'])
+@pytest.mark.parametrize("left", ["", "[]", "{", '{"wall seconds": 9, "processor seconds": 9}'])
 def test_a_file_that_cannot_be_read_counts_as_none(tmp_path, left):
-    file = tmp_path / "time.json"
-    file.write_text(left)
-    assert Clock(file).spent()["wall seconds"] < 1
+    (tmp_path / "time.json").write_text(left)
+    nothing_counts(tmp_path / "time.json")
+
+
+@pytest.mark.parametrize("wall", ["x", None, -1.0, math.nan, math.inf, 10**400, [1]])
+def test_no_time_that_was_sealed_anew_is_a_traceback(tmp_path, wall):
+    write_kept(tmp_path / "time.json", {"wall seconds": wall, "processor seconds": 1.0})
+    nothing_counts(tmp_path / "time.json")
+
+
+def nothing_counts(file):
+    with pytest.warns(DamageWarning, match="time.json does not count: "):
+        clock = Clock(file)
+    assert clock.spent()["wall seconds"] < 1
 
 
 def test_without_a_file_nothing_is_written(tmp_path):

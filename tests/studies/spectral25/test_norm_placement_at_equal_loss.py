@@ -1,13 +1,14 @@
 """One loss for two placements: rates, targets, stops, and words for numbers that are known."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from layerlab.errors import DamageWarning
 from layerlab.experiments.session import prepare
+from layerlab.records.kept import read_kept, write_kept
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.spectral25.norm_placement_at_equal_loss import (
     PRE,
@@ -185,11 +186,29 @@ def test_what_lies_there_is_judged_and_not_trained_again(tmp_path, monkeypatch):
     assert run(work(tmp_path, fast=True)).verdicts[0].word == "holds"
 
 
+@pytest.mark.parametrize(
+    "change", [None, {"curve": []}, {"curve": [[1, "x"]]}, {"reached": []}, {"norms": None}]
+)
+def test_what_is_not_what_was_written_is_trained_again(tmp_path, monkeypatch, change):
+    monkeypatch.setattr(train_to_loss, "train_one", made_up)
+    gather_trials(work(tmp_path))
+    file = next((tmp_path / small_models.RUNS).glob("*post-norm-s[1-9]*"))
+    whole = file.read_bytes()
+    if change is None:
+        file.write_text(file.read_text().replace("true", "false"))
+    else:
+        write_kept(file, {**read_kept(file), **change})
+    again = work(tmp_path)
+    with pytest.warns(DamageWarning, match=f"{file.name} does not count: ") as said:
+        gather_trials(again)
+    assert (again.kept, len(said)) == (11, 1) and file.read_bytes() == whole
+
+
 def test_another_documentation_is_trained_on_anew(tmp_path, monkeypatch):
     monkeypatch.setattr(train_to_loss, "train_one", made_up)
     gather_trials(work(tmp_path))
     for file in (tmp_path / small_models.RUNS).iterdir():
-        file.write_text(json.dumps({**json.loads(file.read_text()), "text": "of another Python"}))
+        write_kept(file, {**read_kept(file), "text": "of another Python"})
     again = work(tmp_path)
     gather_trials(again)
     assert again.kept == 0

@@ -1,11 +1,13 @@
 """Twins for studies: what is equal between arms, and what their differences are said to be."""
 
-import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from layerlab.errors import DamageWarning
+from layerlab.records.kept import read_kept, write_kept
 from layerlab.studies.engine.sampling import Draw, StudyContext
 from layerlab.studies.engine.statistics import Interval
 from layerlab.studies.support import small_models
@@ -64,12 +66,46 @@ def test_what_lies_there_is_not_trained_again(tmp_path, monkeypatch):
     assert small_models.readings(tmp_path) == known
 
 
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda file, other: file.write_text('{"nats": 7.0}'), "is not what was written"),
+        (lambda file, other: file.write_bytes(b"\xff"), "utf-8"),
+        (lambda file, other: file.write_text("["), "Expecting value"),
+        (lambda file, other: file.write_bytes(other.read_bytes()), "is not what was written"),
+        (lambda file, other: write_kept(file, {"nats": 7.0}), "KeyError: 'layers'"),
+        (lambda file, other: write_kept(file, {**read_kept(other), "nats": [7]}), "nats has the"),
+        (lambda file, other: write_kept(file, {**read_kept(other), "hours": "x"}), "'x'"),
+    ],
+)
+def test_readings_that_are_not_what_was_written_are_made_again(tmp_path, monkeypatch, damage, why):
+    nats = iter(range(1, 9))
+
+    def train_one(arm, seed, **sizes):
+        return small_models.Twin(None, float(next(nats)), torch.zeros(1, 1))
+
+    monkeypatch.setattr(small_models, "train_one", train_one)
+    monkeypatch.setattr(
+        small_models,
+        "DEPTH",
+        replace(small_models.DEPTH, read=lambda one: {"nats": one.nats, "layers": [[0.5, 0.5]]}),
+    )
+    before, _ = small_models.gather_arms(work(tmp_path), ARMS)
+    file, other = sorted((tmp_path / small_models.RUNS).glob("*-pangu-pi-*"))
+    damage(file, other)
+    again = work(tmp_path)
+    with pytest.warns(DamageWarning, match=f"{file.name} does not count: .*{why}") as said:
+        after, _ = small_models.gather_arms(again, ARMS)
+    assert len(said) == 1 and again.kept == 3
+    assert (before["llama"]["nats"] == after["llama"]["nats"]).all()
+    assert sorted(after["pangu-pi"]["nats"].tolist()) in ([3.0, 5.0], [4.0, 5.0])
+
+
 @pytest.mark.full
 def test_readings_of_another_documentation_are_judged_and_not_gone_on_with(tmp_path):
     small_models.gather_arms(work(tmp_path), ARMS)
     for file in (tmp_path / small_models.RUNS).iterdir():
-        content = json.loads(file.read_text())
-        file.write_text(json.dumps({**content, "nats": 7.0, "text": "of another Python"}))
+        write_kept(file, {**read_kept(file), "nats": 7.0, "text": "of another Python"})
     judged, _ = small_models.gather_arms(work(tmp_path, fast=True), ARMS)
     assert (judged["pangu-pi"]["nats"] == 7).all()
     trained, _ = small_models.gather_arms(work(tmp_path), ARMS)

@@ -11,19 +11,19 @@ that number was set after a look, and so is whatever was not measured as planned
 Predicted: three layers less are worth what their weights are, and the modules cost more than 4 %.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from layerlab.records.kept import read_kept, write_kept
 from layerlab.studies.engine.pictures import Gap, gap, gaps
 from layerlab.studies.engine.sampling import StudyContext, digest
 from layerlab.studies.engine.statistics import Interval, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import below, within
 from layerlab.studies.support import small_models
-from layerlab.system.files import write_file
+from layerlab.studies.support.stored_readings import check_shapes, hash_readings
 from layerlab.validation import Constraint
 
 FEWER, SAME = "fewer layers", "one depth"
@@ -104,8 +104,8 @@ def run(work: StudyContext) -> Outcome:
     width, device = work.options["width"], work.options["device"]
     file = place(work.runs, width, device)
     if not work.fast:
-        write_file(file, json.dumps(measure_times(width, device, work.draws)))
-    found = json.loads(file.read_text("utf-8")) if file.is_file() else None
+        write_kept(file, measure_times(width, device, work.draws))
+    found = read_kept(file, check_times)
     notes = [describe_times(found), *check_plan(found)] if found else [UNTIMED]
     verdicts = (judge_quicker(found), judge_costs(found), judge_explained(found))
     return Outcome(
@@ -127,6 +127,18 @@ def run(work: StudyContext) -> Outcome:
             *notes,
         ),
     )
+
+
+def check_times(found: Measured) -> None:
+    """Check that stored times are those of both comparisons.
+
+    Raises:
+        ValueError, TypeError, KeyError: they are not.
+    """
+    for name in PRINTED:
+        check_shapes(found[name], {"predicted": (), "milliseconds": (2,)})
+        check_shapes(found[name]["ratio"], dict.fromkeys(("median", "low", "high", "pairs"), ()))
+    describe_times(found)
 
 
 def describe_times(found: Measured) -> str:
@@ -284,11 +296,8 @@ def plot(found: Measured | None) -> Picture:
 
 
 def inputs(runs: Path) -> list[str]:
-    """Return the texts of the stored times."""
-    return [
-        file.read_text("utf-8")
-        for file in sorted((runs / small_models.RUNS).glob("latency-*.json"))
-    ]
+    """Return hashes of the stored times."""
+    return hash_readings(runs / small_models.RUNS, "latency-*.json")
 
 
 STUDY = Study(

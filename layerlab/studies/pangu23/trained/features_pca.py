@@ -103,6 +103,14 @@ def of_twin(one: small_models.Twin) -> dict[str, Any]:
     return {"nats": one.nats, "layers": found.tolist(), **drawn}
 
 
+READING = small_models.Reading(
+    kind="features",
+    read=of_twin,
+    shapes={"nats": (), "layers": (None, len(COLUMNS))},
+    asked=f"{WORDS} {POINTS}",
+)
+
+
 def run(work: StudyContext) -> Outcome:
     """Train, read, judge and draw."""
     names = builtin.NAMES
@@ -110,9 +118,7 @@ def run(work: StudyContext) -> Outcome:
     built = {name: one["layers"] for name, one in zip(names, models, strict=True)}
     seeds = range(1, work.options["seeds"] + 1)
     jobs = [(arm, seed) for arm in ARMS for seed in seeds]
-    found, notes = small_models.kept_readings(
-        work, jobs, of_twin, kind="features", asked=f"{WORDS} {POINTS}"
-    )
+    found, notes = small_models.kept_readings(work, jobs, READING)
     parts = small_models.by_arm(found, ARMS, seeds)
     seen = {arm: found[arm, 1] for arm in (FULL, VANILLA)}
     return Outcome(

@@ -116,11 +116,7 @@ def _read(subject: "LoadedModel", draw: Draw) -> dict[str, Tensor]:
     }
 
 
-def twin_quantities(
-    work: StudyContext, jobs: list[small_models.Job]
-) -> tuple[list[Arrays], list[str]]:
-    """Return the quantities of twins, with notes for the reader."""
-
+def _reading(work: StudyContext) -> small_models.Reading:
     def read(one: small_models.Twin) -> dict[str, Any]:
         draw = Draw(count=work.draws, generator=small_models.generator_of(work, 0))
         found = _read(one.subject, draw)
@@ -130,8 +126,19 @@ def twin_quantities(
             "shares": first[first.isfinite()].tolist(),
         }
 
-    asked = digest([STORIES, NAMES, work.seed, work.draws])
-    found, notes = small_models.kept_readings(work, jobs, read, kind="saliency", asked=asked)
+    return small_models.Reading(
+        kind="saliency",
+        read=read,
+        shapes={"quantities": (None, 4), "shares": (None,)},
+        asked=digest([STORIES, NAMES, work.seed, work.draws]),
+    )
+
+
+def twin_quantities(
+    work: StudyContext, jobs: list[small_models.Job]
+) -> tuple[list[Arrays], list[str]]:
+    """Return the quantities of twins, with notes for the reader."""
+    found, notes = small_models.kept_readings(work, jobs, _reading(work))
     # What lies there is judged whole, also where fewer texts are drawn now.
     return [
         {
@@ -144,9 +151,8 @@ def twin_quantities(
 
 def stand_ins(work: StudyContext, jobs: list[small_models.Job]) -> bool:
     """Judge whether briefly trained models answer here: in fast mode, without stored readings."""
-    sizes = {name: work.options[name] for name in small_models.SIZES}
-    files = [small_models.place(work.runs, "saliency", *job, **sizes) for job in jobs]
-    return work.fast and not all(file.is_file() for file in files)
+    lying = small_models.stored_readings(work, jobs, _reading(work))
+    return work.fast and None in lying.values()
 
 
 def run(work: StudyContext) -> Outcome:

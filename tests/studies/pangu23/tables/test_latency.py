@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from layerlab.errors import DamageWarning
 from layerlab.model.cost.cost import account
+from layerlab.records.kept import read_kept, write_kept
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.pangu23.tables import latency
@@ -22,6 +24,7 @@ from layerlab.studies.pangu23.tables.latency import (
     rivals,
     run,
 )
+from layerlab.system.files import write_file
 
 
 def planted(fewer=0.9, same=1.04, predicted=0.91, spread=0.005):
@@ -116,7 +119,7 @@ def work(runs, **changes):
 def test_times_are_left_with_their_machine_and_read_by_the_fast_mode(tmp_path, monkeypatch):
     monkeypatch.setattr(latency, "measure_times", lambda width, device, count: planted(fewer=1.0))
     first = run(work(tmp_path))
-    assert json.loads(place(tmp_path, 256).read_text())[FEWER]["milliseconds"] == [100.0, 100.0]
+    assert read_kept(place(tmp_path, 256))[FEWER]["milliseconds"] == [100.0, 100.0]
     monkeypatch.setattr(latency, "measure_times", None)
     again = run(work(tmp_path, fast=True))
     assert first.verdicts == again.verdicts and first.verdicts[0].word == "fails"
@@ -124,6 +127,28 @@ def test_times_are_left_with_their_machine_and_read_by_the_fast_mode(tmp_path, m
     for elsewhere in ({"width": 512}, {"width": 256, "device": "cuda"}):
         other = run(work(tmp_path, fast=True, options={"device": "cpu", **elsewhere}))
         assert {one.word for one in other.verdicts} == {"not decided"}
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        *("[]", "{", "{}", "null", '{"a": NaN}', f'{{"{FEWER}": 5}}', json.dumps(planted())),
+        *(b"\xff", {}, {FEWER: 5}, {FEWER: planted()[FEWER]}),
+        {name: {**one, "ratio": {}} for name, one in planted().items()},
+        {name: {**one, "machine": []} for name, one in planted().items()},
+        {name: {**one, "milliseconds": [1.0]} for name, one in planted().items()},
+    ],
+)
+def test_times_that_nobody_measured_do_not_count(tmp_path, left):
+    file = place(tmp_path, 256)
+    if isinstance(left, dict):
+        write_kept(file, left)
+    else:
+        write_file(file, left)
+    with pytest.warns(DamageWarning, match=f"{file.name} does not count: ") as said:
+        found = run(work(tmp_path, fast=True))
+    assert len(said) == 1 and latency.UNTIMED in found.remarks
+    assert {one.word for one in found.verdicts} == {"not decided"}
 
 
 def test_what_was_not_measured_as_planned_is_marked(tmp_path, monkeypatch):
@@ -167,6 +192,6 @@ def test_the_full_run_times_both_and_says_on_what(tmp_path, monkeypatch):
     ).to_dict()
     # Too few repetitions for an interval: whatever the machine does, no word hangs on it.
     assert {one["word"] for one in found["verdicts"]} == {"not decided"}
-    kept = json.loads(place(tmp_path, 128).read_text())
+    kept = read_kept(place(tmp_path, 128))
     assert all(one["milliseconds"][0] > 0 and one["ratio"]["pairs"] == 4 for one in kept.values())
     assert kept[FEWER]["machine"]["threads"] == 1 and "4 repetitions" in found["remarks"][-1]

@@ -1,0 +1,63 @@
+"""The table of a corpus on disk, sealed with the hash of every file, so that damage is found.
+
+What cannot be believed is made again: a corpus follows from its texts and its tokenizer.
+"""
+
+import json
+from hashlib import blake2b, file_digest
+from pathlib import Path
+from typing import Any
+
+from layerlab.records.file_digests import hash_folder
+from layerlab.records.parse import read_json, seal, unseal
+from layerlab.system.files import check_regular
+
+SCHEMA = 1
+CONTENTS, TOKENIZER = "corpus.json", "tokenizer"
+# Up to here a file of tokens is read through before it is used; of a larger one only its size.
+CHECKED = 1 << 28
+
+
+def write_contents(folder: Path, key: str, content: dict[str, Any]) -> None:
+    """Write the table of a corpus, when all other files are there.
+
+    Args:
+        key: of the corpus, which is the name of its folder.
+    """
+    table = seal({"key": key, "tokenizer": hash_folder(folder / TOKENIZER), "corpus": content})
+    (folder / CONTENTS).write_text(json.dumps(table, indent=1), encoding="utf-8")
+
+
+def read_contents(folder: Path) -> dict[str, Any]:
+    """Read the table of a corpus, and check all files against it.
+
+    Raises:
+        ValueError: a file is not what was written, or the corpus is another.
+        OSError, LookupError, TypeError, UserError: the table or a file cannot be read.
+    """
+    try:
+        table = unseal(read_json(folder / CONTENTS))
+    except ValueError as error:
+        raise ValueError(f"{CONTENTS}: {error}") from None
+    content: dict[str, Any] = table["corpus"]
+    if table["key"] != folder.name or content["schema"] != SCHEMA:
+        raise ValueError(f"{CONTENTS} is that of another corpus")
+    if hash_folder(folder / TOKENIZER) != table["tokenizer"]:
+        raise ValueError("its tokenizer is not what was written")
+    for one in content["sources"]:
+        for side in ("train", "validation"):
+            for name, (size, digest) in one[side]["files"].items():
+                _check(folder / name, size, digest)
+    return content
+
+
+def _check(file: Path, size: int, digest: str) -> None:
+    check_regular(file)
+    if file.stat().st_size == size:
+        if size > CHECKED:
+            return
+        with file.open("rb") as stream:
+            found = file_digest(stream, lambda: blake2b(digest_size=16))
+        if found.hexdigest() == digest:
+            return
+    raise ValueError(f"{file.name} is not what was written")
