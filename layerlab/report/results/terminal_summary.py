@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from layerlab.report.findings.rule import SEVERITIES, Finding
@@ -18,6 +19,7 @@ ASKED = {"saliency"}
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 _WORDS = {"error": "error", "warning": "warning", "info": "remark"}
 Part = tuple[str, str]
+_BESIDE = 8  # columns of a severity
 
 __all__ = ["lines", "prose", "summary"]
 
@@ -33,9 +35,20 @@ def summary(
     Args:
         more: stands before the files.
     """
-    found = (Text.assemble(*parts) for parts in _lines(content, findings, None))
+    found = (_draw(parts) for parts in _lines(content, findings, None))
     files = (Text.assemble(*parts) for parts in _files(folder))
     return Group(*found, *more, *files)
+
+
+def _draw(parts: Sequence[Part]) -> RenderableType:
+    """Return a line; where a severity stands in front, its sentence goes on beside it."""
+    (first, style), rest = parts[0], parts[1:]
+    if not rest or len(first) != _BESIDE:
+        return Text.assemble(*parts)
+    found = Table.grid()
+    found.add_column(width=_BESIDE)
+    found.add_row(Text(first, style), Text.assemble(*rest))
+    return found
 
 
 def lines(
@@ -101,12 +114,12 @@ def _findings(findings: Sequence[Finding], several: bool) -> Iterator[list[Part]
     for finding in findings[:MOST]:
         owner = f"{prose(finding.model, 80)}: " if several else ""
         yield [
-            (f"{_WORDS[finding.severity]:<8}", _STYLES[finding.severity]),
+            (f"{_WORDS[finding.severity]:<{_BESIDE}}", _STYLES[finding.severity]),
             (f"{owner}{prose(finding.sentence)}", ""),
             (f" [{prose(finding.source, 120)}]", "dim"),
         ]
         if finding.severity != "info":
-            yield [(f"{'':8}{prose(finding.advice)}", "dim")]
+            yield [(" " * _BESIDE, ""), (prose(finding.advice), "dim")]
     if len(findings) > MOST:
         yield [(f"and {len(findings) - MOST} more in the report", "dim")]
 

@@ -176,6 +176,13 @@ def test_the_summary_ranks_findings_and_says_where_the_page_is(tmp_path: Path):
     assert str(tmp_path / "out" / "report.html") in text
 
 
+def test_a_finding_goes_on_below_its_first_word():
+    lines = printed(report().summary(), width=60).splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("warning"))
+    assert len(lines[start + 1 :]) > 2
+    assert all(line.startswith(" " * 8) for line in lines[start + 1 :] if line.strip())
+
+
 def test_nothing_found_is_said():
     assert "No findings" in printed(Report(content(), frames()).summary())
 
