@@ -13,7 +13,6 @@ from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -21,9 +20,9 @@ from transformers import (
 from layerlab.errors import UserError
 from layerlab.loading.folders import check_weights
 from layerlab.records.parse import one_line, read_json
-from layerlab.system.limits import check_tokenizer
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.trust import allows_unused, check_kernel, load_pretrained
+from layerlab.tokenization.load import load_folder
 from layerlab.validation import short_repr
 
 DTYPES = {
@@ -244,8 +243,7 @@ def fits(empty: PreTrainedModel, dtype: torch.dtype | str) -> bool:
 def tokenizer_of(place: str) -> PreTrainedTokenizerBase | None:
     """Return the tokenizer beside the model, or None: it matters only when text is read."""
     try:
-        found: PreTrainedTokenizerBase = load_pretrained(AutoTokenizer, place)
-        check_tokenizer(found, place)
+        found: PreTrainedTokenizerBase = load_folder(Path(place), place)
         return found
     except UserError:
         raise
