@@ -194,6 +194,26 @@ def load_saved(folder: Path) -> PreTrainedModel:
     return model
 
 
+def check_finite(model: PreTrainedModel) -> None:
+    """Refuse to change a model whose weights are not all numbers; one of them spoils every output.
+
+    Raises:
+        UserError: names the first tensor that holds NaN or an infinite number.
+    """
+    for name, tensor in model.named_parameters():
+        if not tensor.is_floating_point() or tensor.device.type == "meta":
+            continue
+        # PyTorch does not look at numbers of 8 bits.
+        sound = torch.isfinite(tensor.float() if tensor.dtype.itemsize == 1 else tensor)
+        if not bool(sound.all()):
+            count = int((~sound).sum())
+            raise UserError(
+                f"the weight {name} holds {count:,} of {tensor.numel():,} numbers that are NaN or "
+                "infinite, so that every output would be; expected a model whose weights are all "
+                "finite: copy it anew, or take an earlier checkpoint"
+            )
+
+
 def _check_loaded(loading: Mapping[str, Any], what: str, kind: str) -> None:
     """Refuse a model whose weights are not all those stored."""
     if missing := sorted(loading["missing_keys"]):
