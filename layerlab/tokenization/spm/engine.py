@@ -49,7 +49,7 @@ def _symbols(proto: Any) -> list[str]:
 def _unigram(proto: Any) -> models.Unigram:
     """Return the model by probabilities, where a user-defined symbol is best wherever it stands."""
     vocab = [
-        # As SentencePiece weighs them since 0.2.1: above all pieces, a longer one above shorter.
+        # As SentencePiece 0.2.3 weighs them: above all pieces, a longer one above shorter.
         (one.piece, (len(one.piece.encode()) - 1) / 10 if one.type == DEFINED else one.score)
         for one in proto.pieces
     ]

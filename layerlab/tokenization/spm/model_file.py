@@ -10,7 +10,7 @@ from layerlab.validation import short_repr
 
 SPACE = "▁"
 NEEDED = ("sentencepiece", "google.protobuf")
-UNIGRAM, BPE, WORD, CHAR = 1, 2, 3, 4
+UNIGRAM, BPE, CHAR = 1, 2, 4
 NORMAL, UNKNOWN, CONTROL, DEFINED, UNUSED = 1, 2, 3, 4, 5
 # A converter looks at every way to cut a piece in two, and copies both parts. The longest piece of
 # InternLM has 128 characters, and the pieces of a real vocabulary of 256,000 about 2 million.
