@@ -56,6 +56,7 @@ WITHIN = {
     "numerics": "formats emulation prediction|mixed_precision",
     "observe": "architecture tracing",
     "report": "i18n views figures|findings pages results",
+    "tokenization": "spm tokenization",
     "training": "step|qk_control|monitor|checkpoints training",
     "studies": "engine support pangu23|spectral25|budzinskiy25",
 }

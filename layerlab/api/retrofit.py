@@ -7,6 +7,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from layerlab.loading.model import subject
+from layerlab.loading.weights import check_finite
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.surgery.retrofit import rebuild, step0
 from layerlab.plugins import File, load_files
@@ -49,7 +50,8 @@ def retrofit(
         options: as `build` takes them.
 
     Raises:
-        UserError: a family that cannot be rebuilt, or a variant that does not fit it.
+        UserError: a family that cannot be rebuilt, a variant that does not fit it, or weights that
+            are not finite.
 
     Example:
         >>> retrofit("llama", "as-32").config.variant
@@ -58,6 +60,7 @@ def retrofit(
     load_files(load, [] if isinstance(model, PreTrainedModel) else [str(model)])
     with trust(trust_remote_code, allow_unused=allow_unused):
         source = subject(model, device=device, dtype=dtype).model
+    check_finite(source)
     alone = not isinstance(model, PreTrainedModel)  # nobody else holds what was loaded here
     with quiet_libraries():
         return rebuild(source, variant, options, seed=seed, shared=shared or alone)
@@ -79,6 +82,7 @@ def rework(
         UserError: as `retrofit`, or the folder cannot be written.
     """
     source = subject(model, device=device, dtype=dtype)
+    check_finite(source.model)
     with quiet_libraries():
         new = rebuild(source.model, variant, options, seed=seed, shared=True)
         said = step0(source.model, new)

@@ -13,7 +13,6 @@ from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -22,9 +21,9 @@ from layerlab.errors import UserError
 from layerlab.loading.folders import check_weights
 from layerlab.loading.outline import Outline
 from layerlab.records.parse import one_line, read_json
-from layerlab.system.limits import check_tokenizer
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.trust import allows_unused, check_kernel, load_pretrained
+from layerlab.tokenization.load import load_folder
 from layerlab.validation import short_repr
 
 DTYPES = {
@@ -241,6 +240,26 @@ def load_saved(folder: Path) -> PreTrainedModel:
     return model
 
 
+def check_finite(model: PreTrainedModel) -> None:
+    """Refuse to change a model whose weights are not all numbers; one of them spoils every output.
+
+    Raises:
+        UserError: names the first tensor that holds NaN or an infinite number.
+    """
+    for name, tensor in model.named_parameters():
+        if not tensor.is_floating_point() or tensor.device.type == "meta":
+            continue
+        # PyTorch does not look at numbers of 8 bits.
+        sound = torch.isfinite(tensor.float() if tensor.dtype.itemsize == 1 else tensor)
+        if not bool(sound.all()):
+            count = int((~sound).sum())
+            raise UserError(
+                f"the weight {name} holds {count:,} of {tensor.numel():,} numbers that are NaN or "
+                "infinite, so that every output would be; expected a model whose weights are all "
+                "finite: copy it anew, or take an earlier checkpoint"
+            )
+
+
 def _check_loaded(loading: Mapping[str, Any], what: str, kind: str) -> None:
     """Refuse a model whose weights are not all those stored."""
     if missing := sorted(loading["missing_keys"]):
@@ -290,8 +309,7 @@ def fits(empty: PreTrainedModel, dtype: torch.dtype | str) -> bool:
 def tokenizer_of(place: str) -> PreTrainedTokenizerBase | None:
     """Return the tokenizer beside the model, or None: it matters only when text is read."""
     try:
-        found: PreTrainedTokenizerBase = load_pretrained(AutoTokenizer, place)
-        check_tokenizer(found, place)
+        found: PreTrainedTokenizerBase = load_folder(Path(place), place)
         return found
     except UserError:
         raise

@@ -45,13 +45,13 @@ def check_tokenizer(words: Any, name: str) -> None:
     )
 
 
-def check_work(work: Callable[[], object], what: str, given: str) -> None:
+def check_work(work: Callable[[], object], what: str, given: str, *, memory: int = BYTES) -> None:
     """Refuse work that exceeds the limits.
 
     Raises:
         UserError: says which limit it broke; whatever else is wrong is said when it is used.
     """
-    if why := overrun(work, SECONDS):
+    if why := overrun(work, SECONDS, memory):
         raise UserError(f"{what} takes {why} for {given}; use another")
 
 

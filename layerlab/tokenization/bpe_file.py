@@ -17,7 +17,6 @@ from transformers import PreTrainedTokenizerFast
 from layerlab.errors import UserError
 from layerlab.validation import short_repr
 
-SPACE = "▁"
 _REASONS = {
     "Unigram": "its pieces compete by probability, so that there is no order to add merges to",
     "WordPiece": "it takes the longest piece that fits, and has no merges to go on from",

@@ -3,18 +3,27 @@
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import builtin
 from layerlab.errors import UserError
+from layerlab.system.files import check_size
 from layerlab.system.hub import hub
-from layerlab.system.limits import check_tokenizer
+from layerlab.system.limits import check_tokenizer, check_work
 from layerlab.system.trust import load_pretrained
+from layerlab.tokenization.spm.model_file import check_file
 from layerlab.tokenization.train import train_bpe
 
 TRAINED = "train"
+# The files of a tokenizer on the Hub, and in a folder.
+FILES = ["*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py"]
+# No file of so few bytes takes seconds to convert, and most tokenizers of a test have no larger.
+SMALL = 2**16
+# A quarter of a million entries with as many merges takes half a GiB to load.
+MEMORY = 2 * 2**30
 # What a bare tokenizer.json may call its separator: it says which tokens are special, not what for.
 SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<s>", "<bos>")
 
@@ -35,8 +44,33 @@ def load_tokenizer(given: str) -> PreTrainedTokenizerFast:
         given, path = str(builtin.path(given)), builtin.path(given)
     words = _of_file(path) if path.is_file() else _of_name(given, path)
     separator(words, given)
-    check_tokenizer(words, given)
     return words
+
+
+def load_folder(folder: Path, name: str) -> Any:
+    """Load the tokenizer of a folder, in whatever files and of whatever class.
+
+    transformers converts older files while it loads them, and no time or memory is too much for it.
+
+    Raises:
+        UserError: it takes more than any real one does.
+    """
+    files = [file for pattern in FILES for file in folder.glob(pattern) if file.is_file()]
+    if max((file.stat().st_size for file in files), default=0) > SMALL:
+        what = f"the tokenizer {name}"
+        check_work(lambda: _load(folder), what, "its own files", memory=MEMORY)
+    words = _load(folder)
+    check_tokenizer(words, name)
+    return words
+
+
+def _load(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    for file in sorted(folder.glob("*.model")):
+        check_size(file)
+        check_file(file)
+    return load_pretrained(AutoTokenizer, str(folder))
 
 
 def separator(words: PreTrainedTokenizerFast, name: str) -> int:
@@ -68,6 +102,7 @@ def engine(words: PreTrainedTokenizerFast) -> Tokenizer:
 
 
 def _of_file(path: Path) -> PreTrainedTokenizerFast:
+    check_size(path)
     try:
         bare = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more definite
@@ -77,18 +112,19 @@ def _of_file(path: Path) -> PreTrainedTokenizerFast:
         ) from None
     special = {token.content for token in bare.get_added_tokens_decoder().values() if token.special}
     end = next((name for name in SEPARATORS if name in special), None)
-    return PreTrainedTokenizerFast(
+    words = PreTrainedTokenizerFast(
         tokenizer_object=bare, eos_token=end, clean_up_tokenization_spaces=False
     )
+    check_tokenizer(words, str(path))
+    return words
 
 
 def _of_name(given: str, path: Path) -> PreTrainedTokenizerFast:
-    from transformers import AutoTokenizer
-
     why = ""
     try:
         with nullcontext("") if path.is_dir() else hub() as why:
-            words = load_pretrained(AutoTokenizer, given)
+            folder = path if path.is_dir() else _fetch(given)
+            words = load_folder(folder, given)
     except UserError:
         raise
     except Exception as error:  # of many kinds: no such name, no network, a strange configuration
@@ -107,6 +143,14 @@ def _of_name(given: str, path: Path) -> PreTrainedTokenizerFast:
             "convert it to the tokenizers library first"
         )
     return words
+
+
+def _fetch(name: str) -> Path:
+    """Return the folder of a name of the Hub, with the files of its tokenizer."""
+    from huggingface_hub import constants, snapshot_download  # late: a folder needs no Hub
+
+    kept = constants.HF_HUB_OFFLINE  # as the block around it says
+    return Path(snapshot_download(name, allow_patterns=FILES, local_files_only=kept))
 
 
 def _line(error: Exception) -> str:

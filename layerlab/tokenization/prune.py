@@ -14,9 +14,10 @@ from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.errors import UserError
-from layerlab.tokenization.bpe_file import SPACE, BpeFile, Merge, is_byte, read_bpe, rebuild
+from layerlab.tokenization.bpe_file import BpeFile, Merge, is_byte, read_bpe, rebuild
 from layerlab.tokenization.compression import batches
 from layerlab.tokenization.load import engine
+from layerlab.tokenization.spm.model_file import SPACE
 
 
 @dataclass(frozen=True)

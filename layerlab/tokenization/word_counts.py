@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tokenizers import Regex, Tokenizer, pre_tokenizers, trainers
 
-from layerlab.tokenization.bpe_file import SPACE, BpeFile, is_byte
+from layerlab.tokenization.bpe_file import BpeFile, is_byte
+from layerlab.tokenization.spm.model_file import SPACE
 
 _DIGITS = re.compile(r"\d\d")
 

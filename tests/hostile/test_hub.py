@@ -9,8 +9,11 @@ import pytest
 from huggingface_hub import constants
 
 import layerlab
+from layerlab import UserError
 from layerlab.builtin import path
+from layerlab.tokenization.load import load_tokenizer
 from tests.hostile.attack import typed
+from tests.tokenization.spm.protos import needed, write
 
 COMMIT = "0" * 39 + "1"
 WORDS = ("inspect", "some/model", "--measures", "stream", "--samples", "1", "-q")
@@ -62,3 +65,13 @@ def test_an_adapter_leads_to_no_other_model(snapshot: Path) -> None:
 def test_pickled_weights_are_not_read(snapshot: Path) -> None:
     (snapshot / "model.safetensors").rename(snapshot / "pytorch_model.bin")
     typed(*WORDS).refused("has only pickled weights (pytorch_model.bin)")
+
+
+@needed
+def test_a_tokenizer_of_the_hub_is_loaded_under_limits(snapshot: Path) -> None:
+    assert len(load_tokenizer("some/model")) == 512
+    (snapshot / "tokenizer.json").unlink()
+    (snapshot / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    write(snapshot / "tokenizer.model", ["a" * 2000])
+    with pytest.raises(UserError, match="has a piece of 2,000 characters"):
+        load_tokenizer("some/model")

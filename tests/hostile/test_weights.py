@@ -15,6 +15,7 @@ import layerlab
 from layerlab import UserError, builtin
 from layerlab.loading.layer_weights import read_outlines
 from layerlab.loading.model import subject, weights_hash
+from layerlab.loading.weights import check_finite
 from layerlab.system.trust import trust
 from tests.hostile.attack import typed
 
@@ -176,3 +177,34 @@ def test_weights_alone_that_are_not_finite_are_a_finding(name: str, folder: Path
     (found,) = [one for one in report.findings if one.severity == "error"]
     assert f"{name} holds 2 of" in found.text
     assert ("layer 0" in found.text.lower()) == (name == FIRST)
+
+
+CHANGING = [
+    ("retrofit", "model", "--variant", "as-32", "--out", "new"),
+    ("adapt", "embed", "model", "--tokenizer", "model", "--out", "new", "--quiet"),
+]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("words", CHANGING)
+def test_a_model_with_numbers_that_are_none_is_not_changed(
+    words: tuple[str, ...], number: float, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    weights = load_file(folder / SINGLE)
+    weights[FIRST][1, 2] = number
+    store(folder, SINGLE, weights)
+    said = f"the weight {FIRST} holds 1 of {weights[FIRST].numel():,} numbers that are NaN"
+    typed(*words).refused(said)
+    assert not Path("new").exists()
+
+
+def test_numbers_of_eight_bits_are_looked_at_too(folder: Path) -> None:
+    model = subject(str(folder)).model
+    check_finite(model)
+    name, weight = next(iter(model.named_parameters()))
+    weight.data = weight.data.to(torch.float8_e4m3fn)
+    check_finite(model)
+    weight.data.view(torch.uint8)[0, 0] = 0x7F
+    with pytest.raises(UserError, match=f"the weight {name} holds 1 of"):
+        check_finite(model)

@@ -1,7 +1,6 @@
 """Tokenizers in older files: what SentencePiece writes, and a list of merges."""
 
 import gzip
-import io
 import json
 
 import pytest
@@ -16,41 +15,23 @@ from layerlab.tokenization.extend import extend
 from layerlab.tokenization.load import engine
 from layerlab.tokenization.verify import verify
 from tests.adaptation.bpe import GENERAL, LAW, MARK, bytewise
-
-needed = pytest.mark.skipif(
-    not all(map(convert.present, convert.NEEDED)),
-    reason="sentencepiece and protobuf are not installed (the extra spm)",
-)
+from tests.tokenization.spm.protos import change, needed, train
 
 
 @pytest.fixture
 def trained(tmp_path):
     """Train a model of SentencePiece, and give it with its own reader."""
 
-    def train(kind: str = "bpe", **changes: object):
-        import sentencepiece
-
+    def build(kind: str = "bpe", **changes: object):
         options = {
             "normalization_rule_name": "identity",
             "remove_extra_whitespaces": False,
             **changes,
         }
         path = tmp_path / f"{kind}.model"
-        with io.BytesIO() as file:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(GENERAL * 5),
-                model_writer=file,
-                vocab_size=380,
-                model_type=kind,
-                byte_fallback=True,
-                hard_vocab_limit=False,
-                minloglevel=2,
-                **options,
-            )
-            path.write_bytes(file.getvalue())
-        return path, sentencepiece.SentencePieceProcessor(model_file=str(path))
+        return path, train(path, kind, **options)
 
-    return train
+    return build
 
 
 @needed
@@ -90,14 +71,10 @@ def test_pieces_that_end_with_a_space_are_refused(trained) -> None:
 def test_scores_and_not_places_give_the_order(trained) -> None:
     """Pieces that stand at the end may come first: those of Chinese-LLaMA have the score 0."""
     import sentencepiece
-    from sentencepiece import sentencepiece_model_pb2
 
     path, _ = trained(add_dummy_prefix=False)
-    proto = sentencepiece_model_pb2.ModelProto()
-    proto.ParseFromString(path.read_bytes())
-    proto.pieces.add(piece="ec", score=0.5)
-    proto.pieces.add(piece="eca", score=0.5)
-    path.write_bytes(proto.SerializeToString())
+    for piece in ("ec", "eca"):
+        change(path, lambda proto, piece=piece: proto.pieces.add(piece=piece, score=0.5))
     reader = sentencepiece.SentencePieceProcessor(model_file=str(path))
     words = convert_sentencepiece(path)
     for text in ("thecat", "the cat thecat", *GENERAL):

@@ -13,6 +13,7 @@ from layerlab.adaptation.embeddings.resize import Resized, Resizing, find_kept_r
 from layerlab.adaptation.trainer.bits_per_byte import Bits, bits_per_byte
 from layerlab.data.documents import spool_documents
 from layerlab.data.sources import Text
+from layerlab.loading.weights import check_finite
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 
 # Bytes of each text that are read, once for every way.
@@ -84,8 +85,9 @@ def embed(
         context: of the windows in which texts are read; None for what the model can.
 
     Raises:
-        UserError: what `resize` and `bits_per_byte` raise.
+        UserError: what `resize` and `bits_per_byte` raise, or weights that are not finite.
     """
+    check_finite(model)
     resizing = Resizing(model, base, new, find_kept_rows(base, new))
 
     def read(words: PreTrainedTokenizerFast) -> dict[str, Bits]:

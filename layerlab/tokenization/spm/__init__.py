@@ -1,0 +1,1 @@
+"""Converts models of SentencePiece, and holds what comes out against its own reader."""
