@@ -28,6 +28,8 @@ from layerlab.system.hardware import cache_folder
 from layerlab.system.locks import lock_folder
 from layerlab.tokenization.load import TRAINED, entries, load_tokenizer, separator, train_tokenizer
 
+# In the cache. Those of 0.1 lie in "corpora" and carry no digest, so that none of them is looked at.
+CORPORA = "corpora-2"
 ProgressCallback = Callable[[str, float], None]
 
 
@@ -142,7 +144,7 @@ def _prepare(data: DataSection, cache: Path | None, progress: ProgressCallback |
     texts = [open_source(source) for source in data.sources]
     words = None if data.tokenizer == TRAINED else load_tokenizer(data.tokenizer)
     key = _key(data, texts, words)
-    folder = (cache or cache_folder()) / "corpora" / key
+    folder = (cache or cache_folder()) / CORPORA / key
     maker = CorpusBuilder(key, data, texts, words, progress or (lambda what, share: None))
     found, why = _find(folder, maker)
     if found is None:

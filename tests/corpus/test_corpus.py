@@ -69,7 +69,7 @@ def test_it_is_made_once_and_found_again(folder: Path, tmp_path: Path, monkeypat
     assert again.documents and not first.documents
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "elsewhere"))
     assert prepare(data(folder)).digest == first.digest
-    assert (tmp_path / "elsewhere" / "corpora").is_dir()
+    assert (tmp_path / "elsewhere" / "corpora-2").is_dir()
 
 
 def test_whatever_changes_the_tokens_changes_the_digest(folder: Path, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def _digest(folder: Path, cache: Path) -> str:
 def test_two_processes_at_once_do_not_collide(folder: Path, tmp_path: Path) -> None:
     with multiprocessing.get_context("fork").Pool(2) as pool:
         found = pool.starmap(_digest, [(folder, tmp_path)] * 4, chunksize=1)
-    assert len(set(found)) == 1 and len(list((tmp_path / "corpora").iterdir())) == 1
+    assert len(set(found)) == 1 and len(list((tmp_path / "corpora-2").iterdir())) == 1
 
 
 def test_who_comes_second_waits(folder: Path, tmp_path: Path, monkeypatch) -> None:

@@ -25,7 +25,7 @@ def test_a_corpus_with_another_tokenizer_is_made_again(
     words = ("train", str(recipe), "--plan", "-q", "--out", str(tmp_path / "out"))
     first = typed(*words)
     assert first.code == 0 and first.err == ""
-    (file,) = (tmp_path / "cache").glob("corpora/*/tokenizer/tokenizer.json")
+    (file,) = (tmp_path / "cache").glob("corpora-2/*/tokenizer/tokenizer.json")
     whole = file.read_bytes()
     content = json.loads(whole)
     vocab = content["model"]["vocab"]

@@ -119,6 +119,38 @@ def test_a_report(report: Path, data: st.DataObject) -> None:
     refused(lambda: layerlab.load_report(changed))
 
 
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("drawn")
+    asked = {"measures": ["features", "stream"], "progress": False}
+    layerlab.inspect("llama", texts="A text, and a text, and a text.", **asked).save(folder)
+    return folder / "report.json"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("pictures", "features", "llama", "words"), None),
+        (("pictures", "features", "llama", "points"), [[[3]]]),
+        (("pictures", "features", "llama", "skip"), "x"),
+        (("pictures", "features", "llama", "shares"), [["x"]]),
+        (("pictures", "features", "llama"), {"kind": "features"}),
+    ],
+)
+def test_a_report_that_fits_and_cannot_be_drawn(
+    drawn: Path, path: tuple[str | int, ...], value: Any, tmp_path: Path
+) -> None:
+    content = json.loads(drawn.read_text())
+    inside = content
+    for part in path[:-1]:
+        inside = inside[part]
+    inside[path[-1]] = value
+    (tmp_path / "report.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"report.json.* damaged"):
+        layerlab.load_report(tmp_path).to_html(tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
 POLICY = b'format = "bf16"\nkeep = ["model.layers.0"]\n[measured]\nleft = 0.1\n'
 
 

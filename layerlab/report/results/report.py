@@ -24,7 +24,7 @@ from layerlab.report.findings.rule import Finding
 from layerlab.report.i18n.language import ENGLISH
 from layerlab.report.results import folder as place
 from layerlab.report.results import older_report, saliency_summary, terminal_summary
-from layerlab.report.results.schema import SCHEMA, check_schema
+from layerlab.report.results.schema import SCHEMA, check_schema, explain_damage
 from layerlab.report.views.tables import (
     decode_table,
     empty,
@@ -69,6 +69,7 @@ class Report:
                 columns = measure.get("columns", {})
                 self._frames[measure["name"]] = empty(measure.get("per", ()), columns)
         self._folder: Path | None = None
+        self._file: Path | None = None  # that it was loaded from
 
     def frame(self, name: str) -> pd.DataFrame:
         """Return the readings of one measure; no rows where it is not applicable.
@@ -167,21 +168,25 @@ class Report:
 
     def summary(self) -> Group:
         """Return lines for a terminal: the models, what was found, and where the files are."""
-        asked = saliency_summary.saliency_answers(
-            self._content, self._frames.get(saliency_summary.NAME)
-        )
-        return terminal_summary.summary(self._content, self.findings, self._folder, asked)
+        with explain_damage(self._file):
+            asked = saliency_summary.saliency_answers(
+                self._content, self._frames.get(saliency_summary.NAME)
+            )
+            return terminal_summary.summary(self._content, self.findings, self._folder, asked)
 
     def _draw(self, folder: Path, kind: str) -> None:
         from layerlab.report.figures.inspection import figures
 
         folder.mkdir()
-        draw(figures(self.to_dict()), folder, kind)
+        with explain_damage(self._file):
+            found = figures(self.to_dict())
+        draw(found, folder, kind)
 
     def _page(self, lang: str = ENGLISH) -> str:
         from layerlab.report.pages.inspection import render
 
-        return render(self.to_dict(), lang)
+        with explain_damage(self._file):
+            return render(self.to_dict(), lang)
 
     def _repr_html_(self) -> str:
         page = self._page()
@@ -229,7 +234,7 @@ def load_report(path: str | Path) -> Report:
     except ValueError as error:
         raise UserError(f"{file} is damaged: {error!s:.200}; inspect the model again") from error
     report = _read(content, file)
-    report._folder = file.parent.resolve()
+    report._folder, report._file = file.parent.resolve(), file
     return report
 
 

@@ -3,10 +3,13 @@
 `options` and `versions` and `machine` say enough to repeat a run; `frames` is in table.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
+from layerlab.records.parse import one_line
 from layerlab.report.findings.rule import Finding
 
 SCHEMA = 2
@@ -67,6 +70,27 @@ def check_schema(content: Mapping[str, Any]) -> dict[str, Any]:
     except (AttributeError, TypeError, ValueError) as error:
         raise UserError("this is not a layerlab report: a finding is damaged") from error
     return whole
+
+
+@contextmanager
+def explain_damage(file: Path | None) -> Iterator[None]:
+    """Turn what fails while a report is shown into one line, if the report came from a file.
+
+    Measures say what they draw, and what they say has no schema of its own.
+    """
+    from jinja2 import TemplateError  # late: a report that is only read needs no templates
+
+    try:
+        yield
+    except (
+        *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+        *(RecursionError, TemplateError),
+    ) as error:
+        if file is None:  # it was made just now, and is no stranger's
+            raise
+        raise UserError(
+            f"{file} is damaged, and cannot be shown: {one_line(error)}; inspect the model again"
+        ) from error
 
 
 def _fill(given: Mapping[str, Any], defaults: Mapping[str, Any], owner: str) -> dict[str, Any]:
