@@ -28,7 +28,7 @@ from layerlab.system.hardware import cache_folder
 from layerlab.system.locks import lock_folder
 from layerlab.tokenization.load import TRAINED, entries, load_tokenizer, separator, train_tokenizer
 
-# In the cache. Those of 0.1 lie in "corpora" and carry no digest, so that none of them is looked at.
+# In the cache. Those of 0.1 lie in "corpora" and carry no digest: none of them is looked at.
 CORPORA = "corpora-2"
 ProgressCallback = Callable[[str, float], None]
 

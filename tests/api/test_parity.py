@@ -19,7 +19,7 @@ COMMAND = {
     "compare": {"setting", "arms"},
     "study": {"option", "every"},
     "retrofit": {"option", "out"},
-    "runs": {"html", "lang"},
+    "runs": {"html", "lang", "every"},
 }
 FUNCTION = {
     "inspect": {"model", "texts", "input_ids", "attention_mask", "tokenizer"},
