@@ -42,7 +42,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def answers(stranger: Path, out: Path, settings: Any) -> tuple[list[Any], list[str]]:
     """What the model wrote, and the remarks."""
-    model = out / "model"
+    model = out / "candidate"
     shutil.copytree(stranger / "model", model)
     (model / "generation_config.json").write_text(json.dumps(settings))
     found = layerlab.evaluate(
@@ -71,7 +71,7 @@ def test_settings_change_no_answer(
     found, remarks = answers(stranger, tmp_path, {"eos_token_id": 0, **STEERING[name]})
     assert found == plain
     (remark,) = remarks
-    assert remark.startswith("model: its own settings of generation are not used: ")
+    assert remark.startswith("candidate: its own settings of generation are not used: ")
     assert all(one in remark for one in STEERING[name])
 
 

@@ -46,7 +46,7 @@ def test_a_model_that_computes_no_number_has_no_perplexity() -> None:
     found = perplexity(broken)
     assert found["perplexity"] is None and found["nats_per_token"] is None and found["tokens"]
     console = Console(width=100, file=StringIO(), record=True)
-    content = {"arms": [], "left_out": [], "remarks": []}
+    content = {"arms": [], "benchmarks": [], "left_out": [], "remarks": []}
     console.print(render_table({**content, "precision": [{"arm": "a in fp16", **found}]}, 100))
     assert "a in fp16: perplexity on the built-in sample is not finite (" in console.export_text()
 
