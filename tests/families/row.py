@@ -19,7 +19,7 @@ COLUMNS = (
 )
 NOTHING = "–"
 YES = "yes"
-_PLACE = re.compile(r" of layer \d+| \(layer \d+\)")
+_PLACE = re.compile(r" (?:of|to) (?:layer \d+|layers \d+(?:, \d+)*|every layer)| \(layer \d+\)")
 # The last digits of a rounding error may differ on another machine.
 _NUMBER = re.compile(r"\d\.\de[-+]\d+")
 _DETAIL = "not applicable"
@@ -92,10 +92,10 @@ def _reasons(one: Examination) -> set[tuple[str, str]]:
         found.setdefault(_PLACE.sub("", why), []).append(measure)
     refused = {(", ".join(measures), why) for why, measures in found.items()}
     notes = {
-        (f"{measure}: {_PLACE.sub('', what)}", _PLACE.sub("", why))
+        (f"{measure}: {what}", why)
         for measure, texts in one.readings.notes.items()
         for text in texts
-        for what, separator, why in [text.partition(f": {_DETAIL}, because ")]
+        for what, separator, why in [_PLACE.sub("", text).partition(f": {_DETAIL}, because ")]
         if separator
     }
     bounds = {
