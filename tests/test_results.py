@@ -90,6 +90,7 @@ def test_a_finished_run_is_skipped_from_what_is_kept_alone(
         (tmp_path / "again" / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(tmp_path / "first" / path, tmp_path / "again" / path)
     (tmp_path / "again" / "small" / "comparison.json").unlink()
+    shutil.rmtree(tmp_path / "again" / "small" / "pictures")  # of no comparison, it is a user's
     unfold_runs(tmp_path / "again" / "small")
     before = {
         path: (path.read_bytes(), path.stat().st_mtime_ns)

@@ -5,7 +5,7 @@ from typing import Any
 
 from layerlab.evaluation.metrics.estimates import Mean, with_interval
 from layerlab.evaluation.results.averages import weighted_mean
-from layerlab.records.task_metrics import is_share
+from layerlab.records.index.task_metrics import is_share
 
 Record = Mapping[str, Any]
 

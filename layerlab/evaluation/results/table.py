@@ -16,7 +16,7 @@ from layerlab.evaluation.results.above_chance import ACCURACIES, count_tests, li
 from layerlab.evaluation.results.aggregate import left_out_line
 from layerlab.evaluation.results.averages import incomplete
 from layerlab.evaluation.results.lm_eval_tasks import expand_metrics, format_metric
-from layerlab.records.task_metrics import is_share
+from layerlab.records.index.task_metrics import is_share
 
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]

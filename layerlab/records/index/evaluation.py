@@ -7,7 +7,7 @@ from pydantic import Field
 
 from layerlab.records.index.activity import state_of_unfinished
 from layerlab.records.index.entry import FINISHED, Kind, Summary, Table, read_table
-from layerlab.records.task_metrics import is_share
+from layerlab.records.index.task_metrics import is_share
 
 RESULTS, LEAVES, SAMPLES = "results.json", "leaves", "samples"
 # Averages and tasks that a headline has at most.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from layerlab.records.task_metrics import is_share
+from layerlab.records.index.task_metrics import is_share
 from layerlab.report.i18n.language import Label, label
 from layerlab.report.pages.adaptation_tables import table
 
