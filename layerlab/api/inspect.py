@@ -347,7 +347,7 @@ def _head(parts: Sequence[_Part], job: InspectionRequest) -> dict[str, Any]:
         "text": {
             "source": job.passage.source,
             "hash": job.passage.hash,
-            "hashed": job.passage.hashed,
+            "hashed": job.passage.hash_source,
             "sequences": parts[0].text,
         },
         "measures": _declare(parts, job.measures),

@@ -64,7 +64,7 @@ class TextInput:
         return f"sha256:{digest.hexdigest()}"
 
     @property
-    def hashed(self) -> str:
+    def hash_source(self) -> str:
         """Return what the hash is taken of, in words."""
         if self.raw:
             return f"the first {len(self.raw):,} bytes" if self.cut else "the whole text"

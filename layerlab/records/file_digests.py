@@ -74,7 +74,7 @@ def check_seal(folder: Path) -> None:
         UserError: one is a pipe or a device.
         OSError: there is no table.
     """
-    check_hashes(folder, _sealed(folder))
+    check_hashes(folder, _read_table(folder))
     if more := extra_files(folder):
         raise ValueError(f"{more[0]} was not there when it was written")
 
@@ -87,11 +87,11 @@ def extra_files(folder: Path) -> list[str]:
         UserError: it is a pipe or a device.
         OSError: there is no table.
     """
-    named = _sealed(folder)
+    named = _read_table(folder)
     return [name for name in _names(folder, [FILE]) if name not in named]
 
 
-def _sealed(folder: Path) -> Mapping[str, str]:
+def _read_table(folder: Path) -> Mapping[str, str]:
     check_regular(folder / FILE)
     files = unseal(json_of((folder / FILE).read_text("utf-8"))).get("files")
     if not isinstance(files, dict):

@@ -28,14 +28,14 @@ def load_or_convert(given: str) -> PreTrainedTokenizerFast:
         UserError: there is none, or it is of a kind that cannot be read.
     """
     path = Path(given).expanduser()
-    words = _converted(path)
+    words = _convert_older(path)
     if words is None:
         return load_tokenizer(given)
     check_tokenizer(words, given)
     return words
 
 
-def _converted(path: Path) -> PreTrainedTokenizerFast | None:
+def _convert_older(path: Path) -> PreTrainedTokenizerFast | None:
     """Return the tokenizer in older files, or None if there are none that need a conversion."""
     files = sorted(path.glob(f"*{MODEL}")) if path.is_dir() else [path]
     whole = path.is_dir() and (path / "tokenizer.json").exists()

@@ -71,7 +71,7 @@ def test_the_hash_of_a_file_is_that_of_its_bytes(tmp_path):
     file.write_bytes(b"\xef\xbb\xbfTo be, or not to be.\r\n")
     found = read_file(str(file), samples=1, context=4)
     assert found.hash == f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
-    assert found.hashed == "the whole text"
+    assert found.hash_source == "the whole text"
     assert sample().hash == f"sha256:{hashlib.sha256(builtin.SAMPLE.read_bytes()).hexdigest()}"
 
 
@@ -81,12 +81,12 @@ def test_of_a_long_file_the_hash_says_how_much_was_read(tmp_path):
     found = read_file(str(file), samples=1, context=4)
     beginning = file.read_bytes()[: 1 << 20]
     assert found.hash == f"sha256:{hashlib.sha256(beginning).hexdigest()}"
-    assert found.hashed == "the first 1,048,576 bytes"
+    assert found.hash_source == "the first 1,048,576 bytes"
 
 
 def test_what_is_hashed_of_other_input():
-    assert passage("one").hashed == "the texts, with a zero byte behind each"
-    assert passage(input_ids=[[1, 2]]).hashed == "the token ids"
+    assert passage("one").hash_source == "the texts, with a zero byte behind each"
+    assert passage(input_ids=[[1, 2]]).hash_source == "the token ids"
 
 
 @pytest.mark.parametrize(

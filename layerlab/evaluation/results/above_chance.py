@@ -41,16 +41,16 @@ def list_tested(content: Record, arm: str, *, above: bool) -> list[str]:
     found = [
         str(row["title"])
         for row in content["benchmarks"]
-        if row["arm"] == arm and _tested(row, above)
+        if row["arm"] == arm and _is_judged(row, above)
     ]
     for task in content.get("tasks", ()):
-        inside = [one["metric"] for one in task["measured"] if _tested(one, above)]
+        inside = [one["metric"] for one in task["measured"] if _is_judged(one, above)]
         if task["arm"] == arm and inside:
             found.append(f"{task['task']} ({', '.join(inside)})")
     return found
 
 
-def _tested(row: Record, above: bool) -> bool:
+def _is_judged(row: Record, above: bool) -> bool:
     return bool(row.get("guessing")) and row["guessing"]["above"] == above
 
 
