@@ -179,6 +179,7 @@ def weights(
         said = f"the weights of {place!r} do not fit its config.json: {one_line(error)}"
         raise UserError(said) from error
     _check_loaded(loading, f"the weights of {place!r}", type(model).__name__)
+    _check_tied(model, place)
     if device not in (None, "auto"):
         model.to(_device(device))
     return model.eval()
@@ -278,6 +279,17 @@ def _check_loaded(loading: Mapping[str, Any], what: str, kind: str) -> None:
             f"{what} hold {len(left)} tensors that its config.json has no place for (first: "
             f"{left[0]}), so another model would be looked at than was stored; mend config.json, "
             "or type --allow-unused (in Python allow_unused=True)"
+        )
+
+
+def _check_tied(model: PreTrainedModel, place: str) -> None:
+    """Refuse two stored weights that differ where the configuration says that they are one."""
+    left = model.get_expanded_tied_weights_keys(all_submodels=True)
+    for name in left.keys() - model.all_tied_weights_keys.keys():
+        raise UserError(
+            f"{name} and {left[name]} are one weight in config.json of {place!r} and two that "
+            "differ among its weights; expected both to say the same: write tie_word_embeddings = "
+            "false to use both as they are stored, or take the first out of the file"
         )
 
 

@@ -131,6 +131,10 @@ def broken(folder, kind, tiny):
     elif kind == "more layers":
         config = tiny("llama", num_hidden_layers=3).config
         config.save_pretrained(folder)
+    elif kind == "tied, but two":
+        config = tiny("llama").config
+        config.tie_word_embeddings = True
+        config.save_pretrained(folder)
     elif kind == "encoder":
         shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
         BertForMaskedLM(BertConfig(**shape, intermediate_size=16, vocab_size=9)).save_pretrained(
@@ -149,6 +153,7 @@ def broken(folder, kind, tiny):
         ("truncated", "the weights of .* are damaged .*; copy them anew"),
         ("other shape", "the weights of .* do not fit its config.json"),
         ("more layers", "lack 9 tensors of LlamaForCausalLM .*they would be random"),
+        ("tied, but two", "lm_head.weight and model.embed_tokens.weight are one weight in config"),
         ("encoder", "is a BertForMaskedLM, not a causal language model"),
     ],
 )
