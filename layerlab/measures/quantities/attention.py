@@ -12,13 +12,14 @@ from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import (
     blocks,
     cut,
-    groups,
+    each_group,
     height,
     one_thread,
     triangular,
 )
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import HeadVector
+from layerlab.system.accelerator import read_lists
 from layerlab.validation import Constraint
 
 HeadRows = Float[Tensor, "head row"]
@@ -64,11 +65,9 @@ def focus(attended: AttentionRecord, *, dtype: torch.dtype = torch.float32) -> F
     Source: zhai23, section 3; xiao23; dehghani23; wortsman23.
     Unit: none.
     """
-    attended = triangular(attended)
-    parts = []
-    for heads in groups(attended, dtype):
-        _, part = cut(attended, heads=heads)
-        parts.append(_pool(part, list(_rows(part, dtype))))
+    parts = each_group(
+        triangular(attended), dtype, lambda part: _pool(part, list(_rows(part, dtype)))
+    )
     return Focus(
         **{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Focus)}
     )
@@ -98,7 +97,7 @@ def entropy_bound(spread: HeadRows, counts: HeadRows) -> HeadRows:
 
 
 def _rows(part: AttentionRecord, dtype: torch.dtype) -> Iterator[_Rows]:
-    for rows in reversed(list(blocks(part.tokens, height(part.keys)))):
+    for rows in reversed(list(blocks(part.tokens, height(part)))):
         keys, block = cut(part, rows)
         scores = block.masked(dtype=dtype)
         allowed = block.allowed()
@@ -161,10 +160,11 @@ def _read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
     if layer.attention is None:
         return
     found = focus(layer.attention, dtype=getattr(torch, run.options["dtype"]))
-    columns = {name: values.tolist() for name, values in vars(found).items()}
+    columns = read_lists(vars(found))
     for head in range(layer.attention.heads):
         place = {"sequence": layer.sequence, "layer": layer.attention.layer, "head": head}
-        yield place | {name: values[head] for name, values in columns.items()}
+        row = place | {name: values[head] for name, values in columns.items()}
+        yield row | {"sink_column": int(row["sink_column"])}
 
 
 MEASURES = (

@@ -24,6 +24,7 @@ from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.centring import NAN, Pool
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Scalar
+from layerlab.system.accelerator import read_numbers
 from layerlab.validation import Constraint
 
 Vector = Float[Tensor, " value"]
@@ -54,11 +55,9 @@ def effective_dimension(eigenvalues: Vector, epsilon: float = 0.8) -> Scalar:
     """
     _check_share(epsilon)
     share = _share(eigenvalues)
-    if share.isnan().any():
-        return share.new_tensor(NAN)
     rounding = len(share) * torch.finfo(torch.float64).eps
     short = share.sort(descending=True).values.cumsum(0) < epsilon - rounding
-    return (short.sum() + 1).double()
+    return torch.where(share.isnan().any(), NAN, (short.sum() + 1).double())
 
 
 def effective_rank(eigenvalues: Vector) -> Scalar:
@@ -195,12 +194,15 @@ def close(run: MeasureContext) -> Iterator[Row]:
 def _reading(pool: Pool, epsilon: float) -> Row:
     values = pool.eigenvalues()
     width = pool.features[0].shape[1] if pool.moments is None else len(pool.moments)
+    counts = {
+        "effective_dimension": effective_dimension(values, epsilon),
+        "effective_rank": effective_rank(values),
+        "participation_ratio": participation_ratio(values),
+        "stable_rank": stable_rank(values),
+        "erank_entropy2": entropy_rank(values),
+    }
     return {
-        "effective_dimension": effective_dimension(values, epsilon).item(),
-        "effective_rank": effective_rank(values).item(),
-        "participation_ratio": participation_ratio(values).item(),
-        "stable_rank": stable_rank(values).item(),
-        "erank_entropy2": entropy_rank(values).item(),
+        **read_numbers(counts),
         "tokens": pool.tokens,
         "width": width,
         "reliable": reliable(pool.tokens, width),

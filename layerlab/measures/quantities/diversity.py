@@ -18,6 +18,7 @@ from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.centring import NAN, centre, precise
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden, Scalar
+from layerlab.system.accelerator import read_lists
 
 
 def diversity(h: Hidden) -> Scalar:
@@ -103,19 +104,19 @@ def cosine(h: Hidden) -> Scalar:
     _check_tokens(h)
     wide = precise(h)
     largest = wide.abs().amax(1, keepdim=True)
-    kept = (largest != 0).squeeze(1)
-    scaled = wide[kept] / largest[kept]
-    directions = scaled / torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
-    tokens = len(directions)
-    if tokens < 2:
-        return wide.new_tensor(NAN)
+    kept = largest != 0
+    scaled = wide / torch.where(kept, largest, 1.0)
+    lengths = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
+    directions = scaled / torch.where(kept, lengths, 1.0)
+    tokens = kept.sum().double()
     mean = (directions.sum(0).square().sum() - tokens) / (tokens * (tokens - 1))
-    return mean.clamp(-1 / (tokens - 1), 1)
+    bounded = mean.clamp_max(1.0).maximum(-1 / (tokens - 1))
+    return torch.where(tokens < 2, NAN, bounded)
 
 
 def _frobenius(m: Hidden) -> Scalar:
     largest = m.abs().amax()
-    return torch.linalg.vector_norm(m / largest) * largest if largest != 0 else largest
+    return torch.linalg.vector_norm(m / torch.where(largest == 0, 1.0, largest)) * largest
 
 
 def _composite(m: Hidden) -> Scalar:
@@ -139,10 +140,10 @@ _QUANTITIES = {
 }
 
 
-def _reading(h: Hidden) -> dict[str, float]:
+def _reading(h: Hidden) -> list[Scalar]:
     if len(h) < 2:
-        return dict.fromkeys(_QUANTITIES, NAN)
-    return {name: quantity(h).item() for name, quantity in _QUANTITIES.items()}
+        return [h.new_tensor(NAN)] * len(_QUANTITIES)
+    return [quantity(h) for quantity in _QUANTITIES.values()]
 
 
 def _places(layer: Layer) -> Iterator[tuple[str, Hidden]]:
@@ -158,12 +159,14 @@ def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
 
     Source: Own.
     """
-    for place, h in _places(layer):
+    places = dict(_places(layer))
+    read = read_lists({place: torch.stack(_reading(h)) for place, h in places.items()})
+    for place, values in read.items():
         yield {
             "sequence": layer.sequence,
             "layer": layer.layer,
             "place": place,
-            **_reading(h),
+            **dict(zip(_QUANTITIES, values, strict=True)),
         }
 
 

@@ -6,8 +6,8 @@ a layer is of the form a theorem speaks about is not guessed from its class: its
 again from that form, and the bound is given only where this reproduces what the model computed.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from math import inf, isfinite, nan, sqrt
 
 import torch
@@ -26,9 +26,10 @@ from layerlab.measures.support.sublayer_forms import (
 )
 from layerlab.observe.architecture.head_weights import HeadWeights
 from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS, cut, groups, tile, triangular
+from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS, each_group, tile, triangular
 from layerlab.observe.tracing.records import Layer, Sublayer
 from layerlab.shapes import HeadVector, Hidden, Scalar
+from layerlab.system.accelerator import read_numbers, widen
 
 GATED = (
     "it is not act(z W1 + b1) W2 + b2: Theorem 3 needs a plain feed-forward layer, and the product "
@@ -67,16 +68,15 @@ def contraction(attended: AttentionRecord, *, exact: bool = False) -> HeadVector
 
 
 def _contraction(attended: AttentionRecord) -> HeadVector:
-    attended = triangular(attended)
-    norms = []
-    for heads in groups(attended, torch.float32):
-        _, part = cut(attended, heads=heads)
-        blocks = tile(part, torch.float32)
-        known = profile(blocks, part.keys)
-        ritz = Ritz(known, part.sums_to_one)
-        settle(blocks, known, (ritz,))
-        norms.append(ritz.norm)
-    return torch.cat(norms)
+    return torch.cat(each_group(triangular(attended), torch.float32, _centred_norm))
+
+
+def _centred_norm(part: AttentionRecord) -> HeadVector:
+    blocks = tile(part, torch.float32)
+    known = profile(blocks, part.keys)
+    ritz = Ritz(known, part.sums_to_one)
+    settle(blocks, known, (ritz,))
+    return ritz.norm
 
 
 def spectral_bound(matrix: Float[Tensor, "*batch row column"]) -> Float[Tensor, " *batch"]:
@@ -126,7 +126,7 @@ class Constants:
     `size` is the product of its norms without attention's part; `values` are the s_h.
     """
 
-    size: float = nan
+    size: Tensor = field(default_factory=lambda: torch.tensor(nan))
     values: Tensor | None = None
     output: Tensor | None = None
     refused: str | None = None
@@ -147,9 +147,10 @@ def _attention_constants(layer: Layer, sublayer: Sublayer) -> Constants:
             f"+ b_o is off its output by {fit.gap:.1e}, and rounding explains {fit.slack:.1e}"
         )
     each = spectral_bound(weights.value)
-    values = each[[attended.kv_head(head) for head in range(attended.heads)]]
+    heads = attended.heads
+    values = each.repeat_interleave(heads // len(each))
     output = spectral_bound(weights.output.permute(1, 0, 2).flatten(1))
-    size = sqrt(attended.heads) * float(values.max() * output)
+    size = sqrt(heads) * values.max() * output
     return Constants(size=size, values=values, output=output)
 
 
@@ -170,7 +171,7 @@ def _ffn_constants(layer: Layer, sublayer: Sublayer) -> Constants:
         raise NotApplicable(MIXED if is_routed(layer.block) else GATED)
     if not isfinite(fit.activation.lipschitz):
         raise NotApplicable(f"{fit.activation.name} is not globally Lipschitz")
-    norms = float(spectral_bound(fit.inward)) * float(spectral_bound(fit.outward))
+    norms = spectral_bound(fit.inward) * spectral_bound(fit.outward)
     return Constants(size=fit.activation.lipschitz * norms)
 
 
@@ -193,32 +194,29 @@ def _constants(layer: Layer, name: str, run: MeasureContext) -> Constants:
     return run.memory[key]
 
 
-def _bounds(layer: Layer, name: str, constants: Constants, exact: bool) -> dict[str, float]:
-    """Return the columns that a theorem gives, NaN where it does not apply."""
-    columns = dict.fromkeys(("bound", "sharp", "factor", "contraction"), nan)
-    if name == "attention" and layer.attention is not None and layer.attention.sums_to_one:
-        contractions = contraction(layer.attention, exact=exact)
-        columns["contraction"] = float(contractions.max())
-        if constants.values is not None and constants.output is not None:
-            found = attention_bound(
-                contractions.to(constants.values), constants.values, constants.output
-            )
-            columns["bound"], columns["sharp"] = map(float, found)
-            columns["factor"] = columns["bound"]
-    elif name == "ffn":
-        columns["bound"] = constants.size
-    return columns
+def _theorem(layer: Layer, constants: Constants, exact: bool) -> dict[str, Tensor]:
+    """Return the columns of Theorem 2, as far as it applies."""
+    attended = layer.attention
+    if attended is None or not attended.sums_to_one:
+        return {}
+    if exact or "contraction" not in layer.shared:
+        contractions = contraction(attended, exact=exact)
+    else:
+        contractions = layer.shared["contraction"]
+    if constants.values is None or constants.output is None:
+        return {"contraction": contractions.max()}
+    plain, sharp = attention_bound(
+        contractions.to(constants.values), constants.values, constants.output
+    )
+    return {"contraction": contractions.max(), "bound": plain, "sharp": sharp, "factor": plain}
 
 
-def _floor(sublayer: Sublayer, size: float, spread: float) -> float:
-    """Return the gain that rounding alone can make.
-
-    The tokens of the sublayer are `spread` apart.
-    """
-    entered, left = sublayer.entered.double(), sublayer.left.double()
-    tokens, width = entered.shape
-    reach = size * sqrt(tokens) * float(entered.norm(dim=1).max())
-    return rounding(sublayer.left.dtype, 2 * width + tokens) * (reach + float(left.norm())) / spread
+def _floor(sublayer: Sublayer, found: Mapping[str, float]) -> float:
+    """Return the gain that rounding alone can make, for tokens that are `entered` apart."""
+    tokens, width = sublayer.entered.shape
+    reach = found["weights"] * sqrt(tokens) * found["longest"]
+    slack = rounding(sublayer.left.dtype, 2 * width + tokens)
+    return slack * (reach + found["size"]) / found["entered"]
 
 
 def _ratio(above: float, below: float) -> float:
@@ -227,16 +225,19 @@ def _ratio(above: float, below: float) -> float:
 
 def _row(layer: Layer, name: str, run: MeasureContext) -> Row:
     sublayer = layer.sublayers[name]
-    spread, result = (_diversity(h) for h in (sublayer.entered, sublayer.left))
     constants = _constants(layer, name, run)
-    measured = _ratio(result, spread)
-    slack = _floor(sublayer, constants.size, spread) if spread > 0 else inf
-    columns = _bounds(layer, name, constants, exact=False)
-    violated = measured > columns["sharp" if name == "attention" else "bound"] + slack
-    if violated and name == "attention" and len(sublayer.entered) <= DENSE_TOKENS:
+    attends = name == "attention"
+    limits = _theorem(layer, constants, exact=False) if attends else {"bound": constants.size}
+    found = read_numbers(_lengths(sublayer) | {"weights": constants.size} | limits)
+    measured = _ratio(found["left"], found["entered"])
+    slack = _floor(sublayer, found) if found["entered"] > 0 else inf
+    limit = "sharp" if attends else "bound"
+    violated = measured > found.get(limit, nan) + slack
+    if violated and attends and len(sublayer.entered) <= DENSE_TOKENS:
         # Before a theorem is accused, its constant is computed without Lanczos.
-        columns = _bounds(layer, name, constants, exact=True)
-        violated = measured > columns["sharp"] + slack
+        found |= read_numbers(_theorem(layer, constants, exact=True))
+        violated = measured > found["sharp"] + slack
+    columns = {key: found.get(key, nan) for key in ("bound", "sharp", "factor", "contraction")}
     return {
         "sequence": layer.sequence,
         "layer": layer.layer,
@@ -244,12 +245,23 @@ def _row(layer: Layer, name: str, run: MeasureContext) -> Row:
         "measured": measured,
         **columns,
         "tightness": _ratio(columns["bound"], measured),
-        "violated": bool(violated),
+        "violated": violated,
     }
 
 
-def _diversity(h: Hidden) -> float:
-    return float(diversity(h)) if len(h) > 1 else nan
+def _lengths(sublayer: Sublayer) -> dict[str, Tensor]:
+    """Return how far apart tokens are before and behind a sublayer, and how long they are."""
+    entered, left = sublayer.entered, sublayer.left
+    return {
+        "entered": _diversity(entered),
+        "left": _diversity(left),
+        "longest": widen(entered).norm(dim=1).max(),
+        "size": widen(left).norm(),
+    }
+
+
+def _diversity(h: Hidden) -> Tensor:
+    return diversity(h) if len(h) > 1 else h.new_tensor(nan)
 
 
 def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:

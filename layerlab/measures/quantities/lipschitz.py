@@ -10,25 +10,22 @@ bounds nothing: dot-product attention is not globally Lipschitz (kim21).
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from math import nan, prod
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from layerlab.errors import NotApplicable, UserError
+from layerlab.errors import NotApplicable
 from layerlab.measures.measure import Measure, MeasureContext, Row
+from layerlab.measures.support.golub_kahan import GolubKahan, Map, Ritz, largest_singular
 from layerlab.observe.architecture.parameters import parameter
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden, Matrix
+from layerlab.system.accelerator import PROCESSOR, device_schedule
 from layerlab.validation import Constraint
-
-Vector = Float[Tensor, " size"]
-Map = Callable[[Tensor], Tensor]
 
 COPIES = 8
 """Score-sized matrices that the graph of one block keeps: six at GPT-2, more with a softcap."""
@@ -36,107 +33,11 @@ COPIES = 8
 WEIGHT_STEPS, WEIGHT_TOLERANCE = 64, 1e-3
 """For weight matrices, whose products are cheap: the error of the value is the residual squared."""
 
-AGREEMENT = 0.05
-"""Rounding in bfloat16 stays well below it, a derivative that lacks a term does not."""
+FLOAT = 4
+"""Bytes of an entry of a weight matrix while products with it are taken."""
 
 FAILURES = (RuntimeError, TypeError, ValueError, AttributeError)
 """What a block without the derivative asked for raises: kernels and remote code differ."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ritz:
-    """The largest singular value found, and ||J^T u - value v|| / value of its pair.
-
-    `residual` is that of the last complete step; the value itself is half a step ahead of it. A
-    small residual says that a singular value is near, not that no larger one hides.
-    """
-
-    value: float
-    residual: float
-    steps: int
-
-
-def largest_singular(
-    forward: Map, adjoint: Map, start: Vector, *, steps: int, tolerance: float
-) -> Ritz:
-    """Return the largest singular value of a linear map known only by its products.
-
-    J V_k = U_k B_k   and   J^T U_k = V_k B_k^T + beta_k v_{k+1} e_k^T
-    value = ||[B_k, beta_k e_k]||_2
-
-    Never above the true value (but for rounding), never falling with more steps, and equal to it
-    once the residual is 0. Both bases are kept orthogonal by doing every projection twice.
-
-    Source: golub13, section 10.4.
-    Unit: that of the map.
-
-    Args:
-        adjoint: the transposed map.
-        start: the first right vector; any length but zero.
-        steps: most products with the map; as many with its transpose.
-        tolerance: the residual at which to stop early.
-
-    Raises:
-        NotApplicable: `adjoint` is not the transpose of `forward`, or a product is not finite.
-        UserError: no step.
-    """
-    if steps < 1:
-        raise UserError(f"steps={steps} finds nothing; give the number of steps, 1 or more")
-    right, left = [start / start.norm()], list[Tensor]()
-    diagonal, above = list[Tensor](), list[Tensor]()
-    found = Ritz(value=0.0, residual=0.0, steps=0)
-    for step in range(1, min(steps, start.numel()) + 1):
-        image = forward(right[-1])
-        if step == 1:
-            _check_finite(image)
-        image = _orthogonal(image, left)
-        diagonal.append(image.norm())
-        if not diagonal[-1] > 0:
-            break
-        left.append(image / diagonal[-1])
-        back = adjoint(left[-1])
-        if step == 1:
-            _check_transposed(back @ right[0], diagonal[0], back.norm())
-        back = _orthogonal(back, right)
-        above.append(back.norm())
-        found = _ritz(torch.stack(diagonal), torch.stack(above))
-        if found.residual <= tolerance or not above[-1] > 0:
-            break
-        right.append(back / above[-1])
-    return found
-
-
-def _orthogonal(vector: Vector, basis: list[Tensor]) -> Vector:
-    if basis:
-        stack = torch.stack(basis)
-        for _ in range(2):
-            vector = vector - stack.T @ (stack @ vector)
-    return vector
-
-
-def _ritz(diagonal: Vector, above: Vector) -> Ritz:
-    """Return the best pair that a bidiagonal factor with this diagonal and superdiagonal offers."""
-    size = len(diagonal)
-    wide = torch.zeros(size, size + 1, dtype=torch.float64)
-    wide[:, :-1].diagonal().copy_(diagonal)
-    wide[:, 1:].diagonal().copy_(above)
-    vectors, values, _ = torch.linalg.svd(wide[:, :-1])
-    return Ritz(
-        value=float(torch.linalg.matrix_norm(wide, 2)),
-        residual=float(wide[-1, -1] * vectors[-1, 0].abs() / values[0]),
-        steps=size,
-    )
-
-
-def _check_finite(image: Vector) -> None:
-    if not bool(torch.isfinite(image).all()):
-        raise NotApplicable("its derivative at this input is not finite")
-
-
-def _check_transposed(product: Tensor, length: Tensor, size: Tensor) -> None:
-    """Check that v . J^T u = |J v|: a second derivative that is silently wrong fails here."""
-    if not (product - length).abs() <= AGREEMENT * torch.maximum(length, size):
-        raise NotApplicable("its derivative and the transpose of it do not agree")
 
 
 def local_lipschitz(
@@ -179,7 +80,8 @@ def local_lipschitz(
                 forward, adjoint = (
                     _flat(product, stream) for product in differential(rerun, stream)
                 )
-                return largest_singular(forward, adjoint, start, steps=steps, tolerance=tolerance)
+                run = GolubKahan(forward, adjoint, start, steps=steps, tolerance=tolerance)
+                return largest_singular([run])[0]
             except (*FAILURES, NotApplicable) as error:
                 reasons.append((str(error).splitlines() or [type(error).__name__])[0])
     raise NotApplicable("; ".join(dict.fromkeys(reasons)))
@@ -220,8 +122,8 @@ def _flat(product: Map, like: Hidden) -> Map:
     return flat
 
 
-def spectral_norm(matrix: Matrix) -> float:
-    """Return the largest singular value of a weight matrix, by products with it.
+def spectral_norms(matrices: Sequence[Matrix]) -> list[float]:
+    """Return the largest singular value of each weight matrix, by products with it.
 
     It is accurate to six digits.
 
@@ -231,20 +133,43 @@ def spectral_norm(matrix: Matrix) -> float:
     Unit: that of the weights.
 
     Example:
-        >>> round(spectral_norm(torch.diag(torch.tensor([1.0, 4.0, 2.0]))), 6)
-        4.0
+        >>> [round(norm, 6) for norm in spectral_norms([torch.diag(torch.tensor([1.0, 4.0]))])]
+        [4.0]
     """
+    found: list[float] = []
+    for group in _groups(matrices):
+        found += [ritz.value for ritz in largest_singular(list(map(_of_weights, group)))]
+    return found
+
+
+def _groups(matrices: Sequence[Matrix]) -> Iterator[Sequence[Matrix]]:
+    """Yield matrices one after another on a processor, as many as fit together elsewhere."""
+    group: list[Matrix] = []
+    room = 0.0
+    for matrix in matrices:
+        size = float(matrix.numel() * FLOAT)
+        if group and (size > room or matrix.device != group[0].device):
+            yield group
+            group = []
+        if not group:
+            schedule = device_schedule(matrix.device)
+            room = 0.0 if schedule is PROCESSOR else schedule.tile_bytes
+        group.append(matrix)
+        room -= size
+    if group:
+        yield group
+
+
+def _of_weights(matrix: Matrix) -> GolubKahan:
     wide = matrix.detach().to(torch.promote_types(matrix.dtype, torch.float32))
     noise = torch.Generator().manual_seed(0)
-    start = torch.randn(wide.shape[1], generator=noise).to(wide)
-    found = largest_singular(
+    return GolubKahan(
         lambda v: wide @ v,
         lambda u: wide.T @ u,
-        start,
+        torch.randn(wide.shape[1], generator=noise).to(wide),
         steps=WEIGHT_STEPS,
         tolerance=WEIGHT_TOLERANCE,
     )
-    return found.value
 
 
 def weight_product(matrices: Mapping[str, Tensor]) -> float:
@@ -262,13 +187,17 @@ def weight_product(matrices: Mapping[str, Tensor]) -> float:
         matrices: by name; `experts.0.up`, `experts.1.up`, ... and the slices of a stack of
             matrices count as one, with their largest norm.
     """
-    largest: dict[str, float] = {}
+    roles: list[str] = []
+    parts: list[Matrix] = []
     for name, tensor in matrices.items():
         if name.endswith("bias"):  # of stacked experts: one vector each, not a matrix
             continue
-        role = re.sub(r"\.\d+\.", ".*.", name)
-        for matrix in tensor.reshape(-1, *tensor.shape[-2:]):
-            largest[role] = max(largest.get(role, 0.0), spectral_norm(matrix))
+        each = tensor.reshape(-1, *tensor.shape[-2:])
+        roles += [re.sub(r"\.\d+\.", ".*.", name)] * len(each)
+        parts += each
+    largest: dict[str, float] = {}
+    for role, norm in zip(roles, spectral_norms(parts), strict=True):
+        largest[role] = max(largest.get(role, 0.0), norm)
     return prod(largest.values()) if largest else nan
 
 

@@ -12,14 +12,14 @@ from layerlab.measures.support.lanczos import Krylov, Perron, Ritz, profile, set
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import (
     DENSE_TOKENS,
-    cut,
-    groups,
+    each_group,
     one_thread,
     tile,
     triangular,
 )
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import HeadVector
+from layerlab.system.accelerator import read_lists
 from layerlab.validation import Constraint
 
 
@@ -65,28 +65,28 @@ def spectrum(
         dtype: of the matrix and the products, and of streamed scores.
         dense: up to how many tokens a matrix is kept; above, each pass computes it again.
     """
-    attended = triangular(attended)
-    parts = []
-    for heads in groups(attended, dtype, dense):
-        _, part = cut(attended, heads=heads)
-        blocks = tile(part, dtype, dense)
-        known = profile(blocks, part.keys)
-        perron, ritz = Perron(known), Ritz(known, part.sums_to_one)
-        settle(blocks, known, (perron, ritz))
-        parts.append(
-            Spectrum(
-                norm=perron.norm,
-                lower=perron.lower,
-                upper=perron.upper,
-                column_bound=known.column_sums.amax(-1).sqrt(),
-                column_lower=known.column_norms.amax(-1),
-                row_lower=known.row_norm,
-                row_sum_min=known.row_sum_min,
-                contraction=ritz.norm,
-            )
-        )
+    parts = each_group(
+        triangular(attended), dtype, lambda part: _spectrum(part, dtype, dense), dense
+    )
     return Spectrum(
         **{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Spectrum)}
+    )
+
+
+def _spectrum(part: AttentionRecord, dtype: torch.dtype, dense: int) -> Spectrum:
+    blocks = tile(part, dtype, dense)
+    known = profile(blocks, part.keys)
+    perron, ritz = Perron(known), Ritz(known, part.sums_to_one)
+    settle(blocks, known, (perron, ritz))
+    return Spectrum(
+        norm=perron.norm,
+        lower=perron.lower,
+        upper=perron.upper,
+        column_bound=known.column_sums.amax(-1).sqrt(),
+        column_lower=known.column_norms.amax(-1),
+        row_lower=known.row_norm,
+        row_sum_min=known.row_sum_min,
+        contraction=ritz.norm,
     )
 
 
@@ -114,6 +114,7 @@ def uniform_norm(tokens: int, keys: int, causal: bool = True) -> float:
         if krylov.settled:
             return float(image.norm())
         krylov.absorb(_back(image / counts, keys), image.square().sum(-1))
+        krylov.judge(krylov.evidence)
 
 
 def _back(image: Tensor, keys: int) -> Tensor:
@@ -131,7 +132,8 @@ def _read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
     attended = triangular(layer.attention)
     found = spectrum(attended, dtype=getattr(torch, run.options["dtype"]))
     uniform = uniform_norm(attended.tokens, attended.keys, attended.causal)
-    columns = {name: values.tolist() for name, values in vars(found).items()}
+    layer.shared["contraction"] = found.contraction
+    columns = read_lists(vars(found))
     for head in range(attended.heads):
         yield {
             "sequence": layer.sequence,

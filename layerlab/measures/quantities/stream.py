@@ -16,6 +16,7 @@ from layerlab.measures.support.centring import NAN, precise
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden, Scalar
+from layerlab.system.accelerator import read_numbers
 
 TokenVector = Float[Tensor, " token"]
 
@@ -57,8 +58,7 @@ def share(branch: Hidden, stream: Hidden) -> Scalar:
         0.5
     """
     added, present = _lengths(precise(branch)), _lengths(precise(stream))
-    kept = present != 0
-    return (added[kept] / present[kept]).mean()
+    return _mean(added / present, present != 0)
 
 
 def alignment(branch: Hidden, stream: Hidden) -> Scalar:
@@ -78,7 +78,7 @@ def alignment(branch: Hidden, stream: Hidden) -> Scalar:
     """
     added, present = _directions(precise(branch)), _directions(precise(stream))
     cosines = (added * present).sum(1)
-    return cosines[(_lengths(added) != 0) & (_lengths(present) != 0)].mean().clamp(-1, 1)
+    return _mean(cosines, (_lengths(added) != 0) & (_lengths(present) != 0)).clamp(-1, 1)
 
 
 def kurtosis(h: Hidden) -> Scalar:
@@ -154,6 +154,11 @@ def _count(chosen: Bool[Tensor, "token width"], size: Hidden) -> Scalar:
     return torch.where(size.isnan().any(), NAN, chosen.sum().double())
 
 
+def _mean(values: TokenVector, kept: Bool[Tensor, " token"]) -> Scalar:
+    """Return the mean of the values that are kept, NaN where none is."""
+    return torch.where(kept, values, 0.0).sum() / kept.sum()
+
+
 def _lengths(wide: Hidden) -> TokenVector:
     """Return the token lengths of float64 features, also of those whose squares leave the range."""
     largest = wide.abs().amax(1)
@@ -166,26 +171,27 @@ def _directions(wide: Hidden) -> Hidden:
     return wide / torch.where(lengths == 0, 1.0, lengths)[:, None]
 
 
-def _branch(layer: Layer, name: str) -> Row:
-    row = {f"{name}_share": NAN, f"{name}_cosine": NAN}
+def _branch(layer: Layer, name: str) -> dict[str, Scalar]:
     branch = layer.sublayers[name].branch if name in layer.sublayers else None
-    if layer.entered is not None and branch is not None:
-        row[f"{name}_share"] = share(branch, layer.entered).item()
-        row[f"{name}_cosine"] = alignment(branch, layer.entered).item()
-    return row
-
-
-def _size(h: Hidden) -> Row:
-    size = h.detach().abs()
-    index = size.argmax().item()
+    if layer.entered is None or branch is None:
+        return dict.fromkeys((f"{name}_share", f"{name}_cosine"), layer.stream.new_tensor(NAN))
     return {
-        "largest": size.amax().item(),
-        "largest_token": index // h.shape[1],
-        "largest_channel": index % h.shape[1],
-        "median": median(h).item(),
-        "massive": massive(h).item(),
-        "outliers": outliers(h).item(),
-        "kurtosis": kurtosis(h).item(),
+        f"{name}_share": share(branch, layer.entered),
+        f"{name}_cosine": alignment(branch, layer.entered),
+    }
+
+
+def _size(h: Hidden) -> dict[str, Scalar]:
+    size = h.detach().abs()
+    place = size.argmax()
+    return {
+        "largest": size.amax(),
+        "largest_token": place // h.shape[1],
+        "largest_channel": place % h.shape[1],
+        "median": median(h),
+        "massive": massive(h),
+        "outliers": outliers(h),
+        "kurtosis": kurtosis(h),
     }
 
 
@@ -201,15 +207,19 @@ def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
 
     Source: Own.
     """
-    length = norm(layer.stream).item()
+    found = read_numbers(
+        {"norm": norm(layer.stream)}
+        | _branch(layer, "attention")
+        | _branch(layer, "ffn")
+        | _size(layer.stream)
+    )
     yield {
         "sequence": layer.sequence,
         "layer": layer.layer,
-        "norm": length,
-        "growth": _growth(layer, run, length),
-        **_branch(layer, "attention"),
-        **_branch(layer, "ffn"),
-        **_size(layer.stream),
+        "norm": found["norm"],
+        "growth": _growth(layer, run, found["norm"]),
+        **found,
+        **{name: int(found[name]) for name in ("largest_token", "largest_channel")},
     }
 
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from layerlab.shapes import Hidden, Matrix, Scalar
+from layerlab.shapes import Hidden, Matrix
 
 NAN = float("nan")
 Vector = Float[Tensor, " value"]
@@ -50,9 +50,7 @@ def gram_eigenvalues(m: Matrix) -> Vector:
     """
     wide = precise(m)
     largest = wide.abs().amax()
-    if largest == 0 or not largest.isfinite():
-        return _flat(wide, largest)
-    wide = wide / largest
+    wide = wide / torch.where(largest == 0, 1.0, largest)
     gram = wide.T @ wide if wide.shape[0] >= wide.shape[1] else wide @ wide.T
     return _spectrum(gram, max(wide.shape)) * largest.square()
 
@@ -74,7 +72,7 @@ class Pool:
     def add(self, h: Hidden) -> None:
         """Take the tokens of one more sequence."""
         # A copy, because a slice would keep the whole batch alive.
-        self.features.append(h.detach().to("cpu", copy=True))
+        self.features.append(h.detach().clone())
         self.tokens += len(h)
         held = sum(part.numel() * part.element_size() for part in self.features)
         if self.moments is not None or held > 8 * h.shape[1] ** 2:
@@ -110,13 +108,8 @@ class Pool:
 
 
 def _spectrum(gram: Matrix, size: int) -> Vector:
-    if not gram.isfinite().all():
-        return _flat(gram, gram.new_tensor(NAN))
-    values = torch.linalg.eigvalsh(gram).flip(0)
+    """Return the eigenvalues of a Gram matrix, NaN where it is not finite."""
+    finite = gram.isfinite().all()
+    values = torch.linalg.eigvalsh(torch.where(finite, gram, 0.0)).flip(0)
     floor = size * torch.finfo(torch.float64).eps * values[0]
-    return torch.where(values > floor, values, 0.0)
-
-
-def _flat(m: Matrix, largest: Scalar) -> Vector:
-    """Return a spectrum of zeros for a matrix of zeros, and NaN for one that is not finite."""
-    return m.new_full((min(m.shape),), 0.0 if largest == 0 else NAN)
+    return torch.where(finite, torch.where(values > floor, values, 0.0), NAN)

@@ -1,8 +1,10 @@
 """Largest singular values of non-negative matrices through products alone: no SVD, no gradient.
 
 A matrix is given in blocks of rows, kept or computed on every pass, and every pass over it serves
-several processes at once. A process holds a `vector`, is handed B times that vector, and says when
-it has `settled`. With B = A^T A:
+several processes at once. A process holds a `vector` and is handed B times that vector; all of it
+stays on the device. What decides whether it has `settled` is read by the host after some passes,
+for all processes at once: on a CPU after each, on an accelerator, which waits for every reading,
+after many. With B = A^T A:
 
     Krylov   Lanczos with full reorthogonalisation, one recurrence per head
     Perron   Krylov from the all-ones vector, then the two-sided enclosure
@@ -23,13 +25,16 @@ from torch import Tensor
 
 from layerlab.observe.tracing.attention_tiles import Block
 from layerlab.shapes import Attentions, HeadVector
+from layerlab.system.accelerator import device_schedule, read_host, widen
 
 HeadKeys = Float[Tensor, "head key"]
 Vectors = Float[Tensor, "head vector key"]
 Energies = Float[Tensor, "head vector"]
+Evidence = Float[Tensor, "head value"]
 
 STEPS = 60
 SMOOTHINGS = 100
+FEW = 8  # of them are enough for nearly every head
 CHUNK = 1024
 TOLERANCE = 8
 # A run that starts anywhere may meet a smaller singular value first, and rest there for a while;
@@ -61,7 +66,12 @@ class Profile:
 
 @runtime_checkable
 class Process(Protocol):
-    """An iteration that is fed with products of one operator until it has converged."""
+    """An iteration that is fed with products of one operator until it has converged.
+
+    Attributes:
+        wanted: how many products it can use before it has to be judged.
+        evidence: what decides whether it has converged, with one row for each head.
+    """
 
     settled: bool
     centred: bool
@@ -69,7 +79,15 @@ class Process(Protocol):
     @property
     def vector(self) -> HeadKeys: ...
 
+    @property
+    def wanted(self) -> int: ...
+
+    @property
+    def evidence(self) -> Evidence: ...
+
     def absorb(self, product: HeadKeys, energy: HeadVector) -> None: ...
+
+    def judge(self, evidence: Evidence) -> None: ...
 
 
 def dense(matrix: Attentions) -> tuple[Block, ...]:
@@ -98,7 +116,7 @@ def profile(blocks: Iterable[Block], keys: int) -> Profile:
         column_sums=columns,
         column_norms=squares.sqrt(),
         row_sum_min=rows.amin(1),
-        row_norm=rows.double().norm(dim=1) / keys**0.5,
+        row_norm=widen(rows).norm(dim=1) / keys**0.5,
     )
 
 
@@ -115,8 +133,9 @@ def gram(
     energy, total = torch.zeros_like(shift), torch.zeros_like(shift)
     for block in blocks:
         image = _image(block, vectors[:, :, block.keys]) - shift.to(vectors.dtype)[..., None]
-        energy += image.double().square().sum(-1)
-        total += image.double().sum(-1)
+        wide = widen(image)
+        energy += wide.square().sum(-1)
+        total += wide.sum(-1)
         product[:, :, block.keys] += image @ block.entries
     return product, energy, total
 
@@ -130,18 +149,42 @@ def _image(block: Block, vectors: Tensor) -> Tensor:
 
 def settle(blocks: Iterable[Block], known: Profile, processes: Sequence[Process]) -> None:
     """Feed every process until all have settled; one pass over the matrix serves them all."""
+    schedule = device_schedule(known.column_sums.device)
+    passes = schedule.sync_interval
     while active := [process for process in processes if not process.settled]:
-        vectors = torch.stack([process.vector for process in active], 1)
-        mean = torch.einsum("hvk,hk->hv", vectors.double(), known.column_sums.double())
-        centred = torch.tensor([process.centred for process in active], device=mean.device)
-        shift = torch.where(centred, mean / known.tokens, 0.0)
-        product, energy, total = gram(blocks, vectors, shift)
-        # The mean that was taken off is rounded, and A^T carries what is left into the column sums:
-        # far above the rest where all rows nearly agree.
-        drift = torch.where(centred, total / known.tokens, 0.0).to(product.dtype)
-        product = product - drift[..., None] * known.column_sums[:, None]
-        for index, process in enumerate(active):
-            process.absorb(product[:, index], energy[:, index])
+        for _ in range(min(passes, max(process.wanted for process in active))):
+            _pass(blocks, known, active)
+        waiting = [process for process in active if not process.settled]
+        evidence = read_host([process.evidence for process in waiting])
+        for process, read in zip(waiting, evidence, strict=True):
+            process.judge(read)
+        passes *= schedule.sync_growth
+
+
+def _pass(blocks: Iterable[Block], known: Profile, active: Sequence[Process]) -> None:
+    """Hand every process the product with its vector."""
+    vectors = torch.stack([process.vector for process in active], 1)
+    mean = torch.einsum("hvk,hk->hv", widen(vectors), widen(known.column_sums)) / known.tokens
+    shift = _only_centred(mean, active)
+    product, energy, total = gram(blocks, vectors, shift)
+    # The mean that was taken off is rounded, and A^T carries what is left into the column sums:
+    # far above the rest where all rows nearly agree.
+    drift = _only_centred(total / known.tokens, active).to(product.dtype)
+    product = product - drift[..., None] * known.column_sums[:, None]
+    for index, process in enumerate(active):
+        process.absorb(product[:, index], energy[:, index])
+
+
+def _only_centred(values: Energies, processes: Sequence[Process]) -> Energies:
+    """Return zero in place of the values of processes that are not centred."""
+    columns = values.unbind(1)
+    return torch.stack(
+        [
+            column if process.centred else torch.zeros_like(column)
+            for column, process in zip(columns, processes, strict=True)
+        ],
+        1,
+    )
 
 
 class Krylov:
@@ -159,37 +202,53 @@ class Krylov:
         self.settled = False
         self.vector = _unit(start)
         self._steps = min(steps, keys)
-        self._tolerance = tolerance
+        self._limit = tolerance * torch.finfo(start.dtype).eps
         self._basis = start.new_empty(heads, self._steps, keys)
-        self._ritz = torch.zeros(heads, self._steps, self._steps, dtype=torch.float64)
-        self._taken = 0
+        self._energies: list[Tensor] = []
+        self._lengths: list[Tensor] = []
+
+    @property
+    def wanted(self) -> int:
+        """Return how many steps are left."""
+        return self._steps - len(self._energies)
+
+    @property
+    def evidence(self) -> Evidence:
+        """Return the diagonal of the tridiagonal matrix of Lanczos, and what lies beside it."""
+        return torch.cat([torch.stack(self._energies, 1), widen(torch.stack(self._lengths, 1))], 1)
 
     def absorb(self, product: HeadKeys, energy: HeadVector) -> None:
         """Take B times `vector`, and x^T B x as it was summed in float64."""
-        step, self._taken = self._taken, self._taken + 1
+        if not self.wanted:
+            return
+        step = len(self._energies)
         self._basis[:, step] = self.vector
-        basis = self._basis[:, : self._taken]
+        basis = self._basis[:, : step + 1]
         rest = product[:, None]
         for _ in range(2):
             rest = rest - (rest @ basis.mT) @ basis
         length = rest[:, 0].norm(dim=-1)
         noise = 4 * torch.finfo(product.dtype).eps * product.norm(dim=-1)
         length = torch.where(length <= noise, 0.0, length)
-        self._ritz[:, step, step] = energy.cpu()
-        values, shares = self._eigen()
-        residual = length.cpu().double() * shares[:, -1, -1].abs()
-        self.settled = self._taken == self._steps or not bool(
-            (_error(values, residual) > self._tolerance * torch.finfo(product.dtype).eps).any()
-        )
-        if self.settled:
-            self.vector = _unit((shares[:, None, :, -1].to(basis) @ basis)[:, 0])
-            return
+        self._energies.append(energy)
+        self._lengths.append(length)
         self.vector = torch.where(length[:, None] == 0, 0.0, rest[:, 0] / length[:, None])
-        self._ritz[:, step, step + 1] = self._ritz[:, step + 1, step] = length.cpu()
 
-    def _eigen(self) -> tuple[Tensor, Tensor]:
-        taken = self._ritz[:, : self._taken, : self._taken]
-        return torch.linalg.eigh(taken.nan_to_num(0.0, 0.0, 0.0))
+    def judge(self, evidence: Evidence) -> None:
+        """Take the Ritz vector for `vector` where every head has converged, or none can go on."""
+        energies, lengths = evidence.chunk(2, 1)
+        values, shares = _eigen(energies, lengths[:, :-1])
+        residual = lengths[:, -1] * shares[:, -1, -1].abs()
+        self.settled = not self.wanted or not bool((_error(values, residual) > self._limit).any())
+        if self.settled:
+            basis = self._basis[:, : energies.shape[1]]
+            self.vector = _unit((shares[:, None, :, -1].to(basis) @ basis)[:, 0])
+
+
+def _eigen(diagonal: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the eigenvalues and eigenvectors of symmetric tridiagonal matrices."""
+    ritz = diagonal.diag_embed() + beside.diag_embed(1) + beside.diag_embed(-1)
+    return torch.linalg.eigh(ritz.nan_to_num(0.0, 0.0, 0.0))
 
 
 class Perron:
@@ -211,7 +270,7 @@ class Perron:
     def __init__(self, known: Profile, gap: float = GAP) -> None:
         start = known.reached.to(known.column_sums.dtype)
         self.settled = False
-        self.norm = self.lower = start.new_zeros(start.shape[0], dtype=torch.float64)
+        self.norm = self.lower = widen(start.new_zeros(start.shape[0]))
         self.upper = self.lower + torch.inf
         self._reached = known.reached
         forward, adjoint = known.depth
@@ -226,21 +285,38 @@ class Perron:
     def vector(self) -> HeadKeys:
         return self._positive if self._krylov.settled else self._krylov.vector
 
+    @property
+    def wanted(self) -> int:
+        return FEW if self._krylov.settled else self._krylov.wanted
+
+    @property
+    def evidence(self) -> Evidence:
+        """Return both sides, or what the Lanczos run shows before there are any."""
+        if not self._krylov.settled:
+            return self._krylov.evidence
+        return torch.stack([self.norm, self.upper], 1)
+
     def absorb(self, product: HeadKeys, energy: HeadVector) -> None:
         if not self._krylov.settled:
             self._krylov.absorb(product, energy)
-            self._positive = self._raised(self._krylov.vector.abs())
             return
         self._enclose(product, energy)
         self._positive = self._raised(product)
         self._smoothings += 1
-        apart = self.upper > self.norm * (1 + self._gap) / self._above**0.5
-        self.settled = self._smoothings == SMOOTHINGS or not bool(apart.any())
+
+    def judge(self, evidence: Evidence) -> None:
+        if not self._krylov.settled:
+            self._krylov.judge(evidence)
+            self._positive = self._raised(self._krylov.vector.abs())
+            return
+        norm, upper = evidence.unbind(1)
+        apart = upper > norm * (1 + self._gap) / self._above**0.5
+        self.settled = self._smoothings >= SMOOTHINGS or not bool(apart.any())
 
     def _enclose(self, product: Tensor, energy: Tensor) -> None:
-        length = self._positive.double().square().sum(-1)
+        length = widen(self._positive).square().sum(-1)
         value = (energy / torch.where(length == 0, 1.0, length)).sqrt()
-        quotient = torch.where(self._reached, product / self._positive, 0.0).amax(-1).double()
+        quotient = widen(torch.where(self._reached, product / self._positive, 0.0).amax(-1))
         self.norm = torch.maximum(self.norm, value)
         self.lower = self.norm * self._below
         self.upper = torch.minimum(self.upper, (quotient / self._above).sqrt())
@@ -274,12 +350,20 @@ class Ritz:
         self._stochastic = stochastic
         start = (draw - draw.mean() * stochastic).to(sums).expand_as(sums)
         self.settled = False
-        self.norm = sums.new_zeros(sums.shape[0], dtype=torch.float64)
+        self.norm = widen(sums.new_zeros(sums.shape[0]))
         self._krylov = Krylov(start, tolerance=STRICT)
 
     @property
     def vector(self) -> HeadKeys:
         return self._krylov.vector
+
+    @property
+    def wanted(self) -> int:
+        return 1 if self._krylov.settled else self._krylov.wanted
+
+    @property
+    def evidence(self) -> Evidence:
+        return self._krylov.evidence
 
     def absorb(self, product: HeadKeys, energy: HeadVector) -> None:
         if self._krylov.settled:
@@ -288,6 +372,9 @@ class Ritz:
             return
         # J A 1 = 0: what a product has along the all-ones vector is rounding, larger than the rest.
         self._krylov.absorb(product - product.mean(-1, keepdim=True) * self._stochastic, energy)
+
+    def judge(self, evidence: Evidence) -> None:
+        self._krylov.judge(evidence)
 
 
 def _error(values: Tensor, residual: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ Source: higham19 (probabilistic rounding error analysis), with its lambda = 8.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import permutations
 from math import isfinite, sqrt
@@ -23,10 +23,13 @@ from layerlab.measures.support.activations import ACTIVATIONS, Activation
 from layerlab.observe.architecture.head_weights import HeadWeights
 from layerlab.observe.architecture.parameters import parameter
 from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention_tiles import blocks
 from layerlab.observe.tracing.records import Sublayer
 from layerlab.shapes import Hidden, Matrix
+from layerlab.system.accelerator import read_host, widen
 
 ROWS = 64
+TOGETHER = 2**22  # scores of all heads that are formed at once
 CONFIDENCE = 8.0
 STORED = 8
 DISTINCT = 0.25
@@ -96,22 +99,23 @@ def attention_fit(attended: AttentionRecord, weights: HeadWeights, sublayer: Sub
     bias = weights.output_bias
     made = torch.zeros_like(left) if bias is None else bias.float().expand_as(left).clone()
     noise = left.square()
-    largest = 0.0
-    for head in range(attended.heads):
-        group, one = attended.kv_head(head), slice(head, head + 1)
-        scores = torch.where(attended.allowed(one, rows), attended.logits(one, rows), 0.0)
-        largest = max(largest, float(scores.abs().max()))
-        matrix = attended.weights(one, rows)[0]
-        inward, outward = weights.value[group].float().T, weights.output[head].float().T
+    largest = []
+    for heads in blocks(attended.heads, max(1, TOGETHER // (ROWS * attended.keys))):
+        scores = torch.where(attended.allowed(heads, rows), attended.logits(heads, rows), 0.0)
+        largest.append(scores.abs().max())
+        matrix = attended.weights(heads, rows)
+        groups = [attended.kv_head(head) for head in range(attended.heads)[heads]]
+        inward, outward = weights.value[groups].float().mT, weights.output[heads].float().mT
         value = entered @ inward
         if weights.value_bias is not None:
-            value = value + weights.value_bias[group].float()
+            value = value + weights.value_bias[groups].float()[:, None]
         seen = matrix @ value
-        made = made + seen @ outward
+        made = made + (seen @ outward).sum(0)
         error = matrix.square() @ (value.square() + entered.square() @ inward.square())
-        noise = noise + (error + seen.square()) @ outward.square()
+        noise = noise + ((error + seen.square()) @ outward.square()).sum(0)
     terms = 2 * entered.shape[1] + attended.keys
-    return _fit(made - left, noise, rounding(sublayer.left.dtype, terms, largest))
+    score, sizes = read_host([torch.stack(largest).max(), _sizes(made - left, noise)])
+    return _fit(sizes, rounding(sublayer.left.dtype, terms, float(score)))
 
 
 def feedforward_fit(block: nn.Module, sublayer: Sublayer) -> FeedForward | None:
@@ -127,10 +131,11 @@ def feedforward_fit(block: nn.Module, sublayer: Sublayer) -> FeedForward | None:
     for inward, outward in permutations(_linears(block), 2):
         if not _is_chained(entered, inward, outward, left):
             continue
+        tried = [_feedforward_sizes(entered, left, inward, outward, one) for one in ACTIVATIONS]
         found = [
             activation
-            for activation in ACTIVATIONS
-            if _feedforward_gap(entered, left, inward, outward, activation, slack).holds
+            for activation, sizes in zip(ACTIVATIONS, read_host(tried), strict=True)
+            if _fit(sizes, slack).holds
         ]
         if found:
             loosest = max(found, key=lambda activation: activation.lipschitz)
@@ -149,27 +154,27 @@ def _is_chained(entered: Hidden, inward: Linear, outward: Linear, left: Hidden) 
     return sizes[0::2] == sizes[1::2]
 
 
-def _feedforward_gap(
-    entered: Hidden,
-    left: Hidden,
-    inward: Linear,
-    outward: Linear,
-    activation: Activation,
-    slack: float,
-) -> Fit:
+def _feedforward_sizes(
+    entered: Hidden, left: Hidden, inward: Linear, outward: Linear, activation: Activation
+) -> Tensor:
     inner = entered @ inward.weight + inward.bias
     active = activation.function(inner)
-    slope = activation.lipschitz
-    if not isfinite(slope):
-        slope = 2 * float(inner.abs().max())
+    slope: Tensor | float = activation.lipschitz
+    if not isfinite(activation.lipschitz):
+        slope = 2 * inner.abs().max()
     error = inner.square() + entered.square() @ inward.weight.square()
     noise = (slope**2 * error + active.square()) @ outward.weight.square() + left.square()
-    return _fit(active @ outward.weight + outward.bias - left, noise, slack)
+    return _sizes(active @ outward.weight + outward.bias - left, noise)
 
 
-def _fit(gap: Tensor, noise: Tensor, slack: float) -> Fit:
-    size = float(noise.double().sum().sqrt())
-    return Fit(gap=float(gap.double().norm()) / max(size, 1e-300), slack=min(slack, DISTINCT))
+def _sizes(gap: Tensor, noise: Tensor) -> Tensor:
+    """Return the size of what a formula is off by, and that of the output and its errors."""
+    return torch.stack([widen(gap).norm(), widen(noise).sum().sqrt()])
+
+
+def _fit(sizes: Iterable[Tensor | float], slack: float) -> Fit:
+    gap, size = map(float, sizes)
+    return Fit(gap=gap / max(size, 1e-300), slack=min(slack, DISTINCT))
 
 
 def _linears(block: nn.Module) -> Iterator[Linear]:

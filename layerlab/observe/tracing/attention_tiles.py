@@ -4,17 +4,24 @@ Under a causal rule half of a square tile is zeros, under a sliding window nearl
 is computed nor kept. What fits the memory budget is kept, the rest is computed again on every pass.
 """
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from layerlab.observe.tracing.attention_record import ALL, AttentionRecord
+from layerlab.system.accelerator import PROCESSOR, device_schedule
 
-BUDGET_BYTES = 16 * 2**20
 DENSE_TOKENS = 4096
+FEWEST_ROWS = 128  # of a block on an accelerator
+FEWEST_BLOCKS = 4  # of a matrix there: with one, half of it would be zeros that nobody needs
+WIDEST = 8  # bytes of an entry while it is computed
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ def tile(attended: AttentionRecord, dtype: torch.dtype, dense: int = DENSE_TOKEN
     the matrix is used. Kept tiles have their softmax in float64, which is done once;
     streamed ones, done in every pass, stay with `dtype`.
     """
-    rows = height(attended.keys)
+    rows = height(attended)
     streamed = Tile(attended=attended, dtype=dtype, scores=dtype, height=rows)
     if attended.tokens > dense:
         return streamed
@@ -64,18 +71,54 @@ def tile(attended: AttentionRecord, dtype: torch.dtype, dense: int = DENSE_TOKEN
     return replace(streamed, kept=tuple(replace(streamed, scores=fine)))
 
 
-def height(keys: int) -> int:
+def height(attended: AttentionRecord) -> int:
     """Return the number of rows of a block: few enough for the cache, enough for fast products."""
-    return 128 if keys <= 1024 else max(32, min(256, 2**19 // keys))
+    heads, tokens, keys = attended.heads, attended.tokens, attended.keys
+    schedule = device_schedule(attended.device)
+    if schedule is PROCESSOR:
+        return 128 if keys <= 1024 else max(32, min(256, 2**19 // keys))
+    room = schedule.block_bytes // (WIDEST * heads * keys)
+    return max(FEWEST_ROWS, min(room, -(-tokens // FEWEST_BLOCKS)))
 
 
-def groups(
-    attended: AttentionRecord, dtype: torch.dtype, dense: int = DENSE_TOKENS
-) -> Iterator[slice]:
-    """Yield as many heads at a time as the memory budget holds, or one where tiles are streamed."""
-    area = attended.tokens * attended.keys * dtype.itemsize
-    count = 1 if attended.tokens > dense else max(1, BUDGET_BYTES // max(1, area))
-    yield from blocks(attended.heads, count)
+def each_group(
+    attended: AttentionRecord,
+    dtype: torch.dtype,
+    read: Callable[[AttentionRecord], T],
+    dense: int = DENSE_TOKENS,
+) -> list[T]:
+    """Return what is read of all heads, as many at a time as the device holds.
+
+    Where its memory is not enough, half as many are tried, down to one.
+    """
+    found: list[T] = []
+    first, count = 0, _together(attended, dtype, dense)
+    while first < attended.heads:
+        _, part = cut(attended, heads=slice(first, first + count))
+        try:
+            found.append(read(part))
+        except torch.OutOfMemoryError:
+            if count == 1:
+                raise
+            count = -(-min(count, attended.heads) // 2)
+            logging.getLogger("layerlab").warning(
+                "the memory of %s is short: attention is read %d heads at a time",
+                attended.device,
+                count,
+            )
+            continue
+        first += count
+    return found
+
+
+def _together(attended: AttentionRecord, dtype: torch.dtype, dense: int) -> int:
+    """Return how many heads fit: whole, or one block of each where they are streamed."""
+    schedule = device_schedule(attended.device)
+    if attended.tokens <= dense:
+        return max(1, schedule.tile_bytes // (attended.tokens * attended.keys * dtype.itemsize))
+    _, one = cut(attended, heads=slice(1))
+    rows = height(one) if schedule is PROCESSOR else FEWEST_ROWS
+    return max(1, schedule.block_bytes // (WIDEST * rows * attended.keys))
 
 
 def blocks(length: int, size: int) -> Iterator[slice]:
@@ -102,14 +145,17 @@ def triangular(attended: AttentionRecord) -> AttentionRecord:
     if attended.causal or attended.keys < attended.tokens:
         return attended
     column = torch.arange(attended.keys, device=attended.device)
-    bare = attended.bias is not None and attended.window is None
+    ahead, bare = [], []
     for rows in blocks(attended.tokens, 256):
         past = column <= column[attended.keys - attended.tokens :][rows, None]
         allowed = attended.allowed(ALL, rows)
-        if (allowed & ~past).any():
-            return attended
-        bare = bare and bool((allowed == past).all()) and _adds_nothing(attended, rows, allowed)
-    return replace(attended, causal=True, bias=None if bare else attended.bias)
+        ahead.append((allowed & ~past).any())
+        bare.append((allowed == past).all() & _adds_nothing(attended, rows, allowed))
+    looks_ahead, is_bare = torch.stack([torch.stack(ahead).any(), torch.stack(bare).all()]).tolist()
+    if looks_ahead:
+        return attended
+    is_bare = is_bare and attended.bias is not None and attended.window is None
+    return replace(attended, causal=True, bias=None if is_bare else attended.bias)
 
 
 def cut(
@@ -135,11 +181,11 @@ def cut(
     )
 
 
-def _adds_nothing(attended: AttentionRecord, rows: slice, allowed: Tensor) -> bool:
+def _adds_nothing(attended: AttentionRecord, rows: slice, allowed: Tensor) -> Tensor:
     """Return whether a mask is zero wherever it forbids nothing."""
-    assert attended.bias is not None
-    part = _part(attended.bias, ALL, rows, ALL)
-    return part.dtype == torch.bool or not bool(((part != 0) & allowed).any())
+    if attended.bias is None or attended.bias.dtype == torch.bool:
+        return torch.ones((), dtype=torch.bool, device=attended.device)
+    return ~((_part(attended.bias, ALL, rows, ALL) != 0) & allowed).any()
 
 
 def _keys(attended: AttentionRecord, heads: slice) -> Tensor:

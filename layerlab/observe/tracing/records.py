@@ -33,7 +33,8 @@ class Layer:
     """One block of the stack, on one sequence, as the model computed it.
 
     `layer` counts the blocks from 0; EMBEDDING is what the first one reads, with a `stream` and
-    nothing else. A stream of width 0 means that only the attention is known.
+    nothing else. A stream of width 0 means that only the attention is known. `shared` holds what
+    one measure computed of this layer and another can use.
     """
 
     sequence: int
@@ -47,3 +48,4 @@ class Layer:
     block: nn.Module | None = None
     rerun: Callable[[Any], Any] | None = None
     gradient: Hidden | None = None
+    shared: dict[str, Any] = field(default_factory=dict)

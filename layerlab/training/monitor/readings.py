@@ -28,7 +28,7 @@ from layerlab.observe.architecture.qkv_layouts import KEY_NORM, QUERY_NORM, layo
 from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, text_config
 from layerlab.observe.tracing.attention_probe import AttentionCall
 from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.attention_tiles import cut, groups, one_thread, tile, triangular
+from layerlab.observe.tracing.attention_tiles import each_group, one_thread, tile, triangular
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import HeadVector
 from layerlab.training.monitor.capture import Recording
@@ -156,15 +156,15 @@ def _heads(attended: AttentionRecord) -> dict[str, HeadVector]:
 
 def attention_norm(attended: AttentionRecord) -> HeadVector:
     """Return the spectral norm of every head's attention matrix."""
-    norms = []
-    for heads in groups(attended, torch.float32):
-        _, part = cut(attended, heads=heads)
-        blocks = tile(part, torch.float32)
-        known = profile(blocks, part.keys)
-        perron = Perron(known)
-        settle(blocks, known, (perron,))
-        norms.append(perron.norm)
-    return torch.cat(norms)
+    return torch.cat(each_group(attended, torch.float32, _attention_norm))
+
+
+def _attention_norm(part: AttentionRecord) -> HeadVector:
+    blocks = tile(part, torch.float32)
+    known = profile(blocks, part.keys)
+    perron = Perron(known)
+    settle(blocks, known, (perron,))
+    return perron.norm
 
 
 def _exact(weight: Tensor) -> Tensor:

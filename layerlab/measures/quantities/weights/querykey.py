@@ -16,8 +16,10 @@ from torch import Tensor
 
 from layerlab.errors import NotApplicable, UserError
 from layerlab.measures.measure import Measure, MeasureContext, Row
+from layerlab.measures.support.centring import precise
 from layerlab.observe.architecture.head_weights import STRETCHED, HeadWeights
 from layerlab.shapes import HeadVector
+from layerlab.system.accelerator import PROCESSOR, device_schedule, read_lists
 from layerlab.validation import Constraint
 
 QueryWeights = Float[Tensor, "head head_width width"]
@@ -60,7 +62,9 @@ def factored_spectrum(query: QueryWeights, key: KeyWeights) -> Spectrum:
 
 
 def _triangle(weight: Tensor) -> Tensor:
-    """Return R of W^T = Q R, head by head: one head at a time stays in the processor's cache."""
+    """Return R of W^T = Q R; one head at a time stays in the cache of a processor."""
+    if device_schedule(weight.device) is not PROCESSOR:
+        return torch.linalg.qr(weight.mT, mode="r").R
     return torch.stack([torch.linalg.qr(head.mT, mode="r").R for head in weight])
 
 
@@ -104,19 +108,19 @@ def _reach(weights: HeadWeights, part: str, sharp: bool) -> Tensor:
 
     If `sharp`, without what is common to all keys.
     """
-    weight = _exact(getattr(weights, part))
+    weight = precise(getattr(weights, part))
     gain, shift = (getattr(weights, f"{part}_{name}") for name in ("gain", "shift"))
     if gain is not None:
-        return _normed_reach(weight, _exact(gain), None if sharp else shift)
+        return _normed_reach(weight, precise(gain), None if sharp else shift)
     assert weights.gain is not None
     bias = getattr(weights, f"{part}_bias")
     sigma = _norm(weight)
-    length = _exact(weights.gain).abs().max() * math.sqrt(weight.shape[-1])
+    length = precise(weights.gain).abs().max() * math.sqrt(weight.shape[-1])
     if sharp:
         return length * sigma
     if weights.shift is not None:
-        length = length + _exact(weights.shift).norm()
-    return length * sigma + (0.0 if bias is None else _exact(bias).norm(dim=-1))
+        length = length + precise(weights.shift).norm()
+    return length * sigma + (0.0 if bias is None else precise(bias).norm(dim=-1))
 
 
 def _normed_reach(weight: Tensor, gain: Tensor, shift: Tensor | None) -> Tensor:
@@ -125,13 +129,8 @@ def _normed_reach(weight: Tensor, gain: Tensor, shift: Tensor | None) -> Tensor:
     form = (heads, width) if gain.numel() == heads * width else (1, width)
     length = gain.view(form).abs().amax(-1) * math.sqrt(together)
     if shift is not None:
-        length = length + _exact(shift).view(form).norm(dim=-1)
+        length = length + precise(shift).view(form).norm(dim=-1)
     return length.expand(heads)
-
-
-def _exact(weight: Tensor) -> Tensor:
-    """Return the weight in float64 on the CPU: not every accelerator has float64."""
-    return weight.cpu().double()
 
 
 def _norm(weight: Tensor) -> Tensor:
@@ -177,15 +176,15 @@ def prenorm_bound(
     if not causal:
         return (tokens / (1 + (tokens - 1) * odds)).sqrt()
     span = tokens if window is None else min(window, tokens)
-    return torch.stack([_rows_sum(float(odd), tokens, span) for odd in odds]).sqrt().to(odds)
+    return _rows_sum(odds, tokens, span).sqrt()
 
 
-def _rows_sum(odds: float, tokens: int, span: int) -> Tensor:
+def _rows_sum(odds: HeadVector, tokens: int, span: int) -> HeadVector:
     """Return the largest sum of a column that rows with min(i, span) keys each allow."""
-    keys = torch.arange(1, min(tokens, 2 * span) + 1, dtype=torch.float64).clamp_max(span)
-    largest = 1 / (1 + (keys - 1) * odds)
-    sums = torch.cat([largest.new_zeros(1), largest.cumsum(0)])
-    return (sums[span:] - sums[:-span]).max()
+    rows = torch.arange(1, min(tokens, 2 * span) + 1, dtype=odds.dtype, device=odds.device)
+    largest = 1 / (1 + (rows.clamp_max(span) - 1) * odds[:, None])
+    sums = torch.nn.functional.pad(largest.cumsum(1), (1, 0))
+    return (sums[:, span:] - sums[:, :-span]).amax(1)
 
 
 def printed_bound(weights: HeadWeights, tokens: int) -> HeadVector:
@@ -201,8 +200,8 @@ def printed_bound(weights: HeadWeights, tokens: int) -> HeadVector:
     Unit: none.
     """
     assert weights.query is not None and weights.key is not None and weights.gain is not None
-    query, key = (_norm(_exact(part)) for part in (weights.query, weights.key))
-    size = _exact(weights.gain).abs().max() ** 2 * math.sqrt(weights.query.shape[-1])
+    query, key = (_norm(precise(part)) for part in (weights.query, weights.key))
+    size = precise(weights.gain).abs().max() ** 2 * math.sqrt(weights.query.shape[-1])
     scores = size * query * key.repeat_interleave(len(query) // len(key))
     return prenorm_bound(scores, tokens, causal=False)
 
@@ -218,19 +217,19 @@ def read(weights: HeadWeights, run: MeasureContext) -> Iterator[Row]:
     reason = weights.refused.get("query") or weights.refused.get("key")
     if weights.query is None or weights.key is None or reason:
         raise NotApplicable(reason or "its query and key weights were not found")
-    columns = {**_form(weights, run), **_bounds(weights, run)}
+    columns = read_lists(_form(weights, run) | _bounds(weights, run))
     for head in range(len(weights.query)):
         values = {name: columns[name][head] if name in columns else math.nan for name in COLUMNS}
         yield {"layer": weights.layer, "head": head, **values}
 
 
-def _form(weights: HeadWeights, run: MeasureContext) -> dict[str, list[float]]:
+def _form(weights: HeadWeights, run: MeasureContext) -> dict[str, Tensor]:
     """Return the columns about W_k^T W_q itself."""
     if weights.query_norm is not None:
         _note(weights, run, ("norm", "smallest", "condition", "abs_norm"), NORMED)
         return {}
     assert weights.query is not None and weights.key is not None
-    query, key = _exact(weights.query), _exact(weights.key)
+    query, key = precise(weights.query), precise(weights.key)
     values = factored_spectrum(query, key)
     columns = {
         "norm": values[:, 0],
@@ -241,10 +240,10 @@ def _form(weights: HeadWeights, run: MeasureContext) -> dict[str, list[float]]:
     if weights.rotary is not None:
         product = _norm(query) * _norm(key).repeat_interleave(len(query) // len(key))
         columns["rope_bound"] = product * max(1.0, weights.rotary**2)
-    return {name: column.tolist() for name, column in columns.items()}
+    return columns
 
 
-def _bounds(weights: HeadWeights, run: MeasureContext) -> dict[str, list[float]]:
+def _bounds(weights: HeadWeights, run: MeasureContext) -> dict[str, Tensor]:
     """Return the columns that need a norm in front of attention, or on its query and key."""
     names = ("score_bound", "prenorm_bound", "prenorm_printed")
     tokens = run.options.get("tokens") or weights.context
@@ -264,7 +263,7 @@ def _bounds(weights: HeadWeights, run: MeasureContext) -> dict[str, list[float]]
         columns["prenorm_bound"] = prenorm_bound(scores, tokens, window=weights.window)
         if weights.query_norm is None:
             columns["prenorm_printed"] = printed_bound(weights, tokens)
-    return {name: column.tolist() for name, column in columns.items()}
+    return columns
 
 
 def _note(weights: HeadWeights, run: MeasureContext, names: tuple[str, ...], reason: str) -> None:

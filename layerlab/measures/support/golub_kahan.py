@@ -1,0 +1,168 @@
+"""Largest singular value of a linear map known only by its products: Golub-Kahan bidiagonalisation.
+
+Several maps go on side by side. All vectors stay on their device; what decides whether a run has
+converged is read by the host for all of them at once, and seldom where that makes it wait.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from layerlab.errors import NotApplicable, UserError
+from layerlab.system.accelerator import device_schedule, read_host, widen
+
+Vector = Float[Tensor, " size"]
+Map = Callable[[Tensor], Tensor]
+
+AGREEMENT = 0.05
+"""Rounding in bfloat16 stays well below it, a derivative that lacks a term does not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ritz:
+    """The largest singular value found, and ||J^T u - value v|| / value of its pair.
+
+    `residual` is that of the last complete step; the value itself is half a step ahead of it. A
+    small residual says that a singular value is near, not that no larger one hides.
+    """
+
+    value: float
+    residual: float
+    steps: int
+
+
+class GolubKahan:
+    """One run of the bidiagonalisation.
+
+    J V_k = U_k B_k   and   J^T U_k = V_k B_k^T + beta_k v_{k+1} e_k^T
+    value = ||[B_k, beta_k e_k]||_2
+
+    The value is never above the true one (but for rounding), never falls with more steps, and is
+    equal to it once the residual is 0. Both bases are kept orthogonal by doing every projection
+    twice. A run that has exhausted its space goes on with the zero vector.
+
+    Source: golub13, section 10.4.
+
+    Args:
+        adjoint: the transposed map.
+        start: the first right vector; any length but zero.
+        steps: most products with the map; as many with its transpose.
+        tolerance: the residual at which to stop early.
+
+    Raises:
+        UserError: no step.
+    """
+
+    def __init__(
+        self, forward: Map, adjoint: Map, start: Vector, *, steps: int, tolerance: float
+    ) -> None:
+        if steps < 1:
+            raise UserError(f"steps={steps} finds nothing; give the number of steps, 1 or more")
+        self.settled = False
+        self.found = Ritz(value=0.0, residual=0.0, steps=0)
+        self.device = start.device
+        self._forward, self._adjoint = forward, adjoint
+        self._steps = min(steps, start.numel())
+        self._tolerance = tolerance
+        self._right, self._left = [start / start.norm()], list[Tensor]()
+        self._diagonal, self._above = list[Tensor](), list[Tensor]()
+        self._first: tuple[Tensor, ...] = ()
+
+    @property
+    def wanted(self) -> int:
+        """Return how many steps are left."""
+        return self._steps - len(self._diagonal)
+
+    @property
+    def evidence(self) -> Vector:
+        """Return what the first step is checked by, and the bidiagonal factor."""
+        return widen(torch.stack([*self._first, *self._diagonal, *self._above]))
+
+    def advance(self) -> None:
+        """Take one step: a product with the map, and one with its transpose."""
+        image = self._forward(self._right[-1])
+        finite = torch.isfinite(image).all().to(image.dtype)
+        image = _orthogonal(image, self._left)
+        self._diagonal.append(image.norm())
+        self._left.append(_unit(image, self._diagonal[-1]))
+        back = self._adjoint(self._left[-1])
+        if not self._first:
+            self._first = (finite, back @ self._right[0], back.norm())
+        back = _orthogonal(back, self._right)
+        self._above.append(back.norm())
+        self._right.append(_unit(back, self._above[-1]))
+
+    def judge(self, evidence: Vector) -> None:
+        """Say whether the run has converged.
+
+        Raises:
+            NotApplicable: the maps are not the transpose of each other, or a product is not finite.
+        """
+        finite, product, size = evidence[:3].tolist()
+        diagonal, above = evidence[3:].chunk(2)
+        if not finite:
+            raise NotApplicable("its derivative at this input is not finite")
+        # A second derivative that is silently wrong has v . J^T u other than |J v|.
+        length = float(diagonal[0])
+        if length > 0 and not abs(product - length) <= AGREEMENT * max(length, size):
+            raise NotApplicable("its derivative and the transpose of it do not agree")
+        # A space that is exhausted ends the factor.
+        steps = int((diagonal > 0).cumprod(0).sum())
+        open_end = int((above[:steps] > 0).cumprod(0).sum())
+        used = min(steps, open_end + 1)
+        if used:
+            self.found = _ritz(diagonal[:used], above[:used])
+        ended = used < len(diagonal) or open_end < used or not self.wanted
+        self.settled = ended or self.found.residual <= self._tolerance
+
+
+def largest_singular(runs: Sequence[GolubKahan]) -> list[Ritz]:
+    """Return the largest singular value of each map; all of them lie on one device.
+
+    Unit: that of the maps.
+
+    Raises:
+        NotApplicable: maps are not the transpose of each other, or a product is not finite.
+    """
+    if not runs:
+        return []
+    schedule = device_schedule(runs[0].device)
+    interval = schedule.sync_interval
+    while active := [run for run in runs if not run.settled]:
+        for run in active:
+            for _ in range(min(interval, run.wanted)):
+                run.advance()
+        evidence = read_host([run.evidence for run in active])
+        for run, read in zip(active, evidence, strict=True):
+            run.judge(read)
+        interval *= schedule.sync_growth
+    return [run.found for run in runs]
+
+
+def _orthogonal(vector: Vector, basis: list[Tensor]) -> Vector:
+    if basis:
+        stack = torch.stack(basis)
+        for _ in range(2):
+            vector = vector - stack.T @ (stack @ vector)
+    return vector
+
+
+def _unit(vector: Vector, length: Tensor) -> Vector:
+    return torch.where(length == 0, 0.0, vector / length)
+
+
+def _ritz(diagonal: Vector, above: Vector) -> Ritz:
+    """Return the best pair that a bidiagonal factor with this diagonal and superdiagonal offers."""
+    size = len(diagonal)
+    wide = torch.zeros(size, size + 1, dtype=torch.float64)
+    wide[:, :-1].diagonal().copy_(diagonal)
+    wide[:, 1:].diagonal().copy_(above)
+    vectors, values, _ = torch.linalg.svd(wide[:, :-1])
+    return Ritz(
+        value=float(torch.linalg.matrix_norm(wide, 2)),
+        residual=float(wide[-1, -1] * vectors[-1, 0].abs() / values[0]),
+        steps=size,
+    )

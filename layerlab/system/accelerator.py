@@ -1,0 +1,75 @@
+"""How work is cut for a device: how much of it at once, and how seldom the host waits for it.
+
+A processor has small caches, and the host reads from it for nothing. An accelerator wants large
+operations, and each value that the host reads makes it wait until all before it is done.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceSchedule:
+    """How work is cut for a device.
+
+    Attributes:
+        tile_bytes: the largest tensor of attention weights that is kept.
+        block_bytes: the largest that is computed at once, in float64.
+        sync_interval: steps of an iteration until the host first reads how far it is.
+        sync_growth: the factor by which that grows with every reading.
+    """
+
+    tile_bytes: int
+    block_bytes: int
+    sync_interval: int
+    sync_growth: int
+
+
+PROCESSOR = DeviceSchedule(
+    tile_bytes=16 * 2**20, block_bytes=4 * 2**20, sync_interval=1, sync_growth=1
+)
+# All heads of a layer at 4,096 tokens; 20 steps are enough for most heads, 60 are the most.
+ACCELERATOR = DeviceSchedule(
+    tile_bytes=4 * 2**30, block_bytes=2**29, sync_interval=20, sync_growth=3
+)
+
+
+SCHEDULES = {"cpu": PROCESSOR}  # by kind of device; others are accelerators
+
+
+def device_schedule(device: torch.device) -> DeviceSchedule:
+    """Return how work is cut for a device.
+
+    Source: Own.
+    """
+    return SCHEDULES.get(device.type, ACCELERATOR)
+
+
+def widen(tensor: Tensor) -> Tensor:
+    """Return a tensor in float64, or in float32 where its device has no wider one."""
+    return tensor.float() if tensor.device.type == "mps" else tensor.double()
+
+
+def read_host(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors on the host, in float64; it waits once for all of one device."""
+    if not tensors:
+        return []
+    # The parts of a model may lie on several devices.
+    home = tensors[0].device
+    flat = torch.cat([widen(tensor.to(home)).flatten() for tensor in tensors]).cpu().double()
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+def read_lists(tensors: Mapping[str, Tensor]) -> dict[str, list[float]]:
+    """Return the numbers of each tensor; the host waits once for all of them."""
+    read = read_host(list(tensors.values()))
+    return {name: values.tolist() for name, values in zip(tensors, read, strict=True)}
+
+
+def read_numbers(tensors: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return the number in each tensor of one; the host waits once for all of them."""
+    return dict(zip(tensors, map(float, read_host(list(tensors.values()))), strict=True))
