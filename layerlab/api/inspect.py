@@ -20,6 +20,7 @@ from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expand_runs
 from layerlab.loading.inputs import TextInput, no_text, passage, placeholder, sequences
 from layerlab.loading.model import LoadedModel, check_named, label, subject
+from layerlab.loading.weights_hash import hashing
 from layerlab.measures.drilldown import Wanted, details
 from layerlab.measures.measure import WEIGHTS, Measure
 from layerlab.measures.runner import Readings, readings
@@ -220,10 +221,11 @@ def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress
     )
     patient.name = name
     pieces = _pieces(job.passage, patient, weights_only)
-    with threads(patient.model.num_parameters()):
+    beside = hashing(patient.folder, patient.model)
+    with threads(patient.model.num_parameters()), beside as digest:
         found = readings(patient, pieces, job.measures, progress)
         card = {
-            **patient.facts(),
+            **patient.facts(digest),
             "faults": found.faults,
             "loss_nats": _mean(found.loss_nats),
             "tokens": [len(ids) for ids in pieces],

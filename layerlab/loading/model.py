@@ -4,9 +4,8 @@ A name is a built-in model, a folder, or a Hub id. Weights are read from safeten
 that does not fit into memory is spread by accelerate over what there is, disk included.
 """
 
-import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -22,7 +21,7 @@ from layerlab import builtin
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.checkpoint_series import step
 from layerlab.loading.folders import find_folder
-from layerlab.loading.layer_weights import list_files, read_outlines
+from layerlab.loading.layer_weights import read_outlines
 from layerlab.loading.weightless import empty
 from layerlab.loading.weights import (
     DTYPES,
@@ -36,8 +35,8 @@ from layerlab.loading.weights import (
     tokenizer_of,
     weights,
 )
+from layerlab.loading.weights_hash import weights_hash
 from layerlab.observe.architecture.structure import ModelStructure, anatomy, text_config
-from layerlab.system.files import check_regular
 from layerlab.system.locks import MODELS
 from layerlab.system.logs import quiet_libraries
 
@@ -118,8 +117,12 @@ class LoadedModel:
                 return torch.device(place)
         return self.model.device
 
-    def facts(self) -> dict[str, Any]:
-        """Return the facts of the model for the report."""
+    def facts(self, digest: Callable[[], str | None] | None = None) -> dict[str, Any]:
+        """Return the facts of the model for the report.
+
+        Args:
+            digest: gives the hash of the weights, where it has been computed meanwhile.
+        """
         config, model = self.config, self.model
         heads = getattr(config, "num_attention_heads", None)
         width = getattr(config, "hidden_size", None)
@@ -128,7 +131,7 @@ class LoadedModel:
             "name": self.name,
             "source": self.source,
             "revision": self.revision,
-            "weights_hash": weights_hash(self),
+            "weights_hash": weights_hash(self.folder, self.model) if digest is None else digest(),
             "family": model.config.model_type,
             "class": type(model).__name__,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -271,28 +274,3 @@ def _named(
         card=card,
         stored=stored,
     )
-
-
-def weights_hash(subject: LoadedModel) -> str | None:
-    """Return sha256 of the weights: of the index and its files, or of the tensors in memory."""
-    if subject.folder is not None:
-        digest = hashlib.sha256()
-        for path in list_files(subject.folder):
-            check_regular(path)
-            with path.open("rb") as file:
-                while block := file.read(1 << 22):
-                    digest.update(block)
-        return f"sha256:files:{digest.hexdigest()}"
-    return hash_tensors(subject.model.state_dict().items())
-
-
-def hash_tensors(tensors: Iterable[tuple[str, torch.Tensor]]) -> str | None:
-    """Return sha256 of named tensors; None where one is not in memory."""
-    digest, found = hashlib.sha256(), dict(tensors)
-    if any(tensor.is_meta for tensor in found.values()):
-        return None
-    for name, tensor in sorted(found.items()):
-        digest.update(name.encode())
-        content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
-        digest.update(content.numpy().data)
-    return f"sha256:tensors:{digest.hexdigest()}"

@@ -125,7 +125,7 @@ def test_what_is_kept_is_not_taken_for_something_else(
     speaking.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     model: Any = candidate(512).model
     if changed == "weights on disk":
-        monkeypatch.setattr("layerlab.loading.model.weights_hash", lambda subject: None)
+        monkeypatch.setattr("layerlab.loading.model.weights_hash", lambda *given: None)
 
     def keys() -> set[str]:
         layerlab.evaluate(
@@ -210,12 +210,12 @@ def test_what_a_precision_costs(shelf: Path, tmp_path: Path) -> None:
 def test_weights_are_read_for_their_hash_once(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from layerlab.loading import model as module
 
-    hashed: list[str] = []
+    hashed: list[Any] = []
     plain = module.weights_hash
 
-    def counted(subject: Any) -> str | None:
-        hashed.append(subject.name)
-        return plain(subject)
+    def counted(*given: Any) -> str | None:
+        hashed.append(given)
+        return plain(*given)
 
     monkeypatch.setattr(module, "weights_hash", counted)
     monkeypatch.setattr(sitting, "weights_hash", counted, raising=False)

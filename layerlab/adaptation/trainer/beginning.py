@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.loading.model import hash_tensors
+from layerlab.loading.weights_hash import hash_tensors
 from layerlab.records.parse import digest_of
 
 # Entries of a configuration that say where a model came from, or what its tensors say already.
