@@ -1,6 +1,7 @@
 # make demo     set everything up, compare the built-in models, leave a report in ./report
 # make test     the same environment, the whole test suite
 # make sweeps   hostile inputs by the hundred, and other tests too long for make test
+# make gpu      what one GPU shows, in eight minutes, beside its limits and targets; and its tests
 # make oldest   the suite on the lowest versions of all that is needed (brings gigabytes of CUDA)
 # make house    style, types, import rule, docstring rule
 # make studies  every study in its fast mode, held against the stored verdicts
@@ -16,7 +17,7 @@ READY := .venv/ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test oldest sweeps studies house docs site clean distclean
+.PHONY: help setup demo test gpu oldest sweeps studies house docs site clean distclean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -39,6 +40,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN) -m pytest -n $(WORKERS) -ra $(ARGS)
+
+gpu: $(READY)
+	$(BIN) bench/gpu.py --minutes 8
+	$(BIN) -m pytest -ra -m gpu
 
 oldest:
 	$(PYTHON) -m venv .venv-oldest

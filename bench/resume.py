@@ -1,6 +1,6 @@
 """Twenty kills (-9) of `layerlab train` at random moments: how many bits of the weights differ.
 
-    python bench/resume.py [--kills 20] [--seed 0]
+    python bench/resume.py [--kills 20] [--seed 0] [--device cpu]
 
 A run is carried out once undisturbed, then again while it is killed over and over, process group
 and all, and started anew by the same command. Weights, losses and the result are compared.
@@ -45,6 +45,7 @@ eval_steps = 100
 max_eval_blocks = 8
 [run]
 save_steps = 5
+device = "{{device}}"
 """
 TIMES = {"seconds", "runtime", "tokens_per_second", "peak_memory_bytes", "resumes"}
 
@@ -99,11 +100,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as place:
         recipe, whole, broken = (Path(place) / name for name in ("recipe.toml", "whole", "broken"))
-        recipe.write_text(RECIPE)
+        recipe.write_text(RECIPE.replace("{device}", options.device))
         subprocess.run(command(recipe, whole), check=True, stdout=subprocess.DEVNULL)
         goals = sorted(chance.sample(range(UPDATES - 10), options.kills))
         kills = sum(killed(recipe, broken, goal, chance.uniform(0, 0.2)) for goal in goals)

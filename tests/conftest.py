@@ -97,6 +97,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         laws = "model" in item.path.parts and isinstance(name, str)
         if swept or (laws and name not in VARIANTS):
             item.add_marker("full")
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="no GPU"))
 
 
 @pytest.fixture(scope="session")

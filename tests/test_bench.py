@@ -1,11 +1,13 @@
 """What benches say of their own measurements."""
 
+import json
 import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 
@@ -52,3 +54,49 @@ def test_fewer_kills_than_asked_for_are_a_failure(
         return
     with pytest.raises(SystemExit, match="0 of 3 kills; type another --seed"):
         main()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_absent_is_one_line(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"^no GPU is here; expected one that torch.cuda sees, or"):
+        bench("gpu")["main"]()
+    assert not list(tmp_path.iterdir())
+
+
+def test_sections_of_a_gpu_fill_a_table_and_one_that_fails_stops_no_other(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gpu = bench("gpu")
+    sections = gpu["SECTIONS"]
+
+    def fails(given: Any) -> None:
+        raise RuntimeError("CUDA error\nand more")
+
+    monkeypatch.setitem(sections, "limits", type(sections["limits"])(fails, 5))
+    words = ["gpu.py", "--small", "--out", str(tmp_path)]
+    words += ["--section", "limits", "--section", "inspect"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        gpu["main"]()
+    assert ended.value.code == 1
+    table = json.loads((tmp_path / "gpu.json").read_text())
+    first, second, *rest = table["lines"]
+    assert first["failed"] and first["value"] == "failed: RuntimeError: CUDA error"
+    assert second["section"] == "inspect" and second["target"] == "<= 8 s"
+    assert {line["name"] for line in rest} >= {"1 B: spectrum", "1 B: gain"}
+    page = (tmp_path / "gpu.md").read_text()
+    assert page.count("\n| inspect |") == 1 + len(rest) and "FAILED" in page
+
+
+def test_a_section_without_time_is_named_and_not_begun(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = bench("gpu")
+    table = gpu["Table"]("a GPU", {}, False)
+    device = torch.device("cpu")
+    gpu["_run"]("large", gpu["Bench"](device, False, end=0.0), table)
+    (line,) = table.lines
+    assert line.value.startswith("not run: it takes 90 s") and not line.failed

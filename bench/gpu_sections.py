@@ -1,0 +1,407 @@
+"""The sections of `bench/gpu.py`: what is run, and what it stands beside."""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+import layerlab
+from layerlab import builtin
+from layerlab.adaptation.sft.conversations import Conversation, Turn
+from layerlab.adaptation.sft.train import tune
+from layerlab.measures.measure import Measure
+from layerlab.numerics.emulation.arithmetic import regime
+from layerlab.numerics.emulation.emulate import Emulation
+from layerlab.numerics.formats.round import rounder
+from layerlab.plugins import resolve
+from layerlab.recipes.adaptation_sections import LoraSection, SftSection
+from layerlab.system.logs import quiet_libraries
+
+ROOT = Path(__file__).resolve().parents[1]
+GIB = 2**30
+ONE_B = {
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 32000,
+    "max_position_embeddings": 32768,
+}
+EIGHT_B = {
+    **ONE_B,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "vocab_size": 128256,
+}
+TINY = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+}
+SCALAR, BLOCK, DRAWN = 0.85, 0.6, 0.7
+ATTENTION = ("spectrum", "attention")
+TASK = """
+task: four_choices
+dataset_path: json
+dataset_kwargs:
+  data_files: {{test: {data}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "Number {{{{number}}}}. Answer:"
+doc_to_choice: options
+doc_to_target: right
+metric_list:
+  - {{metric: acc, aggregation: mean, higher_is_better: true}}
+metadata: {{version: 1}}
+"""
+
+
+@dataclass
+class Line:
+    """One thing that was measured: `share` is the value over its target, at most 1 where met."""
+
+    section: str
+    name: str
+    value: str
+    limit: str = ""
+    target: str = ""
+    share: float | None = None
+    failed: bool = False
+
+    def verdict(self, small: bool) -> str:
+        if self.failed:
+            return "FAILED"
+        if self.share is None or small:
+            return ""
+        return "met" if self.share <= 1 else "MISSED"
+
+
+@dataclass
+class Bench:
+    """The device, the shapes, the time that is left, and the lines so far."""
+
+    device: torch.device
+    small: bool
+    end: float
+    section: str = ""
+    lines: list[Line] = field(default_factory=list)
+
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+    def note(self, text: str, *, failed: bool = False) -> None:
+        self.line("", text, failed=failed)
+
+    def line(self, name: str, value: str, **rest: Any) -> None:
+        found = Line(self.section, name, value, **rest)
+        self.lines.append(found)
+        parts = (found.section, name, value, found.limit, found.target, found.verdict(self.small))
+        print("  ".join(part for part in parts if part), flush=True)
+
+    def at_most(self, name: str, seconds: float, target: float, limit: str = "") -> None:
+        self.line(
+            name, f"{seconds:.2f} s", limit=limit, target=f"<= {target} s", share=seconds / target
+        )
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def seconds(self, step: Callable[[], Any], rounds: int = 5) -> float:
+        """Return the best wall time of a step after a warm-up."""
+        step()
+        best = float("inf")
+        for _ in range(rounds):
+            self.wait()
+            start = time.perf_counter()
+            step()
+            self.wait()
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    @contextmanager
+    def watching_memory(self) -> Iterator[Callable[[], float]]:
+        """Give a function that returns the most memory so far, in GiB."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+            yield lambda: torch.cuda.max_memory_allocated() / GIB
+        else:
+            yield lambda: 0.0
+
+    def free(self) -> None:
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def model(self, shape: Mapping[str, Any], dtype: torch.dtype = torch.bfloat16) -> nn.Module:
+        """Make a Llama with random weights on the device itself."""
+        torch.manual_seed(0)
+        with torch.device(self.device):
+            config = LlamaConfig(**(TINY if self.small else shape), dtype=dtype)
+            return LlamaForCausalLM(config).to(dtype).eval()
+
+    def ids(self, rows: int, tokens: int) -> Tensor:
+        drawn = torch.Generator().manual_seed(1)
+        return torch.randint(0, 256, (rows, 64 if self.small else tokens), generator=drawn)
+
+
+@dataclass(frozen=True)
+class Section:
+    """What is run, and about how long it takes on an H100, in seconds."""
+
+    run: Callable[[Bench], None]
+    seconds: float
+
+
+def limits(bench: Bench) -> None:
+    """Measure what the device can do at most."""
+    count = 10**4 if bench.small else 10**8
+    x = torch.randn(count, device=bench.device)
+    out = torch.empty_like(x)
+    taken = bench.seconds(lambda: out.copy_(x))
+    bench.line("copy_ of float32", f"{8 * count / taken / 1e12:.3f} TB/s")
+    size = 128 if bench.small else 8192
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
+        square = torch.randn(size, size, device=bench.device).to(dtype)
+        taken = bench.seconds(lambda square=square: square @ square)
+        name = str(dtype).removeprefix("torch.")
+        bench.line(f"product in {name}", f"{2 * size**3 / taken / 1e12:.1f} TFLOP/s")
+
+
+def rounding(bench: Bench) -> None:
+    """Time every kind of format against a copy."""
+    x = torch.randn(10**4 if bench.small else 10**8, device=bench.device)
+    out = torch.empty_like(x)
+    copy = bench.seconds(lambda: out.copy_(x))
+    kinds = [(one, "nearest", SCALAR) for one in ("bf16", "fp16", "fp8_e4m3", "fp4_e2m1")]
+    kinds += [(one, "nearest", BLOCK) for one in ("mxfp4", "mxfp8_e4m3", "nvfp4", "int8")]
+    kinds += [("bf16", "stochastic", DRAWN)]
+    for format, mode, target in kinds:
+        step = rounder(format, mode)
+        share = copy / bench.seconds(lambda step=step: step(x, out))
+        bench.line(
+            f"{format}, {mode}",
+            f"{share:.3f} of copy_",
+            limit=f"copy_ {x.numel() / copy / 1e9:.1f} Gelem/s",
+            target=f">= {target}",
+            share=target / share,
+        )
+
+
+def inspect(bench: Bench) -> None:
+    """Read the default measures of a model of 1 B."""
+    model, ids = bench.model(ONE_B), bench.ids(2, 2048)
+    with bench.watching_memory() as peak:
+        taken, each = _inspected(bench, model, ids, resolve())
+        bench.at_most("1 B, 2 x 2048 tokens, default measures", taken, 8, f"{peak():.1f} GiB")
+    for name, seconds in sorted(each.items(), key=lambda one: -one[1]):
+        bench.line(f"1 B: {name}", f"{seconds:.2f} s")
+
+
+def _inspected(
+    bench: Bench, model: nn.Module, ids: Tensor, measures: list[Measure], **options: Any
+) -> tuple[float, dict[str, float]]:
+    """Return the seconds of an inspection, and those of each measure."""
+    each: dict[str, float] = {}
+
+    def timed(measure: Measure) -> Measure:
+        def read(*given: Any) -> list[Any]:
+            bench.wait()
+            start = time.perf_counter()
+            rows = list(measure.read(*given))
+            bench.wait()
+            each[measure.name] = each.get(measure.name, 0.0) + time.perf_counter() - start
+            return rows
+
+        return replace(measure, read=read)
+
+    bench.wait()
+    start = time.perf_counter()
+    layerlab.inspect(
+        model, input_ids=ids, measures=list(map(timed, measures)), progress=False, **options
+    )
+    bench.wait()
+    return time.perf_counter() - start, each
+
+
+def commands(bench: Bench) -> None:
+    """Inspect the three built-in models from the command line."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        _command(bench, "inspect", "pre-norm", "post-norm", "llama", "--out", folder)
+        bench.at_most("layerlab inspect pre-norm post-norm llama", time.perf_counter() - start, 12)
+
+
+def _command(bench: Bench, *words: str) -> None:
+    command = [sys.executable, "-m", "layerlab", *words, "--device", bench.device.type]
+    _process(command)
+
+
+def _process(command: list[str]) -> None:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True)
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+        raise RuntimeError(f"{' '.join(command[1:4])} ended with {done.returncode}: {last[-1]}")
+
+
+def emulation(bench: Bench) -> None:
+    """Time an emulated forward pass against that in float32."""
+    model, ids = bench.model(ONE_B, torch.float32), bench.ids(2, 2048).to(bench.device)
+
+    def plain() -> None:
+        with torch.no_grad():
+            model(ids, use_cache=False)
+
+    base = bench.seconds(plain, 3)
+    for format, mode, target in (
+        ("bf16", "as-run", 1.5),
+        ("bf16", "flat", 2.0),
+        ("fp8_e4m3", "as-run", 1.8),
+        ("mxfp4", "as-run", None),
+    ):
+        run = Emulation(model, regime(format, mode))
+        with run.running():
+            ratio = bench.seconds(plain, 3) / base
+        bench.line(
+            f"1 B, {format} {mode}",
+            f"{ratio:.2f} x float32",
+            limit=f"float32 {base:.3f} s",
+            target="" if target is None else f"<= {target}",
+            share=None if target is None else ratio / target,
+        )
+
+
+def long(bench: Bench) -> None:
+    """Read the attention of one sequence of 32,768 tokens."""
+    model, ids = bench.model(ONE_B), bench.ids(1, 32768)
+    measures = resolve(ATTENTION)
+    with bench.watching_memory() as peak:
+        taken, _ = _inspected(bench, model, ids, measures)
+        bench.at_most("1 B, 32,768 tokens, attention", taken, 60, f"{peak():.1f} GiB")
+
+
+def large(bench: Bench) -> None:
+    """Read the default measures of a model of 8 B, and its errors in bf16."""
+    model, ids = bench.model(EIGHT_B), bench.ids(4, 2048)
+    for name, formats, seconds, most in (
+        ("default measures", None, 90, 40),
+        ("--formats bf16", ["bf16"], 300, 60),
+    ):
+        if bench.left() < (0 if bench.small else seconds):
+            bench.note(f"8 B, {name}: not run: {seconds} s may be needed")
+            continue
+        with bench.watching_memory() as peak:
+            taken, _ = _inspected(bench, model, ids, resolve(), formats=formats)
+            bench.at_most(f"8 B, 4 x 2048 tokens, {name}", taken, seconds)
+            bench.line(
+                f"8 B, memory, {name}",
+                f"{peak():.1f} GiB",
+                target=f"<= {most}",
+                share=peak() / most,
+            )
+
+
+def monitor(bench: Bench) -> None:
+    """Train with and without a monitor, in turns."""
+    every, steps = 50, 2 if bench.small else 3
+    model = bench.model({**ONE_B, "num_hidden_layers": 4}, torch.float32).train()
+    ids = bench.ids(4, 1024).to(bench.device)
+
+    def update() -> None:
+        model.zero_grad(set_to_none=True)
+        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+
+    plain = bench.seconds(update, steps)
+    watching = layerlab.Monitor(model, every=1, on_alarm=None)
+    read = bench.seconds(lambda: (update(), watching.step(torch.zeros(()))), steps)
+    share = (read - plain) / every / plain
+    bench.line(
+        f"a reading every {every} updates",
+        f"{100 * share:.2f} % of an update",
+        limit=f"update {1e3 * plain:.0f} ms, reading {1e3 * (read - plain):.0f} ms",
+        target="<= 1 %",
+        share=share / 0.01,
+    )
+
+
+def use(bench: Bench) -> None:
+    """Evaluate, tune with LoRA, train and resume as users do."""
+    for name, step in (
+        ("layerlab evaluate, a four-choice set", _evaluated),
+        ("LoRA updates of llama", _tuned),
+        ("a run that is killed and resumed", _resumed),
+    ):
+        start = time.perf_counter()
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                step(bench, Path(folder))
+        except Exception as error:  # the next one goes on
+            first = (str(error).splitlines() or [""])[0]
+            bench.line(name, f"failed: {type(error).__name__}: {first}", failed=True)
+        else:
+            bench.line(name, f"{time.perf_counter() - start:.0f} s")
+
+
+def _evaluated(bench: Bench, folder: Path) -> None:
+    (folder / "rows.jsonl").write_text(
+        "".join(
+            json.dumps({"number": n, "options": list("ABCD"), "right": n % 4}) + "\n"
+            for n in range(8)
+        )
+    )
+    task = folder / "choice.yaml"
+    task.write_text(TASK.format(data=folder / "rows.jsonl"))
+    _command(bench, "evaluate", "llama", "--tasks", str(task), "--out", str(folder / "out"))
+
+
+def _tuned(bench: Bench, folder: Path) -> None:
+    home = builtin.path("llama")
+    words = AutoTokenizer.from_pretrained(home)
+    with quiet_libraries():
+        model = AutoModelForCausalLM.from_pretrained(home).to(bench.device)
+    turns = [Conversation((Turn("user", f"say {n}"), Turn("assistant", "yes"))) for n in range(16)]
+    section = SftSection(lora=LoraSection(), batch_size=4, micro_batch_size=4, block_size=96)
+    tune(
+        model,
+        words,
+        {"own": turns},
+        out=folder / "run",
+        section=section,
+        use_cpu=bench.device.type == "cpu",
+    )
+
+
+def _resumed(bench: Bench, folder: Path) -> None:
+    script = str(ROOT / "bench/resume.py")
+    _process([sys.executable, script, "--kills", "1", "--device", bench.device.type])
+
+
+SECTIONS = {
+    "limits": Section(limits, 5),
+    "rounding": Section(rounding, 10),
+    "inspect": Section(inspect, 40),
+    "commands": Section(commands, 30),
+    "emulation": Section(emulation, 30),
+    "monitor": Section(monitor, 20),
+    "long": Section(long, 60),
+    "large": Section(large, 90),
+    "use": Section(use, 60),
+}

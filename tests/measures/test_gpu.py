@@ -1,0 +1,38 @@
+"""On a GPU the measures read what they read on a processor."""
+
+import math
+
+import pytest
+import torch
+
+import layerlab
+from layerlab.measures.quantities.spectrum import spectrum
+from tests.measures.regime import KINDS, attention, record, svd_contraction, svd_norm
+
+pytestmark = pytest.mark.gpu
+IDS = [[number * 7 % 61 for number in range(48)]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_spectrum_is_that_of_a_decomposition_in_float64(kind):
+    there = record(kind, 300)
+    exact = attention(there)
+    on_gpu = record(kind, 300)
+    for name in ("query", "key"):
+        object.__setattr__(on_gpu, name, getattr(on_gpu, name).cuda())
+    found = spectrum(on_gpu)
+    assert torch.allclose(found.norm.cpu(), svd_norm(exact), rtol=1e-5)
+    assert torch.allclose(found.contraction.cpu(), svd_contraction(exact), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_report_has_the_numbers_of_a_processor(tiny, family):
+    processor = layerlab.inspect(tiny(family), input_ids=IDS, progress=False)
+    other = layerlab.inspect(tiny(family).cuda(), input_ids=IDS, progress=False)
+    for name, frame in processor.frames().items():
+        loose = 0.1 if name == "lipschitz" else 1e-3
+        for column in frame.select_dtypes("number"):
+            for one, two in zip(frame[column], other.frame(name)[column], strict=True):
+                assert (math.isnan(one) and math.isnan(two)) or two == pytest.approx(
+                    one, rel=loose, abs=1e-5
+                ), (name, column)
