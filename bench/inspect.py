@@ -220,14 +220,14 @@ def quickest(work: Callable[[], Any]) -> tuple[float, Any]:
 
 def enclosed(record: Any) -> Any:
     """Return the norm of one head with its enclosure, and nothing else."""
-    from layerlab.measures.support.lanczos import Perron, profile, settle
-    from layerlab.observe.tracing.attention_tiles import tile, triangular
+    from layerlab.measures.support.lanczos import Perron, settle
+    from layerlab.measures.support.products import products
+    from layerlab.observe.tracing.attention_tiles import triangular
 
-    record = triangular(record)
-    blocks = tile(record, torch.float32)
-    known = profile(blocks, record.keys)
+    matrix = products(triangular(record))
+    known = matrix.profile()
     perron = Perron(known)
-    settle(blocks, known, (perron,))
+    settle(matrix, known, (perron,))
     return perron
 
 

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from layerlab.measures.support.lanczos import Perron, Ritz, dense, profile, settle
+from layerlab.measures.support.lanczos import Perron, Ritz, settle
+from layerlab.measures.support.products import dense
 from layerlab.observe.tracing.attention_record import AttentionRecord
 
 KINDS = ("init", "peaky", "sink", "local")
@@ -63,8 +64,8 @@ def svd_contraction(matrix: Tensor) -> Tensor:
 
 def enclosed(matrix: Tensor, stochastic: bool = True) -> tuple[Perron, Ritz]:
     """Both processes, run on a matrix that is given as it is."""
-    blocks = dense(matrix)
-    known = profile(blocks, matrix.shape[2])
+    given = dense(matrix)
+    known = given.profile()
     perron, ritz = Perron(known), Ritz(known, stochastic)
-    settle(blocks, known, (perron, ritz))
+    settle(given, known, (perron, ritz))
     return perron, ritz

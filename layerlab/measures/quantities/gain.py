@@ -17,7 +17,8 @@ from torch import Tensor
 from layerlab.errors import NotApplicable
 from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
 from layerlab.measures.quantities.diversity import diversity
-from layerlab.measures.support.lanczos import Ritz, profile, settle
+from layerlab.measures.support.lanczos import Ritz, settle
+from layerlab.measures.support.products import products
 from layerlab.measures.support.sublayer_forms import (
     attention_fit,
     feedforward_fit,
@@ -26,7 +27,7 @@ from layerlab.measures.support.sublayer_forms import (
 )
 from layerlab.observe.architecture.head_weights import HeadWeights
 from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS, each_group, tile, triangular
+from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS, each_group, triangular
 from layerlab.observe.tracing.records import Layer, Sublayer
 from layerlab.shapes import HeadVector, Hidden, Scalar
 from layerlab.system.accelerator import read_numbers, widen
@@ -72,10 +73,10 @@ def _contraction(attended: AttentionRecord) -> HeadVector:
 
 
 def _centred_norm(part: AttentionRecord) -> HeadVector:
-    blocks = tile(part, torch.float32)
-    known = profile(blocks, part.keys)
+    matrix = products(part)
+    known = matrix.profile()
     ritz = Ritz(known, part.sums_to_one)
-    settle(blocks, known, (ritz,))
+    settle(matrix, known, (ritz,))
     return ritz.norm
 
 

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
-from layerlab.measures.support.lanczos import Krylov, Perron, Ritz, profile, settle
+from layerlab.measures.support.lanczos import Krylov, Perron, Ritz, settle
+from layerlab.measures.support.products import products
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import (
     DENSE_TOKENS,
     each_group,
     one_thread,
-    tile,
     triangular,
 )
 from layerlab.observe.tracing.records import Layer
@@ -74,10 +74,10 @@ def spectrum(
 
 
 def _spectrum(part: AttentionRecord, dtype: torch.dtype, dense: int) -> Spectrum:
-    blocks = tile(part, dtype, dense)
-    known = profile(blocks, part.keys)
+    matrix = products(part, dtype, dense)
+    known = matrix.profile()
     perron, ritz = Perron(known), Ritz(known, part.sums_to_one)
-    settle(blocks, known, (perron, ritz))
+    settle(matrix, known, (perron, ritz))
     return Spectrum(
         norm=perron.norm,
         lower=perron.lower,

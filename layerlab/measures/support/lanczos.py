@@ -1,10 +1,9 @@
 """Largest singular values of non-negative matrices through products alone: no SVD, no gradient.
 
-A matrix is given in blocks of rows, kept or computed on every pass, and every pass over it serves
-several processes at once. A process holds a `vector` and is handed B times that vector; all of it
-stays on the device. What decides whether it has `settled` is read by the host after some passes,
-for all processes at once: on a CPU after each, on an accelerator, which waits for every reading,
-after many. With B = A^T A:
+Every pass over a matrix serves several processes at once. A process holds a `vector` and is handed
+B times that vector; all of it stays on the device. What decides whether it has `settled` is read by
+the host after some passes, for all processes at once: on a CPU after each, on an accelerator, which
+waits for every reading, after many. With B = A^T A:
 
     Krylov   Lanczos with full reorthogonalisation, one recurrence per head
     Perron   Krylov from the all-ones vector, then the two-sided enclosure
@@ -15,53 +14,27 @@ Source: golub13, section 10.1; wielandt50. What is certified is the norm of the 
 stored, not of the one that exact scores would have given.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from layerlab.observe.tracing.attention_tiles import Block
-from layerlab.shapes import Attentions, HeadVector
+from layerlab.measures.support.products import Energies, HeadKeys, Operator, Profile
+from layerlab.shapes import HeadVector
 from layerlab.system.accelerator import device_schedule, read_host, widen
 
-HeadKeys = Float[Tensor, "head key"]
-Vectors = Float[Tensor, "head vector key"]
-Energies = Float[Tensor, "head vector"]
 Evidence = Float[Tensor, "head value"]
 
 STEPS = 60
 SMOOTHINGS = 100
 FEW = 8  # of them are enough for nearly every head
-CHUNK = 1024
 TOLERANCE = 8
 # A run that starts anywhere may meet a smaller singular value first, and rest there for a while;
 # the all-ones vector always holds a part of the largest one's.
 STRICT = 1e-2
 GAP = 5e-4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Profile:
-    """The results of one pass over a matrix: sums and norms of its columns, sums of its rows.
-
-    Attributes:
-        depth: the most additions that an entry of A x, and of A^T y, goes through in `gram`.
-    """
-
-    tokens: int
-    depth: tuple[int, int]
-    column_sums: HeadKeys
-    column_norms: HeadKeys
-    row_sum_min: HeadVector
-    row_norm: HeadVector
-
-    @property
-    def reached(self) -> Tensor:
-        """Return which columns are not zero; a NaN counts as reached, so that it is seen."""
-        return self.column_sums != 0
 
 
 @runtime_checkable
@@ -90,70 +63,13 @@ class Process(Protocol):
     def judge(self, evidence: Evidence) -> None: ...
 
 
-def dense(matrix: Attentions) -> tuple[Block, ...]:
-    """Return a matrix as one block."""
-    return (Block(slice(0, matrix.shape[1]), slice(0, matrix.shape[2]), matrix),)
-
-
-def profile(blocks: Iterable[Block], keys: int) -> Profile:
-    """Return the column sums, column norms and row sums of non-negative matrices, in one pass."""
-    sums: list[Tensor] = []
-    columns = squares = torch.empty(0)
-    height = 0
-    for block in blocks:
-        entries = block.entries
-        if not sums:
-            columns = entries.new_zeros(entries.shape[0], keys)
-            squares = torch.zeros_like(columns)
-        sums.append(entries.sum(-1))
-        height = max(height, entries.shape[1])
-        columns[:, block.keys] += entries.sum(1)
-        squares[:, block.keys] += entries.square().sum(1)
-    rows = torch.cat(sums, 1)
-    return Profile(
-        tokens=rows.shape[1],
-        depth=(min(keys, CHUNK) + -(-keys // CHUNK), height + len(sums)),
-        column_sums=columns,
-        column_norms=squares.sqrt(),
-        row_sum_min=rows.amin(1),
-        row_norm=widen(rows).norm(dim=1) / keys**0.5,
-    )
-
-
-def gram(
-    blocks: Iterable[Block], vectors: Vectors, shift: Energies
-) -> tuple[Vectors, Energies, Energies]:
-    """Return A^T y, ||y||^2 and sum(y) with y = A x - shift.
-
-    For several x in one pass over the rows of A.
-
-    With shift = mean(A x) this is A^T J A x with J = I - e e^T, and e = (1, ..., 1) / sqrt(n).
-    """
-    product = torch.zeros_like(vectors)
-    energy, total = torch.zeros_like(shift), torch.zeros_like(shift)
-    for block in blocks:
-        image = _image(block, vectors[:, :, block.keys]) - shift.to(vectors.dtype)[..., None]
-        wide = widen(image)
-        energy += wide.square().sum(-1)
-        total += wide.sum(-1)
-        product[:, :, block.keys] += image @ block.entries
-    return product, energy, total
-
-
-def _image(block: Block, vectors: Tensor) -> Tensor:
-    """Return A x, summed in chunks: that keeps the worst rounding of long rows small."""
-    chunks = zip(vectors.split(CHUNK, -1), block.entries.mT.split(CHUNK, -2), strict=True)
-    first, *rest = (vector @ entries for vector, entries in chunks)
-    return sum(rest, start=first)
-
-
-def settle(blocks: Iterable[Block], known: Profile, processes: Sequence[Process]) -> None:
+def settle(matrix: Operator, known: Profile, processes: Sequence[Process]) -> None:
     """Feed every process until all have settled; one pass over the matrix serves them all."""
     schedule = device_schedule(known.column_sums.device)
     passes = schedule.sync_interval
     while active := [process for process in processes if not process.settled]:
         for _ in range(min(passes, max(process.wanted for process in active))):
-            _pass(blocks, known, active)
+            _pass(matrix, known, active)
         waiting = [process for process in active if not process.settled]
         evidence = read_host([process.evidence for process in waiting])
         for process, read in zip(waiting, evidence, strict=True):
@@ -161,12 +77,12 @@ def settle(blocks: Iterable[Block], known: Profile, processes: Sequence[Process]
         passes *= schedule.sync_growth
 
 
-def _pass(blocks: Iterable[Block], known: Profile, active: Sequence[Process]) -> None:
+def _pass(matrix: Operator, known: Profile, active: Sequence[Process]) -> None:
     """Hand every process the product with its vector."""
     vectors = torch.stack([process.vector for process in active], 1)
     mean = torch.einsum("hvk,hk->hv", widen(vectors), widen(known.column_sums)) / known.tokens
     shift = _only_centred(mean, active)
-    product, energy, total = gram(blocks, vectors, shift)
+    product, energy, total = matrix.gram(vectors, shift)
     # The mean that was taken off is rounded, and A^T carries what is left into the column sums:
     # far above the rest where all rows nearly agree.
     drift = _only_centred(total / known.tokens, active).to(product.dtype)

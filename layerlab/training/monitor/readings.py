@@ -23,12 +23,13 @@ from layerlab.measures.quantities.diversity import relative_residual
 from layerlab.measures.quantities.low_precision.gradients import layer_of
 from layerlab.measures.quantities.stream import norm
 from layerlab.measures.quantities.weights.querykey import NORMED, factored_spectrum
-from layerlab.measures.support.lanczos import Perron, profile, settle
+from layerlab.measures.support.lanczos import Perron, settle
+from layerlab.measures.support.products import products
 from layerlab.observe.architecture.qkv_layouts import KEY_NORM, QUERY_NORM, layout
 from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, text_config
 from layerlab.observe.tracing.attention_probe import AttentionCall
 from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.attention_tiles import each_group, one_thread, tile, triangular
+from layerlab.observe.tracing.attention_tiles import each_group, one_thread, triangular
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import HeadVector
 from layerlab.training.monitor.capture import Recording
@@ -160,10 +161,10 @@ def attention_norm(attended: AttentionRecord) -> HeadVector:
 
 
 def _attention_norm(part: AttentionRecord) -> HeadVector:
-    blocks = tile(part, torch.float32)
-    known = profile(blocks, part.keys)
+    matrix = products(part)
+    known = matrix.profile()
     perron = Perron(known)
-    settle(blocks, known, (perron,))
+    settle(matrix, known, (perron,))
     return perron.norm
 
 

@@ -3,7 +3,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from layerlab.measures.support.lanczos import Krylov, dense, gram, profile
+from layerlab.measures.support.lanczos import Krylov
+from layerlab.measures.support.products import dense
 from tests.measures.regime import enclosed, svd_contraction, svd_norm
 
 EPS = torch.finfo(torch.float64).eps
@@ -59,7 +60,7 @@ def test_contraction_is_the_norm_of_the_centred_matrix(matrix):
 @given(matrices)
 @settings(max_examples=100, deadline=None)
 def test_column_and_row_bounds_hold(matrix):
-    known = profile(dense(matrix), matrix.shape[2])
+    known = dense(matrix).profile()
     exact, above = svd_norm(matrix), 1 + tolerance(matrix)
     assert (exact <= known.column_sums.amax(-1).sqrt() * above).all() or known.row_sum_min.max() > 1
     assert (known.column_norms.amax(-1) <= exact * above).all()
@@ -89,7 +90,7 @@ def test_a_head_that_has_settled_is_not_disturbed_by_one_that_has_not():
 def test_a_rank_one_matrix_settles_in_one_step():
     krylov = Krylov(torch.ones(1, 9, dtype=torch.float64))
     matrix = torch.full((1, 9, 9), 1 / 9, dtype=torch.float64)
-    product, energy, _ = gram(dense(matrix), krylov.vector[:, None], torch.zeros(1, 1).double())
+    product, energy, _ = dense(matrix).gram(krylov.vector[:, None], torch.zeros(1, 1).double())
     krylov.absorb(product[:, 0], energy[:, 0])
     krylov.judge(krylov.evidence)
     assert krylov.settled

@@ -1,0 +1,240 @@
+"""Products with an attention matrix that is never stored, as Triton kernels on a GPU.
+
+A_ij = exp(s_ij - L_i), L_i the logarithm of what row i sums to, its sink included. L is computed
+once, as in flash attention (dao22); every product then computes the scores of a tile again, uses
+them for one vector or two, and forgets them. Products of bfloat16 and float16 are exact in the
+accumulator; float32 is multiplied as IEEE 754 says. Sums are in float32.
+
+What is proved runs in Triton's interpreter on a processor; no GPU has timed it yet.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from layerlab.measures.support.products import Energies, Profile, Vectors
+from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.system.accelerator import widen
+
+ROWS, KEYS = 64, 64  # of a tile
+LEAST = 16  # sides of a product of tiles
+
+
+@triton.jit
+def _scores(
+    query, key, first_row, first_key, tokens, keys, width, window, scaling, softcap,
+    causal: tl.constexpr, windowed: tl.constexpr, capped: tl.constexpr,
+    block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+):  # fmt: skip
+    """Return the scores of one tile, and which of them are allowed.
+
+    Those that are not are a large number: an infinity less itself would be NaN.
+    """
+    row, column = first_row + tl.arange(0, block_m), first_key + tl.arange(0, block_n)
+    depth = tl.arange(0, block_d)
+    held = depth < width
+    q = tl.load(
+        query + row[:, None] * width + depth[None, :],
+        mask=(row < tokens)[:, None] & held[None, :],
+        other=0.0,
+    )
+    k = tl.load(
+        key + column[:, None] * width + depth[None, :],
+        mask=(column < keys)[:, None] & held[None, :],
+        other=0.0,
+    )
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee").to(tl.float32) * scaling
+    if capped:
+        half = scores / softcap
+        scores = softcap * (1 - 2 / (tl.exp(2 * half) + 1))
+    place = row + keys - tokens
+    allowed = (row < tokens)[:, None] & (column < keys)[None, :]
+    if causal:
+        allowed = allowed & (column[None, :] <= place[:, None])
+    if windowed:
+        allowed = allowed & (column[None, :] > place[:, None] - window)
+    return tl.where(allowed, scores, -1e30), allowed
+
+
+@triton.jit
+def _log_sums(
+    query, key, sinks, out, tokens, keys, width, group, window, scaling, softcap,
+    causal: tl.constexpr, windowed: tl.constexpr, capped: tl.constexpr, sunk: tl.constexpr,
+    block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+):  # fmt: skip
+    """Write L_i = log(sum_j exp(s_ij) + exp(sink)) of some rows of one head."""
+    head, first_row = tl.program_id(1), tl.program_id(0) * block_m
+    query += head.to(tl.int64) * tokens * width
+    key += (head // group).to(tl.int64) * keys * width
+    row = first_row + tl.arange(0, block_m)
+    largest = tl.full([block_m], -1e30, tl.float32)
+    total = tl.zeros([block_m], tl.float32)
+    last = keys
+    if causal:
+        last = tl.minimum(keys, first_row + block_m + keys - tokens)
+    for first_key in range(0, last, block_n):
+        scores, allowed = _scores(
+            query, key, first_row, first_key, tokens, keys, width, window, scaling, softcap,
+            causal, windowed, capped, block_m, block_n, block_d,
+        )  # fmt: skip
+        above = tl.maximum(largest, tl.max(scores, 1))
+        part = tl.sum(tl.where(allowed, tl.exp(scores - above[:, None]), 0.0), 1)
+        total = total * tl.exp(largest - above) + part
+        largest = above
+    if sunk:
+        sink = tl.load(sinks + head)
+        above = tl.maximum(largest, sink)
+        total = total * tl.exp(largest - above) + tl.exp(sink - above)
+        largest = above
+    total = tl.where(row < tokens, total, 1.0)
+    tl.store(out + head * tokens + row, largest + tl.log(total), mask=row < tokens)
+
+
+@triton.jit
+def _forward(
+    query, key, sums, vectors, out, tokens, keys, width, group, window, scaling, softcap,
+    causal: tl.constexpr, windowed: tl.constexpr, capped: tl.constexpr, two: tl.constexpr,
+    block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+):  # fmt: skip
+    """Write A x of some rows of one head, for one x or two."""
+    head, first_row = tl.program_id(1), tl.program_id(0) * block_m
+    query += head.to(tl.int64) * tokens * width
+    key += (head // group).to(tl.int64) * keys * width
+    vectors += head * (1 + two) * keys
+    out += head * (1 + two) * tokens
+    row = first_row + tl.arange(0, block_m)
+    logs = tl.load(sums + head * tokens + row, mask=row < tokens, other=0.0)
+    first = tl.zeros([block_m], tl.float32)
+    second = tl.zeros([block_m], tl.float32)
+    last = keys
+    if causal:
+        last = tl.minimum(keys, first_row + block_m + keys - tokens)
+    for first_key in range(0, last, block_n):
+        scores, allowed = _scores(
+            query, key, first_row, first_key, tokens, keys, width, window, scaling, softcap,
+            causal, windowed, capped, block_m, block_n, block_d,
+        )  # fmt: skip
+        weights = tl.where(allowed, tl.exp(scores - logs[:, None]), 0.0)
+        column = first_key + tl.arange(0, block_n)
+        x = tl.load(vectors + column, mask=column < keys, other=0.0)
+        first += tl.sum(weights * x[None, :], 1)
+        if two:
+            x = tl.load(vectors + keys + column, mask=column < keys, other=0.0)
+            second += tl.sum(weights * x[None, :], 1)
+    tl.store(out + row, first, mask=row < tokens)
+    if two:
+        tl.store(out + tokens + row, second, mask=row < tokens)
+
+
+@triton.jit
+def _backward(
+    query, key, sums, images, out, tokens, keys, width, group, window, scaling, softcap,
+    causal: tl.constexpr, windowed: tl.constexpr, capped: tl.constexpr, two: tl.constexpr,
+    entries_squared: tl.constexpr,
+    block_m: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr,
+):  # fmt: skip
+    """Write A^T y of some keys of one head, for one y or two, with A or its entries squared."""
+    head, first_key = tl.program_id(1), tl.program_id(0) * block_n
+    query += head.to(tl.int64) * tokens * width
+    key += (head // group).to(tl.int64) * keys * width
+    images += head * (1 + two) * tokens
+    out += head * (1 + two) * keys
+    column = first_key + tl.arange(0, block_n)
+    first = tl.zeros([block_n], tl.float32)
+    second = tl.zeros([block_n], tl.float32)
+    start = 0
+    if causal:
+        start = tl.maximum(0, (first_key - keys + tokens) // block_m * block_m)
+    for first_row in range(start, tokens, block_m):
+        scores, allowed = _scores(
+            query, key, first_row, first_key, tokens, keys, width, window, scaling, softcap,
+            causal, windowed, capped, block_m, block_n, block_d,
+        )  # fmt: skip
+        row = first_row + tl.arange(0, block_m)
+        logs = tl.load(sums + head * tokens + row, mask=row < tokens, other=0.0)
+        weights = tl.where(allowed, tl.exp(scores - logs[:, None]), 0.0)
+        if entries_squared:
+            weights = weights * weights
+        y = tl.load(images + row, mask=row < tokens, other=0.0)
+        first += tl.sum(weights * y[:, None], 0)
+        if two:
+            y = tl.load(images + tokens + row, mask=row < tokens, other=0.0)
+            second += tl.sum(weights * y[:, None], 0)
+    tl.store(out + column, first, mask=column < keys)
+    if two:
+        tl.store(out + keys + column, second, mask=column < keys)
+
+
+class FlashProducts:
+    """The attention matrices of some heads, known by their products."""
+
+    def __init__(self, attended: AttentionRecord) -> None:
+        assert attended.query is not None and attended.key is not None
+        self._heads, self._tokens, self._keys = attended.heads, attended.tokens, attended.keys
+        self._query = attended.query.contiguous()
+        self._key = attended.key.contiguous()
+        sinks = attended.sinks
+        self._shape = (
+            *(self._tokens, self._keys, self._query.shape[2], self._heads // len(self._key)),
+            *(attended.window or 0, attended.scaling, attended.softcap or 1.0),
+        )
+        self._kind: dict[str, Any] = {
+            "causal": attended.causal,
+            "windowed": attended.window is not None,
+            "capped": attended.softcap is not None,
+            "block_m": ROWS,
+            "block_n": KEYS,
+            "block_d": max(LEAST, triton.next_power_of_2(self._query.shape[2])),
+        }
+        self._sums = self._query.new_empty(self._heads, self._tokens, dtype=torch.float32)
+        _log_sums[triton.cdiv(self._tokens, ROWS), self._heads](
+            *(self._query, self._key, self._sums if sinks is None else sinks.float(), self._sums),
+            *self._shape,
+            sunk=sinks is not None,
+            **self._kind,
+        )
+
+    def profile(self) -> Profile:
+        """Return the column sums, column norms and row sums."""
+        rows = self._forward(self._sums.new_ones(self._heads, 1, self._keys))[:, 0]
+        ones = self._sums.new_ones(self._heads, 1, self._tokens)
+        return Profile(
+            tokens=self._tokens,
+            depth=(KEYS + triton.cdiv(self._keys, KEYS), ROWS + triton.cdiv(self._tokens, ROWS)),
+            column_sums=self._backward(ones)[:, 0],
+            column_norms=self._backward(ones, squared=True)[:, 0].sqrt(),
+            row_sum_min=rows.amin(1),
+            row_norm=widen(rows).norm(dim=1) / self._keys**0.5,
+        )
+
+    def gram(self, vectors: Vectors, shift: Energies) -> tuple[Vectors, Energies, Energies]:
+        """Return A^T y, ||y||^2 and sum(y) with y = A x - shift, for one x or two."""
+        image = self._forward(vectors.contiguous()) - shift.float()[..., None]
+        wide = widen(image)
+        return self._backward(image.contiguous()), wide.square().sum(-1), wide.sum(-1)
+
+    def _forward(self, vectors: Tensor) -> Tensor:
+        count = vectors.shape[1]
+        out = vectors.new_empty(self._heads, count, self._tokens)
+        _forward[triton.cdiv(self._tokens, ROWS), self._heads](
+            *(self._query, self._key, self._sums, vectors, out),
+            *self._shape,
+            two=count == 2,
+            **self._kind,
+        )
+        return out
+
+    def _backward(self, images: Tensor, *, squared: bool = False) -> Tensor:
+        count = images.shape[1]
+        out = images.new_empty(self._heads, count, self._keys)
+        _backward[triton.cdiv(self._keys, KEYS), self._heads](
+            *(self._query, self._key, self._sums, images, out),
+            *self._shape,
+            two=count == 2,
+            entries_squared=squared,
+            **self._kind,
+        )
+        return out

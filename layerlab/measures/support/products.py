@@ -1,0 +1,153 @@
+"""A non-negative matrix for each head, known by its products with vectors.
+
+It is given in blocks of rows, kept or computed on every pass, or by kernels that never store it.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS, Block, tile
+from layerlab.shapes import Attentions, HeadVector
+from layerlab.system.accelerator import PROCESSOR, device_schedule, widen
+
+HeadKeys = Float[Tensor, "head key"]
+Vectors = Float[Tensor, "head vector key"]
+Energies = Float[Tensor, "head vector"]
+
+CHUNK = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """The results of one pass over a matrix: sums and norms of its columns, sums of its rows.
+
+    Attributes:
+        depth: the most additions that an entry of A x, and of A^T y, goes through in `gram`.
+    """
+
+    tokens: int
+    depth: tuple[int, int]
+    column_sums: HeadKeys
+    column_norms: HeadKeys
+    row_sum_min: HeadVector
+    row_norm: HeadVector
+
+    @property
+    def reached(self) -> Tensor:
+        """Return which columns are not zero; a NaN counts as reached, so that it is seen."""
+        return self.column_sums != 0
+
+
+class Operator(Protocol):
+    """Matrices that are asked for nothing but products."""
+
+    def profile(self) -> Profile:
+        """Return the column sums, column norms and row sums."""
+        ...
+
+    def gram(self, vectors: Vectors, shift: Energies) -> tuple[Vectors, Energies, Energies]:
+        """Return A^T y, ||y||^2 and sum(y) with y = A x - shift, for several x.
+
+        With shift = mean(A x) this is A^T J A x with J = I - e e^T, and e = (1, ..., 1) / sqrt(n).
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Matrices in blocks of rows."""
+
+    blocks: Iterable[Block]
+    keys: int
+
+    def profile(self) -> Profile:
+        """Return the column sums, column norms and row sums, in one pass."""
+        sums: list[Tensor] = []
+        columns = squares = torch.empty(0)
+        height = 0
+        for block in self.blocks:
+            entries = block.entries
+            if not sums:
+                columns = entries.new_zeros(entries.shape[0], self.keys)
+                squares = torch.zeros_like(columns)
+            sums.append(entries.sum(-1))
+            height = max(height, entries.shape[1])
+            columns[:, block.keys] += entries.sum(1)
+            squares[:, block.keys] += entries.square().sum(1)
+        rows = torch.cat(sums, 1)
+        return Profile(
+            tokens=rows.shape[1],
+            depth=(min(self.keys, CHUNK) + -(-self.keys // CHUNK), height + len(sums)),
+            column_sums=columns,
+            column_norms=squares.sqrt(),
+            row_sum_min=rows.amin(1),
+            row_norm=widen(rows).norm(dim=1) / self.keys**0.5,
+        )
+
+    def gram(self, vectors: Vectors, shift: Energies) -> tuple[Vectors, Energies, Energies]:
+        """Return A^T y, ||y||^2 and sum(y) with y = A x - shift, in one pass over the rows of A."""
+        product = torch.zeros_like(vectors)
+        energy, total = torch.zeros_like(shift), torch.zeros_like(shift)
+        for block in self.blocks:
+            image = _image(block, vectors[:, :, block.keys]) - shift.to(vectors.dtype)[..., None]
+            wide = widen(image)
+            energy += wide.square().sum(-1)
+            total += wide.sum(-1)
+            product[:, :, block.keys] += image @ block.entries
+        return product, energy, total
+
+
+def _image(block: Block, vectors: Tensor) -> Tensor:
+    """Return A x, summed in chunks: that keeps the worst rounding of long rows small."""
+    chunks = zip(vectors.split(CHUNK, -1), block.entries.mT.split(CHUNK, -2), strict=True)
+    first, *rest = (vector @ entries for vector, entries in chunks)
+    return sum(rest, start=first)
+
+
+def dense(matrix: Attentions) -> Blocks:
+    """Return a matrix as one block."""
+    rows, keys = matrix.shape[1:]
+    return Blocks((Block(slice(0, rows), slice(0, keys), matrix),), keys)
+
+
+def products(
+    attended: AttentionRecord, dtype: torch.dtype = torch.float32, kept: int = DENSE_TOKENS
+) -> Operator:
+    """Return the attention matrices of a record: stored up to some tokens, computed anew above.
+
+    Above, an accelerator with Triton computes tiles of scores that never leave its cache.
+    """
+    if _is_fused(attended, dtype, kept):
+        # Late: triton is there only beside a GPU.
+        from layerlab.measures.support.flash_products import FlashProducts
+
+        try:
+            return FlashProducts(attended)
+        except Exception as error:  # of a compiler for a GPU that it does not know
+            said = (str(error).splitlines() or [""])[0]
+            logging.getLogger("layerlab").warning(
+                "attention is read without Triton, which is slower: %s: %s",
+                type(error).__name__,
+                said,
+            )
+    return Blocks(tile(attended, dtype, kept), attended.keys)
+
+
+def _is_fused(attended: AttentionRecord, dtype: torch.dtype, kept: int) -> bool:
+    """Return whether kernels can compute these matrices, and are wanted."""
+    return (
+        attended.tokens > kept
+        and device_schedule(attended.device) is not PROCESSOR
+        and dtype == torch.float32
+        and attended.query is not None
+        and attended.bias is None
+        and find_spec("triton") is not None
+    )

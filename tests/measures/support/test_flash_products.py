@@ -1,0 +1,92 @@
+"""Products by kernels that never store the matrix, in Triton's interpreter, beside stored tiles."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from layerlab.measures.quantities.spectrum import spectrum
+from layerlab.measures.support.products import Blocks, dense, products
+from layerlab.system import accelerator
+from tests.measures.regime import KINDS, attention, record, svd_contraction, svd_norm
+
+triton = pytest.importorskip("triton", reason="triton is not installed: it is in the extra gpu")
+DRAW = torch.Generator().manual_seed(3)
+SINKS = torch.randn(2, generator=DRAW)
+OPTIONS = {
+    "plain": {},
+    "not causal": {"causal": False},
+    "window": {"window": 9},
+    "softcap": {"softcap": 3.0},
+    "sinks": {"sinks": SINKS},
+    "narrow": {"width": 7},
+}
+
+
+@pytest.fixture(autouse=True)
+def cut_for_an_accelerator(monkeypatch):
+    monkeypatch.setitem(accelerator.SCHEDULES, "cpu", accelerator.ACCELERATOR)
+
+
+def fused(attended):
+    found = products(attended, kept=10)
+    assert not isinstance(found, Blocks)
+    return found
+
+
+def close(one, other, loose=2e-5):
+    return torch.allclose(one.double(), other.double(), rtol=loose, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_products_are_those_of_the_matrix_written_out(name):
+    attended = record("peaky", 70, heads=2, **OPTIONS[name])
+    matrix, found = attention(attended), fused(attended)
+    known, stored = found.profile(), dense(matrix).profile()
+    for column in ("column_sums", "column_norms", "row_sum_min", "row_norm"):
+        assert close(getattr(known, column), getattr(stored, column)), column
+    vectors = torch.rand(2, 2, 70, generator=DRAW)
+    shift = torch.rand(2, 2, generator=DRAW).double()
+    expected = dense(matrix).gram(vectors.double(), shift)
+    assert all(map(close, found.gram(vectors, shift), expected))
+    one = found.gram(vectors[:, :1], shift[:, :1])
+    assert close(one[0], expected[0][:, :1])
+
+
+def test_grouped_heads_halves_and_fewer_rows_than_keys():
+    attended = record("peaky", 66, heads=4)
+    # The interpreter takes float16 as it is stored, and bfloat16 for whole numbers.
+    few = replace(attended, query=attended.query[:, 30:].half(), key=attended.key[::2].half())
+    index = [few.kv_head(head) for head in range(4)]
+    scores = few.query.double() @ few.key[index].double().mT * few.scaling
+    hidden = torch.ones(36, 66, dtype=torch.bool).triu(31)
+    matrix = torch.softmax(scores.masked_fill(hidden, -torch.inf), -1)
+    vectors, shift = torch.rand(4, 1, 66, generator=DRAW), torch.zeros(4, 1).double()
+    expected = dense(matrix).gram(vectors.double(), shift)
+    assert all(map(close, fused(few).gram(vectors, shift), expected))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+def test_norms_are_those_of_a_decomposition(kind):
+    attended = record(kind, 70, heads=1)
+    found, exact = spectrum(attended, dense=10), attention(attended)
+    assert close(found.norm, svd_norm(exact), 1e-5)
+    assert close(found.contraction, svd_contraction(exact), 1e-4)
+    assert (found.lower <= found.norm).all() and (found.norm <= found.upper).all()
+
+
+def test_what_the_kernels_do_not_know_is_done_with_tiles(caplog, monkeypatch):
+    attended = record("init", 40)
+    assert isinstance(products(attended), Blocks)
+    biased = replace(attended, bias=torch.zeros(1, 40, 40))
+    assert isinstance(products(biased, kept=10), Blocks)
+    assert isinstance(products(attended, torch.float64, kept=10), Blocks)
+
+    def broken(given):
+        raise RuntimeError("no such GPU\nand more")
+
+    monkeypatch.setattr("layerlab.measures.support.flash_products.FlashProducts", broken)
+    assert isinstance(products(attended, kept=10), Blocks)
+    (line,) = [one.getMessage() for one in caplog.records]
+    assert line == "attention is read without Triton, which is slower: RuntimeError: no such GPU"
