@@ -27,7 +27,8 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
-from bench.gpu_sections import SECTIONS, Bench, Line
+from bench.gpu_device import Bench, Line
+from bench.gpu_sections import SECTIONS
 from layerlab.system.files import write_file
 from layerlab.system.hardware import device_name, versions
 

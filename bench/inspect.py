@@ -220,8 +220,8 @@ def quickest(work: Callable[[], Any]) -> tuple[float, Any]:
 
 def enclosed(record: Any) -> Any:
     """Return the norm of one head with its enclosure, and nothing else."""
+    from layerlab.measures.support.attention_products import products
     from layerlab.measures.support.lanczos import Perron, settle
-    from layerlab.measures.support.products import products
     from layerlab.observe.tracing.attention_tiles import triangular
 
     matrix = products(triangular(record))

@@ -17,8 +17,8 @@ from torch import Tensor
 from layerlab.errors import NotApplicable
 from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
 from layerlab.measures.quantities.diversity import diversity
+from layerlab.measures.support.attention_products import products
 from layerlab.measures.support.lanczos import Ritz, settle
-from layerlab.measures.support.products import products
 from layerlab.measures.support.sublayer_forms import (
     attention_fit,
     feedforward_fit,

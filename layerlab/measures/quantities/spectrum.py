@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
+from layerlab.measures.support.attention_products import products
 from layerlab.measures.support.lanczos import Krylov, Perron, Ritz, settle
-from layerlab.measures.support.products import products
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import (
     DENSE_TOKENS,

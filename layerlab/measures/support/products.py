@@ -1,22 +1,16 @@
-"""A non-negative matrix for each head, known by its products with vectors.
+"""A non-negative matrix for each head, known by its products with vectors."""
 
-It is given in blocks of rows, kept or computed on every pass, or by kernels that never store it.
-"""
-
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Protocol
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS, Block, tile
+from layerlab.observe.tracing.attention_tiles import Block
 from layerlab.shapes import Attentions, HeadVector
-from layerlab.system.accelerator import PROCESSOR, device_schedule, widen
+from layerlab.system.accelerator import widen
 
 HeadKeys = Float[Tensor, "head key"]
 Vectors = Float[Tensor, "head vector key"]
@@ -116,38 +110,3 @@ def dense(matrix: Attentions) -> Blocks:
     """Return a matrix as one block."""
     rows, keys = matrix.shape[1:]
     return Blocks((Block(slice(0, rows), slice(0, keys), matrix),), keys)
-
-
-def products(
-    attended: AttentionRecord, dtype: torch.dtype = torch.float32, kept: int = DENSE_TOKENS
-) -> Operator:
-    """Return the attention matrices of a record: stored up to some tokens, computed anew above.
-
-    Above, an accelerator with Triton computes tiles of scores that never leave its cache.
-    """
-    if _is_fused(attended, dtype, kept):
-        # Late: triton is there only beside a GPU.
-        from layerlab.measures.support.flash_products import FlashProducts
-
-        try:
-            return FlashProducts(attended)
-        except Exception as error:  # of a compiler for a GPU that it does not know
-            said = (str(error).splitlines() or [""])[0]
-            logging.getLogger("layerlab").warning(
-                "attention is read without Triton, which is slower: %s: %s",
-                type(error).__name__,
-                said,
-            )
-    return Blocks(tile(attended, dtype, kept), attended.keys)
-
-
-def _is_fused(attended: AttentionRecord, dtype: torch.dtype, kept: int) -> bool:
-    """Return whether kernels can compute these matrices, and are wanted."""
-    return (
-        attended.tokens > kept
-        and device_schedule(attended.device) is not PROCESSOR
-        and dtype == torch.float32
-        and attended.query is not None
-        and attended.bias is None
-        and find_spec("triton") is not None
-    )

@@ -23,8 +23,8 @@ from layerlab.measures.quantities.diversity import relative_residual
 from layerlab.measures.quantities.low_precision.gradients import layer_of
 from layerlab.measures.quantities.stream import norm
 from layerlab.measures.quantities.weights.querykey import NORMED, factored_spectrum
+from layerlab.measures.support.attention_products import products
 from layerlab.measures.support.lanczos import Perron, settle
-from layerlab.measures.support.products import products
 from layerlab.observe.architecture.qkv_layouts import KEY_NORM, QUERY_NORM, layout
 from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, text_config
 from layerlab.observe.tracing.attention_probe import AttentionCall

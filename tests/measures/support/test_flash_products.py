@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from layerlab.measures.quantities.spectrum import spectrum
-from layerlab.measures.support.products import Blocks, dense, products
+from layerlab.measures.support.attention_products import products
+from layerlab.measures.support.products import Blocks, dense
 from layerlab.system import accelerator
 from tests.measures.regime import KINDS, attention, record, svd_contraction, svd_norm
 

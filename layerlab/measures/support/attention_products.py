@@ -1,0 +1,46 @@
+"""Chooses how products with attention matrices are computed: stored, in tiles, or by kernels."""
+
+import logging
+from importlib.util import find_spec
+
+import torch
+
+from layerlab.measures.support.products import Blocks, Operator
+from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS, tile
+from layerlab.system.accelerator import PROCESSOR, device_schedule
+
+
+def products(
+    attended: AttentionRecord, dtype: torch.dtype = torch.float32, kept: int = DENSE_TOKENS
+) -> Operator:
+    """Return the attention matrices of a record: stored up to some tokens, computed anew above.
+
+    Above, an accelerator with Triton computes tiles of scores that never leave its cache.
+    """
+    if _is_fused(attended, dtype, kept):
+        # Late: triton is there only beside a GPU.
+        from layerlab.measures.support.flash_products import FlashProducts
+
+        try:
+            return FlashProducts(attended)
+        except Exception as error:  # of a compiler for a GPU that it does not know
+            said = (str(error).splitlines() or [""])[0]
+            logging.getLogger("layerlab").warning(
+                "attention is read without Triton, which is slower: %s: %s",
+                type(error).__name__,
+                said,
+            )
+    return Blocks(tile(attended, dtype, kept), attended.keys)
+
+
+def _is_fused(attended: AttentionRecord, dtype: torch.dtype, kept: int) -> bool:
+    """Return whether kernels can compute these matrices, and are wanted."""
+    return (
+        attended.tokens > kept
+        and device_schedule(attended.device) is not PROCESSOR
+        and dtype == torch.float32
+        and attended.query is not None
+        and attended.bias is None
+        and find_spec("triton") is not None
+    )
