@@ -218,7 +218,8 @@ class _Reader:
         if layer.attention is not None and known and self._needs("weights"):
             layer = replace(layer, weights=self._weights(layer))
         self.exposed = self.exposed or bool(layer.sublayers)
-        for measure in self.measures:
+        # Those of attention alone come first: others use what they found of the layer.
+        for measure in sorted(self.measures, key=lambda one: one.needs != {"attention"}):
             if bare and not measure.needs <= {"attention", "weights"}:
                 continue
             if layer.attention is not None and not known and "weights" in measure.needs:

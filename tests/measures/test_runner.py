@@ -137,3 +137,15 @@ def test_a_model_whose_weights_lie_on_disk_reads_the_same(tiny, tmp_path):
     for name in mine.rows:
         # repr: a NaN is a NaN
         assert repr(mine.rows[name]) == repr(theirs.rows[name]), name
+
+
+def test_gain_takes_what_the_spectrum_found_whatever_the_order(tiny, monkeypatch):
+    def never(attended, *, exact=False):
+        raise AssertionError("the contraction is known")
+
+    monkeypatch.setattr("layerlab.measures.quantities.gain.contraction", never)
+    found = readings(patient(tiny("llama")), TOKENS, resolve(["gain", "spectrum"]))
+    assert list(found.rows) == ["gain", "spectrum"]
+    largest = max(row["contraction"] for row in found.rows["spectrum"] if row["layer"] == 1)
+    gains = [row for row in found.rows["gain"] if row["layer"] == 1]
+    assert largest in [row["contraction"] for row in gains if row["sublayer"] == "attention"]
