@@ -237,7 +237,7 @@ def test_other_scorings(shelf: Path, scoring: str) -> None:
 def test_explained_examples(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAYERLAB_DATA", str(shelf))
     fineval = find_benchmark("fineval")
-    tasks = sitting.load_tasks(task_configs(fineval, "cot"))
+    tasks = sitting.load_tasks(task_configs(fineval, "cot")[:1])
     engine = sitting.HarnessModel(candidate(2048), batch=1, scoring="gen")
     found = sitting.run_task(engine, tasks[fineval.leaf(fineval.subjects[0])], limit=1)
     assert found.samples[0]["prompt"].count("让我们一步一步思考") == 6
