@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ.update(
     HF_HUB_OFFLINE="1",
@@ -26,8 +27,11 @@ os.environ.update(
 
 import hypothesis
 import pytest
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+# torch and transformers are imported by the tests that need them: the process of xdist that hands
+# out the tests runs none, and would take five seconds for it before any other begins.
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # To compile the tests, and layerlab in each child process, is half of what it takes to begin: what
 # is compiled is kept beside the sources (`make clean` removes it), whatever the shell prefers.
@@ -54,9 +58,6 @@ TINY = {
         "max_position_embeddings": 64,
     },
 }
-
-torch.set_num_threads(1)
-
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
@@ -100,10 +101,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny() -> Callable[..., PreTrainedModel]:
+def tiny() -> "Callable[..., PreTrainedModel]":
     """A fresh tiny model with random weights, the same ones each time: `tiny("gpt2")`."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    def build(family: str, **changes: object) -> PreTrainedModel:
+    def build(family: str, **changes: object) -> "PreTrainedModel":
         options = {"vocab_size": 64, "bos_token_id": 0, "eos_token_id": 0, **TINY[family]}
         config = AutoConfig.for_model(family, **{**options, **changes})
         with torch.random.fork_rng(devices=[]):
