@@ -74,6 +74,8 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+# Examples of a property in `make test`, and where hypothesis has the settings of a test.
+EXAMPLES, DRAWN = 25, "_hypothesis_internal_use_settings"
 # `make test` takes these of all variants and families, `make sweeps` the others.
 VARIANTS = {"llama", "gpt2", "gpt1", "pangu-pi", "history-5", "hyper-connections", "mhc", "canon"}
 FAMILIES = {
@@ -89,9 +91,18 @@ FAMILIES = {
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave what is tried on every variant or family to `make sweeps`, but for a few of them."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave what is tried on every variant or family to `make sweeps`, but for a few of them.
+
+    And of what is drawn, all but the first examples: `.ci/run`, which leaves nothing out, draws
+    them all.
+    """
+    brief = str(config.option.markexpr).endswith("and not full")
     for item in items:
+        drawn = getattr(getattr(item, "obj", None), DRAWN, None)
+        if brief and drawn is not None and drawn.max_examples > EXAMPLES:
+            few = hypothesis.settings(drawn, max_examples=EXAMPLES)
+            setattr(item.obj, DRAWN, few)
         given = getattr(getattr(item, "callspec", None), "params", {})
         family, name = given.get("family"), given.get("name")
         swept = item.path.name == "test_families.py" and family not in {None, *FAMILIES}
