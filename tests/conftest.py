@@ -59,6 +59,7 @@ TINY = {
     },
 }
 
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Hardly anything is garbage before the first test, and what is there then stays.

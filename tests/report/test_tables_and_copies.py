@@ -117,7 +117,10 @@ def test_how_to_repeat_it_is_a_command_to_copy(window: Open, kind: str) -> None:
 
 
 def test_a_prompt_is_not_copied(window: Open) -> None:
-    content = {**race(("llama", "history-1"), updates=40), "command": "$ layerlab compare twin.toml"}
+    content = {
+        **race(("llama", "history-1"), updates=40),
+        "command": "$ layerlab compare twin.toml",
+    }
     page = window(comparison.render(content), **CLIPBOARD)
     page.locator("#repeat .copy").last.click()
     page.get_by_text("Copied").first.wait_for()

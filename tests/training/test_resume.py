@@ -223,6 +223,7 @@ def on_a_small_device(run: RunSpec, folder: Path, rows: int) -> tuple[dict[str, 
 BUILT = trainer.build_model
 
 
+@pytest.mark.full
 def test_out_of_memory_takes_smaller_pieces_and_learns_the_same(
     tmp_path: Path, place: Path
 ) -> None:

@@ -82,10 +82,7 @@ def test_gradients_are_those_of_small_steps_twice(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.full] if name in COSTLY else [])
-        for name in CASES
-    ],
+    [pytest.param(name, marks=[pytest.mark.full] if name in COSTLY else []) for name in CASES],
 )
 def test_each_input_may_be_the_only_one_with_a_gradient(name: str) -> None:
     """As where an adapter learns and the rest is frozen, once and twice."""
