@@ -43,7 +43,7 @@ def work(runs, **changes):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Twins of two seeds and both arms, in a folder of their own, with all that was said of them."""
+    """Twins of two seeds and both arms, in a folder of their own, and what was said of them."""
     first = work(tmp_path_factory.mktemp("twins"))
     return first, *small_models.gather_arms(first, ARMS)
 
