@@ -67,6 +67,7 @@ def test_rows_of_the_source_are_labelled(whole: EvaluationResult) -> None:
     assert "measured here" in whole.summary(200) and "published" in whole.summary(200)
 
 
+@pytest.mark.full
 def test_the_group_of_plain_lm_eval_has_the_same_score(
     shelf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

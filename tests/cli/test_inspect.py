@@ -200,7 +200,9 @@ runpy.run_module("layerlab", run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "kill", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.full)]
+)
 def test_interrupted_half_way_leaves_no_half_report(tmp_path, kill):
     env = {**os.environ, "FORCE_COLOR": "1", "TTY_INTERACTIVE": "1"}
     words = ("inspect", "--samples", "30", "--out", "out")

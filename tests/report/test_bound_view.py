@@ -53,6 +53,7 @@ def test_of_several_models_a_bound_has_the_colour_of_its_model(opened: Open):
     assert len(set(colours)) == 2
 
 
+@pytest.mark.full
 def test_a_bound_on_the_line_itself_shows_no_dash_in_the_key(opened: Open):
     report = sample(["a"])
     data = report["frames"]["spectrum"]["data"]
@@ -94,6 +95,7 @@ def test_of_a_lower_bound_the_share_is_that_of_the_readings(opened: Open):
     assert "the bound is 80 % of the readings" in line.inner_text()
 
 
+@pytest.mark.full
 def test_readings_that_had_not_converged_are_counted_for_the_models_shown(opened: Open):
     report = sample(["a", "b"], layers=2, sequences=1)
     data = report["frames"]["lipschitz"]["data"]

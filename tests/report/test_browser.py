@@ -110,6 +110,7 @@ def test_the_model_switch_filters_plots_maps_tables_and_findings(opened: Open):
     assert "0 findings about b" in page.locator("#findings-count").inner_text()
 
 
+@pytest.mark.full
 def test_quantity_and_place_are_chosen_from_lists(opened: Open):
     page = opened(sample(["a"]))
     section = show(page, "diversity")
@@ -200,6 +201,7 @@ def test_a_page_is_read_by_its_keys_and_findings_open_what_they_are_about(opened
     assert not dialog.is_visible()
 
 
+@pytest.mark.full
 def test_an_attention_map_of_parts_has_a_gap_wherever_positions_are_left_out(opened: Open):
     report = sample(["a"])
     shown = [*range(4), *range(251, 255), 449]
@@ -334,6 +336,7 @@ def test_columns_without_a_reading_say_so_in_place_of_the_plot(opened: Open):
     assert section.locator(".plot .point").count()
 
 
+@pytest.mark.full
 def test_what_is_not_applicable_stands_in_place_of_the_plot(opened: Open):
     report = sample(["a", "b"])
     frame = report["frames"]["gain"]

@@ -31,6 +31,7 @@ def title(section: Any, axis: str) -> str:
     return section.locator(f"[data-part=plot] .{axis}title").text_content()
 
 
+@pytest.mark.full
 def test_the_axis_the_quantity_and_the_band_are_switched(window: Open):
     content = race(NAMES)
     section = show(window(render(content)), "curves")

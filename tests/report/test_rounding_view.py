@@ -23,6 +23,7 @@ def bounded(**limits: float) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.full
 def test_beside_dashed_lines_the_reading_is_named_too(opened: Open):
     key = show(opened(bounded(upper=2.0)), "spectrum").locator("[data-part=key] .reading")
     assert key.inner_text().strip().startswith("norm:")

@@ -116,6 +116,7 @@ def test_how_to_repeat_it_is_a_command_to_copy(window: Open, kind: str) -> None:
     assert page.evaluate("navigator.clipboard.readText()") == command
 
 
+@pytest.mark.full
 def test_a_prompt_is_not_copied(window: Open) -> None:
     content = {
         **race(("llama", "history-1"), updates=40),

@@ -67,6 +67,7 @@ def planted(last, layers=8):
     return np.asarray(last)[:, None] * steps
 
 
+@pytest.mark.full
 def test_a_word_on_depth_is_said_where_both_errors_say_it():
     many = np.arange(400) < 40
     alike, heavy = planted(noise(400)), planted(np.where(many, 1e6, noise(400)))

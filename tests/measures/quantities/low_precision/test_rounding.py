@@ -93,6 +93,7 @@ def test_the_runs_are_shared_and_announced(tiny):
     assert watcher.steps == watcher.total == 2 * (2 + 6 * 2)
 
 
+@pytest.mark.full
 def test_under_autocast_logits_err_as_torch_s_own_do_and_only_in_its_formats(tiny):
     model = tiny("llama", attn_implementation="eager")
     rows = measured(model, "logits", formats="bf16,fp8_e4m3").rows["logits"]

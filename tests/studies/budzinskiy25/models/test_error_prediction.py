@@ -27,6 +27,7 @@ def planted(factor, places=2):
     return {(model, "bf16"): found for model in builtin.NAMES}
 
 
+@pytest.mark.full
 def test_planted_factors_are_found_and_judged():
     found = medians(planted(0.7), VARIANCE, 0)
     assert found["llama", "bf16", "logits"].value == pytest.approx(0.7)
