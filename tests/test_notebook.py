@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from layerlab.experiments.analysis.comparison import Comparison
 from tests.forked import python
 
