@@ -7,7 +7,6 @@ import pytest
 from layerlab.experiments.estimate import startup
 from layerlab.experiments.estimate.startup import ASSUMED, free_memory, startup_seconds
 
-
 # What takes a known time of a processor, where a worker's imports take six seconds.
 BUSY = "import time\nwhile time.process_time() < 0.4: pass\nprint(time.process_time())"
 
