@@ -1,10 +1,12 @@
 """One thread, no network, and the few models that tests share."""
 
 import gc
+import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Generator
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,6 +79,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 # Examples of a property in `make test`, and where hypothesis has the settings of a test.
 EXAMPLES, DRAWN = 25, "_hypothesis_internal_use_settings"
+CASES = 8  # in `make test`, of a test of a variant under many options
 # `make test` takes these of all variants and families, `make sweeps` the others.
 VARIANTS = {"llama", "gpt2", "gpt1", "pangu-pi", "history-5", "hyper-connections", "mhc", "canon"}
 FAMILIES = {
@@ -110,6 +113,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         laws = "model" in item.path.parts and isinstance(name, str)
         if swept or (laws and name not in VARIANTS):
             item.add_marker("full")
+    for item in _spare_cases(items):
+        item.add_marker("full")
+
+
+def _spare_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Of what is tried under many options of a variant, all but a few cases, spread evenly."""
+    cases: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if "variants" in item.path.parts and hasattr(item, "callspec"):
+            cases[item.path, item.name.partition("[")[0]].append(item)
+    for (_, name), found in cases.items():
+        kept = 1 if "laws" in name else CASES  # all laws take half a second
+        step = math.ceil(len(found) / kept)
+        yield from (item for place, item in enumerate(found) if place % step)
 
 
 @pytest.fixture(scope="session")
