@@ -113,11 +113,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         laws = "model" in item.path.parts and isinstance(name, str)
         if swept or (laws and name not in VARIANTS):
             item.add_marker("full")
-    for item in _spare_cases(items):
+    for item in spare_cases(items):
         item.add_marker("full")
 
 
-def _spare_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+def spare_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     """Of what is tried under many options of a variant, all but a few cases, spread evenly."""
     cases: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
