@@ -1,11 +1,14 @@
 """One thread, no network, and the few models that tests share."""
 
 import gc
+import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Generator
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ.update(
     HF_HUB_OFFLINE="1",
@@ -18,8 +21,8 @@ os.environ.update(
     or str(Path(tempfile.gettempdir()) / f"layerlab-tests-{os.getuid()}"),
     OMP_NUM_THREADS="1",
     MKL_NUM_THREADS="1",
-    # Kernels for a GPU are tried in Triton's interpreter, where triton is installed.
-    TRITON_INTERPRET="1",
+    # Before anything imports triton, as transformers does: without a GPU its kernels are interpreted.
+    TRITON_INTERPRET="0" if Path("/proc/driver/nvidia").exists() else "1",
     # A child process runs the working tree, from whatever folder it is started in.
     PYTHONPATH=os.pathsep.join(
         [str(Path(__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -28,8 +31,11 @@ os.environ.update(
 
 import hypothesis
 import pytest
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+# torch and transformers are imported by the tests that need them: the process of xdist that hands
+# out the tests runs none, and would take five seconds for it before any other begins.
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # To compile the tests, and layerlab in each child process, is half of what it takes to begin: what
 # is compiled is kept beside the sources (`make clean` removes it), whatever the shell prefers.
@@ -57,8 +63,6 @@ TINY = {
     },
 }
 
-torch.set_num_threads(1)
-
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
@@ -75,6 +79,9 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+# Examples of a property in `make test`, and where hypothesis has the settings of a test.
+EXAMPLES, DRAWN = 25, "_hypothesis_internal_use_settings"
+CASES = 8  # in `make test`, of a test of a variant under many options
 # `make test` takes these of all variants and families, `make sweeps` the others.
 VARIANTS = {"llama", "gpt2", "gpt1", "pangu-pi", "history-5", "hyper-connections", "mhc", "canon"}
 FAMILIES = {
@@ -90,24 +97,55 @@ FAMILIES = {
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave what is tried on every variant or family to `make sweeps`, but for a few of them."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave what is tried on every variant or family to `make sweeps`, but for a few of them.
+
+    And of what is drawn, all but the first examples: `.ci/run`, which leaves nothing out, draws
+    them all.
+    """
+    brief = str(config.option.markexpr).endswith("and not full")
     for item in items:
+        drawn = getattr(getattr(item, "obj", None), DRAWN, None)
+        if brief and drawn is not None and drawn.max_examples > EXAMPLES:
+            few = hypothesis.settings(drawn, max_examples=EXAMPLES)
+            setattr(item.obj, DRAWN, few)
         given = getattr(getattr(item, "callspec", None), "params", {})
         family, name = given.get("family"), given.get("name")
         swept = item.path.name == "test_families.py" and family not in {None, *FAMILIES}
         laws = "model" in item.path.parts and isinstance(name, str)
         if swept or (laws and name not in VARIANTS):
             item.add_marker("full")
-        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        if item.get_closest_marker("gpu") and not has_gpu():
             item.add_marker(pytest.mark.skip(reason="no GPU"))
+    for item in spare_cases(items):
+        item.add_marker("full")
+
+
+def has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def spare_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Of what is tried under many options of a variant, all but a few cases, spread evenly."""
+    cases: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if "variants" in item.path.parts and hasattr(item, "callspec"):
+            cases[item.path, item.name.partition("[")[0]].append(item)
+    for (_, name), found in cases.items():
+        kept = 1 if "laws" in name else CASES  # all laws take half a second
+        step = math.ceil(len(found) / kept)
+        yield from (item for place, item in enumerate(found) if place % step)
 
 
 @pytest.fixture(scope="session")
-def tiny() -> Callable[..., PreTrainedModel]:
+def tiny() -> "Callable[..., PreTrainedModel]":
     """A fresh tiny model with random weights, the same ones each time: `tiny("gpt2")`."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    def build(family: str, **changes: object) -> PreTrainedModel:
+    def build(family: str, **changes: object) -> "PreTrainedModel":
         options = {"vocab_size": 64, "bos_token_id": 0, "eos_token_id": 0, **TINY[family]}
         config = AutoConfig.for_model(family, **{**options, **changes})
         with torch.random.fork_rng(devices=[]):

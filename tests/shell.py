@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,11 +51,17 @@ class Named(NamedTuple):
     check: Callable[[Sequence[str]], None]
 
 
+@cache
+def commands() -> Mapping[str, Any]:
+    """What layerlab can be told, by its name."""
+    found: Mapping[str, Any] = typer.main.get_command(app).commands
+    return found
+
+
 def parsed(words: Sequence[str]) -> None:
     """The words are a command of layerlab with its options, and of a study that there is."""
     name, *rest = words[1:]
-    commands = typer.main.get_command(app).commands
-    given = commands[name].make_context(name, rest).params
+    given = commands()[name].make_context(name, rest).params
     if name == "study":
         assert given["every"] or given["name"] in studies(), words
 

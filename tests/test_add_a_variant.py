@@ -50,6 +50,7 @@ def printed(folder: Path) -> str:
     return "\n".join(run(*step, folder) for step in steps if step[1] != ELSEWHERE)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", PROMISED)
 def test_the_steps_run_in_order_and_show_what_the_page_says(words: str, printed: str) -> None:
     assert " ".join(words.split()) in " ".join(printed.split()), PROMISED[words]
@@ -59,6 +60,7 @@ def test_every_step_is_run_or_read() -> None:
     assert {language for language, _ in STEPS} == {"console", "python", "toml"}
 
 
+@pytest.mark.full
 def test_the_saved_model_runs_where_layerlab_is_not(printed: str, folder: Path) -> None:
     done = fresh(ELSEWHERE, folder, folder / "cache")
     assert done.returncode == 0, done.stderr

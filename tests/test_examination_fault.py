@@ -124,7 +124,9 @@ def test_an_archive_that_is_not_whole(shelf: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scoring", ["choice_ll", "mean_nll", "gen"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "value", [float("nan"), pytest.param(float("inf"), marks=pytest.mark.full)]
+)
 def test_a_model_without_a_finite_logit_has_no_score(
     shelf: Path, scoring: str, value: float
 ) -> None:
@@ -143,6 +145,7 @@ def test_a_model_without_a_finite_logit_has_no_score(
     assert "<b>not finite</b>" in render(found.content)
 
 
+@pytest.mark.full
 def test_a_model_of_finite_logits_has_no_such_remark(shelf: Path) -> None:
     found = run(shelf, "financeiq,boolq", scoring="gen", limit=1)
     assert not any("NaN" in one for one in found.content["remarks"])

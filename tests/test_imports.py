@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -89,18 +90,23 @@ def imported(tree: ast.AST, module: str) -> Iterator[str]:
                 yield str(target.value)
 
 
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """Give what a file of the package imports: each is parsed once for all that ask."""
+    return frozenset(imported(ast.parse(path.read_text("utf-8")), dotted(path)))
+
+
 def part(name: str) -> str | None:
     """Give the part of layerlab that a name lies in, as `measures`; None outside."""
     head, *rest = name.split(".")
     return rest[0] if head == "layerlab" and rest else None
 
 
-def offences(source: str, module: str) -> list[str]:
-    """List what a file with this source, at this place, imports against the rule."""
+def offences(names: frozenset[str], module: str) -> list[str]:
+    """List those of the imports of a file at this place that are against the rule."""
     own = part(module)
     if own is None or own.startswith("__"):  # the package's own face, which imports late
         return []
-    names = set(imported(ast.parse(source), module))
     return sorted({f"{module} imports {name}: {why}" for name in names if (why := _why(own, name))})
 
 
@@ -124,7 +130,7 @@ def dotted(path: Path) -> str:
 
 @pytest.mark.parametrize("path", FILES, ids=dotted)
 def test_import_rule_holds(path: Path) -> None:
-    assert offences(path.read_text("utf-8"), dotted(path)) == []
+    assert offences(imports(path), dotted(path)) == []
 
 
 @pytest.mark.parametrize(
@@ -152,7 +158,7 @@ def test_import_rule_holds(path: Path) -> None:
     ],
 )
 def test_import_rule_can_fail(module: str, source: str) -> None:
-    assert offences(source, module)
+    assert offences(frozenset(imported(ast.parse(source), module)), module)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +174,7 @@ def test_import_rule_can_fail(module: str, source: str) -> None:
     ],
 )
 def test_import_rule_allows_what_the_layers_are_for(module: str, source: str) -> None:
-    assert offences(source, module) == []
+    assert offences(frozenset(imported(ast.parse(source), module)), module) == []
 
 
 def graph() -> dict[str, set[str]]:
@@ -179,7 +185,7 @@ def graph() -> dict[str, set[str]]:
         if name in {"layerlab", "layerlab.__main__"}:
             continue
         targets = set()
-        for one in imported(ast.parse(path.read_text("utf-8")), dotted(path)):
+        for one in imports(path):
             targets |= {one if one in modules else one.rpartition(".")[0]} & set(modules)
         found[name] = targets - {name, "layerlab"}
     return found
@@ -219,7 +225,7 @@ def test_no_folder_holds_more_than_one_sees_at_once() -> None:
 def test_an_engine_is_imported_in_one_file() -> None:
     homes = defaultdict(set)
     for path in FILES:
-        for name in imported(ast.parse(path.read_text("utf-8")), dotted(path)):
+        for name in imports(path):
             homes[name.split(".")[0]].add(path)
     assert {name: homes[name] for name in IN_ONE_FILE if len(homes[name]) > 1} == {}
     assert homes["lm_eval"], "the rule looks at what is there"

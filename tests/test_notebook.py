@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from layerlab.experiments.analysis.comparison import Comparison
 from tests.forked import python
 
@@ -24,6 +26,7 @@ for code in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.full
 def test_the_notebook_runs_and_shows_its_results(tmp_path: Path) -> None:
     done = python("-c", RUN, json.dumps(CODE), cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -95,6 +95,7 @@ def test_every_document_is_a_page(site: Path, pages: dict[Path, Page]) -> None:
         assert site / name.relative_to(DOCS).with_suffix(".html") in pages, path
 
 
+@pytest.mark.full
 def test_every_page_is_in_the_navigation(site: Path, pages: dict[Path, Page]) -> None:
     start = site / "index.html"
     reached, waiting = {start}, [start]
@@ -124,18 +125,21 @@ def test_every_link_of_the_site_leads_somewhere(pages: dict[Path, Page]) -> None
     assert wrong == []
 
 
+@pytest.mark.full
 def test_nothing_is_fetched_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
     assert [one for page in pages.values() for one in page.fetched if urlsplit(one).netloc] == []
     styles = "".join(path.read_text("utf-8") for path in site.rglob("*.css"))
     assert re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)]+", styles) == []
 
 
+@pytest.mark.full
 def test_no_table_or_list_is_left_as_text(pages: dict[Path, Page], site: Path) -> None:
     for path in pages:
         for text in re.findall(r"<p>(.*?)</p>", path.read_text("utf-8"), re.DOTALL):
             assert not re.search(r"^(\| .* \|$|[-*] |\d+\. |```)", text, re.MULTILINE), path
 
 
+@pytest.mark.full
 def test_the_reference_has_every_public_name(site: Path, pages: dict[Path, Page]) -> None:
     import layerlab
 
@@ -182,6 +186,7 @@ def test_a_browser_reads_it_from_disk_and_searches(site: Path, browser: Tabs) ->
 ROWS = "table[data-claims] tbody tr"
 
 
+@pytest.mark.full
 def test_a_session_is_copied_without_prompts_and_answers(site: Path, browser: Tabs) -> None:
     page = browser.take(permissions=["clipboard-read", "clipboard-write"])
     page.goto((site / "precision.html").as_uri())
@@ -194,6 +199,7 @@ def test_a_session_is_copied_without_prompts_and_answers(site: Path, browser: Ta
     assert copied == "layerlab precision llama --budget 0.3 --out policy.toml"
 
 
+@pytest.mark.full
 def test_what_holds_is_folded_by_source_and_opens_where_it_is_asked(
     site: Path, browser: Tabs
 ) -> None:
@@ -210,6 +216,7 @@ def test_what_holds_is_folded_by_source_and_opens_where_it_is_asked(
     browser.give_back(page)
 
 
+@pytest.mark.full
 def test_claims_are_chosen_by_source_and_by_word_and_are_cards_on_a_phone(
     site: Path, browser: Tabs
 ) -> None:
@@ -233,6 +240,7 @@ def test_claims_are_chosen_by_source_and_by_word_and_are_cards_on_a_phone(
     browser.give_back(page)
 
 
+@pytest.mark.full
 def test_without_scripts_claims_are_a_plain_table(site: Path, browser: Tabs) -> None:
     page = browser.take(java_script_enabled=False)
     page.goto((site / "results" / "index.html").as_uri())

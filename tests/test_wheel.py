@@ -104,6 +104,7 @@ def test_wheel_carries_the_licence(wheel: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in contents(wheel))
 
 
+@pytest.mark.full
 def test_installed_command_gives_help(installed: Path, tmp_path: Path) -> None:
     assert "inspect" in run(installed, tmp_path, "--help")
 
@@ -115,6 +116,7 @@ def test_installed_command_inspects_from_an_empty_folder(installed: Path, tmp_pa
     assert (tmp_path / "empty" / "report" / "report.html").stat().st_size > 10_000
 
 
+@pytest.mark.full
 def test_installed_package_is_the_one_that_runs(installed: Path, tmp_path: Path) -> None:
     code = "import layerlab; print(layerlab.__file__)"
     where = subprocess.run(

@@ -35,6 +35,7 @@ def test_figure_1_the_error_grows_by_orders_of_magnitude_with_depth(depth):
     assert (median[40] / median[1]) ** (1 / 39) == pytest.approx(1.2, abs=0.03)
 
 
+@pytest.mark.full
 def test_figure_1_the_median_slows_down_and_the_mean_belongs_to_too_few_draws(depth):
     """A layer of the second half multiplies the median by less than one of the first; not decided.
 
@@ -51,12 +52,14 @@ def test_figure_1_the_median_slows_down_and_the_mean_belongs_to_too_few_draws(de
     assert "The mean rests on" in depth.verdicts[0]["said"]
 
 
+@pytest.mark.full
 def test_figure_1_saturates_where_digits_are_few(depth):
     for digits, layer in ((11, 20), (16, 40)):
         assert at(depth, "normwise", digits)[layer] > 0.03
     assert at(depth, "normwise", 11)[20] > 50 * at(depth, "normwise", 24)[20]
 
 
+@pytest.mark.full
 def test_figure_1_large_errors_are_rare_and_how_rare_is_open(depth):
     """The mean is far above the median; by how much depends on a few draws, however many are taken.
 
@@ -133,6 +136,7 @@ def test_conclusion_2_the_condition_number_alone_does_not_matter():
                 assert rows[fixed, digits, layers, 1e8] < 1.25 * rows[fixed, digits, layers, 1.0]
 
 
+@pytest.mark.full
 def test_conclusion_3_layer_norm_loses_near_a_constant_and_little_in_trained_models():
     found = studied("layernorm-against-rmsnorm", 100)
     assert [verdict["word"] for verdict in found.verdicts] == ["holds", "holds"]
@@ -149,6 +153,7 @@ def test_future_work_gradients_of_early_blocks_err_more_than_the_result():
     assert found.verdict == "holds" and found.number > 10
 
 
+@pytest.mark.full
 def test_future_work_stochastic_rounding_has_no_bias_and_a_bound_that_holds():
     found = studied("stochastic", 16)
     assert [verdict["word"] for verdict in found.verdicts[:2]] == ["holds", "holds"]

@@ -12,6 +12,7 @@ from tests.cli.several import several
 from tests.forked import Forked, python
 
 QUICK = ("--measures", "diversity,spectrum", "--context", "24", "--samples", "1")
+WEIGHTS = ("inspect", "own/model", "--weights", "--measures", "matrices(fewest=8)")
 
 
 def layerlab(*words, cwd, text=""):
@@ -86,21 +87,19 @@ def test_features_join_what_is_read(tmp_path):
 
 def test_weights_alone_need_no_tokenizer(tiny, tmp_path):
     tiny("gpt2").save_pretrained(tmp_path / "own" / "model")
-    words = (
-        "inspect",
-        "own/model",
-        "--weights",
-        "--measures",
-        "matrices(fewest=8)",
-        "--lang",
-        "zh",
-    )
-    done = layerlab(*words, "-q", "--figures", "svg", cwd=tmp_path)
+    done = layerlab(*WEIGHTS, "--lang", "zh", "-q", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     report = load_report(tmp_path / "layerlab-report")
     assert len(report.frames["matrices"]) == 10 and report.models[0]["device"] == "disk"
     page = (tmp_path / "layerlab-report" / "report.html").read_text("utf-8")
     assert "仅看权重" in page and "权重矩阵的谱" in page
+
+
+@pytest.mark.full
+def test_figures_are_drawn_beside_the_report(tiny, tmp_path):
+    tiny("gpt2").save_pretrained(tmp_path / "own" / "model")
+    done = layerlab(*WEIGHTS, "-q", "--figures", "svg", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     drawn = [path.name for path in (tmp_path / "layerlab-report" / "figures").iterdir()]
     assert "matrices-own-model-mlp.c_fc-layer-1.svg" in drawn
 
@@ -201,7 +200,9 @@ runpy.run_module("layerlab", run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "kill", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.full)]
+)
 def test_interrupted_half_way_leaves_no_half_report(tmp_path, kill):
     env = {**os.environ, "FORCE_COLOR": "1", "TTY_INTERACTIVE": "1"}
     words = ("inspect", "--samples", "30", "--out", "out")

@@ -218,7 +218,10 @@ ZEROS = bytes(1 << 20)
     ],
     ids=["a long name", "what nobody wants", "names without end"],
 )
-@pytest.mark.parametrize("opener", [gzip.open, bz2.open, lzma.open])
+@pytest.mark.parametrize(
+    "opener",
+    [gzip.open, *(pytest.param(one, marks=pytest.mark.full) for one in (bz2.open, lzma.open))],
+)
 def test_what_is_passed_over_counts_as_well(
     opener: Any, content: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from layerlab.experiments.executors.local import wait_for
+from tests.forked import python
 
 FULL = Path("/dev/full")
 COMMAND = (sys.executable, "-m", "layerlab")
@@ -26,7 +27,14 @@ compare = { arms = ["llama", "gpt2"], seeds = [0] }
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
-@pytest.mark.parametrize("words", [("doctor", "--json"), ("variants", "--json"), ("--version",)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("doctor", "--json"), marks=pytest.mark.full),
+        pytest.param(("variants", "--json"), marks=pytest.mark.full),
+        ("--version",),
+    ],
+)
 def test_a_full_standard_output_is_one_line(words: tuple[str, ...]) -> None:
     with FULL.open("w") as full:
         done = subprocess.run([*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, text=True)
@@ -36,7 +44,9 @@ def test_a_full_standard_output_is_one_line(words: tuple[str, ...]) -> None:
     )
 
 
-@pytest.mark.parametrize("words", [("variants", "--json"), ("--help",)])
+@pytest.mark.parametrize(
+    "words", [pytest.param(("variants", "--json"), marks=pytest.mark.full), ("--help",)]
+)
 def test_a_closed_pipe_is_quiet(words: tuple[str, ...]) -> None:
     ours, theirs = os.pipe()
     os.close(ours)
@@ -74,7 +84,7 @@ def test_a_signal_is_one_line(sign: signal.Signals, said: str, tmp_path: Path) -
 
 
 def test_a_closed_standard_output_is_one_line() -> None:
-    line = f"{' '.join(COMMAND)} variants >&-"
+    line = f"{' '.join(COMMAND)} --version >&-"
     done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert done.stderr == (
@@ -85,7 +95,7 @@ def test_a_closed_standard_output_is_one_line() -> None:
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
 def test_a_mistake_has_its_code_where_nobody_can_be_told() -> None:
     with FULL.open("w") as full:
-        done = subprocess.run([*COMMAND, "variants", "nosuch"], stdout=full, stderr=full)
+        done = subprocess.run([*COMMAND, "train", "nosuch"], stdout=full, stderr=full)
     assert done.returncode == 2
 
 
@@ -101,8 +111,7 @@ def test_a_mistake_has_its_code_where_nobody_can_be_told() -> None:
 )
 def test_a_file_that_ends_oddly_is_named(text: str, code: int, said: str, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(text)
-    command = [*COMMAND, "variants", "--load", "own.py"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    done = python("-m", "layerlab", "variants", "--load", "own.py", cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (code, 1)
     assert said in done.stderr
 
@@ -114,14 +123,14 @@ def test_a_report_takes_no_other_file_s_place(link: bool, tmp_path: Path) -> Non
     (tmp_path / "q.jsonl").write_text(row.replace("text", "question"))
     if link:
         (tmp_path / "out.json").symlink_to("mine.jsonl")
-    words = ["adapt", "contamination", "mine.jsonl", "--benchmark", "q.jsonl", "--out"]
+    words = ["-m", "layerlab", "adapt", "contamination", "mine.jsonl", "--benchmark", "q.jsonl"]
+    words.append("--out")
     name = "out.json" if link else "mine.jsonl"
-    done = subprocess.run([*COMMAND, *words, name], capture_output=True, text=True, cwd=tmp_path)
+    done = python(*words, name, cwd=tmp_path)
     assert done.returncode == 2 and f"'{name}' is there already, and is no report" in done.stderr
     assert (tmp_path / "mine.jsonl").read_text() == row
     for _ in range(2):  # its own is written anew
-        done = subprocess.run([*COMMAND, *words, "new.json"], cwd=tmp_path)
-        assert done.returncode == 0
+        assert python(*words, "new.json", cwd=tmp_path).returncode == 0
 
 
 def test_a_terminal_of_ascii_gets_what_it_can_show() -> None:

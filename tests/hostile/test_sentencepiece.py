@@ -123,7 +123,10 @@ def test_pieces_that_take_long_to_merge(
     assert done.busy < 3
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(one, marks=[pytest.mark.full] * (one != "inspect")) for one in COMMANDS],
+)
 def test_what_else_takes_long_to_convert_ends(
     command: str, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

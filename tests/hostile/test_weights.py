@@ -169,7 +169,7 @@ def test_weights_that_are_not_those_of_the_configuration_are_refused(
         subject(str(folder), weights_only=weights_only, unloaded=weights_only)
 
 
-@pytest.mark.parametrize("name", [FIRST, EMBEDDING])
+@pytest.mark.parametrize("name", [pytest.param(FIRST, marks=pytest.mark.full), EMBEDDING])
 def test_weights_alone_that_are_not_finite_are_a_finding(name: str, folder: Path) -> None:
     weights = load_file(folder / SINGLE)
     weights[name][0, :2] = torch.nan
@@ -186,7 +186,10 @@ CHANGING = [
 ]
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(
+    "number",
+    [float("nan"), *(pytest.param(float(one), marks=pytest.mark.full) for one in ("inf", "-inf"))],
+)
 @pytest.mark.parametrize("words", CHANGING)
 def test_a_model_with_numbers_that_are_none_is_not_changed(
     words: tuple[str, ...], number: float, folder: Path, monkeypatch: pytest.MonkeyPatch

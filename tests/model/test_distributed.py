@@ -125,6 +125,7 @@ def test_two_processes_step_like_one(name: str, sharded: Path) -> None:
         assert moved > 0 or key.endswith("key.bias"), key  # which softmax does not see
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "options"), SPLIT)
 def test_matrices_split_between_two_processes_learn_like_whole_ones(
     name: str, options: dict[str, Any], sharded: Path

@@ -80,6 +80,7 @@ def test_what_two_variants_share_is_bit_identical(name: str, other: str) -> None
             assert torch.equal(one[key], two[key])
 
 
+@pytest.mark.full
 def test_every_variant_is_the_same_in_a_fresh_process() -> None:
     given = python("-c", DIGESTS)
     assert given.returncode == 0, given.stderr

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from tests.report.sample import sample
 from tests.report.test_browser import show
 from tests.report.window import Open
@@ -40,6 +42,7 @@ def test_five_bounds_have_five_dashes_and_the_key_names_each(opened: Open):
     assert names == ["column_bound", "token_bound", "upper", "lower", "row_lower"]
 
 
+@pytest.mark.full
 def test_of_several_models_a_bound_has_the_colour_of_its_model(opened: Open):
     section = show(opened(apart()), "spectrum")
     colours = section.locator("[data-part=lines] .scatterlayer path.js-line").evaluate_all(
@@ -50,6 +53,7 @@ def test_of_several_models_a_bound_has_the_colour_of_its_model(opened: Open):
     assert len(set(colours)) == 2
 
 
+@pytest.mark.full
 def test_a_bound_on_the_line_itself_shows_no_dash_in_the_key(opened: Open):
     report = sample(["a"])
     data = report["frames"]["spectrum"]["data"]
@@ -69,6 +73,7 @@ def test_a_bound_ten_times_above_the_readings_is_shown_in_powers(opened: Open):
     assert "off this scale" not in section.locator("[data-part=key]").inner_text()
 
 
+@pytest.mark.full
 def test_a_bound_near_the_readings_is_not(opened: Open):
     report = sample(["a"])
     assert not show(opened(report), "gain").get_by_label("log scale").is_checked()
@@ -83,12 +88,14 @@ def test_what_readings_use_of_a_bound_is_a_share_and_not_called_tightness(opened
     assert "tight" not in verdicts
 
 
+@pytest.mark.full
 def test_of_a_lower_bound_the_share_is_that_of_the_readings(opened: Open):
     verdicts = show(opened(sample(["a"])), "spectrum").locator(".verdicts")
     line = verdicts.locator("li").filter(has_text="row_lower")
     assert "the bound is 80 % of the readings" in line.inner_text()
 
 
+@pytest.mark.full
 def test_readings_that_had_not_converged_are_counted_for_the_models_shown(opened: Open):
     report = sample(["a", "b"], layers=2, sequences=1)
     data = report["frames"]["lipschitz"]["data"]
@@ -102,6 +109,7 @@ def test_readings_that_had_not_converged_are_counted_for_the_models_shown(opened
     assert line.count() == 0
 
 
+@pytest.mark.full
 def test_a_model_of_one_layer_stands_in_the_middle_and_the_axis_says_so(opened: Open):
     page = opened(sample(["a", "b"], layers=[1, 5]))
     section = show(page, "spectrum")

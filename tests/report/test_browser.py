@@ -110,6 +110,7 @@ def test_the_model_switch_filters_plots_maps_tables_and_findings(opened: Open):
     assert "0 findings about b" in page.locator("#findings-count").inner_text()
 
 
+@pytest.mark.full
 def test_quantity_and_place_are_chosen_from_lists(opened: Open):
     page = opened(sample(["a"]))
     section = show(page, "diversity")
@@ -149,8 +150,8 @@ def axis_marks(section: Any) -> list[str]:
     ("factor", "marks"),
     [
         pytest.param(1.15, {"1", "1.2", "1.4", "1.6"}, id="narrow"),
-        pytest.param(2.5, {"1", "2", "5", "10", "20", "50"}, id="decades"),
-        pytest.param(10.0, {"1", "10", "100", "1,000"}, id="wide"),
+        pytest.param(2.5, {"1", "2", "5", "10", "20", "50"}, id="decades", marks=pytest.mark.full),
+        pytest.param(10.0, {"1", "10", "100", "1,000"}, id="wide", marks=pytest.mark.full),
     ],
 )
 def test_a_scale_in_powers_has_numbers_in_full(opened: Open, factor: float, marks: set[str]):
@@ -200,6 +201,7 @@ def test_a_page_is_read_by_its_keys_and_findings_open_what_they_are_about(opened
     assert not dialog.is_visible()
 
 
+@pytest.mark.full
 def test_an_attention_map_of_parts_has_a_gap_wherever_positions_are_left_out(opened: Open):
     report = sample(["a"])
     shown = [*range(4), *range(251, 255), 449]
@@ -249,7 +251,7 @@ def test_hostile_names_tokens_and_sentences_stay_text_everywhere(opened: Open):
     assert page.locator("script").count() == 3
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.full), "dark"])
 def test_the_page_follows_the_system_and_the_toggle_overrides_it(opened: Open, scheme: str):
     page = opened(sample(["a"]), color_scheme=scheme)
 
@@ -334,6 +336,7 @@ def test_columns_without_a_reading_say_so_in_place_of_the_plot(opened: Open):
     assert section.locator(".plot .point").count()
 
 
+@pytest.mark.full
 def test_what_is_not_applicable_stands_in_place_of_the_plot(opened: Open):
     report = sample(["a", "b"])
     frame = report["frames"]["gain"]
@@ -354,6 +357,7 @@ def test_what_is_not_applicable_stands_in_place_of_the_plot(opened: Open):
     assert section.locator(".plot .point").count() == 0
 
 
+@pytest.mark.full
 def test_checkpoints_are_drawn_against_their_training_step(opened: Open):
     steps = [3000, 1000, 2000, None]
     report = sample([f"checkpoint-{s}" for s in steps], layers=2, sequences=1, steps=steps)

@@ -216,6 +216,7 @@ def test_an_unknown_language_is_refused_before_the_work_is_done(tmp_path: Path) 
             work({}, lang="fr")
 
 
+@pytest.mark.full
 def test_curves_are_chinese_in_a_browser(window: Open) -> None:
     page = window(comparison.render(raced(), "zh"), viewport=DESKTOP)
     for name, axes in (("curves", ("更新次数", "留出文本，每 token 奈特数")), ("monitor", ("层",))):
@@ -230,6 +231,7 @@ def test_curves_are_chinese_in_a_browser(window: Open) -> None:
     assert page.locator("[data-part=moment]").inner_text().startswith("更新 ")
 
 
+@pytest.mark.full
 def test_a_chinese_comparison_fits_a_phone(window: Open) -> None:
     page = window(comparison.render(raced(), "zh"), viewport=PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

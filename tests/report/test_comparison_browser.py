@@ -31,6 +31,7 @@ def title(section: Any, axis: str) -> str:
     return section.locator(f"[data-part=plot] .{axis}title").text_content()
 
 
+@pytest.mark.full
 def test_the_axis_the_quantity_and_the_band_are_switched(window: Open):
     content = race(NAMES)
     section = show(window(render(content)), "curves")
@@ -72,6 +73,7 @@ def test_seeds_rates_and_arms_are_shown_on_demand(window: Open):
     assert show(page, "rates").locator(".plot .scatterlayer").count() == 1
 
 
+@pytest.mark.full
 def test_a_run_that_diverged_ends_in_a_cross_and_is_in_no_band(window: Open):
     content = race(NAMES)
     run = content["runs"][-1]
@@ -90,6 +92,7 @@ def test_a_run_that_diverged_ends_in_a_cross_and_is_in_no_band(window: Open):
     assert "it is in no mean" in section.locator("[data-part=hint]").inner_text()
 
 
+@pytest.mark.full
 def test_a_difference_of_about_zero_shows_the_ends_of_its_interval(window: Open):
     content = race(NAMES[:2])
     for number, point in enumerate(content["paired"][0]["points"]):
@@ -120,6 +123,7 @@ def test_the_monitor_is_a_map_an_arm_and_a_slider_moves_through_the_updates(wind
     )
 
 
+@pytest.mark.full
 def test_small_differences_widen_no_page(window: Open):
     """Six decimals, in the forest and in the table, at the width of a small laptop."""
     rows = [
@@ -158,6 +162,7 @@ def test_hostile_names_stay_text_where_plots_show_them(window: Open):
     assert page.locator("script").count() == 3
 
 
+@pytest.mark.full
 def test_a_single_run_draws_its_curve_and_an_empty_one_says_so(window: Open):
     section = show(window(render_run(single())), "curves")
     assert len(places(section)) == 1

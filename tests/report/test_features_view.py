@@ -59,6 +59,7 @@ def places(plot: Any) -> np.ndarray:
     return np.concatenate([np.array(one).T for one in drawn])
 
 
+@pytest.mark.full
 def test_the_body_is_turned_by_hand_and_by_keys_and_stays_as_it_was_turned(opened: Open):
     report = clouded(["a"])
     section = show(opened(report), "features")
@@ -92,6 +93,7 @@ def test_the_body_is_turned_by_hand_and_by_keys_and_stays_as_it_was_turned(opene
     assert section.locator(".turning").count() == 0
 
 
+@pytest.mark.full
 def test_one_model_alone_and_on_a_phone(opened: Open):
     page = opened(clouded(), viewport=PHONE)
     section = show(page, "features")

@@ -25,7 +25,9 @@ PAGES: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize(
+    "size", [pytest.param(DESK, id="desk", marks=pytest.mark.full), pytest.param(PHONE, id="phone")]
+)
 @pytest.mark.parametrize("kind", ["inspect", "compare"])
 def test_the_first_finding_is_seen_without_scrolling(
     window: Open, kind: str, size: dict[str, int]
@@ -38,7 +40,7 @@ def test_the_first_finding_is_seen_without_scrolling(
     assert box is not None and box["y"] + box["height"] <= size["height"]
 
 
-@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("lang", [pytest.param("en", marks=pytest.mark.full), "zh"])
 @pytest.mark.parametrize("kind", PAGES)
 def test_the_contents_say_what_the_headings_say(window: Open, kind: str, lang: str) -> None:
     pairs = (

@@ -3,6 +3,8 @@
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from tests.report.sample import sample
 from tests.report.test_browser import show
 from tests.report.window import Open
@@ -21,11 +23,13 @@ def bounded(**limits: float) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.full
 def test_beside_dashed_lines_the_reading_is_named_too(opened: Open):
     key = show(opened(bounded(upper=2.0)), "spectrum").locator("[data-part=key] .reading")
     assert key.inner_text().strip().startswith("norm:")
 
 
+@pytest.mark.full
 def test_names_of_lines_that_end_side_by_side_do_not_overlap(opened: Open):
     report = bounded(upper=1.05, lower=1.06, column_bound=1.07, token_bound=1e3)
     texts = show(opened(report), "spectrum").locator("[data-part=lines] .annotation-text")
@@ -36,6 +40,7 @@ def test_names_of_lines_that_end_side_by_side_do_not_overlap(opened: Open):
         assert above["y"] + above["height"] <= below["y"] + 2
 
 
+@pytest.mark.full
 def test_a_bound_that_is_finite_in_one_layer_is_seen_there(opened: Open):
     report = bounded(upper=3.0)
     data = report["frames"]["spectrum"]["data"]

@@ -1,11 +1,14 @@
 """The saliency of a prompt, in a browser."""
 
+import pytest
+
 from tests.report.looked import looked
 from tests.report.sample import HOSTILE
 from tests.report.test_browser import show
 from tests.report.window import Open
 
 
+@pytest.mark.full
 def test_models_stand_side_by_side_and_tokens_are_coloured_by_what_is_chosen(opened: Open):
     section = show(opened(looked()), "saliency")
     page, sides = section.page, section.locator(".sides figure")
@@ -49,6 +52,7 @@ def test_the_map_follows_the_layer_and_shows_what_was_packed(opened: Open):
     assert "Features here: mean cosine" in section.locator(".sides").inner_text()
 
 
+@pytest.mark.full
 def test_one_model_alone_and_on_a_phone(opened: Open):
     page = opened(looked(), viewport={"width": 390, "height": 844})
     section = show(page, "saliency")
@@ -70,6 +74,7 @@ def test_a_word_that_was_cut_and_a_character_that_was_spread_are_said(opened: Op
     assert figure.locator(".strip span").nth(2).inner_text() == "我"
 
 
+@pytest.mark.full
 def test_whole_words_need_no_word_of_explanation(opened: Open):
     figure = show(opened(looked(["a"])), "saliency").locator(".sides figure")
     assert "the first token of" not in figure.inner_text()

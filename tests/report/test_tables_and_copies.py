@@ -31,7 +31,7 @@ def saved(page: Any, button: Any) -> list[list[str]]:
 def test_tables_of_a_comparison_sort_by_what_they_hold_not_by_how_it_is_written(
     window: Open,
 ) -> None:
-    content = race(("llama", "history-1", "history-2"))
+    content = race(("llama", "history-1", "history-2"), updates=40)
     memory = [9e8, 1.2e9, 4e6]
     for row, value in zip(content["rows"], memory, strict=True):
         row["peak_memory_bytes"] = value
@@ -53,7 +53,7 @@ def test_tables_of_a_comparison_sort_by_what_they_hold_not_by_how_it_is_written(
 
 
 def test_a_table_is_saved_with_all_the_digits_of_its_numbers(window: Open) -> None:
-    content = race()
+    content = race(("llama", "history-1", "history-2"), updates=40)
     content["rows"][1]["arm"] = content["arms"][1] = 'a "b", c'
     content["runs"] = [
         {**run, "arm": content["arms"][1]} if run["arm"] == "history-1" else run
@@ -67,6 +67,7 @@ def test_a_table_is_saved_with_all_the_digits_of_its_numbers(window: Open) -> No
     assert by_arm["llama"][head.index("p (Holm)")] == ""
 
 
+@pytest.mark.full
 def test_values_of_a_measure_are_saved_as_they_are_shown(opened: Open) -> None:
     page = opened(sample(["a", "b"], layers=2, heads=2))
     section = show(page, "stream")
@@ -79,35 +80,48 @@ def test_values_of_a_measure_are_saved_as_they_are_shown(opened: Open) -> None:
     assert norms == sorted(norms) and len(rows) == 6
 
 
-@pytest.mark.parametrize("kind", ["inspect", "compare", "evaluate", "adapt", "vocabulary"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "inspect",
+        *(
+            pytest.param(one, marks=pytest.mark.full)
+            for one in ("compare", "evaluate", "adapt", "vocabulary")
+        ),
+    ],
+)
 def test_how_to_repeat_it_is_a_command_to_copy(window: Open, kind: str) -> None:
     asked = {"models": ["llama"], "text": "built-in sample", "samples": 2, "context": 64}
     report = sample(["a"], layers=2, heads=2)
     report["options"] = {**asked, "measures": {"dimension": {"epsilon": 0.8}}}
-    text, command = {
+    draw, command = {
         "inspect": (
-            render(report),
+            lambda: render(report),
             "layerlab inspect llama --samples 2 --context 64 --measures 'dimension(epsilon=0.8)'",
         ),
-        "compare": (comparison.render(race()), "layerlab compare recipe.toml"),
+        "compare": (lambda: comparison.render(race()), "layerlab compare recipe.toml"),
         "evaluate": (
-            evaluation.render(scored()),
+            lambda: evaluation.render(scored()),
             "layerlab evaluate before after --suite boolq --limit 40 --compare",
         ),
-        "adapt": (adaptation.render(passed()), "layerlab adapt recipe.toml"),
+        "adapt": (lambda: adaptation.render(passed()), "layerlab adapt recipe.toml"),
         "vocabulary": (
-            vocabulary.render(proved()),
+            lambda: vocabulary.render(proved()),
             "layerlab adapt vocabulary --tokenizer words --size +20 --corpus x --out changed",
         ),
     }[kind]
-    page = window(text, **CLIPBOARD)
+    page = window(draw(), **CLIPBOARD)
     page.locator("#repeat .copy").last.click()
     page.get_by_text("Copied").first.wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == command
 
 
+@pytest.mark.full
 def test_a_prompt_is_not_copied(window: Open) -> None:
-    content = {**race(), "command": "$ layerlab compare twin.toml"}
+    content = {
+        **race(("llama", "history-1"), updates=40),
+        "command": "$ layerlab compare twin.toml",
+    }
     page = window(comparison.render(content), **CLIPBOARD)
     page.locator("#repeat .copy").last.click()
     page.get_by_text("Copied").first.wait_for()
@@ -160,6 +174,7 @@ def test_any_cell_of_a_heat_map_opens_its_head(opened: Open) -> None:
     assert dialog.locator("h2").inner_text() == "pre-norm: layer 1, head 2"
 
 
+@pytest.mark.full
 def test_the_table_of_the_attention_dialog_follows_the_slider(opened: Open) -> None:
     report = sample(["pre-norm"], layers=3, heads=4)
     page = opened(report)
@@ -183,6 +198,7 @@ def edge(box: Any, side: str) -> bytes:
     return box.page.screenshot(clip=clip)
 
 
+@pytest.mark.full
 def test_a_table_that_goes_on_has_a_shade_at_that_edge(opened: Open):
     page = opened(sample(["a"], heads=1, sequences=1), viewport=PHONE)
     section = page.locator("section#spectrum")

@@ -112,6 +112,7 @@ def test_what_a_run_did_not_leave_is_not_known(tmp_path):
     assert runs_in([tmp_path])["hours"] == 0 and settings_of([tmp_path])["width"] == "–"
 
 
+@pytest.mark.full
 def test_the_full_mode_trains_what_is_missing_and_the_fast_one_then_agrees(tmp_path, monkeypatch):
     recipe = small()
     monkeypatch.setattr(recipe_claims, "load_recipe", lambda name: recipe)

@@ -67,6 +67,7 @@ def planted(last, layers=8):
     return np.asarray(last)[:, None] * steps
 
 
+@pytest.mark.full
 def test_a_word_on_depth_is_said_where_both_errors_say_it():
     many = np.arange(400) < 40
     alike, heavy = planted(noise(400)), planted(np.where(many, 1e6, noise(400)))
@@ -108,7 +109,9 @@ def test_one_layer_is_no_layers():
     ("module", "thresholds"),
     [
         (figure3_input_norm, ["within 0.5 of 2", "within 0.5 of 2"]),
-        (figure2_spectral_norm, ["above 0", "within 0.5 of 1 and of 2"]),
+        pytest.param(
+            figure2_spectral_norm, ["above 0", "within 0.5 of 1 and of 2"], marks=pytest.mark.full
+        ),
     ],
     ids=["rounding-input", "rounding-norm"],
 )

@@ -3,10 +3,13 @@
 import sys
 import time
 from itertools import count
+from typing import Any
 
 import pytest
+from tokenizers import normalizers
 
 from layerlab import UserError, builtin
+from layerlab.system import limits
 from layerlab.system.limits import check_tokenizer, check_work, overrun
 from layerlab.tokenization.load import load_tokenizer
 
@@ -42,6 +45,52 @@ def test_it_is_refused_in_one_line() -> None:
         check_work(lambda: bytearray(2**31), "the chat template", "one question")
     said = "the chat template takes over 1 GiB for one question; use another"
     assert str(caught.value) == said
+
+
+def test_what_passed_is_known_by_all_of_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once in a process: what differs, by a limit too, is tried, and so is what was refused."""
+    tried: list[str] = []
+    answers = {"slow": "over 20 s"}
+
+    def ask(content: str, given: str = "one question") -> None:
+        def answer(*limits: Any) -> str:
+            tried.append(content)
+            return answers.get(content, "")
+
+        monkeypatch.setattr(limits, "overrun", answer)
+        check_work(lambda: None, "the chat template", given, content=content)
+
+    for content in ("known", "known", "another", "known", "", ""):
+        ask(content)
+    ask("known", "two turns")
+    for _ in range(2):
+        with pytest.raises(UserError, match="takes over 20 s"):
+            ask("slow")
+    monkeypatch.setattr(limits, "SECONDS", 3)
+    ask("known")
+    assert tried == ["known", "another", "", "", "known", "slow", "slow", "known"]
+
+
+def test_a_tokenizer_is_tried_again_once_anything_of_it_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A rule, its length, its class; and one of foreign Python always."""
+    tried: list[int] = []
+    monkeypatch.setattr(limits, "_PASSED", set())
+    monkeypatch.setattr(limits, "overrun", lambda *given: tried.append(1) or "")
+    words = load_tokenizer(str(builtin.path("llama")))
+    tried.clear()
+    check_tokenizer(words, "llama")
+    assert tried == []
+    words.backend_tokenizer.normalizer = normalizers.Replace("a", "aa")
+    check_tokenizer(words, "llama")
+    words.backend_tokenizer.enable_truncation(9)
+    check_tokenizer(words, "llama")
+    assert len(tried) == 2
+    words.__class__ = type("Own", (type(words),), {"__module__": "transformers_modules.own"})
+    for _ in range(2):
+        check_tokenizer(words, "llama")
+    assert len(tried) == 4
 
 
 def test_a_tokenizer_that_numbers_without_measure_is_refused() -> None:

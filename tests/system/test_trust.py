@@ -22,6 +22,7 @@ from layerlab.experiments.session import prepare
 from layerlab.system import trust
 from layerlab.system.trust import GRANTS
 from layerlab.training.run_spec import write_run
+from tests.forked import python
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = """
@@ -112,7 +113,11 @@ def test_a_plan_with_a_tokenizer_that_brings_code_is_refused(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = tmp_path / "mine.toml"
-    recipe.write_text(f'name = "mine"\n[data]\ntokenizer = "{folder}"\n[train]\nmax_steps = 1\n')
+    # Small: a plan measures how fast a model of this size learns.
+    sizes = "width = 16\nlayers = 1\nheads = 2\ncontext = 16"
+    recipe.write_text(
+        f'name = "mine"\n[model]\n{sizes}\n[data]\ntokenizer = "{folder}"\n[train]\nmax_steps = 1\n'
+    )
     code = main(["train", str(recipe), "--plan"])
     asked = folder.name == "own-tokenizer_config"
     assert code == (2 if asked else 0) and not (tmp_path / "mark").exists()
@@ -189,7 +194,7 @@ def test_a_run_s_folder_grants_nothing(stranger: Path, tmp_path: Path) -> None:
     (place / "run.json").write_text(json.dumps({**body, "granted": {"files": every}}))
     Path("mark").unlink(missing_ok=True)
     bare = {name: value for name, value in os.environ.items() if name != GRANTS}
-    said = subprocess.run([*WORKER, str(place)], capture_output=True, text=True, env=bare)
+    said = python("-m", "layerlab.training.worker", place, env=bare)
     assert said.returncode == 2 and "nothing runs unasked" in said.stderr
     assert not Path("mark").exists()
 

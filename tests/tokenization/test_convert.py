@@ -154,6 +154,7 @@ def test_what_is_missing_or_broken_is_named(tmp_path, monkeypatch) -> None:
         load_or_convert(str(tmp_path))
 
 
+@pytest.mark.full
 @needed
 def test_a_real_model_of_100_000_pieces_cuts_as_its_own_reader_does(data) -> None:
     import sentencepiece

@@ -20,6 +20,7 @@ def words() -> PreTrainedTokenizerFast:
     return train_tokenizer(TEXTS, 280)
 
 
+@pytest.mark.full
 def test_training_gives_the_same_in_every_process() -> None:
     code = (
         "import hashlib; from layerlab.tokenization.load import train_tokenizer as t;"

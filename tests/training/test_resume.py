@@ -60,9 +60,8 @@ def equal(folder: Path, whole: Path) -> None:
     assert outcome(folder) == outcome(whole)
 
 
-@pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(one, marks=pytest.mark.full) for one in (2, 3))]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_killed_while_it_asks_something_of_the_system(
     tmp_path: Path, run: RunSpec, whole: Path, seed: int
 ) -> None:
@@ -223,6 +222,7 @@ def on_a_small_device(run: RunSpec, folder: Path, rows: int) -> tuple[dict[str, 
 BUILT = trainer.build_model
 
 
+@pytest.mark.full
 def test_out_of_memory_takes_smaller_pieces_and_learns_the_same(
     tmp_path: Path, place: Path
 ) -> None:

@@ -85,7 +85,12 @@ class Template:
         self.marked = bool(MARKED.search(self.text))
         self._special = dict(words.special_tokens_map)
         tried = [Turn("user", "Hello!"), Turn(ASSISTANT, "Yes?")]
-        check_work(lambda: self._render(tried, ""), "the chat template", "two turns")
+        check_work(
+            lambda: self._render(tried, ""),
+            "the chat template",
+            "two turns",
+            content=f"{self._special} {self.text}",
+        )
 
     def written(self, turns: Sequence[Turn], place: str = "a conversation") -> Rendered:
         """Return a whole conversation as text.

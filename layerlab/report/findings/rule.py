@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from layerlab.records.layer_names import layer_name
@@ -146,7 +147,8 @@ class Readings:
         table = self.frames.get(frame)
         if table is None or table.empty or not set(columns) <= set(table.columns):
             return pd.DataFrame(columns=["sequence", "layer", "head", *columns], dtype=float)
-        return table.dropna(subset=list(columns))
+        known = np.logical_and.reduce([table[column].notna().to_numpy() for column in columns])
+        return table if known.all() else table[known]
 
     @cached_property
     def tokens(self) -> dict[int, int]:

@@ -35,5 +35,5 @@ def violations(rows: pd.DataFrame, bound: Mapping[str, Any], dtype: str | None) 
 
 def finite(column: pd.Series) -> pd.Series:
     """Return a column as floats, with NaN for whatever is not a finite number."""
-    values = pd.to_numeric(column, errors="coerce").astype(float)
-    return values.where(np.isfinite(values))
+    values = pd.to_numeric(column, errors="coerce").to_numpy(float)
+    return pd.Series(np.where(np.isfinite(values), values, np.nan), column.index, name=column.name)

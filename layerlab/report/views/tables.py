@@ -93,6 +93,8 @@ def _values(column: pd.Series) -> list[Any]:
 
 def _column(column: pd.Series) -> pd.Series:
     values = column.reset_index(drop=True)
+    if values.dtype in ("bool", "int64", "float64"):
+        return values
     if types.is_bool_dtype(values.dtype) and not values.hasnans:
         return values.astype("bool")
     if types.is_integer_dtype(values.dtype) and not values.hasnans:

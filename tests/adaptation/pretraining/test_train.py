@@ -206,6 +206,7 @@ def test_two_processes_train_like_one(whole: Pretrained, texts: Path, tmp_path: 
         assert mine["bits_per_byte"] == pytest.approx(other["bits_per_byte"], rel=1e-4)
 
 
+@pytest.mark.full
 def test_without_replay_more_is_forgotten(tmp_path: Path) -> None:
     """The experiment of domain.md, section 4, at a size for a test."""
     written(tmp_path / "law.jsonl", LAW, 30, 1)

@@ -42,6 +42,8 @@ CASES: dict[str, Case] = {
     "product": (lambda x, weight: passed(*normed_product(x, weight)), [(2, 3, 6), (4, 6)]),
     "balance": (lambda x: doubly_stochastic(x, 3, 1e-6), [(2, 3, 4, 4)]),
 }
+# Every input alone, twice: seconds of a processor each.
+COSTLY = {"mix", "add", "rows", "product", "balance", "augmented"}
 LARGE_PATHS = ["hyper-connections", "mhc", "canon", "polynorm", "siaf-4", "laurel", "laurel-rw"]
 
 
@@ -78,7 +80,10 @@ def test_gradients_are_those_of_small_steps_twice(name: str) -> None:
     assert torch.autograd.gradgradcheck(function, inputs)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.full] if name in COSTLY else []) for name in CASES],
+)
 def test_each_input_may_be_the_only_one_with_a_gradient(name: str) -> None:
     """As where an adapter learns and the rest is frozen, once and twice."""
     function, shapes = CASES[name]

@@ -69,7 +69,9 @@ def plain(folder: Path) -> Iterator[Any]:
     logger.setLevel(level)
 
 
-@pytest.mark.parametrize(("kind", "shots"), [("choice", 3), ("written", 0)])
+@pytest.mark.parametrize(
+    ("kind", "shots"), [("choice", 3), pytest.param("written", 0, marks=pytest.mark.full)]
+)
 def test_scores_are_those_of_plain_lm_eval(
     tmp_path: Path, rows: list[Any], plain: Any, folder: Path, shots: int, kind: str
 ) -> None:

@@ -147,7 +147,14 @@ def test_a_pair_has_one_word_from_whichever_arm_it_is_told(turned: bool) -> None
     assert judged_["verdict"] == ("fails" if turned else "holds")
 
 
-@pytest.mark.parametrize(("relation", "spread"), [("alike", 0.1), ("alike", 1), ("no better", 1)])
+@pytest.mark.parametrize(
+    ("relation", "spread"),
+    [
+        pytest.param("alike", 0.1, marks=pytest.mark.full),
+        ("alike", 1),
+        pytest.param("no better", 1, marks=pytest.mark.full),
+    ],
+)
 def test_a_claim_that_is_true_at_the_edge_of_its_margin_rarely_fails(
     relation: str, spread: float
 ) -> None:

@@ -63,6 +63,7 @@ def first_of(process: psutil.Process) -> bool:
     return "first" in " ".join(typed(process)[-1:])
 
 
+@pytest.mark.full
 def test_the_local_executor_resumes_what_is_preempted(tmp_path: Path) -> None:
     plan = runs("first", "second")
     heard = Sudden(plan[0], preempt_local)

@@ -81,6 +81,7 @@ def attended(scores: Tensor, **options: Any) -> AttentionRecord:
 # On real models
 
 
+@pytest.mark.full
 @settings(max_examples=24, deadline=None)
 @given(
     family=st.sampled_from(["gpt2", "openai-gpt", "llama"]),

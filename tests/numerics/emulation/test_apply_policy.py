@@ -86,7 +86,7 @@ def test_families_with_their_own_attention_keep_the_stream(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", [*HEARD, *PLAIN, "gpt_oss"])
-@pytest.mark.parametrize("format", ["bf16", "fp16"])
+@pytest.mark.parametrize("format", ["bf16", pytest.param("fp16", marks=pytest.mark.full)])
 def test_a_policy_that_keeps_nothing_is_the_model_as_transformers_loads_it(
     family: str, format: str, tmp_path: Path
 ) -> None:

@@ -48,7 +48,7 @@ def lowered(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     return low
 
 
-@pytest.mark.parametrize("format", ["bf16", "fp16"])
+@pytest.mark.parametrize("format", ["bf16", pytest.param("fp16", marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "family", ["gpt2", "llama", "qwen3", "gemma2", "mixtral", "gpt_neox", "phi", "ours"]
 )

@@ -57,9 +57,9 @@ def test_every_picture_of_a_report_is_a_figure():
 @pytest.mark.parametrize(
     ("measure", "column"),
     [
-        ("dimension", "effective_dimension"),
+        pytest.param("dimension", "effective_dimension", marks=pytest.mark.full),
         ("diversity", "relative_residual"),
-        ("spectrum", "norm"),
+        pytest.param("spectrum", "norm", marks=pytest.mark.full),
     ],
 )
 def test_curves_of_several_models_stand_in_one_figure(measure, column):

@@ -1,4 +1,5 @@
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -93,10 +94,15 @@ def only(findings: list[Finding]) -> Finding:
     return findings[0]
 
 
-def sick(name: str) -> Finding:
+@cache
+def diagnosed(name: str) -> tuple[Finding, ...]:
+    """All findings of a case of `SICK`: they are frozen, and many tests look at the same ones."""
     frame, where, readings, _ = SICK[name]
-    found = find(content(), change(frames(), frame, where, **readings))
-    return only([one for one in found if one.id.startswith(name)])
+    return tuple(find(content(), change(frames(), frame, where, **readings)))
+
+
+def sick(name: str) -> Finding:
+    return only([one for one in diagnosed(name) if one.id.startswith(name)])
 
 
 def test_a_healthy_model_gives_no_finding():
@@ -109,8 +115,7 @@ def test_every_rule_has_a_case_here():
 
 @pytest.mark.parametrize("name", SICK)
 def test_a_rule_fires_on_its_own_sickness_and_no_other_rule_does(name: str):
-    frame, where, readings, severity = SICK[name]
-    found = find(content(), change(frames(), frame, where, **readings))
+    found, severity = [*diagnosed(name)], SICK[name][-1]
     allowed = {"ratio": {"bound"}, "bound": {"enclosure"}}.get(name, set())
     assert name in names(found)
     assert names(found) - {name} <= allowed

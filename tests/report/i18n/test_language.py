@@ -170,6 +170,7 @@ def test_the_page_is_chinese_in_a_browser(window: Open):
     assert dialog.locator("h2").inner_text() == "pre-norm：第 1 层，第 2 头"
 
 
+@pytest.mark.full
 def test_a_chinese_page_fits_a_phone(window: Open):
     page = window(render(sample(layers=3, sequences=1), "zh"), viewport=PHONE)
     for name in ("spectrum", "gain"):

@@ -73,6 +73,7 @@ def test_scores_have_a_row_for_each_model_and_what_is_to_be_known_below() -> Non
     assert "<summary>1 without any change</summary>" in page and ">(empty)</span>" in page
 
 
+@pytest.mark.full
 def test_a_table_wider_than_the_page_shows_that_it_goes_on(window: Open) -> None:
     """Four scores of six models fit at 1200 pixels; more do not, and it shows."""
     content = passed()

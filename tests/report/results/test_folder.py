@@ -2,6 +2,7 @@ import os
 import stat
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from layerlab import UserError
 from layerlab.report.pages import inspection
 from layerlab.report.results.report import load_report
-from tests.report.reading import report
+from tests.report import reading
+
+report = partial(reading.report, only=("attention", "gain"))
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -71,6 +71,7 @@ def test_models_loaded_and_built_at_once_are_what_they_are_alone():
             assert torch.equal(one, numbers(found))
 
 
+@pytest.mark.full
 def test_a_study_reads_its_models_in_two_threads(tmp_path):
     words = ("study", "unit-ball", "--fast", "--draws", "4", "--threads", "2", "-q")
     (found,) = several([(*words, "--out", str(tmp_path / "out"))], tmp_path)

@@ -148,6 +148,7 @@ def test_the_arms_differ_in_placement_alone(tmp_path):
     assert not torch.allclose(first(ids).logits, second(ids).logits)
 
 
+@pytest.mark.full
 def test_a_run_stops_at_its_target_and_is_read_there():
     found = train_one(Trial(arm="post-norm", seed=3, rate=1e-3, target=9.0), **SIZES)
     assert found["reached"] and [update for update, _ in found["curve"]] == [1]

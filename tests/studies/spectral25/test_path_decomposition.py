@@ -116,6 +116,7 @@ def test_a_residual_that_rises_again_is_told_though_its_end_is_below_its_beginni
     ).word == ("fails")
 
 
+@pytest.mark.full
 def test_a_step_that_chance_explains_decides_nothing():
     draws = np.ones((40, DEPTH + 1)) * np.exp(np.random.default_rng(0).normal(0, 1, (40, 9)))
     assert judge_ranked({CAUSAL: steps(draws, 0)}).word == "not decided"

@@ -17,7 +17,10 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize(("checkpoint", "then"), [(2, "goes on from update 2"), (9, "begins anew")])
+@pytest.mark.parametrize(
+    ("checkpoint", "then"),
+    [(2, "goes on from update 2"), pytest.param(9, "begins anew", marks=pytest.mark.full)],
+)
 def test_a_model_that_finds_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: int, then: str
 ) -> None:

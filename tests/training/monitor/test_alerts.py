@@ -70,7 +70,11 @@ def lost(losses: list[float]) -> int:
 
 @pytest.mark.parametrize(
     ("family", "adaptive", "ramp", "ahead"),
-    [("llama", False, 8.0, 10), ("llama", True, 2.0, 30), ("gpt2", True, 2.0, 15)],
+    [
+        ("llama", False, 8.0, 10),
+        pytest.param("llama", True, 2.0, 30, marks=pytest.mark.full),
+        pytest.param("gpt2", True, 2.0, 15, marks=pytest.mark.full),
+    ],
 )
 def test_a_rate_that_rises_too_far_is_told_before_the_loss_explodes(
     tiny: Family, family: str, adaptive: bool, ramp: float, ahead: int
@@ -85,7 +89,13 @@ def test_a_rate_that_rises_too_far_is_told_before_the_loss_explodes(
         assert any(alarm.text.startswith("the loss is nan") for alarm in alarms)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "llama-post", "qk-norm"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama",
+        *(pytest.param(one, marks=pytest.mark.full) for one in ("gpt2", "llama-post", "qk-norm")),
+    ],
+)
 def test_an_ordinary_run_is_left_in_peace(tiny: Family, name: str) -> None:
     model = named(tiny, name)
     losses, alarms = run(model, torch.optim.AdamW(model.parameters(), lr=1e-2), 40, 5)

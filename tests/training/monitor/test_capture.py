@@ -112,7 +112,7 @@ def test_what_is_not_plain_attention_is_noted_and_never_read(tiny: Family) -> No
     assert len(values(monitor, "querykey_norm", 2)) == 8
 
 
-@pytest.mark.parametrize("mode", ["nearest", "stochastic"])
+@pytest.mark.parametrize("mode", [pytest.param("nearest", marks=pytest.mark.full), "stochastic"])
 def test_emulated_rounding_is_watched_and_left_alone(mode: str) -> None:
     section = EmulateSection(format="bf16", mode=mode)
     models = [ours() for _ in range(2)]

@@ -134,6 +134,7 @@ print(json.dumps([gaps, graphs]))
 """
 
 
+@pytest.mark.full
 def test_compiled_layers_are_heard_and_compiled_once() -> None:
     given = python("-c", PROGRAM)
     assert given.returncode == 0, given.stderr[-2000:]

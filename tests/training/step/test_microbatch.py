@@ -168,6 +168,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.full
 def test_one_process_of_two_that_lacks_memory_makes_both_take_smaller_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

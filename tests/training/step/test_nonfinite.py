@@ -158,6 +158,7 @@ assert len(calls) == 2, calls
 """
 
 
+@pytest.mark.full
 def test_a_compiled_layer_is_watched_too() -> None:
     """In a process of its own, since type checks break graphs."""
     ended = python("-c", COMPILED)

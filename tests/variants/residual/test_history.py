@@ -79,6 +79,7 @@ def test_every_scheme_is_what_its_rule_says(
         )
 
 
+@pytest.mark.full
 def test_the_options_tell_models_apart() -> None:
     """Or the comparison above could hold by options that do nothing."""
     ids = tokens(1, 6)

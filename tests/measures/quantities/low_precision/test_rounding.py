@@ -42,7 +42,7 @@ def seen(model, tokens=TOKENS):
     return [one[0] for one in (*found, logits)]
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gpt2", pytest.param("llama", marks=pytest.mark.full)])
 def test_the_observed_error_is_that_of_a_real_run_in_bf16(tiny, family):
     model = tiny(family, attn_implementation="eager")
     found = measured(model, "rounding", "logits")
@@ -63,6 +63,7 @@ def test_the_observed_error_is_that_of_a_real_run_in_bf16(tiny, family):
     assert logits["changed"] == pytest.approx(float(changed.double().mean()))
 
 
+@pytest.mark.full
 def test_fewer_digits_are_further_off_and_the_model_stays_as_it_was(tiny):
     model = tiny("gpt2").train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -73,6 +74,7 @@ def test_fewer_digits_are_further_off_and_the_model_stays_as_it_was(tiny):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.full
 def test_the_runs_are_shared_and_announced(tiny):
     class Watcher(Progress):
         total, steps = 0, 0
@@ -91,6 +93,7 @@ def test_the_runs_are_shared_and_announced(tiny):
     assert watcher.steps == watcher.total == 2 * (2 + 6 * 2)
 
 
+@pytest.mark.full
 def test_under_autocast_logits_err_as_torch_s_own_do_and_only_in_its_formats(tiny):
     model = tiny("llama", attn_implementation="eager")
     rows = measured(model, "logits", formats="bf16,fp8_e4m3").rows["logits"]
@@ -144,7 +147,7 @@ def test_formats_add_their_measures_to_what_was_chosen():
     assert with_formats(resolve(["stream"]), None) == resolve(["stream"])
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", [pytest.param("gpt2", marks=pytest.mark.full), "llama"])
 def test_gradient_errors_are_those_of_a_real_run_in_bf16(tiny, family):
     model = tiny(family, attn_implementation="eager")
     found = measured(model, "gradients")

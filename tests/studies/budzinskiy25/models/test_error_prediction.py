@@ -27,6 +27,7 @@ def planted(factor, places=2):
     return {(model, "bf16"): found for model in builtin.NAMES}
 
 
+@pytest.mark.full
 def test_planted_factors_are_found_and_judged():
     found = medians(planted(0.7), VARIANCE, 0)
     assert found["llama", "bf16", "logits"].value == pytest.approx(0.7)
@@ -48,6 +49,7 @@ def test_lengths_and_names():
     assert named(3) == ["block 1", "block 2", "logits"]
 
 
+@pytest.mark.full
 def test_no_error_passes_its_bound_and_the_seed_settles_the_passages():
     draw = [Draw(count=1, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
     first, second = (one(each, "post-norm", "fp32") for each in draw)

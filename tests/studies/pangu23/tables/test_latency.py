@@ -184,6 +184,7 @@ def test_on_a_gpu_it_times_what_a_gpu_takes(monkeypatch):
     assert "an accelerator" in describe_times(on_gpu()) and "bfloat16" in describe_times(on_gpu())
 
 
+@pytest.mark.full
 def test_the_full_run_times_both_and_says_on_what(tmp_path, monkeypatch):
     monkeypatch.setattr(latency, "CONTEXT", 4)
     monkeypatch.setattr(latency, "NEW", 2)

@@ -31,6 +31,7 @@ def test_sizes_stand_to_each_other_as_in_the_table():
     assert sizes(1024)[EXTENDED] == round(1024 * 1.094614)
 
 
+@pytest.mark.full
 def test_vocabularies_have_their_sizes_and_the_extended_one_begins_as_the_base():
     found = vocabularies(512)
     assert {kind: len(words) for kind, words in found.items()} == sizes(512)

@@ -207,6 +207,7 @@ def work_draw(work):
     return Draw(count=work.draws, generator=small_models.generator_of(work, 0))
 
 
+@pytest.mark.full
 def test_the_fast_mode_without_runs_says_which_sizes_it_had_and_decides_nothing(
     tmp_path, monkeypatch
 ):

@@ -1,0 +1,50 @@
+"""What `make test` leaves to the sweeps: most examples of a property, most options of a variant."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import CASES, EXAMPLES, spare_cases
+
+ALL = 2 * EXAMPLES
+
+
+@settings(max_examples=ALL)
+@given(st.booleans())
+def test_a_property(value: bool) -> None:
+    assert value in {True, False}
+
+
+def test_a_property_draws_few_examples_where_the_sweeps_are_left_out(
+    request: pytest.FixtureRequest,
+) -> None:
+    found: Any = next(one for one in request.session.items if one.name == "test_a_property")
+    drawn = found.obj._hypothesis_internal_use_settings.max_examples
+    brief = str(request.config.option.markexpr).endswith("and not full")
+    assert drawn == (EXAMPLES if brief else ALL)
+
+
+@pytest.mark.parametrize(
+    ("name", "cases", "kept"), [("form", 3, 3), ("form", 20, 7), ("laws_hold", 5, 1)]
+)
+def test_of_many_options_a_few_cases_stay_spread_evenly(name: str, cases: int, kept: int) -> None:
+    path = Path("tests/variants/test_x.py")
+    items: Any = [
+        SimpleNamespace(path=path, name=f"test_{name}[{place}]", callspec=None)
+        for place in range(cases)
+    ]
+    spared = [one.name for one in spare_cases(items)]
+    left = [one.name for one in items if one.name not in spared]
+    assert len(left) == kept <= CASES and left[0] == items[0].name
+
+
+def test_what_is_no_variant_keeps_all_its_cases() -> None:
+    path = Path("tests/model/test_x.py")
+    items: Any = [
+        SimpleNamespace(path=path, name=f"test_form[{place}]", callspec=None) for place in range(40)
+    ]
+    assert list(spare_cases(items)) == []
