@@ -21,7 +21,7 @@ os.environ.update(
     or str(Path(tempfile.gettempdir()) / f"layerlab-tests-{os.getuid()}"),
     OMP_NUM_THREADS="1",
     MKL_NUM_THREADS="1",
-    # Before anything imports triton, as transformers does: without a GPU its kernels are interpreted.
+    # Before anything imports triton, as transformers does: a CPU interprets its kernels.
     TRITON_INTERPRET="0" if Path("/proc/driver/nvidia").exists() else "1",
     # A child process runs the working tree, from whatever folder it is started in.
     PYTHONPATH=os.pathsep.join(
