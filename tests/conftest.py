@@ -56,6 +56,9 @@ TINY = {
 }
 
 torch.set_num_threads(1)
+# Before triton is imported: on a CPU its kernels run in its interpreter.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.hookimpl(wrapper=True)

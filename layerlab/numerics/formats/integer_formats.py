@@ -7,6 +7,7 @@ from torch import Tensor
 
 from layerlab.errors import UserError
 from layerlab.numerics.formats.formats import Integer
+from layerlab.numerics.formats.random_bits import generator_on
 
 
 def to_integers(
@@ -60,7 +61,7 @@ def _whole(x: Tensor, mode: str, generator: torch.Generator | None) -> Tensor:
         # Not floor(|x| + 1/2): that sum may round up.
         return torch.where((x - cut).abs() >= 0.5, cut + x.sign(), cut)
     below = x.floor()
-    drawn = torch.empty_like(x).uniform_(generator=generator)
+    drawn = torch.empty_like(x).uniform_(generator=generator_on(x.device, generator))
     return torch.where(drawn < x - below, below + 1, below)
 
 
