@@ -1,6 +1,7 @@
 # make demo     set everything up, compare the built-in models, leave a report in ./report
 # make test     the same environment, the whole test suite
 # make sweeps   hostile inputs by the hundred, and other tests too long for make test
+# make triton   the rounding kernel of GPUs in Triton's interpreter (brings 300 MB)
 # make oldest   the suite on the lowest versions of all that is needed (brings gigabytes of CUDA)
 # make house    style, types, import rule, docstring rule
 # make studies  every study in its fast mode, held against the stored verdicts
@@ -16,7 +17,7 @@ READY := .venv/ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test oldest sweeps studies house docs site clean distclean
+.PHONY: help setup demo test triton oldest sweeps studies house docs site clean distclean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -39,6 +40,13 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN) -m pytest -n $(WORKERS) -ra $(ARGS)
+
+# torch's builds for CUDA bring a triton of their own, which constraints.txt would contradict.
+triton: $(READY)
+	@$(BIN) -c 'import triton' 2>/dev/null || \
+	  $(PIP) --no-build-isolation --editable '.[gpu]' triton==3.9.0
+	$(BIN) -m pytest -n $(WORKERS) -ra -m 'full or not full' \
+	  tests/numerics/formats/test_triton_kernel.py tests/numerics/formats/test_triton_blocks.py
 
 oldest:
 	$(PYTHON) -m venv .venv-oldest

@@ -1,7 +1,9 @@
-"""What pytest may look into: kernels in Triton only where it is installed."""
+"""What pytest looks into: kernels in Triton only where it is installed."""
 
 from importlib.util import find_spec
 
-collect_ignore = (
-    [] if find_spec("triton") else [f"layerlab/numerics/formats/triton_{name}.py" for name in ("kernel", "blocks")]
-)
+KERNELS = [
+    "layerlab/numerics/formats/triton_*.py",
+    "tests/numerics/formats/compile_triton.py",
+]
+collect_ignore_glob = [] if find_spec("triton") else KERNELS

@@ -27,6 +27,10 @@ os.environ.update(
 import hypothesis
 import pytest
 import torch
+
+# Before anything imports triton, as transformers does: on a CPU its kernels are interpreted.
+os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"
+
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 # To compile the tests, and layerlab in each child process, is half of what it takes to begin: what
@@ -56,9 +60,6 @@ TINY = {
 }
 
 torch.set_num_threads(1)
-# Before triton is imported: on a CPU its kernels run in its interpreter.
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.hookimpl(wrapper=True)

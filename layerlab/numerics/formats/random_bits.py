@@ -10,9 +10,7 @@ from torch import Tensor
 SEEDS = 2**63 - 1
 
 
-def generator_on(
-    device: torch.device, generator: torch.Generator | None
-) -> torch.Generator | None:
+def generator_on(device: torch.device, generator: torch.Generator | None) -> torch.Generator | None:
     """Return what draws on a device; None is torch's own there."""
     if generator is None or _is_on(device, generator):
         return generator
