@@ -1,7 +1,7 @@
 """Which kernel rounds a tensor; the one place that decides.
 
-On a CPU that of `rounding.cpp`, on a GPU that of `triton_kernel.py`, each where it is there, and pure
-torch everywhere else: on other devices, under torch.compile, which fuses what it reads, and inside
+On a CPU that of `rounding.cpp`, on a GPU those in Triton, each where it is there, and pure torch
+everywhere else: on other devices, under torch.compile, which fuses what it reads, and inside
 transforms of functions, whose tensors have no memory of their own.
 """
 

@@ -6,16 +6,15 @@ Wide: scales and quotients in float64, as in the reference, whose bits are round
 takes float64, formats of many digits, and given words of 64 bits.
 
 Narrow, for float32, in arithmetic of half the width. MX: quotients by a power of two are exact in
-float32, but for those so small that only their sign matters. NVFP4: x / s, with x of 24 digits, s of
-4 + 24, lies at least 2^-45 of itself away from where an element of at most 12 digits is rounded
-otherwise, or exactly there; so that a product with the reciprocal of s, which is 2^-51 off, is on
-the right side, and is cut to float32 with a last bit that says whether something was cut off. Where
-stochastic rounding draws its own words, MX is rounded so too, to 2^-30 of a gap as all of float32.
+float32, but for those so small that only their sign matters. NVFP4: x / s, with x of 24 digits and
+s of 4 + 24, is exactly where an element of at most 12 digits is rounded otherwise, or at least 2^-45
+of itself away. A product with the reciprocal of s, which is 2^-51 off, is on the same side, and is
+cut to float32 with a last bit that says whether something was cut off. Where stochastic rounding
+draws its own words, MX is rounded so too, to 2^-30 of a gap as all of float32.
 
-What is proved, and where, is said in `triton_kernel.py`.
+What is proved, and where, is said in `triton_kernel.py`; here 42 machine instructions for a number
+to mxfp4, 81 to nvfp4.
 """
-
-from typing import Any
 
 import torch
 import triton
@@ -46,10 +45,10 @@ def _find_peak(
     x,
     peak,
     count,
-    INFINITY: tl.constexpr,  # noqa: N803
-    MAGNITUDE: tl.constexpr,  # noqa: N803
-    LARGE: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
+    INFINITY: tl.constexpr,
+    MAGNITUDE: tl.constexpr,
+    LARGE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """Raise `peak` to the bits of the largest finite number, without sign."""
     first = tl.program_id(0)
@@ -64,7 +63,7 @@ def _find_peak(
 
 
 @triton.jit
-def _power(peaks, HIGHEST: tl.constexpr, WIDE: tl.constexpr):  # noqa: N803
+def _power(peaks, HIGHEST: tl.constexpr, WIDE: tl.constexpr):
     """Return the scale of MX for each block, and its reciprocal."""
     if WIDE:
         exponent = (_wide(peaks).to(tl.int64, bitcast=True) >> 52) - 1023 - HIGHEST
@@ -82,7 +81,7 @@ def _power(peaks, HIGHEST: tl.constexpr, WIDE: tl.constexpr):  # noqa: N803
 
 
 @triton.jit
-def _two_level(peaks, peak, LARGEST: tl.constexpr, EIGHT: tl.constexpr):  # noqa: N803
+def _two_level(peaks, peak, LARGEST: tl.constexpr, EIGHT: tl.constexpr):
     """Return the scale of NVFP4 for each block, under that of the whole tensor."""
     largest = tl.full([1, 1], LARGEST, tl.float64)
     whole = (_wide(peak) / (largest * 448.0)).to(tl.float32).to(tl.float64)
@@ -134,19 +133,19 @@ def _round_blocks(
     blocks,
     per_row,
     columns,
-    GRID: tl.constexpr,  # noqa: N803
-    EIGHT: tl.constexpr,  # noqa: N803
-    INFINITY: tl.constexpr,  # noqa: N803
-    QUIET: tl.constexpr,  # noqa: N803
-    HIGHEST: tl.constexpr,  # noqa: N803
-    LARGEST: tl.constexpr,  # noqa: N803
-    MODE: tl.constexpr,  # noqa: N803
-    DRAWN: tl.constexpr,  # noqa: N803
-    SIZE: tl.constexpr,  # noqa: N803
-    SPAN: tl.constexpr,  # noqa: N803
-    FULL: tl.constexpr,  # noqa: N803
-    LARGE: tl.constexpr,  # noqa: N803
-    ROWS: tl.constexpr,  # noqa: N803
+    GRID: tl.constexpr,
+    EIGHT: tl.constexpr,
+    INFINITY: tl.constexpr,
+    QUIET: tl.constexpr,
+    HIGHEST: tl.constexpr,
+    LARGEST: tl.constexpr,
+    MODE: tl.constexpr,
+    DRAWN: tl.constexpr,
+    SIZE: tl.constexpr,
+    SPAN: tl.constexpr,
+    FULL: tl.constexpr,
+    LARGE: tl.constexpr,
+    ROWS: tl.constexpr,
 ):
     first = tl.program_id(0)
     if LARGE:

@@ -1,4 +1,4 @@
-"""Blocks on a GPU have the bits of `block_formats.py`, in Triton's interpreter where there is none."""
+"""Blocks on a GPU have the bits of `block_formats.py`; without one, in Triton's interpreter."""
 
 import math
 from collections.abc import Iterator

@@ -217,13 +217,14 @@ def test_words_drawn_there_give_the_right_mean_at_every_place(
     assert "_round_each" in launches
 
 
+on_gpu = pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])
+
+
 def stochastic(x: Tensor, generator: torch.Generator | None) -> Tensor:
     return round_to(x, "fp8_e4m3", "stochastic", generator)
 
 
-@pytest.mark.parametrize(
-    "device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])]
-)
+@pytest.mark.parametrize("device", ["cpu", on_gpu])
 @pytest.mark.parametrize("dtype", WORDS)
 def test_the_seed_alone_decides(dtype: torch.dtype, device: str, launches: list[str]) -> None:
     x = torch.randn(37, 11, dtype=dtype).to(DEVICE)
