@@ -45,8 +45,7 @@ test: $(READY)
 triton: $(READY)
 	@$(BIN) -c 'import triton' 2>/dev/null || \
 	  $(PIP) --no-build-isolation --editable '.[gpu]' triton==3.9.0
-	$(BIN) -m pytest -n $(WORKERS) -ra -m 'full or not full' \
-	  tests/numerics/formats/test_triton_kernel.py tests/numerics/formats/test_triton_blocks.py
+	$(BIN) -m pytest -n $(WORKERS) -ra -m 'full or not full' tests/numerics/formats/test_triton_*.py
 
 oldest:
 	$(PYTHON) -m venv .venv-oldest

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from layerlab.numerics.formats.choose_kernel import block_kernels
+from layerlab.numerics.formats.choose_kernel import kernels_with_scales
 from layerlab.numerics.formats.formats import FLOATS, Block
 from layerlab.numerics.formats.grid import Mode
 from layerlab.numerics.formats.integer_formats import join_blocks, split_blocks
@@ -30,7 +30,7 @@ def to_blocks(
     """
     if x.numel() == 0:
         return x.clone()
-    kernels = block_kernels(x)
+    kernels = kernels_with_scales(x).blocks
     if kernels is not None and kernels.is_known(format):
         fused: Tensor = kernels.round_blocks(x, format, mode, generator)
         return fused

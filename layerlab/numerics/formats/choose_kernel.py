@@ -22,7 +22,7 @@ from layerlab.numerics.formats.kernel import OFF, Launch, kernel
 # Types of devices that code in Triton is compiled for.
 GPUS = ("cuda",)
 HOME = "layerlab.numerics.formats"
-MODULES = ("triton_kernel", "triton_blocks")
+MODULES = ("triton_kernel", "triton_blocks", "triton_integers")
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,13 @@ class GpuKernel:
         reason: why there are none; None where they are there.
         scalar: the module that rounds each element by itself.
         blocks: the module that rounds blocks.
+        integers: the module that rounds to whole numbers.
     """
 
     reason: str | None
     scalar: Any = None
     blocks: Any = None
+    integers: Any = None
 
 
 def gpu_kernel() -> GpuKernel:
@@ -50,7 +52,7 @@ def _import() -> GpuKernel:
     if find_spec("triton") is None:
         return GpuKernel("triton is not installed")
     try:
-        scalar, blocks = (import_module(f"{HOME}.{name}") for name in MODULES)
+        scalar, *others = (import_module(f"{HOME}.{name}") for name in MODULES)
         if torch.cuda.is_available():
             scalar.check("cuda")
     # An older triton, no C compiler for its launcher, a driver that it does not know: whatever it
@@ -58,7 +60,7 @@ def _import() -> GpuKernel:
     except Exception as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
         return GpuKernel(f"triton cannot be used: {said[-1]}")
-    return GpuKernel(None, scalar, blocks)
+    return GpuKernel(None, scalar, *others)
 
 
 def has_memory(x: Tensor) -> bool:
@@ -83,6 +85,8 @@ def scalar_launch(format: Format, mode: Mode, dtype: torch.dtype, device: str) -
     return library and Launch(library, grid(format, mode, dtype), mode, dtype)
 
 
-def block_kernels(x: Tensor) -> Any:
-    """Return the module that rounds this tensor's blocks in one piece; None for pure torch."""
-    return gpu_kernel().blocks if x.device.type in GPUS and has_memory(x) else None
+def kernels_with_scales(x: Tensor) -> GpuKernel:
+    """Return the modules that find scales and round this tensor; none in it for pure torch."""
+    if x.device.type in GPUS and has_memory(x):
+        return gpu_kernel()
+    return GpuKernel("not the memory of a GPU")

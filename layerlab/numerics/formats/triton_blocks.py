@@ -7,10 +7,10 @@ takes float64, formats of many digits, and given words of 64 bits.
 
 Narrow, for float32, in arithmetic of half the width. MX: quotients by a power of two are exact in
 float32, but for those so small that only their sign matters. NVFP4: x / s, with x of 24 digits and
-s of 4 + 24, is exactly where an element of at most 12 digits is rounded otherwise, or at least 2^-45
-of itself away. A product with the reciprocal of s, which is 2^-51 off, is on the same side, and is
-cut to float32 with a last bit that says whether something was cut off. Where stochastic rounding
-draws its own words, MX is rounded so too, to 2^-30 of a gap as all of float32.
+s of 4 + 24, is exactly where an element of at most 12 digits is rounded otherwise, or is at least
+2^-41 of itself away. A product with the reciprocal of s, which is 2^-51 off, is on the same side,
+and is cut to float32 with a last bit that says whether something was cut off. Where stochastic
+rounding draws its own words, MX is rounded so too, to 2^-30 of a gap as all of float32.
 
 What is proved, and where, is said in `triton_kernel.py`; here 42 machine instructions for a number
 to mxfp4, 81 to nvfp4.
@@ -33,33 +33,11 @@ from layerlab.numerics.formats.triton_kernel import (
     launch,
     round_words,
 )
+from layerlab.numerics.formats.triton_peaks import find_ends
 
 EIGHT = FLOATS["fp8_e4m3"]
 FINEST = -120  # of an element, for the narrow way: far above the last digit of float32
 WIDEST_BLOCK = 1024
-SPREAD = 8  # times the elements of a program, to find the largest of a tensor
-
-
-@triton.jit
-def _find_peak(
-    x,
-    peak,
-    count,
-    INFINITY: tl.constexpr,
-    MAGNITUDE: tl.constexpr,
-    LARGE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Raise `peak` to the bits of the largest finite number, without sign."""
-    first = tl.program_id(0)
-    if LARGE:
-        first = first.to(tl.int64)
-    place = first * BLOCK + tl.arange(0, BLOCK)
-    size = tl.load(x + place, mask=place < count, other=0) & MAGNITUDE
-    own = tl.max(tl.where(size < INFINITY, size, 0), axis=0)
-    # What is there only grows: an old value may be asked whether it is worth the trouble.
-    if own > tl.load(peak):
-        tl.atomic_max(peak, own, sem="relaxed")
 
 
 @triton.jit
@@ -127,7 +105,7 @@ def _bits(real, like):
 def _round_blocks(
     x,
     out,
-    peak,
+    ends,
     seed,
     words,
     blocks,
@@ -165,7 +143,7 @@ def _round_blocks(
     peaks = tl.max(tl.where(size < INFINITY, size, 0), axis=1, keep_dims=True)
     wide: tl.constexpr = GRID.stored == 52
     if EIGHT is not None:
-        scale = _two_level(peaks, tl.load(peak), LARGEST, EIGHT)
+        scale = _two_level(peaks, tl.maximum(tl.load(ends), tl.load(ends + 1)), LARGEST, EIGHT)
         # A scale of zero makes its block zero whatever is divided by.
         divisor = tl.where(scale == 0.0, 1.0, scale)
         if wide:
@@ -234,7 +212,7 @@ def round_blocks(
         bits,
         -(-blocks // rows),
         out.view(bits.dtype),
-        _peak(bits, own.infinity, own.stored) if two_level else None,
+        find_ends(bits, x.dtype) if two_level else None,
         seed,
         words,
         blocks,
@@ -268,13 +246,3 @@ def _is_wide(x: Tensor, format: Block, mode: Mode, words: Tensor | None) -> bool
     narrow = element.lowest is not None and element.lowest - element.digits + 1 >= FINEST
     few = element.digits <= (12 if two_level else 22)
     return not (narrow and few and element.highest <= 126)
-
-
-def _peak(bits: Tensor, infinity: int, stored: int) -> Tensor:
-    """Return the bits of the largest finite number of a tensor, without sign."""
-    found, count = torch.zeros(1, dtype=bits.dtype, device=bits.device), bits.numel()
-    block = min(SPREAD * fit_block(count), 1 << 18)
-    magnitude = infinity | ((1 << stored) - 1)
-    large = count > LARGE
-    launch(_find_peak, bits, -(-count // block), found, count, infinity, magnitude, large, block)
-    return found

@@ -8,9 +8,9 @@ import torch
 from layerlab.numerics.formats import choose_kernel as module
 from layerlab.numerics.formats.choose_kernel import (
     GpuKernel,
-    block_kernels,
     gpu_kernel,
     has_memory,
+    kernels_with_scales,
     scalar_launch,
 )
 from layerlab.numerics.formats.formats import FLOATS
@@ -36,7 +36,7 @@ def test_without_triton_there_is_a_reason(fresh: None, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "GPUS", ("meta",))
     assert scalar_launch(BF16, "nearest", torch.float32, "meta") is None
     x = torch.ones(3, device="meta")
-    assert block_kernels(x) is None
+    assert kernels_with_scales(x) == gpu_kernel()
     assert round_to(x, "bf16").shape == round_to(x, "mxfp4").shape == (3,)
 
 
@@ -62,7 +62,7 @@ def test_each_device_has_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(scalar_launch(BF16, "nearest", torch.float32, "cpu"), Launch)
     assert scalar_launch(BF16, "nearest", torch.float32, "mps") is None
     assert scalar_launch(BF16, "nearest", torch.float16, "cpu") is None
-    assert block_kernels(torch.ones(2)) is None
+    assert kernels_with_scales(torch.ones(2)).blocks is None
 
 
 def test_a_tensor_without_memory_of_its_own_is_left_to_torch(

@@ -264,7 +264,7 @@ def test_how_the_work_is_divided_changes_nothing(
 
 @pytest.mark.full
 def test_it_compiles_for_a_gpu_without_one() -> None:
-    """Four elements of float32 to a load, nothing exchanged between threads, nothing spilled."""
+    """Four elements of float32 to a load, none exchanged between threads, nothing spilled."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.numerics.formats.compile_triton"],
         capture_output=True,
@@ -273,7 +273,7 @@ def test_it_compiles_for_a_gpu_without_one() -> None:
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == 11 and all(line.endswith("ok") for line in lines), done.stdout
+    assert len(lines) == 16 and not any("not ok" in line for line in lines), done.stdout
 
 
 @pytest.mark.gpu
