@@ -27,7 +27,7 @@ def seed_on(device: torch.device, generator: torch.Generator | None) -> Tensor:
 
 def _is_on(device: torch.device, generator: torch.Generator) -> bool:
     own = generator.device
-    return own.type == device.type and own.index in {None, device.index}
+    return own == device or (own.type == device.type and own.index is None)
 
 
 def _draw_seed(generator: torch.Generator) -> int:

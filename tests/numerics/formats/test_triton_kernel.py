@@ -15,6 +15,7 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="triton is not installed: it is in the extra `gpu`")
 
+import layerlab
 from layerlab.numerics.formats import triton_kernel as module
 from layerlab.numerics.formats.formats import FLOATS, Format, find
 from layerlab.numerics.formats.grid import MODES, grid
@@ -260,6 +261,25 @@ def test_how_the_work_is_divided_changes_nothing(
         found.append(out)
     assert equal(found[0], found[1]) and equal(found[0], found[2])
     assert not torch.equal(bits(found[0])[:-1], bits(plain(x.cpu(), "bf16", "nearest"))[:-1])
+
+
+@pytest.mark.full
+def test_a_model_is_emulated_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = layerlab.build("llama", width=16, layers=1, heads=2, vocab=32, context=8).to(DEVICE)
+    ids = torch.arange(8, device=DEVICE)[None]
+
+    def run(seed: int, **options: str) -> Tensor:
+        with layerlab.emulate(model, "fp8_e4m3", seed=seed, **options):
+            return model(ids).logits
+
+    monkeypatch.setenv("LAYERLAB_KERNEL", "0")
+    wanted = run(0)
+    seen, launch = [], module.launch
+    take_for_gpu(monkeypatch)
+    monkeypatch.setattr(module, "launch", lambda *call: seen.append(call[0]) or launch(*call))
+    assert equal(run(0), wanted) and len(seen) > 20
+    one, two, three = (run(seed, rounding="stochastic") for seed in (1, 1, 2))
+    assert equal(one, two) and not equal(one, three)
 
 
 @pytest.mark.full
