@@ -2,6 +2,7 @@
 # make test     the same environment, the whole test suite
 # make sweeps   hostile inputs by the hundred, and other tests too long for make test
 # make gpu      what one GPU shows, in eight minutes, beside its limits and targets; and its tests
+# make triton   the kernels of GPUs in Triton's interpreter (brings 300 MB)
 # make oldest   the suite on the lowest versions of all that is needed (brings gigabytes of CUDA)
 # make house    style, types, import rule, docstring rule
 # make studies  every study in its fast mode, held against the stored verdicts
@@ -13,11 +14,13 @@ PYTHON ?= python3.11
 BIN := .venv/bin/python
 PIP := $(BIN) -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 READY := .venv/ready
+# .ci/run leaves out the exhaustive ones, which take seven minutes.
+KERNEL_TESTS ?= 'full or not full'
 # Workers of the test suite; each works with one thread.
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test gpu oldest sweeps studies house docs site clean distclean
+.PHONY: help setup demo test gpu triton oldest sweeps studies house docs site clean distclean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -44,6 +47,13 @@ test: $(READY)
 gpu: $(READY)
 	$(BIN) bench/gpu.py --minutes 8
 	$(BIN) -m pytest -ra -m gpu
+
+# torch's builds for CUDA bring a triton of their own, which constraints.txt would contradict.
+triton: $(READY)
+	@$(BIN) -c 'import triton' 2>/dev/null || \
+	  $(PIP) --no-build-isolation --editable '.[gpu]' triton==3.9.0
+	$(BIN) -m pytest -n $(WORKERS) -ra -m $(KERNEL_TESTS) tests/numerics/formats/test_triton_*.py \
+	  tests/measures/support/test_flash_products.py
 
 oldest:
 	$(PYTHON) -m venv .venv-oldest

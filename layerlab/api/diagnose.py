@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from layerlab.numerics.formats.choose_kernel import gpu_kernel
 from layerlab.numerics.formats.kernel import compiler, flags, kernel
 from layerlab.version import VERSION
 
@@ -30,10 +31,11 @@ class Diagnosis:
         threads: that torch computes with.
         processors: that this process may use.
         processor: which instructions it has, of those that matter here.
-        kernel: "compiled" or "pure torch".
+        kernel: of a CPU, "compiled" or "pure torch".
         reason: why there is no compiled kernel, None where there is one.
         kernel_path: where it lies; None where there is none, or the cache cannot be written.
         compiler: that compiles it.
+        gpu_kernel: "triton", or "pure torch" and why, or "no GPU".
         extras: what is missing of each optional extra; none where it is complete.
     """
 
@@ -46,6 +48,7 @@ class Diagnosis:
     reason: str | None
     kernel_path: str | None
     compiler: str | None
+    gpu_kernel: str
     extras: dict[str, list[str]]
 
     def to_json(self) -> dict[str, Any]:
@@ -64,6 +67,7 @@ class Diagnosis:
             ("", f"without {' '.join(lacks)}" if lacks else ""),
             ("rounding kernel", f"{self.kernel}: {self.reason or where}"),
             ("compiler", self.compiler or "none"),
+            ("kernel on a GPU", self.gpu_kernel),
         ]
         rows += [
             (f"extra {name}", f"lacks {', '.join(lacking)}" if lacking else "complete")
@@ -93,8 +97,16 @@ def diagnose() -> Diagnosis:
         reason=found.reason,
         kernel_path=None if found.path is None else str(found.path),
         compiler=compiler(),
+        gpu_kernel=_on_gpu(),
         extras=_extras(),
     )
+
+
+def _on_gpu() -> str:
+    if not torch.cuda.is_available():
+        return "no GPU"
+    found = gpu_kernel()
+    return "triton" if found.reason is None else f"pure torch: {found.reason}"
 
 
 def _version(name: str) -> str | None:

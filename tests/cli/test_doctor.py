@@ -9,6 +9,7 @@ import torch
 import layerlab
 from layerlab.api import diagnose
 from layerlab.cli import app
+from layerlab.numerics.formats.choose_kernel import GpuKernel
 from layerlab.numerics.formats.kernel import kernel
 
 
@@ -37,6 +38,16 @@ def test_it_says_why_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("LAYERLAB_KERNEL", "0")
     assert "pure torch: turned off by LAYERLAB_KERNEL=0" in str(layerlab.diagnose())
     assert layerlab.diagnose().kernel_path is None
+
+
+def test_it_says_what_rounds_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "kernel on a GPU  no GPU" in str(layerlab.diagnose())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    reasons = {None: "triton", "triton is not installed": "pure torch: triton is not installed"}
+    for reason, said in reasons.items():
+        monkeypatch.setattr(diagnose, "gpu_kernel", lambda reason=reason: GpuKernel(reason))
+        assert layerlab.diagnose().gpu_kernel == said
 
 
 def test_what_an_extra_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from layerlab.numerics.formats.choose_kernel import kernels_with_scales
 from layerlab.numerics.formats.formats import FLOATS, Block
 from layerlab.numerics.formats.grid import Mode
 from layerlab.numerics.formats.integer_formats import join_blocks, split_blocks
@@ -29,6 +30,10 @@ def to_blocks(
     """
     if x.numel() == 0:
         return x.clone()
+    kernels = kernels_with_scales(x).blocks
+    if kernels is not None and kernels.is_known(format):
+        fused: Tensor = kernels.round_blocks(x, format, mode, generator)
+        return fused
     # In float64, where the numbers of float32 times any scale are exact.
     wide = torch.atleast_1d(x.double())
     blocks = split_blocks(wide, format.size)

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import UserError
+from layerlab.numerics.formats.choose_kernel import kernels_with_scales
 from layerlab.numerics.formats.formats import Integer
+from layerlab.numerics.formats.random_bits import generator_on
 
 
 def to_integers(
@@ -22,6 +24,11 @@ def to_integers(
     """
     if x.numel() == 0:
         return x.clone()
+    _check_axis(x, format)
+    kernels = kernels_with_scales(x).integers
+    if kernels is not None:
+        fused: Tensor = kernels.round_integers(x, format, mode, generator)
+        return fused
     grouped, restore = _group(x, format)
     finite = torch.where(grouped.isfinite(), grouped, 0)
     low, high = finite.amin(-1, keepdim=True), finite.amax(-1, keepdim=True)
@@ -60,19 +67,22 @@ def _whole(x: Tensor, mode: str, generator: torch.Generator | None) -> Tensor:
         # Not floor(|x| + 1/2): that sum may round up.
         return torch.where((x - cut).abs() >= 0.5, cut + x.sign(), cut)
     below = x.floor()
-    drawn = torch.empty_like(x).uniform_(generator=generator)
+    drawn = torch.empty_like(x).uniform_(generator=generator_on(x.device, generator))
     return torch.where(drawn < x - below, below + 1, below)
+
+
+def _check_axis(x: Tensor, format: Integer) -> None:
+    if format.per != "tensor" and x.dim() > 0 and not -x.dim() <= format.axis < x.dim():
+        raise UserError(
+            f"{format.name} looks along axis {format.axis} of a tensor with {x.dim()} axes; "
+            "expected an axis that it has: type for example int8:channel"
+        )
 
 
 def _group(x: Tensor, format: Integer) -> tuple[Tensor, Any]:
     """Return the values that share a scale along the last axis, and the way back."""
     if format.per == "tensor" or x.dim() == 0:
         return x.reshape(-1), lambda y: y.view(x.shape)
-    if not -x.dim() <= format.axis < x.dim():
-        raise UserError(
-            f"{format.name} looks along axis {format.axis} of a tensor with {x.dim()} axes; "
-            "expected an axis that it has: type for example int8:channel"
-        )
     moved = x.movedim(format.axis, -1)
     if format.per == "channel":
         return moved, lambda y: y.movedim(-1, format.axis)

@@ -1,4 +1,4 @@
-"""The fused kernel: `rounding.cpp`, compiled on first use where a compiler is there.
+"""The fused kernel of a CPU: `rounding.cpp`, compiled on first use where a compiler is there.
 
 It is a plain shared library behind ctypes, so that a C++ compiler is all it takes. It is built in a
 temporary folder and moved to the cache in one step: nobody sees half of it and nobody waits for
@@ -27,6 +27,7 @@ from torch import Tensor
 
 from layerlab.numerics.formats.formats import Format
 from layerlab.numerics.formats.grid import MODES, Grid, Mode, grid
+from layerlab.numerics.formats.round_reference import noise
 
 SOURCE = Path(__file__).with_name("rounding.cpp")
 BASIC = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fwrapv", "-fopenmp-simd")
@@ -38,10 +39,12 @@ FLAGS = (
     (),
 )
 PATIENCE_S = 120
+OFF = "turned off by LAYERLAB_KERNEL=0"
 # Fewer elements than this are not worth a second thread.
 GRAIN = 1 << 16
 ENTRIES = {torch.float32: "layerlab_round_32", torch.float64: "layerlab_round_64"}
 # To three digits, ties to even; overflow is not looked at.
+KNOWN_FORMAT = Format("t3", 3, None, None, math.inf)
 KNOWN = {9.0: 8.0, 11.0: 12.0, -13.0: -12.0, 15.0: 16.0, 16.5: 16.0, -0.0: -0.0, 2.0: 2.0}
 
 
@@ -74,7 +77,7 @@ def kernel() -> Kernel:
     `LAYERLAB_KERNEL=0` turns it off.
     """
     if os.environ.get("LAYERLAB_KERNEL") == "0":
-        return Kernel(None, "turned off by LAYERLAB_KERNEL=0")
+        return Kernel(None, OFF)
     with _lock:
         if not _found:
             _found.append(_obtain())
@@ -89,6 +92,11 @@ class Launch:
         self._grid = _Grid(*map(int, astuple(grid)))
         self._address = ctypes.addressof(self._grid)
         self._mode = MODES.index(mode)
+        self._draws = mode == "stochastic"
+
+    def draw(self, x: Tensor, generator: torch.Generator | None) -> Tensor | None:
+        """Return what stochastic rounding draws with, a word each; None in the other modes."""
+        return noise(x, generator) if self._draws else None
 
     def __call__(self, x: Tensor, out: Tensor, noise: Tensor | None = None) -> None:
         """Round contiguous x into contiguous out, which may be x."""
@@ -209,12 +217,11 @@ def _load(path: Path) -> Any:
 
 def _try(library: Any) -> None:
     """Round a few numbers without torch, whose operations may be under emulation just now."""
-    three = Format("t3", 3, None, None, math.inf)
     for dtype, entry in ENTRIES.items():
         size = torch.finfo(dtype).bits // 8
         given, wanted = (np.array(list(one), f"f{size}") for one in (KNOWN, KNOWN.values()))
         found = np.zeros_like(given)
-        numbers = _Grid(*map(int, astuple(grid(three, "nearest", dtype))))
+        numbers = _Grid(*map(int, astuple(grid(KNOWN_FORMAT, "nearest", dtype))))
         address, mode = ctypes.addressof(numbers), MODES.index("nearest")
         getattr(library, entry)(
             given.ctypes.data, None, found.ctypes.data, len(given), address, mode, 1

@@ -1,7 +1,8 @@
 """Rounding tensors to a format, in the carrier that holds them.
 
 `round_to` rounds once; `rounder` gives a function for those who round after every operation. Both
-take the fused kernel where it is there, and pure torch elsewhere; the bits are the same.
+take the fused kernel where it is there, and pure torch elsewhere; the bits are the same, but for
+what stochastic rounding draws.
 """
 
 from collections.abc import Callable
@@ -48,7 +49,9 @@ def round_to(
             entries of a block may lie above it, as their scale is rounded down in MX and to nearest
             in NVFP4: they saturate, and their mean is too small. In nvfp4, beside a block that
             reaches 1, a block of 0.3 becomes 0.2857.
-        generator: draws for stochastic rounding; torch's own if left out.
+        generator: draws for stochastic rounding; torch's own if left out. One of another device
+            than x gives the seed of a draw there. A seed always gives the same result on one kind
+            of device, and another one elsewhere.
         out: where the result goes; it may be x.
 
     Raises:

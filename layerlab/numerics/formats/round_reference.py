@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from layerlab.numerics.formats.grid import Grid, Mode
+from layerlab.numerics.formats.random_bits import generator_on
 
 # Elements taken at once on a CPU: what rounding needs of them stays in the cache, and torch takes
 # them with one thread, which waits for no other.
@@ -20,7 +21,7 @@ LARGEST = {word: torch.iinfo(word).max for word in WORDS.values()}
 def noise(x: Tensor, generator: torch.Generator | None) -> Tensor:
     """Return the random bits of stochastic rounding: a word for each element, in logical order."""
     drawn = torch.empty(x.shape, dtype=WORDS[x.dtype], device=x.device)
-    return drawn.random_(generator=generator)
+    return drawn.random_(generator=generator_on(x.device, generator))
 
 
 def in_torch(x: Tensor, out: Tensor, grid: Grid, mode: Mode, drawn: Tensor | None = None) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layerlab.numerics.formats.choose_kernel import has_memory, scalar_launch
 from layerlab.numerics.formats.formats import Format
-from layerlab.numerics.formats.grid import CARRIERS, HALVES, Mode, grid
-from layerlab.numerics.formats.kernel import Launch, kernel
+from layerlab.numerics.formats.grid import HALVES, Mode, grid
 from layerlab.numerics.formats.round_reference import in_torch, noise
 
 
@@ -24,11 +24,11 @@ class Rounding:
         self.format = format
         self.mode = mode
         self.generator = generator
-        self._launches: dict[torch.dtype, Launch | None] = {}
+        self._launches: dict[tuple[torch.dtype, str], Any] = {}
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rounded tensor; gradients are left to the caller."""
-        launch = self._launches.get(x.dtype)
+        launch = self._launches.get((x.dtype, "cpu"))
         if (
             launch is not None
             and out is None
@@ -43,7 +43,7 @@ class Rounding:
                 return fresh
         return self._general(x, out)
 
-    def _launched(self, launch: Launch, x: Tensor, out: Tensor) -> bool:
+    def _launched(self, launch: Any, x: Tensor, out: Tensor) -> bool:
         """Round with the kernel and return whether it worked.
 
         Tensors inside a transform of functions have no address.
@@ -51,8 +51,10 @@ class Rounding:
         if type(out) is not Tensor:
             return False
         try:
-            launch(x, out, noise(x, self.generator) if self.mode == "stochastic" else None)
+            launch(x, out, launch.draw(x, self.generator))
         except RuntimeError:
+            if not x.is_cpu:  # there it is the device that failed
+                raise
             return False
         return True
 
@@ -63,9 +65,7 @@ class Rounding:
             return narrow if out is None else out.copy_(narrow)
         if out is None:
             out = torch.empty_like(x)
-        launch = None
-        if x.is_cpu and type(x) is Tensor and not torch.compiler.is_compiling():
-            launch = self._launch(x.dtype)
+        launch = self._launch(x) if has_memory(x) else None
         if launch is None:
             self._in_torch(x, out)
         elif self._same_layout(x, out):
@@ -93,12 +93,8 @@ class Rounding:
         dense = torch.empty_like(x).stride() == x.stride()
         return dense and out.stride() == x.stride() and self.mode != "stochastic"
 
-    def _launch(self, dtype: torch.dtype) -> Launch | None:
-        if dtype not in self._launches:
-            found = kernel()
-            able = found.library is not None and dtype in CARRIERS
-            numbers: Any = grid(self.format, self.mode, dtype)
-            self._launches[dtype] = (
-                Launch(found.library, numbers, self.mode, dtype) if able else None
-            )
-        return self._launches[dtype]
+    def _launch(self, x: Tensor) -> Any:
+        key = x.dtype, x.device.type
+        if key not in self._launches:
+            self._launches[key] = scalar_launch(self.format, self.mode, *key)
+        return self._launches[key]

@@ -1,0 +1,76 @@
+"""One place decides which kernel rounds a tensor; what stands in the way is a reason."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from layerlab.numerics.formats import choose_kernel as module
+from layerlab.numerics.formats.choose_kernel import (
+    GpuKernel,
+    gpu_kernel,
+    has_memory,
+    kernels_with_scales,
+    scalar_launch,
+)
+from layerlab.numerics.formats.formats import FLOATS
+from layerlab.numerics.formats.kernel import Launch, compiler
+from layerlab.numerics.formats.round import round_to
+
+BF16 = FLOATS["bf16"]
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing is known yet of triton, and nothing is kept of what is found out here."""
+    monkeypatch.delenv("LAYERLAB_KERNEL", raising=False)
+    module._import.cache_clear()
+    yield
+    module._import.cache_clear()
+
+
+def test_without_triton_there_is_a_reason(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    assert gpu_kernel() == GpuKernel("triton is not installed")
+    # And pure torch for a GPU: `meta` stands in for one.
+    monkeypatch.setattr(module, "GPUS", ("meta",))
+    assert scalar_launch(BF16, "nearest", torch.float32, "meta") is None
+    x = torch.ones(3, device="meta")
+    assert kernels_with_scales(x) == gpu_kernel()
+    assert round_to(x, "bf16").shape == round_to(x, "mxfp4").shape == (3,)
+
+
+def test_a_triton_that_does_not_work_is_quoted(
+    fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str) -> None:
+        raise RuntimeError("first\nno C compiler")
+
+    monkeypatch.setattr(module, "find_spec", lambda name: object())
+    monkeypatch.setattr(module, "import_module", fail)
+    assert gpu_kernel() == GpuKernel("triton cannot be used: no C compiler")
+
+
+def test_it_is_turned_off_as_the_other_kernel_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAYERLAB_KERNEL", "0")
+    assert gpu_kernel() == GpuKernel("turned off by LAYERLAB_KERNEL=0")
+
+
+@pytest.mark.skipif(compiler() is None, reason="no g++")
+def test_each_device_has_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAYERLAB_KERNEL", raising=False)
+    assert isinstance(scalar_launch(BF16, "nearest", torch.float32, "cpu"), Launch)
+    assert scalar_launch(BF16, "nearest", torch.float32, "mps") is None
+    assert scalar_launch(BF16, "nearest", torch.float16, "cpu") is None
+    assert kernels_with_scales(torch.ones(2)).blocks is None
+
+
+def test_a_tensor_without_memory_of_its_own_is_left_to_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+    torch.vmap(lambda row: seen.append(has_memory(row)) or row)(torch.ones(2, 3))
+    assert seen == [False]
+    assert has_memory(torch.ones(2)) and not has_memory(torch.nn.Parameter(torch.ones(2)))
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert not has_memory(torch.ones(2))
