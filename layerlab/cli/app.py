@@ -10,6 +10,7 @@ from typer.core import TyperCommand, TyperOption
 from layerlab.cli.adapt import adapt
 from layerlab.cli.bench import bench
 from layerlab.cli.evaluate import evaluate
+from layerlab.cli.help_group import HelpGroup
 from layerlab.cli.inspect import SAMPLES, Context, Samples, Text, inspect
 from layerlab.cli.options import Device, Dtype, Json, Load, Quiet
 from layerlab.cli.runs import runs
@@ -21,8 +22,8 @@ from layerlab.system.trust import trustable
 from layerlab.version import VERSION
 
 app = typer.Typer(
+    cls=HelpGroup,
     help="A laboratory for Transformer blocks: what is wrong inside a model, layer by layer.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

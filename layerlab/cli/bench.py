@@ -5,13 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
+from layerlab.cli.help_group import HelpGroup
 from layerlab.cli.options import Device, Json, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 from layerlab.records.parse import read_json
 from layerlab.system.trust import trustable
 
-bench = typer.Typer(help="Time models side by side.", no_args_is_help=True, rich_markup_mode=None)
+bench = typer.Typer(cls=HelpGroup, help="Time models side by side.", rich_markup_mode=None)
 
 
 @bench.callback()
