@@ -5,10 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
+from layerlab.cli.early_checks import check_candidates, check_loads
 from layerlab.cli.help_group import HelpGroup
 from layerlab.cli.options import Device, Json, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
+from layerlab.latency.sizes import check_sizes
 from layerlab.records.parse import read_json
 from layerlab.system.trust import trustable
 
@@ -70,6 +72,12 @@ def latency(
     _check(models, accounting, shape=shape, width=width)
     if out is not None:
         _check_out(out)
+    check_sizes(
+        batch=batch, context=context, new=new, repetitions=repetitions, threads=threads
+    )
+    check_loads(load)
+    check_candidates(models or (), load)
+    # Late: these need torch, and what is refused above does not.
     from layerlab.latency.config import latency_config
 
     chosen = latency_config(

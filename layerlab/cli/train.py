@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from layerlab.cli.early_checks import check_recipe
 from layerlab.cli.options import Json, Lang, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
@@ -77,7 +78,7 @@ def train(
     if recipe is None:
         _catalogue(single=True)
         return
-    given = _check_recipe(recipe, settings(setting or ()), several=False)
+    given = _check_recipe(recipe, settings(setting or ()), load, several=False)
 
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
@@ -138,7 +139,7 @@ def compare(
     changes = settings([*_name_arms(arms), *(setting or ())])
     stored = judge and not planned
     if not (stored and Path(recipe).is_dir()):
-        recipe, changes = _check_recipe(recipe, changes, several=True), {}
+        recipe, changes = _check_recipe(recipe, changes, load, several=True), {}
 
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
@@ -175,13 +176,16 @@ def compare(
         raise typer.Exit(1)
 
 
-def _check_recipe(recipe: str, changes: dict[str, Any], *, several: bool) -> Any:
-    """Return a recipe that exists, is valid, and compares several arms or none."""
+def _check_recipe(
+    recipe: str, changes: dict[str, Any], load: Sequence[Path] | None, *, several: bool
+) -> Any:
+    """Return a recipe that exists, is valid, and compares several known arms or none."""
     from layerlab.recipes.checks import check_arms
     from layerlab.recipes.training import load_recipe
 
     found = load_recipe(recipe, changes)
     check_arms(found, several=several)
+    check_recipe(found, load)
     return found
 
 

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from layerlab.errors import UserError
 from layerlab.model.size import REFERENCE
+from layerlab.validation import suggest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +139,19 @@ PRESETS = (
 def presets() -> dict[str, Preset]:
     """Return every preset by its name."""
     return {one.name: one for one in PRESETS}
+
+
+def preset_of(name: Any) -> Preset:
+    """Return the preset of this name.
+
+    Raises:
+        UserError: there is none.
+    """
+    known = presets()
+    if not isinstance(name, str) or name not in known:
+        hint = suggest(name, known)
+        raise UserError(f"no preset is called {name!r}; {hint}known: {', '.join(known)}")
+    return known[name]
 
 
 def sizes_of(preset: Preset | None) -> dict[str, int]:

@@ -20,6 +20,7 @@ from layerlab.blocks.part import SLOTS, Part, Slot
 from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.console.tables import printable
 from layerlab.errors import UserError
+from layerlab.known_names import unknown_variant
 from layerlab.validation import suggest
 from layerlab.variants.flat_imports import sibling
 from layerlab.variants.source_file import SHOWN, Origin, way_to_load
@@ -171,9 +172,7 @@ def variant(name: Any) -> Variant:
     """
     known = variants()
     if not isinstance(name, str) or name not in known:
-        raise UserError(
-            f"no variant is called {name!r}; {_near(str(name), known)}type: layerlab variants"
-        )
+        raise unknown_variant(name, known)
     return known[name]
 
 
