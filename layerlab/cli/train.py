@@ -143,7 +143,7 @@ def compare(
 
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
-    from layerlab.experiments.page_folder import compared_in, page_folder
+    from layerlab.experiments.page_folder import describe_other, page_folder
 
     if stored:
         task = experiment.find(recipe, out, changes, load=load or (), lang=lang)
@@ -168,9 +168,8 @@ def compare(
             comparison = experiment.compare_task(task, progress=not quiet, tell=tell)
     if not as_json:
         place = page_folder(task)
-        if place != task.out:
-            others = ", ".join(compared_in(task.out) or ())
-            say(f"{task.out / 'report.html'} compares other arms ({others}) and is left as it is.")
+        if (other := describe_other(task)) is not None:
+            say(f"{task.out / 'report.html'} {other} and is left as it is.")
         say(f"The page: {place / 'report.html'}")
     if comparison.failed:
         raise typer.Exit(1)

@@ -84,7 +84,11 @@ def judge(task: Task, failed: Sequence[RunOutcome] = ()) -> Comparison:
         )
     content = disclose_added_seeds(compare_runs(task.recipe, found).content, *pages_in(task.out))
     if not content["runs"]:
-        why = [*told, *left, *content["remarks"][-1:]]
+        missing = [
+            f"runs of {name!r} lie there, and the recipe has no arm {name!r}"
+            for name in content["elsewhere"]
+        ]
+        why = [*told, *left, *missing, *content["remarks"][-1:]]
         raise UserError(
             f"no run in {task.out} is of the recipe {short_repr(task.recipe.name)}: {why[0]}"
         )

@@ -56,7 +56,7 @@ _KINDS: Mapping[str, type] = {
     **dict.fromkeys(("name", "about", "inferred", "baseline", "created", "layerlab"), str),
     **dict.fromkeys(("command", "metric", "match"), str),
     **dict.fromkeys((*_ROWS, "arms", "remarks"), list),
-    **dict.fromkeys(("recipe", "manifests"), dict),
+    **dict.fromkeys(("recipe", "manifests", "elsewhere"), dict),
 }
 _CURVES = {"train": ("loss",), "evaluation": ("nats", "bits_per_byte", "accuracy")}
 # Columns of a table without rows.
