@@ -39,6 +39,7 @@ VARIANTS = tuple(
     layernorm-scaling value-residual widenet
     """.split()
 )
+PLUGINS = "layerlab.variants"  # the entry-point group of installed packages that declare more
 # What measures are called elsewhere, without spaces, hyphens and underscores.
 ELSEWHERE = {
     "logitlens": "lens",

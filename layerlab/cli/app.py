@@ -9,7 +9,7 @@ from typer.core import TyperCommand, TyperOption
 
 from layerlab.cli.adapt import adapt
 from layerlab.cli.bench import bench
-from layerlab.cli.early_checks import check_formats, check_loads, check_preset, check_variants
+from layerlab.cli.early_checks import check_formats, check_loads
 from layerlab.cli.evaluate import evaluate
 from layerlab.cli.help_group import HelpGroup
 from layerlab.cli.inspect import SAMPLES, Context, Samples, Text, check_text, inspect
@@ -115,9 +115,13 @@ def variants(
         write_template(new)
         say(f"wrote {new}; type: layerlab variants {name_variant(new)} --load {new}")
         return
+    from layerlab.model.preset import check_named, preset_of
+
     check_loads(load)
-    check_preset(preset)
-    check_variants([*(names or ()), *([] if against is None else [against])], load)
+    if preset is not None:
+        preset_of(preset)
+    if not load:
+        check_named([*(names or ()), *([] if against is None else [against])])
     # Late: these need torch, and what is refused above does not.
     from layerlab import plugins
     from layerlab.model.listing.listing import request
@@ -177,11 +181,13 @@ def retrofit(
     The model is a Llama, Mistral, Qwen, GPT-2 or GPT-1.
     """
     from layerlab.loading.folders import check_found
+    from layerlab.model.preset import check_named
     from layerlab.system.files import check_folder
 
     check_folder(out, "model")
     check_loads(load)
-    check_variants([] if variant is None else [variant], load)
+    if variant is not None and not load:
+        check_named([variant])
     check_found([model])
     from layerlab import plugins
     from layerlab.model.option import parse_options

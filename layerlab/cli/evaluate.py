@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from layerlab.cli.early_checks import check_formats, check_loads, check_task_files
+from layerlab.cli.early_checks import check_formats, check_loads
 from layerlab.cli.options import Device, Dtype, Json, Lang, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
@@ -132,6 +132,7 @@ def evaluate(
         )
     from layerlab.evaluation.benchmarks.suites import select_benchmarks
     from layerlab.evaluation.harness.options import Options
+    from layerlab.evaluation.lm_eval_tasks.files import check_task_files
     from layerlab.loading.folders import check_found
 
     options = Options(

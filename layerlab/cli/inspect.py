@@ -11,6 +11,7 @@ from layerlab.cli.early_checks import check_formats, check_loads, check_measures
 from layerlab.cli.options import Dtype, Load, Quiet, check_language
 from layerlab.console.tables import show, show_json
 from layerlab.errors import UserError
+from layerlab.known_names import MEASURES
 from layerlab.report.figures.export import Kind
 
 OUT = Path("layerlab-report")
@@ -48,7 +49,9 @@ def inspect(
         str | None,
         typer.Option(
             metavar="LIST",
-            help="Measures with commas, options in brackets: 'stream,dimension(epsilon=0.9)'.",
+            help="Measures with commas, options in brackets: 'stream,dimension(epsilon=0.9)'.  "
+            f"[default: those that cost little]  All: {', '.join(MEASURES)}; what each is: "
+            "docs/measures.",
         ),
     ] = None,
     formats: Annotated[

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.early_checks import check_study
 from layerlab.cli.options import Lang, Quiet
 from layerlab.console.tables import plain, show, show_json
 from layerlab.errors import Interrupted, UserError
+from layerlab.known_names import STUDIES, unknown_study
 from layerlab.report.figures.export import Kind
 from layerlab.validation import short_repr
 
@@ -80,8 +80,8 @@ def study(
         _refuse_settings(out, draws, option, fast, figures)
         show(_catalogue())
         return
-    if not every:
-        check_study(str(name))
+    if not every and name not in STUDIES:
+        raise unknown_study(str(name), STUDIES)
     # Late: the list needs nothing that computes.
     from layerlab.studies.engine.runner import find_study
     from layerlab.studies.engine.runner import study as carry_out

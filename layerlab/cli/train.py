@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.early_checks import check_recipe
+from layerlab.cli.early_checks import check_loads
 from layerlab.cli.options import Json, Lang, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
@@ -20,6 +20,8 @@ from layerlab.validation import short_repr
 
 OUT = Path("layerlab-runs")
 SMALLEST = "smoke"
+# The setting that names Python files of the user's own.
+LOAD = "model.load"
 
 Setting = Annotated[
     list[str] | None,
@@ -184,8 +186,24 @@ def _check_recipe(
 
     found = load_recipe(recipe, changes)
     check_arms(found, several=several)
-    check_recipe(found, load)
+    check_loads(load)
+    if not load:
+        _check_variants(found)
     return found
+
+
+def _check_variants(recipe: Any) -> None:
+    """Refuse variants that there are not, unless the recipe or one of its arms loads files."""
+    from layerlab.model.preset import check_named, preset_of
+
+    arms = recipe.compare.arms if recipe.compare else ()
+    loads = [arm.set for arm in arms if not isinstance(arm, str) and LOAD in arm.set]
+    if recipe.model.load or loads:
+        return
+    named = [arm if isinstance(arm, str) else arm.variant for arm in arms]
+    check_named([name or recipe.model.variant for name in named or [None]])
+    if recipe.model.preset is not None:
+        preset_of(recipe.model.preset)
 
 
 @contextmanager

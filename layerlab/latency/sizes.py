@@ -1,4 +1,4 @@
-"""How many tokens, sequences and runs are timed, checked without torch, so that it costs no time."""
+"""How many tokens, sequences and runs are timed; checked without torch, so that it is quick."""
 
 from layerlab.errors import UserError
 from layerlab.validation import short_repr

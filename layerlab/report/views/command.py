@@ -4,7 +4,6 @@ Each works from any folder: what was typed as a relative path, and is there, is 
 """
 
 import json
-import os
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
@@ -165,7 +164,7 @@ def _full(word: str) -> str:
     """Return the full path of a file or folder that exists, and any other word as it is."""
     try:
         path = Path(word).expanduser()
-        return os.path.abspath(path) if word and path.exists() else word
+        return str(path.absolute()) if word and path.exists() else word
     except (OSError, ValueError, RuntimeError):  # no name that a file could have
         return word
 
