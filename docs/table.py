@@ -11,7 +11,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def bounds(lines: Sequence[Any]) -> list[str]:
-    """Return the section of a measure's bounds, or of the lines that are drawn beside a quantity."""
+    """Return the section of a measure's bounds, or of lines drawn beside a quantity."""
     if not lines:
         return []
     limited = any(one.side != "beside" for one in lines)

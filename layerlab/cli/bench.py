@@ -73,9 +73,7 @@ def latency(
     _check(models, accounting, shape=shape, width=width)
     if out is not None:
         _check_out(out)
-    check_sizes(
-        batch=batch, context=context, new=new, repetitions=repetitions, threads=threads
-    )
+    check_sizes(batch=batch, context=context, new=new, repetitions=repetitions, threads=threads)
     check_loads(load)
     if not load:
         _check_candidates(models or ())

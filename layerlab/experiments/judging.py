@@ -48,7 +48,8 @@ def find_stored(
     if read.compare is None:
         raise UserError(
             f"the recipe {short_repr(read.name)} has no compare section; "
-            "type layerlab train in place of layerlab compare"
+            "type layerlab train in place of layerlab compare, or name what to compare: "
+            "--arms llama,gpt2"
         )
     check_links(place)
     records, _ = sort_out(place / RUNS)

@@ -26,6 +26,7 @@ MISTAKES = [
     ("retrofit nosuch --out new", "'nosuch' is neither a folder, nor a built-in model"),
     ("train smoke --set model.variant=nosuch", "no variant is called 'nosuch'"),
     ("train smoke --set model.preset=nosuch", "no preset is called 'nosuch'"),
+    ("compare smoke", "layerlab compare, or name what to compare: --arms llama,gpt2"),
     ("compare smoke --arms nosuch,llama", "no variant is called 'nosuch'"),
     ("compare smoke --arms llama,gpt2 --load nofile.py", "no Python file at nofile.py"),
     ("evaluate llama --tasks nofile.yaml", "cannot read nofile.yaml"),
