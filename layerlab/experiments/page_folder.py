@@ -51,10 +51,7 @@ def page_folder(task: Task) -> Path:
 
 
 def describe_other(task: Task) -> str | None:
-    """Describe what the page of the recipe's folder compares; None where it is the task's own.
-
-    Example: "compares other arms (llama, gpt2)".
-    """
+    """Describe what the page of the recipe's folder compares; None where it is the task's own."""
     if page_folder(task) == task.out:
         return None
     there = compared_in(task.out) or []
