@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from layerlab.measures.measure import Bound, Measure
+from layerlab.measures.measure import Measure
 from layerlab.model.design import design
 from layerlab.model.listing.card import card
 from layerlab.model.preset import presets
@@ -42,7 +42,7 @@ def beside(name: str) -> dict[str, Any]:
     return runpy.run_path(str(ROOT / "docs" / f"{name}.py"))
 
 
-table = beside("table")["table"]
+table, bounds = (beside("table")[name] for name in ("table", "bounds"))
 block, manual = beside("block"), beside("manual")
 digest, adapted = beside("digest"), beside("adapted")["adapted"]
 studied, holds = beside("studied"), beside("holds")
@@ -187,8 +187,7 @@ def page(measure: Measure) -> str:
             for name, value in measure.options.items()
         ]
         parts += ["## Options", table(("option", "default", "takes"), options)]
-    if measure.bound:
-        parts += ["## Bounds", table(("what holds", "source"), map(_bound, measure.bound))]
+    parts += bounds(measure.bound)
     return "\n\n".join(parts) + "\n"
 
 
@@ -380,11 +379,6 @@ def _place(name: str, measure: Measure) -> str:
     if name == "layer" and measure.name in LAYERS:
         return LAYERS[measure.name]
     return PLACES.get(name, name)
-
-
-def _bound(bound: Bound) -> tuple[str, str]:
-    sign = {"upper": "<=", "lower": ">=", "beside": "drawn beside"}[bound.side]
-    return f"`{bound.column}` {sign} `{bound.limit}`", bound.source
 
 
 def main() -> None:

@@ -72,6 +72,7 @@ WORDS = (
 FORMER = (
     "compared at one learning rate {rates} for all: an arm that would rather have another is "
     "judged too harshly",
+    "{name} is left out: the recipe has no arm {arm}",
     "; if it is no larger than it looks, even {most_seeds} seeds would not tell",
     "; if it is as large as it looks, {more} find it with that probability",
     "{start} more seeds or any number",

@@ -22,9 +22,9 @@ from typing import Any
 from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.measures.measure import WEIGHTS, Measure
-from layerlab.measures.naming import EXAMPLE, read_names, unreadable
+from layerlab.measures.naming import EXAMPLE, Named, check_once, parse_names, unreadable
 from layerlab.records.parse import read_json
-from layerlab.system.files import check_size
+from layerlab.system.python_file import read_python_file
 from layerlab.system.signals import Stopped
 from layerlab.system.trust import allow_file, check_allowed
 from layerlab.variants.renamed import update_imports
@@ -84,7 +84,7 @@ def load(path: File, models: Iterable[str] = ()) -> tuple[Measure, ...]:
         UserError: there is no such Python file, it is not Python, it fails while it runs, declares
             nothing, claims a name that another file has, or a model was saved with another one.
     """
-    file, source = _source(path)
+    file, source = read_python_file(path)
     for model in models:
         for place, saved in _read_saved(model):
             check_unchanged(file, source, saved, place)
@@ -130,20 +130,9 @@ def load_named(paths: Iterable[str]) -> None:
         UserError: nobody has asked for one of them; or as `load`.
     """
     for path in paths:
-        file, source = _source(path)
+        file, source = read_python_file(path)
         check_allowed(path, source)
         _take_in(file, source)
-
-
-def _source(path: File) -> tuple[Path, bytes]:
-    file = Path(path)
-    if not file.is_file() or file.suffix != ".py":
-        raise UserError(
-            f"no Python file at {file}; expected a file that ends in MEASURES = (Measure(...),) or "
-            "in PARTS and VARIANTS: type --load my_idea.py"
-        )
-    check_size(file)
-    return file, file.read_bytes()
 
 
 def _take_in(file: Path, source: bytes) -> tuple[Measure, ...]:
@@ -248,7 +237,14 @@ def resolve(names: Any = None, loaded: Sequence[Measure] = ()) -> list[Measure]:
         names = [names]
     elif not isinstance(names, Iterable):
         raise unreadable(names)
-    chosen = [one for name in names for one in read_names(name, known)]
+    chosen: list[Measure] = []
+    typed: list[Named] = []
+    for entry in names:
+        given = [] if isinstance(entry, Measure) else parse_names(entry, known)
+        typed += given
+        chosen += [entry] if isinstance(entry, Measure) else []
+        chosen += [known[name].given(**options) for name, options in given]
+    check_once(typed)
     if not chosen:
         raise UserError(f"no measure is named; type for example {EXAMPLE}")
     return list(_by_name(chosen).values())

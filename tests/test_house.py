@@ -138,6 +138,7 @@ def test_measure_says_what_it_is(measure: Measure) -> None:
     assert all(meaning.strip() for meaning in measure.columns.values())
     assert measure.plot and set(measure.plot) <= set(measure.columns)
     assert set(measure.roles) <= set(measure.columns) - set(measure.plot)
+    assert set(measure.limits) <= set(measure.columns) - set(measure.plot)
     assert not set(measure.per) & set(measure.columns)
     for bound in measure.bound:
         assert {bound.column, bound.limit} <= set(measure.columns)

@@ -31,7 +31,7 @@ LONGEST = 400
 ROWS = (
     "errors version",
     "validation shapes builtin",
-    "system",
+    "system known_names",
     "records",
     "recipes console",
     "blocks numerics data",

@@ -152,7 +152,7 @@ def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path) -> None:
     settings = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[0]
     (tmp_path / "mkdocs.yml").write_text(settings.replace("  - literate-nav\n", ""), "utf-8")
     (tmp_path / "docs" / "site").mkdir(parents=True)
-    for name in ("iframe-worker.js", "claims.js", "copy.js", "site.css"):
+    for name in ("iframe-worker.js", "claims.js", "copy.js", "landmarks.js", "site.css"):
         shutil.copy(DOCS / "site" / name, tmp_path / "docs" / "site")
     (tmp_path / "docs" / "index.md").write_text("# A\n\n[gone](b.md), [gone](#c)\n", "utf-8")
     done = built(tmp_path)
@@ -181,6 +181,45 @@ def test_a_browser_reads_it_from_disk_and_searches(site: Path, browser: Tabs) ->
     page.close()
     assert problems == []
     assert [url for url in asked if not url.startswith(LOCAL)] == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("words", "address"),
+    [
+        ("own variant", "add-a-variant.html"),
+        ("compare own variant with llama", "add-a-variant.html"),
+        ("logit lens", "measures/lens.html"),
+        ("ablation", "measures/ablation.html"),
+        ("weights only", "measures/matrices.html"),
+    ],
+)
+def test_a_search_finds_the_page_of_what_one_calls_it(
+    site: Path, browser: Tabs, words: str, address: str
+) -> None:
+    page = browser.take()
+    page.goto((site / "index.html").as_uri())
+    page.keyboard.press("/")
+    page.keyboard.type(words)
+    found = page.locator(f'a[href*="{address}"]').filter(has=page.locator("mark, b, em")).first
+    found.wait_for(timeout=20_000)
+    first = page.locator("a[href]:visible").filter(has=page.locator("mark")).first
+    assert address in str(first.get_attribute("href"))
+    page.close()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["what-holds", "measures/lens", "add-a-variant", "api"])
+def test_no_page_of_the_site_breaks_a_rule(site: Path, browser: Tabs, name: str) -> None:
+    from tests.report.test_accessibility import violations
+
+    for viewport, scheme in ((DESKTOP, "light"), (PHONE, "dark"), (DESKTOP, "dark")):
+        page = browser.take(viewport=viewport, color_scheme=scheme)
+        page.goto((site / f"{name}.html").as_uri())
+        page.wait_for_load_state("networkidle")
+        page.locator("nav.md-code__nav[role=presentation]").first.wait_for(state="attached")
+        assert violations(page) == []
+        browser.give_back(page)
 
 
 ROWS = "table[data-claims] tbody tr"

@@ -302,6 +302,7 @@ def _declare(parts: Sequence[_Part], measures: Sequence[Measure]) -> list[dict[s
                 "roles": dict(measure.roles),
                 "options": dict(measure.options),
                 "bounds": [vars(bound) for bound in measure.bound],
+                "limits": list(measure.limits),
                 "band": None if measure.band is None else vars(measure.band),
                 "not_applicable": refused,
                 "notes": remarks,

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from layerlab.cli.early_checks import check_loads
 from layerlab.cli.options import Device, Dtype, Json, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
@@ -50,7 +51,7 @@ def embed(
     quiet: Quiet = False,
 ) -> None:
     """Give a model another tokenizer; compare initialisations."""
-    from layerlab.adaptation.embeddings import compare_inits
+    from layerlab.loading.folders import check_found
     from layerlab.recipes.adaptation_sections import EmbeddingSection
     from layerlab.recipes.load import validate_table
     from layerlab.system.files import OnlyOwn, check_folder, write_folder
@@ -58,7 +59,11 @@ def embed(
     start = {"input": input, "head": head, "seed": seed}
     chosen = validate_table(EmbeddingSection, start, "adapt embed")
     check_folder(out, "model", OnlyOwn())
+    check_loads(load)
+    check_found([model])
+    # Late: these need torch, and what is refused above does not.
     from layerlab import plugins
+    from layerlab.adaptation.embeddings import compare_inits
     from layerlab.builtin import SAMPLE
     from layerlab.data.sources import open_source, to_source
     from layerlab.loading.model import subject

@@ -9,8 +9,10 @@ from typer.core import TyperCommand, TyperOption
 
 from layerlab.cli.adapt import adapt
 from layerlab.cli.bench import bench
+from layerlab.cli.early_checks import check_formats, check_loads
 from layerlab.cli.evaluate import evaluate
-from layerlab.cli.inspect import SAMPLES, Context, Samples, Text, inspect
+from layerlab.cli.help_group import HelpGroup
+from layerlab.cli.inspect import SAMPLES, Context, Samples, Text, check_text, inspect
 from layerlab.cli.options import Device, Dtype, Json, Load, Quiet
 from layerlab.cli.runs import runs
 from layerlab.cli.study import study
@@ -21,8 +23,8 @@ from layerlab.system.trust import trustable
 from layerlab.version import VERSION
 
 app = typer.Typer(
+    cls=HelpGroup,
     help="A laboratory for Transformer blocks: what is wrong inside a model, layer by layer.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -113,6 +115,14 @@ def variants(
         write_template(new)
         say(f"wrote {new}; type: layerlab variants {name_variant(new)} --load {new}")
         return
+    from layerlab.model.preset import check_named, preset_of
+
+    check_loads(load)
+    if preset is not None:
+        preset_of(preset)
+    if not load:
+        check_named([*(names or ()), *([] if against is None else [against])])
+    # Late: these need torch, and what is refused above does not.
     from layerlab import plugins
     from layerlab.model.listing.listing import request
     from layerlab.model.option import parse_options
@@ -170,11 +180,18 @@ def retrofit(
 
     The model is a Llama, Mistral, Qwen, GPT-2 or GPT-1.
     """
-    from layerlab import plugins
-    from layerlab.model.option import parse_options
+    from layerlab.loading.folders import check_found
+    from layerlab.model.preset import check_named
     from layerlab.system.files import check_folder
 
     check_folder(out, "model")
+    check_loads(load)
+    if variant is not None and not load:
+        check_named([variant])
+    check_found([model])
+    from layerlab import plugins
+    from layerlab.model.option import parse_options
+
     plugins.load_files(load or (), [model])
     options = parse_options(option or ())
 
@@ -215,11 +232,22 @@ def precision(
     quiet: Quiet = False,
 ) -> None:
     """Find which operations to keep in float32, and verify it."""
-    from layerlab.loading.inputs import read_file, sample
+    from layerlab.loading.folders import check_found
+    from layerlab.loading.text_options import check_lengths
     from layerlab.numerics.emulation.policy import check_place
+    from layerlab.numerics.mixed_precision.budget import check_budget
 
     if out is not None:
         check_place(out, overwrite)
+    check_text(text)
+    check_lengths(samples=samples, context=context)
+    check_formats(format)
+    check_budget(budget)
+    check_loads(load)
+    check_found([] if model is None else [model])
+    # Late: these need torch, and what is refused above does not.
+    from layerlab.loading.inputs import read_file, sample
+
     sizes = {"samples": samples, "context": context}
     passage = sample(**sizes) if text is None else read_file(text, **sizes)
 

@@ -1,17 +1,21 @@
 """`layerlab bench`: how fast a model is; heavy imports only inside."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from layerlab.cli.early_checks import check_loads
+from layerlab.cli.help_group import HelpGroup
 from layerlab.cli.options import Device, Json, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
+from layerlab.latency.sizes import check_sizes
 from layerlab.records.parse import read_json
 from layerlab.system.trust import trustable
 
-bench = typer.Typer(help="Time models side by side.", no_args_is_help=True, rich_markup_mode=None)
+bench = typer.Typer(cls=HelpGroup, help="Time models side by side.", rich_markup_mode=None)
 
 
 @bench.callback()
@@ -69,6 +73,11 @@ def latency(
     _check(models, accounting, shape=shape, width=width)
     if out is not None:
         _check_out(out)
+    check_sizes(batch=batch, context=context, new=new, repetitions=repetitions, threads=threads)
+    check_loads(load)
+    if not load:
+        _check_candidates(models or ())
+    # Late: these need torch, and what is refused above does not.
     from layerlab.latency.config import latency_config
 
     chosen = latency_config(
@@ -107,6 +116,20 @@ def _check(models: list[str] | None, accounting: str | None, **sizes: Any) -> No
             f"--{given[0]} is a size of an accounting; sizes of a variant stand behind its name: "
             "type pangu-pi:width=1024"
         )
+
+
+def _check_candidates(names: Iterable[str]) -> None:
+    """Refuse what is neither a model, nor a variant or a preset, alone or with sizes."""
+    from layerlab.known_names import VARIANTS
+    from layerlab.loading.folders import check_found
+    from layerlab.model.preset import check_named, presets
+
+    for given in names:
+        name, sized, _ = given.partition(":")
+        if sized:
+            check_named([name])
+        elif name not in {*VARIANTS, *presets()}:
+            check_found([given])
 
 
 def _check_out(file: Path) -> None:

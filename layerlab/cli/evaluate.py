@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from layerlab.cli.early_checks import check_formats, check_loads
 from layerlab.cli.options import Device, Dtype, Json, Lang, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
@@ -130,10 +131,24 @@ def evaluate(
             "or layerlab evaluate --list"
         )
     from layerlab.evaluation.benchmarks.suites import select_benchmarks
+    from layerlab.evaluation.harness.options import Options
+    from layerlab.evaluation.lm_eval_tasks.files import check_task_files
     from layerlab.loading.folders import check_found
 
+    options = Options(
+        scoring=None if scoring is None else scoring.value,
+        shots=shots,
+        cot=cot,
+        limit=limit,
+        chat=chat,
+        batch_size=int(batch_size) if batch_size.isdecimal() else batch_size,
+        seed=seed,
+    )
     if suite is not None:
         select_benchmarks(suite)
+    check_task_files(tasks)
+    check_formats(format)
+    check_loads(load)
     check_found(models)
 
     # Late: it needs torch, and what is refused above does not.
@@ -155,13 +170,7 @@ def evaluate(
         trust_tasks=trust_tasks,
         progress=not quiet,
         lang=lang,
-        scoring=None if scoring is None else scoring.value,
-        shots=shots,
-        cot=cot,
-        limit=limit,
-        chat=chat,
-        batch_size=int(batch_size) if batch_size.isdecimal() else batch_size,
-        seed=seed,
+        **options.to_json(),
     )
     if as_json:
         show_json(result.to_json())

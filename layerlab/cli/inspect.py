@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from layerlab.cli.early_checks import check_formats, check_loads, check_measures
 from layerlab.cli.options import Dtype, Load, Quiet, check_language
 from layerlab.console.tables import show, show_json
 from layerlab.errors import UserError
+from layerlab.known_names import MEASURES
 from layerlab.report.figures.export import Kind
 
 OUT = Path("layerlab-report")
@@ -47,7 +49,9 @@ def inspect(
         str | None,
         typer.Option(
             metavar="LIST",
-            help="Measures with commas, options in brackets: 'stream,dimension(epsilon=0.9)'.",
+            help="Measures with commas, options in brackets: 'stream,dimension(epsilon=0.9)'.  "
+            f"[default: those that cost little]  All: {', '.join(MEASURES)}; what each is: "
+            "docs/measures.",
         ),
     ] = None,
     formats: Annotated[
@@ -113,6 +117,7 @@ def inspect(
 ) -> None:
     """Show, layer by layer, what is wrong inside language models."""
     from layerlab.loading.folders import check_found
+    from layerlab.loading.text_options import check_lengths, check_unread
     from layerlab.report.results.folder import check_folder
 
     folder = out or (None if as_json else OUT)
@@ -123,6 +128,15 @@ def inspect(
     if figures is not None:
         _check_figures(figures.value, folder)
     check_text(text)
+    check_lengths(samples=samples, context=context)
+    unread = {"--text": text, "--context": context, "--formats": formats}
+    unread |= {"--saliency": saliency, "--features": features}
+    unread |= {"--device": device, "--dtype": dtype}
+    if weights:
+        check_unread(unread)
+    check_formats(formats)
+    check_loads(load)
+    check_measures(measures, load)
     check_found(models or ())
 
     # Late: these need torch, and what is refused above does not.
@@ -136,9 +150,7 @@ def inspect(
     chosen = plugins.with_saliency(chosen, saliency, target, foil)
     chosen = plugins.with_features(chosen, features)
     if weights:
-        unread = {"--text": text, "--context": context, "--formats": formats}
-        unread |= {"--saliency": saliency, "--features": features}
-        passage = no_text({**unread, "--device": device, "--dtype": dtype})
+        passage = no_text(unread)
     elif text is None:
         passage = sample(samples=samples, context=context)
     else:

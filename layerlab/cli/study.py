@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from layerlab.cli.options import Lang, Quiet
-from layerlab.console.tables import show, show_json
+from layerlab.console.tables import plain, show, show_json
 from layerlab.errors import Interrupted, UserError
+from layerlab.known_names import STUDIES, unknown_study
 from layerlab.report.figures.export import Kind
 from layerlab.validation import short_repr
 
@@ -79,6 +80,8 @@ def study(
         _refuse_settings(out, draws, option, fast, figures)
         show(_catalogue())
         return
+    if not every and name not in STUDIES:
+        raise unknown_study(str(name), STUDIES)
     # Late: the list needs nothing that computes.
     from layerlab.studies.engine.runner import find_study
     from layerlab.studies.engine.runner import study as carry_out
@@ -185,17 +188,15 @@ def _refuse_settings(*settings: Any) -> None:
 
 
 def _catalogue() -> Any:
-    """Return name, claim, source and cost of every study."""
-    from rich.table import Table
-    from rich.text import Text
+    """Return two paragraphs per study: name, source, draws and cost; and below them its claim."""
+    from rich.console import Group
+    from rich.padding import Padding
 
     from layerlab.studies.engine.discovery import studies
 
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("study", "claim", "source", "draws", "cost"):
-        table.add_column(heading, justify="right" if heading == "draws" else "left")
+    lines: list[Any] = []
     for one in studies().values():
-        cells = (one.key, str(one.draws), one.cost)
-        told = (Text(cell, no_wrap=True) for cell in cells)
-        table.add_row(Text(one.name, style="bold", no_wrap=True), Text(one.claim), *told)
-    return table
+        draws = "1 draw" if one.draws == 1 else f"{one.draws} draws"
+        lines.append(plain(one.name, "bold").append(f"  {one.key}, {draws}, {one.cost}", "dim"))
+        lines.append(Padding.indent(plain(one.claim), 2))
+    return Group(*lines)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from layerlab.cli.early_checks import check_loads
 from layerlab.cli.options import Json, Lang, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
@@ -19,6 +20,8 @@ from layerlab.validation import short_repr
 
 OUT = Path("layerlab-runs")
 SMALLEST = "smoke"
+# The setting that names Python files of the user's own.
+LOAD = "model.load"
 
 Setting = Annotated[
     list[str] | None,
@@ -77,7 +80,7 @@ def train(
     if recipe is None:
         _catalogue(single=True)
         return
-    given = _check_recipe(recipe, settings(setting or ()), several=False)
+    given = _check_recipe(recipe, settings(setting or ()), load, several=False)
 
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
@@ -138,11 +141,11 @@ def compare(
     changes = settings([*_name_arms(arms), *(setting or ())])
     stored = judge and not planned
     if not (stored and Path(recipe).is_dir()):
-        recipe, changes = _check_recipe(recipe, changes, several=True), {}
+        recipe, changes = _check_recipe(recipe, changes, load, several=True), {}
 
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
-    from layerlab.experiments.page_folder import compared_in, page_folder
+    from layerlab.experiments.page_folder import describe_other, page_folder
 
     if stored:
         task = experiment.find(recipe, out, changes, load=load or (), lang=lang)
@@ -167,22 +170,40 @@ def compare(
             comparison = experiment.compare_task(task, progress=not quiet, tell=tell)
     if not as_json:
         place = page_folder(task)
-        if place != task.out:
-            others = ", ".join(compared_in(task.out) or ())
-            say(f"{task.out / 'report.html'} compares other arms ({others}) and is left as it is.")
+        if (other := describe_other(task)) is not None:
+            say(f"{task.out / 'report.html'} {other} and is left as it is.")
         say(f"The page: {place / 'report.html'}")
     if comparison.failed:
         raise typer.Exit(1)
 
 
-def _check_recipe(recipe: str, changes: dict[str, Any], *, several: bool) -> Any:
-    """Return a recipe that exists, is valid, and compares several arms or none."""
+def _check_recipe(
+    recipe: str, changes: dict[str, Any], load: Sequence[Path] | None, *, several: bool
+) -> Any:
+    """Return a recipe that exists, is valid, and compares several known arms or none."""
     from layerlab.recipes.checks import check_arms
     from layerlab.recipes.training import load_recipe
 
     found = load_recipe(recipe, changes)
     check_arms(found, several=several)
+    check_loads(load)
+    if not load:
+        _check_variants(found)
     return found
+
+
+def _check_variants(recipe: Any) -> None:
+    """Refuse variants that there are not, unless the recipe or one of its arms loads files."""
+    from layerlab.model.preset import check_named, preset_of
+
+    arms = recipe.compare.arms if recipe.compare else ()
+    loads = [arm.set for arm in arms if not isinstance(arm, str) and LOAD in arm.set]
+    if recipe.model.load or loads:
+        return
+    named = [arm if isinstance(arm, str) else arm.variant for arm in arms]
+    check_named([name or recipe.model.variant for name in named or [None]])
+    if recipe.model.preset is not None:
+        preset_of(recipe.model.preset)
 
 
 @contextmanager

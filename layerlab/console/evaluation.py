@@ -15,7 +15,9 @@ from rich.progress import Progress as RichProgress
 from layerlab.console.display import Display
 from layerlab.console.tables import printable
 
-NAME = 44
+# Columns of a task's name and of the bar, where there is room; and of all that stands beside them.
+NAME, BAR = 44, 24
+BESIDE = 38
 
 
 class EvaluationBar(Display):
@@ -28,14 +30,18 @@ class EvaluationBar(Display):
     """
 
     def __init__(self, questions: int, console: Console | None = None) -> None:
+        console = console or Console(file=sys.stderr)
+        room = console.width - BESIDE
+        bar = min(BAR, max(4, room // 4))
+        self._name = min(NAME, max(8, room - bar))
         self.progress = RichProgress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=bar),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=console or Console(file=sys.stderr),
+            console=console,
             redirect_stdout=False,
             redirect_stderr=False,
         )
@@ -48,7 +54,7 @@ class EvaluationBar(Display):
     def begin(self, name: str, steps: int = 0) -> None:
         """Begin a task of so many questions."""
         self._of, self._begun = steps, 0
-        self.progress.update(self._task, description=printable(name, NAME).ljust(NAME))
+        self.progress.update(self._task, description=printable(name, self._name).ljust(self._name))
 
     def step(self, now: str = "", steps: int = 1) -> None:
         """Count prompts that were run; a question may take several."""

@@ -48,7 +48,8 @@ def find_stored(
     if read.compare is None:
         raise UserError(
             f"the recipe {short_repr(read.name)} has no compare section; "
-            "type layerlab train in place of layerlab compare"
+            "type layerlab train in place of layerlab compare, or name what to compare: "
+            "--arms llama,gpt2"
         )
     check_links(place)
     records, _ = sort_out(place / RUNS)
@@ -84,7 +85,11 @@ def judge(task: Task, failed: Sequence[RunOutcome] = ()) -> Comparison:
         )
     content = disclose_added_seeds(compare_runs(task.recipe, found).content, *pages_in(task.out))
     if not content["runs"]:
-        why = [*told, *left, *content["remarks"][-1:]]
+        missing = [
+            f"runs of {name!r} lie there, and the recipe has no arm {name!r}"
+            for name in content["elsewhere"]
+        ]
+        why = [*told, *left, *missing, *content["remarks"][-1:]]
         raise UserError(
             f"no run in {task.out} is of the recipe {short_repr(task.recipe.name)}: {why[0]}"
         )

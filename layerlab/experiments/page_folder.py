@@ -1,16 +1,34 @@
-"""Find the folder of a comparison's page: other arms on the same runs have one of their own."""
+"""Find the folder of a comparison's page: other arms or settings have one of their own."""
 
 import hashlib
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from layerlab.errors import UserError
+from layerlab.experiments.plan.own_files import LOAD
 from layerlab.experiments.plan.plan import arms
 from layerlab.experiments.session import Task
+from layerlab.experiments.stored_runs import decisive_settings
+from layerlab.recipes.comparison_sections import Arm
+from layerlab.recipes.load import validate_table
+from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.parse import read_json
+from layerlab.records.renamed_settings import current_settings
 from layerlab.records.run_files import COMPARISON
+from layerlab.records.settings import flatten
+from layerlab.validation import short_repr
 
 OTHERS = "comparisons"
 LONGEST = 60  # characters of a folder's name
+MOST = 3  # settings that are named where they differ
+# Of the section of a comparison, what does not decide what is compared: how many runs there are,
+# how they are carried out, and what is held against them. Arms are looked at one by one.
+_GROWING = (
+    *("arms", "baseline", "seeds", "learning_rates", "search", "trials", "looks", "lockstep"),
+    *("allowed_differences", "timed", "published", "claims"),
+)
 # What lies beside comparison.json, and is written after it.
 BESIDE = ("report.html", "tables", "pictures")
 # Parts of every comparison, of any version.
@@ -18,15 +36,32 @@ _PARTS: dict[str, type] = {"runs": list, "rows": list, "arms": list, "baseline":
 
 
 def page_folder(task: Task) -> Path:
-    """Return the folder of a task's page: the recipe's, unless that compares other arms."""
-    own, there = _arms(task), compared_in(task.out)
-    if there is None or (there[0], set(there)) == (own[0], set(own)):
-        return task.out
-    name = "-".join(own)
-    if len(name) > LONGEST:
-        digest = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
-        name = f"{name[: LONGEST - len(digest) - 1]}-{digest}"
-    return task.out / OTHERS / name
+    """Return the folder of a task's page: the recipe's, unless that is another comparison's.
+
+    More seeds or rates, and what is claimed of the arms, leave a comparison the same.
+    """
+    found = next((one.parent for one in pages_in(task.out) if _is_of(one.parent, task)), None)
+    if found is not None or compared_in(task.out) is None:
+        return found or task.out
+    name = "-".join(_arms(task))
+    place = task.out / OTHERS / _cut(name)
+    if compared_in(place) is None:
+        return place
+    return task.out / OTHERS / _cut(name, _terms(task.recipe))
+
+
+def describe_other(task: Task) -> str | None:
+    """Describe what the page of the recipe's folder compares; None where it is the task's own."""
+    if page_folder(task) == task.out:
+        return None
+    there = compared_in(task.out) or []
+    if set(there) != set(_arms(task)) or there[0] != _arms(task)[0]:
+        return f"compares other arms ({', '.join(there)})"
+    recipe = _recipe_of(task.out)
+    own, other = _terms(task.recipe), {} if recipe is None else _terms(recipe)
+    changed = [path for path in {**other, **own} if own.get(path) != other.get(path)]
+    told = ", ".join(f"{path} is {short_repr(other.get(path))}" for path in changed[:MOST])
+    return f"compares under other settings ({told})"
 
 
 def check_page_folder(folder: Path) -> None:
@@ -68,6 +103,52 @@ def compared_in(folder: Path) -> list[str] | None:
 def pages_in(folder: Path) -> list[Path]:
     """Return every comparison.json of a recipe's runs, that of the recipe's folder first."""
     return [folder / COMPARISON, *sorted((folder / OTHERS).glob(f"*/{COMPARISON}"))]
+
+
+def _is_of(folder: Path, task: Task) -> bool:
+    """Judge whether the page in a folder is that of a task: the same arms on the same terms."""
+    own, there = _arms(task), compared_in(folder)
+    if there is None or (there[0], set(there)) != (own[0], set(own)):
+        return False
+    recipe = _recipe_of(folder)
+    return recipe is None or _terms(recipe) == _terms(task.recipe)
+
+
+def _recipe_of(folder: Path) -> TrainingRecipe | None:
+    """Return the recipe of the comparison in a folder; None where it cannot be read."""
+    file = folder / COMPARISON
+    try:
+        content = current_settings(read_json(file)["recipe"])
+        return validate_table(TrainingRecipe, content, str(file))
+    except (OSError, ValueError, KeyError, TypeError, UserError):
+        return None
+
+
+def _terms(recipe: TrainingRecipe) -> dict[str, Any]:
+    """Return the settings that verdicts depend on, by path, besides the names of the arms."""
+    section = recipe.compare
+    found = {path: one for path, one in decisive_settings(recipe).items() if path != LOAD}
+    if section is None:
+        return found
+    sides = {str(arm.name): _changes(arm) for arm in arms(section, recipe)}
+    rules = section.model_dump(mode="json", exclude=set(_GROWING))
+    declared = flatten({"compare": {**rules, "arms": sides}})
+    return {**found, **{path: one for path, one in declared if one != {}}}
+
+
+def _changes(arm: Arm) -> dict[str, Any]:
+    """Return what an arm changes; files of one's own are loaded from wherever they lie."""
+    found = arm.model_dump(mode="json", exclude={"name"})
+    return {**found, "set": {path: one for path, one in arm.set.items() if path != LOAD}}
+
+
+def _cut(name: str, terms: Mapping[str, Any] | None = None) -> str:
+    """Return the name of a folder: with a digest where it is too long, or not the only one."""
+    if terms is None and len(name) <= LONGEST:
+        return name
+    text = name if terms is None else json.dumps([name, terms], sort_keys=True)
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    return f"{name[: LONGEST - len(digest) - 1]}-{digest}"
 
 
 def _arms(task: Task) -> list[str]:

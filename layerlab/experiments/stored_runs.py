@@ -174,7 +174,7 @@ def _differences(
 ) -> list[Difference]:
     """Return the settings in which a record differs from the plan, with both values."""
     searched = section is not None and section.search == "optuna"
-    there, wanted = _settings(_recipe(record)), _settings(run.recipe)
+    there, wanted = decisive_settings(_recipe(record)), decisive_settings(run.recipe)
     there[TEXT], wanted[TEXT] = record.manifest["data"]["digest"], run.digest
     if files := record.manifest["model"].get("files"):
         there[FILES], wanted[FILES] = files, own_files(run.recipe)
@@ -185,7 +185,7 @@ def _differences(
     ]
 
 
-def _settings(recipe: TrainingRecipe) -> dict[str, Any]:
+def decisive_settings(recipe: TrainingRecipe) -> dict[str, Any]:
     """Return the settings that decide a run, by path."""
     content = recipe.decisive()
     found = flatten({**content, "data": _named(content["data"])})

@@ -8,11 +8,9 @@ import psutil
 import torch
 
 from layerlab.errors import UserError
+from layerlab.latency.sizes import USUAL, check_sizes
 from layerlab.loading.weights import DTYPES
 from layerlab.validation import short_repr
-
-LEAST = {"batch": 1, "context": 1, "new": 2, "repetitions": 1, "threads": 1}
-MOST = 2**20  # of any of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +30,11 @@ class LatencyConfig:
 
     device: str = "cpu"
     kind: str = "float32"
-    threads: int = 1
-    batch: int = 1
-    context: int = 128
-    new: int = 32
-    repetitions: int = 10
+    threads: int = USUAL["threads"]
+    batch: int = USUAL["batch"]
+    context: int = USUAL["context"]
+    new: int = USUAL["new"]
+    repetitions: int = USUAL["repetitions"]
     seed: int = 0
 
     @property
@@ -84,12 +82,7 @@ def latency_config(
         if threads is not None
         else threads_asked_for() or psutil.cpu_count(logical=False) or 1
     )
-    for name, size in {**sizes, "threads": count}.items():
-        if name in LEAST and not LEAST[name] <= size <= MOST:
-            raise UserError(
-                f"{name} is {short_repr(size)}; expected a whole number from {LEAST[name]} to "
-                f"{MOST:,}: type --{name} {max(LEAST[name], getattr(LatencyConfig, name))}"
-            )
+    check_sizes(**sizes, threads=count)
     return LatencyConfig(device=place, kind=kind, threads=count, **sizes)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.loading.model import LoadedModel
+from layerlab.loading.text_options import check_lengths, check_unread
 from layerlab.system.files import check_regular
 
 SAMPLES = 4
@@ -44,9 +45,7 @@ class TextInput:
 
     def __post_init__(self) -> None:
         """Refuse impossible lengths."""
-        for name, value, least in (("samples", self.samples, 1), ("context", self.context, 2)):
-            if value is not None and (not isinstance(value, int) or value < least):
-                raise UserError(f"{name} is {value!r}; expected a whole number, at least {least}")
+        check_lengths(samples=self.samples, context=self.context)
 
     @property
     def is_empty(self) -> bool:
@@ -114,12 +113,7 @@ def no_text(given: Mapping[str, Any]) -> TextInput:
     Raises:
         UserError: one of them was given.
     """
-    for name, value in given.items():
-        if value is not None and value is not False:
-            raise UserError(
-                f"--weights reads no text and runs no model, so that {name} means nothing beside "
-                f"it; leave {name} out, or --weights (in Python weights=True)"
-            )
+    check_unread(given)
     return TextInput(source="no text: weights alone")
 
 

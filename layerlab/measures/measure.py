@@ -126,6 +126,7 @@ class Measure:
         close: rows that exist only when the last record was read.
         applies: why the measure has no reading on this model, or None.
         bound: theorems that speak about a column, and other lines beside it.
+        limits: columns that bound what other measures read: no readings, and listed apart.
         band: where most of what a column averages lies.
         about: two sentences for the reader of a report.
         equation: the definition in plain text.
@@ -152,6 +153,7 @@ class Measure:
     close: Callable[[MeasureContext], Iterable[Row]] | None = None
     applies: Callable[[Any], str | None] = lambda subject: None
     bound: tuple[Bound, ...] = ()
+    limits: tuple[str, ...] = ()
     band: Band | None = None
     roles: Mapping[str, Role] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -1,37 +1,70 @@
-"""Names of measures as a user types them, with options in brackets."""
+"""Names of measures as a user types them, with options in brackets; read without torch."""
 
 import ast
-from collections.abc import Mapping
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.measures.measure import Measure
-from layerlab.validation import suggest
+from layerlab.known_names import name_here, unknown_measure
 
 EXAMPLE = "--measures 'diversity,dimension(epsilon=0.9)'"
+# What one reading of a measure shows that somebody may have named it twice for.
+BOTH = {"lens": " (tuned=True shows both lenses)"}
+
+Named = tuple[str, dict[str, Any]]
 
 
-def read_names(entry: Any, known: Mapping[str, Measure]) -> list[Measure]:
-    """Return the measures that an entry names, with their options set.
+def parse_names(entry: Any, known: Iterable[str]) -> list[Named]:
+    """Return the names of an entry, each with its options.
 
     Args:
-        entry: names with commas, options in brackets; a measure passes as it is.
-        known: every measure by its name.
+        entry: names with commas, options in brackets.
+        known: the names of all measures.
 
     Raises:
         UserError: it cannot be read, or names a measure that is not known.
+
+    Example:
+        >>> parse_names("diversity, dimension(epsilon=0.9)", ["diversity", "dimension"])
+        [('diversity', {}), ('dimension', {'epsilon': 0.9})]
     """
-    if isinstance(entry, Measure):
-        return [entry]
     if not isinstance(entry, str):
         raise unreadable(entry)
     text = entry.strip().strip(",")
     try:
         parsed = ast.parse(f"({text},)" if text else "()", mode="eval").body
         assert isinstance(parsed, ast.Tuple)
-        return [_one(node, known) for node in parsed.elts]
+        found = [_one(node) for node in parsed.elts]
     except (SyntaxError, ValueError, TypeError) as error:
+        for part in text.split(","):
+            if name_here(part) is not None:
+                raise unknown_measure(part.strip(), known) from error
         raise unreadable(entry) from error
+    for name, _ in found:
+        if name not in known:
+            raise unknown_measure(name, known)
+    return found
+
+
+def check_once(named: Sequence[Named]) -> None:
+    """Refuse a measure that is named twice.
+
+    Raises:
+        UserError: one is.
+    """
+    for name, count in Counter(name for name, _ in named).items():
+        if count > 1:
+            merged: dict[str, Any] = {}
+            for one, options in named:
+                merged |= options if one == name else {}
+            given = ", ".join(f"{key}={value!r}" for key, value in merged.items())
+            typed = f"{name}({given})" if given else name
+            raise UserError(
+                f"the measure {name!r} is named {count} times; name it once{BOTH.get(name, '')}: "
+                f"type --measures {shlex.quote(typed)}"
+            )
 
 
 def unreadable(entry: Any) -> UserError:
@@ -42,8 +75,8 @@ def unreadable(entry: Any) -> UserError:
     )
 
 
-def _one(node: ast.expr, known: Mapping[str, Measure]) -> Measure:
-    """Return the measure of one name, or of one name called with keywords.
+def _one(node: ast.expr) -> Named:
+    """Return one name, or one name called with keywords.
 
     Raises ValueError for anything else.
     """
@@ -51,12 +84,8 @@ def _one(node: ast.expr, known: Mapping[str, Measure]) -> Measure:
     label = call.func if call else node
     if not isinstance(label, ast.Name) or (call and call.args):
         raise ValueError(ast.dump(node))
-    if label.id not in known:
-        hint = suggest(label.id, known)
-        raise UserError(f"no measure is called {label.id!r}; {hint}known: {', '.join(known)}")
-    measure = known[label.id]
     words = call.keywords if call else []
-    return measure.given(**{str(word.arg): _value(word.value) for word in words})
+    return label.id, {str(word.arg): _value(word.value) for word in words}
 
 
 def _value(node: ast.expr) -> Any:

@@ -1,6 +1,5 @@
 """What a user asked for, checked: a variant or a preset by name, sizes, options."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,10 +7,11 @@ from typing import Any
 from layerlab.blocks.shape import Shape, check_size
 from layerlab.blocks.spec import Spec, Variant
 from layerlab.errors import UserError
+from layerlab.known_names import unknown_variant
 from layerlab.model.option import with_options
-from layerlab.model.preset import Preset, presets, sizes_of
+from layerlab.model.preset import Preset, preset_of, presets, sizes_of
 from layerlab.model.size import LARGEST, MOST, shape
-from layerlab.validation import short_repr, suggest
+from layerlab.validation import short_repr
 from layerlab.variants.registry import home, variant, variants
 
 SIZES = ("width", "layers", "heads", "vocab", "context", "inner", "kv_heads", "head_width")
@@ -89,26 +89,8 @@ def find_model(name: Any) -> tuple[Preset | None, Variant]:
     if chosen is not None:
         return chosen, variant(chosen.variant)
     if name not in variants():
-        near = difflib.get_close_matches(name, [*variants(), *presets()], n=1)
-        if near and near[0] in presets():
-            raise UserError(
-                f"no variant is called {name!r}; did you mean the preset {near[0]!r}? "
-                "type: layerlab variants"
-            )
+        raise unknown_variant(name, variants(), presets())
     return None, variant(name)
-
-
-def preset_of(name: Any) -> Preset:
-    """Return the preset of this name.
-
-    Raises:
-        UserError: there is none.
-    """
-    known = presets()
-    if not isinstance(name, str) or name not in known:
-        hint = suggest(name, known)
-        raise UserError(f"no preset is called {name!r}; {hint}known: {', '.join(known)}")
-    return known[name]
 
 
 def seed_of(value: Any) -> int:

@@ -1,10 +1,14 @@
 """Published shapes by name: a variant with its sizes, what is printed of them and what is not."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from typing import Any
 
+from layerlab.errors import UserError
+from layerlab.known_names import PLUGINS, VARIANTS, unknown_variant
 from layerlab.model.size import REFERENCE
+from layerlab.validation import suggest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +141,33 @@ PRESETS = (
 def presets() -> dict[str, Preset]:
     """Return every preset by its name."""
     return {one.name: one for one in PRESETS}
+
+
+def preset_of(name: Any) -> Preset:
+    """Return the preset of this name.
+
+    Raises:
+        UserError: there is none.
+    """
+    known = presets()
+    if not isinstance(name, str) or name not in known:
+        hint = suggest(name, known)
+        raise UserError(f"no preset is called {name!r}; {hint}known: {', '.join(known)}")
+    return known[name]
+
+
+def check_named(names: Iterable[str]) -> None:
+    """Refuse names that neither a variant of the package nor a preset has, without importing torch.
+
+    What installed plug-ins declare is known only once they are imported: with one, all names pass.
+
+    Raises:
+        UserError: there is no such variant.
+    """
+    for name in names:
+        known = name in VARIANTS or name in presets()
+        if not known and not entry_points(group=PLUGINS):
+            raise unknown_variant(name, VARIANTS, presets())
 
 
 def sizes_of(preset: Preset | None) -> dict[str, int]:

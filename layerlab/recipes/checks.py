@@ -31,7 +31,8 @@ def check_arms(recipe: TrainingRecipe, *, several: bool) -> CompareSection | Non
     if several and section is None:
         raise UserError(
             f"the recipe {name} has no compare section; "
-            "type layerlab train in place of layerlab compare"
+            "type layerlab train in place of layerlab compare, or name what to compare: "
+            "--arms llama,gpt2"
         )
     if section is not None and not several:
         raise UserError(

@@ -20,12 +20,12 @@ from layerlab.blocks.part import SLOTS, Part, Slot
 from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.console.tables import printable
 from layerlab.errors import UserError
+from layerlab.known_names import PLUGINS, unknown_variant
 from layerlab.validation import suggest
 from layerlab.variants.flat_imports import sibling
 from layerlab.variants.source_file import SHOWN, Origin, way_to_load
 
 PACKAGES = ("layerlab.blocks", "layerlab.variants")
-PLUGINS = "layerlab.variants"  # the entry-point group
 
 
 @dataclass(frozen=True)
@@ -171,9 +171,7 @@ def variant(name: Any) -> Variant:
     """
     known = variants()
     if not isinstance(name, str) or name not in known:
-        raise UserError(
-            f"no variant is called {name!r}; {_near(str(name), known)}type: layerlab variants"
-        )
+        raise unknown_variant(name, known)
     return known[name]
 
 

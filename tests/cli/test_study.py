@@ -9,6 +9,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.cli.study import parse_options
+from layerlab.studies.engine.discovery import studies
 from layerlab.studies.engine.runner import study
 from tests.cli.several import several
 from tests.forked import Forked
@@ -115,3 +116,17 @@ def test_verdicts_are_wrapped_below_their_words_and_a_path_stays_whole(width, tm
     assert len(told[0]) > 1 and told[0][1].startswith(" " * 13)
     (word,) = {first.plain[one.start : one.end].strip() for one in first.spans}
     assert word == "not decided"  # so few draws decide nothing
+
+
+def test_the_list_cuts_nothing_that_one_types(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    (found,) = several([("study",)], tmp_path)
+    lines = [line.rstrip() for line in found.out.splitlines()]
+    assert found.code == 0 and max(map(len, lines)) <= 80 and "…" not in found.out
+    for one in studies().values():
+        (head,) = [n for n, line in enumerate(lines) if line.startswith(f"{one.name}  ")]
+        assert lines[head].endswith(one.cost)
+        after = next(
+            n for n in range(head + 1, len(lines) + 1) if not lines[n : n + 1] or lines[n][0] != " "
+        )
+        assert " ".join(line.strip() for line in lines[head + 1 : after]) == one.claim

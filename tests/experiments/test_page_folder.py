@@ -59,6 +59,30 @@ def test_other_arms_leave_the_first_page_as_it_is(place: Path) -> None:
     assert [one.name for one in (place / "comparisons").iterdir()] == ["llama-relu2"]
 
 
+def test_other_settings_leave_the_first_page_as_it_is(place: Path) -> None:
+    for one in records(recipe("llama", "gpt2", train={"max_steps": 24}), LOSSES):
+        write(place / "runs", one)
+    judge(place, "llama", "gpt2", seeds=[1, 2])
+    before = (place / "comparison.json").read_bytes()
+    told = judge(place, "llama", "gpt2", train={"max_steps": 24})
+    assert (place / "comparison.json").read_bytes() == before
+    assert "report.html compares under other settings (train.max_steps is 20) and is" in told
+    judge(place, "llama", "gpt2", confidence=0.9)
+    others = {one.name: steps_in(one) for one in (place / "comparisons").iterdir()}
+    assert sorted(others.values()) == [20, 24] and others["llama-gpt2"] == 24
+    # Judged again, or with more seeds, each finds its own page.
+    judge(place, "llama", "gpt2", train={"max_steps": 24}, seeds=[1, 2])
+    judge(place, "llama", "gpt2", confidence=0.9)
+    more = judge(place, "llama", "gpt2", seeds=[1, 2, 3])
+    assert "other settings" not in more and (place / "comparison.json").read_bytes() != before
+    assert others == {one.name: steps_in(one) for one in (place / "comparisons").iterdir()}
+
+
+def steps_in(folder: Path) -> int:
+    recipe = json.loads((folder / "comparison.json").read_text("utf-8"))["recipe"]
+    return int(recipe["train"]["max_steps"])
+
+
 def test_another_baseline_is_another_comparison(place: Path) -> None:
     judge(place, "llama", "gpt2")
     judge(place, "gpt2", "llama")

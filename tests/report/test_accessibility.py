@@ -25,6 +25,7 @@ from tests.report.passed import passed
 from tests.report.race import single
 from tests.report.sample import sample
 from tests.report.test_chinese import proved, raced
+from tests.report.test_density_view import weighed
 from tests.report.window import DESKTOP, PHONE, Open
 
 axe = pytest.importorskip(
@@ -49,6 +50,7 @@ def judged() -> list[dict[str, Any]]:
 PAGES: dict[str, Callable[[], str]] = {
     "inspect": lambda: inspection.render(sample(["a", "b"], layers=2, heads=2)),
     "saliency": lambda: inspection.render(looked(["a"], layers=1)),
+    "weights": lambda: inspection.render({**weighed(), "findings": []}),
     "features": lambda: inspection.render(clouded(["a"], layers=1)),
     "compare": lambda: comparison.render(raced()),
     "run": lambda: comparison.render_run(single(updates=100)),

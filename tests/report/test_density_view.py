@@ -70,3 +70,27 @@ def test_a_matrix_is_chosen_and_its_tail_is_said(opened: Open) -> None:
     assert section.locator(".sides figcaption").inner_text().startswith("embedding")
     assert "on the weights alone" in page.locator("p.lead").inner_text()
     assert command.inspect(weighed()).endswith(" --weights")
+
+
+def test_a_page_of_weights_speaks_of_no_text_and_opens_on_a_matrix_of_several_layers(
+    opened: Open,
+) -> None:
+    report = weighed()
+    page = opened({**report, "findings": []})
+    section = show(page, "matrices")
+    said = page.locator("main").inner_text()
+    for words in ("Drag to turn", "over all tokens", "this text", "The text"):
+        assert words not in said
+    assert "Nothing crossed a threshold in these weights." in said
+    assert section.locator("h3").first.inner_text() == "By layer"
+    kind = section.locator("[data-control=kind] option:checked").inner_text()
+    assert len(set(rows("matrix", kind))) > 1
+    tile = page.locator('#glance a[href="#matrices"] small').inner_text()
+    first, last = tile.split("\n")[-1].split(" → ")
+    assert first != last
+
+
+def rows(axis: str, value: str) -> list[int]:
+    """The layers whose rows have a value on an axis."""
+    data = weighed()["frames"]["matrices"]["data"]
+    return [n for n, one in zip(data["layer"], data[axis], strict=True) if one == value]

@@ -1,5 +1,6 @@
 """Compares runs from their folders: checks equal terms, tests differences, keeps all of it."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,9 @@ def compare_runs(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> C
         )
     rivals = {str(arm.name): str(arm.against) for arm in arms(section, recipe)}
     names = list(rivals)
-    records, left = _plan(section, names, _read(found))
+    read = _read(found)
+    elsewhere = Counter(one.arm for one in read if one.arm not in names)
+    records, left = _plan(section, [one for one in read if one.arm in names])
     records, speeds = without_untimed(section, records)
     contrasts = check_equal_terms([one.manifest for one in records], Varied.of(section))
     _refuse_twice(records)
@@ -96,6 +99,7 @@ def compare_runs(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> C
             *speeds,
             *left,
         ],
+        "elsewhere": dict(elsewhere),
     }
     return Comparison(json_values(content, infinities=False))
 
@@ -106,14 +110,12 @@ def _read(found: Sequence[Path | RunRecord]) -> list[RunRecord]:
 
 
 def _plan(
-    section: CompareSection, names: Sequence[str], records: Sequence[RunRecord]
+    section: CompareSection, records: Sequence[RunRecord]
 ) -> tuple[list[RunRecord], list[str]]:
     """Return the runs that the plan knows, and a remark on each that it does not."""
     kept, left = [], []
     for record in records:
-        if record.arm not in names:
-            left.append(f"{record.name} is left out: the recipe has no arm {record.arm!r}")
-        elif record.seed not in section.seeds:
+        if record.seed not in section.seeds:
             left.append(
                 f"{record.name} is left out: seed {record.seed} is none of those fixed in advance"
             )

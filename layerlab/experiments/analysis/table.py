@@ -193,6 +193,9 @@ def _below(content: Mapping[str, Any]) -> Iterator[Text]:
         yield plain(said, CLAIMS.get(str(claim["verdict"]), ""))
     for remark in content["remarks"]:
         yield plain(f"- {remark}", "dim")
+    if elsewhere := content.get("elsewhere"):
+        counted = ", ".join(f"{name} ({count})" for name, count in elsewhere.items())
+        yield plain(f"Beside these lie runs of arms that are not compared here: {counted}", "dim")
 
 
 def _number(value: Value, sign: bool = False) -> str:

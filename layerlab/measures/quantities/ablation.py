@@ -179,7 +179,7 @@ def _row(block: int, one: Removal, changes: Sequence[float]) -> Row:
 MEASURES = (
     Measure(
         name="ablation",
-        title="The loss without a head or a sublayer",
+        title="Ablation: the loss without a head or a sublayer",
         unit="nats (change, error)",
         source="michel19; wang22",
         about=(

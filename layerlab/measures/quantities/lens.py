@@ -209,7 +209,7 @@ def _rows(
 MEASURES = (
     Measure(
         name="lens",
-        title="What each layer would say",
+        title="Logit lens: what each layer would say",
         unit="nats (kl, nats, entropy); none (agreement, rank)",
         source="nostalgebraist20; belrose23; din23",
         about=(

@@ -16,6 +16,7 @@ from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.policy import Policy
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.mixed_precision.advice import Candidate
+from layerlab.numerics.mixed_precision.budget import check_budget
 
 Run = Callable[[nn.Module], Any]
 Step = Callable[[str], None]
@@ -33,11 +34,7 @@ def check_request(format: str, budget: float | None = None) -> str:
         UserError: no such format, one in which there is nothing to keep, or a budget that is no
             share.
     """
-    if budget is not None and not 0 < budget < 1:
-        raise UserError(
-            f"budget={budget} is no share of the squared error; type a number between 0 and 1, such"
-            " as 0.3"
-        )
+    check_budget(budget)
     if regime(format).low.itemsize >= WIDE.itemsize:
         raise UserError(
             f"a model in {format} is in float32 already: there is nothing to keep; name a"

@@ -19,6 +19,8 @@ from layerlab.records.run_files import COMPARISON
 BETTER, WORSE, BASELINE = "better", "worse", "baseline"
 # Arms that a headline has a verdict of each for.
 MOST = 3
+# Arms that a name has at most, but for the last one.
+NAMED = 4
 # What is said of one arm, and of several.
 SAID = {
     BETTER: ("1 is better", "{count} are better"),
@@ -55,8 +57,16 @@ def read(folder: Path) -> Summary:
     missing = sum(not run.finished for run in content.runs)
     if missing:
         headline = f"{missing} of {len(content.runs)} runs are not finished"
-        return Summary(content.name, INTERRUPTED, headline)
-    return Summary(content.name, FINISHED, _verdict(content))
+        return Summary(_name(content), INTERRUPTED, headline)
+    return Summary(_name(content), FINISHED, _verdict(content))
+
+
+def _name(content: _Comparison) -> str:
+    """Return the name of the recipe with the arms: it may have been run with others, too."""
+    arms = [row.arm for row in content.rows]
+    more = f" and {len(arms) - NAMED} more" if len(arms) > NAMED + 1 else ""
+    named = ", ".join(arms[:NAMED] if more else arms)
+    return f"{content.name}: {named}{more}" if arms else content.name
 
 
 def _verdict(content: _Comparison) -> str:

@@ -37,13 +37,13 @@ def read(folder: Path) -> Summary:
 
 
 def _count_findings(ranks: list[str]) -> str:
-    errors, warnings, notes = (ranks.count(rank) for rank in ("error", "warning", "info"))
+    errors, warnings, remarks = (ranks.count(rank) for rank in ("error", "warning", "info"))
     parts = [
         f"{errors} error" if errors == 1 else f"{errors} errors",
         f"{warnings} warning" if warnings == 1 else f"{warnings} warnings",
-        f"{notes} note" if notes == 1 else f"{notes} notes",
+        f"{remarks} remark" if remarks == 1 else f"{remarks} remarks",
     ]
-    counted = zip(parts, (errors, warnings, notes), strict=True)
+    counted = zip(parts, (errors, warnings, remarks), strict=True)
     return ", ".join(part for part, count in counted if count) or "no findings"
 
 

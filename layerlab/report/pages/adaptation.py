@@ -69,7 +69,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
             samples=_samples(whole),
             stages=[adaptation_tables.stages(whole)],
             pictures=pictures,
-            recipe=toml.write_toml(recipe),
+            recipe=toml.write_toml(command.recipe_from_anywhere(recipe)),
             command=command.run_recipe("adapt", recipe),
             most=ROWS,
             **assemble(_STYLES, script, {"pictures": pictures, **words(script, (), lang)}),

@@ -56,7 +56,7 @@ _KINDS: Mapping[str, type] = {
     **dict.fromkeys(("name", "about", "inferred", "baseline", "created", "layerlab"), str),
     **dict.fromkeys(("command", "metric", "match"), str),
     **dict.fromkeys((*_ROWS, "arms", "remarks"), list),
-    **dict.fromkeys(("recipe", "manifests"), dict),
+    **dict.fromkeys(("recipe", "manifests", "elsewhere"), dict),
 }
 _CURVES = {"train": ("loss",), "evaluation": ("nats", "bits_per_byte", "accuracy")}
 # Columns of a table without rows.
@@ -190,7 +190,7 @@ def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
             declared=declared,
             differed=[one for one in whole["remarks"] if str(one).startswith(_DIFFER)],
             section=section,
-            recipe=toml.write_toml(recipe),
+            recipe=toml.write_toml(command.recipe_from_anywhere(recipe)),
             command=command.run_recipe("train" if single else "compare", recipe),
             rates=len({run["rate"] for run in shown["runs"]}) > 1,
             view=shown,

@@ -79,16 +79,18 @@ def _curve(finding: Mapping[str, Any], measure: Mapping[str, Any] | None) -> tup
 
 
 def group_columns(
-    names: Iterable[str], bounds: Iterable[Mapping[str, Any]]
+    names: Iterable[str], measure: Mapping[str, Any]
 ) -> list[tuple[str | None, list[str]]]:
     """Group columns into readings and bounds, each under its title; without bounds, under none.
 
     Example:
-        >>> group_columns(["norm", "most"], [{"limit": "most", "side": "upper"}])
+        >>> bound = {"limit": "most", "side": "upper"}
+        >>> group_columns(["norm", "most"], {"bounds": [bound]})
         [('Readings', ['norm']), ('Bounds', ['most'])]
     """
     known = list(names)
-    limits = {bound["limit"] for bound in bounds if bound["side"] != "beside"}
+    limits = {bound["limit"] for bound in measure["bounds"] if bound["side"] != "beside"}
+    limits |= set(measure.get("limits", ()))
     inside = [name for name in known if name in limits]
     if not inside:
         return [(None, known)]

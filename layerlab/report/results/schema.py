@@ -46,6 +46,7 @@ _MEASURE: dict[str, Any] = {
     "roles": {},
     "better": None,
     "bounds": [],
+    "limits": [],
     "band": None,
     "not_applicable": [],
     "notes": [],

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +21,7 @@ _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 _WORDS = {"error": "error", "warning": "warning", "info": "remark"}
 Part = tuple[str, str]
 _BESIDE = 8  # columns of a severity
+_HANGING = 26  # columns of what stands in front of a line at most
 
 __all__ = ["lines", "prose", "summary"]
 
@@ -41,13 +43,15 @@ def summary(
 
 
 def _draw(parts: Sequence[Part]) -> RenderableType:
-    """Return a line; where a severity stands in front, its sentence goes on beside it."""
-    (first, style), rest = parts[0], parts[1:]
-    if not rest or len(first) != _BESIDE:
-        return Text.assemble(*parts)
+    """Return a line; what stands behind a severity or a model's name goes on below itself."""
+    first, rest = Text(*parts[0]), Text.assemble(*parts[1:])
+    if not rest:
+        return first
+    if first.cell_len > _HANGING:
+        return Group(first, Padding.indent(rest, 2))
     found = Table.grid()
-    found.add_column(width=_BESIDE)
-    found.add_row(Text(first, style), Text.assemble(*rest))
+    found.add_column(width=first.cell_len)
+    found.add_row(first, rest)
     return found
 
 
@@ -62,7 +66,7 @@ def _lines(
     content: Mapping[str, Any], findings: Sequence[Finding], folder: Path | None
 ) -> Iterator[list[Part]]:
     for model in content["models"]:
-        yield [(prose(str(model["name"]), 80), "bold"), (f"  {_shape(model)}", "")]
+        yield [(f"{prose(str(model['name']), 80)}  ", "bold"), (_shape(model), "")]
     for measure in content["measures"]:
         for gap in measure.get("not_applicable", ()):
             sentence = f"{measure['name']}: not applicable to {gap['model']}, because "

@@ -23,7 +23,7 @@ function drawGlance() {
   document.querySelector("#glance [data-part=tiles]").replaceChildren(...sections.map((section) => {
     const { measure } = section;
     const column = measure.plot[0];
-    const shown = column ? measure.series.filter((s) => s.kind === 0 && (choice.model === null || s.model === choice.model) && hasReading(s, column)) : [];
+    const shown = column ? measure.series.filter((s) => s.kind === measure.first && (choice.model === null || s.model === choice.model) && hasReading(s, column)) : [];
     const last = shown.length === 1 ? present(shown[0].values[column].mean) : [];
     const figure = shown.length ? spark(shown, column) : element("span", { class: "none" }, measure.missing.length ? say("not applicable") : say("no reading"));
     const span = last.length ? [element("br"), `${format(last[0])} → ${format(last.at(-1))}`] : [];

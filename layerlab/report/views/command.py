@@ -1,16 +1,24 @@
-"""Commands that repeat what a page shows, from the options that were kept with it."""
+"""Commands that repeat what a page shows, from the options that were kept with it.
+
+Each works from any folder: what was typed as a relative path, and is there, is written in full.
+"""
 
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
+
+from layerlab.recipes.paths import DOCUMENTATION, KEPT
 
 Json = Mapping[str, Any]
 # What was given to a Python function has no name that a command could take.
 _UNNAMED = {"memory", "texts", "input_ids", "standard input"}
 _SAMPLE = "built-in sample"
 _NO_TEXT = "no text: weights alone"
+# Options whose values are files or folders, or names of something else.
+_PLACES = {"text", "load", "policy", "against", "data", "tokenizer", "corpus"}
+_TASK_FILES = (".yaml", ".yml")
 # How the name of a setting with a policy ends.
 _KEPT = " kept"
 
@@ -72,7 +80,23 @@ def run_recipe(name: str, recipe: Json) -> str:
         >>> run_recipe("compare", {"compare": {"arms": ["llama", own]}})
         "layerlab compare recipe.toml --load 'my idea.py'"
     """
-    return _command(name, ["recipe.toml"], {"load": list(dict.fromkeys(_files(recipe)))})
+    return _command(name, (), {"load": list(dict.fromkeys(_files(recipe)))}, "recipe.toml")
+
+
+def recipe_from_anywhere(settings: Any, key: str = "") -> Any:
+    """Return the settings of a recipe with its texts and Python files as full paths, if they exist.
+
+    Example:
+        >>> recipe_from_anywhere({"sources": [{"text": "python-docs"}, {"text": "none.txt"}]})
+        {'sources': [{'text': 'python-docs'}, {'text': 'none.txt'}]}
+    """
+    if isinstance(settings, Mapping):
+        return {name: recipe_from_anywhere(one, name) for name, one in settings.items()}
+    if isinstance(settings, list | tuple):
+        return [recipe_from_anywhere(one, key) for one in settings]
+    if not isinstance(settings, str) or settings in (DOCUMENTATION, *KEPT):
+        return settings
+    return _full(settings) if key == "text" or key.split(".")[-1] == "load" else settings
 
 
 def change_vocabulary(asked: Json) -> str:
@@ -111,10 +135,11 @@ def _literal(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-def _command(name: str, models: Any, given: Json) -> str:
-    words = ["layerlab", *name.split(), *(_quote(model) for model in models)]
-    for key, value in given.items():
-        option = f"--{key.replace('_', '-')}"
+def _command(name: str, models: Any, given: Json, recipe: str | None = None) -> str:
+    words = ["layerlab", *name.split(), *([] if recipe is None else [recipe])]
+    words += [_quote(_full(str(model))) for model in models]
+    for key, written in given.items():
+        option, value = f"--{key.replace('_', '-')}", _place(key, written)
         if value is True:
             words.append(option)
         elif isinstance(value, list | tuple):
@@ -122,6 +147,26 @@ def _command(name: str, models: Any, given: Json) -> str:
         elif value is not None and value is not False and value != "":
             words += [option, _quote(value)]
     return " ".join(words)
+
+
+def _place(key: str, value: Any) -> Any:
+    """Return the value of an option, in which paths that exist are full paths."""
+    if isinstance(value, list | tuple):
+        return [_place(key, one) for one in value]
+    if key == "tasks" and isinstance(value, str):
+        words = [word.strip() for word in value.split(",")]
+        return ",".join(_full(word) if word.endswith(_TASK_FILES) else word for word in words)
+    is_path = isinstance(value, str | PurePath) and key in _PLACES
+    return _full(str(value)) if is_path else value
+
+
+def _full(word: str) -> str:
+    """Return the full path of a file or folder that exists, and any other word as it is."""
+    try:
+        path = Path(word).expanduser()
+        return str(path.absolute()) if word and path.exists() else word
+    except (OSError, ValueError, RuntimeError):  # no name that a file could have
+        return word
 
 
 def _quote(value: Any) -> str:

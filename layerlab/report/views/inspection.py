@@ -93,6 +93,7 @@ def measure_view(
         "more": [c for c in quantities if plot and c not in plot],
         "category": category,
         "kinds": [text.prose(str(kind), 40) for kind in kinds],
+        "first": first_kind(series, (plot or quantities)[:1]),
         "per_head": "head" in measure["per"],
         "per_token": "position" in measure["per"],
         "bounds": [dict(bound) for bound in bounds],
@@ -131,6 +132,24 @@ def curve_kind(finding: Mapping[str, Any], kinds: Sequence[Any]) -> int:
     """Return which of a measure's kinds a finding is about; the first where it names none."""
     named = [str(kind) for kind in kinds]
     return named.index(kind) if (kind := str(finding.get("kind"))) in named else 0
+
+
+def first_kind(series: Iterable[Mapping[str, Any]], quantities: Sequence[str]) -> int:
+    """Return the kind that is drawn first: one that has readings of several layers, if any has.
+
+    An embedding, which lies in one layer, would be a single point.
+
+    Example:
+        >>> one = {"kind": 0, "values": {"norm": {"mean": [2.0]}}}
+        >>> several = {"kind": 1, "values": {"norm": {"mean": [1.0, 3.0]}}}
+        >>> first_kind([one, several], ["norm"]), first_kind([one], ["norm"])
+        (1, 0)
+    """
+    for one in series:
+        means = [one["values"][name]["mean"] for name in quantities]
+        if any(sum(value is not None for value in mean) > 1 for mean in means):
+            return int(one["kind"])
+    return 0
 
 
 def _add_band(values: Json, band: Mapping[str, Any] | None) -> None:

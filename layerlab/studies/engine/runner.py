@@ -14,6 +14,7 @@ from typing import Any
 
 from layerlab.console.inspection import InspectionBar
 from layerlab.errors import UserError
+from layerlab.known_names import unknown_study
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.results.folder import check_folder
 from layerlab.studies.engine.code_hash import fingerprint
@@ -24,7 +25,7 @@ from layerlab.studies.engine.scale import with_scale
 from layerlab.studies.engine.study import Outcome, Study, nothing
 from layerlab.studies.engine.time_log import Clock
 from layerlab.system.locks import lock_folder
-from layerlab.validation import Constraint, short_repr, suggest
+from layerlab.validation import Constraint, short_repr
 from layerlab.version import VERSION
 
 LIBRARIES = ("torch", "numpy", "pandas")
@@ -178,8 +179,7 @@ def find_study(name: str) -> Study:
     every = studies()
     if name in every:
         return every[name]
-    hint = suggest(name, every)
-    raise UserError(f"no study is called {short_repr(name)}; {hint}known: {', '.join(every)}")
+    raise unknown_study(name, every)
 
 
 def run_study(plan: StudyRequest, *, progress: bool = True) -> StudyResult:

@@ -91,7 +91,11 @@ def test_a_comparison_of_few_arms_has_the_verdict_on_each(tmp_path: Path) -> Non
     place = tmp_path / "own" / "comparisons" / "x"
     content = compared(place, "better", "worse")
     found = only(tmp_path)
-    assert (found.kind, found.name, found.state) == ("comparison", content["name"], "finished")
+    assert (found.kind, found.name, found.state) == (
+        "comparison",
+        f"{content['name']}: {', '.join(row['arm'] for row in content['rows'])}",
+        "finished",
+    )
     assert found.headline == (
         "arm-1 is better than llama by 0.25 nats; arm-2 is worse than llama by 0.5 nats"
     )
@@ -119,13 +123,14 @@ def test_a_comparison_of_many_arms_names_the_best_and_counts_verdicts(tmp_path: 
         "arm-2 comes out ahead of llama by 0.5 nats; of 5 arms: 2 are better, 1 is worse, "
         "2 are not distinguishable"
     )
+    assert only(tmp_path).name.endswith(": llama, arm-1, arm-2, arm-3 and 2 more")
 
 
 def test_a_report_counts_its_findings(tmp_path: Path) -> None:
     file = put(tmp_path / "out", "report.json", REPORT)
     found = only(tmp_path)
     assert (found.kind, found.name) == ("report", "one, two")
-    assert found.headline == "1 error, 2 warnings, 1 note"
+    assert found.headline == "1 error, 2 warnings, 1 remark"
     file.write_text(json.dumps({**REPORT, "findings": []}))
     assert only(tmp_path).headline == "no findings"
 

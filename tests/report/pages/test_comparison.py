@@ -108,6 +108,13 @@ def test_a_comparison_in_bits_per_byte_says_so():
     )
 
 
+def test_runs_of_other_arms_are_counted_below_the_runs_and_are_no_caveats():
+    shown = body(render({**race(("llama", "history-1")), "elsewhere": {"gpt2": 3}}))
+    below = shown[shown.index('id="runs"') :]
+    assert "runs of arms that are not compared here: gpt2 (3)." in below
+    assert "gpt2" not in shown[: shown.index('id="runs"')]
+
+
 def test_what_was_declared_to_differ_stands_in_a_box_with_its_values():
     content = race(("llama", "history-1"))
     content["recipe"]["compare"]["allowed_differences"] = ["train.batch_size"]

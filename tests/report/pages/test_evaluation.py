@@ -86,7 +86,7 @@ def test_a_score_is_above_chance_or_not_beside_its_line() -> None:
     content = scored()
     for row, above in zip(content["benchmarks"], (True, False), strict=True):
         row["guessing"] = {"p": 0.03, "holm": 0.03, "tests": 2, "above": above}
-    found = re.findall(r"<br>((?:not )?above chance)</span>", render(content))
+    found = re.findall(r"<span>((?:not )?above chance)</span>", render(content))
     assert found == ["above chance", "not above chance"]
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerlab.report.pages.inspection import rank_findings, render
+from layerlab.plugins import list_measures
+from layerlab.report.pages.inspection import group_columns, rank_findings, render
 from layerlab.report.pages.shell import embedded, number, option, plotly, policy
 from layerlab.report.views import text
 from layerlab.report.views.inspection import compact
@@ -274,3 +275,24 @@ def test_without_a_text_there_is_no_loss():
     report = sample(["a"])
     report["models"][0]["loss_nats"] = None
     assert said_of_losses(report) == []
+
+
+def test_bounds_of_what_other_measures_read_are_listed_apart():
+    declared = list_measures()["querykey"]
+    view = {"bounds": declared.bound, "limits": declared.limits}
+    assert group_columns(declared.columns, view) == [
+        ("Readings", ["norm", "smallest", "condition", "abs_norm"]),
+        ("Bounds", ["rope_bound", "score_bound", "prenorm_bound", "prenorm_printed"]),
+    ]
+
+
+def test_a_line_that_is_drawn_beside_is_called_by_its_name():
+    report = sample(["a"], layers=2)
+    (spectrum,) = (one for one in report["measures"] if one["name"] == "spectrum")
+    spectrum["bounds"] = [{"column": "norm", "limit": "upper", "side": "beside", "source": "Own"}]
+    page = render(report)
+    section = page[page.index('id="spectrum"') : page.index('id="docs-spectrum"')]
+    assert 'data-control="bounds"> upper</label>' in section
+    assert "> bounds</label>" in page and "> bounds</label>" not in section
+    definition = page[page.index('id="docs-spectrum"') :].partition("</summary>")[0]
+    assert definition.endswith("columns, source")

@@ -183,6 +183,14 @@ def test_a_finding_goes_on_below_its_first_word():
     assert all(line.startswith(" " * 8) for line in lines[start + 1 :] if line.strip())
 
 
+@pytest.mark.parametrize("name", ["post-norm", "a-very-long-name/of-some-model-on-the-hub"])
+def test_what_is_said_of_a_model_goes_on_below_itself(name: str):
+    text = printed(Report(content(card(name)), frames()).summary(), width=60)
+    first, *rest = text.split("No findings")[0].rstrip().splitlines()
+    assert first.startswith(name) and rest
+    assert all(line.startswith("  ") for line in rest)
+
+
 def test_nothing_found_is_said():
     assert "No findings" in printed(Report(content(), frames()).summary())
 

@@ -1,5 +1,7 @@
 """Commands that repeat what a page shows: the command line takes each, with all that was typed."""
 
+import html
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,3 +80,40 @@ def test_a_policy_from_python_has_no_command() -> None:
     assert command.evaluate(content) is None
     content["request"]["policy"] = "policy.toml"
     assert "--policy policy.toml" in str(command.evaluate(content))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that one stands in, with files of one's own."""
+    for name in ("my.yaml", "own/my idea.py", "text.txt", "results.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_command_works_from_any_folder(here: Path) -> None:
+    asked = {"models": [".", "llama"], "text": "text.txt", "load": ["own/my idea.py"]}
+    words = parsed(shlex.split(str(command.inspect({"options": asked}))))
+    assert words["models"] == [str(here), "llama"] and words["text"] == str(here / "text.txt")
+    assert words["load"] == [here / "own" / "my idea.py"]
+    request = {"tasks": "my.yaml,arc_easy", "against": "results.json", "policy": "none.toml"}
+    asked = {"arms": [{"source": "own"}], "request": request, "options": {}}
+    words = parsed(shlex.split(str(command.evaluate(asked))))
+    assert words["models"] == [str(here / "own")] and words["policy"] == Path("none.toml")
+    assert words["tasks"] == f"{here / 'my.yaml'},arc_easy"
+    assert words["against"] == here / "results.json"
+    proof = {"tokenizer": "own", "corpus": ["text.txt", "wiki-zh"], "size": "+9"}
+    words = parsed(shlex.split(command.change_vocabulary(proof)))
+    assert words["tokenizer"] == str(here / "own")
+    assert words["corpus"] == [str(here / "text.txt"), "wiki-zh"]
+
+
+def test_a_recipe_names_its_files_from_any_folder(here: Path) -> None:
+    arm = {"variant": "mine", "set": {"model.load": ["own/my idea.py"]}}
+    recipe = {"data": {"sources": [{"text": "text.txt"}]}, "compare": {"arms": ["llama", arm]}}
+    page = comparison.render({**race(), "recipe": recipe})
+    assert parsed(repeated(page))["load"] == [here / "own" / "my idea.py"]
+    shown = html.unescape(page)
+    assert f'text = "{here / "text.txt"}"' in shown
+    assert f'"{here / "own" / "my idea.py"}"' in shown and '"own/my idea.py"' not in shown

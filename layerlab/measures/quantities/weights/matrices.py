@@ -200,7 +200,7 @@ def _draw(given: WeightMatrix, eigenvalues: Spectrum, tail: Tail, run: MeasureCo
 MEASURES = (
     Measure(
         name="matrices",
-        title="Spectra of the weight matrices",
+        title="Weights only: spectra of the weight matrices",
         unit="none (alpha, stable_rank, condition, ranks); that of the weights (norm)",
         source="martin18; martin21; clauset09",
         about=(

@@ -296,6 +296,7 @@ MEASURES = (
         per=("layer", "head"),
         columns=COLUMNS,
         plot=("norm", "condition", "abs_norm"),
+        limits=("rope_bound", "score_bound", "prenorm_bound", "prenorm_printed"),
         better=None,
         needs=frozenset({"weights"}),
         read=read,

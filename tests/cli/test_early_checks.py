@@ -1,0 +1,82 @@
+"""Errors that need no torch come before torch is imported."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# What is typed, and what is said of it.
+MISTAKES = [
+    ("study nosuch", "no study is called 'nosuch'"),
+    ("inspect --measures nosuch", "no measure is called 'nosuch'"),
+    ("inspect --measures logit_lens", "no measure is called 'logit_lens'; did you mean 'lens'?"),
+    ("inspect --measures lens,lens(tuned=True)", "name it once (tuned=True shows both lenses): t"),
+    ("inspect --load nofile.py", "no Python file at nofile.py"),
+    ("inspect --samples 0", "samples is 0; expected a whole number, at least 1"),
+    ("inspect --context 1", "context is 1; expected a whole number, at least 2"),
+    ("inspect --formats fp99", "no number format is called 'fp99'"),
+    ("inspect --weights --context 8", "--weights reads no text and runs no model, so that --cont"),
+    ("variants nosuch", "no variant is called 'nosuch'"),
+    ("variants llama-7", "did you mean"),
+    ("variants --preset nosuch", "no preset is called 'nosuch'"),
+    ("variants --load nofile.py", "no Python file at nofile.py"),
+    ("retrofit llama --variant nosuch --out new", "no variant is called 'nosuch'"),
+    ("retrofit nosuch --out new", "'nosuch' is neither a folder, nor a built-in model"),
+    ("train smoke --set model.variant=nosuch", "no variant is called 'nosuch'"),
+    ("train smoke --set model.preset=nosuch", "no preset is called 'nosuch'"),
+    ("compare smoke", "layerlab compare, or name what to compare: --arms llama,gpt2"),
+    ("compare smoke --arms nosuch,llama", "no variant is called 'nosuch'"),
+    ("compare smoke --arms llama,gpt2 --load nofile.py", "no Python file at nofile.py"),
+    ("evaluate llama --tasks nofile.yaml", "cannot read nofile.yaml"),
+    ("evaluate llama --format fp99", "no number format is called 'fp99'"),
+    ("evaluate llama --limit 0", "limit is 0; expected"),
+    ("precision nosuch", "'nosuch' is neither a folder, nor a built-in model"),
+    ("precision --text nofile.txt", "--text nofile.txt: no such file or directory"),
+    ("precision --format fp99", "no number format is called 'fp99'"),
+    ("precision --budget 2", "budget=2.0 is no share of the squared error"),
+    ("bench latency nosuch", "'nosuch' is neither a folder, nor a built-in model"),
+    ("bench latency nosuch:width=64", "no variant is called 'nosuch'"),
+    ("bench latency llama --new 1", "new is 1; expected a whole number from 2"),
+    (
+        "adapt embed nosuch --tokenizer llama --out new",
+        "'nosuch' is neither a folder, nor a built-in model",
+    ),
+]
+PROGRAM = """
+import contextlib, io, json, sys
+from layerlab.cli.app import app
+from layerlab.cli.ending import run_app
+
+found = []
+for words in json.loads(sys.argv[1]):
+    error = io.StringIO()
+    sys.argv = ["layerlab", *words]
+    with contextlib.redirect_stderr(error):
+        code = run_app(app)
+    heavy = sorted({"torch", "transformers"} & set(sys.modules))
+    found.append([code, error.getvalue(), heavy])
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str, list[str]]]:
+    """What each was answered with, by an interpreter that had imported nothing before."""
+    words = json.dumps([typed.split() for typed, _ in MISTAKES])
+    command = [sys.executable, "-c", PROGRAM, words]
+    folder: Path = tmp_path_factory.mktemp("empty")
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    assert list(folder.iterdir()) == []
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)), ids=lambda number: MISTAKES[number][0])
+def test_a_mistake_is_told_before_torch_is_imported(
+    told: list[tuple[int, str, list[str]]], number: int
+) -> None:
+    code, error, heavy = told[number]
+    assert code == 2 and error.count("\n") == 1
+    assert MISTAKES[number][1] in error
+    assert heavy == []
