@@ -15,7 +15,7 @@ from layerlab.measures.runner import Readings, readings
 from layerlab.observe.tracing import attention_tiles
 from layerlab.observe.tracing.attention_tiles import each_group
 from layerlab.plugins import resolve
-from layerlab.system import accelerator
+from layerlab.system import device_schedule
 from tests.host_reads import Counts, counted
 from tests.measures.regime import KINDS, record
 
@@ -36,7 +36,7 @@ OPERATIONS = {
 
 @pytest.fixture
 def cut_for_an_accelerator(monkeypatch):
-    monkeypatch.setitem(accelerator.SCHEDULES, "cpu", accelerator.ACCELERATOR)
+    monkeypatch.setitem(device_schedule.SCHEDULES, "cpu", device_schedule.ACCELERATOR)
 
 
 def read(model, names=()) -> Readings:
@@ -99,7 +99,7 @@ def test_what_is_counted_as_a_read_and_what_is_not():
 def test_numbers_are_those_of_a_processor(tiny, monkeypatch):
     model = tiny("llama", **SHAPE)
     processor = read(model)
-    monkeypatch.setitem(accelerator.SCHEDULES, "cpu", accelerator.ACCELERATOR)
+    monkeypatch.setitem(device_schedule.SCHEDULES, "cpu", device_schedule.ACCELERATOR)
     other = read(model)
     assert processor.rows.keys() == other.rows.keys()
     for name, rows in processor.rows.items():

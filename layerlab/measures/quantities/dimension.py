@@ -24,7 +24,7 @@ from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.centring import NAN, Pool
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Scalar
-from layerlab.system.accelerator import read_numbers
+from layerlab.system.device_schedule import read_numbers
 from layerlab.validation import Constraint
 
 Vector = Float[Tensor, " value"]

@@ -24,7 +24,7 @@ from layerlab.observe.architecture.parameters import parameter
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden, Matrix
-from layerlab.system.accelerator import PROCESSOR, device_schedule
+from layerlab.system.device_schedule import PROCESSOR, device_schedule
 from layerlab.validation import Constraint
 
 COPIES = 8

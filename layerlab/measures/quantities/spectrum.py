@@ -19,7 +19,7 @@ from layerlab.observe.tracing.attention_tiles import (
 )
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import HeadVector
-from layerlab.system.accelerator import read_lists
+from layerlab.system.device_schedule import read_lists
 from layerlab.validation import Constraint
 
 

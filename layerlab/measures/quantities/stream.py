@@ -16,7 +16,7 @@ from layerlab.measures.support.centring import NAN, precise
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden, Scalar
-from layerlab.system.accelerator import read_numbers
+from layerlab.system.device_schedule import read_numbers
 
 TokenVector = Float[Tensor, " token"]
 

@@ -8,7 +8,7 @@ import torch
 from layerlab.measures.support.products import Blocks, Operator
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS, tile
-from layerlab.system.accelerator import PROCESSOR, device_schedule
+from layerlab.system.device_schedule import PROCESSOR, device_schedule
 
 
 def products(

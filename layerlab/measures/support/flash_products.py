@@ -17,7 +17,7 @@ from torch import Tensor
 
 from layerlab.measures.support.products import Energies, Profile, Vectors
 from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.system.accelerator import widen
+from layerlab.system.device_schedule import widen
 
 ROWS, KEYS = 64, 64  # of a tile
 LEAST = 16  # sides of a product of tiles

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from layerlab.measures.support.products import Energies, HeadKeys, Operator, Profile
 from layerlab.shapes import HeadVector
-from layerlab.system.accelerator import device_schedule, read_host, widen
+from layerlab.system.device_schedule import device_schedule, read_host, widen
 
 Evidence = Float[Tensor, "head value"]
 

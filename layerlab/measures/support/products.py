@@ -10,7 +10,7 @@ from torch import Tensor
 
 from layerlab.observe.tracing.attention_tiles import Block
 from layerlab.shapes import Attentions, HeadVector
-from layerlab.system.accelerator import widen
+from layerlab.system.device_schedule import widen
 
 HeadKeys = Float[Tensor, "head key"]
 Vectors = Float[Tensor, "head vector key"]

@@ -26,7 +26,7 @@ from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import blocks
 from layerlab.observe.tracing.records import Sublayer
 from layerlab.shapes import Hidden, Matrix
-from layerlab.system.accelerator import read_host, widen
+from layerlab.system.device_schedule import read_host, widen
 
 ROWS = 64
 TOGETHER = 2**22  # scores of all heads that are formed at once

@@ -8,7 +8,7 @@ import torch
 from layerlab.measures.quantities.spectrum import spectrum
 from layerlab.measures.support.attention_products import products
 from layerlab.measures.support.products import Blocks, dense
-from layerlab.system import accelerator
+from layerlab.system import device_schedule
 from tests.measures.regime import KINDS, attention, record, svd_contraction, svd_norm
 
 triton = pytest.importorskip("triton", reason="triton is not installed: it is in the extra gpu")
@@ -26,7 +26,7 @@ OPTIONS = {
 
 @pytest.fixture(autouse=True)
 def cut_for_an_accelerator(monkeypatch):
-    monkeypatch.setitem(accelerator.SCHEDULES, "cpu", accelerator.ACCELERATOR)
+    monkeypatch.setitem(device_schedule.SCHEDULES, "cpu", device_schedule.ACCELERATOR)
 
 
 def fused(attended):

@@ -19,7 +19,7 @@ from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.centring import precise
 from layerlab.observe.architecture.head_weights import STRETCHED, HeadWeights
 from layerlab.shapes import HeadVector
-from layerlab.system.accelerator import PROCESSOR, device_schedule, read_lists
+from layerlab.system.device_schedule import PROCESSOR, device_schedule, read_lists
 from layerlab.validation import Constraint
 
 QueryWeights = Float[Tensor, "head head_width width"]
