@@ -5,7 +5,8 @@ once, as in flash attention (dao22); every product then computes the scores of a
 them for one vector or two, and forgets them. Products of bfloat16 and float16 are exact in the
 accumulator; float32 is multiplied as IEEE 754 says. Sums are in float32.
 
-What is proved runs in Triton's interpreter on a processor; no GPU has timed it yet.
+What is proved runs in Triton's interpreter on a processor, and compiles for compute capability 9.0
+to matrix instructions without spills; no GPU has timed it yet.
 """
 
 from typing import Any
@@ -19,7 +20,8 @@ from layerlab.measures.support.products import Energies, Profile, Vectors
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.system.device_schedule import widen
 
-ROWS, KEYS = 64, 64  # of a tile
+# Rows, and keys, of a tile: of two bytes for tensor cores, of four for what registers hold.
+TILES = {2: 64, 4: 32}
 LEAST = 16  # sides of a product of tiles
 
 
@@ -181,16 +183,17 @@ class FlashProducts:
             *(self._tokens, self._keys, self._query.shape[2], self._heads // len(self._key)),
             *(attended.window or 0, attended.scaling, attended.softcap or 1.0),
         )
+        self._tile = TILES[self._query.element_size()]
         self._kind: dict[str, Any] = {
             "causal": attended.causal,
             "windowed": attended.window is not None,
             "capped": attended.softcap is not None,
-            "block_m": ROWS,
-            "block_n": KEYS,
+            "block_m": self._tile,
+            "block_n": self._tile,
             "block_d": max(LEAST, triton.next_power_of_2(self._query.shape[2])),
         }
         self._sums = self._query.new_empty(self._heads, self._tokens, dtype=torch.float32)
-        _log_sums[triton.cdiv(self._tokens, ROWS), self._heads](
+        _log_sums[triton.cdiv(self._tokens, self._tile), self._heads](
             *(self._query, self._key, self._sums if sinks is None else sinks.float(), self._sums),
             *self._shape,
             sunk=sinks is not None,
@@ -203,7 +206,10 @@ class FlashProducts:
         ones = self._sums.new_ones(self._heads, 1, self._tokens)
         return Profile(
             tokens=self._tokens,
-            depth=(KEYS + triton.cdiv(self._keys, KEYS), ROWS + triton.cdiv(self._tokens, ROWS)),
+            depth=(
+                self._tile + triton.cdiv(self._keys, self._tile),
+                self._tile + triton.cdiv(self._tokens, self._tile),
+            ),
             column_sums=self._backward(ones)[:, 0],
             column_norms=self._backward(ones, squared=True)[:, 0].sqrt(),
             row_sum_min=rows.amin(1),
@@ -219,7 +225,7 @@ class FlashProducts:
     def _forward(self, vectors: Tensor) -> Tensor:
         count = vectors.shape[1]
         out = vectors.new_empty(self._heads, count, self._tokens)
-        _forward[triton.cdiv(self._tokens, ROWS), self._heads](
+        _forward[triton.cdiv(self._tokens, self._tile), self._heads](
             *(self._query, self._key, self._sums, vectors, out),
             *self._shape,
             two=count == 2,
@@ -230,7 +236,7 @@ class FlashProducts:
     def _backward(self, images: Tensor, *, squared: bool = False) -> Tensor:
         count = images.shape[1]
         out = images.new_empty(self._heads, count, self._keys)
-        _backward[triton.cdiv(self._keys, KEYS), self._heads](
+        _backward[triton.cdiv(self._keys, self._tile), self._heads](
             *(self._query, self._key, self._sums, images, out),
             *self._shape,
             two=count == 2,

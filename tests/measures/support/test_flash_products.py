@@ -1,5 +1,8 @@
 """Products by kernels that never store the matrix, in Triton's interpreter, beside stored tiles."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -75,6 +78,22 @@ def test_norms_are_those_of_a_decomposition(kind):
     assert close(found.norm, svd_norm(exact), 1e-5)
     assert close(found.contraction, svd_contraction(exact), 1e-4)
     assert (found.lower <= found.norm).all() and (found.norm <= found.upper).all()
+
+
+@pytest.mark.full
+def test_half_precision_compiles_to_matrix_instructions_without_a_spill():
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.measures.support.compile_flash"],
+        env={**os.environ, "TRITON_INTERPRET": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert len(lines) == 9
+    for dtype, name, matrix, *used in lines:
+        assert matrix == ("fma" if dtype == "fp32" else "wgmma"), name
+        assert dtype == "fp32" or "STACK:0" in used, name
 
 
 def test_what_the_kernels_do_not_know_is_done_with_tiles(caplog, monkeypatch):
