@@ -35,7 +35,7 @@ from layerlab.plugins import load_files as load_own
 from layerlab.recipes.adaptation import AdaptationRecipe, load_adaptation, make_recipe
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.adaptation import save_curriculum
-from layerlab.system.files import write_folder
+from layerlab.system.files import OnlyOwn, write_folder
 from layerlab.system.hardware import with_threads
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
@@ -326,7 +326,7 @@ def _keep_words(found: LoadedModel, folder: Path) -> None:
         words.save_pretrained(empty)
 
     with quiet_libraries():
-        write_folder(folder / WORDS, fill, "tokenizer", like=lambda _: True)
+        write_folder(folder / WORDS, fill, "tokenizer", like=OnlyOwn())
 
 
 def _recipe(given: Given) -> AdaptationRecipe:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _NAME = re.compile(r"step-(\d{8,})")
+WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "state.json"
 
 
 def list_checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
@@ -21,8 +22,8 @@ def say_update(path: Path) -> str:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Tell whether a path has the name of a checkpoint."""
-    return bool(_NAME.fullmatch(path.name))
+    """Tell whether a folder holds files of a checkpoint, whole or not, and nothing else."""
+    return {one.name for one in path.iterdir()} <= {WEIGHTS, OPTIMIZER, STATE}
 
 
 def latest(folder: Path) -> Path | None:

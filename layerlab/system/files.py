@@ -5,6 +5,7 @@ there before steps aside for that moment and comes back if the rename fails.
 """
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -23,7 +24,8 @@ Like = Callable[[Path], bool]
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # Of a file that is read whole: bytes.
 LARGEST = 256 << 20
-# In a folder that is written as a whole: the names of what was written, so that nothing else goes.
+# In a folder that is written as a whole: what was written, with its hashes, so that nothing else
+# goes.
 OWN = ".written.json"
 # How libraries written in Rust (safetensors, tokenizers) name an error of the operating system.
 _SYSTEM = re.compile(r"os error (\d+)")
@@ -62,6 +64,9 @@ def write_folder(
         what: is written, in words.
         like: tells whether a folder holds an earlier one, whose place it may then take.
 
+    What comes into the folder while it is filled stays there, and what was made then gets a folder
+    beside it.
+
     Raises:
         UserError: the folder cannot be written, or holds something that must not be lost.
     """
@@ -72,9 +77,14 @@ def write_folder(
             partial.mkdir()
             fill(partial)
             if isinstance(like, OnlyOwn):
-                own = sorted(path.relative_to(partial).as_posix() for path in partial.rglob("*"))
-                (partial / OWN).write_text(json.dumps(own), encoding="utf-8")
-            _swap(partial, target)
+                (partial / OWN).write_text(json.dumps(_describe(partial)), encoding="utf-8")
+            if not _swap(partial, target, like):
+                kept = _beside(target)
+                partial.rename(kept)
+                raise UserError(
+                    f"{folder} was given files while this ran, and they stay; the {what} is in "
+                    f"{from_here(kept)}: move one of the two"
+                )
     return target
 
 
@@ -169,7 +179,9 @@ def check_links(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class OnlyOwn:
-    """Tells whether a folder holds only what an earlier `write_folder` wrote.
+    """Tells whether a folder holds only what an earlier `write_folder` wrote, as it wrote it.
+
+    Earlier versions kept names without hashes: there a file counts as written by its name.
 
     Attributes:
         also: names of what is written into it later.
@@ -182,12 +194,41 @@ class OnlyOwn:
         return not self.others(folder)
 
     def others(self, folder: Path) -> list[str]:
-        """Return the names of what else the folder holds, in their order."""
+        """Return the names of what else the folder holds or was changed in it, in their order.
+
+        Raises:
+            UserError: its table is a pipe or a device.
+        """
+        check_size(folder / OWN)
         try:
-            own = {*json.loads((folder / OWN).read_text("utf-8")), OWN, *self.also}
+            own = json.loads((folder / OWN).read_text("utf-8"))
+            names = {*own, OWN, *self.also}
         except (OSError, ValueError, TypeError, RecursionError):
-            own = set()
-        return sorted({path.relative_to(folder).as_posix() for path in folder.rglob("*")} - own)
+            own, names = {}, set[str]()
+        hashes = own if isinstance(own, dict) else {}
+        found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+        return sorted(
+            name
+            for name, path in found.items()
+            if name not in names or (name in hashes and hashes[name] != _identify(path))
+        )
+
+
+def _describe(folder: Path) -> dict[str, str]:
+    """Return what a folder holds: names and hashes."""
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    return {name: _identify(path) for name, path in sorted(found.items())}
+
+
+def _identify(path: Path) -> str:
+    """Return the SHA-256 of a file, of one larger than is read whole its size; else its kind."""
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode):
+        return "folder" if stat.S_ISDIR(found.st_mode) else "no file"
+    if found.st_size > LARGEST:
+        return f"{found.st_size} bytes"
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _refuse_others(target: Path, given: Path, what: str, like: Like | None) -> None:
@@ -200,23 +241,42 @@ def _refuse_others(target: Path, given: Path, what: str, like: Like | None) -> N
             f"cannot put a {what} in place of {given}, which is in use; "
             f"name a folder inside it, such as {given / what}"
         )
-    if any(target.iterdir()) and not (like and like(target)):
+    if not _may_go(target, like):
         held = f"something other than a {what}" if like else "files already"
         raise UserError(f"{given} holds {held}; name a new or an empty folder")
 
 
-def _swap(partial: Path, target: Path) -> None:
+def _may_go(folder: Path, like: Like | None) -> bool:
+    return not any(folder.iterdir()) or bool(like and like(folder))
+
+
+def _swap(partial: Path, target: Path, like: Like | None) -> bool:
+    """Give a folder its name; return whether what is there now may go, without which it stays."""
     if not target.exists():
         partial.rename(target)
-        return
-    aside = _hidden(target)
+        return True
+    # A process that is killed here leaves the earlier one under a name that says what it is.
+    aside = target.with_name(f"{target.name[:80]}.{uuid.uuid4().hex[:8]}.earlier")
     target.rename(aside)
     try:
+        # Under this name nothing more comes in by the other.
+        if not _may_go(aside, like):
+            aside.rename(target)
+            return False
         partial.rename(target)
     except BaseException:
         aside.rename(target)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(aside.rename(_hidden(target)), ignore_errors=True)
+    return True
+
+
+def _beside(target: Path) -> Path:
+    """Return a name beside a folder that nothing has."""
+    number = 2
+    while (found := target.with_name(f"{target.name}-{number}")).exists():
+        number += 1
+    return found
 
 
 def _hidden(target: Path) -> Path:

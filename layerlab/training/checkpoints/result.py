@@ -14,7 +14,7 @@ from torch import Tensor
 from layerlab.errors import UserError
 from layerlab.records.checkpoint_names import remedy
 from layerlab.records.result import FILE, seal
-from layerlab.system.files import WriteError, write_file, write_folder
+from layerlab.system.files import OnlyOwn, WriteError, write_file, write_folder
 from layerlab.system.logs import quiet_libraries
 
 MODEL, CHECKPOINTS = "model", "checkpoints"
@@ -57,7 +57,7 @@ def keep_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, T
         tokenizer.save_pretrained(empty)
 
     with _remedy(folder), quiet_libraries():
-        write_folder(folder / MODEL, fill, "model", like=lambda _: True)
+        write_folder(folder / MODEL, fill, "model", like=OnlyOwn())
 
 
 @contextmanager
