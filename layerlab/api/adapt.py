@@ -1,6 +1,5 @@
 """`layerlab.adapt`: the stages of a recipe; where adaptation, training, evaluation, report meet."""
 
-import shutil
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from layerlab.adaptation.pipeline.texts import read_held_out
 from layerlab.adaptation.sft.chat_template import add_plain_template
 from layerlab.adaptation.sft.generate import answers
 from layerlab.adaptation.trainer.bits_per_byte import bits_per_byte
+from layerlab.adaptation.trainer.own_folder import remove_checkpoints
 from layerlab.api import evaluate, train
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.console.stages import StagesDisplay
@@ -176,8 +176,7 @@ def _carry(place: StageContext, watch: Progress) -> None:
     place.folder.mkdir(parents=True, exist_ok=True)
     left = {**STEPS, "base": base, "evaluate": evaluate_stage}[place.stage.kind](place)
     place.shelf.finish(place.stage, left, time.monotonic() - begun)
-    for one in place.folder.glob("checkpoint-*"):
-        shutil.rmtree(one, ignore_errors=True)
+    remove_checkpoints(place.folder)
     watch.end(place.stage.key, "finished")
 
 

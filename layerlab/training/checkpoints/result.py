@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import UserError
-from layerlab.records.checkpoint_names import remedy
+from layerlab.records.checkpoint_names import remedy, remove_checkpoints
 from layerlab.records.result import FILE, seal
 from layerlab.system.files import OnlyOwn, WriteError, write_file, write_folder
 from layerlab.system.logs import quiet_libraries
@@ -32,7 +31,7 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     whole = seal(folder, result)
     with _remedy(folder):
         write_file(folder / FILE, _text(whole))
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    remove_checkpoints(folder / CHECKPOINTS)
     return whole
 
 
