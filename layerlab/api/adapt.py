@@ -34,7 +34,7 @@ from layerlab.loading.model import LoadedModel, subject
 from layerlab.plugins import load_files as load_own
 from layerlab.recipes.adaptation import AdaptationRecipe, load_adaptation, make_recipe
 from layerlab.report.i18n.language import ENGLISH, language
-from layerlab.report.pages.adaptation import save_curriculum
+from layerlab.report.pages.adaptation import check_curriculum, save_curriculum
 from layerlab.system.files import OnlyOwn, write_folder
 from layerlab.system.hardware import with_threads
 from layerlab.system.locks import lock_folder
@@ -141,6 +141,7 @@ def run_adaptation(curriculum: AdaptationPlan, *, progress: bool = True) -> Adap
     arms, shelf = curriculum.recipe.arms(), curriculum.shelf
     with ExitStack() as stack:
         stack.enter_context(lock_folder(curriculum.out))
+        check_curriculum(curriculum.out)  # refuses before the work what is not to be lost
         stack.enter_context(with_threads(curriculum.recipe.run.threads))
         watch: Progress = NullProgress()
         if progress:

@@ -107,9 +107,10 @@ def write_file(path: Path, content: str | bytes) -> Path:
     """Write one file; a text in UTF-8.
 
     Raises:
-        UserError: it cannot be written, or a folder has that name.
+        UserError: it cannot be written, or a folder or a link to nothing has that name.
     """
     with _explain(path):
+        check_target(path)
         target = path.resolve()
         if target.is_dir():
             raise UserError(f"cannot write {path}: it is a folder; give a file name")
@@ -158,23 +159,47 @@ def check_size(path: Path) -> None:
             )
 
 
-def check_links(folder: Path) -> None:
-    """Refuse links inside a folder that is written into; the folder itself may be one.
+def check_target(path: Path) -> None:
+    """Refuse to write a new file through a link, which may lead anywhere.
 
-    What was copied from elsewhere may hold one that leads out of it, and what is written there
-    would take the place of a file of the user's own.
+    Raises:
+        UserError: it is a link to something that is not there.
+    """
+    with suppress(OSError):  # whoever writes it says why
+        if path.exists() or not path.is_symlink():
+            return
+        raise UserError(
+            f"{path} is a link to {str(path.readlink())!r}, where nothing is; delete the link, or "
+            "name another file"
+        )
+
+
+def check_links(folder: Path) -> None:
+    """Refuse links, pipes and devices inside a folder that is written into; it may be a link.
+
+    What was copied from elsewhere may hold a link that leads out of it, and what is written there
+    would take the place of a file of the user's own. Whoever opens a pipe waits without end.
 
     Raises:
         UserError: there is one.
     """
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
-            path = Path(place, name)
-            if path.is_symlink():
-                raise UserError(
-                    f"{path} is a link to {str(path.readlink())!r}, and what is written into "
-                    f"{folder} would be written there; delete the link, or name another folder"
-                )
+            check_link(Path(place, name), folder)
+
+
+def check_link(path: Path, folder: Path) -> None:
+    """Refuse a file in a folder that is written into if it is a link, a pipe or a device.
+
+    Raises:
+        UserError: it is one.
+    """
+    if path.is_symlink():
+        raise UserError(
+            f"{path} is a link to {str(path.readlink())!r}, and what is written into "
+            f"{folder} would be written there; delete the link, or name another folder"
+        )
+    check_regular(path)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import pytest
 from layerlab.adaptation.pretraining.replay import ReplayData
 from layerlab.adaptation.pretraining.train import pretrain
 from layerlab.adaptation.trainer.own_folder import BEGUN, remove_checkpoints
+from layerlab.recipes.adaptation_sections import PretrainSection
 from layerlab.records.checkpoint_names import remove_checkpoints as remove_steps
 from layerlab.records.file_digests import seal_folder
-from layerlab.recipes.adaptation_sections import PretrainSection
 from tests.adaptation.small import LAW, llama, words, written
 from tests.training.test_trainer import begun
 

@@ -60,7 +60,7 @@ def _others(out: Path) -> Iterator[Path]:
 
 
 def _added(one: Path, begun: list[str]) -> Iterator[Path]:
-    """Yield what no call wrote of a checkpoint; all of one that lacks its seal and was not begun."""
+    """Yield what no call wrote of a checkpoint; all of one without a seal that was not begun."""
     try:
         yield from (one / name for name in extra_files(one))
     except (OSError, ValueError):  # it is not whole

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from layerlab.console.tables import grid
 from layerlab.errors import Interrupted, UserError
+from layerlab.records.own_page import is_own_page
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.claims import count_words, render
 from layerlab.report.views.text import prose
@@ -97,10 +98,20 @@ def every(
     """
     language(lang)  # an unknown one is refused before the work is done
     folder, settings = Path(out), {**settings, "progress": progress, "lang": lang}
+    _check_page(folder)
     parts = [_part(name, out=folder / name, **settings) for name in studies()]
     page = render([_content(part) for part in parts], lang, made=_make(parts, settings))
+    _check_page(folder)
     files.write_file(folder / PAGE, page)
     return Suite(parts=parts, page=(folder / PAGE).resolve())
+
+
+def _check_page(folder: Path) -> None:
+    if (folder / PAGE).exists() and not is_own_page(folder / PAGE):
+        raise UserError(
+            f"{folder} holds a {PAGE} that is no page of layerlab; move it away, or name another "
+            "folder with --out"
+        )
 
 
 def _part(name: str, **settings: Any) -> Part:
