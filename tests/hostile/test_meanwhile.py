@@ -151,3 +151,18 @@ def test_a_killed_swap_leaves_the_earlier_one_under_a_name_that_says_so(tmp_path
     (earlier,) = (one for one in tmp_path.iterdir() if not one.name.startswith("."))
     assert earlier.name.startswith("out.") and earlier.name.endswith(".earlier")
     assert (earlier / "a").read_text() == "made"
+
+
+@pytest.mark.parametrize("name", ["boolq/my_own_task.yaml", "boolq/notes/n.txt", "edited"])
+def test_tasks_that_were_exported_and_changed_stay(name: str, tmp_path: Path) -> None:
+    words = ("evaluate", "--export-tasks", str(tmp_path / "tasks"))
+    assert typed(*words).code == 0
+    if name == "edited":
+        file = min((tmp_path / "tasks" / "boolq").glob("*.yaml"))
+        file.write_text(text := f"{file.read_text()}# my edit\n")
+    else:
+        file = tmp_path / "tasks" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text := "mine")
+    typed(*words).refused("holds something other than a folder of tasks; name a new or an empty")
+    assert file.read_text() == text

@@ -83,7 +83,7 @@ def test_an_adaptation_is_known_wherever_writing_is_cut_off(
 @pytest.mark.parametrize("found", ["[]", "3", "{", '{"arms": []}', "[" * 20_000])
 def test_a_result_of_something_else_is_left_alone(found: str, tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text(found)
-    with pytest.raises(UserError, match="something other than an adaptation: result.json"):
+    with pytest.raises(UserError, match=r"something other than an adaptation: result\.json"):
         check_curriculum(tmp_path)
 
 
