@@ -12,7 +12,7 @@ from layerlab.records.index.search import find_entries
 from layerlab.records.own_page import is_own_page
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.runs import MARK, PAGE, render
-from layerlab.system.files import check_link, check_target, write_file
+from layerlab.system.files import check_file, check_link, write_file
 from layerlab.validation import short_repr
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def check_page(place: str | PathLike[str], lang: str = ENGLISH) -> Path:
     if page.suffix.lower() not in {".html", ".htm"} or page.is_dir():
         page = page / PAGE
     if page == Path(place):
-        check_target(page)
+        check_file(page)
     elif page.parent.is_dir():
         check_link(page, page.parent)
     if page.exists() and not is_own_page(page, MARK):

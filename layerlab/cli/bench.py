@@ -111,9 +111,9 @@ def _check(models: list[str] | None, accounting: str | None, **sizes: Any) -> No
 
 def _check_out(file: Path) -> None:
     """Refuse to write over what is no result of this command, before anything is timed."""
-    from layerlab.system.files import check_target
+    from layerlab.system.files import check_file
 
-    check_target(file)
+    check_file(file)
     try:
         earlier = not file.exists() or {"timed", "setting"} <= set(read_json(file))
     except (OSError, ValueError, TypeError):

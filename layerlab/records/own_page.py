@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from layerlab.system.files import check_size
+from layerlab.system.files import read_whole
 
 # Stands at the head of every page, before the name of its command.
 BRAND = "<b>layerlab</b>"
@@ -17,9 +17,8 @@ def is_own_page(file: Path, mark: str = BRAND) -> bool:
     Raises:
         UserError: it is a pipe or a device, or too large for a page.
     """
-    check_size(file)
     try:
-        return mark.encode() in file.read_bytes()
+        return mark.encode() in read_whole(file)
     except OSError:
         return False
 

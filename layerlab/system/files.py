@@ -110,13 +110,37 @@ def write_file(path: Path, content: str | bytes) -> Path:
         UserError: it cannot be written, or a folder or a link to nothing has that name.
     """
     with _explain(path):
-        check_target(path)
-        target = path.resolve()
-        if target.is_dir():
-            raise UserError(f"cannot write {path}: it is a folder; give a file name")
+        target = _file_target(path)
         with _parents(target), _neighbour(target) as partial:
             partial.write_bytes(content.encode() if isinstance(content, str) else content)
             partial.replace(target)
+    return target
+
+
+def check_file(path: Path) -> None:
+    """Raise at once what `write_file` would raise when the work is done.
+
+    Raises:
+        UserError: it cannot be written, or a folder or a link to nothing has that name.
+    """
+    with _explain(path):
+        target = _file_target(path)
+        # Rights do not tell of folders in which nobody can make a file: so one is made.
+        nearest = next(parent for parent in target.parents if parent.exists())
+        with _neighbour(nearest / target.name) as partial:
+            partial.touch()
+
+
+def _file_target(path: Path) -> Path:
+    """Return where a file is written; through no link to nothing, which may lead anywhere."""
+    if path.is_symlink() and not path.exists():
+        raise UserError(
+            f"{path} is a link to {str(path.readlink())!r}, where nothing is; delete the link, or "
+            "name another file"
+        )
+    target = path.resolve()
+    if target.is_dir():
+        raise UserError(f"cannot write {path}: it is a folder; give a file name")
     return target
 
 
@@ -159,19 +183,15 @@ def check_size(path: Path) -> None:
             )
 
 
-def check_target(path: Path) -> None:
-    """Refuse to write a new file through a link, which may lead anywhere.
+def read_whole(path: Path) -> bytes:
+    """Read a file that may be of a stranger.
 
     Raises:
-        UserError: it is a link to something that is not there.
+        OSError: it cannot be read.
+        UserError: it is a pipe or a device, or has more than 256 MiB.
     """
-    with suppress(OSError):  # whoever writes it says why
-        if path.exists() or not path.is_symlink():
-            return
-        raise UserError(
-            f"{path} is a link to {str(path.readlink())!r}, where nothing is; delete the link, or "
-            "name another file"
-        )
+    check_size(path)
+    return path.read_bytes()
 
 
 def check_links(folder: Path) -> None:
@@ -224,9 +244,8 @@ class OnlyOwn:
         Raises:
             UserError: its table is a pipe or a device.
         """
-        check_size(folder / OWN)
         try:
-            own = json.loads((folder / OWN).read_text("utf-8"))
+            own = json.loads(read_whole(folder / OWN))
             names = {*own, OWN, *self.also}
         except (OSError, ValueError, TypeError, RecursionError):
             own, names = {}, set[str]()

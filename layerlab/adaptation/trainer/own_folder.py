@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 from layerlab.errors import UserError
 from layerlab.records.file_digests import FILE as SEAL
 from layerlab.records.file_digests import extra_files
-from layerlab.system.files import OnlyOwn, check_links, write_file
+from layerlab.system.files import OnlyOwn, check_links, read_whole, write_file
 
 PLAN, MODEL = "plan.json", "model"
 BEGUN = ".checkpoints"
@@ -70,7 +70,7 @@ def _added(one: Path, begun: list[str]) -> Iterator[Path]:
 
 def _begun(out: Path) -> list[str]:
     file = out / BEGUN
-    return file.read_text("utf-8").split() if file.is_file() else []
+    return read_whole(file).decode(errors="replace").split() if file.is_file() else []
 
 
 class BeginCallback(TrainerCallback):
