@@ -87,6 +87,8 @@ def test_old_checkpoints_give_way_and_copies_of_them_stay(tmp_path: Path) -> Non
     out = tmp_path / "out"
 
     def copy(said: str, share: float | None) -> None:
+        (out / ".model.partial").mkdir(parents=True, exist_ok=True)
+        (out / ".model.partial" / "modeling.py").write_text("mine")
         if (out / "checkpoint-1").exists() and not (out / "checkpoint-1-best").exists():
             shutil.copytree(out / "checkpoint-1", out / "checkpoint-1-best")
 
@@ -108,3 +110,6 @@ def test_old_checkpoints_give_way_and_copies_of_them_stay(tmp_path: Path) -> Non
     )
     held = sorted(one.name for one in out.glob("checkpoint-*"))
     assert held == ["checkpoint-1-best", "checkpoint-4", "checkpoint-5"]
+    assert (out / ".model.partial" / "modeling.py").read_text() == "mine"
+    assert not (out / "model" / "modeling.py").exists() and (out / "model" / "config.json").exists()
+    assert [one.name for one in out.glob(".model.*")] == [".model.partial"]
