@@ -227,12 +227,7 @@ class OnlyOwn:
     """Tells whether a folder holds only what an earlier `write_folder` wrote, as it wrote it.
 
     Earlier versions kept names without hashes: there a file counts as written by its name.
-
-    Attributes:
-        also: names of what is written into it later.
     """
-
-    also: tuple[str, ...] = ()
 
     def __call__(self, folder: Path) -> bool:
         """Return whether the folder holds nothing else that would be lost."""
@@ -246,7 +241,7 @@ class OnlyOwn:
         """
         try:
             own = json.loads(read_whole(folder / OWN))
-            names = {*own, OWN, *self.also}
+            names = {*own, OWN}
         except (OSError, ValueError, TypeError, RecursionError):
             own, names = {}, set[str]()
         hashes = own if isinstance(own, dict) else {}

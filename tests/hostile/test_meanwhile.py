@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from layerlab import UserError
+from layerlab.builtin import SAMPLE
 from layerlab.records.checkpoint_names import is_checkpoint
 from layerlab.system.files import OWN, Like, OnlyOwn, check_folder, write_folder
 from tests.hostile.attack import typed
@@ -166,3 +167,14 @@ def test_tasks_that_were_exported_and_changed_stay(name: str, tmp_path: Path) ->
         file.write_text(text := "mine")
     typed(*words).refused("holds something other than a folder of tasks; name a new or an empty")
     assert file.read_text() == text
+
+
+def test_the_page_of_a_vocabulary_is_one_of_its_files(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ("adapt", "vocabulary", "--tokenizer", "llama", "--corpus", str(SAMPLE))
+    words = (*words, "--size", "+2", "--out", str(out), "-q")
+    assert typed(*words).code == typed(*words).code == 0
+    assert "proof.html" in json.loads((out / OWN).read_text())
+    (out / "proof.html").write_text("mine")
+    typed(*words).refused("holds something other than a")
+    assert (out / "proof.html").read_text() == "mine"
