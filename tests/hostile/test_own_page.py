@@ -131,3 +131,21 @@ def test_no_new_file_is_written_through_a_link(tmp_path: Path) -> None:
     typed("runs", str(there), "--html", str(home / "runs.html"))
     assert typed("runs", str(there), "--html", str(there / "runs.html")).code == 0
     typed("runs", str(there), "--html", str(there)).refused("runs.html is a link to")
+
+
+def test_a_page_in_the_folder_of_a_run_gives_way_only_where_it_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    given = {
+        "name": "small",
+        "model": {"width": 16, "layers": 1, "heads": 2, "context": 16},
+        "train": {"max_steps": 2, "batch_size": 2},
+        "evaluate": {"max_eval_blocks": 4},
+    }
+    found = layerlab.train(given, out=tmp_path, progress=False)
+    assert layerlab.train(given, out=tmp_path, progress=False).page == found.page
+    found.page.write_text("mine")
+    with pytest.raises(UserError, match=r"holds a report\.html that is no page of layerlab train;"):
+        layerlab.train(given, out=tmp_path, progress=False)
+    assert found.page.read_text() == "mine"
