@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from layerlab.errors import UserError
 from layerlab.records.index.entry import Entry
 from layerlab.records.index.search import find_entries
-from layerlab.records.own_page import is_own_page
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.runs import MARK, PAGE, render
 from layerlab.system.files import check_file, check_link, write_file
+from layerlab.system.own_page import is_own_page
 from layerlab.validation import short_repr
 
 if TYPE_CHECKING:

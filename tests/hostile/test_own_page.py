@@ -8,11 +8,11 @@ import pytest
 import layerlab
 from layerlab import UserError
 from layerlab.evaluation.results.result import EvaluationResult
-from layerlab.records.own_page import is_own_page, mark_of
 from layerlab.report.pages.adaptation import check_curriculum, save_curriculum
 from layerlab.report.pages.evaluation import save_scores
 from layerlab.studies.engine import suite
 from layerlab.studies.engine.suite import every
+from layerlab.system.own_page import is_own_page, mark_of
 from tests.evaluation.results.test_result import content
 from tests.hostile.attack import typed
 from tests.report.pages.test_evaluation import scored

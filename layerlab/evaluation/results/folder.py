@@ -6,8 +6,8 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.evaluation.harness.cache import LEAVES, SAMPLES
-from layerlab.records.own_page import is_own_page, mark_of
 from layerlab.records.parse import read_json, unseal
+from layerlab.system.own_page import is_own_page, mark_of
 
 RESULTS, TABLES, PAGE = "results.json", "tables", "report.html"
 KINDS = (

@@ -15,7 +15,6 @@ import pandas as pd
 from layerlab.errors import UserError
 from layerlab.recipes import toml
 from layerlab.records.json_values import json_values
-from layerlab.records.own_page import is_own_page, mark_of
 from layerlab.records.parse import read_json
 from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
@@ -26,6 +25,7 @@ from layerlab.report.views import command, text
 from layerlab.report.views.curves import short
 from layerlab.report.views.forest_plot import format_signed
 from layerlab.system import files
+from layerlab.system.own_page import is_own_page, mark_of
 
 _STYLES = ("page.css", "comparison.css", "curriculum.css")
 PAGE, DATA, TABLES, PICTURES = "report.html", "result.json", "tables", "pictures"

@@ -16,7 +16,6 @@ from layerlab.errors import UserError
 from layerlab.recipes import toml
 from layerlab.records import run_files
 from layerlab.records.json_values import json_values
-from layerlab.records.own_page import is_own_page, mark_of
 from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
 from layerlab.report.i18n.language import ENGLISH, label, language
@@ -24,6 +23,7 @@ from layerlab.report.pages.shell import DRAWING, assemble, environment, join_scr
 from layerlab.report.views import command, equal_terms, forest_plot, monitor_timeline, text
 from layerlab.report.views import curves as curve
 from layerlab.system import files
+from layerlab.system.own_page import is_own_page, mark_of
 
 _SCRIPTS = (
     *(DRAWING, "figure.js", "glance.js", "jump.js", "curve.js", "lapse.js", "comparison.js"),

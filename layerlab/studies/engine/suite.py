@@ -13,7 +13,6 @@ from rich.text import Text
 
 from layerlab.console.tables import grid
 from layerlab.errors import Interrupted, UserError
-from layerlab.records.own_page import is_own_page
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.claims import count_words, render
 from layerlab.report.views.text import prose
@@ -23,6 +22,7 @@ from layerlab.studies.engine.record import COLOURS, StudyResult
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import RUNS, cores
 from layerlab.system import files
+from layerlab.system.own_page import is_own_page
 from layerlab.version import VERSION
 
 PAGE = "what-holds.html"
