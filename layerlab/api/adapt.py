@@ -1,6 +1,5 @@
 """`layerlab.adapt`: the stages of a recipe; where adaptation, training, evaluation, report meet."""
 
-import shutil
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from layerlab.adaptation.pipeline.texts import read_held_out
 from layerlab.adaptation.sft.chat_template import add_plain_template
 from layerlab.adaptation.sft.generate import answers
 from layerlab.adaptation.trainer.bits_per_byte import bits_per_byte
+from layerlab.adaptation.trainer.own_folder import remove_checkpoints
 from layerlab.api import evaluate, train
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.console.stages import StagesDisplay
@@ -34,8 +34,8 @@ from layerlab.loading.model import LoadedModel, subject
 from layerlab.plugins import load_files as load_own
 from layerlab.recipes.adaptation import AdaptationRecipe, load_adaptation, make_recipe
 from layerlab.report.i18n.language import ENGLISH, language
-from layerlab.report.pages.adaptation import save_curriculum
-from layerlab.system.files import write_folder
+from layerlab.report.pages.adaptation import check_curriculum, save_curriculum
+from layerlab.system.files import OnlyOwn, write_folder
 from layerlab.system.hardware import with_threads
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
@@ -141,6 +141,7 @@ def run_adaptation(curriculum: AdaptationPlan, *, progress: bool = True) -> Adap
     arms, shelf = curriculum.recipe.arms(), curriculum.shelf
     with ExitStack() as stack:
         stack.enter_context(lock_folder(curriculum.out))
+        check_curriculum(curriculum.out)  # refuses before the work what is not to be lost
         stack.enter_context(with_threads(curriculum.recipe.run.threads))
         watch: Progress = NullProgress()
         if progress:
@@ -176,8 +177,7 @@ def _carry(place: StageContext, watch: Progress) -> None:
     place.folder.mkdir(parents=True, exist_ok=True)
     left = {**STEPS, "base": base, "evaluate": evaluate_stage}[place.stage.kind](place)
     place.shelf.finish(place.stage, left, time.monotonic() - begun)
-    for one in place.folder.glob("checkpoint-*"):
-        shutil.rmtree(one, ignore_errors=True)
+    remove_checkpoints(place.folder)
     watch.end(place.stage.key, "finished")
 
 
@@ -326,7 +326,7 @@ def _keep_words(found: LoadedModel, folder: Path) -> None:
         words.save_pretrained(empty)
 
     with quiet_libraries():
-        write_folder(folder / WORDS, fill, "tokenizer", like=lambda _: True)
+        write_folder(folder / WORDS, fill, "tokenizer", like=OnlyOwn())
 
 
 def _recipe(given: Given) -> AdaptationRecipe:

@@ -11,7 +11,8 @@ from layerlab.records.index.entry import Entry
 from layerlab.records.index.search import find_entries
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.runs import MARK, PAGE, render
-from layerlab.system.files import check_size, write_file
+from layerlab.system.files import check_file, check_link, write_file
+from layerlab.system.own_page import is_own_page
 from layerlab.validation import short_repr
 
 if TYPE_CHECKING:
@@ -102,17 +103,13 @@ def check_page(place: str | PathLike[str], lang: str = ENGLISH) -> Path:
     page = Path(place)
     if page.suffix.lower() not in {".html", ".htm"} or page.is_dir():
         page = page / PAGE
-    if page.is_file() and not _is_index(page):
+    if page == Path(place):
+        check_file(page)
+    elif page.parent.is_dir():
+        check_link(page, page.parent)
+    if page.exists() and not is_own_page(page, MARK):
         raise UserError(
             f"{short_repr(str(page))} is there and is no page of layerlab runs; "
             "name another file: type for example layerlab runs --html runs.html"
         )
     return page
-
-
-def _is_index(page: Path) -> bool:
-    try:
-        check_size(page)
-        return MARK.encode() in page.read_bytes()
-    except OSError:
-        return False

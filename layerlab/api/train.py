@@ -20,7 +20,7 @@ from layerlab.experiments.session import Given, Task, check_task, display, run
 from layerlab.records.events import read
 from layerlab.records.monitor_events import renumber
 from layerlab.report.i18n.language import ENGLISH, language
-from layerlab.report.pages.comparison import PAGE, save_comparison, save_run
+from layerlab.report.pages.comparison import PAGE, check_run_page, save_comparison, save_run
 from layerlab.system.trust import trust
 from layerlab.training.checkpoints.result import MODEL
 from layerlab.validation import short_repr
@@ -142,6 +142,7 @@ def train_task(
     """
     check_task(task, several=False)
     (run,) = task.runs
+    check_run_page(task.folder(run))
     with display(task, progress) as watch:
         result = run_one(run, task.folder(run), watch)
     folder = task.folder(run)

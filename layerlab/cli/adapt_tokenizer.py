@@ -41,7 +41,7 @@ def vocabulary(
 
     What the tokenizer gives is verified text by text.
     """
-    from layerlab.report.pages.vocabulary import save_proof
+    from layerlab.report.pages.vocabulary import PAGE, save_proof
     from layerlab.tokenization.change import PROOF, VocabularyRequest, change
     from layerlab.tokenization.random_text import render_check
 
@@ -53,14 +53,16 @@ def vocabulary(
         terms=terms,
         field=field,
     )
-    changed = change(asked, out, (lambda text: None) if quiet else _say)
-    text = (out / PROOF).read_text("utf-8")
-    page = save_proof(json.loads(text), out, lang)
+
+    def draw(place: Path) -> None:
+        save_proof(json.loads((place / PROOF).read_text("utf-8")), place, lang)
+
+    changed = change(asked, out, (lambda text: None) if quiet else _say, draw)
     if as_json:
-        show_json(text)
+        show_json((out / PROOF).read_text("utf-8"))
     else:
         show(lambda width: render_check(changed.proof, width))
-        say(f"The tokenizer and its proof: {out}\nThe page: {from_here(page)}")
+        say(f"The tokenizer and its proof: {out}\nThe page: {from_here((out / PAGE).resolve())}")
     if not changed.proof.holds:
         raise typer.Exit(1)
 

@@ -134,6 +134,9 @@ def _check_candidates(names: Iterable[str]) -> None:
 
 def _check_out(file: Path) -> None:
     """Refuse to write over what is no result of this command, before anything is timed."""
+    from layerlab.system.files import check_file
+
+    check_file(file)
     try:
         earlier = not file.exists() or {"timed", "setting"} <= set(read_json(file))
     except (OSError, ValueError, TypeError):

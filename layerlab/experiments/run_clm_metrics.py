@@ -14,6 +14,7 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.records.events import read
+from layerlab.records.parse import read_json
 from layerlab.records.renamed_settings import current_manifest
 from layerlab.records.result import read_result
 from layerlab.system.files import write_file
@@ -69,7 +70,7 @@ def metrics(folder: Path) -> Metrical:
             f"{folder} holds no finished run; give one with a result.json, or finish it by typing "
             "layerlab train again"
         )
-    manifest = current_manifest(json.loads((folder / "manifest.json").read_text("utf-8")))
+    manifest = current_manifest(read_json(folder / "manifest.json"))
     events = [one for one in read(folder) if one["update"] <= result["updates"]]
     epoch = result["tokens"] / manifest["data"]["train_tokens"]
     return Metrical(

@@ -33,6 +33,7 @@ from layerlab.recipes.training_sections import (
     TrainSection,
 )
 from layerlab.records.renamed_settings import current_changes, settings_of_0_1
+from layerlab.system.files import read_whole
 from layerlab.validation import short_repr, suggest
 
 # How a run is carried out and what it is called do not decide what comes out of it.
@@ -117,7 +118,7 @@ class TrainingRecipe(Section):
         settings, of which those of 0.1 count.
         """
         content = self.model_dump(mode="json", exclude=set(_BESIDE), exclude_defaults=True)
-        loaded = [hashlib.blake2b(Path(one).read_bytes()).hexdigest() for one in self.model.load]
+        loaded = [hashlib.blake2b(read_whole(Path(one))).hexdigest() for one in self.model.load]
         text = json.dumps([settings_of_0_1(content), loaded], sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 

@@ -1,10 +1,13 @@
-"""Names of a run's checkpoints, and the one to resume from."""
+"""Names of a run's checkpoints, the one to resume from, and their end."""
 
 import re
+import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 _NAME = re.compile(r"step-(\d{8,})")
+WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "state.json"
 
 
 def list_checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
@@ -21,8 +24,17 @@ def say_update(path: Path) -> str:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Tell whether a path has the name of a checkpoint."""
-    return bool(_NAME.fullmatch(path.name))
+    """Tell whether a folder holds files of a checkpoint, whole or not, and nothing else."""
+    return {one.name for one in path.iterdir()} <= {WEIGHTS, OPTIMIZER, STATE}
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints of a run, and their folder unless something else lies in it."""
+    own = [path for _, path in list_checkpoints(folder) if is_checkpoint(path)]
+    for path in (*own, *folder.glob(".step-*.partial")):
+        shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):  # there are none, or it is not empty
+        folder.rmdir()
 
 
 def latest(folder: Path) -> Path | None:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from layerlab.records.parse import json_of, seal, unseal
+from layerlab.records.parse import read_json, seal, unseal
 from layerlab.system.files import check_regular, write_file
 
 FILE = "files.json"
@@ -92,8 +92,7 @@ def extra_files(folder: Path) -> list[str]:
 
 
 def _read_table(folder: Path) -> Mapping[str, str]:
-    check_regular(folder / FILE)
-    files = unseal(json_of((folder / FILE).read_text("utf-8"))).get("files")
+    files = unseal(read_json(folder / FILE)).get("files")
     if not isinstance(files, dict):
         raise ValueError(f"{FILE} names no files")
     return files

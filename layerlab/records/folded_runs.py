@@ -8,7 +8,7 @@ from layerlab.errors import UserError
 from layerlab.records.parse import json_of, one_line
 from layerlab.records.result import EVENTS, FILE, MANIFEST
 from layerlab.records.run_files import RECIPE, RUN, RUNS
-from layerlab.system.files import LARGEST, check_size, write_file, write_folder
+from layerlab.system.files import LARGEST, check_regular, check_size, write_file, write_folder
 from layerlab.validation import short_repr
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def _lines(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _text(path: Path) -> str:
+    check_regular(path)
     try:
         return path.read_bytes().decode()
     except (OSError, ValueError) as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 from layerlab.records.events import FILE as JOURNAL
 from layerlab.records.parse import json_of
+from layerlab.system.files import check_regular
 
 # Bytes at the end of a journal in which its last update is looked for.
 MOST = 1 << 22
@@ -65,7 +66,12 @@ def last_update(journal: Path) -> dict[str, Any] | None:
 
 
 def _backwards(file: Path, step: int = 2**14) -> Iterator[bytes]:
-    """Yield the last lines of a file backwards; a file that vanishes has no more."""
+    """Yield the last lines of a file backwards; a file that vanishes has no more.
+
+    Raises:
+        UserError: it is a pipe or a device.
+    """
+    check_regular(file)
     try:
         with file.open("rb") as stream:
             place = stream.seek(0, os.SEEK_END)

@@ -11,13 +11,18 @@ from typing import Any
 
 from layerlab.errors import DamageWarning, UserError
 from layerlab.records.parse import one_line, read_json, seal, unseal
-from layerlab.system.files import write_file
+from layerlab.system.files import check_link, write_file
 
 Check = Callable[[dict[str, Any]], object]
 
 
 def write_kept(file: Path, content: Mapping[str, Any]) -> None:
-    """Write a table with a digest."""
+    """Write a table with a digest.
+
+    Raises:
+        UserError: it cannot be written, or is a link.
+    """
+    check_link(file, file.parent)
     write_file(file, json.dumps(seal(content, file.name.encode())))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layerlab.system.files import check_size
+from layerlab.system.files import read_whole
 from layerlab.validation import short_repr
 
 if TYPE_CHECKING:
@@ -107,8 +107,7 @@ def read_json(path: Path, **options: Any) -> Any:
         ValueError: as for its text.
         UserError: it is a device, a pipe or a socket, or too large.
     """
-    check_size(path)
-    return json_of(path.read_text(encoding="utf-8"), **options)
+    return json_of(read_whole(path).decode(), **options)
 
 
 def literal_of(text: str) -> Any:

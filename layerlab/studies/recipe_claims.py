@@ -20,7 +20,7 @@ from layerlab.studies.engine.scale import comparison_scale
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.support import gradient_profile
 from layerlab.studies.support.training_facts import runs_in, settings_of
-from layerlab.system.files import check_regular
+from layerlab.system.files import read_whole
 
 RUNS = "runs"
 # Of rows: what is no plain value, and what is a range.
@@ -177,8 +177,7 @@ def results(name: str) -> Callable[[Path], str]:
 
 def _text(file: Path) -> str:
     """Return what stands in a file, whatever that is; whoever judges it says what is wrong."""
-    check_regular(file)
-    return file.read_text(encoding="utf-8", errors="replace")
+    return read_whole(file).decode(errors="replace")
 
 
 def _flat(row: Json) -> dict[str, Any]:

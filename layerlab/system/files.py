@@ -5,6 +5,7 @@ there before steps aside for that moment and comes back if the rename fails.
 """
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -23,7 +24,8 @@ Like = Callable[[Path], bool]
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # Of a file that is read whole: bytes.
 LARGEST = 256 << 20
-# In a folder that is written as a whole: the names of what was written, so that nothing else goes.
+# In a folder that is written as a whole: what was written, with its hashes, so that nothing else
+# goes.
 OWN = ".written.json"
 # How libraries written in Rust (safetensors, tokenizers) name an error of the operating system.
 _SYSTEM = re.compile(r"os error (\d+)")
@@ -62,6 +64,9 @@ def write_folder(
         what: is written, in words.
         like: tells whether a folder holds an earlier one, whose place it may then take.
 
+    What comes into the folder while it is filled stays there, and what was made then gets a folder
+    beside it.
+
     Raises:
         UserError: the folder cannot be written, or holds something that must not be lost.
     """
@@ -72,9 +77,14 @@ def write_folder(
             partial.mkdir()
             fill(partial)
             if isinstance(like, OnlyOwn):
-                own = sorted(path.relative_to(partial).as_posix() for path in partial.rglob("*"))
-                (partial / OWN).write_text(json.dumps(own), encoding="utf-8")
-            _swap(partial, target)
+                (partial / OWN).write_text(json.dumps(_describe(partial)), encoding="utf-8")
+            if not _swap(partial, target, like):
+                kept = _beside(target)
+                partial.rename(kept)
+                raise UserError(
+                    f"{folder} was given files while this ran, and they stay; the {what} is in "
+                    f"{from_here(kept)}: move one of the two"
+                )
     return target
 
 
@@ -97,15 +107,40 @@ def write_file(path: Path, content: str | bytes) -> Path:
     """Write one file; a text in UTF-8.
 
     Raises:
-        UserError: it cannot be written, or a folder has that name.
+        UserError: it cannot be written, or a folder or a link to nothing has that name.
     """
     with _explain(path):
-        target = path.resolve()
-        if target.is_dir():
-            raise UserError(f"cannot write {path}: it is a folder; give a file name")
+        target = _file_target(path)
         with _parents(target), _neighbour(target) as partial:
             partial.write_bytes(content.encode() if isinstance(content, str) else content)
             partial.replace(target)
+    return target
+
+
+def check_file(path: Path) -> None:
+    """Raise at once what `write_file` would raise when the work is done.
+
+    Raises:
+        UserError: it cannot be written, or a folder or a link to nothing has that name.
+    """
+    with _explain(path):
+        target = _file_target(path)
+        # Rights do not tell of folders in which nobody can make a file: so one is made.
+        nearest = next(parent for parent in target.parents if parent.exists())
+        with _neighbour(nearest / target.name) as partial:
+            partial.touch()
+
+
+def _file_target(path: Path) -> Path:
+    """Return where a file is written; through no link to nothing, which may lead anywhere."""
+    if path.is_symlink() and not path.exists():
+        raise UserError(
+            f"{path} is a link to {str(path.readlink())!r}, where nothing is; delete the link, or "
+            "name another file"
+        )
+    target = path.resolve()
+    if target.is_dir():
+        raise UserError(f"cannot write {path}: it is a folder; give a file name")
     return target
 
 
@@ -148,46 +183,91 @@ def check_size(path: Path) -> None:
             )
 
 
-def check_links(folder: Path) -> None:
-    """Refuse links inside a folder that is written into; the folder itself may be one.
+def read_whole(path: Path) -> bytes:
+    """Read a file that may be of a stranger.
 
-    What was copied from elsewhere may hold one that leads out of it, and what is written there
-    would take the place of a file of the user's own.
+    Raises:
+        OSError: it cannot be read.
+        UserError: it is a pipe or a device, or has more than 256 MiB.
+    """
+    check_size(path)
+    return path.read_bytes()
+
+
+def check_links(folder: Path) -> None:
+    """Refuse links, pipes and devices inside a folder that is written into; it may be a link.
+
+    What was copied from elsewhere may hold a link that leads out of it, and what is written there
+    would take the place of a file of the user's own. Whoever opens a pipe waits without end.
 
     Raises:
         UserError: there is one.
     """
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
-            path = Path(place, name)
-            if path.is_symlink():
-                raise UserError(
-                    f"{path} is a link to {str(path.readlink())!r}, and what is written into "
-                    f"{folder} would be written there; delete the link, or name another folder"
-                )
+            check_link(Path(place, name), folder)
+
+
+def check_link(path: Path, folder: Path) -> None:
+    """Refuse a file in a folder that is written into if it is a link, a pipe or a device.
+
+    Raises:
+        UserError: it is one.
+    """
+    if path.is_symlink():
+        raise UserError(
+            f"{path} is a link to {str(path.readlink())!r}, and what is written into "
+            f"{folder} would be written there; delete the link, or name another folder"
+        )
+    check_regular(path)
 
 
 @dataclass(frozen=True)
 class OnlyOwn:
-    """Tells whether a folder holds only what an earlier `write_folder` wrote.
+    """Tells whether a folder holds only what an earlier `write_folder` wrote, as it wrote it.
 
-    Attributes:
-        also: names of what is written into it later.
+    Earlier versions kept names without hashes: there a file counts as written by its name.
     """
-
-    also: tuple[str, ...] = ()
 
     def __call__(self, folder: Path) -> bool:
         """Return whether the folder holds nothing else that would be lost."""
         return not self.others(folder)
 
     def others(self, folder: Path) -> list[str]:
-        """Return the names of what else the folder holds, in their order."""
+        """Return the names of what else the folder holds or was changed in it, in their order.
+
+        Raises:
+            UserError: its table is a pipe or a device.
+        """
         try:
-            own = {*json.loads((folder / OWN).read_text("utf-8")), OWN, *self.also}
+            own = json.loads(read_whole(folder / OWN))
+            names = {*own, OWN}
         except (OSError, ValueError, TypeError, RecursionError):
-            own = set()
-        return sorted({path.relative_to(folder).as_posix() for path in folder.rglob("*")} - own)
+            own, names = {}, set[str]()
+        hashes = own if isinstance(own, dict) else {}
+        found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+        return sorted(
+            name
+            for name, path in found.items()
+            if name not in names or (name in hashes and hashes[name] != _identify(path))
+        )
+
+
+def _describe(folder: Path) -> dict[str, str]:
+    """Return what a folder holds: names and hashes."""
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    return {name: _identify(path) for name, path in sorted(found.items())}
+
+
+def _identify(path: Path) -> str:
+    """Return the SHA-256 of a file, of one larger than is read whole its size; else its kind."""
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode):
+        return "folder" if stat.S_ISDIR(found.st_mode) else "no file"
+    if found.st_size > LARGEST:
+        return f"{found.st_size} bytes"
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _refuse_others(target: Path, given: Path, what: str, like: Like | None) -> None:
@@ -200,23 +280,42 @@ def _refuse_others(target: Path, given: Path, what: str, like: Like | None) -> N
             f"cannot put a {what} in place of {given}, which is in use; "
             f"name a folder inside it, such as {given / what}"
         )
-    if any(target.iterdir()) and not (like and like(target)):
+    if not _may_go(target, like):
         held = f"something other than a {what}" if like else "files already"
         raise UserError(f"{given} holds {held}; name a new or an empty folder")
 
 
-def _swap(partial: Path, target: Path) -> None:
+def _may_go(folder: Path, like: Like | None) -> bool:
+    return not any(folder.iterdir()) or bool(like and like(folder))
+
+
+def _swap(partial: Path, target: Path, like: Like | None) -> bool:
+    """Give a folder its name; return whether what is there now may go, without which it stays."""
     if not target.exists():
         partial.rename(target)
-        return
-    aside = _hidden(target)
+        return True
+    # A process that is killed here leaves the earlier one under a name that says what it is.
+    aside = target.with_name(f"{target.name[:80]}.{uuid.uuid4().hex[:8]}.earlier")
     target.rename(aside)
     try:
+        # Under this name nothing more comes in by the other.
+        if not _may_go(aside, like):
+            aside.rename(target)
+            return False
         partial.rename(target)
     except BaseException:
         aside.rename(target)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(aside.rename(_hidden(target)), ignore_errors=True)
+    return True
+
+
+def _beside(target: Path) -> Path:
+    """Return a name beside a folder that nothing has."""
+    number = 2
+    while (found := target.with_name(f"{target.name}-{number}")).exists():
+        number += 1
+    return found
 
 
 def _hidden(target: Path) -> Path:

@@ -31,7 +31,6 @@ from layerlab.version import VERSION
 
 WHAT = "vocabulary"
 # The page is written by whoever shows the proof.
-_OURS = OnlyOwn(("proof.html",))
 PROOF, KEPT = "proof.json", "kept.json"
 SCHEMA = 1
 # What a set is called of which every line is a text of its own.
@@ -93,16 +92,25 @@ class Changed:
     kept: tuple[int, ...] | None
 
 
-def change(asked: VocabularyRequest, out: Path, say: Say) -> Changed:
+def change(
+    asked: VocabularyRequest,
+    out: Path,
+    say: Say,
+    page: Callable[[Path], object] = lambda place: None,
+) -> Changed:
     """Extend or prune a tokenizer, prove the result, and write both to a folder.
 
     Each document is a text of the proof; of a file of plain text, which has no other boundary,
     each line is one.
 
+    Args:
+        say: is told what is done.
+        page: writes a page of it into the folder.
+
     Raises:
         UserError: the tokenizer, a text or the size is none that can be used.
     """
-    check_folder(out, WHAT, _OURS)
+    check_folder(out, WHAT, OnlyOwn())
     parse_size(asked.size)
     terms = _terms(asked.terms)
     base = load_or_convert(asked.tokenizer)
@@ -130,7 +138,12 @@ def change(asked: VocabularyRequest, out: Path, say: Say) -> Changed:
             terms=terms,
         )
         changed = remake(base, asked.size, texts, say)
-    write_folder(out, lambda place: _fill(place, asked, changed), WHAT, _OURS)
+
+    def fill(place: Path) -> None:
+        _fill(place, asked, changed)
+        page(place)
+
+    write_folder(out, fill, WHAT, OnlyOwn())
     return changed
 
 

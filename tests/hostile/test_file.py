@@ -2,13 +2,12 @@
 
 import json
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
 from layerlab import builtin
-from tests.hostile.attack import typed
+from tests.hostile.attack import typed, unblock_pipes
 
 DEEP, DIGITS = "[" * 20_000, "9" * 5000
 TEXT, TOKENIZER = str(builtin.SAMPLE), ("--tokenizer", "llama")
@@ -51,18 +50,8 @@ SPECIAL = [
     ("words", "said"), SPECIAL, ids=[" ".join(words)[:40] for words, _ in SPECIAL]
 )
 def test_what_is_no_file_is_refused(words: tuple[str, ...], said: str, place: Path) -> None:
-    # Whoever opens a pipe waits for its other end: that would be this, and not a test that hangs.
-    helper = threading.Timer(5, lambda: [unblock(one) for one in place.glob("pipe*")])
-    helper.start()
-    try:
+    with unblock_pipes(place):
         typed(*words).refused(said)
-    finally:
-        helper.cancel()
-        helper.join()
-
-
-def unblock(pipe: Path) -> None:
-    os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
 
 
 NESTED = [

@@ -25,7 +25,7 @@ from layerlab.loading.model import LoadedModel, subject
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 from layerlab.records.events import read
-from layerlab.system.files import write_folder
+from layerlab.system.files import OnlyOwn, write_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.tokenization.change import PROOF, Texts, remake
 from layerlab.tokenization.convert import load_or_convert
@@ -103,7 +103,7 @@ def vocabulary(place: StageContext) -> Json:
         text = json.dumps({**told, "kept": made.kept}, ensure_ascii=False, indent=1)
         (empty / PROOF).write_text(text + "\n", encoding="utf-8")
 
-    write_folder(place.folder / WORDS, fill, "tokenizer", like=lambda one: (one / PROOF).is_file())
+    write_folder(place.folder / WORDS, fill, "tokenizer", like=OnlyOwn())
     return {"words": WORDS, "result": told}
 
 
@@ -183,7 +183,7 @@ def _save(place: StageContext, model: Any, words: Any) -> None:
         words.save_pretrained(empty)
 
     with quiet_libraries():
-        write_folder(place.folder / MODEL, fill, "model", like=lambda _: True)
+        write_folder(place.folder / MODEL, fill, "model", like=OnlyOwn())
 
 
 def _source(place: StageContext, file: str) -> str:

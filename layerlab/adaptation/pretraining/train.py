@@ -1,6 +1,8 @@
 """Continued pretraining on domain text, with general text replayed, by transformers' Trainer."""
 
 import json
+import shutil
+import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -8,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import broadcast_object_list
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments
 
@@ -224,7 +227,9 @@ def _save(run: Run, trainer: Trainer, found: Pretrained, out: Path, place: Proce
 
     All processes take part where it is sharded.
     """
-    partial = out / f".{MODEL}.partial"
+    # A name that no file of another can have, and the same in all processes.
+    (name,) = broadcast_object_list([f".{MODEL}.{uuid.uuid4().hex[:8]}.partial"])
+    partial = out / name
     trainer.save_model(str(partial))
     if place.first:
 
@@ -235,9 +240,7 @@ def _save(run: Run, trainer: Trainer, found: Pretrained, out: Path, place: Proce
             run.words.save_pretrained(folder)
 
         remember_plan(out, fill, found.to_json())
-        for left in partial.iterdir():
-            left.unlink()
-        partial.rmdir()
+        shutil.rmtree(partial)
     trainer.accelerator.wait_for_everyone()
 
 

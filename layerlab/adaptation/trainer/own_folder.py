@@ -1,6 +1,7 @@
 """Keeps what a call did not write: its folder is empty at first, and its own afterwards."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from transformers import TrainerCallback
 from layerlab.errors import UserError
 from layerlab.records.file_digests import FILE as SEAL
 from layerlab.records.file_digests import extra_files
-from layerlab.system.files import OnlyOwn, check_links, write_file
+from layerlab.system.files import OnlyOwn, check_links, read_whole, write_file
 
 PLAN, MODEL = "plan.json", "model"
 BEGUN = ".checkpoints"
@@ -41,29 +42,50 @@ def check_own(out: Path) -> None:
         )
 
 
+def remove_checkpoints(out: Path, keep: int = 0) -> None:
+    """Remove all but the newest checkpoints, and no folder with files of the user's."""
+    names = sorted(_checkpoints(out), key=lambda name: int(name.partition("-")[2]))
+    for one in (out / name for name in names[: len(names) - keep]):
+        if not any(_added(one, _begun(out))):
+            shutil.rmtree(one, ignore_errors=True)
+
+
 def _others(out: Path) -> Iterator[Path]:
     """Yield what no call wrote of the model and the checkpoints."""
     if (model := out / MODEL).exists():
         yield from (model / name for name in OnlyOwn().others(model))
     begun = _begun(out)
-    for one in (out / name for name in _checkpoints(out)):
-        try:
-            yield from (one / name for name in extra_files(one))
-        except (OSError, ValueError):  # it is not whole
-            if one.name not in begun and (not one.is_dir() or any(one.iterdir())):
-                yield one
+    for name in _checkpoints(out):
+        yield from _added(out / name, begun)
+
+
+def _added(one: Path, begun: list[str]) -> Iterator[Path]:
+    """Yield what no call wrote of a checkpoint; all of one without a seal that was not begun."""
+    try:
+        yield from (one / name for name in extra_files(one))
+    except (OSError, ValueError):  # it is not whole
+        if one.name not in begun and (not one.is_dir() or any(one.iterdir())):
+            yield one
 
 
 def _begun(out: Path) -> list[str]:
     file = out / BEGUN
-    return file.read_text("utf-8").split() if file.is_file() else []
+    return read_whole(file).decode(errors="replace").split() if file.is_file() else []
 
 
 class BeginCallback(TrainerCallback):
-    """Keeps the names of checkpoints that are being written or deleted, and so may lack a seal."""
+    """Keeps the names of checkpoints that are being written or deleted, and so may lack a seal.
+
+    It deletes old ones in transformers' place, which would take `checkpoint-2-my-copy` for one.
+    """
 
     def __init__(self, out: Path) -> None:
         self.out = out
+        self.limit: int | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Take over how many checkpoints stay."""
+        self.limit, args.save_total_limit = args.save_total_limit, None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Write them where a checkpoint is due after this update, for which older ones may go."""
@@ -73,8 +95,10 @@ class BeginCallback(TrainerCallback):
     on_epoch_end = on_step_end
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Leave those that an earlier process did not write to their end."""
+        """Delete old ones, and leave those that an earlier process did not write to their end."""
         if state.is_world_process_zero:
+            if self.limit is not None and self.limit > 0:
+                remove_checkpoints(self.out, self.limit)
             known = _begun(self.out)
             unsealed = (
                 one for one in _checkpoints(self.out) if not (self.out / one / SEAL).exists()
@@ -89,5 +113,5 @@ class BeginCallback(TrainerCallback):
 
 
 def _checkpoints(out: Path) -> list[str]:
-    """Return what transformers takes for checkpoints, and deletes where there are too many."""
+    """Return what has the name of a checkpoint."""
     return sorted(one.name for one in out.glob("checkpoint-*") if _CHECKPOINT.fullmatch(one.name))

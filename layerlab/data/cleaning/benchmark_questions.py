@@ -12,6 +12,7 @@ from layerlab.data.charset import advise_conversion
 from layerlab.data.cleaning.contamination import Question
 from layerlab.errors import UserError
 from layerlab.records.parse import check_text, json_of
+from layerlab.system.files import read_whole
 from layerlab.validation import short_repr
 
 # What holds a question, by the names that benchmarks use; the first that a row has counts.
@@ -79,7 +80,7 @@ def _files(place: Path) -> Iterator[tuple[str, bytes]]:
             yield from read_members(path, lambda name: name.endswith(KINDS))
         elif path.name.endswith(KINDS):
             try:
-                yield path.name, path.read_bytes()
+                yield path.name, read_whole(path)
             except OSError as error:
                 said = error.strerror or str(error)
                 raise UserError(f"cannot read {path}: {said}; copy it anew") from None

@@ -14,6 +14,7 @@ from layerlab.data.archives import is_archive, read_members
 from layerlab.data.sources import data_folder
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.spec import Benchmark, Subtask
+from layerlab.system.files import read_whole
 from layerlab.system.hub import hub
 
 
@@ -78,7 +79,7 @@ def _ends(name: str, wanted: str) -> bool:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_whole(path)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}; copy it anew") from None
 

@@ -20,6 +20,7 @@ from layerlab.evaluation.lm_eval_tasks.files import ENDINGS, read_task_file
 from layerlab.evaluation.lm_eval_tasks.names import find_entries, member_names, refuse_name
 from layerlab.evaluation.lm_eval_tasks.templates import sandboxed
 from layerlab.evaluation.lm_eval_tasks.trusted import check_trusted, is_local
+from layerlab.evaluation.metrics.segmentation import prepare_default
 from layerlab.system.hub import hub
 from layerlab.system.limits import check_work
 from layerlab.system.logs import hush
@@ -100,7 +101,9 @@ def _load(word: str) -> Mapping[str, Any]:
     _check_installed(manager.task_index, name)
     entries = _members(manager.task_index, name)
     with _worded(word), hush(), sandboxed(), _hub_if(entries):
-        return dict(manager.load([name]))
+        loaded = dict(manager.load([name]))
+    prepare_default()
+    return loaded
 
 
 def _add_file(index: dict[str, Any], path: Path) -> str:

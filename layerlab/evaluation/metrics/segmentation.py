@@ -6,6 +6,7 @@ over jieba's words do not compare. Each way has a name, to stand beside the figu
 
 import logging
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,7 +48,25 @@ def _tokenizer() -> Any:
             "type: pip install 'layerlab[eval]'"
         ) from None
     jieba.setLogLevel(logging.ERROR)
-    return jieba.Tokenizer()
+    return _read_dictionary(jieba.Tokenizer())
+
+
+def _read_dictionary(found: Any) -> Any:
+    """Read the dictionary of jieba's package, a second's work.
+
+    In its place jieba would load any `jieba.cache` in the folder for temporary files, where
+    everybody may put one.
+    """
+    found.FREQ, found.total = found.gen_pfdict(found.get_dict_file())
+    found.initialized = True
+    return found
+
+
+def prepare_default() -> None:
+    """Do so for jieba's own tokenizer, where a task of lm-eval has imported it."""
+    jieba = sys.modules.get("jieba")
+    if jieba is not None and not jieba.dt.initialized:
+        _read_dictionary(jieba.dt)
 
 
 def _segment(text: str) -> list[str]:

@@ -7,8 +7,9 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.evaluation.harness.cache import LEAVES, SAMPLES
 from layerlab.records.parse import read_json, unseal
+from layerlab.system.own_page import is_own_page, mark_of
 
-RESULTS, TABLES = "results.json", "tables"
+RESULTS, TABLES, PAGE = "results.json", "tables", "report.html"
 KINDS = (
     *("benchmarks", "subjects", "groups", "sections", "tasks", "task_groups", "precision"),
     *("compared", "published"),
@@ -37,7 +38,7 @@ def list_earlier_tables(folder: Path) -> list[str]:
         else:
             content = _read(folder / RESULTS)
             tables = [kind for kind in KINDS if content and content.get(kind)]
-            foreign = RESULTS if content is None else _foreign_table(folder / TABLES, tables)
+            foreign = RESULTS if content is None else _foreign(folder, tables)
     except OSError as error:
         raise UserError(
             f"cannot read {folder}: {error.strerror}; name a new or an empty folder"
@@ -70,7 +71,9 @@ def _read(file: Path) -> dict[str, Any] | None:
     return content if set(content) >= PARTS else None
 
 
-def _foreign_table(folder: Path, own: list[str]) -> str | None:
-    """Return a file that has the name of a table which this evaluation did not write."""
-    others = (f"{kind}.csv" for kind in KINDS if kind not in own)
-    return next((f"{TABLES}/{name}" for name in others if (folder / name).exists()), None)
+def _foreign(folder: Path, own: list[str]) -> str | None:
+    """Return a file with the name of a table, or of the page, that no evaluation wrote."""
+    if (folder / PAGE).exists() and not is_own_page(folder / PAGE, mark_of("evaluate")):
+        return PAGE
+    others = (f"{TABLES}/{kind}.csv" for kind in KINDS if kind not in own)
+    return next((name for name in others if (folder / name).exists()), None)

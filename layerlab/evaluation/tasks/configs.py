@@ -10,7 +10,7 @@ from layerlab.evaluation.lawbench import docs as lawbench
 from layerlab.evaluation.lawbench.aggregate import corpus_f
 from layerlab.evaluation.lawbench.tasks import TASKS
 from layerlab.evaluation.tasks import process_results as results
-from layerlab.system.files import write_folder
+from layerlab.system.files import OnlyOwn, write_folder
 
 Config = dict[str, Any]
 
@@ -205,11 +205,7 @@ def export_tasks(folder: Path) -> Path:
             for way in ("", *ways(benchmark)):
                 (own / f"_{way or 'group'}.yaml").write_bytes(_yaml(group_config(benchmark, way)))
 
-    return write_folder(folder, fill, "tasks of lm-eval", _holds_tasks)
-
-
-def _holds_tasks(folder: Path) -> bool:
-    return {one.name for one in folder.iterdir()} == set(BENCHMARKS)
+    return write_folder(folder, fill, "folder of tasks", OnlyOwn())
 
 
 def _yaml(config: Config) -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from layerlab.experiments.executors.slots import Slot
 from layerlab.records.heartbeat import LOG
+from layerlab.system.files import check_regular
 from layerlab.system.trust import GRANTS, list_grants
 from layerlab.training.worker import PARENT, WRONG
 
@@ -26,6 +27,9 @@ class RunProcess:
         places: of its processes, one each; the first writes the files.
         command: that carries out the run of the folder that is its last argument.
         grants: what they may do, as `list_grants` says it; what this process may, if left out.
+
+    Raises:
+        UserError: `log.txt` is a pipe or a device.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class RunProcess:
         self._all: list[subprocess.Popen[bytes]] = []
         self._bad: int | None = None
         given = {GRANTS: grants or list_grants(), PARENT: str(os.getpid())}
+        check_regular(folder / LOG)
         # One crash ends all of them: the rest would wait for it for ever.
         with (folder / LOG).open("ab") as log:
             self._said = log.tell()
@@ -97,7 +102,11 @@ def tail(file: Path, most: int, start: int = 0) -> list[str]:
 
     Args:
         start: where in the file to begin at the earliest.
+
+    Raises:
+        UserError: it is a pipe or a device.
     """
+    check_regular(file)
     try:
         with file.open("rb") as log:
             end = log.seek(0, os.SEEK_END)

@@ -9,6 +9,7 @@ from layerlab import plugins
 from layerlab.experiments.plan.plan import sides
 from layerlab.recipes.comparison_sections import Arm
 from layerlab.recipes.training import TrainingRecipe
+from layerlab.system.files import read_whole
 from layerlab.training.run_spec import design_model
 from layerlab.variants.registry import needed
 
@@ -67,4 +68,4 @@ def _setting(side: TrainingRecipe, files: Mapping[str, str]) -> dict[str, list[s
 
 
 def _digest(path: plugins.File) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return hashlib.sha256(read_whole(Path(path))).hexdigest()

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from layerlab.errors import UserError
 from layerlab.numerics.formats.formats import find
 from layerlab.recipes.toml import write_value
 from layerlab.records.parse import quote_toml, toml_of
-from layerlab.system.files import check_regular
+from layerlab.system.files import check_file, read_whole, write_file
 
 RESIDUAL = "residual"
 ATTENTION = ":attention"
@@ -49,21 +48,13 @@ class Policy:
         object.__setattr__(self, "keep", entries)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the policy as TOML, under another name first.
+        """Write the policy as TOML, whole or not at all.
 
         Raises:
             UserError: there is no such folder, or it cannot be written.
         """
-        target = Path(path)
-        partial = _partial(target)
-        try:
-            partial.write_text(self.toml(), encoding="utf-8")
-            partial.replace(target)
-        except OSError as error:
-            raise _unwritable(target, error) from None
-        finally:
-            with suppress(OSError):
-                partial.unlink()
+        check_place(Path(path), overwrite=True)
+        write_file(Path(path), self.toml())
 
     def toml(self) -> str:
         """Return the policy as the text of a TOML file."""
@@ -76,17 +67,6 @@ class Policy:
                 f"{quote_toml(name)} = {write_value(seen)}" for name, seen in self.measured.items()
             ]
         return "\n".join(lines) + "\n"
-
-
-def _partial(target: Path) -> Path:
-    return target.with_name(f".{target.name}.partial")
-
-
-def _unwritable(target: Path, error: OSError) -> UserError:
-    return UserError(
-        f"cannot write the policy to {str(target)!r}: {error.strerror}; name a file in a"
-        " folder that exists and can be written"
-    )
 
 
 def check_place(path: Path, overwrite: bool) -> None:
@@ -107,12 +87,7 @@ def check_place(path: Path, overwrite: bool) -> None:
             f"cannot write the policy to {str(path)!r}: no folder {str(path.parent)!r}; make it"
             " first"
         )
-    # Rights do not tell of folders in which nobody can make a file: so one is made.
-    try:
-        _partial(path).touch()
-        _partial(path).unlink()
-    except OSError as error:
-        raise _unwritable(path, error) from None
+    check_file(path)
 
 
 def load_policy(path: str | os.PathLike[str]) -> Policy:
@@ -129,8 +104,7 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
         ('model.layers.*.self_attn:attention',)
     """
     try:
-        check_regular(Path(path))
-        found: dict[str, Any] = toml_of(Path(path).read_text(encoding="utf-8"))
+        found: dict[str, Any] = toml_of(read_whole(Path(path)).decode())
     except OSError as error:
         raise UserError(
             f"cannot read the policy {str(path)!r}: {error.strerror}; type"

@@ -15,6 +15,7 @@ import pandas as pd
 from layerlab.errors import UserError
 from layerlab.recipes import toml
 from layerlab.records.json_values import json_values
+from layerlab.records.parse import read_json
 from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
 from layerlab.report.i18n.language import ENGLISH, Label, Language, label, language
@@ -24,6 +25,7 @@ from layerlab.report.views import command, text
 from layerlab.report.views.curves import short
 from layerlab.report.views.forest_plot import format_signed
 from layerlab.system import files
+from layerlab.system.own_page import is_own_page, mark_of
 
 _STYLES = ("page.css", "comparison.css", "curriculum.css")
 PAGE, DATA, TABLES, PICTURES = "report.html", "result.json", "tables", "pictures"
@@ -77,6 +79,37 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
     )
 
 
+def check_curriculum(folder: Path) -> None:
+    """Refuse a folder with files that a report would replace and that no earlier one wrote.
+
+    Raises:
+        UserError: there is one.
+    """
+    foreign = None
+    if not (folder / DATA).exists():
+        foreign = next(
+            (name for name in (PAGE, TABLES, PICTURES) if (folder / name).exists()), None
+        )
+    elif not _is_curriculum(folder / DATA):
+        foreign = DATA
+    elif (folder / PAGE).exists() and not is_own_page(folder / PAGE, mark_of("adapt")):
+        foreign = PAGE
+    if foreign is not None:
+        raise UserError(
+            f"{folder} holds something other than an adaptation: {foreign}; move it away, or name "
+            "another folder with --out"
+        )
+
+
+def _is_curriculum(file: Path) -> bool:
+    try:
+        found = read_json(file)
+    except (OSError, ValueError):
+        return False
+    kinds = {"recipe": dict, "arms": list, "stages": list}
+    return isinstance(found, dict) and all(isinstance(found.get(n), k) for n, k in kinds.items())
+
+
 def save_curriculum(content: Mapping[str, Any], folder: Path, lang: str = ENGLISH) -> Path:
     """Write report.html, result.json, tables/ and pictures/ into the folder of an adaptation.
 
@@ -91,10 +124,14 @@ def save_curriculum(content: Mapping[str, Any], folder: Path, lang: str = ENGLIS
         The page.
 
     Raises:
-        UserError: the content cannot be read, or the folder cannot be written.
+        UserError: the content cannot be read, or the folder cannot be written or holds other files.
     """
     whole = _check(content)
     written = render(whole, lang)
+    check_curriculum(folder)
+    # First: it tells that what lies beside it was written here.
+    data = json.dumps(json_values(content), allow_nan=False, ensure_ascii=False, indent=1)
+    files.write_file(folder / DATA, data + "\n")
     for name in _KEPT:
         table = pd.DataFrame(whole[name]).to_csv(index=False)
         files.write_file(folder / TABLES / f"{name}.csv", table)
@@ -102,8 +139,6 @@ def save_curriculum(content: Mapping[str, Any], folder: Path, lang: str = ENGLIS
         drawing = comparison_svg.curve_picture(_race(whole, kind))
         if drawing:
             files.write_file(folder / PICTURES / f"{kind}.svg", drawing)
-    data = json.dumps(json_values(content), allow_nan=False, ensure_ascii=False, indent=1)
-    files.write_file(folder / DATA, data + "\n")
     return files.write_file(folder / PAGE, written)
 
 

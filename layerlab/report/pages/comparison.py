@@ -23,6 +23,7 @@ from layerlab.report.pages.shell import DRAWING, assemble, environment, join_scr
 from layerlab.report.views import command, equal_terms, forest_plot, monitor_timeline, text
 from layerlab.report.views import curves as curve
 from layerlab.system import files
+from layerlab.system.own_page import is_own_page, mark_of
 
 _SCRIPTS = (
     *(DRAWING, "figure.js", "glance.js", "jump.js", "curve.js", "lapse.js", "comparison.js"),
@@ -126,6 +127,19 @@ def save_comparison(
     return files.write_file(folder / PAGE, written)
 
 
+def check_run_page(folder: Path) -> None:
+    """Refuse the folder of a run with a page of the user's own.
+
+    Raises:
+        UserError: there is one.
+    """
+    if (folder / PAGE).exists() and not is_own_page(folder / PAGE, mark_of("train")):
+        raise UserError(
+            f"{folder} holds a {PAGE} that is no page of layerlab train; move it away, or name "
+            "another folder with --out"
+        )
+
+
 def save_run(folder: Path, lang: str = ENGLISH) -> Path:
     """Write report.html and tables/ into the folder of a run, read from its files.
 
@@ -137,8 +151,9 @@ def save_run(folder: Path, lang: str = ENGLISH) -> Path:
         The page.
 
     Raises:
-        UserError: no run has begun there, or the folder cannot be written.
+        UserError: no run has begun there, or the folder cannot be written or has another page.
     """
+    check_run_page(folder)
     whole = _check(run_files.describe_single(folder))
     _write_tables(whole, folder, [*_CURVES, *(["monitor"] if whole["monitor"] else [])])
     return files.write_file(folder / PAGE, _render(whole, lang, single=True))

@@ -8,6 +8,7 @@ from typing import Any
 from layerlab.report.i18n.language import ENGLISH, label, language
 from layerlab.report.pages.shell import DRAWING, assemble, environment, join_scripts, words
 from layerlab.report.pages.study_settings import rows
+from layerlab.system.files import check_regular
 
 ROWS = 200
 Say = Callable[[str], str]
@@ -43,7 +44,12 @@ def render(study: Mapping[str, Any], lang: str = ENGLISH) -> str:
 
 
 def language_of(file: Path) -> str | None:
-    """Return the language of a page, or None where there is no page."""
+    """Return the language of a page, or None where there is no page.
+
+    Raises:
+        UserError: it is a pipe or a device.
+    """
+    check_regular(file)
     try:
         with file.open("rb") as source:
             found = _SPEAKS.search(source.read(200))

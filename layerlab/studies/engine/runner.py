@@ -1,10 +1,10 @@
 """Running a study by name: settings, batches that outlive an interruption, a folder."""
 
 import platform
+import re
 import shlex
-import shutil
 from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -24,11 +24,14 @@ from layerlab.studies.engine.sampling import RUNS, StudyContext, cores, digest
 from layerlab.studies.engine.scale import with_scale
 from layerlab.studies.engine.study import Outcome, Study, nothing
 from layerlab.studies.engine.time_log import Clock
+from layerlab.system.files import check_link, check_links
 from layerlab.system.locks import lock_folder
 from layerlab.validation import Constraint, short_repr
 from layerlab.version import VERSION
 
 LIBRARIES = ("torch", "numpy", "pandas")
+# Batches and their time, and what is left of one that was being written.
+_KEPT = re.compile(r"[0-9a-f]{32}\.(npz|json)|\.[0-9a-f]{32}\..+\.partial")
 FEWEST = 4
 DOMAINS = {
     "draws": Constraint(kind=int, least=FEWEST, most=10_000_000),
@@ -208,8 +211,11 @@ def _finish(plan: StudyRequest) -> StudyResult | None:
 
 
 def _compute(plan: StudyRequest, progress: bool) -> StudyResult:
-    if plan.restart and plan.store is not None:
-        shutil.rmtree(plan.store, ignore_errors=True)
+    if plan.store is not None:
+        check_link(plan.store, plan.store.parent)
+        check_links(plan.store)
+        if plan.restart:
+            _remove_batches(plan.store)
     work = StudyContext(
         study=plan.study.name,
         draws=plan.draws,
@@ -232,8 +238,17 @@ def _compute(plan: StudyRequest, progress: bool) -> StudyResult:
     if plan.out is not None:
         record.save(plan.out, lang=plan.lang)
         if plan.store is not None:
-            shutil.rmtree(plan.store, ignore_errors=True)
+            _remove_batches(plan.store)
     return record
+
+
+def _remove_batches(store: Path) -> None:
+    """Remove what a study keeps until it is finished, and its folder unless more lies in it."""
+    for one in store.glob("*"):
+        if _KEPT.fullmatch(one.name):
+            one.unlink(missing_ok=True)
+    with suppress(OSError):  # there is none, or it is not empty
+        store.rmdir()
 
 
 def _record(plan: StudyRequest, work: StudyContext, outcome: Outcome) -> StudyResult:

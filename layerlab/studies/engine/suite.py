@@ -22,6 +22,7 @@ from layerlab.studies.engine.record import COLOURS, StudyResult
 from layerlab.studies.engine.runner import study
 from layerlab.studies.engine.sampling import RUNS, cores
 from layerlab.system import files
+from layerlab.system.own_page import is_own_page
 from layerlab.version import VERSION
 
 PAGE = "what-holds.html"
@@ -97,10 +98,20 @@ def every(
     """
     language(lang)  # an unknown one is refused before the work is done
     folder, settings = Path(out), {**settings, "progress": progress, "lang": lang}
+    _check_page(folder)
     parts = [_part(name, out=folder / name, **settings) for name in studies()]
     page = render([_content(part) for part in parts], lang, made=_make(parts, settings))
+    _check_page(folder)
     files.write_file(folder / PAGE, page)
     return Suite(parts=parts, page=(folder / PAGE).resolve())
+
+
+def _check_page(folder: Path) -> None:
+    if (folder / PAGE).exists() and not is_own_page(folder / PAGE):
+        raise UserError(
+            f"{folder} holds a {PAGE} that is no page of layerlab; move it away, or name another "
+            "folder with --out"
+        )
 
 
 def _part(name: str, **settings: Any) -> Part:

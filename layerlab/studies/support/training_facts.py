@@ -1,11 +1,11 @@
 """When, where and with what the runs were made that a study judges."""
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from layerlab.experiments.stored_runs import file_name
+from layerlab.records.parse import read_json
 
 # Of a manifest: what a reader of a study asks first, by the name that the page says.
 RECIPE = {
@@ -78,7 +78,7 @@ def _at(content: Any, *path: str) -> Any:
 def _read(file: Path) -> dict[str, Any]:
     """Read a file of a run, or nothing where an earlier version left none."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = read_json(file)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
+from layerlab.system.files import read_whole
 from layerlab.validation import short_repr
 
 SPACE = "▁"
@@ -65,7 +66,7 @@ def _parse(path: Path) -> Any:
 
     proto = import_protobuf().ModelProto()
     try:
-        proto.ParseFromString(path.read_bytes())
+        proto.ParseFromString(read_whole(path))
     except DecodeError:
         return None
     except OSError as error:

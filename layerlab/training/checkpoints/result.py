@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +11,9 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import UserError
-from layerlab.records.checkpoint_names import remedy
+from layerlab.records.checkpoint_names import remedy, remove_checkpoints
 from layerlab.records.result import FILE, seal
-from layerlab.system.files import WriteError, write_file, write_folder
+from layerlab.system.files import OnlyOwn, WriteError, write_file, write_folder
 from layerlab.system.logs import quiet_libraries
 
 MODEL, CHECKPOINTS = "model", "checkpoints"
@@ -32,7 +31,7 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     whole = seal(folder, result)
     with _remedy(folder):
         write_file(folder / FILE, _text(whole))
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    remove_checkpoints(folder / CHECKPOINTS)
     return whole
 
 
@@ -57,7 +56,7 @@ def keep_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, T
         tokenizer.save_pretrained(empty)
 
     with _remedy(folder), quiet_libraries():
-        write_folder(folder / MODEL, fill, "model", like=lambda _: True)
+        write_folder(folder / MODEL, fill, "model", like=OnlyOwn())
 
 
 @contextmanager

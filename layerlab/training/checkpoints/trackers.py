@@ -10,8 +10,9 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.records.layer_names import layer_name
+from layerlab.records.parse import read_json
 from layerlab.records.settings import flatten
-from layerlab.system.files import check_regular, write_file
+from layerlab.system.files import read_whole, write_file
 
 # The module of each, and how it is installed.
 INSTALLED = {
@@ -188,7 +189,7 @@ def _project(folder: Path) -> str:
 def _keys(place: Path, names: Sequence[str]) -> dict[str, Any]:
     """Return a key of one's own for each tracker, the same after a resume."""
     try:
-        known = json.loads((place / "keys.json").read_text("utf-8"))
+        known = read_json(place / "keys.json")
     except (OSError, ValueError):
         known = {}
     known = known if isinstance(known, dict) else {}
@@ -209,8 +210,7 @@ def _last(file: Path) -> dict[str, int]:
     """Return the last step that was told, of each kind of event."""
     found: dict[str, int] = {}
     if file.exists():
-        check_regular(file)
-        for line in file.read_text("utf-8", errors="replace").splitlines():
+        for line in read_whole(file).decode(errors="replace").splitlines():
             kind, _, step = line.partition(" ")
             if step.isdecimal():
                 found[kind] = max(found.get(kind, -1), int(step))

@@ -62,7 +62,7 @@ def test_what_an_evaluation_leaves_may_be_written_into(
     assert list_earlier_tables(tmp_path) == []
     EvaluationResult(content).save(tmp_path)
     assert list_earlier_tables(tmp_path) == ["benchmarks", "subjects", "groups"]
-    write(tmp_path, "report.html", "notes.txt", "tables/mine.csv")
+    write(tmp_path, "notes.txt", "tables/mine.csv")
     EvaluationResult(content).save(tmp_path)
     assert (tmp_path / "notes.txt").read_text() == (tmp_path / "tables/mine.csv").read_text()
 

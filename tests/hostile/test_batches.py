@@ -1,0 +1,52 @@
+"""The hidden folder beside a study's, where it keeps its batches until it is finished."""
+
+from pathlib import Path
+
+import pytest
+
+from layerlab import UserError
+from layerlab.records.kept import write_kept
+from layerlab.studies.engine.runner import study
+from tests.hostile.attack import typed
+
+NAME = "0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize("name", [f"{NAME}.npz", f"{NAME}.json", ""])
+def test_no_batch_is_written_through_a_link(name: str, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("mine")
+    store = tmp_path / ".st.batches"
+    if name:
+        store.mkdir()
+        (store / name).symlink_to(mine / "thesis.tex")
+    else:
+        store.symlink_to(mine)
+    words = ("study", "rounding-input", "--draws", "8", "--out", str(tmp_path / "st"), "-q")
+    for more in ((), ("--restart",)):
+        typed(*words, *more).refused("is a link to")
+    assert [one.name for one in mine.iterdir()] == ["thesis.tex"]
+    assert (mine / "thesis.tex").read_text() == "mine"
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_only_batches_are_removed(restart: bool, tmp_path: Path) -> None:
+    store = tmp_path / ".st.batches"
+    store.mkdir()
+    for name in (f"{NAME}.npz", f".{NAME}.npz.0a1b2c3d.partial", "notes.txt"):
+        (store / name).write_text("mine")
+    given = {"draws": 8, "progress": False, "threads": 1, "restart": restart}
+    study("rounding-input", out=tmp_path / "st", **given)
+    assert [one.name for one in store.iterdir()] == ["notes.txt"]
+    (store / "notes.txt").unlink()
+    study("rounding-input", out=tmp_path / "st", **{**given, "restart": True})
+    assert not store.exists()
+
+
+def test_what_is_kept_is_written_through_no_link(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    (tmp_path / "a.json").symlink_to(tmp_path / "thesis.tex")
+    with pytest.raises(UserError, match=r"a\.json is a link to"):
+        write_kept(tmp_path / "a.json", {"x": 1})
+    assert (tmp_path / "thesis.tex").read_text() == "mine"

@@ -1,0 +1,180 @@
+"""Files that come into a folder while a command works on what is to take its place."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from layerlab import UserError
+from layerlab.builtin import SAMPLE
+from layerlab.records.checkpoint_names import is_checkpoint
+from layerlab.system.files import OWN, Like, OnlyOwn, check_folder, write_folder
+from tests.hostile.attack import typed
+
+TEXT = "A row of text that is long enough to matter for all of us who read it here."
+
+
+def fill(folder: Path) -> None:
+    (folder / "text.jsonl").write_text("made")
+    (folder / "parts").mkdir()
+    (folder / "parts" / "a").write_text("a")
+
+
+def add(target: Path, name: str) -> Callable[[Path], None]:
+    """Return what fills a folder while the user puts a file where it is to go."""
+
+    def work(folder: Path) -> None:
+        fill(folder)
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_text("mine")
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("like", "before"),
+    [
+        *((None, before) for before in ("none", "empty")),
+        *((OnlyOwn(), before) for before in ("none", "empty", "own")),
+        *((is_checkpoint, before) for before in ("none", "empty", "own")),
+    ],
+)
+def test_a_file_that_comes_meanwhile_stays(like: Like | None, before: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    if before != "none":
+        out.mkdir()
+    if before == "own":
+        write_folder(out, lambda one: (one / "state.json").touch(), "text", like)
+    said = r"out was given files while this ran, and they stay; the text is in .*out-2: move one"
+    with pytest.raises(UserError, match=said):
+        write_folder(out, add(out, "notes.txt"), "text", like)
+    assert (out / "notes.txt").read_text() == "mine" and not (out / "text.jsonl").exists()
+    assert (tmp_path / "out-2" / "text.jsonl").read_text() == "made"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["out", "out-2"]
+    if before == "own":
+        assert (out / "state.json").exists()
+
+
+def test_the_work_of_a_second_time_has_a_name_too(tmp_path: Path) -> None:
+    for number in (2, 3):
+        with pytest.raises(UserError, match=f"the text is in .*out-{number}: move"):
+            write_folder(tmp_path / "out", add(tmp_path / "out", "notes.txt"), "text")
+        (tmp_path / "out" / "notes.txt").unlink()
+
+
+def test_cleaning_deletes_nothing_that_came_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from layerlab.data.cleaning import clean
+
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "out"
+    rows.write_text(json.dumps({"text": TEXT}))
+    words = ("adapt", "clean", str(rows), "--out", str(out))
+    assert typed(*words).code == 0
+    begin = clean._begin
+
+    def meanwhile(*given):
+        (out / "notes.txt").write_text("mine")
+        return begin(*given)
+
+    monkeypatch.setattr(clean, "_begin", meanwhile)
+    typed(*words).refused("out was given files while this ran, and they stay; the cleaned text is")
+    assert (out / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "out-2" / "text.jsonl").is_file()
+
+
+@pytest.mark.parametrize("name", ["text.jsonl", "parts/a"])
+def test_what_the_user_changed_is_no_longer_what_was_written(name: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_folder(out, fill, "text", OnlyOwn())
+    write_folder(out, fill, "text", OnlyOwn())
+    (out / name).write_text("edited")
+    assert OnlyOwn().others(out) == [name]
+    with pytest.raises(UserError, match="holds something other than a text"):
+        check_folder(out, "text", OnlyOwn())
+    with pytest.raises(UserError, match="holds something other than a text"):
+        write_folder(out, fill, "text", OnlyOwn())
+    assert (out / name).read_text() == "edited"
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "size"])
+def test_another_kind_of_file_is_no_longer_what_was_written(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("layerlab.system.files.LARGEST", 1 if kind == "size" else 1 << 20)
+    out = tmp_path / "out"
+    write_folder(out, lambda one: (one / "a").write_text("made"), "text", OnlyOwn())
+    monkeypatch.setattr("layerlab.system.files.LARGEST", 100)
+    if kind == "size":
+        assert json.loads((out / OWN).read_text()) == {"a": "4 bytes"}
+        return
+    (out / "a").unlink()
+    (tmp_path / "b").write_text("made")
+    (out / "a").mkdir() if kind == "folder" else (out / "a").symlink_to(tmp_path / "b")
+    assert OnlyOwn().others(out) == ["a"]
+
+
+def test_a_folder_of_an_earlier_version_is_known_by_its_names(tmp_path: Path) -> None:
+    (tmp_path / OWN).write_text(json.dumps(["a.txt"]))
+    (tmp_path / "a.txt").write_text("whatever it holds")
+    assert OnlyOwn()(tmp_path)
+    (tmp_path / "b.txt").write_text("mine")
+    assert OnlyOwn().others(tmp_path) == ["b.txt"]
+
+
+@pytest.mark.parametrize("table", ["3", '"a"', '[["a"]]', "[" * 20_000, '{"a.txt": 3}', "{"])
+def test_a_forged_table_names_nothing(table: str, tmp_path: Path) -> None:
+    (tmp_path / OWN).write_text(table)
+    (tmp_path / "a.txt").write_text("mine")
+    assert "a.txt" in OnlyOwn().others(tmp_path)
+
+
+def test_a_killed_swap_leaves_the_earlier_one_under_a_name_that_says_so(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from layerlab.system.files import OnlyOwn, write_folder\n"
+        "def fill(folder): (folder / 'a').write_text('made')\n"
+        "write_folder(Path(sys.argv[1]), fill, 'text', OnlyOwn())\n"
+        "rename = Path.rename\n"
+        "def stop(self, target):\n"
+        "    if target.name == 'out': os.kill(os.getpid(), 9)\n"
+        "    return rename(self, target)\n"
+        "Path.rename = stop\n"
+        "write_folder(Path(sys.argv[1]), fill, 'text', OnlyOwn())\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, tmp_path / "out"], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    (earlier,) = (one for one in tmp_path.iterdir() if not one.name.startswith("."))
+    assert earlier.name.startswith("out.") and earlier.name.endswith(".earlier")
+    assert (earlier / "a").read_text() == "made"
+
+
+@pytest.mark.parametrize("name", ["boolq/my_own_task.yaml", "boolq/notes/n.txt", "edited"])
+def test_tasks_that_were_exported_and_changed_stay(name: str, tmp_path: Path) -> None:
+    words = ("evaluate", "--export-tasks", str(tmp_path / "tasks"))
+    assert typed(*words).code == 0
+    if name == "edited":
+        file = min((tmp_path / "tasks" / "boolq").glob("*.yaml"))
+        file.write_text(text := f"{file.read_text()}# my edit\n")
+    else:
+        file = tmp_path / "tasks" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text := "mine")
+    typed(*words).refused("holds something other than a folder of tasks; name a new or an empty")
+    assert file.read_text() == text
+
+
+def test_the_page_of_a_vocabulary_is_one_of_its_files(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ("adapt", "vocabulary", "--tokenizer", "llama", "--corpus", str(SAMPLE))
+    words = (*words, "--size", "+2", "--out", str(out), "-q")
+    assert typed(*words).code == typed(*words).code == 0
+    assert "proof.html" in json.loads((out / OWN).read_text())
+    (out / "proof.html").write_text("mine")
+    typed(*words).refused("holds something other than a")
+    assert (out / "proof.html").read_text() == "mine"

@@ -1,0 +1,151 @@
+"""Pages and results that are written beside files of the user's: only layerlab's own give way."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import layerlab
+from layerlab import UserError
+from layerlab.evaluation.results.result import EvaluationResult
+from layerlab.report.pages.adaptation import check_curriculum, save_curriculum
+from layerlab.report.pages.evaluation import save_scores
+from layerlab.studies.engine import suite
+from layerlab.studies.engine.suite import every
+from layerlab.system.own_page import is_own_page, mark_of
+from tests.evaluation.results.test_result import content
+from tests.hostile.attack import typed
+from tests.report.pages.test_evaluation import scored
+from tests.report.passed import passed
+
+__all__ = ["content"]
+
+RECIPE = {"name": "thesis", "base": {"model": "llama"}, "evaluate": {"prompts": ["Hello"]}}
+
+
+@pytest.mark.parametrize(
+    "name", ["report.html", "result.json", "tables/stages.csv", "pictures/domain.svg"]
+)
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_adaptation_replaces_nothing_but_its_own(
+    name: str, beside: bool, tmp_path: Path
+) -> None:
+    out = tmp_path / "thesis"
+    if beside:
+        save_curriculum(passed(), out)
+        save_curriculum(passed(), out)
+        if not name.endswith(("html", "json")):
+            return
+    (out / name).parent.mkdir(parents=True, exist_ok=True)
+    (out / name).write_text("mine")
+    said = (
+        f"{out} holds something other than an adaptation: {name.partition('/')[0]}; move it away, "
+        "or name another folder with --out"
+    )
+    for write in (lambda: layerlab.adapt(RECIPE, out=tmp_path, progress=False), lambda: save(out)):
+        with pytest.raises(UserError) as caught:
+            write()
+        assert str(caught.value) == said
+    assert (out / name).read_text() == "mine" and not (out / "stages").exists()
+
+
+def save(out: Path) -> Path:
+    return save_curriculum(passed(), out)
+
+
+def test_an_adaptation_is_known_wherever_writing_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from layerlab.system import files
+
+    write_file, whole = files.write_file, 0
+    for stop in range(1, 20):
+        count = 0
+
+        def end(*given: Any, last: int = stop) -> Path:
+            nonlocal count
+            count += 1
+            if count > last:
+                raise KeyboardInterrupt
+            return write_file(*given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "write_file", end)
+            try:
+                save(tmp_path)
+                whole = stop
+                break
+            except KeyboardInterrupt:
+                check_curriculum(tmp_path)
+    assert whole > 5
+
+
+@pytest.mark.parametrize("found", ["[]", "3", "{", '{"arms": []}', "[" * 20_000])
+def test_a_result_of_something_else_is_left_alone(found: str, tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(found)
+    with pytest.raises(UserError, match=r"something other than an adaptation: result\.json"):
+        check_curriculum(tmp_path)
+
+
+def test_a_page_beside_scores_gives_way_only_where_it_is_theirs(
+    content: dict[str, Any], tmp_path: Path
+) -> None:
+    result = EvaluationResult(content)
+    result.save(tmp_path)
+    page = save_scores(scored(), tmp_path)
+    result.save(tmp_path)
+    page.write_text("mine")
+    with pytest.raises(UserError, match=r"other than an evaluation: report\.html; name a new"):
+        result.save(tmp_path)
+    save_curriculum(passed(), tmp_path / "other")
+    (tmp_path / "other" / "report.html").replace(page)
+    with pytest.raises(UserError, match=r"other than an evaluation: report\.html; name a new"):
+        result.save(tmp_path)
+    assert is_own_page(page, mark_of("adapt"))
+
+
+def test_what_holds_is_no_name_for_a_page_of_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite, "studies", dict)
+    first = every(out=tmp_path, progress=False, lang="zh")
+    every(out=tmp_path, progress=False)
+    assert first.page.is_file()
+    first.page.write_text("mine")
+    with pytest.raises(UserError, match=r"holds a what-holds\.html that is no page of layerlab;"):
+        every(out=tmp_path, progress=False)
+    assert first.page.read_text() == "mine"
+
+
+def test_no_new_file_is_written_through_a_link(tmp_path: Path) -> None:
+    home, there = tmp_path / "home", tmp_path / "there"
+    home.mkdir()
+    there.mkdir()
+    for name in ("runs.html", "l.json"):
+        (there / name).symlink_to(home / name)
+    typed("runs", str(there), "--html", str(there)).refused("runs.html is a link to")
+    typed("runs", str(there), "--html", str(there / "runs.html")).refused("where nothing is;")
+    typed("bench", "latency", "llama", "--out", str(there / "l.json")).refused("is a link to")
+    assert not list(home.iterdir())
+    # A link to an earlier index is followed where it is named, and not where it lies in a folder.
+    typed("runs", str(there), "--html", str(home / "runs.html"))
+    assert typed("runs", str(there), "--html", str(there / "runs.html")).code == 0
+    typed("runs", str(there), "--html", str(there)).refused("runs.html is a link to")
+
+
+def test_a_page_in_the_folder_of_a_run_gives_way_only_where_it_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    given = {
+        "name": "small",
+        "model": {"width": 16, "layers": 1, "heads": 2, "context": 16},
+        "train": {"max_steps": 2, "batch_size": 2},
+        "evaluate": {"max_eval_blocks": 4},
+    }
+    found = layerlab.train(given, out=tmp_path, progress=False)
+    assert layerlab.train(given, out=tmp_path, progress=False).page == found.page
+    found.page.write_text("mine")
+    with pytest.raises(UserError, match=r"holds a report\.html that is no page of layerlab train;"):
+        layerlab.train(given, out=tmp_path, progress=False)
+    assert found.page.read_text() == "mine"
