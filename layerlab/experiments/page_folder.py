@@ -18,6 +18,7 @@ from layerlab.records.parse import read_json
 from layerlab.records.renamed_settings import current_settings
 from layerlab.records.run_files import COMPARISON
 from layerlab.records.settings import flatten
+from layerlab.system.own_page import is_own_page, mark_of
 from layerlab.validation import short_repr
 
 OTHERS = "comparisons"
@@ -70,7 +71,10 @@ def check_page_folder(folder: Path) -> None:
     Raises:
         UserError: it holds something that a comparison would replace and has not written.
     """
-    if (folder / COMPARISON).exists():
+    page = folder / BESIDE[0]
+    if page.exists() and not is_own_page(page, mark_of("compare")):
+        foreign: str | None = page.name
+    elif (folder / COMPARISON).exists():
         foreign = None if _is_comparison(folder / COMPARISON) else COMPARISON
     else:
         foreign = next((name for name in BESIDE if (folder / name).exists()), None)

@@ -209,6 +209,13 @@ def test_a_comparison_replaces_nothing_but_its_own(
     assert (place / name).read_text() == held
 
 
+def test_a_page_of_the_users_beside_a_comparison_stays(place: Path) -> None:
+    (place / "report.html").write_text("mine")
+    with pytest.raises(UserError, match=r"something other than a comparison: report.html; move"):
+        layerlab.compare(recipe(), out=place.parent, judge=True, progress=False)
+    assert (place / "report.html").read_text() == "mine"
+
+
 def test_a_comparison_is_known_wherever_writing_is_cut_off(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
