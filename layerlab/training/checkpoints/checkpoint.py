@@ -7,11 +7,10 @@ two and of itself. It is written beside its place, forced onto the disk, and ren
 
 import hashlib
 import json
-import os
 import pickle
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from layerlab.records.checkpoint_names import (
 )
 from layerlab.records.file_digests import hash_file
 from layerlab.records.parse import json_of, one_line
-from layerlab.system.files import WriteError, check_regular, write_folder
+from layerlab.system.files import WriteError, check_regular, force_to_disk, write_folder
 
 SCHEMA = 1
 _WEIGHTS, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.pt", "state.json"
@@ -61,6 +60,14 @@ class _DamagedError(Exception):
     """A checkpoint that is not what was written."""
 
 
+class MisfitError(Exception):
+    """A whole checkpoint that the files beside it do not fit."""
+
+
+# Returns notes on a checkpoint, which it is handed with its counters.
+Check = Callable[[Path, Mapping[str, Any]], list[str]]
+
+
 def save(folder: Path, state: CheckpointState, keep: int) -> Path:
     """Write a checkpoint, and remove all but the `keep` newest.
 
@@ -74,26 +81,44 @@ def save(folder: Path, state: CheckpointState, keep: int) -> Path:
     # Where the run was stopped right after this very checkpoint, it is never out of its place.
     if not _same(target, state):
         write_folder(target, lambda partial: _fill(partial, state), "checkpoint", is_checkpoint)
-        _force(folder)
+        force_to_disk(folder)
     _prune(folder, state.counters["update"], keep)
     return target
 
 
-def load(folder: Path) -> tuple[CheckpointState | None, list[str]]:
-    """Load the newest whole checkpoint, with a note on each damaged one that was skipped.
+def load(
+    folder: Path, check: Check = lambda path, counters: []
+) -> tuple[CheckpointState | None, list[str]]:
+    """Load the newest whole checkpoint, with a note on each that was skipped.
+
+    Args:
+        check: raises MisfitError where the files beside a checkpoint do not fit it.
 
     Returns:
         No state where there is none, or none that is whole; the notes say which.
+
+    Raises:
+        UserError: one is whole and does not fit, and none is left that does.
     """
     found = sorted(list_checkpoints(folder), reverse=True)
     notes: list[str] = []
+    misfit = ""
     for place, (_, path) in enumerate(found):
         try:
-            return _read(path), notes
+            state = _read(path)
+            return state, [*notes, *check(path, state.counters)]
         except _DamagedError as error:
-            last = place == len(found) - 1
-            then = "no other is left: training starts anew" if last else "the one before it is used"
-            notes.append(f"checkpoint {path.name} is damaged ({error}); {then}")
+            why = f"is damaged ({error})"
+        except MisfitError as error:
+            why = misfit = str(error)
+        last = place == len(found) - 1
+        then = "no other is left: training starts anew" if last else "the one before it is used"
+        notes.append(f"checkpoint {path.name} {why}; {then}")
+    if misfit:  # what was trained is lost only if the user wants that
+        raise UserError(
+            f"no checkpoint in {folder} can be used: it {misfit}; put the file back, or delete "
+            "that folder to train anew"
+        )
     return None, notes
 
 
@@ -200,7 +225,7 @@ def _fill(folder: Path, state: CheckpointState) -> None:
     text = json.dumps({**body, "self": _seal(body)}, indent=1)
     (folder / _STATE).write_text(text, encoding="utf-8")
     for path in (*folder.iterdir(), folder):
-        _force(path)
+        force_to_disk(path)
 
 
 def _untie(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -300,14 +325,3 @@ def _prune(folder: Path, update: int, keep: int) -> None:
 
 def _seal(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-def _force(path: Path) -> None:
-    """Force a file, or the names in a folder, onto the disk itself."""
-    # Windows, and some disks of clusters, cannot be asked for a folder.
-    with suppress(OSError) if path.is_dir() else nullcontext():
-        held = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(held)
-        finally:
-            os.close(held)
