@@ -110,13 +110,14 @@ def load(
         except _DamagedError as error:
             why = f"is damaged ({error})"
         except MisfitError as error:
-            why = misfit = str(error)
+            why = str(error)
+            misfit = f"{path.name} {why}"
         last = place == len(found) - 1
         then = "no other is left: training starts anew" if last else "the one before it is used"
         notes.append(f"checkpoint {path.name} {why}; {then}")
     if misfit:  # what was trained is lost only if the user wants that
         raise UserError(
-            f"no checkpoint in {folder} can be used: it {misfit}; put the file back, or delete "
+            f"no checkpoint in {folder} can be used: {misfit}; put the file back, or delete "
             "that folder to train anew"
         )
     return None, notes
