@@ -342,7 +342,7 @@ class Trainer:
 
     def _resume(self) -> tuple[list[str], int]:
         """Resume from the newest checkpoint, and note what was wrong with newer ones."""
-        state, remarks = load_own(self.run, self.folder)
+        state, remarks = load_own(self.run.identity, self.folder)
         if state is None:
             return remarks, 0
         with restoring(dict(self.model.state_dict()), state, self.keeper.folder):

@@ -8,19 +8,19 @@ from layerlab.errors import UserError
 from layerlab.records.events import find_misfit
 from layerlab.training.checkpoints.checkpoint import CheckpointState, MisfitError, load
 from layerlab.training.checkpoints.result import CHECKPOINTS
-from layerlab.training.run_spec import RunSpec
 from layerlab.validation import short_repr
 
 RUN = "run"  # the entry of a checkpoint's counters with the identity of its run
 
 
-def load_own(run: RunSpec, folder: Path) -> tuple[CheckpointState | None, list[str]]:
+def load_own(identity: Mapping[str, str], folder: Path) -> tuple[CheckpointState | None, list[str]]:
     """Load a run's newest checkpoint that its journal fits, and notes on what was not taken.
 
     Checkpoints of earlier versions, which tell neither of their run nor of more than the number of
     events, are believed, with a note.
 
     Args:
+        identity: of the run: what its checkpoints must agree in.
         folder: of the run.
 
     Raises:
@@ -28,23 +28,26 @@ def load_own(run: RunSpec, folder: Path) -> tuple[CheckpointState | None, list[s
     """
 
     def check(path: Path, counters: Mapping[str, Any]) -> list[str]:
-        known = RUN in counters
-        if known:
-            _check_run(run, path, counters[RUN])
+        notes = _check_run(identity, path, counters)
         if (why := find_misfit(folder, counters)) is not None:
             raise MisfitError(why)
-        older = f"checkpoint {path.name} is of an earlier version, which did not keep what run it "
-        return [] if known else [older + "is of, nor a hash of its journal: both are believed"]
+        return notes
 
     return load(folder / CHECKPOINTS, check)
 
 
-def _check_run(run: RunSpec, path: Path, found: Any) -> None:
+def _check_run(identity: Mapping[str, str], path: Path, counters: Mapping[str, Any]) -> list[str]:
     """Refuse a checkpoint that somebody moved here; whoever did may have no other copy of it."""
-    kept = found if isinstance(found, dict) else {}
-    for name, value in run.identity.items():
+    if RUN not in counters:
+        return [
+            f"checkpoint {path.name} is of an earlier version, which did not keep what run it is "
+            "of, nor a hash of its journal: both are believed"
+        ]
+    kept = counters[RUN] if isinstance(counters[RUN], dict) else {}
+    for name, value in identity.items():
         if kept.get(name) != value:
             raise UserError(
                 f"{path} is of another run: its {name} is {short_repr(kept.get(name))}, not "
                 f"{short_repr(value)}; move it away, and the same command does without it"
             )
+    return []
