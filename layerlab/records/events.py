@@ -118,18 +118,18 @@ def find_misfit(folder: Path, mark: Mapping[str, Any]) -> str | None:
     """
     kept, file = mark.get("events"), folder / FILE
     if not isinstance(kept, int) or kept < 0:
-        return "counts no events"
+        return "it counts no events"
     found, count = hashlib.sha256(), 0
     try:
         for line in islice(_whole_lines(file) if file.exists() else (), kept):
             found.update(line)
             count += _event_of(line) is not None
     except OSError as error:
-        return f"relies on {FILE}, which cannot be read ({error.strerror or error})"
+        return f"{FILE}, which it relies on, cannot be read ({error.strerror or error})"
     if count < kept:
-        return f"relies on {kept} events in {FILE}, of which {count} are left"
+        return f"{count} of the {kept} events in {FILE} that it relies on are left"
     if mark.get("journal", found.hexdigest()) != found.hexdigest():
-        return f"relies on the first {kept} events in {FILE}, and one of them was changed"
+        return f"one of the {kept} events in {FILE} that it relies on was changed"
     return None
 
 

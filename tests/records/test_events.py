@@ -89,11 +89,20 @@ def test_a_journal_is_known_again_up_to_its_mark_and_no_further(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('{"update":1}\n{"update":3}\n', "first 2 events in events.jsonl, and one of them was ch"),
-        ('{"update":1}\n', "2 events in events.jsonl, of which 1 are left"),
-        ('{"update":1}\n{"update":2}', "2 events in events.jsonl, of which 1 are left"),
-        ('{"update":1}\n[2]\n{"update":2}\n', "2 events in events.jsonl, of which 1 are left"),
-        (None, "2 events in events.jsonl, of which 0 are left"),
+        (
+            '{"update":1}\n{"update":3}\n',
+            "one of the 2 events in events.jsonl that it relies on was changed",
+        ),
+        ('{"update":1}\n', "1 of the 2 events in events.jsonl that it relies on are left"),
+        (
+            '{"update":1}\n{"update":2}',
+            "1 of the 2 events in events.jsonl that it relies on are left",
+        ),
+        (
+            '{"update":1}\n[2]\n{"update":2}\n',
+            "1 of the 2 events in events.jsonl that it relies on are left",
+        ),
+        (None, "0 of the 2 events in events.jsonl that it relies on are left"),
     ],
 )
 def test_what_became_of_the_events_of_a_checkpoint_is_said(
@@ -110,8 +119,10 @@ def test_what_became_of_the_events_of_a_checkpoint_is_said(
 
 def test_a_journal_that_is_no_file_or_is_not_counted_is_said(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir()
-    assert "which cannot be read (Is a directory)" in (find_misfit(tmp_path, {"events": 1}) or "")
+    assert "which it relies on, cannot be read (Is a directory)" in (
+        find_misfit(tmp_path, {"events": 1}) or ""
+    )
     for count in (None, "2", -1):
-        assert find_misfit(tmp_path, {"events": count}) == "counts no events"
+        assert find_misfit(tmp_path, {"events": count}) == "it counts no events"
     with pytest.raises(UserError, match=r"cannot write .*: Is a directory"):
         EventLog(tmp_path, 0)

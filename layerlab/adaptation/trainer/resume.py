@@ -106,11 +106,11 @@ def newest_checkpoint(out: Path) -> tuple[str | None, list[str]]:
         notes += _check_run(out, folder, sealed)
         if why is None:
             return str(folder), notes
-        misfit = f"{folder.name} {why}"
-        notes.append(f"{misfit}; it was passed over")
+        misfit = f"{folder.name}: {why}"
+        notes.append(f"{folder.name} cannot be used: {why}; it was passed over")
     if misfit:  # what was trained is lost only if the user wants that
         raise UserError(
-            f"no checkpoint in {out} can be used: {misfit}; put the file back, or remove {out} to "
+            f"no checkpoint in {out} can be used ({misfit}); put the file back, or remove {out} to "
             "train anew"
         )
     return None, notes

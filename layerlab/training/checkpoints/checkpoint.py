@@ -108,16 +108,16 @@ def load(
             state = _read(path)
             return state, [*notes, *check(path, state.counters)]
         except _DamagedError as error:
-            why = f"is damaged ({error})"
+            said = f"checkpoint {path.name} is damaged ({error})"
         except MisfitError as error:
-            why = str(error)
-            misfit = f"{path.name} {why}"
+            said = f"checkpoint {path.name} cannot be used: {error}"
+            misfit = f"{path.name}: {error}"
         last = place == len(found) - 1
         then = "no other is left: training starts anew" if last else "the one before it is used"
-        notes.append(f"checkpoint {path.name} {why}; {then}")
+        notes.append(f"{said}; {then}")
     if misfit:  # what was trained is lost only if the user wants that
         raise UserError(
-            f"no checkpoint in {folder} can be used: {misfit}; put the file back, or delete "
+            f"no checkpoint in {folder} can be used ({misfit}); put the file back, or delete "
             "that folder to train anew"
         )
     return None, notes

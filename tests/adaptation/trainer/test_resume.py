@@ -89,11 +89,13 @@ def test_a_journal_that_was_changed_is_no_checkpoints(texts: Path, out: Path) ->
     found, notes = newest_checkpoint(out)
     assert found == str(out / "checkpoint-2")
     assert notes == [
-        f"checkpoint-4 relies on the first {late} events in events.jsonl, and one of them was "
-        "changed; it was passed over"
+        f"checkpoint-4 cannot be used: one of the {late} events in events.jsonl that it relies on "
+        "was changed; it was passed over"
     ]
     file.write_text(lines[0])
-    with pytest.raises(UserError, match=r"no checkpoint in .* can be used: checkpoint-2 relies on"):
+    with pytest.raises(
+        UserError, match=r"no checkpoint in .* can be used \(checkpoint-2: 1 of the"
+    ):
         on(texts, out)
     assert kept(out) == ["checkpoint-2", "checkpoint-4"] and file.read_text() == lines[0]
 

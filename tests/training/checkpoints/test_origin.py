@@ -119,8 +119,8 @@ def test_a_journal_that_was_changed_costs_the_checkpoints_that_rely_on_it(
     assert training.update == 3
     note, _ = killed.notes(folder)
     assert note == (
-        f"checkpoint step-00000006 relies on the first {late} events in events.jsonl, and one of "
-        "them was changed; the one before it is used"
+        f"checkpoint step-00000006 cannot be used: one of the {late} events in events.jsonl that it "
+        "relies on was changed; the one before it is used"
     )
     assert lines(folder)[:early] == lines(half)[:early]
     assert [json.loads(one)["kind"] for one in lines(folder)[early:]] == ["note", "note"]
@@ -145,10 +145,13 @@ def test_events_that_are_gone_are_not_made_up_for_by_later_ones(
         age(folder)
     rewrite(folder, change)
     before = lines(folder)
-    with pytest.raises(UserError, match=r"no checkpoint in .* can be used: step-") as refused:
+    with pytest.raises(UserError, match=r"no checkpoint in .* can be used \(step-") as refused:
         begun(run_of(place), folder)
     told = str(refused.value)
-    assert f": step-00000003 relies on 4 events in events.jsonl, of which {left} are left" in told
+    assert (
+        f"(step-00000003: {left} of the 4 events in events.jsonl that it relies on are left)"
+        in told
+    )
     assert told.endswith("put the file back, or delete that folder to train anew")
     assert "\n" not in told and lines(folder) == before
     assert len(list((folder / "checkpoints").iterdir())) == 2
