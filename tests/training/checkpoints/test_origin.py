@@ -119,8 +119,8 @@ def test_a_journal_that_was_changed_costs_the_checkpoints_that_rely_on_it(
     assert training.update == 3
     note, _ = killed.notes(folder)
     assert note == (
-        f"checkpoint step-00000006 cannot be used: one of the {late} events in events.jsonl that it "
-        "relies on was changed; the one before it is used"
+        f"checkpoint step-00000006 cannot be used: one of the {late} events in events.jsonl that "
+        "it relies on was changed; the one before it is used"
     )
     assert lines(folder)[:early] == lines(half)[:early]
     assert [json.loads(one)["kind"] for one in lines(folder)[early:]] == ["note", "note"]
