@@ -107,7 +107,8 @@ TOLD = (
     *("evaluation/harness/options", "evaluation/results/paired_difference"),
     *("evaluation/results/averages", "evaluation/results/aggregate", "evaluation/harness/fewshot"),
     *("adaptation/pipeline/summary", "adaptation/pipeline/stage", "adaptation/pretraining/train"),
-    "tokenization/published_rates",
+    *("training/checkpoints/checkpoint", "training/checkpoints/origin", "records/events"),
+    *("adaptation/trainer/resume", "tokenization/published_rates"),
     *(f"records/index/{name}" for name in ("run", "comparison", "inspection", "evaluation")),
     *(f"records/index/{name}" for name in ("adaptation", "study", "search")),
 )

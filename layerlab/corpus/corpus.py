@@ -242,6 +242,7 @@ class CorpusBuilder:
                 )
                 for number in range(len(self.texts))
             ]
+            self._check_unchanged()
             words = self.words or self._train_tokenizer([train for train, _ in parts])
             sources = self._encode(folder, parts, words)
         for spool in folder.glob("text-*"):
@@ -264,6 +265,15 @@ class CorpusBuilder:
         text, limit = self.texts[number], self.data.sources[number].limit
         self.progress(f"reading {text.name}", 0.0)
         return spool_documents(text.pieces(), file, text.name, limit)
+
+    def _check_unchanged(self) -> None:
+        """Refuse texts that changed while they were read: the key is that of what stood there."""
+        for text, source in zip(self.texts, self.data.sources, strict=True):
+            if open_source(source).identity != text.identity:
+                raise UserError(
+                    f"the text {text.name} was changed while it was read, and nothing was kept of "
+                    "it; type the command again when it stays as it is"
+                )
 
     def _train_tokenizer(self, parts: list[DocumentStore]) -> PreTrainedTokenizerFast:
         self.progress("training a tokenizer", 0.0)

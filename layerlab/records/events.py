@@ -1,14 +1,17 @@
 """The journal of a run: one JSON event a line, which reports read and resumed runs continue."""
 
+import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.records.checkpoint_names import remedy
 from layerlab.records.parse import json_of
-from layerlab.system.files import FULL, check_regular, write_file
+from layerlab.system.files import FULL, check_regular, force_to_disk
 
 FILE = "events.jsonl"
 LONGEST = 64 << 20  # bytes of a line: a reading of all heads of the largest models has less
@@ -34,19 +37,38 @@ class EventLog:
         """
         self.file = folder / FILE
         self.silent = silent
-        if not silent:
-            kept = list(read(folder))[:count]
-            write_file(self.file, "".join(map(_line, kept)))
-            count = len(kept)
         self.count = count
+        self._hash = hashlib.sha256()
         self._waiting: list[str] = []
-        self._end = 0 if silent else self.file.stat().st_size
+        self._end = 0
+        if not silent:
+            try:
+                self._cut()
+            except OSError as error:
+                raise self._explain(error) from error
+
+    def _cut(self) -> None:
+        """Drop later events, in place: at no moment are the earlier ones not on the disk."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.touch()
+        kept, self.count = self.count, 0
+        for line in islice(_whole_lines(self.file), kept):
+            self._hash.update(line)
+            self._end += len(line)
+            self.count += 1
+        os.truncate(self.file, self._end)
+
+    def mark(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the journal: the number of its events, and a hash."""
+        return {"events": self.count, "journal": self._hash.hexdigest()}
 
     def write(self, kind: str, update: int, **content: Any) -> dict[str, Any]:
         """Append an event, and return it."""
         event = {"kind": kind, "update": update, **content}
         if not self.silent:
-            self._waiting.append(_line(event))
+            line = _line(event)
+            self._waiting.append(line)
+            self._hash.update(line.encode())
             self.count += 1
             try:
                 self._append()
@@ -56,13 +78,17 @@ class EventLog:
         return event
 
     def settle(self) -> None:
-        """Flush all events to the disk, before a checkpoint or a result relies on them.
+        """Force all events onto the disk, before a checkpoint or a result relies on them.
 
         Raises:
             UserError: there is no room for them; it names the checkpoint that is kept.
         """
+        if self.silent:
+            return
         try:
             self._append()
+            force_to_disk(self.file)
+            force_to_disk(self.file.parent)
         except OSError as error:
             raise self._explain(error) from error
 
@@ -84,6 +110,29 @@ class EventLog:
         return UserError(f"cannot write {self.file}: {error.strerror or error}; {then}")
 
 
+def find_misfit(folder: Path, mark: Mapping[str, Any]) -> str | None:
+    """Say why a journal is not the one that a checkpoint has a mark of; None where it is.
+
+    Args:
+        mark: of an EventLog; in earlier versions the number of events alone.
+    """
+    kept, file = mark.get("events"), folder / FILE
+    if not isinstance(kept, int) or kept < 0:
+        return "it counts no events"
+    found, count = hashlib.sha256(), 0
+    try:
+        for line in islice(_whole_lines(file) if file.exists() else (), kept):
+            found.update(line)
+            count += _event_of(line) is not None
+    except OSError as error:
+        return f"{FILE}, which it relies on, cannot be read ({error.strerror or error})"
+    if count < kept:
+        return f"{count} of the {kept} events in {FILE} that it relies on are left"
+    if mark.get("journal", found.hexdigest()) != found.hexdigest():
+        return f"one of the {kept} events in {FILE} that it relies on was changed"
+    return None
+
+
 def read_lines(file: Path) -> Iterator[bytes]:
     """Yield the lines of a journal, which may be longer than memory, without their ends.
 
@@ -91,6 +140,11 @@ def read_lines(file: Path) -> Iterator[bytes]:
         UserError: a line is longer than any event, or the file is a pipe or a device.
         OSError: it cannot be read.
     """
+    for line in _lines(file):
+        yield line.rstrip(b"\r\n")
+
+
+def _lines(file: Path) -> Iterator[bytes]:
     check_regular(file)
     with file.open("rb") as stream:
         while line := stream.readline(LONGEST + 1):
@@ -99,7 +153,11 @@ def read_lines(file: Path) -> Iterator[bytes]:
                     f"{file} has a line of more than {LONGEST >> 20} MiB, which is no event; "
                     f"delete {file.parent} and run it again"
                 )
-            yield line.rstrip(b"\r\n")
+            yield line
+
+
+def _whole_lines(file: Path) -> Iterator[bytes]:
+    return (line for line in _lines(file) if line.endswith(b"\n"))
 
 
 def read(folder: Path) -> Iterator[dict[str, Any]]:
@@ -107,14 +165,17 @@ def read(folder: Path) -> Iterator[dict[str, Any]]:
     file = folder / FILE
     if not file.exists():
         return
-    for whole in read_lines(file):
-        line = whole.decode(errors="replace")
-        try:
-            event = json_of(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict) and isinstance(event.get("update"), int):
+    for line in read_lines(file):
+        if (event := _event_of(line)) is not None:
             yield event
+
+
+def _event_of(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = json_of(line.decode(errors="replace"))
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("update"), int) else None
 
 
 def _line(event: Mapping[str, Any]) -> str:

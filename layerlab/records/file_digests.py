@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from layerlab.records.parse import read_json, seal, unseal
 from layerlab.system.files import check_regular, write_file
@@ -60,23 +61,29 @@ def check_hashes(folder: Path, hashes: Mapping[str, str]) -> None:
             raise ValueError(f"{name} is not what was written")
 
 
-def seal_folder(folder: Path) -> None:
-    """Write the table of a folder's files into it."""
-    table = seal({"files": hash_folder(folder, leave=[FILE])})
+def seal_folder(folder: Path, **beside: str) -> None:
+    """Write the table of a folder's files into it.
+
+    Args:
+        beside: what else the table says.
+    """
+    table = seal({**beside, "files": hash_folder(folder, leave=[FILE])})
     write_file(folder / FILE, json.dumps(table, indent=1) + "\n")
 
 
-def check_seal(folder: Path) -> None:
-    """Check that a folder holds the files of its table, and no others.
+def check_seal(folder: Path) -> Mapping[str, Any]:
+    """Check that a folder holds the files of its table, and no others; return the table.
 
     Raises:
         ValueError: says which file is another, missing, or too many.
         UserError: one is a pipe or a device.
         OSError: there is no table.
     """
-    check_hashes(folder, _read_table(folder))
+    table = _read_table(folder)
+    check_hashes(folder, table["files"])
     if more := extra_files(folder):
         raise ValueError(f"{more[0]} was not there when it was written")
+    return table
 
 
 def extra_files(folder: Path) -> list[str]:
@@ -87,12 +94,12 @@ def extra_files(folder: Path) -> list[str]:
         UserError: it is a pipe or a device.
         OSError: there is no table.
     """
-    named = _read_table(folder)
+    named = _read_table(folder)["files"]
     return [name for name in _names(folder, [FILE]) if name not in named]
 
 
-def _read_table(folder: Path) -> Mapping[str, str]:
-    files = unseal(read_json(folder / FILE)).get("files")
-    if not isinstance(files, dict):
+def _read_table(folder: Path) -> Mapping[str, Any]:
+    table = unseal(read_json(folder / FILE))
+    if not isinstance(table.get("files"), dict):
         raise ValueError(f"{FILE} names no files")
-    return files
+    return table

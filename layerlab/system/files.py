@@ -13,7 +13,7 @@ import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,6 +142,17 @@ def _file_target(path: Path) -> Path:
     if target.is_dir():
         raise UserError(f"cannot write {path}: it is a folder; give a file name")
     return target
+
+
+def force_to_disk(path: Path) -> None:
+    """Force a file, or the names in a folder, onto the disk itself, so that power may fail."""
+    # Windows, and some disks of clusters, cannot be asked for a folder.
+    with suppress(OSError) if path.is_dir() else nullcontext():
+        opened = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
 def from_here(path: Path) -> str:

@@ -19,6 +19,7 @@ SCHEMA = 1
 FILE = "manifest.json"
 # What may change while a run is stopped.
 _CHANGING = ("machine", "versions")
+Sitting = dict[str, Any]
 
 
 def manifest(
@@ -64,7 +65,9 @@ def _sizes(cost: Account) -> dict[str, Any]:
     }
 
 
-def keep_manifest(content: Mapping[str, Any], folder: Path, update: int) -> str | None:
+def keep_manifest(
+    content: Mapping[str, Any], folder: Path, before: list[Sitting], update: int
+) -> tuple[list[Sitting], str | None]:
     """Write the manifest of a run that begins or goes on.
 
     Where it is made with something else than before, the manifest has all its `sittings` in order:
@@ -72,20 +75,21 @@ def keep_manifest(content: Mapping[str, Any], folder: Path, update: int) -> str 
     left nothing in the run.
 
     Args:
-        folder: of the run, with the manifest that the sitting before has written.
+        folder: of the run.
+        before: sittings that the checkpoint tells of; a manifest is no witness of itself.
         update: after which this sitting begins.
 
     Returns:
-        What the user is to be told of the change.
+        All sittings, and what the user is to be told of a change.
     """
     own = {"update": update, **{part: content[part] for part in _CHANGING}}
-    sittings = [one for one in _sittings(folder) if one["update"] < update]
+    sittings = [one for one in before if one["update"] < update]
     changed = _change(sittings[-1], own) if sittings else []
     if changed or not sittings:
         sittings.append(own)
     whole = {**content, "sittings": sittings} if len(sittings) > 1 else content
     write_file(folder / FILE, json.dumps(whole, indent=1) + "\n")
-    return (
+    return sittings, (
         f"from update {update} on {'; '.join(changed)}: the run is of several makes, and a "
         "comparison refuses it unless compare.allowed_differences declares that"
         if changed
@@ -103,8 +107,8 @@ def _change(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _sittings(folder: Path) -> list[dict[str, Any]]:
-    """Return the sessions that the manifest in a folder lists.
+def read_sittings(folder: Path) -> list[Sitting]:
+    """Return the sessions that the manifest in a folder lists, for checkpoints that list none.
 
     A run that was never interrupted is of one.
     """

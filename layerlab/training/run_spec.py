@@ -53,6 +53,11 @@ class RunSpec:
         key = hashlib.blake2b(f"{self.recipe.hash()}/{self.digest}".encode(), digest_size=4)
         return f"{self.arm}-s{self.seed}-r{self.rate:g}-{key.hexdigest()}"
 
+    @property
+    def identity(self) -> dict[str, str]:
+        """What its checkpoints must agree in: the name, which has a short hash alone, and more."""
+        return {"name": self.name, "recipe": self.recipe.hash(), "text": self.digest}
+
 
 def design_model(recipe: TrainingRecipe) -> Design:
     """Return the design of a recipe's model.

@@ -19,18 +19,14 @@ from layerlab.system.hardware import peak_memory
 from layerlab.system.rng import random_state, restore_random
 from layerlab.system.signals import GracefulStop
 from layerlab.training.accelerator import RunAccelerator
-from layerlab.training.checkpoints.checkpoint import (
-    CheckpointManager,
-    CheckpointState,
-    load,
-    restoring,
-)
+from layerlab.training.checkpoints.checkpoint import CheckpointManager, CheckpointState, restoring
+from layerlab.training.checkpoints.origin import RUN, load_own
 from layerlab.training.checkpoints.result import CHECKPOINTS, fingerprint, keep_model, write_result
 from layerlab.training.checkpoints.trackers import trackers
 from layerlab.training.flops import flops_per_token
 from layerlab.training.generate import generate_samples
 from layerlab.training.lr_schedule import lr_at
-from layerlab.training.manifest import keep_manifest, manifest
+from layerlab.training.manifest import Sitting, keep_manifest, manifest, read_sittings
 from layerlab.training.monitor.monitor import Monitor
 from layerlab.training.optimizer import allocate, build_optimizer
 from layerlab.training.qk_control.penalties import QKControl
@@ -106,6 +102,7 @@ class Trainer:
         self.rehearsed = self.place.processes == 1 or is_sharded(self.wrapped)
         self.flops = flops_per_token(run.recipe).full * self.train.batch_size * self.block
         self.update, self.seconds, self.resumes = 0, 0.0, 0
+        self.sittings: list[Sitting] = []
         self.losses: float | None = 0.0  # of all updates; an earlier version kept none
         self.score: ValidationResult | None = None
         self.step0: float | None = None
@@ -134,7 +131,8 @@ class Trainer:
         self.trackers = trackers(names, self.folder, self.recipe.decisive())
         if self.place.first:
             content = manifest(self.run, self.corpus, self.order, self.held, self.split.size)
-            if (said := keep_manifest(content, self.folder, self.update)) is not None:
+            self.sittings, said = keep_manifest(content, self.folder, self.sittings, self.update)
+            if said is not None:
                 self.note(said)
         if self.step0 is None:
             self._evaluate()
@@ -314,22 +312,23 @@ class Trainer:
         weights = gather_state(self.model.state_dict(keep_vars=True), keep=self.place.first)
         moments = gather_state(self.optimizer.state_dict(), keep=self.place.first)
         if self.place.first:
-            counters = {
-                "update": self.update,
-                "seconds": self.seconds,
-                "losses": self.losses,
-                "events": self.journal.count,
-                "resumes": self.resumes,
-                "micro_batch": self.split.size,
-                "reading": self.reader.size,
-                "step0_nats": self.step0,
-                "clipped": self.control.untold,
-                "monitor": None if self.monitor is None else self.monitor.state(),
-            }
             state = CheckpointState(
                 weights=weights,
                 optimizer=moments,
-                counters=counters,
+                counters={
+                    "update": self.update,
+                    "seconds": self.seconds,
+                    "losses": self.losses,
+                    **self.journal.mark(),
+                    RUN: self.run.identity,
+                    "sittings": self.sittings,
+                    "resumes": self.resumes,
+                    "micro_batch": self.split.size,
+                    "reading": self.reader.size,
+                    "step0_nats": self.step0,
+                    "clipped": self.control.untold,
+                    "monitor": None if self.monitor is None else self.monitor.state(),
+                },
                 random=random_state(),
                 extra=self._scaler(),
             )
@@ -343,7 +342,7 @@ class Trainer:
 
     def _resume(self) -> tuple[list[str], int]:
         """Resume from the newest checkpoint, and note what was wrong with newer ones."""
-        state, remarks = load(self.keeper.folder)
+        state, remarks = load_own(self.run.identity, self.folder)
         if state is None:
             return remarks, 0
         with restoring(dict(self.model.state_dict()), state, self.keeper.folder):
@@ -357,6 +356,7 @@ class Trainer:
             self.split.size, self.step0 = kept["micro_batch"], kept["step0_nats"]
             self.reader.size = kept.get("reading", self.reader.size)
             self.control.untold = kept.get("clipped", 0)
+            self.sittings = kept.get("sittings") or read_sittings(self.folder)
             if self.monitor is not None:
                 self.monitor.restore(kept["monitor"])
             return [*remarks, f"resumed after update {self.update}"], kept["events"]

@@ -193,6 +193,29 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.parametrize("second", ["a.txt", "folder"])
+def test_a_text_that_is_changed_while_it_is_read_is_not_kept(
+    folder: Path, tmp_path: Path, second: str
+) -> None:
+    """Its key is that of the old text, under which the new one would be found from then on."""
+    (tmp_path / "a.txt").write_text(LINE * 40)
+    asked = data(folder, folder if second == "folder" else tmp_path / second)
+    changed = folder / "29.txt" if second == "folder" else tmp_path / second
+    before, cache = changed.read_bytes(), tmp_path / "cache"
+
+    def edit(said: str, share: float) -> None:
+        if said.startswith("reading"):  # the first of the two
+            changed.write_bytes(before.replace(b"cat", b"dog"))
+
+    with pytest.raises(UserError, match="was changed while it was read, and nothing was ke") as no:
+        prepare(asked, cache, edit)
+    assert "\n" not in str(no.value)
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
+    changed.write_bytes(before)
+    made = prepare(asked, cache)
+    assert not any("dog" in one for stream in made.train for one in documents(made, stream))
+
+
 def test_a_small_text_gives_a_small_tokenizer_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("ab " * 20)
     corpus = prepare(data(tmp_path / "a.txt", vocab_size=1000), tmp_path)

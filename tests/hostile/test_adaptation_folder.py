@@ -17,6 +17,7 @@ from layerlab.adaptation.sft.train import tune
 from layerlab.adaptation.trainer.beginning import describe_beginning
 from layerlab.adaptation.trainer.own_folder import BEGUN, check_own
 from layerlab.recipes.adaptation_sections import LoraSection, PretrainSection, SftSection
+from layerlab.records.file_digests import seal_folder
 from tests.adaptation.small import LAW, llama, words, written
 from tests.adaptation.spoken import CHATML, speaker, talk
 
@@ -124,6 +125,10 @@ def test_a_run_of_an_earlier_version_goes_on(run: tuple[Path, Any]) -> None:
     plan = json.loads((out / "plan.json").read_text())
     assert set(plan.pop("beginning")) == {"model", "configuration of the model", "tokenizer"}
     (out / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(UserError, match=r"checkpoint-\d is of another run, with another plan or b"):
+        call(out, llama())
+    for one in out.glob("checkpoint-*"):
+        seal_folder(one)
     call(out, llama())
     (out / "plan.json").write_text(json.dumps({**plan, "beginning": 3}))
     with pytest.raises(UserError, match="began with another model than this call"):

@@ -33,6 +33,21 @@ def test_a_run_that_ends_removes_its_own_checkpoints(
     assert len(list((place / "best-so-far").iterdir())) == 3
 
 
+def test_a_checkpoint_with_a_note_of_the_users_outlives_newer_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    training = begun(tmp_path / "run")
+    place = tmp_path / "run" / "checkpoints"
+    for number in range(4):
+        training.advance()
+        training.checkpoint()
+        if number == 0:
+            (place / "step-00000001" / "notes.txt").write_text("mine")
+    names = sorted(one.name for one in place.iterdir())
+    assert names[0] == "step-00000001" and names[-1] == "step-00000004" and len(names) < 4
+
+
 @pytest.mark.parametrize(
     ("name", "stays"),
     [

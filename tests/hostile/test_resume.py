@@ -22,7 +22,7 @@ from layerlab.recipes.training_sections import RunSection
 from layerlab.records.events import LONGEST, read
 from layerlab.records.file_digests import check_seal, seal_folder
 from layerlab.records.folded_runs import CURVES, MANIFESTS, unfold_runs
-from layerlab.records.parse import seal
+from layerlab.records.parse import digest_of, seal
 from layerlab.training.checkpoints import checkpoint
 from layerlab.training.checkpoints.trackers import _keys, _last
 from tests.experiments.executors.test_local import Heard, command, runs
@@ -102,7 +102,8 @@ def trained(tmp_path: Path) -> Path:
         folder.mkdir(parents=True)
         (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
         (folder / "optimizer.pt").write_bytes(b"moments")
-        seal_folder(folder)
+        seal_folder(folder, plan=digest_of({"seed": 0}))
+    (tmp_path / "run" / "plan.json").write_text('{"seed": 0}')
     (tmp_path / "run" / "checkpoint-6").mkdir()  # it was being written
     return tmp_path / "run"
 

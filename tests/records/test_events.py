@@ -1,5 +1,6 @@
 """Events on a disk that is full: nothing is lost, and what to do is said in a line."""
 
+import hashlib
 import json
 import resource
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from layerlab import UserError
-from layerlab.records.events import FILE, EventLog, read
+from layerlab.records.events import FILE, EventLog, find_misfit, read
 
 
 @contextmanager
@@ -69,3 +70,59 @@ def test_what_room_does_not_mend_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / FILE).unlink()
     with pytest.raises(UserError, match="No such file or directory; make room there"):
         journal.write("note", 1, text="lost")
+
+
+def test_a_journal_is_known_again_up_to_its_mark_and_no_further(tmp_path: Path) -> None:
+    journal = EventLog(tmp_path, 0)
+    for update in (1, 2):
+        journal.write("note", update, text="caf\u00e9")
+    mark = journal.mark()
+    journal.write("note", 3, text="later")
+    journal.settle()
+    assert mark["events"] == 2 and find_misfit(tmp_path, mark) is None
+    again = EventLog(tmp_path, 2)
+    assert again.mark() == mark and texts(tmp_path) == ["caf\u00e9"] * 2
+    again.write("note", 3, text="later")
+    assert again.mark() != mark and find_misfit(tmp_path, again.mark()) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            '{"update":1}\n{"update":3}\n',
+            "one of the 2 events in events.jsonl that it relies on was changed",
+        ),
+        ('{"update":1}\n', "1 of the 2 events in events.jsonl that it relies on are left"),
+        (
+            '{"update":1}\n{"update":2}',
+            "1 of the 2 events in events.jsonl that it relies on are left",
+        ),
+        (
+            '{"update":1}\n[2]\n{"update":2}\n',
+            "1 of the 2 events in events.jsonl that it relies on are left",
+        ),
+        (None, "0 of the 2 events in events.jsonl that it relies on are left"),
+    ],
+)
+def test_what_became_of_the_events_of_a_checkpoint_is_said(
+    tmp_path: Path, content: str | None, said: str
+) -> None:
+    mark = {"events": 2, "journal": hashlib.sha256(b'{"update":1}\n{"update":2}\n').hexdigest()}
+    (tmp_path / FILE).write_text('{"update":1}\n{"update":2}\n')
+    assert find_misfit(tmp_path, mark) is None
+    (tmp_path / FILE).unlink()
+    if content is not None:
+        (tmp_path / FILE).write_text(content)
+    assert (found := find_misfit(tmp_path, mark)) is not None and said in found
+
+
+def test_a_journal_that_is_no_file_or_is_not_counted_is_said(tmp_path: Path) -> None:
+    (tmp_path / FILE).mkdir()
+    assert "which it relies on, cannot be read (Is a directory)" in (
+        find_misfit(tmp_path, {"events": 1}) or ""
+    )
+    for count in (None, "2", -1):
+        assert find_misfit(tmp_path, {"events": count}) == "it counts no events"
+    with pytest.raises(UserError, match=r"cannot write .*: Is a directory"):
+        EventLog(tmp_path, 0)

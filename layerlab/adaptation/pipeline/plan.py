@@ -76,6 +76,19 @@ def plan_stages(recipe: AdaptationRecipe) -> tuple[Stage, ...]:
     return tuple(sorted(found.values(), key=lambda stage: KINDS.index(stage.kind)))
 
 
+def check_inputs(recipe: AdaptationRecipe, stage: Stage) -> None:
+    """Refuse to go on with a stage whose key was made of files that have changed since.
+
+    Raises:
+        UserError: a text, rows or a model are others by now.
+    """
+    if stage.key not in {one.key for one in plan_stages(recipe)}:
+        raise UserError(
+            f"texts, rows or the model of {recipe.name} were changed before the stage {stage.kind} "
+            "had read them; type the command again, which begins this stage anew"
+        )
+
+
 def find_text(name: str) -> Path:
     """Find a file or folder as it is given, or by its place in the data folder.
 

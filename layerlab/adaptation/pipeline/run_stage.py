@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.adaptation.embeddings.compare_inits import embed
+from layerlab.adaptation.pipeline.plan import check_inputs
 from layerlab.adaptation.pipeline.stage import MODEL, WORDS, Stage, StageStore
 from layerlab.adaptation.pipeline.texts import (
     clean_texts,
@@ -71,12 +72,16 @@ class StageContext:
 
 def clean(place: StageContext) -> Json:
     """Read and clean all texts."""
-    return {"result": clean_texts(place.recipe, place.folder, place.tell)}
+    found = clean_texts(place.recipe, place.folder, place.tell)
+    check_inputs(place.recipe, place.stage)
+    return {"result": found}
 
 
 def contamination(place: StageContext) -> Json:
     """Look for the questions of benchmarks in the texts."""
-    return {"result": contamination_of(place.recipe, place.text)}
+    found = contamination_of(place.recipe, place.text)
+    check_inputs(place.recipe, place.stage)
+    return {"result": found}
 
 
 def vocabulary(place: StageContext) -> Json:
@@ -153,10 +158,12 @@ def tuning(place: StageContext) -> Json:
     section = place.recipe.sft
     assert section is not None
     weights = {one.name: one.weight for one in section.sources if one.weight is not None}
+    rows = {one.name: rows_of(one) for one in section.sources}
+    check_inputs(place.recipe, place.stage)
     done = tune(
         place.model().model,
         place.words(),
-        {one.name: rows_of(one) for one in section.sources},
+        rows,
         section=section,
         weights=weights or None,
         merge=True,

@@ -21,6 +21,8 @@ from layerlab.adaptation.pretraining.replay import DOMAIN, GENERAL, Blocks
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.records.events import EventLog
 
+NOTHING = {"events": 0}  # the mark of a journal that is not open yet
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessGroup:
@@ -108,8 +110,8 @@ class Watched:
 class Curves(TrainerCallback, ExportableState):
     """Writes losses, bits per byte, forgetting and tokens by source to the journal.
 
-    A checkpoint remembers how many events there were and what held-out text cost at the start, so
-    that a resumed run writes the file that an uninterrupted one would have written.
+    A checkpoint remembers the events there were and what held-out text cost at the start, so that a
+    resumed run writes the file that an uninterrupted one would have written.
 
     Attributes:
         start: what held-out text cost before the first update, by kind.
@@ -137,7 +139,7 @@ class Curves(TrainerCallback, ExportableState):
         kept = {kind: cost.nats.tolist() for kind, cost in self.start.items()}
         return {
             "args": {},
-            "attributes": {"events": self._journal.count if self._journal else 0, "start": kept},
+            "attributes": {**(self._journal.mark() if self._journal else NOTHING), "start": kept},
         }
 
     def on_train_begin(

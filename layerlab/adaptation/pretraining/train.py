@@ -36,8 +36,10 @@ from layerlab.adaptation.trainer.arguments import (
 from layerlab.adaptation.trainer.beginning import describe_beginning
 from layerlab.adaptation.trainer.own_folder import MODEL, check_own
 from layerlab.adaptation.trainer.resume import (
+    PLANNED,
     build_trainer,
     check_same_plan,
+    hash_plan,
     remember_plan,
     resume,
 )
@@ -260,7 +262,8 @@ def _choose(run: Run, order: BatchOrder, updates: int, out: Path, place: Process
     count = max(1, round((run.section.resample_fraction or 1.0) * updates))
     chosen = draw_hard_batches(losses, count, run.seed).tolist()
     if place.first:
-        content = seal({"batches": chosen, "losses": losses.tolist()})
+        own = {PLANNED: hash_plan(out)}
+        content = seal({**own, "batches": chosen, "losses": losses.tolist()})
         write_file(kept, json.dumps(content) + "\n")
     return chosen
 
@@ -269,10 +272,14 @@ def _read_batches(file: Path) -> Any:
     """Return the batches that were drawn by an earlier session.
 
     Raises:
-        UserError: the file is not what was written.
+        UserError: the file is not what was written, or was written in another run.
     """
+    plan = hash_plan(file.parent)
     try:
-        return unseal(read_json(file))["batches"]
+        found = unseal(read_json(file))
+        if found.get(PLANNED, plan) != plan:  # an earlier version did not keep it
+            raise ValueError("it is of another run")
+        return found["batches"]
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
             f"cannot read {file}: {one_line(error)}; remove {file.parent}, and type it again"

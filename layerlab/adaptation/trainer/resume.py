@@ -13,14 +13,16 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from layerlab.adaptation.trainer.own_folder import MODEL, PLAN, BeginCallback
 from layerlab.errors import UserError
+from layerlab.records.events import find_misfit
 from layerlab.records.file_digests import FILE as SEAL
 from layerlab.records.file_digests import check_seal, seal_folder
-from layerlab.records.parse import one_line, read_json
+from layerlab.records.parse import digest_of, one_line, read_json
 from layerlab.system.files import OnlyOwn, write_file, write_folder
 from layerlab.training.sharding import full_tensor
 from layerlab.validation import short_repr
 
 RESULT, BEGINNING = "result.json", "beginning"
+PLANNED = "plan"  # the entry of what a run left with the hash of its plan
 
 
 def check_same_plan(
@@ -46,9 +48,7 @@ def check_same_plan(
         whole = {**plan, BEGINNING: beginning}
         write_file(file, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
         return
-    kept = read_json(file)
-    if not isinstance(kept, dict):
-        raise UserError(f"{file} is no table; remove {out}, or name another folder")
+    kept = _read_plan(out)
     if BEGINNING in kept:  # as in every run but those of earlier versions
         _check_same_beginning(out, kept[BEGINNING], beginning)
     if other := [name for name, value in plan.items() if kept.get(name) != value]:
@@ -67,25 +67,83 @@ def _check_same_beginning(out: Path, kept: Any, beginning: Mapping[str, str | No
         )
 
 
-def newest_checkpoint(out: Path) -> tuple[str | None, list[str]]:
-    """Return the newest checkpoint that is as it was written, and a note on each that is not.
+def hash_plan(out: Path) -> str:
+    """Return a hash of a run's plan and beginning, by which what it left is known for its own."""
+    return digest_of(_read_plan(out))
 
-    One without its seal was not written to its end: that comes last.
+
+def _read_plan(out: Path) -> dict[str, Any]:
+    try:
+        found = read_json(out / PLAN)
+        if not isinstance(found, dict):
+            raise ValueError("it is no table")
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot read {out / PLAN}: {one_line(error)}; remove {out}, or name another folder"
+        ) from None
+    return found
+
+
+def newest_checkpoint(out: Path) -> tuple[str | None, list[str]]:
+    """Return the newest checkpoint that can be gone on from, and notes on what was not taken.
+
+    One without its seal was not written to its end: that comes last. One of an earlier version,
+    whose seal does not say which plan it is of, is believed, with a note.
+
+    Raises:
+        UserError: one is of another run, or none has the journal that it relies on.
     """
-    notes = list[str]()
+    notes, misfit = list[str](), ""
     for folder in sorted(out.glob("checkpoint-*"), key=_step, reverse=True):
         if not (folder / SEAL).exists():
             continue
         try:
-            check_seal(folder)
-            state = read_json(folder / "trainer_state.json")
-            if state["global_step"] != _step(folder) or any(folder.glob("*model*.bin")):
-                raise ValueError("it is no checkpoint of that name")
-        except (OSError, ValueError, KeyError, TypeError, UserError) as error:
+            sealed = check_seal(folder)
+            why = _find_misfit(out, _read_state(folder))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError) as error:
             notes.append(f"{folder.name} is damaged ({one_line(error)}) and was passed over")
-        else:
+            continue
+        notes += _check_run(out, folder, sealed)
+        if why is None:
             return str(folder), notes
+        misfit = f"{folder.name}: {why}"
+        notes.append(f"{folder.name} cannot be used: {why}; it was passed over")
+    if misfit:  # what was trained is lost only if the user wants that
+        raise UserError(
+            f"no checkpoint in {out} can be used ({misfit}); put the file back, or remove {out} to "
+            "train anew"
+        )
     return None, notes
+
+
+def _check_run(out: Path, folder: Path, sealed: Mapping[str, Any]) -> list[str]:
+    """Refuse a checkpoint that somebody moved here; whoever did may have no other copy of it."""
+    if PLANNED not in sealed:
+        return [
+            f"{folder.name} is of an earlier version, which did not keep what run it is of: it is "
+            "believed"
+        ]
+    if sealed[PLANNED] != hash_plan(out):
+        raise UserError(
+            f"{folder} is of another run, with another plan or beginning; move it away, and the "
+            "same call does without it"
+        )
+    return []
+
+
+def _read_state(folder: Path) -> dict[str, Any]:
+    state: dict[str, Any] = read_json(folder / "trainer_state.json")
+    if state["global_step"] != _step(folder) or any(folder.glob("*model*.bin")):
+        raise ValueError("it is no checkpoint of that name")
+    return state
+
+
+def _find_misfit(out: Path, state: Mapping[str, Any]) -> str | None:
+    """Say why the journal of a stage that keeps one is not the one that a checkpoint relies on."""
+    for one in state.get("stateful_callbacks", {}).values():
+        if isinstance(one, dict) and "events" in (mark := one.get("attributes", {})):
+            return find_misfit(out, mark)
+    return None
 
 
 def _step(folder: Path) -> int:
@@ -100,10 +158,11 @@ class SealCallback(TrainerCallback):
         self.accelerator, self.out = trainer.accelerator, out
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Write the hashes of the checkpoint's files."""
+        """Write the hashes of the checkpoint's files, and of the plan of its run."""
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
-            seal_folder(self.out / f"checkpoint-{state.global_step}")
+            plan = {PLANNED: hash_plan(self.out)}
+            seal_folder(self.out / f"checkpoint-{state.global_step}", **plan)
 
 
 def build_trainer(

@@ -7,11 +7,10 @@ two and of itself. It is written beside its place, forced onto the disk, and ren
 
 import hashlib
 import json
-import os
 import pickle
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,9 @@ from torch import Tensor
 
 from layerlab.errors import UserError
 from layerlab.records.checkpoint_names import (
+    OPTIMIZER,
+    STATE,
+    WEIGHTS,
     is_checkpoint,
     latest,
     list_checkpoints,
@@ -31,10 +33,9 @@ from layerlab.records.checkpoint_names import (
 )
 from layerlab.records.file_digests import hash_file
 from layerlab.records.parse import json_of, one_line
-from layerlab.system.files import WriteError, check_regular, write_folder
+from layerlab.system.files import WriteError, check_regular, force_to_disk, write_folder
 
 SCHEMA = 1
-_WEIGHTS, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.pt", "state.json"
 _PLAIN = (type(None), bool, int, float, str)
 
 
@@ -61,6 +62,14 @@ class _DamagedError(Exception):
     """A checkpoint that is not what was written."""
 
 
+class MisfitError(Exception):
+    """A whole checkpoint that the files beside it do not fit."""
+
+
+# Returns notes on a checkpoint, which it is handed with its counters.
+Check = Callable[[Path, Mapping[str, Any]], list[str]]
+
+
 def save(folder: Path, state: CheckpointState, keep: int) -> Path:
     """Write a checkpoint, and remove all but the `keep` newest.
 
@@ -74,26 +83,45 @@ def save(folder: Path, state: CheckpointState, keep: int) -> Path:
     # Where the run was stopped right after this very checkpoint, it is never out of its place.
     if not _same(target, state):
         write_folder(target, lambda partial: _fill(partial, state), "checkpoint", is_checkpoint)
-        _force(folder)
+        force_to_disk(folder)
     _prune(folder, state.counters["update"], keep)
     return target
 
 
-def load(folder: Path) -> tuple[CheckpointState | None, list[str]]:
-    """Load the newest whole checkpoint, with a note on each damaged one that was skipped.
+def load(
+    folder: Path, check: Check = lambda path, counters: []
+) -> tuple[CheckpointState | None, list[str]]:
+    """Load the newest whole checkpoint, with a note on each that was skipped.
+
+    Args:
+        check: raises MisfitError where the files beside a checkpoint do not fit it.
 
     Returns:
         No state where there is none, or none that is whole; the notes say which.
+
+    Raises:
+        UserError: one is whole and does not fit, and none is left that does.
     """
     found = sorted(list_checkpoints(folder), reverse=True)
     notes: list[str] = []
+    misfit = ""
     for place, (_, path) in enumerate(found):
         try:
-            return _read(path), notes
+            state = _read(path)
+            return state, [*notes, *check(path, state.counters)]
         except _DamagedError as error:
-            last = place == len(found) - 1
-            then = "no other is left: training starts anew" if last else "the one before it is used"
-            notes.append(f"checkpoint {path.name} is damaged ({error}); {then}")
+            said = f"checkpoint {path.name} is damaged ({error})"
+        except MisfitError as error:
+            said = f"checkpoint {path.name} cannot be used: {error}"
+            misfit = f"{path.name}: {error}"
+        last = place == len(found) - 1
+        then = "no other is left: training starts anew" if last else "the one before it is used"
+        notes.append(f"{said}; {then}")
+    if misfit:  # what was trained is lost only if the user wants that
+        raise UserError(
+            f"no checkpoint in {folder} can be used ({misfit}); put the file back, or delete "
+            "that folder to train anew"
+        )
     return None, notes
 
 
@@ -188,19 +216,19 @@ def _kind(tensor: Tensor | None) -> str:
 def _fill(folder: Path, state: CheckpointState) -> None:
     kept, tied = _untie(state.weights)
     rest = {"optimizer": state.optimizer, "random": state.random, "extra": state.extra}
-    save_file(kept, folder / _WEIGHTS, metadata={"format": "pt"})
-    with (folder / _OPTIMIZER).open("wb") as file:
+    save_file(kept, folder / WEIGHTS, metadata={"format": "pt"})
+    with (folder / OPTIMIZER).open("wb") as file:
         torch.save(_plain(rest), file)
     body = {
         "schema": SCHEMA,
         "counters": state.counters,
         "tied": tied,
-        "sha256": {name: hash_file(folder / name) for name in (_WEIGHTS, _OPTIMIZER)},
+        "sha256": {name: hash_file(folder / name) for name in (WEIGHTS, OPTIMIZER)},
     }
     text = json.dumps({**body, "self": _seal(body)}, indent=1)
-    (folder / _STATE).write_text(text, encoding="utf-8")
+    (folder / STATE).write_text(text, encoding="utf-8")
     for path in (*folder.iterdir(), folder):
-        _force(path)
+        force_to_disk(path)
 
 
 def _untie(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -243,39 +271,39 @@ def _plain(value: Any) -> Any:
 def _read(path: Path) -> CheckpointState:
     body = _body(path)
     files = body.get("sha256")
-    if not isinstance(files, dict) or not {_WEIGHTS, _OPTIMIZER} <= files.keys():
-        raise _DamagedError(f"{_STATE} does not name its files")
+    if not isinstance(files, dict) or not {WEIGHTS, OPTIMIZER} <= files.keys():
+        raise _DamagedError(f"{STATE} does not name its files")
     counters = body.get("counters")
     if not isinstance(counters, dict) or not isinstance(counters.get("update"), int):
-        raise _DamagedError(f"{_STATE} counts no updates")
+        raise _DamagedError(f"{STATE} counts no updates")
     for name, expected in files.items():
         if not (path / name).is_file():
             raise _DamagedError(f"{name} is missing")
         if hash_file(path / name) != expected:
             raise _DamagedError(f"{name} is not what was written")
     try:
-        weights = load_file(path / _WEIGHTS)
-        rest = torch.load(path / _OPTIMIZER, map_location="cpu", weights_only=True)
+        weights = load_file(path / WEIGHTS)
+        rest = torch.load(path / OPTIMIZER, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, SafetensorError, pickle.UnpicklingError, EOFError) as error:
         raise _DamagedError(str(error).partition("\n")[0]) from error
     try:
         weights |= {name: weights[first] for name, first in body["tied"].items()}
         return CheckpointState(weights=weights, counters=body["counters"], **rest)
     except (KeyError, TypeError, AttributeError) as error:
-        raise _DamagedError(f"{_STATE} is no state: {type(error).__name__} {error}") from error
+        raise _DamagedError(f"{STATE} is no state: {type(error).__name__} {error}") from error
 
 
 def _body(path: Path) -> dict[str, Any]:
     try:
-        check_regular(path / _STATE)
-        body = json_of((path / _STATE).read_text("utf-8"))
+        check_regular(path / STATE)
+        body = json_of((path / STATE).read_text("utf-8"))
         seal = body.pop("self")
     except FileNotFoundError:
-        raise _DamagedError(f"{_STATE} is missing") from None
+        raise _DamagedError(f"{STATE} is missing") from None
     except (OSError, UserError, ValueError, KeyError, AttributeError, TypeError):
-        raise _DamagedError(f"{_STATE} cannot be read") from None
+        raise _DamagedError(f"{STATE} cannot be read") from None
     if seal != _seal(body):
-        raise _DamagedError(f"{_STATE} is not what was written")
+        raise _DamagedError(f"{STATE} is not what was written")
     return dict(body)
 
 
@@ -289,25 +317,17 @@ def _same(path: Path, state: CheckpointState) -> bool:
 def _prune(folder: Path, update: int, keep: int) -> None:
     """Remove checkpoints that are too old, ahead of the run, or half-written.
 
+    One that holds a file of the user's stays.
+
     A checkpoint ahead of the run was found damaged when it resumed.
     """
     found = sorted(list_checkpoints(folder))
     behind = [path for number, path in found if number <= update]
     ahead = [path for number, path in found if number > update]
-    for path in (*behind[:-keep], *ahead, *folder.glob(".step-*.partial")):
+    own = filter(is_checkpoint, (*behind[:-keep], *ahead))
+    for path in (*own, *folder.glob(".step-*.partial")):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _seal(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-def _force(path: Path) -> None:
-    """Force a file, or the names in a folder, onto the disk itself."""
-    # Windows, and some disks of clusters, cannot be asked for a folder.
-    with suppress(OSError) if path.is_dir() else nullcontext():
-        held = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(held)
-        finally:
-            os.close(held)

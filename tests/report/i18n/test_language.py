@@ -98,6 +98,10 @@ def test_every_finding_is_said_in_chinese_with_its_numbers(name: str):
          "第 3 层第 2 头：最大注意力分数 131，高于 100（一行的跨度 60.2），"
          "层 2-3, 5 中另有 11 个头"),
         ("wte holds nothing that anyone knows.", "wte holds nothing that anyone knows."),
+        ("checkpoint step-00000150 cannot be used: 2 of the 30 events in events.jsonl that it "
+         "relies on are left; the one before it is used",
+         "检查点 step-00000150 无法使用：它所依赖的 events.jsonl 中的 30 个事件只剩 2 个；"
+         "使用它之前的那一个"),
         ("", ""),
     ],
 )  # fmt: skip
