@@ -44,7 +44,7 @@ def test_the_command_of_the_page_asks_the_same_tasks_again(
     assert typed(*words).code == 0
     page = Path("layerlab-evaluation", "report.html")
     command = repeated(page.read_text("utf-8"))
-    assert command[1:5] == ["evaluate", "pre-norm", "--tasks", "colours.yaml"]
+    assert command[1:5] == ["evaluate", "pre-norm", "--tasks", str(tmp_path / "colours.yaml")]
     page.unlink()
     again = typed(*command[1:])
     assert again.code == 0, again.err
