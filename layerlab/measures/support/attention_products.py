@@ -1,11 +1,11 @@
 """Chooses how products with attention matrices are computed: stored, in tiles, or by kernels."""
 
 import logging
-from importlib.util import find_spec
 
 import torch
 
 from layerlab.measures.support.products import Blocks, Operator
+from layerlab.numerics.formats.choose_kernel import gpu_kernel
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS, tile
 from layerlab.system.device_schedule import PROCESSOR, device_schedule
@@ -24,6 +24,8 @@ def products(
 
         try:
             return FlashProducts(attended)
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:  # of a compiler for a GPU that it does not know
             said = (str(error).splitlines() or [""])[0]
             logging.getLogger("layerlab").warning(
@@ -42,5 +44,5 @@ def _is_fused(attended: AttentionRecord, dtype: torch.dtype, kept: int) -> bool:
         and dtype == torch.float32
         and attended.query is not None
         and attended.bias is None
-        and find_spec("triton") is not None
+        and gpu_kernel().reason is None
     )

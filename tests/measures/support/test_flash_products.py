@@ -103,6 +103,10 @@ def test_what_the_kernels_do_not_know_is_done_with_tiles(caplog, monkeypatch):
     assert isinstance(products(biased, kept=10), Blocks)
     assert isinstance(products(attended, torch.float64, kept=10), Blocks)
 
+    with monkeypatch.context() as off:
+        off.setenv("LAYERLAB_KERNEL", "0")
+        assert isinstance(products(attended, kept=10), Blocks)
+
     def broken(given):
         raise RuntimeError("no such GPU\nand more")
 
@@ -110,3 +114,10 @@ def test_what_the_kernels_do_not_know_is_done_with_tiles(caplog, monkeypatch):
     assert isinstance(products(attended, kept=10), Blocks)
     (line,) = [one.getMessage() for one in caplog.records]
     assert line == "attention is read without Triton, which is slower: RuntimeError: no such GPU"
+
+    def full(given):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("layerlab.measures.support.flash_products.FlashProducts", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        products(attended, kept=10)
