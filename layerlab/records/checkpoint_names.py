@@ -1,8 +1,9 @@
 """Names of a run's checkpoints, the one to resume from, and their end."""
 
 import re
+import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,11 +31,26 @@ def is_checkpoint(path: Path) -> bool:
 
 def remove_checkpoints(folder: Path) -> None:
     """Remove the checkpoints of a run, and their folder unless something else lies in it."""
-    own = [path for _, path in list_checkpoints(folder) if is_checkpoint(path)]
-    for path in (*own, *folder.glob(".step-*.partial")):
-        shutil.rmtree(path, ignore_errors=True)
+    remove_own([path for _, path in list_checkpoints(folder)])
+    remove_partials(folder)
     with suppress(OSError):  # there are none, or it is not empty
         folder.rmdir()
+
+
+def remove_own(paths: Iterable[Path]) -> None:
+    """Remove checkpoints that hold nothing else.
+
+    Each first takes the name of one that is half-written: what a kill leaves is damaged for nobody.
+    """
+    for path in filter(is_checkpoint, paths):
+        with suppress(OSError):
+            path.rename(path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial"))
+
+
+def remove_partials(folder: Path) -> None:
+    """Remove what is left of checkpoints that were half-written, or half-removed."""
+    for path in folder.glob(".step-*.partial"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def latest(folder: Path) -> Path | None:

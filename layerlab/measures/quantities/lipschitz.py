@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import nan, prod
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -26,6 +27,9 @@ from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden, Matrix
 from layerlab.system.device_schedule import PROCESSOR, device_schedule
 from layerlab.validation import Constraint
+
+# Of several matrices in one call, each has a size of its own.
+AnyMatrix = Float[Tensor, "_ _"]
 
 COPIES = 8
 """Score-sized matrices that the graph of one block keeps: six at GPT-2, more with a softcap."""
@@ -122,7 +126,7 @@ def _flat(product: Map, like: Hidden) -> Map:
     return flat
 
 
-def spectral_norms(matrices: Sequence[Matrix]) -> list[float]:
+def spectral_norms(matrices: Sequence[AnyMatrix]) -> list[float]:
     """Return the largest singular value of each weight matrix, by products with it.
 
     It is accurate to six digits.
@@ -142,9 +146,9 @@ def spectral_norms(matrices: Sequence[Matrix]) -> list[float]:
     return found
 
 
-def _groups(matrices: Sequence[Matrix]) -> Iterator[Sequence[Matrix]]:
+def _groups(matrices: Sequence[AnyMatrix]) -> Iterator[Sequence[AnyMatrix]]:
     """Yield matrices one after another on a processor, as many as fit together elsewhere."""
-    group: list[Matrix] = []
+    group: list[AnyMatrix] = []
     room = 0.0
     for matrix in matrices:
         size = float(matrix.numel() * FLOAT)
@@ -188,7 +192,7 @@ def weight_product(matrices: Mapping[str, Tensor]) -> float:
             matrices count as one, with their largest norm.
     """
     roles: list[str] = []
-    parts: list[Matrix] = []
+    parts: list[AnyMatrix] = []
     for name, tensor in matrices.items():
         if name.endswith("bias"):  # of stacked experts: one vector each, not a matrix
             continue

@@ -114,7 +114,7 @@ def uniform_norm(tokens: int, keys: int, causal: bool = True) -> float:
         if krylov.settled:
             return float(image.norm())
         krylov.absorb(_back(image / counts, keys), image.square().sum(-1))
-        krylov.judge(krylov.evidence)
+        krylov.judge(krylov.evidence())
 
 
 def _back(image: Tensor, keys: int) -> Tensor:

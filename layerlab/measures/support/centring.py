@@ -12,7 +12,7 @@ NAN = float("nan")
 Vector = Float[Tensor, " value"]
 
 
-def precise(h: Hidden) -> Hidden:
+def precise(h: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Return the same numbers in float64, where no float32 feature overflows when squared."""
     # Apple's device has no float64, so its features are read on the processor.
     home = "cpu" if h.device.type == "mps" else h.device

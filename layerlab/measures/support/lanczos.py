@@ -41,9 +41,10 @@ GAP = 5e-4
 class Process(Protocol):
     """An iteration that is fed with products of one operator until it has converged.
 
+    What decides whether it has converged is its `evidence`, with one row for each head.
+
     Attributes:
         wanted: how many products it can use before it has to be judged.
-        evidence: what decides whether it has converged, with one row for each head.
     """
 
     settled: bool
@@ -55,7 +56,6 @@ class Process(Protocol):
     @property
     def wanted(self) -> int: ...
 
-    @property
     def evidence(self) -> Evidence: ...
 
     def absorb(self, product: HeadKeys, energy: HeadVector) -> None: ...
@@ -71,7 +71,7 @@ def settle(matrix: Operator, known: Profile, processes: Sequence[Process]) -> No
         for _ in range(min(passes, max(process.wanted for process in active))):
             _pass(matrix, known, active)
         waiting = [process for process in active if not process.settled]
-        evidence = read_host([process.evidence for process in waiting])
+        evidence = read_host([process.evidence() for process in waiting])
         for process, read in zip(waiting, evidence, strict=True):
             process.judge(read)
         passes *= schedule.sync_growth
@@ -128,7 +128,6 @@ class Krylov:
         """Return how many steps are left."""
         return self._steps - len(self._energies)
 
-    @property
     def evidence(self) -> Evidence:
         """Return the diagonal of the tridiagonal matrix of Lanczos, and what lies beside it."""
         return torch.cat([torch.stack(self._energies, 1), widen(torch.stack(self._lengths, 1))], 1)
@@ -205,11 +204,10 @@ class Perron:
     def wanted(self) -> int:
         return FEW if self._krylov.settled else self._krylov.wanted
 
-    @property
     def evidence(self) -> Evidence:
         """Return both sides, or what the Lanczos run shows before there are any."""
         if not self._krylov.settled:
-            return self._krylov.evidence
+            return self._krylov.evidence()
         return torch.stack([self.norm, self.upper], 1)
 
     def absorb(self, product: HeadKeys, energy: HeadVector) -> None:
@@ -277,9 +275,8 @@ class Ritz:
     def wanted(self) -> int:
         return 1 if self._krylov.settled else self._krylov.wanted
 
-    @property
     def evidence(self) -> Evidence:
-        return self._krylov.evidence
+        return self._krylov.evidence()
 
     def absorb(self, product: HeadKeys, energy: HeadVector) -> None:
         if self._krylov.settled:

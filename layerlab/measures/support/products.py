@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -40,6 +40,7 @@ class Profile:
         return self.column_sums != 0
 
 
+@runtime_checkable
 class Operator(Protocol):
     """Matrices that are asked for nothing but products."""
 

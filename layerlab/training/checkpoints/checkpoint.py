@@ -8,7 +8,6 @@ two and of itself. It is written beside its place, forced onto the disk, and ren
 import hashlib
 import json
 import pickle
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +28,8 @@ from layerlab.records.checkpoint_names import (
     latest,
     list_checkpoints,
     remedy,
+    remove_own,
+    remove_partials,
     say_update,
 )
 from layerlab.records.file_digests import hash_file
@@ -324,9 +325,8 @@ def _prune(folder: Path, update: int, keep: int) -> None:
     found = sorted(list_checkpoints(folder))
     behind = [path for number, path in found if number <= update]
     ahead = [path for number, path in found if number > update]
-    own = filter(is_checkpoint, (*behind[:-keep], *ahead))
-    for path in (*own, *folder.glob(".step-*.partial")):
-        shutil.rmtree(path, ignore_errors=True)
+    remove_own((*behind[:-keep], *ahead))
+    remove_partials(folder)
 
 
 def _seal(body: dict[str, Any]) -> str:

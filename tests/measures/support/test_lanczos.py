@@ -92,7 +92,7 @@ def test_a_rank_one_matrix_settles_in_one_step():
     matrix = torch.full((1, 9, 9), 1 / 9, dtype=torch.float64)
     product, energy, _ = dense(matrix).gram(krylov.vector[:, None], torch.zeros(1, 1).double())
     krylov.absorb(product[:, 0], energy[:, 0])
-    krylov.judge(krylov.evidence)
+    krylov.judge(krylov.evidence())
     assert krylov.settled
 
 
