@@ -46,7 +46,7 @@ def read(model, names=()) -> Readings:
     )
 
 
-def of_each_record(model, monkeypatch) -> dict[tuple[str, int | None], list[Counts]]:
+def of_each_record(model) -> dict[tuple[str, int | None], list[Counts]]:
     """Count each call of each measure, by its name and the number of the sequence."""
     found: dict[tuple[str, int | None], list[Counts]] = {}
 
@@ -65,10 +65,8 @@ def of_each_record(model, monkeypatch) -> dict[tuple[str, int | None], list[Coun
     return found
 
 
-def test_no_measure_waits_more_than_three_times_for_a_layer(
-    tiny, monkeypatch, cut_for_an_accelerator
-):
-    found = of_each_record(tiny("llama", **SHAPE), monkeypatch)
+def test_no_measure_waits_more_than_three_times_for_a_layer(tiny, cut_for_an_accelerator):
+    found = of_each_record(tiny("llama", **SHAPE))
     assert {name for name, sequence in found if sequence == 1} == set(OPERATIONS)
     for (name, sequence), calls in found.items():
         for counts in calls:

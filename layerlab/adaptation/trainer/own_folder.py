@@ -46,7 +46,7 @@ def remove_checkpoints(out: Path, keep: int = 0) -> None:
     """Remove all but the newest checkpoints, and no folder with files of the user's."""
     names = sorted(_checkpoints(out), key=lambda name: int(name.partition("-")[2]))
     for one in (out / name for name in names[: len(names) - keep]):
-        if not any(_added(one, _begun(out))):
+        if not any(_list_new(one, _begun(out))):
             shutil.rmtree(one, ignore_errors=True)
 
 
@@ -56,10 +56,10 @@ def _others(out: Path) -> Iterator[Path]:
         yield from (model / name for name in OnlyOwn().others(model))
     begun = _begun(out)
     for name in _checkpoints(out):
-        yield from _added(out / name, begun)
+        yield from _list_new(out / name, begun)
 
 
-def _added(one: Path, begun: list[str]) -> Iterator[Path]:
+def _list_new(one: Path, begun: list[str]) -> Iterator[Path]:
     """Yield what no call wrote of a checkpoint; all of one without a seal that was not begun."""
     try:
         yield from (one / name for name in extra_files(one))

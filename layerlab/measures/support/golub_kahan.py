@@ -72,7 +72,7 @@ class GolubKahan:
         self._first: tuple[Tensor, ...] = ()
 
     @property
-    def wanted(self) -> int:
+    def steps_left(self) -> int:
         """Return how many steps are left."""
         return self._steps - len(self._diagonal)
 
@@ -115,7 +115,7 @@ class GolubKahan:
         used = min(steps, open_end + 1)
         if used:
             self.found = _ritz(diagonal[:used], above[:used])
-        ended = used < len(diagonal) or open_end < used or not self.wanted
+        ended = used < len(diagonal) or open_end < used or not self.steps_left
         self.settled = ended or self.found.residual <= self._tolerance
 
 
@@ -133,7 +133,7 @@ def largest_singular(runs: Sequence[GolubKahan]) -> list[Ritz]:
     interval = schedule.sync_interval
     while active := [run for run in runs if not run.settled]:
         for run in active:
-            for _ in range(min(interval, run.wanted)):
+            for _ in range(min(interval, run.steps_left)):
                 run.advance()
         evidence = read_host([run.evidence for run in active])
         for run, read in zip(active, evidence, strict=True):

@@ -44,7 +44,7 @@ class Process(Protocol):
     What decides whether it has converged is its `evidence`, with one row for each head.
 
     Attributes:
-        wanted: how many products it can use before it has to be judged.
+        steps_left: how many products it can use before it has to be judged.
     """
 
     settled: bool
@@ -54,7 +54,7 @@ class Process(Protocol):
     def vector(self) -> HeadKeys: ...
 
     @property
-    def wanted(self) -> int: ...
+    def steps_left(self) -> int: ...
 
     def evidence(self) -> Evidence: ...
 
@@ -68,7 +68,7 @@ def settle(matrix: Operator, known: Profile, processes: Sequence[Process]) -> No
     schedule = device_schedule(known.column_sums.device)
     passes = schedule.sync_interval
     while active := [process for process in processes if not process.settled]:
-        for _ in range(min(passes, max(process.wanted for process in active))):
+        for _ in range(min(passes, max(process.steps_left for process in active))):
             _pass(matrix, known, active)
         waiting = [process for process in active if not process.settled]
         evidence = read_host([process.evidence() for process in waiting])
@@ -124,7 +124,7 @@ class Krylov:
         self._lengths: list[Tensor] = []
 
     @property
-    def wanted(self) -> int:
+    def steps_left(self) -> int:
         """Return how many steps are left."""
         return self._steps - len(self._energies)
 
@@ -134,7 +134,7 @@ class Krylov:
 
     def absorb(self, product: HeadKeys, energy: HeadVector) -> None:
         """Take B times `vector`, and x^T B x as it was summed in float64."""
-        if not self.wanted:
+        if not self.steps_left:
             return
         step = len(self._energies)
         self._basis[:, step] = self.vector
@@ -154,7 +154,9 @@ class Krylov:
         energies, lengths = evidence.chunk(2, 1)
         values, shares = _eigen(energies, lengths[:, :-1])
         residual = lengths[:, -1] * shares[:, -1, -1].abs()
-        self.settled = not self.wanted or not bool((_error(values, residual) > self._limit).any())
+        self.settled = not self.steps_left or not bool(
+            (_error(values, residual) > self._limit).any()
+        )
         if self.settled:
             basis = self._basis[:, : energies.shape[1]]
             self.vector = _unit((shares[:, None, :, -1].to(basis) @ basis)[:, 0])
@@ -201,8 +203,8 @@ class Perron:
         return self._positive if self._krylov.settled else self._krylov.vector
 
     @property
-    def wanted(self) -> int:
-        return FEW if self._krylov.settled else self._krylov.wanted
+    def steps_left(self) -> int:
+        return FEW if self._krylov.settled else self._krylov.steps_left
 
     def evidence(self) -> Evidence:
         """Return both sides, or what the Lanczos run shows before there are any."""
@@ -272,8 +274,8 @@ class Ritz:
         return self._krylov.vector
 
     @property
-    def wanted(self) -> int:
-        return 1 if self._krylov.settled else self._krylov.wanted
+    def steps_left(self) -> int:
+        return 1 if self._krylov.settled else self._krylov.steps_left
 
     def evidence(self) -> Evidence:
         return self._krylov.evidence()

@@ -39,11 +39,11 @@ class Rounding:
             and not torch.compiler.is_compiling()
         ):
             fresh = torch.empty_like(x)
-            if self._launched(launch, x, fresh):
+            if self._try_kernel(launch, x, fresh):
                 return fresh
         return self._general(x, out)
 
-    def _launched(self, launch: Any, x: Tensor, out: Tensor) -> bool:
+    def _try_kernel(self, launch: Any, x: Tensor, out: Tensor) -> bool:
         """Round with the kernel and return whether it worked.
 
         Tensors inside a transform of functions have no address.
@@ -69,12 +69,12 @@ class Rounding:
         if launch is None:
             self._in_torch(x, out)
         elif self._same_layout(x, out):
-            if not self._launched(launch, x, out):
+            if not self._try_kernel(launch, x, out):
                 self._in_torch(x, out)
         else:
             whole = x.contiguous()
             fresh = torch.empty_like(whole)
-            if not self._launched(launch, whole, fresh):
+            if not self._try_kernel(launch, whole, fresh):
                 self._in_torch(whole, fresh)
             out.copy_(fresh)
         return out

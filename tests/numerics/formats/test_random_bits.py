@@ -9,7 +9,6 @@ import layerlab
 from layerlab.numerics.formats import random_bits as module
 from layerlab.numerics.formats.random_bits import generator_on, seed_on
 from layerlab.numerics.formats.round import round_to
-from tests.numerics.formats.triton_sample import needs_gpu
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 
@@ -61,7 +60,6 @@ FORMATS = ("fp8_e4m3", "mxfp4", "nvfp4", "int8")
 
 
 @pytest.mark.gpu
-@needs_gpu
 @pytest.mark.parametrize("kernel", ["0", "1"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_generator_of_the_cpu_rounds_what_lies_on_a_gpu(
@@ -76,7 +74,6 @@ def test_a_generator_of_the_cpu_rounds_what_lies_on_a_gpu(
 
 
 @pytest.mark.gpu
-@needs_gpu
 def test_a_model_on_a_gpu_is_emulated_in_stochastic_rounding() -> None:
     model = layerlab.build("llama", width=16, layers=1, heads=2, vocab=32, context=8).cuda()
     ids = torch.arange(8, device="cuda")[None]

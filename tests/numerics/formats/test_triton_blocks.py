@@ -25,7 +25,6 @@ from tests.numerics.formats.triton_sample import (
     WORDS,
     draw_words,
     equal,
-    needs_gpu,
     quiet,
     take_for_gpu,
 )
@@ -228,7 +227,6 @@ def test_every_named_format_is_known_and_odd_ones_are_left_to_pure_torch(
 
 
 @pytest.mark.gpu
-@needs_gpu
 @pytest.mark.parametrize("mode", MODES)
 def test_a_gpu_takes_them(mode: str) -> None:
     x = spread(200, 96)

@@ -22,7 +22,6 @@ from tests.numerics.formats.triton_sample import (
     DEVICE,
     WORDS,
     equal,
-    needs_gpu,
     quiet,
     take_for_gpu,
 )
@@ -169,7 +168,6 @@ def test_every_number_of_sixteen_bits_and_millions_of_others(scale: str) -> None
 
 
 @pytest.mark.gpu
-@needs_gpu
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_gpu_takes_them(scale: str) -> None:
     x = torch.randn(12, 40, 96)

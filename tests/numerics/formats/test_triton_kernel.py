@@ -30,7 +30,6 @@ from tests.numerics.formats.triton_sample import (
     bits,
     draw_words,
     equal,
-    needs_gpu,
     quiet,
     take_for_gpu,
 )
@@ -218,7 +217,7 @@ def test_words_drawn_there_give_the_right_mean_at_every_place(
     assert "_round_each" in launches
 
 
-on_gpu = pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])
+on_gpu = pytest.param("cuda", marks=pytest.mark.gpu)
 
 
 def stochastic(x: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -297,7 +296,6 @@ def test_it_compiles_for_a_gpu_without_one() -> None:
 
 
 @pytest.mark.gpu
-@needs_gpu
 def test_a_gpu_takes_it() -> None:
     x = random(100_000, torch.float32)
     for name in FORMATS:

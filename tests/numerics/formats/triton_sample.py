@@ -12,7 +12,6 @@ from layerlab.numerics.formats import choose_kernel
 
 # In Triton's interpreter where there is no GPU; tests/conftest.py has asked for it.
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
