@@ -31,6 +31,7 @@ os.environ.update(
 
 import hypothesis
 import pytest
+from _pytest.doctest import DoctestModule
 
 # torch and transformers are imported by the tests that need them: the process of xdist that hands
 # out the tests runs none, and would take five seconds for it before any other begins.
@@ -77,6 +78,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
         gc.collect()
         gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Look for examples in no test: they stand in layerlab, and looking took seconds."""
+    return [one for one in (yield) if not isinstance(one, DoctestModule)]
 
 
 # Examples of a property in `make test`, and where hypothesis has the settings of a test.
