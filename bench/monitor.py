@@ -9,7 +9,8 @@ process differ by more, by where their weights lie.
 
     --updates N  of each of the two (default 120)
     --read N     updates from one reading to the next, here (default 6)
-    --every N    updates from one reading to the next, in training (default 100)
+    --every N    updates from one reading to the next, in training (default 50)
+    --compile    compile the layers of both
 """
 
 # ruff: noqa: E402
@@ -36,7 +37,7 @@ import torch
 from layerlab import Monitor, build
 from layerlab.records.events import EventLog
 
-VOCAB, CONTEXT, BATCH, TARGET = 2048, 128, 16, 0.02
+VOCAB, CONTEXT, BATCH, TARGET = 2048, 128, 16, 0.01
 
 
 @dataclass
@@ -49,6 +50,7 @@ class Side:
 
     read: int | None
     folder: Path
+    compiled: bool
     seconds: list[float] = field(default_factory=list)
     own: list[float] = field(default_factory=list)
 
@@ -56,6 +58,9 @@ class Side:
         self.model: Any = build(
             "llama", width=128, layers=6, heads=4, vocab=VOCAB, context=CONTEXT
         ).train()
+        if self.compiled:
+            for layer in self.model.model.layers:
+                layer.compile(dynamic=False)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.journal = EventLog(self.folder, 0)
         self.monitor = Monitor(self.model, every=self.read, on_alarm=None) if self.read else None
@@ -84,7 +89,8 @@ class Side:
 
 def trained(given: argparse.Namespace, folder: Path) -> tuple[Side, Side]:
     """Train without a monitor, and with one."""
-    plain, watched = Side(None, folder / "plain"), Side(given.read, folder / "watched")
+    plain = Side(None, folder / "plain", given.compile)
+    watched = Side(given.read, folder / "watched", given.compile)
     generator = torch.Generator().manual_seed(0)
     for number in range(given.updates):
         tokens = torch.randint(0, VOCAB, (BATCH, CONTEXT), generator=generator)
@@ -97,7 +103,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--updates", type=int, default=120)
     parser.add_argument("--read", type=int, default=6)
-    parser.add_argument("--every", type=int, default=100)
+    parser.add_argument("--every", type=int, default=50)
+    parser.add_argument("--compile", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
     with TemporaryDirectory() as folder:

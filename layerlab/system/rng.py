@@ -1,6 +1,8 @@
 """Saves and restores all random states of a process."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -46,6 +48,16 @@ def device_state() -> dict[str, Any]:
     if torch.backends.mps.is_available():
         found["mps"] = torch.mps.get_rng_state()
     return found
+
+
+@contextmanager
+def keep_device_state() -> Iterator[None]:
+    """Put the states of torch back when the block ends, whatever it drew."""
+    before = device_state()
+    try:
+        yield
+    finally:
+        restore_random(before)
 
 
 def restore_random(state: dict[str, Any]) -> None:

@@ -1,12 +1,14 @@
 """What the model under training writes: continuations of a recipe's prompts."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from layerlab.observe.tracing.compiled import run_uncompiled
 from layerlab.recipes.training_sections import EvaluateSection
+from layerlab.system.rng import keep_device_state
 from layerlab.training.validation import resting
 
 
@@ -27,7 +29,8 @@ def generate_samples(
         return []
     words, end = corpus.tokenizer, corpus.separator
     found = []
-    with _apart(model, seed), _uncompiled(model):
+    # Growing sequences would compile layers anew for each length.
+    with _apart(model, seed), run_uncompiled(model):
         for prompt in evaluate.prompts:
             given = words(prompt, add_special_tokens=False)["input_ids"] or [end]
             added = _continue(model, given, end, evaluate.max_new_tokens, seed)
@@ -60,19 +63,8 @@ def _continue(model: Any, given: list[int], end: int, length: int, seed: int | N
 @contextmanager
 def _apart(model: Any, seed: int | None) -> Iterator[None]:
     """Switch dropout off and use separate random numbers until the block ends."""
-    place = model.device.type
-    devices = [] if place == "cpu" else [torch.accelerator.current_device_index()]
-    kind = "cuda" if place == "cpu" else place
-    with torch.random.fork_rng(devices=devices, device_type=kind), torch.no_grad():
+    with keep_device_state(), torch.no_grad():
         if seed is not None:
             torch.manual_seed(seed)
         with resting(model):
             yield
-
-
-def _uncompiled(model: Any) -> AbstractContextManager[Any]:
-    """Run layers uncompiled: growing sequences would compile them anew for each length."""
-    if not any(getattr(one, "_compiled_call_impl", None) for one in model.modules()):
-        return nullcontext()
-    eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return eager

@@ -4,9 +4,10 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
-from layerlab.system.rng import device_state, random_state, restore_random
+from layerlab.system.rng import device_state, keep_device_state, random_state, restore_random
 
 
 def draw() -> tuple[float, ...]:
@@ -46,3 +47,13 @@ def test_torch_alone_leaves_the_others_going() -> None:
 
 def test_a_device_that_is_not_here_is_left_out() -> None:
     restore_random({**random_state(), "npu": [torch.zeros(16, dtype=torch.uint8)]})
+
+
+def test_random_numbers_go_on_where_they_were() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    with pytest.raises(KeyError), keep_device_state():
+        torch.rand(9)
+        raise KeyError
+    assert torch.equal(torch.rand(2), expected)

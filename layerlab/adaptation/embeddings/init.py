@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from layerlab.system.rng import keep_device_state
+
 STARTS = {
     "mean": "the mean of the older tokens that write it",
     "mean-resizing": "a draw around the mean of all older tokens, as transformers resizes",
@@ -100,10 +102,9 @@ class RowInit:
 
 
 @contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Draw random numbers from this seed until the block ends, and restore the state."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with keep_device_state():
         torch.manual_seed(seed)
         yield
 

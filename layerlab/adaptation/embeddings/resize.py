@@ -169,8 +169,7 @@ class Resizing:
         """Put the new rows into the model, replacing those of an earlier initialisation."""
         input = beginning.input
         head = input if self.tied else beginning.head
-        device = self.before["input"].weight.device
-        with seeded(beginning.seed, device):
+        with seeded(beginning.seed):
             found = {"input": self._make_rows("input", input, self.embedding)}
             found["head"] = self._make_rows("head", head, self.head)
         self._install(found)

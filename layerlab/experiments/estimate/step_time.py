@@ -24,6 +24,7 @@ from layerlab.system.hardware import (
     versions,
     with_threads,
 )
+from layerlab.system.rng import keep_device_state
 from layerlab.training.optimizer import build_optimizer
 from layerlab.training.run_spec import RunSpec, design_model
 from layerlab.training.setup import set_attention
@@ -74,8 +75,7 @@ def measure_step_time(
     if not measure or not _fits(run):
         share = tokens * flops / (ASSUMED * peak) / run.recipe.run.num_processes
         return StepTime(update=share, activations=_assumed_activations(run), measured=False)
-    devices: list[int] | None = [] if run.recipe.run.device == "cpu" else None
-    with with_threads(run.recipe.run.threads), torch.random.fork_rng(devices=devices):
+    with with_threads(run.recipe.run.threads), keep_device_state():
         return _Trial(run, flops, peak).pace()
 
 

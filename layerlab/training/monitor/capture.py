@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from layerlab.numerics.emulation.emulated_tensor import plain
 from layerlab.observe.architecture.structure import ModelStructure, first_tensor
@@ -39,6 +40,21 @@ class Sample:
             stop = min(stop, start + self.tokens, _document(positions, row, start))
             found.append((row, slice(start, stop)))
         return found
+
+    def cut(self, given: Any) -> Any:
+        """Cut what a model is called with to the sequences that are read, without their labels."""
+        args, options = given
+        options = {name: value for name, value in options.items() if name != "labels"}
+        rows = next((len(one) for one in tree_leaves(given) if _batched(one)), 0)
+
+        def take(value: Any) -> Any:
+            return value[: self.sequences] if _batched(value) and len(value) == rows else value
+
+        return tree_map(take, (args, options))
+
+
+def _batched(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 0
 
 
 class Recording:

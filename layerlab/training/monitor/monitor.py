@@ -1,9 +1,8 @@
 """`Monitor`: what goes on inside a model while any loop trains it."""
 
-import sys
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -18,7 +17,9 @@ from transformers import (
 
 from layerlab.errors import NotApplicable, UserError
 from layerlab.observe.architecture.structure import anatomy
+from layerlab.observe.tracing.compiled import is_compiled, run_uncompiled
 from layerlab.records.json_values import json_values
+from layerlab.system.rng import keep_device_state
 from layerlab.training.monitor.alerts import Alert, Limits, TrainingAlert
 from layerlab.training.monitor.capture import Recording, Sample
 from layerlab.training.monitor.readings import Reading
@@ -35,9 +36,10 @@ class Monitor:
     """Reads a model while it trains, and warns before training fails.
 
     A reading listens to the training step itself: hooks are put on for that step alone, copy the
-    beginning of a few sequences, and are taken off; nothing is computed twice. Weights, gradients
-    and random numbers are left as they are. Read are the first update and every `every`-th after
-    it; of a batch that is taken in pieces, the first piece.
+    beginning of a few sequences, and are taken off; nothing is computed twice. A compiled model
+    calls no hooks: there the few sequences pass once more, uncompiled, before the step. Weights,
+    gradients and random numbers are left as they are. Read are the first update and every
+    `every`-th after it; of a batch that is taken in pieces, the first piece.
 
     Attributes:
         alarms: all that were given.
@@ -210,21 +212,33 @@ class Monitor:
             end = face.register_forward_hook(self._end, always_call=True, prepend=True)
             self._handles += [begin, end]
         if self._early:
-            self._session.enter_context(_uncompiled())
+            self._session.enter_context(torch.compiler.set_stance("force_eager"))
 
     def _begin(self, module: nn.Module, args: Any, options: dict[str, Any]) -> None:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
         if self._recording is not None or not any(module is face for face in self._faces):
             return
-        self._within = module
         self._recording = Recording(self._stack, self._sample, options, not self._checked)
         try:
-            self._session.enter_context(_uncompiled())
-            self._session.enter_context(self._recording.listening())
+            if is_compiled(module):
+                self._pass_beside(self._recording, args, options)
+            else:
+                self._session.enter_context(self._recording.listening())
         except Exception as error:  # training goes on
             self._session.close()
             self.notes["hooks"] = f"{type(error).__name__}: {error}"
+        self._within = module
+
+    def _pass_beside(self, recording: Recording, args: Any, options: dict[str, Any]) -> None:
+        """Read the sampled sequences in a pass of their own: compiled code calls no hooks."""
+        args, options = self._sample.cut((args, options))
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(keep_device_state())
+            stack.enter_context(run_uncompiled(self._faces[0]))
+            stack.enter_context(recording.listening())
+            self.model(*args, **options)
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
         if torch.compiler.is_compiling() or module is not self._within:
@@ -282,15 +296,6 @@ def unwrap_model(model: nn.Module) -> tuple[PreTrainedModel, list[nn.Module]]:
             )
         faces.append(following)
     return inner, faces
-
-
-def _uncompiled() -> AbstractContextManager[Any]:
-    """Run compiled parts uncompiled: their hooks would not be called."""
-    # What was never imported has compiled nothing, and takes seconds to import.
-    if "torch._dynamo" not in sys.modules:
-        return nullcontext()
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return stance
 
 
 def _number(value: Tensor | float | None) -> float | None:

@@ -1,7 +1,7 @@
 """Finds the module that made the first number that is not finite, by running the batch again."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from layerlab.errors import UserError
+from layerlab.observe.tracing.compiled import run_uncompiled
 from layerlab.recipes.training_sections import TrainSection
 
 LOSS = "loss"
@@ -57,7 +58,7 @@ def find_origin(model: nn.Module, again: Callable[[], Tensor]) -> NonFiniteOrigi
         if not _finite(weight):
             return NonFiniteOrigin(name, "weight")
     watch = _Watch()
-    with _eager(model), watch.over(model), torch.enable_grad():
+    with run_uncompiled(model), watch.over(model), torch.enable_grad():
         loss = again()
     if watch.first is None and not _finite(loss):
         watch.first = LOSS
@@ -157,11 +158,3 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 def _finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(tensor.detach()).all())
-
-
-def _eager(model: nn.Module) -> AbstractContextManager[Any]:
-    """Run compiled layers uncompiled: their hooks would not be called."""
-    if not any(getattr(module, "_compiled_call_impl", None) for module in model.modules()):
-        return nullcontext()
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return stance

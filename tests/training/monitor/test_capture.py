@@ -16,6 +16,9 @@ from layerlab.training.step.emulated_rounding import emulation
 from tests.training.watched import batch, expected, loss_of, ours, trained, values, weights
 
 Family = Callable[..., PreTrainedModel]
+QUIET = pytest.mark.filterwarnings(
+    "ignore:.*grad attribute of a Tensor that is not a leaf:UserWarning"
+)
 
 
 @pytest.fixture
@@ -39,24 +42,38 @@ def test_a_model_in_ddp_is_read(alone: None, given: str) -> None:
     assert values(monitor, "score") == pytest.approx(reference["score"], rel=1e-5)
 
 
-def compiled(model: Any, form: str) -> tuple[Any, Any]:
+def compiled(model: Any, form: str, backend: Any = "eager") -> tuple[Any, Any]:
     """What the monitor is given, and what is called."""
     if form == "layers in place":
         for layer in model.model.layers:
-            layer.compile(backend="eager")
+            layer.compile(backend=backend)
     elif form == "layers wrapped":
         for index, layer in enumerate(model.model.layers):
-            model.model.layers[index] = torch.compile(layer, backend="eager")
+            model.model.layers[index] = torch.compile(layer, backend=backend)
     else:
-        called = torch.compile(model, backend="eager")
+        called = torch.compile(model, backend=backend)
         return (called if form == "whole, given" else model), called
     return model, model
 
 
+class Counting:
+    """A backend that counts how often what it compiled runs."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
+        def run(*values: Any) -> Any:
+            self.calls += torch.is_grad_enabled()
+            return graph.forward(*values)
+
+        return run
+
+
 @pytest.mark.full
-@pytest.mark.filterwarnings("ignore:.*grad attribute of a Tensor that is not a leaf:UserWarning")
+@QUIET
 @pytest.mark.parametrize("form", ["layers in place", "layers wrapped", "whole, given", "whole"])
-def test_compiled_models_are_read_uncompiled(tiny: Family, form: str) -> None:
+def test_compiled_models_are_read(tiny: Family, form: str) -> None:
     torch.compiler.reset()
     given, called = compiled(tiny("llama").train(), form)
     monitor = Monitor(given, every=2)
@@ -66,6 +83,47 @@ def test_compiled_models_are_read_uncompiled(tiny: Family, form: str) -> None:
     assert [len(values(monitor, "score", update)) for update in (0, 2, 4)] == [8 * (not late), 8, 8]
     assert len(values(monitor, "querykey_norm", 0)) == 8
     assert torch.compiler.is_compiling() is False
+    torch.compiler.reset()
+
+
+@QUIET
+@pytest.mark.parametrize("form", ["layers in place", "whole, given"])
+def test_a_reading_leaves_compiled_code_and_random_numbers_alone(tiny: Family, form: str) -> None:
+    torch.compiler.reset()
+    found, counts = [], []
+    for watched in (True, False):
+        torch.manual_seed(0)
+        model, counting = tiny("gpt2").train(), Counting()
+        if form == "layers in place":
+            for layer in model.transformer.h:
+                layer.compile(backend=counting)
+        called = model if form == "layers in place" else torch.compile(model, backend=counting)
+        monitor = Monitor(called, every=1)
+        for number in range(2):
+            loss_of(called, batch(number)).backward()
+            if watched:
+                monitor.step()
+        monitor.close()
+        assert bool(values(monitor, "score")) == watched and not monitor.notes
+        found.append(torch.cat([one.grad.flatten() for one in model.parameters()]))
+        counts.append(counting.calls)
+    assert torch.equal(*found)
+    assert counts[0] == counts[1] > 0
+    torch.compiler.reset()
+
+
+@QUIET
+@pytest.mark.parametrize("form", ["layers in place", "whole, given"])
+def test_a_compiled_model_is_read_as_it_is_read_uncompiled(tiny: Family, form: str) -> None:
+    torch.compiler.reset()
+    model = tiny("llama").train()
+    reference = expected(model, batch(0)[0])
+    given, called = compiled(model, form)
+    monitor = Monitor(given)
+    loss_of(called, batch(0)).backward()
+    monitor.step()
+    for measure, found in reference.items():
+        assert values(monitor, measure) == pytest.approx(found, rel=1e-5), measure
     torch.compiler.reset()
 
 
