@@ -95,6 +95,15 @@ def cache_folder() -> Path:
     return Path(given).expanduser() if given else Path.home() / ".cache" / "layerlab"
 
 
+def keep_compiled_code() -> None:
+    """Have torch keep what it compiles in layerlab's cache.
+
+    Its own place is a folder for temporary files, of a name that any user of the machine can take
+    before: whatever lies there would run.
+    """
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))
+
+
 def stopwatch(device: str | torch.device, threads: int) -> Callable[[], float]:
     """Return a clock in seconds that waits for the device.
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -52,6 +53,19 @@ def _lock_file(target: Path) -> Path:
     return target.with_name(f".{target.name[:80]}.lock")
 
 
+def _refuse_others(file: Path) -> None:
+    """Refuse a file of the user's with the name of a lock, which is removed in the end."""
+    try:
+        found = file.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(found.st_mode) or found.st_size:
+        raise UserError(
+            f"{file} is no lock of layerlab, which would have its name; move it away, or type "
+            "another --out"
+        )
+
+
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder: a hidden file beside it, removed afterwards.
@@ -64,6 +78,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         check_links(target)
         file = _lock_file(target)
         file.parent.mkdir(parents=True, exist_ok=True)
+        _refuse_others(file)
         lock = FileLock(file, timeout=TIMEOUT, poll_interval=TIMEOUT / 4, mode=0o600)
         lock.acquire()
     except Timeout:

@@ -1,12 +1,18 @@
-"""What a run is made of: an attention that is not installed is named."""
+"""What a run is made of: an attention that is not installed is named, compiled code is ours."""
 
 import importlib.util
+import os
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from layerlab import UserError
 from layerlab.model.build import build
-from layerlab.training.setup import set_attention
+from layerlab.training.run_spec import RunSpec
+from layerlab.training.setup import build_model, set_attention
+from tests.training.planned import recipe
 
 
 @pytest.mark.skipif(
@@ -19,3 +25,23 @@ def test_an_attention_that_is_not_installed_is_refused() -> None:
         set_attention(model, "flash_attention_2")
     set_attention(model, "eager")
     assert model.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize(
+    ("train", "kept"),
+    [
+        ({"torch_compile": True}, True),
+        ({"attn_implementation": "flex_attention"}, True),
+        ({}, False),
+    ],
+)
+def test_compiled_code_lies_where_no_other_user_can_put_any(
+    train: dict[str, Any], kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda *_, **given: None)  # it takes seconds
+    one = recipe({"vocab": 300}, train={"max_steps": 1, **train})
+    build_model(RunSpec(arm="llama", recipe=one, digest=""), torch.device("cpu"))
+    assert (os.environ.get("TORCHINDUCTOR_CACHE_DIR") == str(tmp_path / "inductor")) == kept
