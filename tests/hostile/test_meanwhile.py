@@ -142,7 +142,7 @@ def test_two_that_end_in_the_same_moment_both_stay(
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", meanwhile)
-    with pytest.raises(UserError, match="the text is in .*out-2: move one of the two"):
+    with pytest.raises(UserError, match=r"the text is in .*out-2: move one of the two"):
         write_folder(out, fill, "text", OnlyOwn())
     assert [one.name for one in out.iterdir()] == ["theirs"]
     assert (tmp_path / "out-2" / "text.jsonl").read_text() == "made"

@@ -11,9 +11,9 @@ from layerlab import UserError
 from layerlab.evaluation.results.result import EvaluationResult
 from layerlab.report.pages.adaptation import check_curriculum, save_curriculum
 from layerlab.report.pages.evaluation import save_scores
+from layerlab.report.results.folder import check_folder
 from layerlab.studies.engine import suite
 from layerlab.studies.engine.suite import every
-from layerlab.report.results.folder import check_folder
 from layerlab.system.own_page import BRAND, is_own_page, mark_of
 from tests.evaluation.results.test_result import content
 from tests.hostile.attack import typed
@@ -114,7 +114,7 @@ def test_scores_are_not_written_through_a_linked_folder(
     (tmp_path / "out" / "tables").rename(mine)
     (mine / "subjects.csv").write_text("mine")
     (tmp_path / "out" / "tables").symlink_to(mine)
-    with pytest.raises(UserError, match="tables is a link to .*; delete the link, or name another"):
+    with pytest.raises(UserError, match=r"tables is a link to .*; delete the link, or name an"):
         result.save(tmp_path / "out")
     assert (mine / "subjects.csv").read_text() == "mine"
 

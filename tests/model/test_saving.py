@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import layerlab
-import layerlab.model.ecosystem.auto_classes  # noqa: F401  AutoModel learns of our models by it
+import layerlab.model.ecosystem.auto_classes
 from layerlab import UserError
 from layerlab.model.build import build
 from layerlab.variants.template import write_template

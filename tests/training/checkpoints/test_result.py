@@ -26,7 +26,7 @@ def test_what_replaces_a_checkpoint_is_on_the_disk_before_it_goes(
     fsync = os.fsync
 
     def force(opened: int) -> None:
-        forced.append(Path(os.readlink(f"/proc/self/fd/{opened}")).name)
+        forced.append(Path(f"/proc/self/fd/{opened}").readlink().name)
         fsync(opened)
 
     def remove(folder: Path) -> None:
