@@ -10,6 +10,7 @@ import torch
 
 from layerlab import UserError
 from layerlab.model.build import build
+from layerlab.system.hardware import COMPILED
 from layerlab.training.run_spec import RunSpec
 from layerlab.training.setup import build_model, set_attention
 from tests.training.planned import recipe
@@ -28,20 +29,26 @@ def test_an_attention_that_is_not_installed_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("train", "kept"),
+    ("train", "before", "kept"),
     [
-        ({"torch_compile": True}, True),
-        ({"attn_implementation": "flex_attention"}, True),
-        ({}, False),
+        ({"torch_compile": True}, "", "inductor"),
+        ({"attn_implementation": "flex_attention"}, "/tmp/torchinductor_me", "inductor"),
+        ({"torch_compile": True}, "/home/me/compiled", None),
+        ({}, "/tmp/torchinductor_me", None),
     ],
 )
 def test_compiled_code_lies_where_no_other_user_can_put_any(
-    train: dict[str, Any], kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: dict[str, Any],
+    before: str,
+    kept: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    monkeypatch.setenv(COMPILED, before)
+    if not before:
+        monkeypatch.delenv(COMPILED)
     monkeypatch.setattr(torch.nn.Module, "compile", lambda *_, **given: None)  # it takes seconds
     one = recipe({"vocab": 300}, train={"max_steps": 1, **train})
     build_model(RunSpec(arm="llama", recipe=one, digest=""), torch.device("cpu"))
-    assert (os.environ.get("TORCHINDUCTOR_CACHE_DIR") == str(tmp_path / "inductor")) == kept
+    assert os.environ[COMPILED] == (before if kept is None else str(tmp_path / kept))
