@@ -43,13 +43,14 @@ def write_folder(
         UserError: the folder cannot be written, or holds something that must not be lost.
     """
     with _explain(folder):
-        target = folder.resolve()
+        target = resolve(folder)
         _refuse_others(target, folder, what, like)
         with _parents(target), _neighbour(target) as partial:
             partial.mkdir()
             fill(partial)
             if isinstance(like, OnlyOwn):
-                (partial / OWN).write_text(json.dumps(_describe(partial)), encoding="utf-8")
+                own = {name: _identify(path) for name, path in _paths(partial).items()}
+                (partial / OWN).write_text(json.dumps(own), encoding="utf-8")
             if not _swap(partial, target, like):
                 kept = _beside(target)
                 partial.rename(kept)
@@ -67,7 +68,7 @@ def check_folder(folder: Path, what: str, like: Like | None = None) -> None:
         UserError: the folder cannot be written, or holds something that must not be lost.
     """
     with _explain(folder):
-        target = folder.resolve()
+        target = resolve(folder)
         check_links(target)
         _refuse_others(target, folder, what, like)
         nearest = next(parent for parent in target.parents if parent.exists())
@@ -114,16 +115,26 @@ def check_file(path: Path) -> None:
 
 
 def _file_target(path: Path) -> Path:
-    """Return where a file is written; through no link to nothing, which may lead anywhere."""
-    if path.is_symlink() and not path.exists():
-        raise UserError(
-            f"{path} is a link to {str(path.readlink())!r}, where nothing is; delete the link, or "
-            "name another file"
-        )
-    target = path.resolve()
+    """Return where a file is written."""
+    target = resolve(path, "file")
     if target.is_dir():
         raise UserError(f"cannot write {path}: it is a folder; give a file name")
     return target
+
+
+def resolve(path: Path, what: str = "folder") -> Path:
+    """Return where something is written; through no link to nothing, which may lead anywhere.
+
+    Raises:
+        UserError: the path goes through one.
+    """
+    for one in (path, *path.parents):
+        if one.is_symlink() and not one.exists():
+            raise UserError(
+                f"{one} is a link to {str(one.readlink())!r}, where nothing is; delete the link, "
+                f"or name another {what}"
+            )
+    return path.resolve()
 
 
 def force_to_disk(path: Path) -> None:
@@ -252,27 +263,21 @@ class OnlyOwn:
         except (OSError, ValueError, TypeError, RecursionError):
             own, names = {}, set[str]()
         hashes = own if isinstance(own, dict) else {}
-        found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
         return sorted(
             name
-            for name, path in found.items()
+            for name, path in _paths(folder).items()
             if name not in names
             or (name in hashes and hashes[name] != _identify(path, hashes[name]))
         )
 
 
-def _describe(folder: Path) -> dict[str, str]:
-    """Return what a folder holds: names and hashes."""
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
-    return {name: _identify(path) for name, path in sorted(found.items())}
+def _paths(folder: Path) -> dict[str, Path]:
+    """Return all that a folder holds, by its path in there."""
+    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*"))}
 
 
 def _identify(path: Path, known: object = None) -> str:
-    """Return the SHA-256 of a file; else its kind.
-
-    Args:
-        known: what was kept of it; of large ones, earlier versions kept the size.
-    """
+    """Return the SHA-256 of a file, its size where that is known (by 0.1, of large ones); or kind."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
         return "folder" if stat.S_ISDIR(found.st_mode) else "no file"
@@ -389,8 +394,5 @@ def _explain(path: Path) -> Iterator[None]:
         if found is None:
             raise
         reason = REASONS.get(found.errno or 0, found.strerror or str(found))
-        remedy = "make room there, or name another place"
-        raise WriteError(
-            f"cannot write {path}: {reason}",
-            remedy if found.errno in FULL else "name another place",
-        ) from error
+        room = "make room there, or " if found.errno in FULL else ""
+        raise WriteError(f"cannot write {path}: {reason}", f"{room}name another place") from error

@@ -11,7 +11,7 @@ from threading import RLock
 from filelock import FileLock, Timeout
 
 from layerlab.errors import UserError
-from layerlab.system.files import check_links
+from layerlab.system.files import check_links, resolve
 
 # What a disk says that knows no locks, as some of clusters do: there it is up to the user.
 LOCKLESS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
@@ -74,7 +74,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         UserError: another run holds it, it cannot be written there, or it holds a link.
     """
     try:
-        target = folder.resolve()
+        target = resolve(folder)
         check_links(target)
         file = _lock_file(target)
         file.parent.mkdir(parents=True, exist_ok=True)

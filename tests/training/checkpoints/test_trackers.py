@@ -178,7 +178,9 @@ def test_a_full_disk_ends_what_trackers_hear_and_not_the_run(tmp_path: Path) -> 
             told.take({"kind": "train", "update": 0, "loss": 1.0})
             with pytest.raises(OSError, match="No space"):
                 (tmp_path / "disk" / "rest").write_bytes(b"x" * 400_000)
-            with pytest.warns(DamageWarning, match="trackers hear no more of this run until it") as one:
+            with pytest.warns(
+                DamageWarning, match="trackers hear no more of this run until it"
+            ) as one:
                 for update in range(1, 2000):
                     told.take({"kind": "train", "update": update, "loss": 1.0})
         assert len(one) == 1 and len((run / "track" / "told").read_text().splitlines()) < 2000
