@@ -277,7 +277,7 @@ def _paths(folder: Path) -> dict[str, Path]:
 
 
 def _identify(path: Path, known: object = None) -> str:
-    """Return the SHA-256 of a file, its size where that is known (by 0.1, of large ones); or kind."""
+    """Return the SHA-256 of a file, or its size (0.1 kept that of large ones); else its kind."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
         return "folder" if stat.S_ISDIR(found.st_mode) else "no file"
