@@ -33,7 +33,7 @@ def test_an_attention_that_is_not_installed_is_refused() -> None:
     [
         ({"torch_compile": True}, "", "inductor"),
         ({"attn_implementation": "flex_attention"}, "/tmp/torchinductor_me", "inductor"),
-        ({"torch_compile": True}, "/home/me/compiled", None),
+        ({"torch_compile": True}, "/elsewhere/compiled", None),
         ({}, "/tmp/torchinductor_me", None),
     ],
 )
