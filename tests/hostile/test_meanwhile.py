@@ -214,9 +214,10 @@ def test_the_page_of_a_vocabulary_is_one_of_its_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("work", "words"),
     [
-        (
+        pytest.param(
             "layerlab.api.precision.find_policy",
             ("precision", "pre-norm", "--samples", "1", "--context", "16", "--budget", "0.9", "-q"),
+            marks=pytest.mark.full,
         ),
         (
             "layerlab.latency.measure.measure_latency",
