@@ -114,7 +114,7 @@ def contamination(
     asked = (one for place in places for one in questions(place))
     found = search(text.pieces(), asked)
     if out is not None:
-        write_file(out, json.dumps(found.to_json(), ensure_ascii=False, indent=1) + "\n")
+        write_file(out, json.dumps(found.to_json(), ensure_ascii=False, indent=1) + "\n", _ours)
     _show(found, as_json)
     if as_json:
         return

@@ -266,7 +266,7 @@ def precision(
     else:
         say_wrapped(advice.summary(out))
     if out is not None:
-        advice.policy.save(out)
+        advice.policy.save(out, overwrite=overwrite)
     if not advice.reached:
         say(f"layerlab: {advice.shortfall}", err=True)
         raise typer.Exit(1)

@@ -137,15 +137,18 @@ def _check_out(file: Path) -> None:
     from layerlab.system.files import check_file
 
     check_file(file)
-    try:
-        earlier = not file.exists() or {"timed", "setting"} <= set(read_json(file))
-    except (OSError, ValueError, TypeError):
-        earlier = False
-    if not earlier:
+    if file.exists() and not _is_earlier(file):
         raise UserError(
             f"--out {str(file)!r} is there and is no result of layerlab bench latency; name another"
             " file: type for example --out latency.json"
         )
+
+
+def _is_earlier(file: Path) -> bool:
+    try:
+        return {"timed", "setting"} <= set(read_json(file))
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def _describe(text: str) -> None:
@@ -163,7 +166,7 @@ def _show(found: Any, as_json: bool, out: Path | None) -> None:
     if out is not None:
         from layerlab.system.files import write_file
 
-        write_file(out, text)
+        write_file(out, text, _is_earlier)
     if as_json:
         show_json(text)
         return

@@ -13,8 +13,8 @@ import typer
 
 from layerlab.console.tables import printable
 from layerlab.errors import DamageWarning, Interrupted, UserError
-from layerlab.system.files import FULL
 from layerlab.system.signals import hear
+from layerlab.system.write_errors import FULL
 from layerlab.validation import short_repr
 
 # By a file that the user loads.

@@ -1,5 +1,8 @@
 """The configuration of a layerlab model: sizes, and the whole variant as JSON."""
 
+import json
+from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,7 @@ from transformers import PreTrainedConfig
 
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import Spec
+from layerlab.errors import UserError
 
 
 @strict
@@ -64,6 +68,7 @@ class LabConfig(PreTrainedConfig):
         )
 
         files = code_files(self)
+        _refuse_others(Path(save_directory), files)
         self.auto_map = dict(AUTO)
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
         for name, content in files.items():
@@ -85,3 +90,23 @@ class LabConfig(PreTrainedConfig):
             vocab=self.vocab_size,
             context=self.max_position_embeddings,
         )
+
+
+def _refuse_others(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Refuse to replace what no earlier save wrote, such as a variant that was edited since."""
+    try:
+        kept = json.loads((folder / "config.json").read_bytes())["files"].values()
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        kept = ()
+    for name, content in files.items():
+        path = folder / name
+        if not path.is_symlink() and not path.exists():
+            continue
+        plain = path.is_file() and not path.is_symlink()
+        found = path.read_bytes() if plain else b""
+        made = found.startswith(b"# layerlab.") and b" wrote it beside the weights" in found
+        if not plain or not (found == content or made or sha256(found).hexdigest() in kept):
+            raise UserError(
+                f"{path} is not what an earlier save wrote there, and saving would replace it; "
+                "save the model into another folder"
+            )

@@ -11,7 +11,8 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.records.checkpoint_names import remedy
 from layerlab.records.parse import json_of
-from layerlab.system.files import FULL, check_regular, force_to_disk
+from layerlab.system.files import check_regular, force_to_disk, unshare
+from layerlab.system.write_errors import FULL
 
 FILE = "events.jsonl"
 LONGEST = 64 << 20  # bytes of a line: a reading of all heads of the largest models has less
@@ -51,6 +52,7 @@ class EventLog:
         """Drop later events, in place: at no moment are the earlier ones not on the disk."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         self.file.touch()
+        unshare(self.file)  # a copy by hard links is not to change with it
         kept, self.count = self.count, 0
         for line in islice(_whole_lines(self.file), kept):
             self._hash.update(line)

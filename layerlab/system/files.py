@@ -8,7 +8,6 @@ import errno
 import hashlib
 import json
 import os
-import re
 import shutil
 import stat
 import uuid
@@ -18,41 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from layerlab.errors import UserError
+from layerlab.system.write_errors import FULL, REASONS, WriteError, find_os_error
 
 Like = Callable[[Path], bool]
-# What passes once somebody makes room; the last is a limit of the shell.
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # Of a file that is read whole: bytes.
 LARGEST = 256 << 20
 # In a folder that is written as a whole: what was written, with its hashes, so that nothing else
 # goes.
 OWN = ".written.json"
-# How libraries written in Rust (safetensors, tokenizers) name an error of the operating system.
-_SYSTEM = re.compile(r"os error (\d+)")
-_REASONS = {
-    errno.ENOSPC: "no space is left on the device",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EACCES: "permission denied",
-    errno.EPERM: "permission denied",
-    errno.EROFS: "the file system is read-only",
-    errno.ENOTDIR: "a part of the path is a file",
-    errno.EEXIST: "a part of the path is a file",
-    errno.ENOTEMPTY: "something else was written there meanwhile",
-    errno.ELOOP: "it is a link that leads to itself",
-    errno.ENAMETOOLONG: "the name is too long",
-}
-
-
-class WriteError(UserError):
-    """The file system refused a write.
-
-    Attributes:
-        reason: what could not be written, and why, without what to do.
-    """
-
-    def __init__(self, reason: str, remedy: str) -> None:
-        super().__init__(f"{reason}; {remedy}")
-        self.reason = reason
 
 
 def write_folder(
@@ -71,13 +43,14 @@ def write_folder(
         UserError: the folder cannot be written, or holds something that must not be lost.
     """
     with _explain(folder):
-        target = folder.resolve()
+        target = resolve(folder)
         _refuse_others(target, folder, what, like)
         with _parents(target), _neighbour(target) as partial:
             partial.mkdir()
             fill(partial)
             if isinstance(like, OnlyOwn):
-                (partial / OWN).write_text(json.dumps(_describe(partial)), encoding="utf-8")
+                own = {name: _identify(path) for name, path in _paths(partial).items()}
+                (partial / OWN).write_text(json.dumps(own), encoding="utf-8")
             if not _swap(partial, target, like):
                 kept = _beside(target)
                 partial.rename(kept)
@@ -95,7 +68,7 @@ def check_folder(folder: Path, what: str, like: Like | None = None) -> None:
         UserError: the folder cannot be written, or holds something that must not be lost.
     """
     with _explain(folder):
-        target = folder.resolve()
+        target = resolve(folder)
         check_links(target)
         _refuse_others(target, folder, what, like)
         nearest = next(parent for parent in target.parents if parent.exists())
@@ -103,8 +76,12 @@ def check_folder(folder: Path, what: str, like: Like | None = None) -> None:
             partial.mkdir()
 
 
-def write_file(path: Path, content: str | bytes) -> Path:
+def write_file(path: Path, content: str | bytes, like: Like | None = None) -> Path:
     """Write one file; a text in UTF-8.
+
+    Args:
+        like: tells whether a file that is there may go; any may where it is left out. One that may
+            not stays, and what was made gets a name beside it.
 
     Raises:
         UserError: it cannot be written, or a folder or a link to nothing has that name.
@@ -113,6 +90,12 @@ def write_file(path: Path, content: str | bytes) -> Path:
         target = _file_target(path)
         with _parents(target), _neighbour(target) as partial:
             partial.write_bytes(content.encode() if isinstance(content, str) else content)
+            if like is not None and target.exists() and not like(target):
+                partial.rename(kept := _beside(target, target.suffix))
+                raise UserError(
+                    f"{path} came there while this ran, and stays; what was to be written is in "
+                    f"{from_here(kept)}: move one of the two"
+                )
             partial.replace(target)
     return target
 
@@ -132,16 +115,26 @@ def check_file(path: Path) -> None:
 
 
 def _file_target(path: Path) -> Path:
-    """Return where a file is written; through no link to nothing, which may lead anywhere."""
-    if path.is_symlink() and not path.exists():
-        raise UserError(
-            f"{path} is a link to {str(path.readlink())!r}, where nothing is; delete the link, or "
-            "name another file"
-        )
-    target = path.resolve()
+    """Return where a file is written."""
+    target = resolve(path, "file")
     if target.is_dir():
         raise UserError(f"cannot write {path}: it is a folder; give a file name")
     return target
+
+
+def resolve(path: Path, what: str = "folder") -> Path:
+    """Return where something is written; through no link to nothing, which may lead anywhere.
+
+    Raises:
+        UserError: the path goes through one.
+    """
+    for one in (path, *path.parents):
+        if one.is_symlink() and not one.exists():
+            raise UserError(
+                f"{one} is a link to {str(one.readlink())!r}, where nothing is; delete the link, "
+                f"or name another {what}"
+            )
+    return path.resolve()
 
 
 def force_to_disk(path: Path) -> None:
@@ -153,6 +146,20 @@ def force_to_disk(path: Path) -> None:
             os.fsync(opened)
         finally:
             os.close(opened)
+
+
+def unshare(path: Path) -> None:
+    """Give a file that is changed in place a copy of its own where another name shares it."""
+    if path.stat().st_nlink > 1:
+        with _neighbour(path) as partial:
+            shutil.copyfile(path, partial)
+            partial.replace(path)
+
+
+def force_folder_to_disk(folder: Path) -> None:
+    """Force a folder with all that it holds onto the disk."""
+    for path in (*folder.rglob("*"), folder):
+        force_to_disk(path)
 
 
 def from_here(path: Path) -> str:
@@ -256,27 +263,26 @@ class OnlyOwn:
         except (OSError, ValueError, TypeError, RecursionError):
             own, names = {}, set[str]()
         hashes = own if isinstance(own, dict) else {}
-        found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
         return sorted(
             name
-            for name, path in found.items()
-            if name not in names or (name in hashes and hashes[name] != _identify(path))
+            for name, path in _paths(folder).items()
+            if name not in names
+            or (name in hashes and hashes[name] != _identify(path, hashes[name]))
         )
 
 
-def _describe(folder: Path) -> dict[str, str]:
-    """Return what a folder holds: names and hashes."""
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
-    return {name: _identify(path) for name, path in sorted(found.items())}
+def _paths(folder: Path) -> dict[str, Path]:
+    """Return all that a folder holds, by its path in there."""
+    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*"))}
 
 
-def _identify(path: Path) -> str:
-    """Return the SHA-256 of a file, of one larger than is read whole its size; else its kind."""
+def _identify(path: Path, known: object = None) -> str:
+    """Return the SHA-256 of a file, or its size (0.1 kept that of large ones); else its kind."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
         return "folder" if stat.S_ISDIR(found.st_mode) else "no file"
-    if found.st_size > LARGEST:
-        return f"{found.st_size} bytes"
+    if known == (size := f"{found.st_size} bytes"):
+        return size
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -303,28 +309,39 @@ def _may_go(folder: Path, like: Like | None) -> bool:
 def _swap(partial: Path, target: Path, like: Like | None) -> bool:
     """Give a folder its name; return whether what is there now may go, without which it stays."""
     if not target.exists():
-        partial.rename(target)
-        return True
+        return _take_name(partial, target)
     # A process that is killed here leaves the earlier one under a name that says what it is.
     aside = target.with_name(f"{target.name[:80]}.{uuid.uuid4().hex[:8]}.earlier")
     target.rename(aside)
     try:
         # Under this name nothing more comes in by the other.
         if not _may_go(aside, like):
-            aside.rename(target)
+            _take_name(aside, target)
             return False
-        partial.rename(target)
+        if not _take_name(partial, target):
+            return False
     except BaseException:
-        aside.rename(target)
+        _take_name(aside, target)
         raise
     shutil.rmtree(aside.rename(_hidden(target)), ignore_errors=True)
     return True
 
 
-def _beside(target: Path) -> Path:
-    """Return a name beside a folder that nothing has."""
-    number = 2
-    while (found := target.with_name(f"{target.name}-{number}")).exists():
+def _take_name(partial: Path, target: Path) -> bool:
+    """Give a folder its name; return whether no other came there in this very moment."""
+    try:
+        partial.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True
+
+
+def _beside(target: Path, ending: str = "") -> Path:
+    """Return a name beside a folder or a file that nothing has."""
+    number, name = 2, target.name.removesuffix(ending)
+    while (found := target.with_name(f"{name}-{number}{ending}")).exists():
         number += 1
     return found
 
@@ -373,25 +390,9 @@ def _explain(path: Path) -> Iterator[None]:
         if isinstance(error, ValueError) and "null" in str(error):
             said = f"cannot write {str(path)!r}: a name cannot hold a null byte"
             raise UserError(said) from error
-        found = _system(error)
+        found = find_os_error(error)
         if found is None:
             raise
-        reason = _REASONS.get(found.errno or 0, found.strerror or str(found))
-        remedy = "make room there, or name another place"
-        raise WriteError(
-            f"cannot write {path}: {reason}",
-            remedy if found.errno in FULL else "name another place",
-        ) from error
-
-
-def _system(error: Exception) -> OSError | None:
-    """Return the operating system's error, also where a library has wrapped it in its own text."""
-    if isinstance(error, OSError):
-        return error
-    if isinstance(error, RuntimeError) and "Symlink loop" in str(error):  # Path.resolve
-        return OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    cause = error.__cause__ or error.__context__
-    if isinstance(error, RuntimeError) and isinstance(cause, OSError):  # torch.save
-        return cause
-    matched = _SYSTEM.search(str(error))
-    return OSError(int(matched[1]), os.strerror(int(matched[1]))) if matched else None
+        reason = REASONS.get(found.errno or 0, found.strerror or str(found))
+        room = "make room there, or " if found.errno in FULL else ""
+        raise WriteError(f"cannot write {path}: {reason}", f"{room}name another place") from error

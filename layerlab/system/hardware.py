@@ -24,6 +24,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FRESH = 30 * 24 * 3600.0  # seconds for which a measured peak is believed
 BUDGET = 0.3  # seconds that measuring one takes
 LARGEST = 8192
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"  # where torch keeps the code that it compiles
 
 
 def machine(device: str, threads: int) -> dict[str, Any]:
@@ -93,6 +94,17 @@ def cache_folder() -> Path:
     """Return layerlab's cache folder: LAYERLAB_CACHE, or one in ~/.cache."""
     given = os.environ.get("LAYERLAB_CACHE")
     return Path(given).expanduser() if given else Path.home() / ".cache" / "layerlab"
+
+
+def keep_compiled_code() -> None:
+    """Have torch keep what it compiles in layerlab's cache.
+
+    Its own place is a folder for temporary files, of a name that any user of the machine can take
+    before: whatever lies there would run. A place that the user has named stays.
+    """
+    # torch, too, writes its own place into the environment, once it has looked for it.
+    if Path(os.environ.get(COMPILED, "torchinductor_")).name.startswith("torchinductor_"):
+        os.environ[COMPILED] = str(cache_folder() / "inductor")
 
 
 def stopwatch(device: str | torch.device, threads: int) -> Callable[[], float]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from layerlab import builtin
 from layerlab.errors import UserError
+from layerlab.validation import short_repr
 
 SECONDS, BYTES = 20, 2**30
 TRIED = 20_000  # characters of the built-in text
@@ -40,6 +41,13 @@ def check_tokenizer(words: Any, name: str) -> None:
             f"the tokenizer {name} has {len(known):,} entries and one with the number {largest:,}; "
             "mend its vocabulary"
         )
+    templates = getattr(words, "chat_template", None)
+    for one in templates if isinstance(templates, dict) else ():
+        if Path(one).name != one:  # each is a file of its own where the tokenizer is saved
+            raise UserError(
+                f"the tokenizer {name} has a chat template called {short_repr(one)}, which is no "
+                "name of a file; mend its tokenizer_config.json"
+            )
     text = builtin.SAMPLE.read_text("utf-8")[:TRIED]
     check_work(
         lambda: words(text, add_special_tokens=True, verbose=False),

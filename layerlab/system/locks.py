@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ from threading import RLock
 from filelock import FileLock, Timeout
 
 from layerlab.errors import UserError
-from layerlab.system.files import check_links
+from layerlab.system.files import check_links, resolve
 
 # What a disk says that knows no locks, as some of clusters do: there it is up to the user.
 LOCKLESS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
@@ -52,6 +53,19 @@ def _lock_file(target: Path) -> Path:
     return target.with_name(f".{target.name[:80]}.lock")
 
 
+def _refuse_others(file: Path) -> None:
+    """Refuse a file of the user's with the name of a lock, which is removed in the end."""
+    try:
+        found = file.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(found.st_mode) or found.st_size:
+        raise UserError(
+            f"{file} is no lock of layerlab, which would have its name; move it away, or type "
+            "another --out"
+        )
+
+
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder: a hidden file beside it, removed afterwards.
@@ -60,10 +74,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
         UserError: another run holds it, it cannot be written there, or it holds a link.
     """
     try:
-        target = folder.resolve()
+        target = resolve(folder)
         check_links(target)
         file = _lock_file(target)
         file.parent.mkdir(parents=True, exist_ok=True)
+        _refuse_others(file)
         lock = FileLock(file, timeout=TIMEOUT, poll_interval=TIMEOUT / 4, mode=0o600)
         lock.acquire()
     except Timeout:

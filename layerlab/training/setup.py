@@ -7,6 +7,7 @@ from layerlab.corpus.corpus import Corpus, prepare
 from layerlab.errors import UserError
 from layerlab.model.build import assemble
 from layerlab.model.modeling import LabForCausalLM
+from layerlab.system.hardware import keep_compiled_code
 from layerlab.training.run_spec import RunSpec, design_model
 
 
@@ -31,8 +32,11 @@ def build_model(run: RunSpec, device: torch.device) -> LabForCausalLM:
     found = design_model(run.recipe)
     model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed)
     torch.nn.Module.to(model, device)
-    set_attention(model, run.recipe.train.attn_implementation)
-    if run.recipe.train.torch_compile:
+    train = run.recipe.train
+    if train.torch_compile or train.attn_implementation == "flex_attention":
+        keep_compiled_code()
+    set_attention(model, train.attn_implementation)
+    if train.torch_compile:
         # Most variants make one graph for all layers; some, one each.
         dynamo = torch._dynamo.config
         dynamo.recompile_limit = max(dynamo.recompile_limit, found.shape.layers + 8)

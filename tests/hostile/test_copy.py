@@ -83,12 +83,13 @@ def test_a_stage_that_ends_removes_its_own_checkpoints(tmp_path: Path) -> None:
     sealed(tmp_path / "checkpoint-2-best")
     (sealed(tmp_path / "checkpoint-4") / "notes.txt").write_text("mine")
     (tmp_path / "checkpoint-notes.txt").write_text("mine")
+    (sealed(tmp_path / "checkpoint-5") / ".git").mkdir()  # as whoever pushes it to the Hub begins
     for name in ("checkpoint-6", "checkpoint-8"):  # without a seal, the first of them by a call
         (tmp_path / name).mkdir()
         (tmp_path / name / "optimizer.pt").write_text("half")
     (tmp_path / BEGUN).write_text("checkpoint-6\n")
     mine = [
-        *("checkpoint-2-best", "checkpoint-4", "checkpoint-8"),
+        *("checkpoint-2-best", "checkpoint-4", "checkpoint-5", "checkpoint-8"),
         *("checkpoint-keep-this", "checkpoint-notes.txt"),
     ]
     remove_checkpoints(tmp_path, keep=2)

@@ -1,11 +1,13 @@
 """Files that come into a folder while a command works on what is to take its place."""
 
+import importlib
 import json
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,21 +103,50 @@ def test_what_the_user_changed_is_no_longer_what_was_written(name: str, tmp_path
     assert (out / name).read_text() == "edited"
 
 
-@pytest.mark.parametrize("kind", ["folder", "link", "size"])
-def test_another_kind_of_file_is_no_longer_what_was_written(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("layerlab.system.files.LARGEST", 1 if kind == "size" else 1 << 20)
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_another_kind_of_file_is_no_longer_what_was_written(kind: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     write_folder(out, lambda one: (one / "a").write_text("made"), "text", OnlyOwn())
-    monkeypatch.setattr("layerlab.system.files.LARGEST", 100)
-    if kind == "size":
-        assert json.loads((out / OWN).read_text()) == {"a": "4 bytes"}
-        return
     (out / "a").unlink()
     (tmp_path / "b").write_text("made")
     (out / "a").mkdir() if kind == "folder" else (out / "a").symlink_to(tmp_path / "b")
     assert OnlyOwn().others(out) == ["a"]
+
+
+def test_weights_that_were_trained_on_in_their_place_are_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("layerlab.system.files.LARGEST", 100)
+    out, weights = tmp_path / "out", b"a" * 200
+    write_folder(out, lambda one: (one / "a").write_bytes(weights), "model", OnlyOwn())
+    (out / "a").write_bytes(b"b" * 200)  # of the same size
+    assert OnlyOwn().others(out) == ["a"]
+    (out / OWN).write_text(json.dumps({"a": "200 bytes"}))  # as an earlier version kept it
+    assert OnlyOwn()(out)
+    (out / "a").write_bytes(b"b" * 201)
+    assert OnlyOwn().others(out) == ["a"]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_two_that_end_in_the_same_moment_both_stay(
+    before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, rename = tmp_path / "out", Path.rename
+    if before:
+        write_folder(out, fill, "text", OnlyOwn())
+
+    def meanwhile(self: Path, target: Path) -> Path:
+        if target == out and self.name.endswith(".partial") and not out.exists():
+            out.mkdir()
+            (out / "theirs").write_text("theirs")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", meanwhile)
+    with pytest.raises(UserError, match=r"the text is in .*out-2: move one of the two"):
+        write_folder(out, fill, "text", OnlyOwn())
+    assert [one.name for one in out.iterdir()] == ["theirs"]
+    assert (tmp_path / "out-2" / "text.jsonl").read_text() == "made"
+    assert len(list(tmp_path.glob("out.*.earlier/text.jsonl"))) == before
 
 
 def test_a_folder_of_an_earlier_version_is_known_by_its_names(tmp_path: Path) -> None:
@@ -178,3 +209,47 @@ def test_the_page_of_a_vocabulary_is_one_of_its_files(tmp_path: Path) -> None:
     (out / "proof.html").write_text("mine")
     typed(*words).refused("holds something other than a")
     assert (out / "proof.html").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [
+        pytest.param(
+            "layerlab.api.precision.find_policy",
+            ("precision", "pre-norm", "--samples", "1", "--context", "16", "--budget", "0.9", "-q"),
+            marks=pytest.mark.full,
+        ),
+        (
+            "layerlab.latency.measure.measure_latency",
+            *[
+                (
+                    "bench",
+                    "latency",
+                    "llama:width=16,layers=1,heads=2,vocab=64",
+                    "--repetitions=1",
+                    "-q",
+                )
+            ],
+        ),
+        (
+            "layerlab.data.cleaning.contamination.contamination",
+            ("adapt", "contamination", str(SAMPLE), "--benchmark", "QUESTIONS"),
+        ),
+    ],
+)
+def test_a_file_that_comes_where_a_result_goes_stays(
+    work: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, questions = tmp_path / "out.json", tmp_path / "q.jsonl"
+    questions.write_text(json.dumps({"question": TEXT, "answer": "x"}) + "\n")
+    module, name = work.rsplit(".", 1)
+    done = getattr(importlib.import_module(module), name)
+
+    def meanwhile(*given: Any, **more: Any) -> Any:
+        out.write_text("mine")
+        return done(*given, **more)
+
+    monkeypatch.setattr(work, meanwhile)
+    given = [str(questions) if one == "QUESTIONS" else one for one in words]
+    typed(*given, "--out", str(out)).refused("out.json came there while this ran, and stays; what")
+    assert out.read_text() == "mine" and len((tmp_path / "out-2.json").read_text()) > 20

@@ -1,5 +1,6 @@
 """Pages and results that are written beside files of the user's: only layerlab's own give way."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ from layerlab import UserError
 from layerlab.evaluation.results.result import EvaluationResult
 from layerlab.report.pages.adaptation import check_curriculum, save_curriculum
 from layerlab.report.pages.evaluation import save_scores
+from layerlab.report.results.folder import check_folder
 from layerlab.studies.engine import suite
 from layerlab.studies.engine.suite import every
-from layerlab.system.own_page import is_own_page, mark_of
+from layerlab.system.own_page import BRAND, is_own_page, mark_of
 from tests.evaluation.results.test_result import content
 from tests.hostile.attack import typed
 from tests.report.pages.test_evaluation import scored
@@ -102,6 +104,32 @@ def test_a_page_beside_scores_gives_way_only_where_it_is_theirs(
     with pytest.raises(UserError, match=r"other than an evaluation: report\.html; name a new"):
         result.save(tmp_path)
     assert is_own_page(page, mark_of("adapt"))
+
+
+def test_scores_are_not_written_through_a_linked_folder(
+    content: dict[str, Any], tmp_path: Path
+) -> None:
+    result, mine = EvaluationResult(content), tmp_path / "mine"
+    result.save(tmp_path / "out")
+    (tmp_path / "out" / "tables").rename(mine)
+    (mine / "subjects.csv").write_text("mine")
+    (tmp_path / "out" / "tables").symlink_to(mine)
+    with pytest.raises(UserError, match=r"tables is a link to .*; delete the link, or name an"):
+        result.save(tmp_path / "out")
+    assert (mine / "subjects.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize("page", ["report.html", "study.html"])
+def test_a_page_of_the_users_beside_a_report_or_a_study_stays(page: str, tmp_path: Path) -> None:
+    what, data = ("report", "report.json") if page == "report.html" else ("study", "study.json")
+    found = {"measures": [], "frames": [], "schema": 1, "pictures": []}
+    (tmp_path / data).write_text(json.dumps(found))
+    check_folder(tmp_path, what)
+    (tmp_path / page).write_text(f"... {BRAND} ...")
+    check_folder(tmp_path, what)
+    (tmp_path / page).write_text("mine")
+    with pytest.raises(UserError, match=f"holds something other than a {what}"):
+        check_folder(tmp_path, what)
 
 
 def test_what_holds_is_no_name_for_a_page_of_the_users(

@@ -1,6 +1,7 @@
 """What is saved and loaded is the same model, to the bit."""
 
 import copy
+import os
 import pickle
 from pathlib import Path
 
@@ -8,8 +9,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-import layerlab.model.ecosystem.auto_classes  # noqa: F401  AutoModel learns of our models by it
+import layerlab
+import layerlab.model.ecosystem.auto_classes
+from layerlab import UserError
 from layerlab.model.build import build
+from layerlab.variants.template import write_template
 from tests.model.exempt import bound
 from tests.model.small import SIZES, shaken, small, tokens
 
@@ -37,3 +41,38 @@ def test_a_model_can_be_pickled_and_copied(name: str) -> None:
         assert wanted.keys() == found.keys()
         assert all(torch.equal(found[key], one) for key, one in wanted.items())
         assert torch.equal(again(tokens()).logits, model(tokens()).logits)
+
+
+def test_saving_replaces_no_file_that_was_edited_since(tmp_path: Path) -> None:
+    own = tmp_path / "my_saved_idea.py"
+    write_template(own)
+    layerlab.load(own)
+    model = build("my-saved-idea", **SIZES)
+    model.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path)  # as a save before it left it
+    own.write_text(edited := own.read_text() + "\n# an hour of work\n")
+    with pytest.raises(UserError, match=r"my_saved_idea\.py is not what an earlier save wrote"):
+        model.save_pretrained(tmp_path)
+    assert own.read_text() == edited
+    model.save_pretrained(tmp_path / "other")
+    own.write_bytes((tmp_path / "other" / own.name).read_bytes())
+    model.save_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("planted", ["link", "nowhere", "pipe", "text"])
+def test_the_code_of_a_model_is_written_over_nothing_else(planted: str, tmp_path: Path) -> None:
+    mine, place = tmp_path / "notes.txt", tmp_path / "saved"
+    place.mkdir()
+    code = place / "modeling_layerlab.py"
+    if planted == "pipe":
+        os.mkfifo(code)
+    elif planted == "text":
+        code.write_text("mine")
+    else:
+        mine.write_text("mine") if planted == "link" else None
+        code.symlink_to(mine)
+    with pytest.raises(UserError, match="saving would replace it; save the model into another"):
+        small("llama").save_pretrained(place)
+    assert mine.exists() == (planted == "link") and list(place.iterdir()) == [code]
+    if planted in ("link", "text"):
+        assert code.read_text() == "mine"

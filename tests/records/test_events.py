@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -126,3 +127,14 @@ def test_a_journal_that_is_no_file_or_is_not_counted_is_said(tmp_path: Path) -> 
         assert find_misfit(tmp_path, {"events": count}) == "it counts no events"
     with pytest.raises(UserError, match=r"cannot write .*: Is a directory"):
         EventLog(tmp_path, 0)
+
+
+def test_a_copy_by_hard_links_does_not_change_with_the_run(tmp_path: Path) -> None:
+    journal, copy = EventLog(tmp_path / "run", 0), tmp_path / "copy.jsonl"
+    for update in range(5):
+        journal.write("train", update)
+    os.link(journal.file, copy)
+    before = copy.read_bytes()
+    EventLog(tmp_path / "run", 2).write("train", 9)
+    assert copy.read_bytes() == before and len(list(read(tmp_path / "run"))) == 3
+    assert sorted(one.name for one in (tmp_path / "run").iterdir()) == ["events.jsonl"]

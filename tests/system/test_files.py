@@ -1,6 +1,10 @@
 from pathlib import Path
 
-from layerlab.system.files import from_here
+import pytest
+
+from layerlab import UserError
+from layerlab.system.files import check_folder, from_here, write_folder
+from layerlab.system.locks import lock_folder
 
 
 def test_a_path_below_the_current_folder_is_named_from_there(tmp_path, monkeypatch):
@@ -11,3 +15,20 @@ def test_a_path_below_the_current_folder_is_named_from_there(tmp_path, monkeypat
         assert from_here(elsewhere) == str(elsewhere)
     (tmp_path / "here").rmdir()
     assert from_here(tmp_path / "here" / "x") == str(tmp_path / "here" / "x")
+
+
+@pytest.mark.parametrize("name", ["out", "out/below"])
+def test_no_folder_is_made_where_a_link_leads_to_nothing(name: str, tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
+    said = r"out is a link to .*, where nothing is; delete the link, or name another folder"
+    work = (
+        lambda out: check_folder(out, "model"),
+        lambda out: write_folder(out, lambda one: None, "model"),
+        lambda out: lock_folder(out).__enter__(),
+    )
+    for one in work:
+        with pytest.raises(UserError, match=said):
+            one(tmp_path / name)
+    assert not (tmp_path / "elsewhere").exists()
+    (tmp_path / "elsewhere").mkdir()  # a folder may be reached by a link
+    write_folder(tmp_path / "out" / "below", lambda one: None, "model")

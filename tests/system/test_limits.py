@@ -106,3 +106,13 @@ def test_a_tokenizer_that_numbers_without_measure_is_refused() -> None:
     assert str(caught.value) == (
         "the tokenizer odd has 2 entries and one with the number 999,999,999; mend its vocabulary"
     )
+
+
+def test_a_chat_template_that_is_called_as_no_file_can_be() -> None:
+    words = load_tokenizer(str(builtin.path("llama")))
+    words.chat_template = {"default": "{{ messages }}", "tool use": "{{ messages }}"}
+    check_tokenizer(words, "mine")
+    words.chat_template["../../notes"] = "whatever"
+    said = r"the tokenizer mine has a chat template called '\.\./\.\./notes', which is no name of a"
+    with pytest.raises(UserError, match=said):
+        check_tokenizer(words, "mine")

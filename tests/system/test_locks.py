@@ -109,3 +109,23 @@ def test_who_looks_is_told_of_the_holder_and_takes_nothing(tmp_path, monkeypatch
     (tmp_path / ".out.lock").write_text("")
     monkeypatch.setattr(fcntl, "flock", refused)
     assert is_locked(folder) is None
+
+
+@pytest.mark.parametrize("kind", ["text", "link", "folder", "pipe"])
+def test_a_file_with_the_name_of_a_lock_stays(kind, tmp_path):
+    lock = tmp_path / ".out.lock"
+    (tmp_path / "empty").touch()
+    {
+        "text": lambda: lock.write_text("mine"),
+        "link": lambda: lock.symlink_to(tmp_path / "empty"),
+        "folder": lock.mkdir,
+        "pipe": lambda: os.mkfifo(lock),
+    }[kind]()
+    said = r"\.out\.lock is no lock of layerlab, which would have its name; move it away"
+    with pytest.raises(UserError, match=said), lock_folder(tmp_path / "out"):
+        pass
+    assert os.path.lexists(lock) and (kind != "text" or lock.read_text() == "mine")
+    (tmp_path / ".left.lock").touch()  # by a process that was killed
+    with lock_folder(tmp_path / "left"):
+        pass
+    assert not (tmp_path / ".left.lock").exists()

@@ -11,7 +11,7 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.records.file_digests import check_hashes, hash_folder
 from layerlab.records.parse import one_line, read_json, seal, unseal
-from layerlab.system.files import write_file
+from layerlab.system.files import force_to_disk, write_file
 from layerlab.version import VERSION
 
 FILE, MODEL, WORDS = "stage.json", "model", "words"
@@ -122,7 +122,8 @@ class StageStore:
             }
         )
         text = json.dumps(content, ensure_ascii=False, indent=1)
-        write_file(self.of(stage.key) / FILE, text + "\n")
+        force_to_disk(write_file(self.of(stage.key) / FILE, text + "\n"))
+        force_to_disk(self.of(stage.key))
         return content
 
     def model(self, key: str) -> str:

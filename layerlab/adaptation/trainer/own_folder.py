@@ -61,6 +61,8 @@ def _others(out: Path) -> Iterator[Path]:
 
 def _list_new(one: Path, begun: list[str]) -> Iterator[Path]:
     """Yield what no call wrote of a checkpoint; all of one without a seal that was not begun."""
+    # A seal does not name what is hidden, such as .git; halves are of processes that were killed.
+    yield from (path for path in one.rglob(".*") if path.suffix != ".partial")
     try:
         yield from (one / name for name in extra_files(one))
     except (OSError, ValueError):  # it is not whole

@@ -17,7 +17,7 @@ from layerlab.records.events import find_misfit
 from layerlab.records.file_digests import FILE as SEAL
 from layerlab.records.file_digests import check_seal, seal_folder
 from layerlab.records.parse import digest_of, one_line, read_json
-from layerlab.system.files import OnlyOwn, write_file, write_folder
+from layerlab.system.files import OnlyOwn, force_folder_to_disk, write_file, write_folder
 from layerlab.training.sharding import full_tensor
 from layerlab.validation import short_repr
 
@@ -238,7 +238,12 @@ def resume(trainer: Trainer, out: Path, stage: str) -> list[str]:
 
 def remember_plan(out: Path, fill: Callable[[Path], None], result: Mapping[str, Any]) -> None:
     """Write the model, whole or not at all, and then the result of the run."""
-    write_folder(out / MODEL, fill, "model", like=OnlyOwn())
+
+    def fill_for_good(folder: Path) -> None:
+        fill(folder)
+        force_folder_to_disk(folder)  # what it was trained from goes once this is here
+
+    write_folder(out / MODEL, fill_for_good, "model", like=OnlyOwn())
     write_file(out / RESULT, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 

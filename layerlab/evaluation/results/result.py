@@ -22,7 +22,7 @@ from layerlab.evaluation.results.folder import (
 from layerlab.evaluation.results.lm_eval_tasks import expand_metrics
 from layerlab.evaluation.results.table import render_table
 from layerlab.records.parse import explain, read_json, seal, unseal
-from layerlab.system.files import write_file
+from layerlab.system.files import check_links, write_file
 from layerlab.validation import short_repr
 
 STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
@@ -154,6 +154,7 @@ class EvaluationResult:
         Raises:
             UserError: they cannot be written there, or would replace something else.
         """
+        check_links(folder)
         tables = [kind for kind in KINDS if self.content.get(kind)]
         for kind in set(list_earlier_tables(folder)) - set(tables):
             (folder / TABLES / f"{kind}.csv").unlink(missing_ok=True)

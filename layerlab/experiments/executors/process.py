@@ -11,7 +11,7 @@ from pathlib import Path
 
 from layerlab.experiments.executors.slots import Slot
 from layerlab.records.heartbeat import LOG
-from layerlab.system.files import check_regular
+from layerlab.system.files import check_regular, unshare
 from layerlab.system.trust import GRANTS, list_grants
 from layerlab.training.worker import PARENT, WRONG
 
@@ -43,9 +43,11 @@ class RunProcess:
         self._all: list[subprocess.Popen[bytes]] = []
         self._bad: int | None = None
         given = {GRANTS: grants or list_grants(), PARENT: str(os.getpid())}
-        check_regular(folder / LOG)
+        check_regular(log_file := folder / LOG)
+        log_file.touch()
+        unshare(log_file)
         # One crash ends all of them: the rest would wait for it for ever.
-        with (folder / LOG).open("ab") as log:
+        with log_file.open("ab") as log:
             self._said = log.tell()
             for place, extra in zip(places, ranks(len(places)), strict=True):
                 own = subprocess.Popen(

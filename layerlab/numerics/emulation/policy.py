@@ -47,14 +47,18 @@ class Policy:
         entries = (self.keep,) if isinstance(self.keep, str) else tuple(self.keep)
         object.__setattr__(self, "keep", entries)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
         """Write the policy as TOML, whole or not at all.
 
+        Args:
+            overwrite: replace a file that is there.
+
         Raises:
-            UserError: there is no such folder, or it cannot be written.
+            UserError: there is no such folder, or it cannot be written; a file that is there and
+                stays has the policy beside it.
         """
         check_place(Path(path), overwrite=True)
-        write_file(Path(path), self.toml())
+        write_file(Path(path), self.toml(), None if overwrite else lambda there: False)
 
     def toml(self) -> str:
         """Return the policy as the text of a TOML file."""

@@ -8,6 +8,7 @@ from layerlab.errors import UserError
 from layerlab.records.parse import read_json
 from layerlab.report.figures.export import Kind
 from layerlab.system import files
+from layerlab.system.own_page import is_own_page
 
 PAGE, DATA, TABLES, FIGURES = "report.html", "report.json", "tables", "figures"
 STUDY_PAGE, STUDY_DATA = "study.html", "study.json"
@@ -21,6 +22,8 @@ def is_report(folder: Path) -> bool:
     """Judge whether a folder holds a report and nothing else."""
     names = {entry.name for entry in folder.iterdir()}
     if DATA not in names or not names <= {PAGE, DATA, TABLES, FIGURES}:
+        return False
+    if PAGE in names and not is_own_page(folder / PAGE):
         return False
     try:
         content = read_json(folder / DATA)
@@ -59,6 +62,8 @@ def is_study(folder: Path) -> bool:
         return False
     if not entries:
         return True
+    if STUDY_PAGE in entries and not is_own_page(entries[STUDY_PAGE]):
+        return False
     own = {STUDY_PAGE, STUDY_DATA, TABLES}
     try:
         content = read_json(folder / STUDY_DATA)

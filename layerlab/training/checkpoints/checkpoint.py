@@ -34,7 +34,13 @@ from layerlab.records.checkpoint_names import (
 )
 from layerlab.records.file_digests import hash_file
 from layerlab.records.parse import json_of, one_line
-from layerlab.system.files import WriteError, check_regular, force_to_disk, write_folder
+from layerlab.system.files import (
+    check_regular,
+    force_folder_to_disk,
+    force_to_disk,
+    write_folder,
+)
+from layerlab.system.write_errors import WriteError
 
 SCHEMA = 1
 _PLAIN = (type(None), bool, int, float, str)
@@ -228,8 +234,7 @@ def _fill(folder: Path, state: CheckpointState) -> None:
     }
     text = json.dumps({**body, "self": _seal(body)}, indent=1)
     (folder / STATE).write_text(text, encoding="utf-8")
-    for path in (*folder.iterdir(), folder):
-        force_to_disk(path)
+    force_folder_to_disk(folder)
 
 
 def _untie(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

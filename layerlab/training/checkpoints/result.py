@@ -13,8 +13,15 @@ from torch import Tensor
 from layerlab.errors import UserError
 from layerlab.records.checkpoint_names import remedy, remove_checkpoints
 from layerlab.records.result import FILE, seal
-from layerlab.system.files import OnlyOwn, WriteError, write_file, write_folder
+from layerlab.system.files import (
+    OnlyOwn,
+    force_folder_to_disk,
+    force_to_disk,
+    write_file,
+    write_folder,
+)
 from layerlab.system.logs import quiet_libraries
+from layerlab.system.write_errors import WriteError
 
 MODEL, CHECKPOINTS = "model", "checkpoints"
 
@@ -31,6 +38,8 @@ def write_result(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     whole = seal(folder, result)
     with _remedy(folder):
         write_file(folder / FILE, _text(whole))
+    force_to_disk(folder / FILE)
+    force_to_disk(folder)
     remove_checkpoints(folder / CHECKPOINTS)
     return whole
 
@@ -54,6 +63,7 @@ def keep_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, T
     def fill(empty: Path) -> None:
         model.save_pretrained(empty, state_dict=dict(weights))
         tokenizer.save_pretrained(empty)
+        force_folder_to_disk(empty)
 
     with _remedy(folder), quiet_libraries():
         write_folder(folder / MODEL, fill, "model", like=OnlyOwn())

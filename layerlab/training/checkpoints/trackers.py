@@ -4,15 +4,18 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
+from layerlab.records.kept import warn_of_damage
 from layerlab.records.layer_names import layer_name
 from layerlab.records.parse import read_json
 from layerlab.records.settings import flatten
 from layerlab.system.files import read_whole, write_file
+from layerlab.system.write_errors import FULL
 
 # The module of each, and how it is installed.
 INSTALLED = {
@@ -56,30 +59,48 @@ class Trackers:
 
     def __init__(self, started: Mapping[str, Any], folder: Path) -> None:
         self.started = dict(started)
+        self._folder, self._full = folder, False
         self._told = _last(folder / "told")
         self._stream = (folder / "told").open("a", encoding="utf-8") if started else None
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Pass on an event of a run's journal."""
-        if self._stream is None:
+        """Pass on an event of a run's journal; a full disk ends this, and not the run."""
+        if self._stream is None or self._full:
             return
         kind, step = event["kind"], event["update"]
         if step <= self._told.get(kind, -1):
             return
         numbers, texts = values(event)
-        for name, tracker in self.started.items():
-            told = numbers if name in WORDLESS else {**numbers, **texts}
-            if told:
-                tracker.log(told, step=step)
-        self._stream.write(f"{kind} {step}\n")
-        self._stream.flush()
+        with self._unless_full():
+            for name, tracker in self.started.items():
+                told = numbers if name in WORDLESS else {**numbers, **texts}
+                if told:
+                    tracker.log(told, step=step)
+            self._stream.write(f"{kind} {step}\n")
+            self._stream.flush()
 
     def finish(self) -> None:
         """Close them all."""
         for tracker in self.started.values():
-            tracker.finish()
+            with self._unless_full():
+                tracker.finish()
         if self._stream is not None:
-            self._stream.close()
+            with self._unless_full():
+                self._stream.close()
+
+    @contextmanager
+    def _unless_full(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            if not self._full:
+                warn_of_damage(
+                    f"{self._folder} cannot be written ({error.strerror}): trackers hear no more "
+                    "of this run until it is resumed; its journal has everything"
+                )
+            self._full = True
 
     def __enter__(self) -> "Trackers":
         return self

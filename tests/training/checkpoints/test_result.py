@@ -1,11 +1,13 @@
 """The end of a run on a disk that is full: nothing half-written, and the same again finishes."""
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
 from layerlab import UserError, train
+from layerlab.training.checkpoints import result
 from tests import mounted
 
 SMALL = {
@@ -15,6 +17,27 @@ SMALL = {
     "train": {"max_steps": 3, "batch_size": 2},
     "evaluate": {"max_eval_blocks": 2},
 }
+
+
+def test_what_replaces_a_checkpoint_is_on_the_disk_before_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced: list[str] = []
+    fsync = os.fsync
+
+    def force(opened: int) -> None:
+        forced.append(Path(f"/proc/self/fd/{opened}").readlink().name)
+        fsync(opened)
+
+    def remove(folder: Path) -> None:
+        assert {"result.json", "model.safetensors", folder.parent.name} <= set(forced)
+        forced.append("removed")
+
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "fsync", force)
+    monkeypatch.setattr(result, "remove_checkpoints", remove)
+    train(SMALL, out=tmp_path, progress=False)
+    assert "removed" in forced
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from layerlab import UserError
+from layerlab.errors import DamageWarning
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.training.checkpoints import trackers as track
 from layerlab.training.checkpoints.trackers import check, trackers, values
+from tests import mounted
 
 CONFIG = {
     "train": {"max_steps": 40, "learning_rate": 1e-3, "torch_compile": False},
@@ -165,3 +167,20 @@ def _losses(name: str, folder: Path, place: Path) -> list[int]:
             return [step for (step,) in base.execute("select step from metrics order by step")]
     files = sorted((folder / "track").rglob("*.wandb"))
     return list(range(1, 5)) if len(files) == 2 else []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_full_disk_ends_what_trackers_hear_and_not_the_run(tmp_path: Path) -> None:
+    with mounted.disk(tmp_path / "disk", "200k"):
+        run = tmp_path / "disk" / "run"
+        run.mkdir()
+        with trackers(["tensorboard"], run, CONFIG) as told:
+            told.take({"kind": "train", "update": 0, "loss": 1.0})
+            with pytest.raises(OSError, match="No space"):
+                (tmp_path / "disk" / "rest").write_bytes(b"x" * 400_000)
+            with pytest.warns(
+                DamageWarning, match="trackers hear no more of this run until it"
+            ) as one:
+                for update in range(1, 2000):
+                    told.take({"kind": "train", "update": update, "loss": 1.0})
+        assert len(one) == 1 and len((run / "track" / "told").read_text().splitlines()) < 2000

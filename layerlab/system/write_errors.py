@@ -1,0 +1,49 @@
+"""Why a write failed, as the operating system says it, also through a library's own words."""
+
+import errno
+import os
+import re
+
+from layerlab.errors import UserError
+
+# What passes once somebody makes room; the last is a limit of the shell.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# How libraries written in Rust (safetensors, tokenizers) name an error of the operating system.
+_SYSTEM = re.compile(r"os error (\d+)")
+REASONS = {
+    errno.ENOSPC: "no space is left on the device",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.EROFS: "the file system is read-only",
+    errno.ENOTDIR: "a part of the path is a file",
+    errno.EEXIST: "a part of the path is a file",
+    errno.ENOTEMPTY: "something else was written there meanwhile",
+    errno.ELOOP: "it is a link that leads to itself",
+    errno.ENAMETOOLONG: "the name is too long",
+}
+
+
+class WriteError(UserError):
+    """The file system refused a write.
+
+    Attributes:
+        reason: what could not be written, and why, without what to do.
+    """
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"{reason}; {remedy}")
+        self.reason = reason
+
+
+def find_os_error(error: Exception) -> OSError | None:
+    """Return the operating system's error, also where a library has wrapped it in its own text."""
+    if isinstance(error, OSError):
+        return error
+    if isinstance(error, RuntimeError) and "Symlink loop" in str(error):  # Path.resolve
+        return OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    cause = error.__cause__ or error.__context__
+    if isinstance(error, RuntimeError) and isinstance(cause, OSError):  # torch.save
+        return cause
+    matched = _SYSTEM.search(str(error))
+    return OSError(int(matched[1]), os.strerror(int(matched[1]))) if matched else None
