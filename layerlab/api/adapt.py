@@ -44,6 +44,7 @@ from layerlab.system.hardware import with_threads
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.trust import trust
+from layerlab.system.usual_arithmetic import usual_arithmetic
 
 OUT = Path("layerlab-adaptations")
 STAGES, ASKED = "stages", "asked"
@@ -70,6 +71,7 @@ class AdaptationPlan:
         return StageStore(self.out / STAGES)
 
 
+@usual_arithmetic()
 def adapt(
     recipe: Given,
     *,

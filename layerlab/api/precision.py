@@ -22,12 +22,14 @@ from layerlab.plugins import File, load_files
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.threads import threads
 from layerlab.system.trust import trust
+from layerlab.system.usual_arithmetic import usual_arithmetic
 
 FORMAT, BUDGET = "bf16", 0.3
 # Steps of a search beyond one for each candidate: references, real runs, a few rounds of choosing.
 ROUNDS = 3
 
 
+@usual_arithmetic()
 def precision(
     model: Any = None,
     format: str = FORMAT,
