@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
+from torch import nn
 
 
 @contextmanager
@@ -29,3 +30,18 @@ def usual_arithmetic() -> Iterator[None]:
         torch.set_default_dtype(torch.float32)
         stack.callback(torch.set_default_dtype, before)
         yield
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode, and each of its modules back when the block ends.
+
+    Dropout would else be measured as if it were the model's.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
