@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from layerlab.recipes.training_sections import EvaluateSection
-from layerlab.training.validation import resting
+from layerlab.system.usual_arithmetic import evaluation_mode
 
 
 def generate_samples(
@@ -66,7 +66,7 @@ def _apart(model: Any, seed: int | None) -> Iterator[None]:
     with torch.random.fork_rng(devices=devices, device_type=kind), torch.no_grad():
         if seed is not None:
             torch.manual_seed(seed)
-        with resting(model):
+        with evaluation_mode(model):
             yield
 
 
