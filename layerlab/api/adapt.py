@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,13 @@ from layerlab.adaptation.trainer.own_folder import remove_checkpoints
 from layerlab.api import evaluate, train
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.console.stages import StagesDisplay
+from layerlab.data.fingerprint import hash_files
+from layerlab.data.sources import data_folder
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import find_benchmark
 from layerlab.evaluation.benchmarks.files import is_here
 from layerlab.evaluation.benchmarks.suites import select_benchmarks
+from layerlab.evaluation.harness.cache import scorer
 from layerlab.evaluation.results.paired_difference import differing, paired_differences
 from layerlab.experiments.executors.local import run_one
 from layerlab.experiments.plan.own_files import Files, load_files
@@ -40,9 +44,10 @@ from layerlab.system.hardware import with_threads
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.trust import trust
+from layerlab.system.usual_arithmetic import usual_arithmetic
 
 OUT = Path("layerlab-adaptations")
-STAGES = "stages"
+STAGES, ASKED = "stages", "asked"
 FACTS = (
     *("weights_hash", "family", "class", "parameters", "layers", "width", "heads", "kv_heads"),
     *("vocab", "context", "attention"),
@@ -66,6 +71,7 @@ class AdaptationPlan:
         return StageStore(self.out / STAGES)
 
 
+@usual_arithmetic()
 def adapt(
     recipe: Given,
     *,
@@ -150,7 +156,7 @@ def run_adaptation(curriculum: AdaptationPlan, *, progress: bool = True) -> Adap
         if said := shelf.other_base(curriculum.stages):
             watch.note(said)
         for stage in curriculum.stages:
-            if _is_done(shelf.read(stage.key)):
+            if _is_done(shelf.read(stage.key), arms[stage.arms[0]]):
                 watch.end(stage.key, "kept")
                 continue
             _carry(
@@ -163,9 +169,11 @@ def run_adaptation(curriculum: AdaptationPlan, *, progress: bool = True) -> Adap
     return AdaptationResult(content, page, _models(curriculum))
 
 
-def _is_done(kept: Json | None) -> bool:
-    """Return whether an evaluation is finished, with no benchmark added since."""
+def _is_done(kept: Json | None, recipe: AdaptationRecipe) -> bool:
+    """Return whether a stage is finished, and no benchmark was added or changed since."""
     if kept is None:
+        return False
+    if ASKED in kept and kept[ASKED] != _identify_questions(recipe):  # 0.1 kept none
         return False
     missed = (one.get("absent") for one in kept.get("result", {}).get("left_out", ()))
     return not any(is_here(find_benchmark(name)) for name in missed if name)
@@ -204,8 +212,22 @@ def base(place: StageContext) -> Json:
 def evaluate_stage(place: StageContext) -> Json:
     """Evaluate a model after a stage: held-out text, benchmarks, answers."""
     left_out: list[Json] = []
+    asked = _identify_questions(place.recipe)
     told = _read(place, left_out)  # benchmarks load the model for themselves: this one is let go
-    return {"result": {**told, **_ask(place, left_out), "left_out": left_out}}
+    return {"result": {**told, **_ask(place, left_out), "left_out": left_out}, ASKED: asked}
+
+
+def _identify_questions(recipe: AdaptationRecipe) -> Json:
+    """Return what benchmarks ask, by the hash of their files, and what scores the answers."""
+    section = recipe.evaluate
+    if section is None or not section.suite:
+        return {}
+    found: Json = {"scorer": f"lm_eval {version('lm_eval')} {scorer()}"}
+    for benchmark in select_benchmarks(section.suite):
+        home = data_folder() / benchmark.folder
+        files = sorted(one for one in home.rglob("*") if one.is_file())
+        found[benchmark.name] = hash_files((one, str(one.relative_to(home))) for one in files)
+    return found
 
 
 def _read(place: StageContext, left_out: list[Json]) -> Json:

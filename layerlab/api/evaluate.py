@@ -43,6 +43,7 @@ from layerlab.system.logs import quiet_libraries
 from layerlab.system.signals import hear_interruptions
 from layerlab.system.threads import threads
 from layerlab.system.trust import granted_options, trust
+from layerlab.system.usual_arithmetic import evaluation_mode, usual_arithmetic
 from layerlab.version import VERSION
 
 Given = str | PathLike[str]
@@ -82,6 +83,7 @@ class EvaluationRequest:
     typed: Mapping[str, Any] = field(default_factory=dict)
 
 
+@usual_arithmetic()
 def evaluate(
     model: Any,
     suite: str | None = None,
@@ -250,7 +252,7 @@ def _ask(
                     keeper=keeper,
                     watch=watch,
                 )
-                with threads(loaded.model.num_parameters()):
+                with threads(loaded.model.num_parameters()), evaluation_mode(loaded.model):
                     records.extend(sit.records(leaves))
                     notes += sit.notes
                     if len(question.arithmetics) > 1:

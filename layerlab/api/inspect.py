@@ -40,12 +40,14 @@ from layerlab.report.results.report import SCHEMA, Report
 from layerlab.report.results.source_notes import notes
 from layerlab.system.threads import threads
 from layerlab.system.trust import granted_options, trust
+from layerlab.system.usual_arithmetic import usual_arithmetic
 from layerlab.version import VERSION
 
 Model = str | PathLike[str] | PreTrainedModel
 LIBRARIES = ("torch", "transformers", "accelerate", "numpy", "pandas", "safetensors", "tokenizers")
 
 
+@usual_arithmetic()
 def inspect(
     model: Any = None,
     tokenizer: PreTrainedTokenizerBase | None = None,

@@ -22,12 +22,14 @@ from layerlab.plugins import File, load_files
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.threads import threads
 from layerlab.system.trust import trust
+from layerlab.system.usual_arithmetic import evaluation_mode, usual_arithmetic
 
 FORMAT, BUDGET = "bf16", 0.3
 # Steps of a search beyond one for each candidate: references, real runs, a few rounds of choosing.
 ROUNDS = 3
 
 
+@usual_arithmetic()
 def precision(
     model: Any = None,
     format: str = FORMAT,
@@ -122,6 +124,7 @@ def find_policy(question: PrecisionRequest, *, progress: bool = True) -> Advice:
     pieces = sequences(asked.passage, patient)
     with ExitStack() as stack:
         stack.enter_context(threads(patient.model.num_parameters()))
+        stack.enter_context(evaluation_mode(patient.model))
         stack.enter_context(quiet_libraries())
         watcher: Progress = stack.enter_context(InspectionBar()) if progress else NullProgress()
         names = candidates(patient.model)

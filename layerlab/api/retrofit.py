@@ -14,8 +14,10 @@ from layerlab.plugins import File, load_files
 from layerlab.system.files import write_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.trust import trust
+from layerlab.system.usual_arithmetic import usual_arithmetic
 
 
+@usual_arithmetic()
 def retrofit(
     model: Any,
     variant: Any = None,

@@ -22,6 +22,7 @@ from layerlab.records.monitor_events import renumber
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.comparison import PAGE, check_run_page, save_comparison, save_run
 from layerlab.system.trust import trust
+from layerlab.system.usual_arithmetic import usual_arithmetic
 from layerlab.training.checkpoints.result import MODEL
 from layerlab.validation import short_repr
 
@@ -87,6 +88,7 @@ class Trained:
         return pd.DataFrame([one for one in renumber(read(self.folder)) if one["kind"] == kind])
 
 
+@usual_arithmetic()
 def train(
     recipe: Given,
     *,
@@ -163,6 +165,7 @@ def _lost(folder: Path, lang: str) -> str:
         return f"the run is kept in {folder}, without its page: {error}"
 
 
+@usual_arithmetic()
 def compare(
     recipe: Given,
     *,

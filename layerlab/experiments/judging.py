@@ -18,7 +18,7 @@ from layerlab.experiments.stored_runs import plan_again, runs_of_recipe, sort_ou
 from layerlab.recipes.load import validate_table
 from layerlab.recipes.training import TrainingRecipe, list_packaged
 from layerlab.records.heartbeat import LOG
-from layerlab.records.parse import read_json
+from layerlab.records.parse import check_digest, read_json
 from layerlab.records.renamed_settings import current_settings
 from layerlab.records.run_files import COMPARISON, RUNS
 from layerlab.system.files import check_links
@@ -123,7 +123,7 @@ def _recipe_in(place: Path) -> TrainingRecipe:
     """
     file = place / COMPARISON
     try:
-        content = current_settings(read_json(file)["recipe"])
+        content = current_settings(check_digest(read_json(file))["recipe"])
     except FileNotFoundError:
         raise UserError(
             f"{place} is no folder of a comparison: it has no {COMPARISON}, which says what is "

@@ -159,6 +159,21 @@ def unseal(content: Any, *beside: bytes) -> dict[str, Any]:
     return {name: value for name, value in content.items() if name != DIGEST}
 
 
+def check_digest(content: Any) -> Any:
+    """Check the digest of a table, where it has one, and return it without.
+
+    Files of earlier versions have none, and are believed.
+
+    Raises:
+        ValueError: it is not what was sealed.
+
+    Example:
+        >>> check_digest({"n": 1}), check_digest(seal({"n": 2}))
+        ({'n': 1}, {'n': 2})
+    """
+    return unseal(content) if isinstance(content, dict) and content.get(DIGEST) else content
+
+
 def digest_of(content: Mapping[str, Any], *beside: bytes) -> str:
     """Return the digest of a table, its digest entry left out, and of the files beside it.
 

@@ -206,7 +206,8 @@ def make_study(recipe: TrainingRecipe) -> Study:
         unit="seeds",
         fixed=True,
         run=contest(recipe.name),
-        inputs=results(recipe.name),
+        # What is claimed, and on what terms, stands in no Python.
+        inputs=lambda runs: [recipe.model_dump(mode="json"), results(recipe.name)(runs)],
     )
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import platform
 import resource
@@ -25,6 +26,7 @@ FRESH = 30 * 24 * 3600.0  # seconds for which a measured peak is believed
 BUDGET = 0.3  # seconds that measuring one takes
 LARGEST = 8192
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"  # where torch keeps the code that it compiles
+LONGEST = 1e9  # seconds that anything takes
 
 
 def machine(device: str, threads: int) -> dict[str, Any]:
@@ -182,7 +184,18 @@ def _known(file: Path) -> float | None:
         value, age = float(found["flops"]), time.time() - float(found["when"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return value if 0 <= age < FRESH and value > 0 else None
+    return value if 0 <= age < FRESH and 0 < value < math.inf else None
+
+
+def is_duration(value: Any) -> bool:
+    """Judge whether a value that was kept is a number of seconds.
+
+    Example:
+        >>> is_duration(0.5), is_duration(True), is_duration(float("nan"))
+        (True, False, False)
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 < value < LONGEST
 
 
 def _fastest(device: torch.device, dtype: torch.dtype, clock: Callable[[], float]) -> float:

@@ -9,7 +9,7 @@ import torch
 from layerlab.observe.tracing.compiled import run_uncompiled
 from layerlab.recipes.training_sections import EvaluateSection
 from layerlab.system.rng import keep_device_state
-from layerlab.training.validation import resting
+from layerlab.system.usual_arithmetic import evaluation_mode
 
 
 def generate_samples(
@@ -66,5 +66,5 @@ def _apart(model: Any, seed: int | None) -> Iterator[None]:
     with keep_device_state(), torch.no_grad():
         if seed is not None:
             torch.manual_seed(seed)
-        with resting(model):
+        with evaluation_mode(model):
             yield

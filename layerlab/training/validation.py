@@ -1,7 +1,7 @@
 """Validation loss: each held-out token is predicted once, in the same blocks for all runs."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from layerlab.corpus.batches import IGNORED, Batch, EvalBlocks, bits_per_byte
 from layerlab.errors import UserError
+from layerlab.system.usual_arithmetic import evaluation_mode
 from layerlab.training.accelerator import RunAccelerator
 from layerlab.training.sharding import is_sharded
 from layerlab.training.step.microbatch import CatchOutOfMemory, release_memory
@@ -67,7 +68,7 @@ def evaluate(
     sums = torch.zeros(len(held), 3, dtype=torch.float64)
     # There, too, the others would wait for one that gave up a pass: its error ends it.
     short = CatchOutOfMemory(bears=part[1] == 1 or not is_sharded(model))
-    with resting(model), short:
+    with evaluation_mode(model), short:
         for number in passes(len(every), part):
             found = _sums(model, every[min(number, len(every) - 1)], precision)
             if number < len(every):
@@ -91,17 +92,6 @@ def evaluate(
             "tokens": [int(one) for one in table[:, 2]],
         },
     )
-
-
-@contextmanager
-def resting(model: Any) -> Iterator[None]:
-    """Put the model in evaluation mode until the block ends."""
-    learning = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(learning)
 
 
 def passes(count: int, part: tuple[int, int]) -> range:

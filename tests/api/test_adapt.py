@@ -195,6 +195,11 @@ def test_what_cannot_be_asked_is_left_out_told_and_asked_when_it_is_there(
     assert later.frame("scores")["title"].tolist().count("PIQA") == 1
     (searched,) = later.content["contamination"]
     assert [one["questions"] for one in searched["benchmarks"].values()] == [1]
+    # Other questions, or answers, are asked anew: what was scored on those of before is not theirs.
+    (data / "piqa/valid-labels.lst").write_text("1\n")
+    changed = layerlab.adapt(content, out=tmp_path / "out", progress=False)
+    before, after = (one.frame("scores").set_index("title") for one in (later, changed))
+    assert before["score"]["PIQA"] == 1 - after["score"]["PIQA"]
 
 
 def test_a_model_is_compared_with_the_base_of_its_own_arm(tmp_path: Path) -> None:

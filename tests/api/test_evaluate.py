@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import layerlab
 from layerlab import UserError
@@ -160,6 +161,45 @@ def test_what_is_kept_is_not_taken_for_something_else(
 
         monkeypatch.setattr(sitting.LoadedModel, "__post_init__", elsewhere)
     assert len(keys()) == 2
+
+
+def put_another_activation(model: Any) -> None:
+    model.model.layers[0].mlp.act_fn = torch.nn.GELU()
+
+
+def stretch_positions(model: Any) -> None:
+    model.model.rotary_emb.inv_freq /= 8
+
+
+def scale_attention(model: Any) -> None:
+    model.model.layers[0].self_attn.scaling *= 2
+
+
+def hang_in_a_hook(model: Any) -> None:
+    model.model.layers[0].mlp.register_forward_hook(lambda module, given, found: 0 * found)
+
+
+def bend_a_method(model: Any) -> None:
+    model.model.layers[0].mlp.forward = lambda x: 0 * x
+
+
+@pytest.mark.parametrize(
+    "change",
+    [put_another_activation, stretch_positions, scale_attention, hang_in_a_hook, bend_a_method],
+)
+def test_a_model_that_was_changed_in_memory_is_asked_anew(
+    shelf: Path, tmp_path: Path, change: Any
+) -> None:
+    """Its weights and its configuration are the same."""
+    model = copy.deepcopy(candidate(512).model)
+
+    def keys() -> int:
+        run(shelf, "boolq", model=model, out=tmp_path / "out", limit=1)
+        return len(list((tmp_path / "out" / "leaves").iterdir()))
+
+    assert keys() == keys() == 1
+    change(model)
+    assert keys() == 2
 
 
 def test_what_is_written_can_be_read(shelf: Path, tmp_path: Path) -> None:

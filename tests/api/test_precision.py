@@ -41,6 +41,14 @@ def test_a_loaded_model_is_advised_and_left_as_it_was(tiny, tmp_path, capfd):
     assert error == pytest.approx(advice.real * advice.real_error, rel=1e-3)
 
 
+def test_dropout_of_a_model_in_training_is_no_rounding(tiny):
+    model = tiny("gpt2", resid_pdrop=0.5).eval()
+    given = {"input_ids": IDS[0][None], "context": 16, "progress": False}
+    expected = layerlab.precision(model, "bf16", 0.9, **given)
+    found = layerlab.precision(model.train(), "bf16", 0.9, **given)
+    assert str(found) == str(expected) and all(one.training for one in model.modules())
+
+
 def test_sequences_of_different_length_count_by_their_tokens(tiny):
     model = tiny("llama")
     parts = [

@@ -14,6 +14,7 @@ from layerlab import UserError
 from layerlab.cli.app import app
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
+from layerlab.records.parse import seal
 from layerlab.report.pages.comparison import save_comparison
 from tests.training.drawn import recipe, records, write
 
@@ -190,6 +191,14 @@ def unnamed(place: Path) -> Path:
 def another(place: Path) -> Path:
     content = json.loads((place / "comparison.json").read_text())
     content["recipe"]["compare"] = None
+    (place / "comparison.json").write_text(json.dumps(seal(content)))
+    return place
+
+
+def edited(place: Path) -> Path:
+    """What counts as a difference is another by hand."""
+    content = json.loads((place / "comparison.json").read_text())
+    content["recipe"]["compare"]["confidence"] = 0.5
     (place / "comparison.json").write_text(json.dumps(content))
     return place
 
@@ -210,6 +219,7 @@ def another(place: Path) -> Path:
             r"no run in .* is of the recipe 'drawn': left out, because train\.max_steps is 7 ",
         ),
         (unnamed, r"no run in .* is of the recipe 'drawn': .* the recipe has no arm 'other'"),
+        (edited, r"cannot read the recipe in .*comparison\.json: it is not what was written"),
         (another, r"the recipe 'drawn' has no compare section; type layerlab train in place of"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,17 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab import UserError
+from layerlab.errors import DamageWarning
 from layerlab.experiments.estimate import equal_time as equal
 from layerlab.experiments.estimate import step_time
 from layerlab.experiments.estimate.equal_time import equal_time, updates_for_time
 from layerlab.experiments.estimate.estimate import estimate
 from layerlab.experiments.estimate.step_time import StepTime, measure_step_time
+from layerlab.experiments.plan.own_files import load_files
 from layerlab.experiments.plan.plan import arms, plan
 from layerlab.model.cost.cost import account
 from layerlab.training import flops as cost
 from layerlab.training.flops import TokenFlops, flops_per_token, utilisation
 from layerlab.training.run_spec import RunSpec, design_model
+from layerlab.variants import registry
 from layerlab.variants.registry import variants
+from layerlab.variants.template import write_template
 from tests.training.planned import EXTENT, SIZES, recipe, runs, unmeasured  # noqa: F401  its fixture
 
 
@@ -183,6 +188,42 @@ def test_equal_time_gives_a_slow_arm_fewer_updates(monkeypatch: pytest.MonkeyPat
     # The same plan comes out again, though nothing is measured any more.
     timed(monkeypatch, [])
     assert equal_time(given, arms(_comparison(), recipe())) == found
+
+
+def test_an_arm_whose_code_was_changed_is_timed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_ADDED", {})
+    idea = tmp_path / "my_idea.py"
+    write_template(idea)
+    compared = recipe(compare={"arms": ["llama", "my-idea"]})
+
+    def updates(*seconds: float) -> int | None:
+        timed(monkeypatch, seconds)
+        loaded = load_files(compared, idea)
+        assert loaded.compare is not None
+        found = equal_time(plan(loaded, EXTENT), arms(loaded.compare, loaded))
+        return next(run.recipe.train.max_steps for run in found if run.arm == "my-idea")
+
+    assert updates(*3 * [0.1, 0.2]) == updates() == 10
+    idea.write_text(idea.read_text() + "\n# Slower.\n")
+    assert updates(*3 * [0.1, 0.4]) == 5
+
+
+@pytest.mark.parametrize(
+    "kept", ["[0.1, 0.1]", "[NaN, 1]", "[0.1]", '{"seconds": [0.1, 0.1]}', "["]
+)
+def test_a_time_that_is_not_what_was_measured_is_measured_again(
+    kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, named = runs(), arms(_comparison(), recipe())
+    timed(monkeypatch, 3 * [0.1, 0.2])
+    expected = equal_time(given, named)
+    (file,) = (tmp_path / "cache").glob("pace*/*.json")
+    file.write_text(kept)
+    timed(monkeypatch, 3 * [0.1, 0.2])
+    with pytest.warns(DamageWarning, match="does not count"):
+        assert equal_time(given, named) == expected
 
 
 def test_equal_time_keeps_what_an_arm_sets(monkeypatch: pytest.MonkeyPatch) -> None:

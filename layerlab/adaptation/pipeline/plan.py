@@ -1,5 +1,6 @@
 """Plans the stages of a recipe, each once for all arms that share it."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import EvaluateSection, PretrainSection, RowsSection
 from layerlab.recipes.training_sections import Source
 from layerlab.records.renamed_settings import settings_of_0_1
+from layerlab.tokenization.load import TRAINED
 from layerlab.validation import short_repr
 
 ENGINES = {"lm_eval": "eval", "jieba": "eval"}
@@ -134,13 +136,13 @@ def _stages(name: str, recipe: AdaptationRecipe) -> list[Stage]:
 
 def _vocabulary(arm: PlanBuilder) -> None:
     recipe = arm.recipe
+    settings = _plain("vocabulary", recipe.vocabulary)
     if recipe.vocabulary is not None and recipe.vocabulary.jec_qa:
         from layerlab.tokenization.published_rates import questions
 
-        questions()  # which says at once that they are not here
-    arm.add(
-        "vocabulary", _plain("vocabulary", recipe.vocabulary), "text", "words", gives=("words",)
-    )
+        # Says at once that they are not here; other ones give other rates.
+        settings["questions"] = hashlib.blake2b("\0".join(questions()).encode()).hexdigest()[:32]
+    arm.add("vocabulary", settings, "text", "words", gives=("words",))
     starts = _plain("embedding", recipe.embedding) if recipe.embedding else {}
     arm.add("embedding", starts, "text", "model", "words", gives=("model",))
 
@@ -184,8 +186,18 @@ def _base(recipe: AdaptationRecipe) -> dict[str, Any]:
     training = recipe.training()
     if training is None:
         return {"model": recipe.base.model, "files": _files(str(recipe.base.model))}
-    texts = [open_source(source).identity for source in training.data.sources]
-    return {"recipe": training.hash(), "texts": texts}
+    data = training.data
+    found = {
+        "recipe": training.hash(),
+        "texts": [open_source(source).identity for source in data.sources],
+    }
+    # What the recipe names and does not hold; each only where there is one, so that no other base
+    # has another key than in earlier versions.
+    if data.eval_sources is not None:
+        found["held out"] = [open_source(source).identity for source in data.eval_sources]
+    if data.tokenizer != TRAINED and (place := Path(data.tokenizer).expanduser()).exists():
+        found["tokenizer"] = _content(place)
+    return found
 
 
 def _files(model: str) -> list[str]:

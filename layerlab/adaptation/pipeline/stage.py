@@ -149,7 +149,7 @@ class StageStore:
         kept = self.read(key) or {}
         files = kept.get("files", {})
         try:
-            _check(self.of(key), tuple(sorted(files.items())))
+            _check(self.of(key), tuple(sorted(files.items())), _moments(self.of(key), files))
         except (OSError, ValueError, AttributeError) as error:
             raise UserError(
                 f"{self.of(key)} is not what its stage wrote: {one_line(error)}; delete it and "
@@ -159,6 +159,11 @@ class StageStore:
 
 
 @cache
-def _check(folder: Path, files: tuple[tuple[str, str], ...]) -> None:
-    """Check the files of a stage, once in a process: a model of 8 billion takes ten seconds."""
+def _check(folder: Path, files: tuple[tuple[str, str], ...], moments: tuple[int, ...]) -> None:
+    """Check the files of a stage, once while they stay: a model of 8 billion takes ten seconds."""
     check_hashes(folder, dict(files))
+
+
+def _moments(folder: Path, files: Iterable[str]) -> tuple[int, ...]:
+    """Return when each file was changed last, which no copying sets back."""
+    return tuple((folder / name).stat().st_ctime_ns for name in sorted(files))

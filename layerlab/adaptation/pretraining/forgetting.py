@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from layerlab.corpus.batches import IGNORED, EvalBlocks, bits_per_byte
-from layerlab.training.validation import passes, predict, resting
+from layerlab.system.usual_arithmetic import evaluation_mode
+from layerlab.training.validation import passes, predict
 
 # Fewer documents than these say little about others: then blocks are what an interval is over.
 FEWEST = 8
@@ -101,7 +102,7 @@ class BitsPerByteEvaluator:
             reduce: adds up what the processes found.
             precision: of the forward pass.
         """
-        with resting(model):
+        with evaluation_mode(model):
             tokens = reduce(self._read(model, batch, part, precision))
         return self.cost(np.bincount(self._unit, weights=tokens.cpu().numpy()))
 

@@ -9,7 +9,8 @@ from torch.nn.functional import cross_entropy
 
 from layerlab.adaptation.pretraining.callbacks import ProcessGroup
 from layerlab.corpus.batches import BatchOrder
-from layerlab.training.validation import passes, predict, resting
+from layerlab.system.usual_arithmetic import evaluation_mode
+from layerlab.training.validation import passes, predict
 
 ALONE = ProcessGroup()
 
@@ -64,7 +65,7 @@ def batch_losses(
         place: which process this is, and how the forward pass is made.
     """
     found = torch.zeros(batches, dtype=torch.float64)
-    with resting(model):
+    with evaluation_mode(model):
         for number in passes(batches, place.part):
             rows = order.batch(min(number, batches - 1), size)
             for first in range(0, size, micro or size):

@@ -17,7 +17,7 @@ from layerlab.adaptation.sft.packing import Collator
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation_sections import SftSection
 from layerlab.system.logs import quiet_libraries
-from layerlab.training.validation import resting
+from layerlab.system.usual_arithmetic import evaluation_mode
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def answer_loss(
     device = model.get_input_embeddings().weight.device
     nats, count = torch.zeros((), dtype=torch.float64), 0
     order = sorted(examples, key=lambda one: len(one.ids))
-    with resting(model):
+    with evaluation_mode(model):
         for start in range(0, len(order), batch):
             rows = collator([[one] for one in order[start : start + batch]])
             labels = rows.pop("labels")[:, 1:].to(device)

@@ -14,7 +14,7 @@ from layerlab.adaptation.trainer.arguments import context_of
 from layerlab.errors import UserError
 from layerlab.loading.generation import ignore_settings
 from layerlab.system.logs import quiet_libraries
-from layerlab.training.validation import resting
+from layerlab.system.usual_arithmetic import evaluation_mode
 from layerlab.validation import short_repr
 
 
@@ -63,7 +63,7 @@ def answers(
     cached = model.config.use_cache
     model.config.use_cache = True
     try:
-        with quiet_libraries(), resting(model), ignore_settings(model):
+        with quiet_libraries(), evaluation_mode(model), ignore_settings(model):
             for rows in _together(asked, batch, whole):
                 longest = len(rows[-1].ids)
                 most = min(new, context - longest) if context else new

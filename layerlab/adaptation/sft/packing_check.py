@@ -11,7 +11,7 @@ from torch import Tensor
 
 from layerlab.errors import UserError
 from layerlab.shapes import Features
-from layerlab.training.validation import resting
+from layerlab.system.usual_arithmetic import evaluation_mode
 
 # Of three conversations; the first is as long as the second, so that they can change places.
 LENGTHS = (5, 5, 7)
@@ -33,7 +33,7 @@ def check_separation(model: Any) -> None:
     row = torch.cat(tokens)
     starts = torch.tensor([0, LENGTHS[0], sum(LENGTHS[:2])])
     positions = torch.cat([torch.arange(length) for length in LENGTHS])
-    with resting(model):
+    with evaluation_mode(model):
         packed = _logits(model, row, positions)
         other = _logits(model, torch.cat([tokens[1], *tokens[1:]]), positions)
         alone = torch.cat([_logits(model, one, torch.arange(len(one))) for one in tokens])

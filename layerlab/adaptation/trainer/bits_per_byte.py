@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerFast
 from layerlab.corpus.batches import IGNORED
 from layerlab.corpus.tokenize import byte_ends
 from layerlab.errors import UserError
+from layerlab.system.usual_arithmetic import evaluation_mode
 from layerlab.tokenization.load import engine, entries
-from layerlab.training.validation import resting
 from layerlab.validation import short_repr
 
 CONTEXT = 1024
@@ -155,7 +155,7 @@ def bits_per_byte(
         )
     reading = _Reading(words, length)
     size = max(1, min(batch, LOGITS // (length * rows)))
-    with resting(model):
+    with evaluation_mode(model):
         for pool in _pools(reading.windows(texts), size * POOL):
             pool.sort(key=lambda window: len(window.tokens))
             for first in range(0, len(pool), size):

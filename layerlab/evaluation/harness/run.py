@@ -22,6 +22,7 @@ from layerlab.evaluation.harness.kept_task import rebuild_result
 from layerlab.evaluation.harness.leaf import BenchmarkTask, LmEvalTask
 from layerlab.evaluation.harness.lm import HarnessModel, describe_task, load_tasks
 from layerlab.evaluation.harness.low_precision import PrecisionSetting
+from layerlab.evaluation.harness.model_state import describe_state
 from layerlab.evaluation.harness.options import AUTO, Options
 from layerlab.evaluation.harness.run_task import run_task
 from layerlab.evaluation.harness.task_result import TaskResult
@@ -29,6 +30,7 @@ from layerlab.evaluation.lm_eval_tasks.engine import ENGINE
 from layerlab.evaluation.lm_eval_tasks.load import load_named
 from layerlab.loading.generation import describe_unused, list_unused, special_ids
 from layerlab.loading.model import LoadedModel
+from layerlab.system.hardware import versions
 from layerlab.training.step.microbatch import is_out_of_memory
 from layerlab.version import VERSION
 
@@ -169,7 +171,11 @@ class EvaluationRun:
             "template": getattr(words, "chat_template", None),
             "special": getattr(words, "special_tokens_map", None),
             "code": [hash_code(type(model)), hash_code(type(words))],
+            "attention": model.config._attn_implementation,
+            "device": self.subject.device.type,
         }
+        if self.subject.folder is None:  # whoever holds it may have changed it
+            about["state"] = describe_state(model)
         told = describe_tokenizer(words) + json.dumps(about, sort_keys=True, default=str)
         digest = hashlib.blake2b(told.encode("utf-8", "surrogatepass")).hexdigest()
         # Weights that are not in memory as a whole are known by where they came from.
@@ -186,6 +192,6 @@ class EvaluationRun:
             "scoring": scoring,
             "options": f"{options.shots} {options.limit} {options.seed} {options.chat}",
             "cot": str(leaf.cot(options)),
-            "versions": f"{ENGINE} layerlab {VERSION} {scorer()}",
+            "versions": f"{ENGINE} layerlab {VERSION} {scorer()} {versions()}",
         }
         return f"{leaf.stem}-{key(**parts)}"

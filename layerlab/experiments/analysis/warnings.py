@@ -14,7 +14,7 @@ from layerlab.experiments.analysis.comparison import SCHEMA
 from layerlab.experiments.plan.equal_terms import SettingDifference
 from layerlab.experiments.plan.lr_search import wider
 from layerlab.recipes.comparison_sections import CompareSection
-from layerlab.records.parse import read_json
+from layerlab.records.parse import check_digest, read_json
 
 # Sides that were to be equal and lie further apart than this, in percent, are named.
 LOOSE = 0.5
@@ -167,7 +167,7 @@ def _read(file: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         return {}
     try:
-        _seen(found)
+        _seen(check_digest(found))
         seeds = [*found["seeds"], *found.get("looked", ())]
         if not all(isinstance(seed, int) for seed in seeds):
             raise ValueError("a seed is no whole number")

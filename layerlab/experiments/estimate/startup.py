@@ -13,7 +13,7 @@ import torch
 
 from layerlab.errors import UserError
 from layerlab.system.files import write_file
-from layerlab.system.hardware import cache_folder, machine, versions
+from layerlab.system.hardware import cache_folder, is_duration, machine, versions
 
 ASSUMED = 6.0  # seconds, where nothing is measured
 # What a worker imports; then it takes its device.
@@ -38,9 +38,12 @@ def startup_seconds(device: str, *, measure: bool = True) -> float:
     name = hashlib.blake2b(json.dumps(key).encode(), digest_size=8).hexdigest()
     file = cache_folder() / "start" / f"{name}.json"
     try:
-        return float(json.loads(file.read_text("utf-8")))
-    except (OSError, ValueError, TypeError):
-        found = _measure(device) if measure else None
+        known = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        known = None
+    if is_duration(known):
+        return float(known)
+    found = _measure(device) if measure else None
     if found is None:
         return ASSUMED
     try:

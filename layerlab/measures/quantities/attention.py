@@ -17,9 +17,9 @@ from layerlab.observe.tracing.attention_tiles import (
     one_thread,
     triangular,
 )
+from layerlab.observe.tracing.device_schedule import read_lists
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import HeadVector
-from layerlab.system.device_schedule import read_lists
 from layerlab.validation import Constraint
 
 HeadRows = Float[Tensor, "head row"]

@@ -22,9 +22,9 @@ from torch import Tensor
 from layerlab.errors import UserError
 from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.centring import NAN, Pool
+from layerlab.observe.tracing.device_schedule import read_numbers
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Scalar
-from layerlab.system.device_schedule import read_numbers
 from layerlab.validation import Constraint
 
 Vector = Float[Tensor, " value"]

@@ -16,9 +16,9 @@ import torch
 from layerlab.errors import UserError
 from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.centring import NAN, centre, precise
+from layerlab.observe.tracing.device_schedule import read_lists
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden, Scalar
-from layerlab.system.device_schedule import read_lists
 
 
 def diversity(h: Hidden) -> Scalar:

@@ -28,9 +28,9 @@ from layerlab.measures.support.sublayer_forms import (
 from layerlab.observe.architecture.head_weights import HeadWeights
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS, each_group, triangular
+from layerlab.observe.tracing.device_schedule import read_numbers, widen
 from layerlab.observe.tracing.records import Layer, Sublayer
 from layerlab.shapes import HeadVector, Hidden, Scalar
-from layerlab.system.device_schedule import read_numbers, widen
 
 GATED = (
     "it is not act(z W1 + b1) W2 + b2: Theorem 3 needs a plain feed-forward layer, and the product "

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.centring import NAN, precise
+from layerlab.observe.tracing.device_schedule import read_numbers
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden, Scalar
-from layerlab.system.device_schedule import read_numbers
 
 TokenVector = Float[Tensor, " token"]
 

@@ -8,7 +8,7 @@ from layerlab.measures.support.products import Blocks, Operator
 from layerlab.numerics.formats.choose_kernel import gpu_kernel
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS, tile
-from layerlab.system.device_schedule import PROCESSOR, device_schedule
+from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule
 
 
 def products(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from layerlab.measures.support.products import Energies, Profile, Vectors
 from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.system.device_schedule import widen
+from layerlab.observe.tracing.device_schedule import widen
 
 # Rows, and keys, of a tile: of two bytes for tensor cores, of four for what registers hold.
 TILES = {2: 64, 4: 32}

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.errors import NotApplicable, UserError
-from layerlab.system.device_schedule import device_schedule, read_host, widen
+from layerlab.observe.tracing.device_schedule import device_schedule, read_host, widen
 
 Vector = Float[Tensor, " size"]
 Map = Callable[[Tensor], Tensor]

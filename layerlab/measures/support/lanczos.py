@@ -22,8 +22,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.measures.support.products import Energies, HeadKeys, Operator, Profile
+from layerlab.observe.tracing.device_schedule import device_schedule, read_host, widen
 from layerlab.shapes import HeadVector
-from layerlab.system.device_schedule import device_schedule, read_host, widen
 
 Evidence = Float[Tensor, "head value"]
 

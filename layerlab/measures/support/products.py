@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.observe.tracing.attention_tiles import Block
+from layerlab.observe.tracing.device_schedule import widen
 from layerlab.shapes import Attentions, HeadVector
-from layerlab.system.device_schedule import widen
 
 HeadKeys = Float[Tensor, "head key"]
 Vectors = Float[Tensor, "head vector key"]

@@ -1,7 +1,6 @@
 """A pretrained model rebuilt as a variant, with its weights, ready for continued training."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.option import with_options
 from layerlab.model.surgery.convert import ConvertedModel, read
 from layerlab.model.surgery.transplant import describe_carried, graft
+from layerlab.system.usual_arithmetic import evaluation_mode
 from layerlab.variants.registry import variant
 
 PROBE = 16
@@ -113,7 +113,7 @@ def step0(original: PreTrainedModel, new: LabForCausalLM) -> Step0:
     numbers = torch.Generator().manual_seed(0)
     length = min(PROBE, config.max_position_embeddings)
     ids = torch.randint(0, config.vocab_size, (2, length), generator=numbers).to(new.device)
-    with torch.no_grad(), _evaluating(original), _evaluating(new):
+    with torch.no_grad(), evaluation_mode(original), evaluation_mode(new):
         before, after = original(ids).logits, new(ids).logits
     found = read(original)
     return Step0(
@@ -139,17 +139,6 @@ def _add(new: LabForCausalLM, state: Mapping[str, Tensor]) -> int:
         else:
             met.add(place)
     return added
-
-
-@contextmanager
-def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
 
 
 def _fill(config: Any, found: ConvertedModel, foreign: set[int]) -> LabForCausalLM:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from layerlab.observe.tracing.attention_record import ALL, AttentionRecord
-from layerlab.system.device_schedule import PROCESSOR, device_schedule
+from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule
 
 DENSE_TOKENS = 4096
 FEWEST_ROWS = 128  # of a block on an accelerator

@@ -22,6 +22,7 @@ from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.block_calls import BlockCall, hidden, hidden_call, sublayers
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
+from layerlab.system.usual_arithmetic import evaluation_mode
 
 
 @dataclass(kw_only=True)
@@ -82,23 +83,20 @@ def observing(model: PreTrainedModel) -> Iterator[None]:
 
     It is in evaluation mode, without parameter gradients, and with an attention that can be heard.
     """
-    training = [(module, module.training) for module in model.modules()]
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
     name = implementation(model)
-    try:
-        model.eval()
-        for parameter in wanted:
-            parameter.requires_grad_(False)
-        if name not in HEARD:
-            model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
-        yield
-    finally:
-        if name not in HEARD:
-            model.set_attn_implementation(name)
-        for parameter in wanted:
-            parameter.requires_grad_(True)
-        for module, mode in training:
-            module.training = mode
+    with evaluation_mode(model):
+        try:
+            for parameter in wanted:
+                parameter.requires_grad_(False)
+            if name not in HEARD:
+                model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
+            yield
+        finally:
+            if name not in HEARD:
+                model.set_attn_implementation(name)
+            for parameter in wanted:
+                parameter.requires_grad_(True)
 
 
 class _Watcher:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from layerlab.records.parse import read_json
+from layerlab.records.parse import check_digest, read_json
 
 FINISHED, RUNNING, INTERRUPTED = "finished", "running", "interrupted"
 DIVERGED, DAMAGED = "diverged", "damaged"
@@ -84,9 +84,10 @@ def read_table(file: Path, expected: type[Content]) -> Content:
     """Read a file as the table that is expected.
 
     Raises:
-        OSError, ValueError, UserError: it cannot be read, is no JSON, or another table.
+        OSError, ValueError, UserError: it cannot be read, is no JSON, another table, or not what
+            was written.
     """
-    return expected.model_validate(read_json(file))
+    return expected.model_validate(check_digest(read_json(file)))
 
 
 def one_line(text: str) -> str:

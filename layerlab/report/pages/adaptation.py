@@ -15,7 +15,7 @@ import pandas as pd
 from layerlab.errors import UserError
 from layerlab.recipes import toml
 from layerlab.records.json_values import json_values
-from layerlab.records.parse import read_json
+from layerlab.records.parse import read_json, seal
 from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
 from layerlab.report.i18n.language import ENGLISH, Label, Language, label, language
@@ -130,7 +130,8 @@ def save_curriculum(content: Mapping[str, Any], folder: Path, lang: str = ENGLIS
     written = render(whole, lang)
     check_curriculum(folder)
     # First: it tells that what lies beside it was written here.
-    data = json.dumps(json_values(content), allow_nan=False, ensure_ascii=False, indent=1)
+    sealed = seal(json_values(content))
+    data = json.dumps(sealed, allow_nan=False, ensure_ascii=False, indent=1)
     files.write_file(folder / DATA, data + "\n")
     for name in _KEPT:
         table = pd.DataFrame(whole[name]).to_csv(index=False)

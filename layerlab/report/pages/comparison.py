@@ -16,6 +16,7 @@ from layerlab.errors import UserError
 from layerlab.recipes import toml
 from layerlab.records import run_files
 from layerlab.records.json_values import json_values
+from layerlab.records.parse import seal
 from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
 from layerlab.report.i18n.language import ENGLISH, label, language
@@ -116,7 +117,8 @@ def save_comparison(
     written = _render(whole, lang, single=False)
     # First: it tells that what lies beside it was written here.
     kept = {**content, "curves": _brief(content.get("curves"))} if "curves" in content else content
-    data = json.dumps(json_values(kept), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    sealed = seal(json_values(kept))
+    data = json.dumps(sealed, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     files.write_file(folder / run_files.COMPARISON, data + "\n")
     _write_tables(whole, folder, _HEADS)
     for name, drawing in comparison_svg.pictures(whole).items():

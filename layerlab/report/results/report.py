@@ -18,7 +18,7 @@ from rich.console import Group
 
 from layerlab.errors import UserError
 from layerlab.records.json_values import json_values
-from layerlab.records.parse import read_json
+from layerlab.records.parse import check_digest, read_json, seal
 from layerlab.report.figures.export import check_drawing, draw
 from layerlab.report.findings.rule import Finding
 from layerlab.report.i18n.language import ENGLISH
@@ -120,8 +120,8 @@ class Report:
         return {**copy.deepcopy(self._content), "frames": tables}
 
     def to_json(self) -> str:
-        """Return the text of `report.json`."""
-        return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":")) + "\n"
+        """Return the text of `report.json`: the content, and a digest over it."""
+        return json.dumps(seal(self.to_dict()), allow_nan=False, separators=(",", ":")) + "\n"
 
     def save(self, folder: str | Path, *, figures: str | None = None, lang: str = ENGLISH) -> Path:
         """Write report.html, report.json and tables/, all of it or nothing.
@@ -223,7 +223,7 @@ def load_report(path: str | Path) -> Report:
     """
     file = Path(path) / place.DATA if Path(path).is_dir() else Path(path)
     try:
-        content = read_json(file, parse_constant=_refuse_constant)
+        content = check_digest(read_json(file, parse_constant=_refuse_constant))
     except FileNotFoundError:
         raise UserError(
             f"no report at {path}: expected a folder with {place.DATA}, "

@@ -1,4 +1,4 @@
-"""A hash of the code that a study's numbers come from: its file, and all that it imports."""
+"""A hash of the code that a study's numbers come from: its file, all that it imports, its data."""
 
 import ast
 import hashlib
@@ -10,6 +10,8 @@ PACKAGE = "layerlab"
 ROOT = Path(__file__).resolve().parents[2]
 # Pages and terminals show numbers and make none; the rest of these only leads to everything.
 SHOWN = ("report", "console", "plugins", "api", "cli")
+MODELS = "builtin"
+DATA = frozenset({".cpp", ".json", ".safetensors", ".toml", ".txt"})
 # Parts and variants are found by name, and not imported by whoever builds with them.
 FOUND = {f"{PACKAGE}.variants.registry": "variants"}
 
@@ -27,9 +29,16 @@ def fingerprint(module: str) -> str:
             seen.add(file)
             waiting += _import(file)
     found = hashlib.blake2b(digest_size=16)
-    for file in sorted(seen):
+    for file in sorted({*seen, *_data_beside(seen)}):
         found.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
     return found.hexdigest()
+
+
+def _data_beside(seen: set[Path]) -> Iterator[Path]:
+    """Yield what the code reads that is no Python: the kernel's C++, tables, the shipped models."""
+    for folder in {file.parent for file in seen}:
+        inside = folder.rglob("*") if folder.name == MODELS else folder.iterdir()
+        yield from (one for one in inside if one.suffix in DATA)
 
 
 @cache

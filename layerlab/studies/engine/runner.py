@@ -26,6 +26,7 @@ from layerlab.studies.engine.study import Outcome, Study, nothing
 from layerlab.studies.engine.time_log import Clock
 from layerlab.system.files import check_link, check_links
 from layerlab.system.locks import lock_folder
+from layerlab.system.usual_arithmetic import usual_arithmetic
 from layerlab.validation import Constraint, short_repr
 from layerlab.version import VERSION
 
@@ -112,6 +113,7 @@ class StudyRequest:
         return place.with_name(f".{place.name[:80]}.batches")
 
 
+@usual_arithmetic()
 def study(
     name: str,
     *,

@@ -1,6 +1,7 @@
 """A stage is planned anew where a file of its base changed that a loader may read."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 import layerlab
+from layerlab import UserError
 from layerlab.adaptation.pipeline.plan import plan_stages
 from layerlab.adaptation.pipeline.stage import Stage, StageStore
 from layerlab.builtin import path
@@ -57,6 +59,41 @@ def test_what_no_loader_reads_moves_none(name: str, model: Path) -> None:
     (model / name).parent.mkdir(exist_ok=True)
     (model / name).write_text("one")
     assert keys(model) == before
+
+
+@pytest.mark.parametrize("part", ["tokenizer", "eval_sources"])
+def test_what_a_trained_base_reads_by_its_path_moves_all_stages(part: str, tmp_path: Path) -> None:
+    content = recipe(tmp_path, vocabulary=None, embedding=None)
+    data = content["base"]["recipe"]["data"]
+    shutil.copytree(path("llama"), tmp_path / "words")
+    (tmp_path / "held.txt").write_text("one")
+    data |= {
+        "tokenizer": {"tokenizer": str(tmp_path / "words")},
+        "eval_sources": {"eval_sources": [{"text": str(tmp_path / "held.txt")}]},
+    }[part]
+
+    def found() -> set[str]:
+        return {one.key for one in plan_stages(make_recipe(content)) if one.kind != "clean"}
+
+    before = found()
+    assert found() == before
+    (tmp_path / "held.txt").write_text("two")
+    (tmp_path / "words" / "added_tokens.json").write_text("{}")
+    assert not before & found()
+
+
+def test_files_of_a_stage_are_checked_again_once_they_changed(tmp_path: Path) -> None:
+    store, stage = StageStore(tmp_path), Stage(kind="clean", settings={})
+    file = store.of(stage.key) / "text.jsonl"
+    file.parent.mkdir()
+    file.write_text("one")
+    store.finish(stage, {}, 1.0)
+    assert store.checked(stage.key) == file.parent
+    known = file.stat()
+    file.write_text("two")
+    os.utime(file, ns=(known.st_atime_ns, known.st_mtime_ns))
+    with pytest.raises(UserError, match=r"text\.jsonl is not what was written"):
+        store.checked(stage.key)
 
 
 def test_finished_stages_of_another_base_are_named(tmp_path: Path) -> None:

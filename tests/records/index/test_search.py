@@ -14,6 +14,7 @@ from layerlab import UserError
 from layerlab.records.index import search
 from layerlab.records.index.entry import LONGEST, Entry
 from layerlab.records.index.search import find_entries
+from layerlab.records.parse import seal
 from layerlab.system.locks import lock_folder
 from tests.report.pages.test_evaluation import scored
 from tests.report.passed import passed
@@ -360,3 +361,23 @@ def test_a_thousand_runs_take_seconds(tmp_path: Path) -> None:
     found, _ = find_entries(tmp_path)
     assert time.process_time() - start < 4
     assert len(found) == 1000 and {one.state for one in found} == {"finished"}
+
+
+def test_what_was_edited_since_it_was_written_is_damaged(tmp_path: Path) -> None:
+    written = {
+        "results.json": {"arms": [{"arm": "a"}], "benchmarks": [], "groups": []},
+        "comparison.json": race(("llama", "arm-1"), updates=100),
+        "report.json": REPORT,
+        "study.json": STUDY,
+        "result.json": {"name": "law", "stages": [{"finished": True}]},
+    }
+    for name, content in written.items():
+        place = tmp_path / name.partition(".")[0]
+        put(place, name, seal(content))
+        assert only(place).state == "finished", name
+        put(place, name, {**seal(content), "edited": 1})
+        found = only(place)
+        assert (found.state, found.headline) == (
+            "damaged",
+            "it is not what was written, or is of an earlier version",
+        )

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from layerlab import UserError
+from layerlab.records.parse import unseal
 from layerlab.report.pages.comparison import render, render_run, save_comparison, save_run, view
 from layerlab.report.pages.shell import policy
 from tests.report.pages.test_inspection import Tags
@@ -314,7 +315,7 @@ def test_saving_leaves_the_runs_alone_and_reads_their_manifests(tmp_path: Path):
     assert page == (tmp_path / "report.html").resolve()
     assert {p: p.read_bytes() for p in before} == before
     assert {"monitor", "equal", "notes", "samples"} <= ids(page.read_text("utf-8"))
-    written = json.loads((tmp_path / "comparison.json").read_text("utf-8"))
+    written = unseal(json.loads((tmp_path / "comparison.json").read_text("utf-8")))
     first, brief = (one["curves"][0]["train"]["loss"] for one in (kept, written))
     assert brief == pytest.approx(first, rel=1e-6)
     assert {**written, "curves": kept["curves"]} == kept

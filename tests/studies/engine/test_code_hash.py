@@ -27,6 +27,7 @@ DEPTH = "layerlab.studies.budzinskiy25.figure1_depth"
         ("studies/budzinskiy25/figure1_depth.py", True),
         ("studies/budzinskiy25/support/random_transformers.py", True),
         ("studies/budzinskiy25/support/reference_transformer.py", True),
+        ("numerics/formats/rounding.cpp", True),
         ("studies/budzinskiy25/stochastic_rounding.py", False),
         ("report/pages/study.py", False),
         ("training/trainer.py", False),

@@ -18,8 +18,8 @@ from layerlab.errors import NotApplicable, UserError
 from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.centring import precise
 from layerlab.observe.architecture.head_weights import STRETCHED, HeadWeights
+from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule, read_lists
 from layerlab.shapes import HeadVector
-from layerlab.system.device_schedule import PROCESSOR, device_schedule, read_lists
 from layerlab.validation import Constraint
 
 QueryWeights = Float[Tensor, "head head_width width"]

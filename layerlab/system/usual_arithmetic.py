@@ -1,0 +1,47 @@
+"""Computes as a new process would, whatever the caller has set for other work of theirs."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def usual_arithmetic() -> Iterator[None]:
+    """Put away autocast, the inference mode and another default dtype until the block ends.
+
+    What is measured would else be that of an arithmetic which no report names. Also a decorator.
+
+    Example:
+        >>> with torch.autocast("cpu", torch.bfloat16), usual_arithmetic():
+        ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+        torch.float32
+    """
+    before = torch.get_default_dtype()
+    kinds = {"cpu"}
+    if (accelerator := torch.accelerator.current_accelerator()) is not None:
+        kinds.add(accelerator.type)
+    with ExitStack() as stack:
+        for kind in kinds:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        torch.set_default_dtype(torch.float32)
+        stack.callback(torch.set_default_dtype, before)
+        yield
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode, and each of its modules back when the block ends.
+
+    Dropout would else be measured as if it were the model's.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

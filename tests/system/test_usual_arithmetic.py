@@ -1,0 +1,40 @@
+"""What the caller has set for other work changes no reading, and is as it was afterwards."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+import layerlab
+
+
+@contextmanager
+def default_bfloat16() -> Any:
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def autocast() -> AbstractContextManager[Any]:
+    return torch.autocast("cpu", torch.bfloat16)
+
+
+def read() -> dict[str, Any]:
+    found = layerlab.inspect("pre-norm", measures=["spectrum", "lipschitz"], progress=False)
+    return found.to_dict()["frames"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("place", [autocast, torch.inference_mode, default_bfloat16])
+def test_readings_are_those_of_a_new_process(
+    place: Callable[[], AbstractContextManager[Any]],
+) -> None:
+    expected = read()
+    with place():
+        before = (torch.get_default_dtype(), torch.is_autocast_enabled("cpu"))
+        assert read() == expected
+        assert (torch.get_default_dtype(), torch.is_autocast_enabled("cpu")) == before
+        assert torch.is_inference_mode_enabled() == (place is torch.inference_mode)
