@@ -1,5 +1,7 @@
 """The text and the model of a run."""
 
+import os
+
 import torch
 
 from layerlab import plugins
@@ -7,6 +9,7 @@ from layerlab.corpus.corpus import Corpus, prepare
 from layerlab.errors import UserError
 from layerlab.model.build import assemble
 from layerlab.model.modeling import LabForCausalLM
+from layerlab.system.hardware import cache_folder
 from layerlab.training.run_spec import RunSpec, design_model
 
 
@@ -33,6 +36,10 @@ def build_model(run: RunSpec, device: torch.device) -> LabForCausalLM:
     torch.nn.Module.to(model, device)
     set_attention(model, run.recipe.train.attn_implementation)
     if run.recipe.train.torch_compile:
+        # PyTorch keeps compiled code in the folder for temporary files, under a name that any user of
+        # the machine may take first.
+        place = cache_folder() / "torchinductor"
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(place))
         # Most variants make one graph for all layers; some, one each.
         dynamo = torch._dynamo.config
         dynamo.recompile_limit = max(dynamo.recompile_limit, found.shape.layers + 8)
