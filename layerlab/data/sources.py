@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from layerlab.data.archives import Allowance, is_archive, read_documents
 from layerlab.data.fingerprint import fingerprint, hash_files
+from layerlab.data.parquet_columns import text_columns, unpacked_size
 from layerlab.data.python_docs import topics
 from layerlab.data.text_files import read_lines, read_text_blocks, unreadable
 from layerlab.errors import UserError
@@ -295,7 +296,9 @@ def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, 
     check_regular(path)
     allowance, number = Allowance(path), 0
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        # Words stay in their dictionary until they are counted: each of 64 rows may name the longest.
+        words = text_columns(pyarrow.parquet.read_metadata(path))
+        with pyarrow.parquet.ParquetFile(path, read_dictionary=words) as file:
             groups = (file.metadata.row_group(one) for one in range(file.num_row_groups))
             allowance.check(sum(one.total_byte_size for one in groups))
             known = file.schema_arrow.names
@@ -303,7 +306,7 @@ def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, 
                 raise _fieldless(str(path), field, known)
             columns = None if field is None else [field]
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=columns):
-                allowance.spend(batch.nbytes + sum(map(_repeat, batch.columns)))
+                allowance.spend(sum(map(unpacked_size, batch.columns)))
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path}, row {number}", row
@@ -316,17 +319,6 @@ def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, 
         raise UserError(f"{path} is no Parquet that can be read: {said}; copy it anew") from None
     except OSError as error:
         raise unreadable(path, error) from None
-
-
-def _repeat(column: Any) -> int:
-    """Return the bytes that a column's words take when each row repeats its word."""
-    import pyarrow
-    from pyarrow import compute
-
-    if not pyarrow.types.is_dictionary(column.type):
-        return 0
-    lengths = compute.binary_length(column.dictionary.cast("large_binary"))
-    return int(compute.sum(lengths.take(column.indices)).as_py() or 0)
 
 
 def _texts(rows: Iterable[tuple[str, Mapping[str, Any]]], field: str) -> Iterator[TextChunk]:

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from hypothesis import strategies as st
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import layerlab
 from layerlab import UserError, builtin
@@ -174,3 +176,61 @@ def test_a_model_with_an_adapter_beside_it_is_refused(tmp_path: Path) -> None:
     (place / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     with pytest.raises(UserError, match=r"an adapter \(adapter_config\.json\) lies beside the mod"):
         subject(str(place))
+
+
+SMALL = {"vocab_size": 512, "n_layer": 1, "n_head": 2, "n_embd": 16, "pad_token_id": 0}
+SPECIAL = {"bos_token_id": 0, "eos_token_id": 0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "change", "said"),
+    [
+        ("gptj", {"rotary_dim": 4}, {"n_positions": 10**9}, "computes tables of 14.9 GiB"),
+        pytest.param(
+            *("ctrl", {"dff": 16}, {"n_positions": 10**9}, "computes tables of 59.6 GiB"),
+            marks=pytest.mark.full,
+        ),
+        (
+            "mamba2",
+            {"hidden_size": 16, "num_heads": 4, "head_dim": 8, "n_groups": 1},
+            {"chunk_size": 10**9},
+            "chunk_size is 1,000,000,000 in config.json in",
+        ),
+        (
+            "mpt",
+            {"d_model": 16, "n_heads": 2, "n_layers": 1},
+            {"max_seq_len": 10**9},
+            "max_seq_len is 1,000,000,000 in config.json in",
+        ),
+    ],
+)
+def test_what_no_weights_tell_of_is_bounded(
+    kind: str, sizes: dict[str, Any], change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    given = {**SMALL, **SPECIAL, "num_hidden_layers": 1, **sizes}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **given))
+    model.save_pretrained(tmp_path)
+    subject(str(tmp_path))
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **change}), "utf-8")
+    typed("inspect", str(tmp_path), *READ).refused(said)
+
+
+@pytest.mark.parametrize(
+    "change", [{"num_hidden_layers": 10**6}, {"attn_implementation": "evil/kernel"}]
+)
+def test_the_cost_of_a_base_is_not_computed_from_what_it_says_of_itself(
+    change: dict[str, Any], folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(*given: Any, **options: Any) -> None:
+        pytest.fail("it is built")
+
+    monkeypatch.setattr(transformers.LlamaForCausalLM, "__init__", build)
+    file = folders / "llama" / "config.json"
+    before = file.read_text("utf-8")
+    try:
+        file.write_text(json.dumps({**json.loads(before), **change}), "utf-8")
+        words = ("adapt", "yunshan-mini", "--plan", "--set", f'base.model="{folders / "llama"}"')
+        typed(*words, "--set", "base.recipe=").survived()
+    finally:
+        file.write_text(before, "utf-8")

@@ -7,14 +7,14 @@ from typing import Any
 from layerlab.adaptation.pipeline.plan import find_text
 from layerlab.adaptation.pipeline.stage import Stage, StageStore
 from layerlab.adaptation.pipeline.texts import rows_of
-from layerlab.builtin import NAMES, path
 from layerlab.console.units import amount, duration
+from layerlab.errors import UserError
 from layerlab.experiments.estimate.step_time import ASSUMED
+from layerlab.loading.folders import find_folder
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import RowsSection
 from layerlab.system.hardware import matmul_peak
 from layerlab.system.logs import quiet_libraries
-from layerlab.system.trust import build_configured, load_pretrained
 from layerlab.training.run_spec import count_costs, design_model
 
 # Bytes of text that a token is assumed to stand for, where nothing has been encoded.
@@ -172,13 +172,13 @@ def _configure(name: str) -> int | None:
 
     None where there is none at hand.
     """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from layerlab.loading.weightless import empty
+    from layerlab.loading.weights import configuration
 
-    place = str(path(name)) if name in NAMES else name
     try:
-        with quiet_libraries(), torch.device("meta"):
-            model = build_configured(AutoModelForCausalLM, load_pretrained(AutoConfig, place))
-    except Exception:  # of many kinds: no such name, no network, a strange configuration
+        with quiet_libraries():
+            folder = find_folder(name, whole=False)
+            model = empty(configuration(folder), str(folder))
+    except UserError:  # no such name, no network, a strange configuration
         return None
     return sum(one.numel() for one in model.parameters())

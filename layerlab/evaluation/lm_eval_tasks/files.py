@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.constructor import ConstructorError
 
 from layerlab.errors import UserError
+from layerlab.records.parse import check_text
 from layerlab.system.files import check_regular
 
 ENDINGS = (".yaml", ".yml")
 LARGEST = 1 << 20  # bytes; the longest of lm-eval's own has 80,000
 DEPTH = 16  # of files that include one another
 NODES = 200_000  # values, each alias counted as often as it stands there
+DIGITS = 64  # of a number; YAML counts in sixties too, and takes its time
 
 
 class Code(str):
@@ -24,13 +27,49 @@ class Code(str):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as data, with functions as their names."""
+    """YAML as data, with functions as their names, and no more of it than a machine can hold."""
+
+    merged = 0
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Merge what `<<` names into a table, and count: ten lines can ask for a billion pairs.
+
+        Raises:
+            ConstructorError: it is too much.
+        """
+        for key, value in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                self._count(value.value if isinstance(value, yaml.SequenceNode) else [value])
+        super().flatten_mapping(node)
+
+    def _count(self, parts: list[yaml.Node]) -> None:
+        for part in parts:
+            if isinstance(part, yaml.MappingNode):
+                self.flatten_mapping(part)
+            self.merged += len(part.value)
+            if self.merged > NODES:
+                raise ConstructorError(None, None, f"it merges over {NODES:,} values", None)
+
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        """Return a whole number or one with a point.
+
+        Raises:
+            ConstructorError: it is no number, or has too many digits.
+        """
+        if len(node.value) > DIGITS:
+            said = f"expected a number of at most {DIGITS} digits"
+            raise ConstructorError(None, None, said, node.start_mark)
+        whole = node.tag == "tag:yaml.org,2002:int"
+        found: int | float = (self.construct_yaml_int if whole else self.construct_yaml_float)(node)
+        return found
 
 
 _Loader.add_constructor(
     "!function",
     lambda loader, node: Code(loader.construct_scalar(node)),
 )
+for _kind in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_number)
 
 
 def check_task_files(words: str | None) -> None:
@@ -86,11 +125,16 @@ def _parse(path: Path) -> dict[str, Any]:
         content = yaml.load(raw, Loader=_Loader)
         if sum(1 for _ in values(content)) >= NODES:
             raise UserError(f"{path} repeats itself into more than {NODES:,} values; shorten it")
+        for _, value in values(content):
+            if isinstance(value, str):
+                check_text(value)
     except OSError as error:
         raise UserError(
             f"cannot read {path}: {error.strerror}; name a task file of lm-eval"
         ) from None
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # PyYAML lets pass whatever a value of a wrong kind brings about
         said = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{path} is no YAML of a task: {said[:200]}") from None
     if not isinstance(content, dict):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
+from layerlab.evaluation.lm_eval_tasks.counts import check_counts
 from layerlab.evaluation.lm_eval_tasks.engine import (
     Entry,
     TaskIndex,
@@ -110,6 +111,7 @@ def _add_file(index: dict[str, Any], path: Path) -> str:
     """Add the task of a file to an index, and what a group in it consists of; return its name."""
     config = read_task_file(path)
     check_trusted(config, f"the task file {path}")
+    check_counts(config, f"the task file {path}")
     name = str(config["group"] if "group" in config else config["task"])
     names = member_names(config)
     siblings = {one: other for one in names if (other := _sibling(path, one)) is not None}

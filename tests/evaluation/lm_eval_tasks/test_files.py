@@ -1,5 +1,7 @@
 """Task files are data: what they include is merged, what would never end is one line."""
 
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,41 @@ def test_a_pipe_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "own.yaml")
     with pytest.raises(UserError, match="is a pipe; expected a file"):
         read_task_file(tmp_path / "own.yaml")
+
+
+def merges(depth: int) -> str:
+    lines = ["a0: &a0 {k: 1}"]
+    for one in range(1, depth):
+        lines.append(f"a{one}: &a{one} {{<<: [{', '.join([f'*a{one - 1}'] * 10)}]}}")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (merges(9), "it merges over 200,000 values"),
+        ("v: 1" + ":1" * 30_000, "expected a number of at most 64 digits"),
+        ("v: 1" + ":1" * 300 + ".5", "expected a number of at most 64 digits"),
+        ("v: 0x" + "f" * 5000, "expected a number of at most 64 digits"),
+        ("v: !!int ''", "string index out of range"),
+        ("v: !!bool x", "'x'"),
+        ("v: !!timestamp x", "has no attribute"),
+        ('v: "\\uD800"', "half of a surrogate pair"),
+    ],
+)
+def test_what_yaml_makes_more_of_than_stands_there_is_one_line(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text(f"task: t\n{text}\n")
+    start = time.process_time()
+    with pytest.raises(UserError, match=re.escape(said)):
+        read_task_file(file)
+    assert time.process_time() - start < 5
+
+
+def test_tables_are_merged_and_numbers_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text("task: t\na: &a {k: 1, l: 0x1f}\nb: {<<: *a, k: 2.5}\nc: {<<: [*a, {m: 1:30}]}\n")
+    found = read_task_file(file)
+    assert found["b"] == {"k": 2.5, "l": 31} and found["c"] == {"k": 1, "l": 31, "m": 90}

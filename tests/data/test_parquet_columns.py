@@ -1,0 +1,63 @@
+"""What a Parquet file unpacks to, counted before it is unpacked."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from layerlab import UserError
+from layerlab.data.parquet_columns import text_columns, unpacked_size
+from layerlab.data.sources import open_source, rows, to_source
+
+
+def words(count: int, length: int) -> Any:
+    indices = pa.array([0] * count, pa.int32())
+    return pa.DictionaryArray.from_arrays(indices, pa.array(["a" * length]))
+
+
+def store(column: Any, file: Path, **options: Any) -> Path:
+    pq.write_table(pa.table({"text": column}), file, compression="zstd", **options)
+    return file
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("schema", [False, True])
+def test_a_long_word_in_each_row_is_counted_before_it_is_repeated(
+    schema: bool, listed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_MAX_BYTES", str(20 << 20))
+    column = words(60, 1 << 20)
+    if listed:
+        column = pa.ListArray.from_arrays(pa.array(range(61), pa.int32()), column)
+    file = store(column, tmp_path / "a.parquet", store_schema=schema)
+    before = pa.total_allocated_bytes()
+    peak: list[int] = []
+    monkeypatch.setattr(
+        "layerlab.data.sources.unpacked_size",
+        lambda column: peak.append(pa.total_allocated_bytes()) or unpacked_size(column),
+    )
+    with pytest.raises(UserError, match="unpacks to more than 20,971,520 bytes"):
+        list(rows(str(file)))
+    assert peak[0] - before < 10 << 20
+
+
+@pytest.mark.parametrize(
+    "value", ["word", ["a", "b"], {"a": "b", "c": [{"d": "e"}]}, b"\x00", 3, None, [["a"], []]]
+)
+def test_values_are_those_that_were_stored(value: object, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": [value, value]}), tmp_path / "a.parquet")
+    assert [row["text"] for _, row in rows(str(tmp_path / "a.parquet"))] == [value, value]
+
+
+def test_a_field_is_read_and_a_dictionary_is_not_counted_for_each_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_MAX_BYTES", str(3 << 20))
+    names = [f"{number:01000}" for number in range(1000)]
+    column = pa.array((names * 2)[:2000])
+    file = store(column, tmp_path / "a.parquet")
+    assert text_columns(pq.read_metadata(file)) == ["text"]
+    found = [one.text for one in open_source(to_source(str(file))).pieces()]
+    assert found == (names * 2)[:2000]

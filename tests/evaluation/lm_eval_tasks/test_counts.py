@@ -1,0 +1,33 @@
+"""How often a task may have everything done."""
+
+import pytest
+
+from layerlab import UserError
+
+pytest.importorskip("lm_eval")
+
+from layerlab.evaluation.lm_eval_tasks.counts import check_counts
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"repeats": 10**9}, "has repeats = 1000000000; expected at most 1,024"),
+        ({"task": [{"task": "a", "num_fewshot": 10**9}]}, "num_fewshot = 1000000000; expected at"),
+        ({"generation_kwargs": {"num_beams": 10**6}}, "num_beams = 1000000; expected at most 64"),
+        ({"generation_kwargs": {"num_beams": float("nan")}}, "num_beams = nan; expected at most"),
+    ],
+)
+def test_what_no_task_asks_for_is_refused(config: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        check_counts(config, "the task file a.yaml")
+
+
+def test_a_task_that_repeats_itself_is_refused_before_it_is_loaded(tmp_path) -> None:
+    from layerlab.evaluation.lm_eval_tasks.load import load_named
+
+    file = tmp_path / "a.yaml"
+    file.write_text("task: a\ndataset_path: json\nrepeats: 1000000000\n")
+    with pytest.raises(UserError, match=r"a\.yaml has repeats = 1000000000; expected at most"):
+        load_named(str(file))
+    check_counts({"repeats": 64, "num_fewshot": 25, "x": None}, "it")
