@@ -19,7 +19,6 @@ REASONS = {
     errno.ENOTDIR: "a part of the path is a file",
     errno.EEXIST: "a part of the path is a file",
     errno.ENOTEMPTY: "something else was written there meanwhile",
-    errno.ELOOP: "it is a link that leads to itself",
     errno.ENAMETOOLONG: "the name is too long",
 }
 

@@ -14,6 +14,7 @@ from layerlab.api.train import compare_task
 from layerlab.builtin import path
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.session import Task
+from layerlab.records.parse import read_json, seal, unseal
 from layerlab.report.pages.comparison import save_comparison
 from layerlab.studies.engine.runner import study
 from layerlab.system import files
@@ -106,7 +107,7 @@ def test_an_earlier_judging_of_another_kind_is_one_line(
     place: Path, change: dict[str, Any]
 ) -> None:
     file = place / "comparison.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    file.write_text(json.dumps(seal({**unseal(read_json(file)), **change})))
     typed("compare", str(place), "--judge", "-q").refused("is no comparison that was written here")
 
 
