@@ -36,8 +36,8 @@ def build_model(run: RunSpec, device: torch.device) -> LabForCausalLM:
     torch.nn.Module.to(model, device)
     set_attention(model, run.recipe.train.attn_implementation)
     if run.recipe.train.torch_compile:
-        # PyTorch keeps compiled code in the folder for temporary files, under a name that any user of
-        # the machine may take first.
+        # PyTorch keeps compiled code in the folder for temporary files, under a name that any user
+        # of the machine may take first.
         place = cache_folder() / "torchinductor"
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(place))
         # Most variants make one graph for all layers; some, one each.

@@ -26,6 +26,7 @@ def test_an_attention_that_is_not_installed_is_refused() -> None:
     assert model.config._attn_implementation == "eager"
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of PyTorch's own import
 def test_compiled_code_lies_where_no_other_user_can_put_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
