@@ -296,7 +296,7 @@ def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, 
     check_regular(path)
     allowance, number = Allowance(path), 0
     try:
-        # Words stay in their dictionary until they are counted: each of 64 rows may name the longest.
+        # Words stay in their dictionary until they are counted: each row may name the longest.
         words = text_columns(pyarrow.parquet.read_metadata(path))
         with pyarrow.parquet.ParquetFile(path, read_dictionary=words) as file:
             groups = (file.metadata.row_group(one) for one in range(file.num_row_groups))

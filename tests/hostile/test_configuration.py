@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import transformers
 from hypothesis import strategies as st
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
 import layerlab
 from layerlab import UserError, builtin
@@ -216,21 +215,28 @@ def test_what_no_weights_tell_of_is_bounded(
     typed("inspect", str(tmp_path), *READ).refused(said)
 
 
+RECIPE = """
+about = "a base of its own"
+inferred = "nothing"
+base = {{ model = {} }}
+data = {{ domain = [{{ text = "python-docs" }}], validation_fraction = 0.05 }}
+pretrain = {{ tokens = 1000, ratio = [1, 0] }}
+"""
+
+
 @pytest.mark.parametrize(
     "change", [{"num_hidden_layers": 10**6}, {"attn_implementation": "evil/kernel"}]
 )
-def test_the_cost_of_a_base_is_not_computed_from_what_it_says_of_itself(
-    change: dict[str, Any], folders: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_plan_builds_no_base_of_any_size_and_fetches_no_kernel(
+    change: dict[str, Any], folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def build(*given: Any, **options: Any) -> None:
         pytest.fail("it is built")
 
-    monkeypatch.setattr(transformers.LlamaForCausalLM, "__init__", build)
-    file = folders / "llama" / "config.json"
-    before = file.read_text("utf-8")
-    try:
-        file.write_text(json.dumps({**json.loads(before), **change}), "utf-8")
-        words = ("adapt", "yunshan-mini", "--plan", "--set", f'base.model="{folders / "llama"}"')
-        typed(*words, "--set", "base.recipe=").survived()
-    finally:
-        file.write_text(before, "utf-8")
+    monkeypatch.setattr(LlamaForCausalLM, "__init__", build)
+    folder = Path(shutil.copytree(folders / "llama", tmp_path / "model"))
+    own = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps({**own, **change}), "utf-8")
+    (tmp_path / "a.toml").write_text(RECIPE.format(json.dumps(str(folder))), "utf-8")
+    done = typed("adapt", str(tmp_path / "a.toml"), "--plan", "--out", str(tmp_path / "new"))
+    assert done.survived().code == 0, done.err

@@ -98,6 +98,7 @@ def test_what_yaml_makes_more_of_than_stands_there_is_one_line(
 
 def test_tables_are_merged_and_numbers_are_read(tmp_path: Path) -> None:
     file = tmp_path / "t.yaml"
-    file.write_text("task: t\na: &a {k: 1, l: 0x1f}\nb: {<<: *a, k: 2.5}\nc: {<<: [*a, {m: 1:30}]}\n")
+    first = "task: t\na: &a {k: 1, l: 0x1f}\nb: {<<: *a, k: 2.5}\n"
+    file.write_text(first + "c: {<<: [*a, {m: 1:30}]}\n")
     found = read_task_file(file)
     assert found["b"] == {"k": 2.5, "l": 31} and found["c"] == {"k": 1, "l": 31, "m": 90}
