@@ -47,8 +47,8 @@ Each head is taken out alone, before the output projection, and so is each subla
 to the stream. The blocks in front are not run again, and the heads of a block are rows of a batch:
 each head costs half of the blocks on average, and the model's head. Of a text the first `tokens`
 are read, and the loss is the mean at `samples` positions, spread evenly: by default half a text of
-512 tokens. `--measures 'ablation(tokens=512, samples=511)'` reads all of it, in twice the time to
-three times, and is needed for heads that look further back.
+512 tokens. `--measures 'ablation(tokens=512, samples=511)'` reads all of it, in two to three times
+the time; heads that look further back than `tokens` need it.
 
 Heads that each change nothing may matter together, where one makes up for another. A row whose
 `head` is empty is that of a whole sublayer."""
