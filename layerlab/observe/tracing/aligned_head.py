@@ -23,7 +23,7 @@ def aligning_head(model: nn.Module) -> Iterator[None]:
     if head is None:
         yield
         return
-    head.forward = lambda features: multiply_aligned(features, head)
+    vars(head)["forward"] = lambda features: multiply_aligned(features, head)
     try:
         yield
     finally:
