@@ -4,6 +4,7 @@
 # make gpu      what one GPU shows, in eight minutes, beside its limits and targets; and its tests
 # make triton   the kernels of GPUs in Triton's interpreter (brings 300 MB)
 # make oldest   the suite on the lowest versions of all that is needed (brings gigabytes of CUDA)
+# make wheel    the wheel in an empty environment, as a user installs it (brings 400 MB)
 # make house    style, types, import rule, docstring rule
 # make studies  every study in its fast mode, held against the stored verdicts
 # make docs     write docs/measures, docs/families.md and the tables of other pages anew
@@ -14,13 +15,15 @@ PYTHON ?= python3.11
 BIN := .venv/bin/python
 PIP := $(BIN) -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 READY := .venv/ready
+# The environment of make wheel, and where its commands run: outside this folder.
+WHEEL_VENV ?= .venv-wheel
 # .ci/run leaves out the exhaustive ones, which take seven minutes.
 KERNEL_TESTS ?= 'full or not full'
 # Workers of the test suite; each works with one thread.
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test gpu triton oldest sweeps studies house docs site clean distclean
+.PHONY: help setup demo test gpu triton oldest sweeps studies wheel house docs site clean distclean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -68,6 +71,19 @@ studies: $(READY)
 sweeps: $(READY)
 	$(BIN) -m pytest -n $(WORKERS) -ra -m full
 
+# Only what README's first line brings, and nothing of this folder: commands run in an empty one.
+wheel: $(READY)
+	rm -rf $(WHEEL_VENV) && $(PYTHON) -m venv $(WHEEL_VENV)
+	$(BIN) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(WHEEL_VENV)/dist .
+	cd $(WHEEL_VENV) && bin/python -m pip --disable-pip-version-check install --quiet \
+	  torch==2.13.0 dist/layerlab-*.whl
+	mkdir $(WHEEL_VENV)/empty && cd $(WHEEL_VENV)/empty && export PYTHONPATH= PATH="$$PWD/../bin:$$PATH" && \
+	  layerlab --version && layerlab variants >/dev/null && \
+	  layerlab inspect llama --measures diversity --samples 1 --context 32 --out report && \
+	  test -s report/report.html && \
+	  python -c 'import layerlab; assert "site-packages" in layerlab.__file__, layerlab.__file__'
+	@echo "the wheel installs and runs"
+
 house: $(READY)
 	$(BIN) -m ruff check .
 	$(BIN) -m ruff format --check .
@@ -89,4 +105,4 @@ clean:
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf .venv .venv-oldest
+	rm -rf .venv .venv-oldest .venv-wheel

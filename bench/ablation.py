@@ -1,4 +1,4 @@
-"""The loss without each head beside zeroing by hand: python bench/ablation.py [--every-position].
+"""The loss without each head beside zeroing by hand: python bench/ablation.py [--whole-texts].
 
 Model: the shape of GPT-2 small, random weights; four texts of 512 random tokens; two threads. The
 peer is what a notebook does: a hook that zeroes one head before the output projection, a whole
@@ -65,7 +65,7 @@ def main(every: bool) -> None:
     scale = HEADS * TEXTS / len(BY_HAND)
     theirs = cpu * scale / THREADS
     print(f"  by hand, extrapolated: {wall * scale:.0f} s wall, {theirs:.0f} s alone")
-    for measure in ["ablation", *(["ablation(samples=511)"] if every else [])]:
+    for measure in ["ablation", *(["ablation(tokens=512, samples=511)"] if every else [])]:
         ours, ours_cpu, found = timed(
             lambda measure=measure: layerlab.inspect(model, input_ids=ids, measures=[measure])
         )
@@ -76,7 +76,7 @@ def main(every: bool) -> None:
             f"{'met' if ours_cpu / THREADS <= TARGET else 'missed'}"
         )
     rows = layerlab.inspect(
-        model, input_ids=ids[:1], measures=["ablation(samples=511)"], progress=False
+        model, input_ids=ids[:1], measures=["ablation(tokens=512, samples=511)"], progress=False
     ).frames["ablation"]
     heads = rows[rows.component == "head"].set_index(["layer", "head"]).change
     gap = max(abs(heads[place] - (loss - own)) for place, loss in zip(BY_HAND, losses, strict=True))
@@ -84,4 +84,4 @@ def main(every: bool) -> None:
 
 
 if __name__ == "__main__":
-    main("--every-position" in sys.argv[1:])
+    main("--whole-texts" in sys.argv[1:])

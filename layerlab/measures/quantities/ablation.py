@@ -10,6 +10,7 @@ from math import nan, sqrt
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from layerlab.errors import NotApplicable
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
@@ -28,14 +29,16 @@ from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Tokens
 from layerlab.validation import Constraint
 
-TOKENS = 512
+TOKENS = 256
 SAMPLES = 128
 PROBED = 32
 ZERO, MEAN = "zero", "mean"
 # Logits of a batch, in bytes, at most: the rows of a batch are as many as have room.
 _BYTES = 2**27
+# Tokens of a batch on a CPU: with more, what a block computes leaves the cache.
+_BATCH = 1024
 # Rows of logits at once: what is read several times stays in the cache.
-_ROWS = 64
+_ROWS = 16
 USE = """\
 Type `layerlab inspect MODEL --measures ablation`, or `--measures 'ablation(replace="mean")'` to put
 the mean over all tokens read in the place of what was taken out (wang22), instead of zeros.
@@ -43,7 +46,9 @@ the mean over all tokens read in the place of what was taken out (wang22), inste
 Each head is taken out alone, before the output projection, and so is each sublayer: what it adds
 to the stream. The blocks in front are not run again, and the heads of a block are rows of a batch:
 each head costs half of the blocks on average, and the model's head. Of a text the first `tokens`
-are read, and the loss is the mean at `samples` positions, spread evenly.
+are read, and the loss is the mean at `samples` positions, spread evenly: by default half a text of
+512 tokens. `--measures 'ablation(tokens=512, samples=511)'` reads all of it, in two to three times
+the time; heads that look further back than `tokens` need it.
 
 Heads that each change nothing may matter together, where one makes up for another. A row whose
 `head` is empty is that of a whole sublayer."""
@@ -59,12 +64,20 @@ def losses(
     Source: Own.
     Unit: nats.
     """
-    found = torch.zeros(len(logits), dtype=torch.float64, device=logits.device)
-    for start in range(0, len(following), _ROWS):
-        part, word = logits[:, start : start + _ROWS].float(), following[start : start + _ROWS]
-        chosen = part.gather(-1, word.expand(len(part), -1)[..., None])[..., 0]
-        found += (part.logsumexp(-1) - chosen).double().sum(-1)
-    return found / len(following)
+    words = following.split(_ROWS)
+    return torch.stack(
+        [
+            sum(
+                (
+                    functional.cross_entropy(part.float(), word, reduction="none").double().sum()
+                    for part, word in zip(row.split(_ROWS), words, strict=True)
+                ),
+                start=torch.zeros((), dtype=torch.float64, device=row.device),
+            )
+            / len(following)
+            for row in logits
+        ]
+    )
 
 
 def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
@@ -75,6 +88,7 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
     model, stack = whole.subject.model, whole.subject.stack
     texts = [tokens[: run.options["tokens"]] for tokens in whole.sequences]
     blocks = _find(whole, texts[0], run)
+    _note_rest(whole, run)
     whole.begin(len(texts) * len(blocks))
     means = _means(whole, blocks, texts) if run.options["replace"] == MEAN else None
     changes: dict[tuple[int, Removal], list[float]] = {}
@@ -90,6 +104,16 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
             for one, loss in zip(rows, found, strict=True):
                 changes.setdefault((parts.block, one), []).append(float(loss - own[0]))
     return [_row(block, one, values) for (block, one), values in changes.items()]
+
+
+def _note_rest(whole: ModelContext, run: MeasureContext) -> None:
+    """Say that texts go on behind what is read of them."""
+    longest, read = max(len(one) for one in whole.sequences), run.options["tokens"]
+    if longest > read:
+        run.notes["tokens"] = (
+            f"the first {read} tokens of each text are read; all of them: "
+            f"ablation(tokens={longest})"
+        )
 
 
 def _find(whole: ModelContext, tokens: Tokens, run: MeasureContext) -> list[BlockParts]:
@@ -140,7 +164,10 @@ def _without(
 ) -> Iterator[Tensor]:
     """Yield the loss without each of the removals, as many at once as there is room for."""
     model, stack = whole.subject.model, whole.subject.stack
-    most = max(1, _BYTES // (given.logits.numel() * given.logits.element_size()))
+    most = _BYTES // (given.logits.numel() * given.logits.element_size())
+    if given.logits.device.type == "cpu":
+        most = min(most, _BATCH // len(given.tokens))
+    most = max(1, most)
     following = given.tokens[given.places + 1]
     for start in range(0, len(removals), most):
         rows = removals[start : start + most]

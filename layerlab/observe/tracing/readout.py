@@ -18,12 +18,15 @@ from transformers import PreTrainedModel
 
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import ModelStructure, first_tensor, with_first
+from layerlab.observe.tracing.aligned_head import aligning_head
 from layerlab.observe.tracing.block_calls import hidden
 from layerlab.records.layer_names import EMBEDDING, layer_name
 from layerlab.shapes import States, Tokens, Words
 
 # Of the largest logit: the same products, in another order at most.
 _ROUNDINGS = 64
+# Positions at which a readout of the last layer is held against the model's own logits.
+_CHECKED = 16
 Logits = Float[Tensor, "place vocab"]
 Readout = Callable[[States], Logits]
 
@@ -106,8 +109,11 @@ def reading_out(
         return _logits(model, given.tokens[None], given.places)[0]
 
     with _passing(anatomy.blocks, given.outputs, stream):
+        some = _spread(len(given.places))
         with torch.no_grad():
-            missed = readout(given.streams[-1]) - given.logits
+            stream[:] = [given.streams[-1][None]]
+            again = _logits(model, given.tokens[None], given.places[some])[0]
+            missed = again - given.logits[some]
         allowed = _ROUNDINGS * torch.finfo(missed.dtype).eps * float(given.logits.abs().max())
         if float(missed.abs().max()) > allowed:
             raise NotApplicable("more than the stream behind its last block reaches its logits")
@@ -131,6 +137,11 @@ def resume(
         return _logits(model, given.tokens.expand(rows, -1), given.places)
 
 
+def _spread(count: int) -> Tensor:
+    """Return some of so many positions, the first and the last among them."""
+    return torch.linspace(0, count - 1, min(count, _CHECKED)).round().long()
+
+
 def _logits(
     model: PreTrainedModel, tokens: Words, places: Tensor
 ) -> Float[Tensor, "row place vocab"]:
@@ -141,7 +152,8 @@ def _logits(
     """
     kept = "logits_to_keep" in inspect.signature(model.forward).parameters
     options = {"logits_to_keep": places} if kept else {}
-    found = getattr(model(input_ids=tokens, use_cache=False, **options), "logits", None)
+    with aligning_head(model):
+        found = getattr(model(input_ids=tokens, use_cache=False, **options), "logits", None)
     if not isinstance(found, Tensor) or found.dim() != 3:
         raise NotApplicable("it gives no logits for every token")
     return found if found.shape[1] == len(places) else found[:, places]

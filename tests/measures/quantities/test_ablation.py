@@ -137,3 +137,10 @@ def test_each_family_is_read_or_says_why(name: str) -> None:
     assert (len(read) > 0) != (len(reason) > 10)
     assert all(math.isfinite(row["change"]) for row in read)
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+def test_the_page_says_that_texts_go_on_behind_what_is_read() -> None:
+    model = family("gpt2")
+    said = "the first 12 tokens of each text are read; all of them: ablation(tokens=24)"
+    assert said in report(model, "ablation(tokens=12)").to_json()
+    assert "tokens of each text are read" not in report(model, "ablation(tokens=24)").to_json()
