@@ -130,7 +130,7 @@ def outputs(run: Emulation, call: Call, modules: Sequence[nn.Module]) -> list[Te
     ]
     if modules:
         handles.append(modules[0].register_forward_pre_hook(enter, with_kwargs=True))
-    with temporary_hooks(handles), run.running():
+    with temporary_hooks(handles), run.running(by_layer=True):
         logits = call()
     logits = getattr(logits, "logits", logits)
     logits = logits[0] if isinstance(logits, (tuple, list)) else logits

@@ -49,11 +49,11 @@ class Sample(Emulation):
         finally:
             self._storing = False
 
-    def _round(self, format: AnyFormat) -> Rounder:
+    def rounder(self, format: AnyFormat) -> Rounder:
         if self._storing or not isinstance(format, Format):
-            return super()._round(format)
+            return super().rounder(format)
 
-        round = super()._round(format)
+        round = super().rounder(format)
 
         def move(values: Tensor) -> Tensor:
             rounded = round(values)

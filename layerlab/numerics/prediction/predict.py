@@ -70,9 +70,9 @@ class Prediction(Emulation):
         self._call: tuple[str, Any, Any, Any, Any, bool] | None = None
 
     @contextmanager
-    def running(self, backward: bool = False) -> Iterator["Prediction"]:
+    def running(self, backward: bool = False, by_layer: bool = False) -> Iterator["Prediction"]:
         fused = _Softmax() if self.algebra.power == 2 else Hull(self.regime, self.algebra.unit)
-        with super().running(backward), fused:
+        with super().running(backward, by_layer), fused:
             yield self
 
     def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -303,12 +303,12 @@ def spreads(
         )
     with ExitStack() as stack:
         taken = stack.enter_context(_taking(model, modules))
-        with reference(model):
+        with reference(model, by_layer=True):
             call()
         exact = _read(taken, modules, model)
         run = Prediction(model, regime, cast(Kind, kind), where)
         lost = stack.enter_context(_losing(run, [*modules, model]))
-        with run.running():
+        with run.running(by_layer=True):
             call()
         moved = _read(taken, modules, model)
     values, found = [], []
