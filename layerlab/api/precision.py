@@ -12,7 +12,6 @@ from transformers import PreTrainedTokenizerBase
 from layerlab import builtin
 from layerlab.console.inspection import InspectionBar
 from layerlab.console.progress import NullProgress, Progress
-from layerlab.errors import UserError
 from layerlab.loading.inputs import TextInput, passage, sequences
 from layerlab.loading.model import subject
 from layerlab.numerics.mixed_precision.advice import Advice
@@ -114,11 +113,6 @@ def find_policy(question: PrecisionRequest, *, progress: bool = True) -> Advice:
     # Before anything is loaded.
     check(asked.format, asked.budget)
     patient = subject(asked.model, asked.tokenizer, device=asked.device, dtype=asked.dtype)
-    if patient.offloaded:
-        raise UserError(
-            f"{patient.name} does not fit into memory, and a search runs it whole; give a smaller"
-            " model, or a device that holds it"
-        )
     pieces = sequences(asked.passage, patient)
     with ExitStack() as stack:
         stack.enter_context(threads(patient.model.num_parameters()))

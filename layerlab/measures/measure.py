@@ -31,6 +31,13 @@ Role = Literal["index", "size", "flag"]
 WEIGHTS: frozenset[Need] = frozenset({"weights", "matrices"})
 
 
+def refuse_offloaded(subject: Any) -> str | None:
+    """Return why a model is not run backwards as a whole: its graph would hold every weight."""
+    if not subject.offloaded:
+        return None
+    return "some weights are offloaded, and a backward pass through the model holds all of them"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bound:
     """A curve beside a reading: `limit` is the column that bounds `column` from the given side.

@@ -15,7 +15,13 @@ from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.layer_weights import project_layers, read_layers, stored_tensors
 from layerlab.loading.matrices import read_matrices
 from layerlab.loading.model import LoadedModel
-from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
+from layerlab.measures.measure import (
+    Measure,
+    MeasureContext,
+    ModelContext,
+    Row,
+    refuse_offloaded,
+)
 from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.trace import Trace, observing, trace
@@ -97,8 +103,6 @@ class _Reader:
         elif reason is None and not isinstance(stack, str) and not stack.attentions:
             if measure.needs & {"attention", "weights"} and "stream" not in measure.needs:
                 reason = f"{type(self.subject.model).__name__} has no softmax attention"
-        elif reason is None and measure.needs & {"rerun", "model"} and self.subject.offloaded:
-            reason = "some weights are offloaded, and blocks cannot be run again backwards"
         if reason is not None:
             self.found.refused[measure.name] = reason
         return reason is None
@@ -247,6 +251,8 @@ class _Reader:
         assert layer.attention is not None and layer.block is not None
         name = layer.attention.name
         if name not in self.weights:
+            if self.subject.offloaded:  # what was fetched for the layer before is let go
+                self.weights.clear()
             self.weights[name] = self._project(layer)
         return self.weights[name]
 
@@ -276,7 +282,9 @@ class _Reader:
                 continue
             if measure.close is not None:
                 self.take(measure, measure.close)
-            if found.no_gradient and "gradient" in measure.needs:
+            if "gradient" in measure.needs and (waiting := refuse_offloaded(self.subject)):
+                run.notes.setdefault("gradient", f"gradient: not measured, because {waiting}")
+            elif found.no_gradient and "gradient" in measure.needs:
                 run.notes.setdefault("gradient", found.no_gradient)
             if found.silent and measure.needs & {"attention", "weights"}:
                 run.notes.setdefault("silent", "; ".join(found.silent.values()))

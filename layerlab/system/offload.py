@@ -54,6 +54,15 @@ def execution_device(module: nn.Module) -> torch.device | None:
     return None
 
 
+def running_device(model: nn.Module) -> torch.device:
+    """Return the device that a model begins to run on: that of its weights, unless they wait."""
+    places = (execution_device(module) for module in model.modules())
+    found = next((place for place in places if place is not None), None)
+    if found is not None:
+        return found
+    return next((weight.device for weight in model.parameters()), torch.device("cpu"))
+
+
 @contextmanager
 def weights_left_away(model: nn.Module) -> Iterator[None]:
     """Let accelerate bring what modules are given to their device, but no weights, for a while.
