@@ -13,7 +13,7 @@ from layerlab.numerics.emulation.emulate import Emulation, emulate
 from tests.live_bytes import live_bytes
 
 IDS = torch.arange(8)[None]
-SHAPE = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 12, "vocab_size": 64}
+SHAPE = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 6, "vocab_size": 64}
 
 
 def logits(model, run, **options):
@@ -21,7 +21,10 @@ def logits(model, run, **options):
         return model(input_ids=IDS, use_cache=False).logits
 
 
-@pytest.mark.parametrize("kind", ["bf16", "fp8_e4m3", "mxfp4", "float64"])
+@pytest.mark.parametrize(
+    "kind",
+    ["bf16", "float64", *(pytest.param(k, marks=pytest.mark.full) for k in ("fp8_e4m3", "mxfp4"))],
+)
 def test_a_run_by_layer_gives_the_same_bits_and_holds_one_layer(tiny, kind):
     model = tiny("llama", **SHAPE)
     arithmetic = exact(torch.float32) if kind == "float64" else regime(kind)
@@ -33,7 +36,7 @@ def test_a_run_by_layer_gives_the_same_bits_and_holds_one_layer(tiny, kind):
     with live_bytes(given) as counted:
         whole = logits(model, Emulation(model, arithmetic))
     if kind == "float64":
-        assert counted.peak > 12 * layer
+        assert counted.peak > 6 * layer
     assert torch.equal(by_layer, whole)
 
 
