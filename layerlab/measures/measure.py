@@ -130,6 +130,7 @@ class Measure:
         better: which direction is healthier, or None where there is no such direction.
         needs: what the trace must provide; one pass serves the union over all measures.
         read: rows of one record.
+        pool: takes a layer's tokens of sequences that nothing else reads, before `close`.
         close: rows that exist only when the last record was read.
         applies: why the measure has no reading on this model, or None.
         bound: theorems that speak about a column, and other lines beside it.
@@ -157,6 +158,7 @@ class Measure:
     better: Literal["higher", "lower"] | None
     needs: frozenset[Need]
     read: Callable[[Any, MeasureContext], Iterable[Row]]
+    pool: Callable[[int, Tensor, MeasureContext], None] | None = None
     close: Callable[[MeasureContext], Iterable[Row]] | None = None
     applies: Callable[[Any], str | None] = lambda subject: None
     bound: tuple[Bound, ...] = ()

@@ -23,7 +23,9 @@ from layerlab.measures.measure import (
     refuse_offloaded,
 )
 from layerlab.observe.architecture.head_weights import HeadWeights, project
+from layerlab.observe.architecture.structure import ModelStructure
 from layerlab.observe.tracing.records import Layer
+from layerlab.observe.tracing.streams import read_streams
 from layerlab.observe.tracing.trace import Trace, observing, trace
 from layerlab.observe.tracing.verify_weights import verify_weights
 from layerlab.records.layer_names import layer_name
@@ -55,9 +57,16 @@ def readings(
     sequences: Sequence[Tensor],
     measures: Sequence[Measure],
     progress: Progress | None = None,
+    more: Sequence[Tensor] = (),
 ) -> Readings:
-    """Read the measures on every sequence; without one, those that need weights alone."""
-    return _Reader(subject, sequences, measures, progress or NullProgress()).run()
+    """Read the measures on every sequence; without one, those that need weights alone.
+
+    Args:
+        more: batches of other sequences, for measures that pool tokens.
+    """
+    reader = _Reader(subject, sequences, measures, progress or NullProgress())
+    reader.more = more
+    return reader.run()
 
 
 class _Reader:
@@ -88,6 +97,7 @@ class _Reader:
         self.weights: dict[str, HeadWeights] = {}
         self.fronts: dict[int, nn.Module] = {}
         self.exposed = False
+        self.more: Sequence[Tensor] = ()
 
     def accepts(self, measure: Measure) -> bool:
         """Return whether the model has what the measure needs.
@@ -116,22 +126,38 @@ class _Reader:
             self.progress.begin(self.subject.name, self._steps())
             gradient = self._needs("gradient") and not self.subject.offloaded
             try:
-                self._finish(
-                    trace(
-                        self.subject.model,
-                        self.subject.stack,
-                        self._read_sequences(),
-                        self.read,
-                        gradient=gradient,
-                        fronts=self.fronts,
-                    )
+                found = trace(
+                    self.subject.model,
+                    self.subject.stack,
+                    self._read_sequences(),
+                    self.read,
+                    gradient=gradient,
+                    fronts=self.fronts,
                 )
+                if not found.no_stream:
+                    self._read_more(self.subject.stack)
+                self._finish(found)
             except NotApplicable as reason:
                 for measure in self.measures:
                     self.refuse(measure, str(reason))
         self._read_matrices()
         self._read_whole()
         return self.found
+
+    def _read_more(self, stack: ModelStructure) -> None:
+        """Give the tokens of other sequences to the measures that pool them."""
+        pooling = [(one.pool, self.runs[one.name]) for one in self.measures if one.pool is not None]
+        if not pooling:
+            return
+
+        def give(layer: int, tokens: Tensor) -> None:
+            for pool, run in pooling:
+                pool(layer, tokens, run)
+
+        with observing(self.subject.model):
+            for batch in self.more:
+                self.progress.step(f"{batch.numel():,} more tokens")
+                read_streams(self.subject.model, stack, batch, give)
 
     def _read_whole(self) -> None:
         """Run the measures that run the model themselves."""
@@ -210,7 +236,8 @@ class _Reader:
         once = sum(measure.needs == {"weights"} for measure in self.measures)
         every = len(self.measures) - once
         blocks = len(stack.blocks) + 1
-        return len(self.sequences) * blocks * every + once * len(stack.attentions)
+        more = len(self.more) if any(measure.pool for measure in self.measures) else 0
+        return len(self.sequences) * blocks * every + once * len(stack.attentions) + more
 
     def _needs(self, need: str) -> bool:
         return any(need in measure.needs for measure in self.measures)

@@ -23,7 +23,7 @@ from layerlab.errors import UserError
 from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.centring import NAN, Pool
 from layerlab.observe.tracing.records import Layer
-from layerlab.shapes import Scalar
+from layerlab.shapes import Hidden, Scalar
 from layerlab.system.device_schedule import read_numbers
 from layerlab.validation import Constraint
 
@@ -171,8 +171,16 @@ def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
 
     Source: Own.
     """
-    run.memory.setdefault(layer.layer, Pool()).add(layer.stream)
+    pool(layer.layer, layer.stream, run)
     return iter(())
+
+
+def pool(layer: int, tokens: Hidden, run: MeasureContext) -> None:
+    """Add tokens to the pool of a layer.
+
+    Source: Own.
+    """
+    run.memory.setdefault(layer, Pool()).add(tokens)
 
 
 def close(run: MeasureContext) -> Iterator[Row]:
@@ -186,7 +194,7 @@ def close(run: MeasureContext) -> Iterator[Row]:
             run.notes["tokens"] = (
                 f"{row['tokens']} tokens for a width of {row['width']}: too few to read a "
                 f"dimension from (at most {row['tokens'] - 1} can show); compare layers with each "
-                f"other only, or give at least {ENOUGH * row['width']} tokens"
+                f"other only, or give at least {ENOUGH * row['width']} tokens (--samples auto)"
             )
         yield row
 
@@ -243,6 +251,7 @@ MEASURES = (
         better="higher",
         needs=frozenset({"stream"}),
         read=read,
+        pool=pool,
         close=close,
         options={"epsilon": 0.8},
         domains={"epsilon": Constraint(kind=float, above=0, most=1)},
