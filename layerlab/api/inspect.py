@@ -31,7 +31,7 @@ from layerlab.loading.model import LoadedModel, check_named, label, subject
 from layerlab.loading.text_options import AUTO
 from layerlab.loading.weights_hash import hashing
 from layerlab.measures.drilldown import Wanted, details
-from layerlab.measures.measure import WEIGHTS, Measure
+from layerlab.measures.measure import WEIGHTS, Measure, short_text
 from layerlab.measures.quantities.dimension import ENOUGH
 from layerlab.measures.runner import Readings, readings
 from layerlab.plugins import (
@@ -263,10 +263,9 @@ def _pieces(given: TextInput, patient: LoadedModel, weights_only: bool) -> Piece
 
 def _note_short(found: Readings, measures: Sequence[Measure]) -> None:
     """Say of measures that pool tokens that the text has no more."""
-    said = "--samples auto has read every sample of the text: a longer one gives more tokens"
     for measure in measures:
         if measure.pool is not None and measure.name in found.rows:
-            found.notes.setdefault(measure.name, []).append(said)
+            found.notes.setdefault(measure.name, []).append(short_text())
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -38,6 +38,11 @@ def refuse_offloaded(subject: Any) -> str | None:
     return "some weights are offloaded, and a backward pass through the model holds all of them"
 
 
+def short_text() -> str:
+    """Return the note of a text with fewer tokens than a measure of all of them wants."""
+    return "--samples auto has read every sample of the text: a longer one gives more tokens"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bound:
     """A curve beside a reading: `limit` is the column that bounds `column` from the given side.

@@ -40,7 +40,8 @@ def test_the_default_measures_hold_two_layers_beside_the_model(tiny):
 @pytest.mark.full
 def test_formats_hold_two_layers_and_the_stream_of_the_reference(tiny):
     model = tiny("llama", **SHAPE)
-    chosen = {"measures": ["stream"], "formats": "bf16", "progress": False}
+    # Condition numbers, up to a width of 1,024, take a Jacobian besides.
+    chosen = {"measures": ["rounding", "logits", "attribution"], "progress": False}
     peak = beside(model, lambda: layerlab.inspect(model, input_ids=IDS, **chosen))
     # The reference, values and errors of a prediction beside it, and what one layer makes.
     streams = 6 * 8 * TOKENS * ((LAYERS + 2) * WIDTH + WORDS)

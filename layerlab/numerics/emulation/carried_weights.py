@@ -33,6 +33,10 @@ class LayerValues:
         self._layer: Any = None
         self._values: dict[int, Tensor] = {}
 
+    def forget(self) -> None:
+        """Free all values."""
+        self._values.clear()
+
     def take(self, layer: Any, key: int, make: Make) -> Tensor:
         """Return the values of a parameter, made now if its layer has just begun to run."""
         if layer != self._layer:
@@ -116,9 +120,11 @@ class CarriedWeights(EmulationMode):
         """Give the model carriers until the block ends."""
         whole = backward or self.regime.rounding == "stochastic"
         by_layer = not whole and (by_layer or is_offloaded(self.model))
-        with self._swap(backward, LayerValues() if by_layer else None):
+        values = LayerValues()
+        with self._swap(backward, values if by_layer else None):
             with weights_left_away(self.model):
                 yield
+        values.forget()
 
     @contextmanager
     def _swap(self, backward: bool, values: LayerValues | None) -> Iterator[None]:
