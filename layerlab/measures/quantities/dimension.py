@@ -29,6 +29,11 @@ from layerlab.validation import Constraint
 
 Vector = Float[Tensor, " value"]
 ENOUGH = 4  # tokens for each feature: see `reliable`
+USE = """\
+Type `layerlab inspect MODEL --text FILE --samples auto`, and this measure reads as many tokens as
+it needs, 4 for each feature, or all that the text has, which is then said. Other measures read the
+first 4 samples; the rest are run side by side, 2,048 tokens at a time, and of each layer no more is
+kept than a matrix of width x width in float64."""
 
 
 def effective_dimension(eigenvalues: Vector, epsilon: float = 0.8) -> Scalar:
@@ -255,5 +260,6 @@ MEASURES = (
         close=close,
         options={"epsilon": 0.8},
         domains={"epsilon": Constraint(kind=float, above=0, most=1)},
+        use=USE,
     ),
 )
