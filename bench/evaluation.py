@@ -33,7 +33,7 @@ from layerlab.evaluation.harness.lm import (
 )
 from layerlab.loading.model import LoadedModel
 from layerlab.system.logs import hush
-from layerlab.system.threads import threads
+from layerlab.system.torch_settings import threads
 from layerlab.tokenization.train import train_bpe
 
 WORDS = "capital interest deposit reserve account audit risk bond yield share tax fund".split()

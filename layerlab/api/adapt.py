@@ -43,8 +43,8 @@ from layerlab.system.files import OnlyOwn, write_folder
 from layerlab.system.hardware import with_threads
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
+from layerlab.system.torch_settings import usual_arithmetic
 from layerlab.system.trust import trust
-from layerlab.system.usual_arithmetic import usual_arithmetic
 
 OUT = Path("layerlab-adaptations")
 STAGES, ASKED = "stages", "asked"

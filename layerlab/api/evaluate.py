@@ -41,9 +41,8 @@ from layerlab.report.pages.evaluation import save_scores
 from layerlab.system.locks import lock_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.signals import hear_interruptions
-from layerlab.system.threads import threads
+from layerlab.system.torch_settings import evaluation_mode, threads, usual_arithmetic
 from layerlab.system.trust import granted_options, trust
-from layerlab.system.usual_arithmetic import evaluation_mode, usual_arithmetic
 from layerlab.version import VERSION
 
 Given = str | PathLike[str]

@@ -18,11 +18,21 @@ from layerlab.console.inspection import InspectionBar
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expand_runs
-from layerlab.loading.inputs import TextInput, no_text, passage, placeholder, sequences
+from layerlab.loading.inputs import (
+    Pieces,
+    TextInput,
+    divide,
+    no_text,
+    passage,
+    placeholder,
+    sequences,
+)
 from layerlab.loading.model import LoadedModel, check_named, label, subject
+from layerlab.loading.text_options import AUTO
 from layerlab.loading.weights_hash import hashing
 from layerlab.measures.drilldown import Wanted, details
-from layerlab.measures.measure import WEIGHTS, Measure
+from layerlab.measures.measure import WEIGHTS, Measure, short_text
+from layerlab.measures.quantities.dimension import ENOUGH
 from layerlab.measures.runner import Readings, readings
 from layerlab.plugins import (
     File,
@@ -38,9 +48,8 @@ from layerlab.records.json_values import json_values
 from layerlab.report.findings.find import find
 from layerlab.report.results.report import SCHEMA, Report
 from layerlab.report.results.source_notes import notes
-from layerlab.system.threads import threads
+from layerlab.system.torch_settings import threads, usual_arithmetic
 from layerlab.system.trust import granted_options, trust
-from layerlab.system.usual_arithmetic import usual_arithmetic
 from layerlab.version import VERSION
 
 Model = str | PathLike[str] | PreTrainedModel
@@ -222,10 +231,13 @@ def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress
         unloaded=job.passage.is_empty,
     )
     patient.name = name
-    pieces = _pieces(job.passage, patient, weights_only)
+    read = _pieces(job.passage, patient, weights_only)
+    pieces = read.each
     beside = hashing(patient.folder, patient.model)
     with threads(patient.model.num_parameters()), beside as digest:
-        found = readings(patient, pieces, job.measures, progress)
+        found = readings(patient, pieces, job.measures, progress, read.more)
+        if read.short:
+            _note_short(found, job.measures)
         card = {
             **patient.facts(digest),
             "faults": found.faults,
@@ -239,12 +251,22 @@ def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress
     return part
 
 
-def _pieces(given: TextInput, patient: LoadedModel, weights_only: bool) -> list[torch.Tensor]:
+def _pieces(given: TextInput, patient: LoadedModel, weights_only: bool) -> Pieces:
     """Return what the model reads: nothing where only its weights are looked at."""
     if given.is_empty:
-        return []
+        return Pieces(each=[])
     unread = weights_only and patient.tokenizer is None and not given.ids
-    return (placeholder if unread else sequences)(given, patient)
+    pieces = (placeholder if unread else sequences)(given, patient)
+    if given.samples != AUTO:
+        return Pieces(each=pieces)
+    return divide(pieces, ENOUGH * getattr(patient.config, "hidden_size", 0))
+
+
+def _note_short(found: Readings, measures: Sequence[Measure]) -> None:
+    """Say of measures that pool tokens that the text has no more."""
+    for measure in measures:
+        if measure.pool is not None and measure.name in found.rows:
+            found.notes.setdefault(measure.name, []).append(short_text())
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -12,7 +12,6 @@ from transformers import PreTrainedTokenizerBase
 from layerlab import builtin
 from layerlab.console.inspection import InspectionBar
 from layerlab.console.progress import NullProgress, Progress
-from layerlab.errors import UserError
 from layerlab.loading.inputs import TextInput, passage, sequences
 from layerlab.loading.model import subject
 from layerlab.numerics.mixed_precision.advice import Advice
@@ -20,9 +19,8 @@ from layerlab.numerics.mixed_precision.policy_runs import check_request as check
 from layerlab.numerics.mixed_precision.select_policy import SHORTLIST, advise, candidates
 from layerlab.plugins import File, load_files
 from layerlab.system.logs import quiet_libraries
-from layerlab.system.threads import threads
+from layerlab.system.torch_settings import evaluation_mode, threads, usual_arithmetic
 from layerlab.system.trust import trust
-from layerlab.system.usual_arithmetic import evaluation_mode, usual_arithmetic
 
 FORMAT, BUDGET = "bf16", 0.3
 # Steps of a search beyond one for each candidate: references, real runs, a few rounds of choosing.
@@ -116,11 +114,6 @@ def find_policy(question: PrecisionRequest, *, progress: bool = True) -> Advice:
     # Before anything is loaded.
     check(asked.format, asked.budget)
     patient = subject(asked.model, asked.tokenizer, device=asked.device, dtype=asked.dtype)
-    if patient.offloaded:
-        raise UserError(
-            f"{patient.name} does not fit into memory, and a search runs it whole; give a smaller"
-            " model, or a device that holds it"
-        )
     pieces = sequences(asked.passage, patient)
     with ExitStack() as stack:
         stack.enter_context(threads(patient.model.num_parameters()))

@@ -13,8 +13,8 @@ from layerlab.model.surgery.retrofit import rebuild, step0
 from layerlab.plugins import File, load_files
 from layerlab.system.files import write_folder
 from layerlab.system.logs import quiet_libraries
+from layerlab.system.torch_settings import usual_arithmetic
 from layerlab.system.trust import trust
-from layerlab.system.usual_arithmetic import usual_arithmetic
 
 
 @usual_arithmetic()

@@ -21,8 +21,8 @@ from layerlab.records.events import read
 from layerlab.records.monitor_events import renumber
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.comparison import PAGE, check_run_page, save_comparison, save_run
+from layerlab.system.torch_settings import usual_arithmetic
 from layerlab.system.trust import trust
-from layerlab.system.usual_arithmetic import usual_arithmetic
 from layerlab.training.checkpoints.result import MODEL
 from layerlab.validation import short_repr
 

@@ -43,7 +43,13 @@ def inspect(
         ),
     ] = None,
     text: Text = None,
-    samples: Samples = SAMPLES,
+    samples: Annotated[
+        str,
+        typer.Option(
+            metavar="N|auto",
+            help="Samples cut from the text; auto: 4, and for the dimension as many as it needs.",
+        ),
+    ] = str(SAMPLES),
     context: Context = None,
     measures: Annotated[
         str | None,
@@ -117,7 +123,7 @@ def inspect(
 ) -> None:
     """Show, layer by layer, what is wrong inside language models."""
     from layerlab.loading.folders import check_found
-    from layerlab.loading.text_options import check_lengths, check_unread
+    from layerlab.loading.text_options import check_lengths, check_unread, parse_samples
     from layerlab.report.results.folder import check_folder
 
     folder = out or (None if as_json else OUT)
@@ -128,7 +134,8 @@ def inspect(
     if figures is not None:
         _check_figures(figures.value, folder)
     check_text(text)
-    check_lengths(samples=samples, context=context)
+    counted = parse_samples(samples)
+    check_lengths(context=context)
     unread = {"--text": text, "--context": context, "--formats": formats}
     unread |= {"--saliency": saliency, "--features": features}
     unread |= {"--device": device, "--dtype": dtype}
@@ -152,9 +159,9 @@ def inspect(
     if weights:
         passage = no_text(unread)
     elif text is None:
-        passage = sample(samples=samples, context=context)
+        passage = sample(samples=counted, context=context)
     else:
-        passage = read_file(text, samples=samples, context=context)
+        passage = read_file(text, samples=counted, context=context)
 
     from layerlab.api.inspect import InspectionRequest, run_inspection
     from layerlab.builtin import DEFAULT

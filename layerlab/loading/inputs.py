@@ -14,14 +14,17 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.loading.model import LoadedModel
-from layerlab.loading.text_options import check_lengths, check_unread
+from layerlab.loading.text_options import AUTO, check_lengths, check_unread
 from layerlab.system.files import check_regular
 
 SAMPLES = 4
 CONTEXT = 512
 EXCERPT = 200
+BATCH = 2048  # tokens that are run side by side
 # Of a text no more is read than its samples can need: so much for each of their tokens.
 BYTES, LEAST = 64, 1 << 20
+# Of a text whose samples are counted once the model is known: enough for 16,384 features.
+MOST_TOKENS = 4 * 16_384
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +33,7 @@ class TextInput:
 
     Attributes:
         source: how the report names it.
-        samples: how many pieces of `context` tokens are cut from a long text.
+        samples: how many pieces of `context` tokens are cut from a long text, or "auto".
         raw: the bytes of a file, as they were read.
         cut: whether the file goes on behind them.
     """
@@ -134,7 +137,8 @@ def read_file(name: str, *, samples: Any = SAMPLES, context: Any = None) -> Text
     """
     source = "standard input" if name == "-" else name
     asked = TextInput(source=source, samples=samples, context=context)
-    tokens = (asked.samples or SAMPLES) * (asked.context or CONTEXT)
+    counted = (asked.samples or SAMPLES) if samples != AUTO else 0
+    tokens = counted * (asked.context or CONTEXT) or MOST_TOKENS
     most = max(LEAST, BYTES * tokens)
     try:
         text = _begin(name, most)
@@ -224,7 +228,36 @@ def _pieces(passage: TextInput, subject: LoadedModel, whole: list[Tensor]) -> li
     if passage.samples is None and passage.context is None:
         return whole
     length = passage.context or reading_length(subject)
-    return [part for ids in whole for part in _cut(ids, length)][: passage.samples]
+    most = None if passage.samples == AUTO else passage.samples
+    return [part for ids in whole for part in _cut(ids, length)][:most]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pieces:
+    """The sequences that are read.
+
+    Attributes:
+        each: those that every measure reads.
+        more: others of the same length, for measures of all tokens together, in batches.
+        short: the text has fewer tokens than were wanted.
+    """
+
+    each: list[Tensor]
+    more: tuple[Tensor, ...] = ()
+    short: bool = False
+
+
+def divide(pieces: list[Tensor], tokens: int) -> Pieces:
+    """Divide samples of one length into those that every measure reads, and others up to a number.
+
+    Args:
+        tokens: how many are wanted in all.
+    """
+    length = len(pieces[0])
+    count = -(-tokens // length)
+    more = [one for one in pieces[SAMPLES:count] if len(one) == length]
+    batches = torch.stack(more).split(max(1, BATCH // length)) if more else ()
+    return Pieces(each=pieces[:SAMPLES], more=tuple(batches), short=len(pieces) < count)
 
 
 def reading_length(subject: LoadedModel) -> int:

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from layerlab.loading.layer_weights import stored_tensors
 from layerlab.loading.model import LoadedModel
-from layerlab.observe.architecture.parameters import parameter
 from layerlab.observe.architecture.weight_matrices import MatrixNames, WeightMatrix
+from layerlab.system.offload import parameter
 
 
 def read_matrices(subject: LoadedModel) -> Iterator[WeightMatrix]:

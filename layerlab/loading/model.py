@@ -39,6 +39,7 @@ from layerlab.loading.weights_hash import weights_hash
 from layerlab.observe.architecture.structure import ModelStructure, anatomy, text_config
 from layerlab.system.locks import MODELS
 from layerlab.system.logs import quiet_libraries
+from layerlab.system.offload import is_offloaded, running_device
 
 # What folders of models are called that by itself tells none from another.
 _GENERIC = re.compile(
@@ -104,18 +105,14 @@ class LoadedModel:
     @property
     def offloaded(self) -> bool:
         """Tell whether some weights are moved to the device only when needed."""
-        return not self.stored and any(p.is_meta for p in self.model.parameters())
+        return not self.stored and is_offloaded(self.model)
 
     @property
     def device(self) -> torch.device:
         """The device of the token ids."""
         if self.stored:
             return torch.device("cpu")
-        for module in self.model.modules():
-            place = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
-            if place is not None:
-                return torch.device(place)
-        return self.model.device
+        return running_device(self.model)
 
     def facts(self, digest: Callable[[], str | None] | None = None) -> dict[str, Any]:
         """Return the facts of the model for the report.

@@ -6,6 +6,8 @@ from typing import Any
 from layerlab.errors import UserError
 
 LEAST = {"samples": 1, "context": 2}
+# As many samples as a measure of all tokens together needs.
+AUTO = "auto"
 
 
 def check_lengths(**given: Any) -> None:
@@ -16,8 +18,27 @@ def check_lengths(**given: Any) -> None:
     """
     for name, value in given.items():
         least = LEAST[name]
+        if name == "samples" and value == AUTO:
+            continue
         if value is not None and (not isinstance(value, int) or value < least):
             raise UserError(f"{name} is {value!r}; expected a whole number, at least {least}")
+
+
+def parse_samples(text: str) -> int | str:
+    """Return how many samples are asked for: a number, or `AUTO`.
+
+    Raises:
+        UserError: it is neither.
+    """
+    if text == AUTO:
+        return text
+    if not text.lstrip("-").isdecimal() or int(text) < LEAST["samples"]:
+        given = text if text.lstrip("-").isdecimal() else repr(text)
+        raise UserError(
+            f"samples is {given}; expected a whole number, at least {LEAST['samples']}, or auto: "
+            "type --samples auto"
+        )
+    return int(text)
 
 
 def check_unread(given: Mapping[str, Any]) -> None:

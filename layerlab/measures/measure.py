@@ -31,6 +31,18 @@ Role = Literal["index", "size", "flag"]
 WEIGHTS: frozenset[Need] = frozenset({"weights", "matrices"})
 
 
+def refuse_offloaded(subject: Any) -> str | None:
+    """Return why a model is not run backwards as a whole: its graph would hold every weight."""
+    if not subject.offloaded:
+        return None
+    return "some weights are offloaded, and a backward pass through the model holds all of them"
+
+
+def short_text() -> str:
+    """Return the note of a text with fewer tokens than a measure of all of them wants."""
+    return "--samples auto has read every sample of the text: a longer one gives more tokens"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bound:
     """A curve beside a reading: `limit` is the column that bounds `column` from the given side.
@@ -123,6 +135,7 @@ class Measure:
         better: which direction is healthier, or None where there is no such direction.
         needs: what the trace must provide; one pass serves the union over all measures.
         read: rows of one record.
+        pool: takes a layer's tokens of sequences that nothing else reads, before `close`.
         close: rows that exist only when the last record was read.
         applies: why the measure has no reading on this model, or None.
         bound: theorems that speak about a column, and other lines beside it.
@@ -150,6 +163,7 @@ class Measure:
     better: Literal["higher", "lower"] | None
     needs: frozenset[Need]
     read: Callable[[Any, MeasureContext], Iterable[Row]]
+    pool: Callable[[int, Tensor, MeasureContext], None] | None = None
     close: Callable[[MeasureContext], Iterable[Row]] | None = None
     applies: Callable[[Any], str | None] = lambda subject: None
     bound: tuple[Bound, ...] = ()

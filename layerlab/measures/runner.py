@@ -15,9 +15,17 @@ from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.layer_weights import project_layers, read_layers, stored_tensors
 from layerlab.loading.matrices import read_matrices
 from layerlab.loading.model import LoadedModel
-from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
+from layerlab.measures.measure import (
+    Measure,
+    MeasureContext,
+    ModelContext,
+    Row,
+    refuse_offloaded,
+)
 from layerlab.observe.architecture.head_weights import HeadWeights, project
+from layerlab.observe.architecture.structure import ModelStructure
 from layerlab.observe.tracing.records import Layer
+from layerlab.observe.tracing.streams import read_streams
 from layerlab.observe.tracing.trace import Trace, observing, trace
 from layerlab.observe.tracing.verify_weights import verify_weights
 from layerlab.records.layer_names import layer_name
@@ -49,9 +57,16 @@ def readings(
     sequences: Sequence[Tensor],
     measures: Sequence[Measure],
     progress: Progress | None = None,
+    more: Sequence[Tensor] = (),
 ) -> Readings:
-    """Read the measures on every sequence; without one, those that need weights alone."""
-    return _Reader(subject, sequences, measures, progress or NullProgress()).run()
+    """Read the measures on every sequence; without one, those that need weights alone.
+
+    Args:
+        more: batches of other sequences, for measures that pool tokens.
+    """
+    reader = _Reader(subject, sequences, measures, progress or NullProgress())
+    reader.more = more
+    return reader.run()
 
 
 class _Reader:
@@ -82,6 +97,7 @@ class _Reader:
         self.weights: dict[str, HeadWeights] = {}
         self.fronts: dict[int, nn.Module] = {}
         self.exposed = False
+        self.more: Sequence[Tensor] = ()
 
     def accepts(self, measure: Measure) -> bool:
         """Return whether the model has what the measure needs.
@@ -97,8 +113,6 @@ class _Reader:
         elif reason is None and not isinstance(stack, str) and not stack.attentions:
             if measure.needs & {"attention", "weights"} and "stream" not in measure.needs:
                 reason = f"{type(self.subject.model).__name__} has no softmax attention"
-        elif reason is None and measure.needs & {"rerun", "model"} and self.subject.offloaded:
-            reason = "some weights are offloaded, and blocks cannot be run again backwards"
         if reason is not None:
             self.found.refused[measure.name] = reason
         return reason is None
@@ -112,22 +126,38 @@ class _Reader:
             self.progress.begin(self.subject.name, self._steps())
             gradient = self._needs("gradient") and not self.subject.offloaded
             try:
-                self._finish(
-                    trace(
-                        self.subject.model,
-                        self.subject.stack,
-                        self._read_sequences(),
-                        self.read,
-                        gradient=gradient,
-                        fronts=self.fronts,
-                    )
+                found = trace(
+                    self.subject.model,
+                    self.subject.stack,
+                    self._read_sequences(),
+                    self.read,
+                    gradient=gradient,
+                    fronts=self.fronts,
                 )
+                if not found.no_stream:
+                    self._read_more(self.subject.stack)
+                self._finish(found)
             except NotApplicable as reason:
                 for measure in self.measures:
                     self.refuse(measure, str(reason))
         self._read_matrices()
         self._read_whole()
         return self.found
+
+    def _read_more(self, stack: ModelStructure) -> None:
+        """Give the tokens of other sequences to the measures that pool them."""
+        pooling = [(one.pool, self.runs[one.name]) for one in self.measures if one.pool is not None]
+        if not pooling:
+            return
+
+        def give(layer: int, tokens: Tensor) -> None:
+            for pool, run in pooling:
+                pool(layer, tokens, run)
+
+        with observing(self.subject.model):
+            for batch in self.more:
+                self.progress.step(f"{batch.numel():,} more tokens")
+                read_streams(self.subject.model, stack, batch, give)
 
     def _read_whole(self) -> None:
         """Run the measures that run the model themselves."""
@@ -206,7 +236,8 @@ class _Reader:
         once = sum(measure.needs == {"weights"} for measure in self.measures)
         every = len(self.measures) - once
         blocks = len(stack.blocks) + 1
-        return len(self.sequences) * blocks * every + once * len(stack.attentions)
+        more = len(self.more) if any(measure.pool for measure in self.measures) else 0
+        return len(self.sequences) * blocks * every + once * len(stack.attentions) + more
 
     def _needs(self, need: str) -> bool:
         return any(need in measure.needs for measure in self.measures)
@@ -247,6 +278,8 @@ class _Reader:
         assert layer.attention is not None and layer.block is not None
         name = layer.attention.name
         if name not in self.weights:
+            if self.subject.offloaded:  # what was fetched for the layer before is let go
+                self.weights.clear()
             self.weights[name] = self._project(layer)
         return self.weights[name]
 
@@ -276,7 +309,9 @@ class _Reader:
                 continue
             if measure.close is not None:
                 self.take(measure, measure.close)
-            if found.no_gradient and "gradient" in measure.needs:
+            if "gradient" in measure.needs and (waiting := refuse_offloaded(self.subject)):
+                run.notes.setdefault("gradient", f"gradient: not measured, because {waiting}")
+            elif found.no_gradient and "gradient" in measure.needs:
                 run.notes.setdefault("gradient", found.no_gradient)
             if found.silent and measure.needs & {"attention", "weights"}:
                 run.notes.setdefault("silent", "; ".join(found.silent.values()))

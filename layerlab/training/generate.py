@@ -9,7 +9,7 @@ import torch
 from layerlab.observe.tracing.compiled import run_uncompiled
 from layerlab.recipes.training_sections import EvaluateSection
 from layerlab.system.rng import keep_device_state
-from layerlab.system.usual_arithmetic import evaluation_mode
+from layerlab.system.torch_settings import evaluation_mode
 
 
 def generate_samples(

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from layerlab.corpus.batches import IGNORED, Batch, EvalBlocks, bits_per_byte
 from layerlab.errors import UserError
-from layerlab.system.usual_arithmetic import evaluation_mode
+from layerlab.system.torch_settings import evaluation_mode
 from layerlab.training.accelerator import RunAccelerator
 from layerlab.training.sharding import is_sharded
 from layerlab.training.step.microbatch import CatchOutOfMemory, release_memory

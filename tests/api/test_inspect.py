@@ -107,14 +107,18 @@ def test_a_float64_model_has_every_reading(tiny):
 
 def test_a_model_that_lies_on_disk_alone_reads_the_same(tiny, tmp_path, monkeypatch):
     tiny("llama").save_pretrained(tmp_path)
-    options = {"input_ids": [[1, 2, 3]], "measures": ["stream", "spectrum"], "progress": False}
+    options = {
+        "input_ids": [[1, 2, 3]],
+        "measures": ["stream", "spectrum", "logits"],
+        "progress": False,
+    }
     whole = layerlab.inspect(str(tmp_path), **options)
     # No memory is free for a single block.
     memory = SimpleNamespace(available=10_000, total=10_000)
     monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
     disk = layerlab.inspect(str(tmp_path), **options)
     assert disk.models[0]["device"] == "offloaded"
-    for name in ("stream", "spectrum"):
+    for name in ("stream", "spectrum", "logits"):
         assert disk.frame(name).equals(whole.frame(name))
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from transformers import AutoTokenizer
 
 import layerlab
 from layerlab import UserError, builtin
 from layerlab.api.precision import PrecisionRequest, find_policy, logits
 from layerlab.loading.inputs import passage
-from layerlab.loading.model import LoadedModel
 from layerlab.numerics.mixed_precision.policy_runs import PolicyRuns
 
 IDS = [torch.arange(3, 40), torch.arange(5, 17)]
@@ -62,12 +62,18 @@ def test_sequences_of_different_length_count_by_their_tokens(tiny):
     assert whole.whole == pytest.approx(sum(errors) / sum(sizes), rel=1e-6)
 
 
-def test_a_model_that_lies_on_disk_is_refused(tiny, monkeypatch):
-    monkeypatch.setattr(LoadedModel, "offloaded", property(lambda self: True))
-    with pytest.raises(UserError, match="does not fit into memory, and a search runs it whole"):
-        find_policy(
-            PrecisionRequest(model=tiny("llama"), passage=passage(input_ids=IDS[0])), progress=False
-        )
+@pytest.mark.full
+def test_a_model_whose_weights_wait_elsewhere_is_searched_by_emulation(tiny):
+    whole, away = tiny("llama"), tiny("llama")
+    away.load_state_dict(whole.state_dict())
+    cpu_offload(away, torch.device("cpu"))
+    here, there = (
+        find_policy(PrecisionRequest(model=one, passage=passage(input_ids=IDS[0])), progress=False)
+        for one in (whole, away)
+    )
+    assert there.real is None and here.real is not None
+    assert there.choices[0].alone == here.choices[0].alone
+    assert there.error == here.error and all(weight.is_meta for weight in away.parameters())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from layerlab.corpus.batches import IGNORED, EvalBlocks, bits_per_byte
-from layerlab.system.usual_arithmetic import evaluation_mode
+from layerlab.system.torch_settings import evaluation_mode
 from layerlab.training.validation import passes, predict
 
 # Fewer documents than these say little about others: then blocks are what an interval is over.

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from layerlab.adaptation.pretraining.callbacks import ProcessGroup
 from layerlab.corpus.batches import BatchOrder
-from layerlab.system.usual_arithmetic import evaluation_mode
+from layerlab.system.torch_settings import evaluation_mode
 from layerlab.training.validation import passes, predict
 
 ALONE = ProcessGroup()

@@ -17,7 +17,7 @@ from layerlab.adaptation.sft.packing import Collator
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation_sections import SftSection
 from layerlab.system.logs import quiet_libraries
-from layerlab.system.usual_arithmetic import evaluation_mode
+from layerlab.system.torch_settings import evaluation_mode
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from layerlab.adaptation.trainer.arguments import context_of
 from layerlab.errors import UserError
 from layerlab.loading.generation import ignore_settings
 from layerlab.system.logs import quiet_libraries
-from layerlab.system.usual_arithmetic import evaluation_mode
+from layerlab.system.torch_settings import evaluation_mode
 from layerlab.validation import short_repr
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from layerlab.errors import UserError
 from layerlab.shapes import Features
-from layerlab.system.usual_arithmetic import evaluation_mode
+from layerlab.system.torch_settings import evaluation_mode
 
 # Of three conversations; the first is as long as the second, so that they can change places.
 LENGTHS = (5, 5, 7)

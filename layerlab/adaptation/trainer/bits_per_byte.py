@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from layerlab.corpus.batches import IGNORED
 from layerlab.corpus.tokenize import byte_ends
 from layerlab.errors import UserError
-from layerlab.system.usual_arithmetic import evaluation_mode
+from layerlab.system.torch_settings import evaluation_mode
 from layerlab.tokenization.load import engine, entries
 from layerlab.validation import short_repr
 

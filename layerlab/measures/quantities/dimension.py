@@ -24,11 +24,16 @@ from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.centring import NAN, Pool
 from layerlab.observe.tracing.device_schedule import read_numbers
 from layerlab.observe.tracing.records import Layer
-from layerlab.shapes import Scalar
+from layerlab.shapes import Hidden, Scalar
 from layerlab.validation import Constraint
 
 Vector = Float[Tensor, " value"]
 ENOUGH = 4  # tokens for each feature: see `reliable`
+USE = """\
+Type `layerlab inspect MODEL --text FILE --samples auto`, and this measure reads as many tokens as
+it needs, 4 for each feature, or all that the text has, which is then said. Other measures read the
+first 4 samples; the rest are run side by side, 2,048 tokens at a time, and of each layer no more is
+kept than a matrix of width x width in float64."""
 
 
 def effective_dimension(eigenvalues: Vector, epsilon: float = 0.8) -> Scalar:
@@ -171,8 +176,16 @@ def read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
 
     Source: Own.
     """
-    run.memory.setdefault(layer.layer, Pool()).add(layer.stream)
+    pool(layer.layer, layer.stream, run)
     return iter(())
+
+
+def pool(layer: int, tokens: Hidden, run: MeasureContext) -> None:
+    """Add tokens to the pool of a layer.
+
+    Source: Own.
+    """
+    run.memory.setdefault(layer, Pool()).add(tokens)
 
 
 def close(run: MeasureContext) -> Iterator[Row]:
@@ -186,7 +199,7 @@ def close(run: MeasureContext) -> Iterator[Row]:
             run.notes["tokens"] = (
                 f"{row['tokens']} tokens for a width of {row['width']}: too few to read a "
                 f"dimension from (at most {row['tokens'] - 1} can show); compare layers with each "
-                f"other only, or give at least {ENOUGH * row['width']} tokens"
+                f"other only, or give at least {ENOUGH * row['width']} tokens (--samples auto)"
             )
         yield row
 
@@ -243,8 +256,10 @@ MEASURES = (
         better="higher",
         needs=frozenset({"stream"}),
         read=read,
+        pool=pool,
         close=close,
         options={"epsilon": 0.8},
         domains={"epsilon": Constraint(kind=float, above=0, most=1)},
+        use=USE,
     ),
 )

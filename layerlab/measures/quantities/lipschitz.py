@@ -21,11 +21,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from layerlab.errors import NotApplicable
 from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.golub_kahan import GolubKahan, Map, Ritz, largest_singular
-from layerlab.observe.architecture.parameters import parameter
 from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden, Matrix
+from layerlab.system.offload import parameter
 from layerlab.validation import Constraint
 
 # Of several matrices in one call, each has a size of its own.

@@ -16,7 +16,7 @@ from torch import Tensor
 from layerlab.errors import NotApplicable
 from layerlab.loading.model import LoadedModel
 from layerlab.loading.token_text import alone, token_strings
-from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
+from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row, refuse_offloaded
 from layerlab.measures.quantities.dimension import effective_dimension
 from layerlab.measures.support.centring import centre, gram_eigenvalues
 from layerlab.measures.support.heatmap import bin_channels, pack_bytes, room
@@ -317,6 +317,7 @@ MEASURES = (
         roles={"earlier": "flag"},
         better=None,
         needs=frozenset({"model"}),
+        applies=refuse_offloaded,
         read=read,
         options={
             "text": PROBE,

@@ -1,6 +1,6 @@
 """One sequence through one model again and again: in float64, in any format, and foretold."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import nan
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from layerlab.errors import NotApplicable, UserError
 from layerlab.measures.measure import MeasureContext, ModelContext
 from layerlab.numerics.emulation.arithmetic import exact, regime
-from layerlab.numerics.emulation.attribution import outputs
+from layerlab.numerics.emulation.attribution import outputs, read_outputs
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.formats.formats import AnyFormat, find
 from layerlab.numerics.prediction.predict import spreads
@@ -67,10 +67,10 @@ class Reruns:
     def call(self) -> Any:
         return forward(self.model, self.tokens)
 
-    def emulated(self, format: str, mode: str) -> list[Tensor]:
-        """Return the same outputs as `true`, in a format."""
+    def emulated(self, format: str, mode: str, read: Callable[[int, Tensor], None]) -> None:
+        """Read the same outputs as `true` in a format, by their place there; none is kept."""
         run = Emulation(self.model, regime(format, mode))
-        return [one[0] for one in outputs(run, self.call, self.blocks)]
+        read_outputs(run, self.call, self.blocks, lambda place, seen: read(place, seen[0]))
 
     def foretold(self, format: str, kind: str) -> list[float]:
         """Return the predicted or bounded errors, at the places of `true`.
@@ -83,7 +83,8 @@ class Reruns:
             UserError: an operation that nothing is known of.
         """
         modules = [*([] if self.front is None else [self.front]), *self.blocks]
-        values, found = spreads(self.model, self.call, regime(format), modules, kind)
+        true = [one[None] for one in self.true[self.front is None :]]
+        values, found = spreads(self.model, self.call, regime(format), modules, kind, true=true)
         means = [_relative(one[0], true[0]) for one, true in zip(found, values, strict=True)]
         return means if self.front is not None else [nan, *means]
 

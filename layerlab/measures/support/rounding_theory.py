@@ -17,9 +17,9 @@ from transformers.pytorch_utils import Conv1D
 from layerlab.numerics.theory.activations import ACTIVATIONS
 from layerlab.numerics.theory.modules import Attention, Block, FeedForward, Norm
 from layerlab.observe.architecture import norms
-from layerlab.observe.architecture.parameters import parameter
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden
+from layerlab.system.offload import parameter
 
 # A map that is another one differs by far more; float32 and bf16 weights in float32 by far less.
 SAME = 1e-3

@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 from layerlab.measures.support.activations import ACTIVATIONS, Activation
 from layerlab.observe.architecture.head_weights import HeadWeights
-from layerlab.observe.architecture.parameters import parameter
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import blocks
 from layerlab.observe.tracing.device_schedule import read_host, widen
 from layerlab.observe.tracing.records import Sublayer
 from layerlab.shapes import Hidden, Matrix
+from layerlab.system.offload import parameter
 
 ROWS = 64
 TOGETHER = 2**22  # scores of all heads that are formed at once

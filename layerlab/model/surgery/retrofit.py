@@ -15,7 +15,7 @@ from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.option import with_options
 from layerlab.model.surgery.convert import ConvertedModel, read
 from layerlab.model.surgery.transplant import describe_carried, graft
-from layerlab.system.usual_arithmetic import evaluation_mode
+from layerlab.system.torch_settings import evaluation_mode
 from layerlab.variants.registry import variant
 
 PROBE = 16

@@ -7,6 +7,7 @@ from math import isfinite, nan
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from layerlab.numerics.emulation.arithmetic import AnyFormat, exact, regime
 from layerlab.numerics.emulation.emulate import Emulation
@@ -115,31 +116,48 @@ def outputs(run: Emulation, call: Call, modules: Sequence[nn.Module]) -> list[Te
     """
     found: dict[int, Tensor] = {}
 
+    def keep(place: int, value: Tensor) -> None:
+        # A copy, so that a later operation in place does not change what was seen.
+        found[place] = value.detach().clone()
+
+    read_outputs(run, call, modules, keep)
+    return [found[place] for place in sorted(found)]
+
+
+def read_outputs(
+    run: Emulation, call: Call, modules: Sequence[nn.Module], read: Callable[[int, Tensor], None]
+) -> None:
+    """Read each of the `outputs` as soon as it is there, so that none has to be kept.
+
+    Args:
+        read: is given the place among the `outputs`, and the values.
+    """
+
+    def give(place: int, value: Any) -> None:
+        # What is computed of the values is no part of the run.
+        with _disable_current_modes():
+            read(place, unwrap(value))
+
     def enter(module: nn.Module, args: Any, options: Any) -> None:
         given = [*args, *options.values()]
-        found[0] = next(_copy(value) for value in given if isinstance(value, Tensor))
+        give(0, next(value for value in given if isinstance(value, Tensor)))
 
-    def leave(index: int) -> Callable[..., None]:
-        def keep(module: nn.Module, args: Any, output: Any) -> None:
-            found[index] = _copy(output[0] if isinstance(output, (tuple, list)) else output)
+    def leave(place: int) -> Callable[..., None]:
+        def look(module: nn.Module, args: Any, output: Any) -> None:
+            give(place, output[0] if isinstance(output, (tuple, list)) else output)
 
-        return keep
+        return look
 
     handles = [
-        module.register_forward_hook(leave(index)) for index, module in enumerate(modules, 1)
+        module.register_forward_hook(leave(place)) for place, module in enumerate(modules, 1)
     ]
     if modules:
         handles.append(modules[0].register_forward_pre_hook(enter, with_kwargs=True))
-    with temporary_hooks(handles), run.running():
+    with temporary_hooks(handles), run.running(by_layer=True):
         logits = call()
     logits = getattr(logits, "logits", logits)
     logits = logits[0] if isinstance(logits, (tuple, list)) else logits
-    return [found[index] for index in sorted(found)] + [unwrap(logits)]
-
-
-def _copy(value: Tensor) -> Tensor:
-    """Return a copy, so that a later operation in place does not change what was seen."""
-    return unwrap(value).detach().clone()
+    read(len(modules) + 1, unwrap(logits))
 
 
 def error(seen: Tensor, true: Tensor) -> float:

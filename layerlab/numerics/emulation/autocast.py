@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from layerlab.errors import UserError
 from layerlab.system.hooks import temporary_hooks
+from layerlab.system.offload import running_device
 
 # What torch.autocast casts to, on every device; it refuses others.
 FORMATS = ("bf16", "fp16")
@@ -76,7 +77,7 @@ def autocasting(model: nn.Module, dtype: torch.dtype, device: str | None) -> Ite
     Raises:
         UserError: the rules of a CPU for a model that is elsewhere.
     """
-    own = next((value.device.type for value in model.parameters()), "cpu")
+    own = running_device(model).type
     if device not in (None, own) and own != "cpu":
         raise UserError(
             f"device={device!r}, but the model is on {own}, where only the rules of {own} run; type"

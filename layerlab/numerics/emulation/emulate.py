@@ -12,17 +12,12 @@ from torch.utils._pytree import tree_map
 
 from layerlab.errors import UserError
 from layerlab.numerics.emulation.accumulation import accumulate, multiply_groups
-from layerlab.numerics.emulation.apply_policy import (
-    cast,
-    find_kept,
-    low_precision_weights,
-    stays_single,
-)
+from layerlab.numerics.emulation.apply_policy import cast
 from layerlab.numerics.emulation.arithmetic import AnyFormat, EmulatedArithmetic, exact, regime
 from layerlab.numerics.emulation.autocast import autocasting
+from layerlab.numerics.emulation.carried_weights import CarriedWeights
 from layerlab.numerics.emulation.emulated_tensor import (
     EmulatedTensor,
-    EmulationMode,
     check_runnable,
     floating,
     plain,
@@ -31,13 +26,12 @@ from layerlab.numerics.emulation.emulated_tensor import (
 from layerlab.numerics.emulation.op_site import EXACT, PRODUCTS, VIEWS, OpSite, Tracker
 from layerlab.numerics.emulation.policy import Policy
 from layerlab.numerics.emulation.selection import Selection
-from layerlab.numerics.emulation.snapshot import Snapshot
 from layerlab.numerics.emulation.unfused_attention import Unfused
 from layerlab.numerics.formats.round import Rounder, sparing
 from layerlab.validation import short_repr
 
 
-class Emulation(EmulationMode):
+class Emulation(CarriedWeights):
     """The context that an emulated model runs in; `emulate` and `reference` make it.
 
     Attributes:
@@ -60,18 +54,12 @@ class Emulation(EmulationMode):
         policy: Any = None,
     ) -> None:
         _check_policy(policy, regime)
-        super().__init__(regime.wide)
-        self.model = model
-        self.regime = regime
+        super().__init__(model, regime, policy)
         self.tracker = Tracker(model)
         self.roundings: Counter[OpSite] = Counter()
-        self.gradients: dict[str, Tensor] = {}
         self.refused: set[OpSite] = set()
         self._generator = torch.Generator().manual_seed(regime.seed)
         self._rounds: dict[AnyFormat, Rounder] = {}
-        self._stored: dict[int, Tensor] = {}
-        self._policy: Policy | None = policy
-        self._kept = find_kept(model, policy) if policy is not None else None
         self.select(where)
 
     def select(self, where: Any) -> None:
@@ -92,8 +80,15 @@ class Emulation(EmulationMode):
         return place in self._selection
 
     @contextmanager
-    def running(self, backward: bool = False) -> Iterator["Emulation"]:
-        """Run the model's code in the emulated arithmetic until the block ends."""
+    def running(self, backward: bool = False, by_layer: bool = False) -> Iterator["Emulation"]:
+        """Run the model's code in the emulated arithmetic until the block ends.
+
+        Args:
+            backward: whether a backward pass follows.
+            by_layer: widen and round the weights of a layer when it runs, and forget them behind
+                it: every forward pass does so again, and one layer at a time is in memory. Only a
+                backward pass and stochastic rounding, which may not draw twice, want all at once.
+        """
         check_runnable(self.model)
         self._selection.ran = False
         with ExitStack() as stack:
@@ -102,7 +97,7 @@ class Emulation(EmulationMode):
             if (dtype := self.regime.autocast) is not None:
                 stack.enter_context(autocasting(self.model, dtype, self.regime.device))
             stack.enter_context(self.tracker.follow())
-            stack.enter_context(self._swap(backward))
+            stack.enter_context(self.carrying(backward, by_layer))
             handles = (
                 self.model.register_forward_pre_hook(self._enter, with_kwargs=True, prepend=True),
                 self.model.register_forward_hook(lambda *call: plain(call[-1])),
@@ -137,7 +132,7 @@ class Emulation(EmulationMode):
         steps, format = self.regime.accumulate, self._result(args)
         if steps is None or format is None or not self.chosen(self._place):
             return func(*factors, **self.inner(kwargs))
-        return accumulate(name, factors, self.inner(kwargs), steps, self._round(format))
+        return accumulate(name, factors, self.inner(kwargs), steps, self.rounder(format))
 
     def note(self, func: Any, inputs: Sequence[Any], outputs: Sequence[EmulatedTensor]) -> None:
         """Remember which places ran, to check the patterns when the block ends."""
@@ -172,8 +167,15 @@ class Emulation(EmulationMode):
                 continue
             if self._moves(func, given, output):
                 continue
-            output.held = self._round(format)(output.held)
+            output.held = self.rounder(format)(output.held)
             self.roundings[self._place] += 1
+
+    def note_weight(self, place: OpSite, format: AnyFormat | None) -> bool:
+        (self._selection.islands if format is None else self._selection.rounded).add(place)
+        if format is None or not self.chosen(place):
+            return False
+        self._count(place)
+        return True
 
     def _count(self, place: OpSite) -> None:
         self.roundings[place] += 1
@@ -219,12 +221,12 @@ class Emulation(EmulationMode):
 
     def _along(self, factor: Tensor, format: Any, turned: bool) -> Tensor:
         """Return a factor rounded along its last axis, or along the one before."""
-        values, round = self.inner(factor), self._round(format)
+        values, round = self.inner(factor), self.rounder(format)
         if turned:
             return round(values.transpose(-2, -1).contiguous()).transpose(-2, -1)
         return round(values.contiguous())
 
-    def _round(self, format: AnyFormat) -> Rounder:
+    def rounder(self, format: AnyFormat) -> Rounder:
         if format not in self._rounds:
             mode = self.regime.rounding
             generator = self._generator if mode == "stochastic" else None
@@ -246,51 +248,7 @@ class Emulation(EmulationMode):
         if format is None or not self.chosen(place):
             return EmulatedTensor(values, self.regime.low)
         self._count(place)
-        return EmulatedTensor(self._round(format)(values), self.regime.low)
-
-    @contextmanager
-    def _swap(self, backward: bool) -> Iterator[None]:
-        """Replace parameters and buffers by carriers; put all back whatever happens."""
-        before = Snapshot(self.model)
-        carried: dict[int, tuple[str, EmulatedTensor]] = {}
-        try:
-            for owner, name, table, value in low_precision_weights(self.model):
-                if id(value) not in carried:
-                    carrier = self._carrier(value, OpSite(owner, name))
-                    carrier.requires_grad_(backward and value.requires_grad)
-                    carried[id(value)] = f"{owner}.{name}".lstrip("."), carrier
-                table[name] = carried[id(value)][1]
-            yield
-            for full, carrier in carried.values():
-                if carrier.grad is not None:
-                    self.gradients[full] = carrier.grad.held  # type: ignore[attr-defined]
-        finally:
-            before.restore()
-
-    def _carrier(self, value: Tensor, place: OpSite) -> EmulatedTensor:
-        low, format = self.regime.low, self.regime.weights
-        name = str(place).replace(":", ".")
-        if stays_single(self.model, name, low) or (self._kept and self._kept.parameter(name)):
-            low, format = torch.float32, None
-        stored = value.detach()
-        (self._selection.islands if format is None else self._selection.rounded).add(place)
-        if self.chosen(place) and format is not None:
-            if id(value) not in self._stored:
-                self._stored[id(value)] = self._weight(stored.to(self.wide), place, format)
-            stored = self._stored[id(value)]
-            self._count(place)
-        carrier = EmulatedTensor(stored.to(self.wide), low)
-        carrier.weight = True
-        return carrier
-
-    def _weight(self, values: Tensor, place: OpSite, format: AnyFormat) -> Tensor:
-        """Round a parameter to its format; groups and blocks lie along the summed axis."""
-        module = self.model.get_submodule(place.module)
-        # transformers' Conv1D keeps its matrix the other way round.
-        turned = type(module).__name__ == "Conv1D" and values.dim() == 2
-        if turned:
-            return self._round(format)(values.t().contiguous()).t().contiguous()
-        return self._round(format)(values)
+        return EmulatedTensor(self.rounder(format)(values), self.regime.low)
 
 
 @contextmanager
@@ -369,11 +327,13 @@ def emulate(
 
 
 @contextmanager
-def reference(model: nn.Module, backward: bool = False) -> Iterator[Emulation]:
+def reference(
+    model: nn.Module, backward: bool = False, by_layer: bool = False
+) -> Iterator[Emulation]:
     """Run a model in float64, also where its code asks for float32."""
     dtypes = [value.dtype for value in model.parameters() if value.is_floating_point()]
     run = Emulation(model, exact(dtypes[0] if dtypes else torch.get_default_dtype()))
-    with run.running(backward):
+    with run.running(backward, by_layer):
         yield run
 
 

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_map
 
 from layerlab.errors import UserError
+from layerlab.system.offload import lacks_weights
 
 # Namespaces of PyTorch's own operations; what is elsewhere is somebody's kernel.
 OWN = frozenset({"aten", "prims", "prim", "_c10d_functional"})
@@ -124,7 +125,7 @@ def check_runnable(model: nn.Module) -> None:
         UserError: no weights, or a kernel that is one with the model.
     """
     name = type(model).__name__
-    if any(value.is_meta for value in model.parameters()):
+    if lacks_weights(model):
         raise UserError(
             f"{name} is on the meta device and has no weights: there is nothing to round; load it"
             " on a device that holds numbers"

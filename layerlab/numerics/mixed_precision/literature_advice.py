@@ -128,7 +128,7 @@ class Lowered(Emulation):
         format = self.regime.results.get(self.regime.low)
         if self._place.operation in ("scores", "softmax") and format is not None:
             for output in outputs:
-                output.held = self._round(format)(output.held)
+                output.held = self.rounder(format)(output.held)
 
 
 def exact_scores(search: PolicyRuns) -> Tensor:

@@ -17,6 +17,7 @@ from layerlab.numerics.emulation.policy import Policy
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.mixed_precision.advice import Candidate
 from layerlab.numerics.mixed_precision.budget import check_budget
+from layerlab.system.offload import is_offloaded
 
 Run = Callable[[nn.Module], Any]
 Step = Callable[[str], None]
@@ -85,6 +86,14 @@ def deviation(missed: Tensor, whole: Tensor) -> float:
     spread = sum((share - mean) ** 2 for share in shares)
     found = (spread * (len(shares) - 1) / len(shares)) ** 0.5
     return found if isfinite(found) else inf
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    """Return a copy whose parameters share their numbers with the model until they are cast."""
+    shared = {
+        id(one): nn.Parameter(one.detach(), requires_grad=False) for one in model.parameters()
+    }
+    return copy.deepcopy(model, dict[int, Any](shared))
 
 
 class PolicyRuns:
@@ -218,15 +227,15 @@ class PolicyRuns:
     def real(self, keep: Iterable[str]) -> float | None:
         """Return the squared error of a copy in torch's own low dtype, or None without one.
 
-        The copy is gone when the next is made.
+        The copy is gone when the next is made. Of offloaded weights there is none.
         """
         names = frozenset(keep)
-        if self.format not in REAL:
+        if self.format not in REAL or is_offloaded(self.model):
             return None
         if names not in self.reals:
             self.step("torch's own " + self.format)
             policy = Policy(format=self.format, keep=tuple(sorted(names)))
-            low = apply_precision(copy.deepcopy(self.model), policy)
+            low = apply_precision(_copy(self.model), policy)
             self.runs += 1
             self.reals[names] = self._error(low, names)
         return self.reals[names]

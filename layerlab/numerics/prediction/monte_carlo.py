@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from layerlab.numerics.emulation.arithmetic import EmulatedArithmetic, exact
-from layerlab.numerics.emulation.attribution import outputs
+from layerlab.numerics.emulation.attribution import outputs, read_outputs
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.numerics.formats.formats import AnyFormat, Format
@@ -49,11 +49,11 @@ class Sample(Emulation):
         finally:
             self._storing = False
 
-    def _round(self, format: AnyFormat) -> Rounder:
+    def rounder(self, format: AnyFormat) -> Rounder:
         if self._storing or not isinstance(format, Format):
-            return super()._round(format)
+            return super().rounder(format)
 
-        round = super()._round(format)
+        round = super().rounder(format)
 
         def move(values: Tensor) -> Tensor:
             rounded = round(values)
@@ -73,6 +73,7 @@ def sample_errors(
     modules: Sequence[nn.Module],
     where: str | Iterable[str] | None = None,
     draws: int = DRAWS,
+    true: Sequence[Tensor] | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Sample the root mean square error of modules' outputs and of the logits over a few draws.
 
@@ -82,20 +83,22 @@ def sample_errors(
         call: runs the model once.
         modules: those whose outputs are read, in the order in which they run.
         draws: number of runs.
+        true: the values, if a reference run has given them.
 
     Returns:
         The values in float64 of the modules' outputs and then the logits, and their spreads.
     """
-    true = _take(Emulation(model, exact(regime.low)), call, modules)
-    squares = [torch.zeros_like(value) for value in true]
+    if true is None:
+        found = outputs(Emulation(model, exact(regime.low)), call, modules)
+        true = found[1:] if modules else found
+    values = list(true)
+    squares = [torch.zeros_like(value) for value in values]
+
+    def add(place: int, seen: Tensor) -> None:
+        if place:  # 0 is the input of the first module
+            squares[place - 1] += (seen - values[place - 1]).square()
+
     for draw in range(draws):
         run = Sample(model, replace(regime, seed=regime.seed + draw), where)
-        for square, value, seen in zip(squares, true, _take(run, call, modules), strict=True):
-            square += (seen - value).square()
-    return true, [(square / draws).sqrt() for square in squares]
-
-
-def _take(run: Emulation, call: Callable[[], Any], modules: Sequence[nn.Module]) -> list[Tensor]:
-    """Return the outputs of the modules and the logits, without the input of the first of them."""
-    found = outputs(run, call, modules)
-    return found[1:] if modules else found
+        read_outputs(run, call, modules, add)
+    return values, [(square / draws).sqrt() for square in squares]

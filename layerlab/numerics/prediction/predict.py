@@ -70,9 +70,9 @@ class Prediction(Emulation):
         self._call: tuple[str, Any, Any, Any, Any, bool] | None = None
 
     @contextmanager
-    def running(self, backward: bool = False) -> Iterator["Prediction"]:
+    def running(self, backward: bool = False, by_layer: bool = False) -> Iterator["Prediction"]:
         fused = _Softmax() if self.algebra.power == 2 else Hull(self.regime, self.algebra.unit)
-        with super().running(backward), fused:
+        with super().running(backward, by_layer), fused:
             yield self
 
     def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -272,6 +272,7 @@ def spreads(
     modules: Sequence[nn.Module],
     kind: str,
     where: str | Iterable[str] | None = None,
+    true: Sequence[Tensor] | None = None,
 ) -> Readings:
     """Return what is predicted, or guaranteed, of the error of modules' outputs and of the logits.
 
@@ -288,6 +289,7 @@ def spreads(
         modules: those whose outputs are read, in order.
         kind: "variance", "sampled" or "bound".
         where: patterns of the places that are rounded; None for all.
+        true: the values, if a reference run has given them; it is called once less then.
 
     Returns:
         The values in float64 of the modules' outputs and then the logits, and their spreads.
@@ -296,28 +298,30 @@ def spreads(
         UserError: an operation without a rule, a module that `call` does not run, or no such kind.
     """
     if kind == "sampled":
-        return sample_errors(model, call, regime, modules, where)
+        return sample_errors(model, call, regime, modules, where, true=true)
     if kind not in get_args(Kind):
         raise UserError(
             f"kind={kind!r} is none of 'variance', 'sampled', 'bound'; type one of them"
         )
     with ExitStack() as stack:
         taken = stack.enter_context(_taking(model, modules))
-        with reference(model):
-            call()
-        exact = _read(taken, modules, model)
+        if true is None:
+            with reference(model, by_layer=True):
+                call()
+            true = [one.held for one in _read(taken, modules, model)]
+        values = list(true)
         run = Prediction(model, regime, cast(Kind, kind), where)
         lost = stack.enter_context(_losing(run, [*modules, model]))
-        with run.running():
+        with run.running(by_layer=True):
             call()
         moved = _read(taken, modules, model)
-    values, found = [], []
-    for module, before, after in zip([*modules, model], exact, moved, strict=True):
-        shift = after.held - before.held
+    found = []
+    for module, before in zip([*modules, model], values, strict=True):
+        after = moved.pop(0)
+        shift = after.held - before
         spread = run.algebra.spread(after.spread, after.held)
         if module in lost:
             spread = torch.full_like(spread, torch.inf)
-        values.append(before.held)
         found.append(
             torch.hypot(shift, spread) if kind == "variance" else (shift.abs() + spread) * ROOM
         )

@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from layerlab.observe.architecture.norms import Norm, front_norm, norm
-from layerlab.observe.architecture.parameters import parameter
 from layerlab.observe.architecture.qkv_layouts import KEY_NORM, QUERY_NORM, Layout, layout
+from layerlab.system.offload import parameter
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from layerlab.observe.architecture.parameters import parameter
+from layerlab.system.offload import parameter
 
 AMPLITUDE = 128.0
 """Of the vectors fed to a norm: exact in every format, and so large that its epsilon is lost."""

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from layerlab.observe.architecture.parameters import parameter
+from layerlab.system.offload import parameter
 
 Rows = Float[Tensor, "head head_width *width"]
 

@@ -22,7 +22,7 @@ from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.block_calls import BlockCall, hidden, hidden_call, sublayers
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
-from layerlab.system.usual_arithmetic import evaluation_mode
+from layerlab.system.torch_settings import evaluation_mode
 
 
 @dataclass(kw_only=True)

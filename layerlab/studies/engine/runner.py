@@ -26,7 +26,7 @@ from layerlab.studies.engine.study import Outcome, Study, nothing
 from layerlab.studies.engine.time_log import Clock
 from layerlab.system.files import check_link, check_links
 from layerlab.system.locks import lock_folder
-from layerlab.system.usual_arithmetic import usual_arithmetic
+from layerlab.system.torch_settings import usual_arithmetic
 from layerlab.validation import Constraint, short_repr
 from layerlab.version import VERSION
 

@@ -51,7 +51,7 @@ def test_a_drawn_error_fills_half_a_gap_to_either_side_and_has_no_mean(format: s
     kind = find(format)
     torch.manual_seed(0)
     values = torch.randn(20_000, dtype=torch.float64) + 0.1
-    moved = run._round(kind)(values)
+    moved = run.rounder(kind)(values)
     part = (moved - values) / spacing(values, kind)
     assert float(part.abs().max()) <= 0.5
     # Uniform on (-1/2, 1/2): variance 1/12, and a mean within five standard errors of 0.
@@ -63,7 +63,7 @@ def test_what_the_format_holds_is_not_moved_nor_what_it_cannot() -> None:
     run = Sample(nn.Linear(2, 2), regime("fp8_e4m3"))
     values = torch.tensor([0.0, 1.0, -0.375, 448.0, 1000.0, torch.inf, -3e38]).double()
     held = torch.tensor([0.0, 1.0, -0.375, 448.0, 448.0, 448.0, -3e38]).double()
-    moved = run._round(find("fp8_e4m3"))(values)
+    moved = run.rounder(find("fp8_e4m3"))(values)
     assert torch.equal(moved[:5], held[:5])
     assert moved[6] == values[6]
 

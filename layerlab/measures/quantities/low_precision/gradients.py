@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from layerlab.errors import NotApplicable, UserError
-from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
+from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row, refuse_offloaded
 from layerlab.measures.support.emulated_reruns import DOMAINS, FORMATS, formats
 from layerlab.numerics.emulation.arithmetic import exact, modes, regime
 from layerlab.numerics.emulation.emulate import Emulation
@@ -116,6 +116,7 @@ MEASURES = (
         plot=("error", "flat", "autocast", "cosine", "norm"),
         better="lower",
         needs=frozenset({"model"}),
+        applies=refuse_offloaded,
         read=read,
         options={"formats": FORMATS, "tokens": TOKENS},
         domains=DOMAINS,

@@ -36,6 +36,10 @@ FORETOLD: Mapping[str, str] = {
 VACUOUS = 1.0
 QUANTILES = (0.05, 0.95)
 Errors = Float[Tensor, " token"]
+# The errors of the stream in front of the blocks and behind each, and the row of the logits.
+Observed = tuple[list[Errors], Row]
+# Entries of logits that are compared at once, in float64.
+TOGETHER = 2**22
 
 
 def error(seen: Hidden, exact: Hidden) -> Errors:
@@ -128,17 +132,31 @@ def _rows(whole: ModelContext, names: Sequence[str]) -> dict[str, Any]:
             seen = {}
             for mode in modes(name):
                 whole.step(f"{name}, {mode}")
-                seen[mode] = again.emulated(name, mode)
+                seen[mode] = _observe(again, name, mode)
             told = _predict(whole, again, name, reasons)
             told["apriori"] = _fill(before[name], len(again.true))
             where = {"sequence": number, "format": name}
-            found["rounding"] += _stream(again, seen, told, where)
-            for mode, streams in seen.items():
+            found["rounding"] += _stream(seen, told, where)
+            for mode, (_, row) in seen.items():
                 last = {key: told[key][-1] if mode == "as-run" else nan for key in FORETOLD}
-                row = _logits(again, streams[-1])
                 found["logits"].append({**where, "mode": mode, **row, **last})
     whole.memory[key] = found
     return found
+
+
+def _observe(again: Reruns, name: str, mode: str) -> Observed:
+    """Run the model in a format, and keep of each stream the errors alone."""
+    errors: list[Errors] = []
+    row: Row = {}
+
+    def read(place: int, seen: Tensor) -> None:
+        if place < len(again.true) - 1:
+            errors.append(error(seen, again.true[place]))
+        else:
+            row.update(_logits(again, seen))
+
+    again.emulated(name, mode, read)
+    return errors, row
 
 
 def _fill(values: Sequence[float], length: int) -> list[float]:
@@ -146,10 +164,10 @@ def _fill(values: Sequence[float], length: int) -> list[float]:
 
 
 def _stream(
-    again: Reruns, seen: dict[str, list[Tensor]], told: dict[str, list[float]], where: Row
+    seen: Mapping[str, Observed], told: dict[str, list[float]], where: Row
 ) -> Iterator[Row]:
-    for layer, true in enumerate(again.true[:-1]):
-        every = error(seen["as-run"][layer], true)
+    flat, _ = seen["flat"]
+    for layer, every in enumerate(seen["as-run"][0]):
         low, high = (float(every.quantile(share)) for share in QUANTILES)
         yield {
             **where,
@@ -161,13 +179,16 @@ def _stream(
             "worst": float(every.max()),
             "worst_token": int(every.argmax()),
             **{column: values[layer] for column, values in told.items()},
-            "flat": float(error(seen["flat"][layer], true).mean()),
+            "flat": float(flat[layer].mean()),
         }
 
 
 def _logits(again: Reruns, seen: Tensor) -> Row:
     true = again.true[-1]
-    every, apart = error(seen, true), divergence(seen, true)
+    rows = max(1, TOGETHER // true.shape[-1])
+    pairs = list(zip(seen.split(rows), true.split(rows), strict=True))
+    every = torch.cat([error(*pair) for pair in pairs])
+    apart = torch.cat([divergence(*pair) for pair in pairs])
     changed = seen.argmax(-1) != true.argmax(-1)
     return {
         "error": float(every.mean()),
@@ -175,14 +196,15 @@ def _logits(again: Reruns, seen: Tensor) -> Row:
         "changed": float(changed.double().mean()),
         "kl": float(apart.mean()),
         "kl_worst": float(apart.max()),
-        "loss_change": _loss(seen, again.tokens) - _loss(true, again.tokens),
+        "loss_change": _loss(seen, again.tokens, rows) - _loss(true, again.tokens, rows),
     }
 
 
-def _loss(logits: Tensor, tokens: Tensor) -> float:
+def _loss(logits: Tensor, tokens: Tensor, rows: int) -> float:
     """Return the mean next-token loss in nats."""
-    chances = torch.log_softmax(logits[:-1].double(), -1)
-    return float(-chances.gather(-1, tokens[1:, None]).mean())
+    parts = zip(logits[:-1].split(rows), tokens[1:, None].split(rows), strict=True)
+    chances = [torch.log_softmax(part.double(), -1).gather(-1, next) for part, next in parts]
+    return float(-torch.cat(chances).mean())
 
 
 def _overflow(run: MeasureContext, rows: Iterable[Row], column: str) -> None:

@@ -1,10 +1,15 @@
-"""Computes as a new process would, whatever the caller has set for other work of theirs."""
+"""Settings of torch, and of a model, that hold for the length of a block, and are put back."""
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+import psutil
 import torch
 from torch import nn
+
+# Below this the matrices of a block are too small to share: handing them over costs more.
+SMALL_PARAMETERS = 20_000_000
 
 
 @contextmanager
@@ -45,3 +50,22 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def threads(parameters: int) -> Iterator[int]:
+    """Use one thread for a small model, one per physical core for a large one.
+
+    OMP_NUM_THREADS, where it is set, is obeyed.
+
+    Args:
+        parameters: of the model.
+    """
+    before = torch.get_num_threads()
+    if "OMP_NUM_THREADS" not in os.environ:
+        cores = psutil.cpu_count(logical=False) or before
+        torch.set_num_threads(1 if parameters < SMALL_PARAMETERS else min(cores, before))
+    try:
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)

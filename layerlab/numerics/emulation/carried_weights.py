@@ -1,0 +1,182 @@
+"""A model's parameters as carriers: all at once, or one layer at a time, however large it is."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerlab.numerics.emulation.apply_policy import find_kept, low_precision_weights, stays_single
+from layerlab.numerics.emulation.arithmetic import AnyFormat, EmulatedArithmetic
+from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, EmulationMode
+from layerlab.numerics.emulation.op_site import OpSite
+from layerlab.numerics.emulation.policy import Policy
+from layerlab.numerics.emulation.snapshot import Snapshot
+from layerlab.numerics.formats.round import Rounder
+from layerlab.system.offload import (
+    execution_device,
+    fetch,
+    is_offloaded,
+    weights_left_away,
+)
+
+Make = Callable[[], Tensor]
+
+
+class LayerValues:
+    """The values of the parameters of the layer that runs; those of the layer before are freed."""
+
+    def __init__(self) -> None:
+        self._layer: Any = None
+        self._values: dict[int, Tensor] = {}
+
+    def forget(self) -> None:
+        """Free all values."""
+        self._values.clear()
+
+    def take(self, layer: Any, key: int, make: Make) -> Tensor:
+        """Return the values of a parameter, made now if its layer has just begun to run."""
+        if layer != self._layer:
+            self._values.clear()
+            self._layer = layer
+        if key not in self._values:
+            self._values[key] = make()
+        return self._values[key]
+
+
+class LayerWeight(EmulatedTensor):
+    """A parameter that makes its values when an operation asks for them.
+
+    They are made anew in every layer that asks, so `make` has to give the same each time, and what
+    is written into them is lost.
+    """
+
+    @staticmethod
+    def __new__(
+        cls,
+        stored: Tensor,
+        nominal: torch.dtype,
+        device: torch.device,
+        values: LayerValues,
+        layer: Any,
+        make: Make,
+    ) -> "LayerWeight":
+        return torch.Tensor._make_wrapper_subclass(
+            cls, stored.shape, strides=stored.stride(), dtype=nominal, device=device
+        )
+
+    def __init__(
+        self,
+        stored: Tensor,
+        nominal: torch.dtype,
+        device: torch.device,
+        values: LayerValues,
+        layer: Any,
+        make: Make,
+    ) -> None:
+        self._known, self._layer, self._make = values, layer, make
+        self.weight = True
+        self.spread = None
+
+    @property
+    def held(self) -> Tensor:  # type: ignore[override]
+        """The values, for as long as the layer runs."""
+        return self._known.take(self._layer, id(self), self._make)
+
+
+class CarriedWeights(EmulationMode):
+    """The part of an emulation that gives a model carriers for its parameters and buffers.
+
+    Attributes:
+        gradients: after a backward pass, the gradient of each parameter by its name.
+
+    Args:
+        model: the model; it is not changed.
+        regime: which format what is rounded to.
+        policy: what stays in float32.
+    """
+
+    def __init__(self, model: nn.Module, regime: EmulatedArithmetic, policy: Policy | None) -> None:
+        super().__init__(regime.wide)
+        self.model = model
+        self.regime = regime
+        self.gradients: dict[str, Tensor] = {}
+        self._policy = policy
+        self._kept = find_kept(model, policy) if policy is not None else None
+
+    @abstractmethod
+    def rounder(self, format: AnyFormat) -> Rounder:
+        """Return what rounds to a format."""
+
+    @abstractmethod
+    def note_weight(self, place: OpSite, format: AnyFormat | None) -> bool:
+        """Take note of a parameter and the format it has, and return whether it is rounded."""
+
+    @contextmanager
+    def carrying(self, backward: bool, by_layer: bool) -> Iterator[None]:
+        """Give the model carriers until the block ends."""
+        whole = backward or self.regime.rounding == "stochastic"
+        by_layer = not whole and (by_layer or is_offloaded(self.model))
+        values = LayerValues()
+        with self._swap(backward, values if by_layer else None):
+            with weights_left_away(self.model):
+                yield
+        values.forget()
+
+    @contextmanager
+    def _swap(self, backward: bool, values: LayerValues | None) -> Iterator[None]:
+        """Replace parameters and buffers by carriers; put all back whatever happens."""
+        before = Snapshot(self.model)
+        carried: dict[int, tuple[str, EmulatedTensor]] = {}
+        try:
+            for owner, name, table, value in low_precision_weights(self.model):
+                if id(value) not in carried:
+                    # What is written into a buffer has to last.
+                    lasting = values if isinstance(value, nn.Parameter) else None
+                    carrier = self._carrier(value, OpSite(owner, name), lasting)
+                    carrier.requires_grad_(backward and value.requires_grad)
+                    carried[id(value)] = f"{owner}.{name}".lstrip("."), carrier
+                table[name] = carried[id(value)][1]
+            yield
+            for full, carrier in carried.values():
+                if carrier.grad is not None:
+                    self.gradients[full] = carrier.grad.held  # type: ignore[attr-defined]
+        finally:
+            before.restore()
+
+    def _carrier(self, value: Tensor, place: OpSite, values: LayerValues | None) -> EmulatedTensor:
+        low, format = self.regime.low, self.regime.weights
+        name = str(place).replace(":", ".")
+        if stays_single(self.model, name, low) or (self._kept and self._kept.parameter(name)):
+            low, format = torch.float32, None
+        rounded = self.note_weight(place, format)
+        make = partial(self._values, value, place, format if rounded else None)
+        if values is None or not value.is_contiguous():
+            carrier = EmulatedTensor(make(), low)
+            carrier.weight = True
+            return carrier
+        layer = place.module if place.layer is None else place.layer
+        device = execution_device(self.model.get_submodule(place.module)) or value.device
+        return LayerWeight(value, low, device, values, layer, make)
+
+    def _values(self, value: Tensor, place: OpSite, format: AnyFormat | None) -> Tensor:
+        """Return what a parameter holds, from where accelerate keeps it if that is elsewhere."""
+        module = self.model.get_submodule(place.module)
+        if value.is_meta:
+            fetched = fetch(module, place.operation)
+            assert fetched is not None, "weights that are nowhere were refused"
+            value = fetched.to(execution_device(module))
+        wide = value.detach().to(self.wide)
+        return wide if format is None else self._weight(wide, place, format).to(self.wide)
+
+    def _weight(self, values: Tensor, place: OpSite, format: AnyFormat) -> Tensor:
+        """Round a parameter to its format; groups and blocks lie along the summed axis."""
+        module = self.model.get_submodule(place.module)
+        # transformers' Conv1D keeps its matrix the other way round.
+        turned = type(module).__name__ == "Conv1D" and values.dim() == 2
+        if turned:
+            return self.rounder(format)(values.t().contiguous()).t().contiguous()
+        return self.rounder(format)(values)

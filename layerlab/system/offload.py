@@ -1,0 +1,100 @@
+"""Weights that accelerate keeps off the device until a module runs: on a processor, or on a disk.
+
+Such a parameter has a shape and no numbers (it is on the meta device); hooks of accelerate bring
+the numbers while its module runs, from a store that can be asked for them at any time.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def parameter(module: nn.Module, name: str) -> Tensor | None:
+    """Return a parameter of `module` itself, from the offload store if it is not in memory."""
+    tensor = getattr(module, name, None)
+    if not isinstance(tensor, Tensor):
+        return None
+    if tensor.device.type != "meta":
+        return tensor.detach()
+    found = fetch(module, name)
+    return tensor if found is None else found
+
+
+def fetch(module: nn.Module, name: str) -> Tensor | None:
+    """Return a parameter of `module` itself from the offload store; None where it is not there."""
+    store = _store(module)
+    return store[name].detach() if store is not None and name in store else None
+
+
+def is_offloaded(model: nn.Module) -> bool:
+    """Return whether some weights come to their device only when a module needs them."""
+    return any(weight.is_meta for weight in model.parameters())
+
+
+def lacks_weights(model: nn.Module) -> bool:
+    """Return whether some weights have no numbers anywhere: neither in memory nor in a store."""
+    for module in model.modules():
+        store = _store(module) or {}
+        for name, weight in module.named_parameters(recurse=False):
+            if weight.is_meta and name not in store:
+                return True
+    return False
+
+
+def execution_device(module: nn.Module) -> torch.device | None:
+    """Return the device that accelerate runs a module on; None where that is not its affair."""
+    for hook in _hooks(module):
+        place = getattr(hook, "execution_device", None)
+        if place is not None:
+            return torch.device(place)
+    return None
+
+
+def running_device(model: nn.Module) -> torch.device:
+    """Return the device that a model begins to run on: that of its weights, unless they wait."""
+    places = (execution_device(module) for module in model.modules())
+    found = next((place for place in places if place is not None), None)
+    if found is not None:
+        return found
+    return next((weight.device for weight in model.parameters()), torch.device("cpu"))
+
+
+@contextmanager
+def weights_left_away(model: nn.Module) -> Iterator[None]:
+    """Let accelerate bring what modules are given to their device, but no weights, for a while.
+
+    Whoever runs the model meanwhile gives it weights.
+    """
+    before = [(one, one._hf_hook) for one in model.modules() if hasattr(one, "_hf_hook")]
+    try:
+        for module, hook in before:
+            module._hf_hook = _without_weights(hook)
+        yield
+    finally:
+        for module, hook in before:
+            module._hf_hook = hook
+
+
+def _without_weights(hook: Any) -> Any:
+    """Return a copy of a hook, or of a row of them, that brings no weights."""
+    other = copy.copy(hook)
+    if hasattr(hook, "hooks"):
+        other.hooks = tuple(map(_without_weights, hook.hooks))
+    elif getattr(hook, "offload", False) is True:
+        other.offload = False
+    return other
+
+
+def _hooks(module: nn.Module) -> tuple[Any, ...]:
+    hook = getattr(module, "_hf_hook", None)
+    return (hook, *getattr(hook, "hooks", ()))
+
+
+def _store(module: nn.Module) -> Mapping[str, Any] | None:
+    return next(
+        (h.weights_map for h in _hooks(module) if getattr(h, "weights_map", None) is not None), None
+    )
