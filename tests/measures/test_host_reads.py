@@ -12,10 +12,9 @@ import torch
 from layerlab.loading.model import LoadedModel
 from layerlab.measures.quantities.spectrum import spectrum
 from layerlab.measures.runner import Readings, readings
-from layerlab.observe.tracing import attention_tiles
+from layerlab.observe.tracing import attention_tiles, device_schedule
 from layerlab.observe.tracing.attention_tiles import each_group
 from layerlab.plugins import resolve
-from layerlab.system import device_schedule
 from tests.host_reads import Counts, counted
 from tests.measures.regime import KINDS, record
 

@@ -11,7 +11,7 @@ import torch
 from layerlab.measures.quantities.spectrum import spectrum
 from layerlab.measures.support.attention_products import products
 from layerlab.measures.support.products import Blocks, dense
-from layerlab.system import device_schedule
+from layerlab.observe.tracing import device_schedule
 from tests.measures.regime import KINDS, attention, record, svd_contraction, svd_norm
 
 triton = pytest.importorskip("triton", reason="triton is not installed: it is in the extra gpu")
