@@ -24,7 +24,7 @@ from layerlab.errors import UserError
 from layerlab.measures.measure import WEIGHTS, Measure
 from layerlab.measures.naming import EXAMPLE, Named, check_once, parse_names, unreadable
 from layerlab.records.parse import read_json
-from layerlab.system.python_file import read_python_file
+from layerlab.system.python_file import hash_imports, read_python_file
 from layerlab.system.signals import Stopped
 from layerlab.system.trust import allow_file, check_allowed
 from layerlab.variants.renamed import update_imports
@@ -146,7 +146,8 @@ def _take_in(file: Path, source: bytes) -> tuple[Measure, ...]:
             from layerlab.variants.registry import add
             from layerlab.variants.source_file import Origin
 
-            add(module, Origin(name, file.resolve(), file.name, source))
+            helpers = hash_imports(source, name)
+            add(module, Origin(name, file.resolve(), file.name, source, helpers))
     return measures
 
 

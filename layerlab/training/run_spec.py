@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.renamed_settings import current_settings
 from layerlab.records.run_files import RECIPE, RUN, read_table
 from layerlab.system.files import write_file
-from layerlab.variants.registry import needed
+from layerlab.variants.registry import code_beside, needed
 
 SCHEMA = 1
 SIZES = ("width", "layers", "heads", "kv_heads", "head_width", "inner", "vocab", "context")
@@ -30,12 +31,14 @@ class RunSpec:
         recipe: without a compare section.
         digest: of the corpus.
         match: what was resized, where arms are matched.
+        code: what its model runs beside the package and the recipe's files: SHA-256 by name.
     """
 
     arm: str
     recipe: TrainingRecipe
     digest: str
     match: Match | None = None
+    code: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def seed(self) -> int:
@@ -50,7 +53,9 @@ class RunSpec:
     @property
     def name(self) -> str:
         """The name of its folder: readable, and different for different settings."""
-        key = hashlib.blake2b(f"{self.recipe.hash()}/{self.digest}".encode(), digest_size=4)
+        code = [json.dumps(dict(self.code), sort_keys=True)] if self.code else []
+        content = "/".join([self.recipe.hash(), self.digest, *code])
+        key = hashlib.blake2b(content.encode(), digest_size=4)
         return f"{self.arm}-s{self.seed}-r{self.rate:g}-{key.hexdigest()}"
 
     @property
@@ -68,6 +73,11 @@ def design_model(recipe: TrainingRecipe) -> Design:
     model = recipe.model
     sizes = {name: getattr(model, name) for name in SIZES}
     return design(model.variant, preset=model.preset, sizes=sizes, options=model.options)
+
+
+def own_code(recipe: TrainingRecipe) -> dict[str, str]:
+    """Return the code that a recipe's model runs and no recipe names: SHA-256 by name."""
+    return code_beside(design_model(recipe).spec)
 
 
 def own_files(recipe: TrainingRecipe) -> dict[str, str]:
@@ -96,6 +106,7 @@ def write_run(run: RunSpec, folder: Path) -> None:
         "arm": run.arm,
         "digest": run.digest,
         "match": match,
+        "code": dict(run.code),
     }
     write_file(folder / RUN, json.dumps(body, indent=1) + "\n")
 
@@ -113,6 +124,7 @@ def read_run(folder: Path) -> RunSpec:
             recipe=make_recipe(current_settings(recipe), str(folder / RECIPE)),
             digest=body["digest"],
             match=None if body["match"] is None else _match(body["match"]),
+            code=dict(body.get("code", {})),
         )
     except (KeyError, TypeError) as error:
         raise UserError(

@@ -1,5 +1,7 @@
 """The text and the model of a run."""
 
+from collections.abc import Mapping
+
 import torch
 
 from layerlab import plugins
@@ -9,6 +11,7 @@ from layerlab.model.build import assemble
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.system.hardware import keep_compiled_code
 from layerlab.training.run_spec import RunSpec, design_model
+from layerlab.variants.registry import code_beside
 
 
 def load_corpus(run: RunSpec) -> Corpus:
@@ -30,6 +33,7 @@ def build_model(run: RunSpec, device: torch.device) -> LabForCausalLM:
     """Build the model of a run, with its first weights."""
     plugins.load_named(run.recipe.model.load)
     found = design_model(run.recipe)
+    _check_code(run, code_beside(found.spec))
     model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed)
     torch.nn.Module.to(model, device)
     train = run.recipe.train
@@ -43,6 +47,21 @@ def build_model(run: RunSpec, device: torch.device) -> LabForCausalLM:
         for layer in model.model.layers:
             layer.compile(dynamic=False)
     return model.train()
+
+
+def _check_code(run: RunSpec, code: Mapping[str, str]) -> None:
+    """Refuse to train with other code than a run was planned with.
+
+    Raises:
+        UserError: a plug-in, or a module that one of the recipe's files imports, has changed.
+    """
+    names = {*run.code, *code}
+    changed = sorted(name for name in names if run.code.get(name) != code.get(name))
+    if changed:
+        raise UserError(
+            f"the code of {run.name} is no longer what it was planned with ({', '.join(changed)}); "
+            "put it back, or type the command that planned it again"
+        )
 
 
 def set_attention(model: LabForCausalLM, name: str) -> None:

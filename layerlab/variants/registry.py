@@ -21,6 +21,7 @@ from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.console.tables import printable
 from layerlab.errors import UserError
 from layerlab.known_names import PLUGINS, unknown_variant
+from layerlab.system.python_file import hash_imports
 from layerlab.validation import suggest
 from layerlab.variants.flat_imports import sibling
 from layerlab.variants.source_file import SHOWN, Origin, way_to_load
@@ -118,6 +119,22 @@ def needed(spec: Spec) -> dict[str, str]:
     """
     found = (one.origin for one in declaring(spec))
     return {one.name: one.digest for one in found if one}
+
+
+def code_beside(spec: Spec) -> dict[str, str]:
+    """Return the code of a spec that no recipe names: SHA-256 by name.
+
+    That of plug-ins, and the modules that files from outside the package import in their turn.
+
+    Raises:
+        UserError: it names a part that is not there.
+    """
+    code: dict[str, str] = {}
+    for one in declaring(spec):
+        if one.origin is not None:
+            code |= one.origin.helpers
+            code |= {} if one.home in _ADDED else {one.origin.name: one.origin.digest}
+    return code
 
 
 def declaring(spec: Spec, files: Mapping[str, str] | None = None) -> list[Found]:
@@ -222,7 +239,9 @@ def _plugged() -> tuple[Found, ...]:
 def _plugin(entry: EntryPoint) -> Found:
     module = importlib.import_module(entry.module)
     path = Path(str(module.__file__))
-    origin = Origin(module.__name__, path, f"{module.__name__}.py", path.read_bytes())
+    source = path.read_bytes()
+    helpers = hash_imports(source, module.__name__)
+    origin = Origin(module.__name__, path, f"{module.__name__}.py", source, helpers)
     return _outside(module, f"{entry.name} ({path})", origin)
 
 

@@ -8,7 +8,7 @@ import hashlib
 import importlib.util
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from layerlab.errors import UserError
@@ -28,12 +28,14 @@ class Origin:
         path: where it lay.
         name: what a checkpoint calls it.
         source: its bytes.
+        helpers: SHA-256 of the modules that it imports and that are not installed, by name.
     """
 
     module: str
     path: Path
     name: str
     source: bytes
+    helpers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:

@@ -16,14 +16,17 @@ from transformers import AutoModelForCausalLM
 
 import layerlab
 from layerlab import UserError
+from layerlab.experiments.plan.plan import plan
 from layerlab.model.build import build
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.plugins import load
+from layerlab.training.setup import build_model
 from layerlab.variants import registry
 from layerlab.variants.template import write_template
 from tests.forked import python
 from tests.model.absent import fresh
 from tests.model.small import SIZES, tokens
+from tests.training.planned import EXTENT, recipe
 
 PART = """
 from layerlab.blocks.ffn import Gated
@@ -358,3 +361,39 @@ def test_a_file_that_repeats_a_name_is_named_once(tmp_path: Path) -> None:
     said = r"mine\.py declares the variant 'dup' twice; give one of them another name"
     with pytest.raises(UserError, match=said):
         load(path)
+
+
+def planned() -> str:
+    (run,) = plan(recipe({"variant": "mine"}), EXTENT)
+    return run.name
+
+
+@pytest.mark.parametrize("how", ["file", "plug-in"])
+def test_a_run_is_another_one_once_code_beside_its_files_changes(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    helper, file = tmp_path / "beside_mine.py", written(tmp_path / "brings_mine.py")
+    helper.write_text("SCALE = 1\n")
+    file.write_text(f"from beside_mine import SCALE\n{file.read_text('utf-8')}", "utf-8")
+    entry = EntryPoint("mine", "brings_mine", registry.PLUGINS)
+    monkeypatch.setattr(registry, "entry_points", lambda **_: [entry] if how == "plug-in" else [])
+    for name in ("beside_mine", "brings_mine"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    def taken_in() -> str:
+        registry._plugged.cache_clear()
+        if how == "file":
+            load(file)
+        return planned()
+
+    first = taken_in()
+    assert taken_in() == first
+    helper.write_text("SCALE = 2\n")
+    second = taken_in()
+    assert second != first
+    (run,) = plan(recipe({"variant": "mine"}), EXTENT)
+    helper.write_text("SCALE = 3\n")
+    taken_in()
+    with pytest.raises(UserError, match=r"no longer what it was planned with \(beside_mine\)"):
+        build_model(run, torch.device("cpu"))

@@ -10,7 +10,9 @@ import functools
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -33,6 +35,7 @@ from layerlab.loading.model import LoadedModel
 from layerlab.records.parse import check_text
 from layerlab.system.limits import check_work
 from layerlab.system.logs import hush
+from layerlab.system.python_file import hash_function
 from layerlab.training.step.microbatch import CatchOutOfMemory, release_memory
 
 # Logits that a batch may hold.
@@ -317,7 +320,19 @@ def describe_task(task: Any, limit: int | None = None) -> str:
     examples = getattr(task, "sampler", None)
     shown_first = [dict(doc) for doc in examples.df] if examples is not None else []
     content = {"config": config, "documents": documents, "examples": shown_first}
+    if code := [found for one in _functions(vars(task.config)) if (found := hash_function(one))]:
+        content["code"] = code
     return json.dumps(content, sort_keys=True, ensure_ascii=False, default=_named)
+
+
+def _functions(value: Any) -> Iterator[FunctionType]:
+    """Yield the functions that a task's configuration has, in its order."""
+    if isinstance(value, FunctionType):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from chain.from_iterable(_functions(one) for one in value.values())
+    elif isinstance(value, list | tuple):
+        yield from chain.from_iterable(map(_functions, value))
 
 
 def answer_limit(options: Mapping[str, Any]) -> int:

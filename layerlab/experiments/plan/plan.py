@@ -9,7 +9,7 @@ from layerlab.recipes.checks import validate
 from layerlab.recipes.comparison_sections import Arm, CompareSection
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.recipes.training_sections import DataSection, Source
-from layerlab.training.run_spec import SIZES, RunSpec, count_costs, design_model
+from layerlab.training.run_spec import SIZES, RunSpec, count_costs, design_model, own_code
 from layerlab.validation import suggest
 
 
@@ -141,7 +141,8 @@ def plan(
 def _runs(recipe: TrainingRecipe, extents: Mapping[str, CorpusSize]) -> list[RunSpec]:
     if recipe.compare is None:
         ((arm, extent),) = extents.items()
-        return [RunSpec(arm=arm, recipe=resolve_recipe(recipe, extent), digest=extent.digest)]
+        whole = resolve_recipe(recipe, extent)
+        return [RunSpec(arm=arm, recipe=whole, digest=extent.digest, code=own_code(whole))]
     comparison = recipe.compare
     if len(set(comparison.seeds)) < len(comparison.seeds):
         raise UserError(f"compare.seeds {list(comparison.seeds)} repeat one; each counts once")
@@ -150,12 +151,14 @@ def _runs(recipe: TrainingRecipe, extents: Mapping[str, CorpusSize]) -> list[Run
             f"compare.learning_rates {list(comparison.learning_rates)} repeat one; write each once"
         )
     matched = dict(_match(recipe, comparison, extents))
+    code = {name: own_code(side) for name, (side, _) in matched.items()}
     return [
         RunSpec(
             arm=name,
             recipe=side.changed({"train.seed": seed, "train.learning_rate": rate}),
             digest=extents[name].digest,
             match=found,
+            code=code[name],
         )
         for seed in comparison.seeds
         for name, (side, found) in matched.items()
