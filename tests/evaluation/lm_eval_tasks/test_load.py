@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 
 from layerlab import UserError
+from layerlab.system.trust import trust
 from tests.evaluation.candidate import candidate, tokenizer
 
 pytest.importorskip("lm_eval")
 
+from layerlab.evaluation.harness.lm import describe_task
+from layerlab.evaluation.lm_eval_tasks.load import load_named
 from tests.evaluation.lm_eval_tasks.own_tasks import (
     CHOICE,
     GROUP,
@@ -142,6 +145,22 @@ def test_code_of_a_stranger_runs_only_where_it_was_asked_for(folder: Path, tmp_p
     assert trusted.content["request"]["trust_tasks"]
     assert "trust_tasks" not in plain.content["request"]
     assert mark.exists()
+
+
+def test_a_task_is_another_one_once_what_its_function_calls_changes(folder: Path) -> None:
+    source = "def keep(docs): return docs\ndef same(docs): return keep(docs)\n"
+    (folder / "called.py").write_text(source)
+    path = write(folder, "own_called", CHOICE, more="process_docs: !function called.same\n")
+
+    def described() -> str:
+        with trust(False, trust_tasks=True):
+            ((one,), _) = load_named(str(path))
+        return describe_task(one.task)
+
+    before = described()
+    assert described() == before
+    (folder / "called.py").write_text(source.replace("return docs", "return docs  # all", 1))
+    assert described() != before
 
 
 @pytest.mark.parametrize(
