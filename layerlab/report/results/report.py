@@ -8,6 +8,7 @@ import copy
 import difflib
 import html
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ from layerlab.report.views.tables import (
     write_tables,
 )
 from layerlab.system import files
+from layerlab.system.own_page import is_own_page
 
 # A notebook keeps every page it shows in its own file; plotly.js alone is 0.7 MB of it.
 NOTEBOOK_BYTES = 12_000_000
@@ -162,9 +164,16 @@ class Report:
         """Write the page alone, one file that needs no network.
 
         Raises:
-            UserError: the file cannot be written; there is no page in this language.
+            UserError: the file cannot be written, or is none of layerlab's pages; there is no page
+                in this language.
         """
-        return files.write_file(Path(path), self._page(lang))
+        page = Path(path)
+        if os.path.isfile(page) and not is_own_page(page):  # noqa: PTH113 (of any name)
+            raise UserError(
+                f"{page} is there and is no page of layerlab; name another file: type "
+                'report.to_html("report.html")'
+            )
+        return files.write_file(page, self._page(lang))
 
     def summary(self) -> Group:
         """Return lines for a terminal: the models, what was found, and where the files are."""

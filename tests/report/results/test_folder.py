@@ -171,6 +171,11 @@ def test_a_page_that_cannot_be_drawn_touches_nothing(
 
 
 def test_a_page_alone_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    mine = tmp_path / "mine.html"
+    mine.write_text("my notes")
+    with pytest.raises(UserError, match=r"mine\.html is there and is no page of layerlab"):
+        report().to_html(mine)
+    assert mine.read_text() == "my notes"
     path = report().to_html(tmp_path / "deep" / "page.html")
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
     with pytest.raises(UserError, match="it is a folder; give a file name"):
