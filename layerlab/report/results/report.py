@@ -19,7 +19,7 @@ from rich.console import Group
 
 from layerlab.errors import UserError
 from layerlab.records.json_values import json_values
-from layerlab.records.parse import check_digest, read_json, seal
+from layerlab.records.parse import DIGEST, check_digest, read_json, seal
 from layerlab.report.figures.export import check_drawing, draw
 from layerlab.report.findings.rule import Finding
 from layerlab.report.i18n.language import ENGLISH
@@ -51,7 +51,7 @@ class Report:
         self, content: Mapping[str, Any], frames: Mapping[str, pd.DataFrame] | None = None
     ):
         """Take the dict of `report.json`; `frames` stands in for its entry of that name."""
-        given = dict(content)
+        given = {name: value for name, value in content.items() if name != DIGEST}
         stored = given.pop("frames", {})
         if isinstance(given.get("findings"), list):
             given["findings"] = [

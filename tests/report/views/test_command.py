@@ -27,7 +27,7 @@ def inspected() -> str:
 
 
 PAGES: dict[str, tuple[Callable[[], str], dict[str, Any]]] = {
-    "inspect": (inspected, {"text": "a b.txt", "samples": 2, "load": [Path("own.py")]}),
+    "inspect": (inspected, {"text": "a b.txt", "samples": "2", "load": [Path("own.py")]}),
     "compare": (lambda: comparison.render(race()), {"recipe": "recipe.toml"}),
     "train": (lambda: comparison.render_run(single()), {"recipe": "recipe.toml"}),
     "evaluate": (lambda: evaluation.render(scored()), {"suite": "boolq", "limit": 40}),
