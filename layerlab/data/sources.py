@@ -19,8 +19,8 @@ from layerlab.errors import UserError
 from layerlab.recipes.load import validate_table
 from layerlab.recipes.paths import DOCUMENTATION, HUB, KEPT
 from layerlab.recipes.training_sections import Source
-from layerlab.records.parse import check_text, json_of, one_line
 from layerlab.records.parquet_pages import page_sizes
+from layerlab.records.parse import check_text, json_of, one_line
 from layerlab.system.files import check_regular
 from layerlab.system.hub import hub
 from layerlab.validation import short_repr, suggest

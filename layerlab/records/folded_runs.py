@@ -5,8 +5,8 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError
-from layerlab.records.parse import json_of, one_line
 from layerlab.records.parquet_pages import page_sizes
+from layerlab.records.parse import json_of, one_line
 from layerlab.records.result import EVENTS, FILE, MANIFEST
 from layerlab.records.run_files import RECIPE, RUN, RUNS
 from layerlab.system.files import LARGEST, check_regular, check_size, write_file, write_folder
