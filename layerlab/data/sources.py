@@ -19,7 +19,7 @@ from layerlab.errors import UserError
 from layerlab.recipes.load import validate_table
 from layerlab.recipes.paths import DOCUMENTATION, HUB, KEPT
 from layerlab.recipes.training_sections import Source
-from layerlab.records.parquet_pages import page_sizes
+from layerlab.records.parquet.pages import page_sizes
 from layerlab.records.parse import check_text, json_of, one_line
 from layerlab.system.files import check_regular
 from layerlab.system.hub import hub

@@ -5,7 +5,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError
-from layerlab.records.parquet_pages import page_sizes
+from layerlab.records.parquet.pages import page_sizes
 from layerlab.records.parse import json_of, one_line
 from layerlab.records.result import EVENTS, FILE, MANIFEST
 from layerlab.records.run_files import RECIPE, RUN, RUNS

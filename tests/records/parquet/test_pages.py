@@ -11,7 +11,7 @@ from layerlab import UserError
 from layerlab.data.sources import rows
 from layerlab.records import folded_runs
 from layerlab.records.folded_runs import unfold_runs
-from layerlab.records.parquet_pages import page_sizes
+from layerlab.records.parquet.pages import page_sizes
 
 LONG = 4 << 20
 # One row of nothing, 200,000 times.
