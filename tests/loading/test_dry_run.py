@@ -8,6 +8,7 @@ from transformers import AutoConfig
 from layerlab import UserError
 from layerlab.loading import dry_run
 from layerlab.loading.weightless import empty
+from tests.families.recipe import family_config
 
 SMALL = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 MAMBA = {"num_heads": 4, "head_dim": 8, "n_groups": 1, "state_size": 8}
@@ -52,3 +53,7 @@ def test_a_model_is_called_to_its_end_and_once(
     dry_run._PASSED.clear()
     dry_run.check_call(model, "the model")
     assert called == [dry_run.TOKENS]
+
+
+def test_a_size_that_differs_by_layer_is_no_fault() -> None:
+    assert empty(family_config("gemma4_text"), "folder").config.num_hidden_layers
