@@ -19,7 +19,8 @@ from layerlab.errors import UserError
 from layerlab.recipes.load import validate_table
 from layerlab.recipes.paths import DOCUMENTATION, HUB, KEPT
 from layerlab.recipes.training_sections import Source
-from layerlab.records.parse import check_text, json_of
+from layerlab.records.parquet.pages import page_sizes
+from layerlab.records.parse import check_text, json_of, one_line
 from layerlab.system.files import check_regular
 from layerlab.system.hub import hub
 from layerlab.validation import short_repr, suggest
@@ -297,15 +298,16 @@ def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, 
     allowance, number = Allowance(path), 0
     try:
         # Words stay in their dictionary until they are counted: each row may name the longest.
-        words = text_columns(pyarrow.parquet.read_metadata(path))
+        metadata = pyarrow.parquet.read_metadata(path)
+        words, sizes = text_columns(metadata), page_sizes(path, metadata)
+        allowance.check(max(sizes))
+        count = min(ROWS_AT_ONCE, max(1, allowance.most // max(1, sizes.largest)))
         with pyarrow.parquet.ParquetFile(path, read_dictionary=words) as file:
-            groups = (file.metadata.row_group(one) for one in range(file.num_row_groups))
-            allowance.check(sum(one.total_byte_size for one in groups))
             known = file.schema_arrow.names
             if field is not None and field not in known:
                 raise _fieldless(str(path), field, known)
             columns = None if field is None else [field]
-            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=columns):
+            for batch in file.iter_batches(batch_size=count, columns=columns):
                 allowance.spend(sum(map(unpacked_size, batch.columns)))
                 for row in batch.to_pylist():
                     number += 1
@@ -314,8 +316,8 @@ def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, 
         raise UserError(
             f"{path}, after row {number}: a text is not UTF-8; mend that row"
         ) from error
-    except pyarrow.ArrowException as error:
-        said = str(error).splitlines()[0]
+    except (ValueError, pyarrow.ArrowException) as error:
+        said = one_line(error)
         raise UserError(f"{path} is no Parquet that can be read: {said}; copy it anew") from None
     except OSError as error:
         raise unreadable(path, error) from None

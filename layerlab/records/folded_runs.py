@@ -5,6 +5,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from layerlab.errors import UserError
+from layerlab.records.parquet.pages import page_sizes
 from layerlab.records.parse import json_of, one_line
 from layerlab.records.result import EVENTS, FILE, MANIFEST
 from layerlab.records.run_files import RECIPE, RUN, RUNS
@@ -119,17 +120,18 @@ def _batches(
     Raises:
         UserError: they unpack to more; a word that rows share counts for each of them.
     """
-    groups = (file.metadata.row_group(one) for one in range(file.num_row_groups))
-    stored = max(1, sum(one.total_byte_size for one in groups))
-    left, rows = LARGEST, max(1, min(ROWS, LARGEST // stored))
+    large = UserError(
+        f"{path} unpacks to more than {LARGEST >> 20} MiB; get the file again from where it came"
+    )
+    stored = max(1, *page_sizes(path, file.metadata))
+    if stored > LARGEST:
+        raise large
+    left, rows = LARGEST, min(ROWS, LARGEST // stored)
     for batch in file.iter_batches(rows, columns=texts.names):
         whole = batch.select(texts.names).cast(texts)
         left -= whole.nbytes
-        if stored > LARGEST or left < 0:
-            raise UserError(
-                f"{path} unpacks to more than {LARGEST >> 20} MiB; get the file again from where "
-                "it came"
-            )
+        if left < 0:
+            raise large
         yield whole
 
 

@@ -193,13 +193,13 @@ SPECIAL = {"bos_token_id": 0, "eos_token_id": 0}
             "mamba2",
             {"hidden_size": 16, "num_heads": 4, "head_dim": 8, "n_groups": 1},
             {"chunk_size": 10**9},
-            "chunk_size is 1,000,000,000 in config.json in",
+            "GiB for itself, more than its weights have; mend",
         ),
         (
             "mpt",
             {"d_model": 16, "n_heads": 2, "n_layers": 1},
             {"max_seq_len": 10**9},
-            "max_seq_len is 1,000,000,000 in config.json in",
+            "GiB for itself, more than its weights have; mend",
         ),
     ],
 )

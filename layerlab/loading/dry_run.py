@@ -1,0 +1,106 @@
+"""Calls a model on the meta device, where nothing takes room, and counts what it would take.
+
+Tables of positions, masks, padding up to the length of a chunk: no weights tell of what a model
+computes for itself, and no list of fields names it for all families.
+"""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedModel
+
+from layerlab.errors import UserError
+
+# Of an input; as many copies of its weights a mixture of experts may gather.
+TOKENS = 4
+# Bytes of tables that a model computes for itself, masks and positions; real ones have half of it.
+TABLES = 256 << 20
+# Operations on tensors in which a model is built, or called, and how many more for each weight of
+# it; real ones take a tenth.
+STEPS, MORE = 10_000, 100
+
+_ATEN: Any = torch.ops.aten
+# What depends on values, which nothing has on the meta device.
+_ANSWERS: Mapping[Any, Any] = {
+    _ATEN._local_scalar_dense.default: lambda one: 1,
+    _ATEN.equal.default: lambda *_: True,
+    _ATEN.nonzero.default: lambda one: one.new_empty((0, one.ndim), dtype=torch.long),
+    _ATEN._grouped_mm.default: lambda a, b, *_, **__: a.new_empty((*a.shape[:-1], b.shape[-1])),
+}
+# What was called already: models of one configuration take the same.
+_PASSED: set[tuple[type, str]] = set()
+
+
+class Footprint(TorchDispatchMode):
+    """Counts operations, and the bytes of the largest tensor that comes of one.
+
+    Raises:
+        UserError: within, as soon as there are more of either than is allowed.
+    """
+
+    def __init__(self, what: str, weights: int, most: float = float("inf")) -> None:
+        super().__init__()
+        self.what, self.most = what, most
+        self.left, self.largest = STEPS + MORE * weights, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Carry out an operation and count what comes of it."""
+        self.left -= 1
+        if self.left < 0:
+            raise UserError(
+                f"{self.what} takes more operations to be built and called than any real model "
+                "with weights like those beside it; mend its number of layers or of parts"
+            )
+        found = _ANSWERS.get(func, func)(*args, **(kwargs or {}))
+        for one in found if isinstance(found, tuple | list) else (found,):
+            if isinstance(one, torch.Tensor):
+                self.count(one.untyped_storage().nbytes())
+        return found
+
+    def count(self, room: int) -> None:
+        """Count a tensor of so many bytes.
+
+        Raises:
+            UserError: it is more than is allowed.
+        """
+        self.largest = max(self.largest, room)
+        if room > self.most:
+            raise UserError(
+                f"{self.what} computes tables of {room / 2**30:,.1f} GiB for itself, more than its "
+                "weights have; mend the number of positions (max_position_embeddings, n_positions, "
+                "max_seq_len) or what inputs are padded to (chunk_size)"
+            )
+
+
+def check_call(model: PreTrainedModel, what: str) -> None:
+    """Refuse a model, on the meta device, for what it would compute for itself in every call.
+
+    What else fails in it is said where the model is called with its weights.
+
+    Args:
+        what: is called, for the message.
+
+    Raises:
+        UserError: a tensor takes more than any real model's does, or there is no end of them.
+    """
+    key = type(model), model.config.to_json_string(use_diff=False)
+    if key in _PASSED:
+        return
+    sizes = [one.numel() * one.itemsize for one in model.parameters()]
+    footprint = Footprint(what, len(sizes), max(TABLES, sum(sizes)))
+    for one in model.buffers():
+        footprint.count(one.numel() * one.itemsize)
+    footprint.most = max(TABLES, TOKENS * sum(sizes))
+    tokens = torch.ones(1, TOKENS, dtype=torch.long, device="meta")
+    try:
+        with warnings.catch_warnings(action="ignore"), footprint, torch.device("meta"):
+            with torch.no_grad():
+                model(tokens)
+    except UserError:
+        raise
+    except Exception:  # of an operation that the meta device does not have
+        pass
+    _PASSED.add(key)

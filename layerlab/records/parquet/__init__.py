@@ -1,0 +1,1 @@
+"""Files in Parquet: what they unpack to, known before they are unpacked."""
