@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from layerlab.tokenization.word_counts import cut_long_words
+
 END = "<|endoftext|>"
 
 
@@ -32,7 +34,7 @@ def train_bpe(
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    bpe.train_from_iterator(texts, trainer)
+    bpe.train_from_iterator(cut_long_words(texts), trainer)
     limit = {} if context is None else {"model_max_length": context}
     return PreTrainedTokenizerFast(
         tokenizer_object=bpe,

@@ -10,6 +10,26 @@ from layerlab.tokenization.bpe_file import BpeFile, is_byte
 from layerlab.tokenization.spm.model_file import SPACE
 
 _DIGITS = re.compile(r"\d\d")
+# Runs of one kind without a break: the time of a trainer grows with the square of a word.
+LONGEST = 1024
+_LONG = re.compile(
+    "|".join(f"{kind}{{{LONGEST}}}" for kind in (r"[^\W\d_]", r"\d", r"(?:[^\w\s]|_)", r"\s"))
+)
+
+
+def cut_long_words(texts: Iterable[str]) -> Iterator[str]:
+    """Cut words that no language has, as those of a genome, for a trainer that counts pairs.
+
+    Example:
+        >>> list(map(len, cut_long_words(["a b", "G" * 2500])))
+        [3, 1024, 1024, 452]
+    """
+    for text in texts:
+        start = 0
+        for found in _LONG.finditer(text):
+            yield text[start : found.end()]
+            start = found.end()
+        yield text[start:]
 
 
 def word_counts(found: BpeFile, texts: Iterable[str]) -> dict[str, int]:
@@ -25,7 +45,7 @@ def word_counts(found: BpeFile, texts: Iterable[str]) -> dict[str, int]:
         engine.pre_tokenizer = pre_tokenizers.Sequence([step for step in steps if step])
     # Nothing is learned: a trainer keeps the words that it was fed, and they are what is wanted.
     trainer = trainers.BpeTrainer(vocab_size=0, limit_alphabet=0, show_progress=False)
-    engine.train_from_iterator(_between(texts, found.added), trainer)
+    engine.train_from_iterator(cut_long_words(_between(texts, found.added)), trainer)
     counts: Mapping[str, int] = json.loads(trainer.__getstate__())["BpeTrainer"]["words"]
     return dict(sorted(counts.items()))
 

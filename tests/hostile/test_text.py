@@ -2,8 +2,10 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow
@@ -13,7 +15,8 @@ import pytest
 from layerlab import UserError
 from layerlab.evaluation.benchmarks.files import File
 from layerlab.evaluation.benchmarks.readers import of_lines, of_list
-from tests.hostile.attack import typed
+from layerlab.tokenization.train import train_bpe
+from tests.hostile.attack import SLOW, typed
 
 RED = "\x1b[31mred\x1b[0m\x07\u202e"
 
@@ -123,3 +126,12 @@ def test_an_option_counts_once(words: tuple[str, ...], said: str) -> None:
 def test_an_option_that_may_be_repeated_is(place: Path) -> None:
     words = ("--set", "train.batch_size=2", "--set", "train.max_steps=3")
     assert typed("train", "smoke", "--plan", *words).survived().code == 0
+
+
+@pytest.mark.parametrize("letters", ["ACGT", "的一", "01", "-=", " \t"])
+def test_a_text_without_a_break_trains_a_tokenizer(letters: str) -> None:
+    text = "".join(random.Random(0).choices(letters, k=300_000))
+    before = time.process_time()
+    words = train_bpe([text, "An ant."], vocab=512)
+    assert words.decode(words(text)["input_ids"]) == text
+    assert time.process_time() - before < SLOW
