@@ -56,14 +56,19 @@ def hash_imports(source: bytes, module: str = "") -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def hash_function(function: FunctionType) -> dict[str, str]:
-    """Return the SHA-256 of a function's file, and of what it imports that is not installed."""
-    file = Path(function.__code__.co_filename)
-    if not file.is_file() or not _is_loose(file):
+def hash_definition(one: FunctionType | type) -> dict[str, str]:
+    """Return the SHA-256 of the file of a function or class, and of what it imports.
+
+    Nothing, where it is installed or was typed.
+    """
+    written = [one] if isinstance(one, FunctionType) else vars(one).values()
+    files = (Path(w.__code__.co_filename) for w in written if isinstance(w, FunctionType))
+    file = next((file for file in files if file.is_file() and _is_loose(file)), None)
+    if file is None:
         return {}
     source = file.read_bytes()
     own = {file.name: hashlib.sha256(source).hexdigest()}
-    return own | hash_imports(source, function.__module__)
+    return own | hash_imports(source, one.__module__)
 
 
 def _imported(source: bytes, module: str) -> Iterator[str]:

@@ -81,8 +81,9 @@ def own_code(recipe: TrainingRecipe) -> dict[str, str]:
 
 
 def own_files(recipe: TrainingRecipe) -> dict[str, str]:
-    """Return the files that a recipe loads and its model needs: SHA-256 by name."""
-    return needed(design_model(recipe).spec) if recipe.model.load else {}
+    """Return the code that a recipe's model needs beside the package: SHA-256 by name."""
+    named = needed(design_model(recipe).spec) if recipe.model.load else {}
+    return {**named, **own_code(recipe)}
 
 
 def count_costs(recipe: TrainingRecipe) -> Account:

@@ -13,6 +13,7 @@ import layerlab
 from layerlab import UserError
 from layerlab.errors import Interrupted
 from layerlab.evaluation.results.result import EvaluationResult, load_result
+from layerlab.loading.model import LoadedModel
 from tests.evaluation.candidate import candidate, tokenizer
 
 pytest.importorskip("lm_eval")
@@ -88,6 +89,20 @@ def test_the_group_of_plain_lm_eval_has_the_same_score(
     ours = run(shelf, model=model, limit=2)
     for name in ("financeiq", "boolq"):
         assert ours.score(name) == pytest.approx(found["groups"][f"layerlab_{name}"]["score,none"])
+
+
+def test_a_tokenizer_that_takes_more_is_asked_anew(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LoadedModel, "context", None)  # as of a model without positions
+    words, asked, ask = tokenizer(), [], sitting.run_task
+    monkeypatch.setattr(
+        sitting, "run_task", lambda *given, **options: asked.append(0) or ask(*given, **options)
+    )
+    for longest in (512, 512, 1024):
+        words.model_max_length = longest
+        run(shelf, "boolq", out=tmp_path / "out", limit=1, tokenizer=words)
+    assert len(asked) == 2
 
 
 def test_a_second_run_goes_on_after_the_last_finished_task(

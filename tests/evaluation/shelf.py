@@ -35,7 +35,7 @@ def run(shelf: Path, suite: str = "boolq,financeiq", **options: Any) -> Evaluati
         options.pop("model", subject.model),
         suite,
         data=shelf,
-        tokenizer=tokenizer(),
+        tokenizer=options.pop("tokenizer", None) or tokenizer(),
         progress=False,
         **options,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from layerlab.system.python_file import hash_function, hash_imports
+from layerlab.system.python_file import hash_definition, hash_imports
 
 SOURCE = b"import json, numpy\nimport layerlab\nfrom own_helper import SCALE\n"
 
@@ -58,8 +58,10 @@ def test_a_package_counts_as_a_whole_wherever_it_is_installed() -> None:
 
 def test_a_function_is_known_by_its_whole_file(helpers: Path) -> None:
     function = sys.modules["own_package.inner"].read
-    before = hash_function(function)
+    before = hash_definition(function)
     assert set(before) == {"inner.py", "own_package", "own_package.other"}
     (helpers / "own_package" / "inner.py").write_text("SCALE = 2\n")
-    assert hash_function(function)["inner.py"] != before["inner.py"]
-    assert hash_function(Path.cwd.__func__) == {}
+    assert hash_definition(function)["inner.py"] != before["inner.py"]
+    kind = type("Kind", (), {"read": function, "__module__": "own_package.inner"})
+    assert hash_definition(kind) == hash_definition(function)
+    assert hash_definition(Path.cwd.__func__) == hash_definition(Path) == {}

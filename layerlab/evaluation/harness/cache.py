@@ -23,6 +23,11 @@ SCORERS = (
 )
 # It cuts Chinese into words, and another version of it into others.
 SEGMENTER = "jieba"
+# What a tokenizer does beside its rules.
+SETTINGS = (
+    *("clean_up_tokenization_spaces", "split_special_tokens", "add_bos_token", "add_eos_token"),
+    *("add_prefix_space", "padding_side", "truncation_side"),
+)
 _BROUGHT = "transformers_modules"
 
 
@@ -78,10 +83,11 @@ def hash_code(kind: type) -> str:
 
 def describe_tokenizer(words: Any) -> str:
     """Return all that a tokenizer is known by: its rules, or its class and vocabulary."""
+    settings = str({name: getattr(words, name, None) for name in SETTINGS})
     if (backend := getattr(words, "backend_tokenizer", None)) is not None:
-        return str(backend.to_str())
+        return settings + str(backend.to_str())
     vocabulary: dict[str, int] = getattr(words, "get_vocab", dict)()
-    return f"{words!r} {json.dumps(vocabulary, sort_keys=True)}"
+    return f"{settings} {words!r} {json.dumps(vocabulary, sort_keys=True)}"
 
 
 class ResultCache:

@@ -35,7 +35,7 @@ from layerlab.loading.model import LoadedModel
 from layerlab.records.parse import check_text
 from layerlab.system.limits import check_work
 from layerlab.system.logs import hush
-from layerlab.system.python_file import hash_function
+from layerlab.system.python_file import hash_definition
 from layerlab.training.step.microbatch import CatchOutOfMemory, release_memory
 
 # Logits that a batch may hold.
@@ -320,7 +320,8 @@ def describe_task(task: Any, limit: int | None = None) -> str:
     examples = getattr(task, "sampler", None)
     shown_first = [dict(doc) for doc in examples.df] if examples is not None else []
     content = {"config": config, "documents": documents, "examples": shown_first}
-    if code := [found for one in _functions(vars(task.config)) if (found := hash_function(one))]:
+    written = [type(task), *_functions(vars(task.config))]
+    if code := [found for one in written if (found := hash_definition(one))]:
         content["code"] = code
     return json.dumps(content, sort_keys=True, ensure_ascii=False, default=_named)
 

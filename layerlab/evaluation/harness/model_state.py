@@ -15,6 +15,7 @@ from torch import nn
 
 from layerlab.loading.weights_hash import hash_tensors
 from layerlab.records.file_digests import hash_file
+from layerlab.system.python_file import hash_imports
 
 # Their versions are said elsewhere; the code of others is known by its file.
 KNOWN = frozenset({"accelerate", "layerlab", "peft", "torch", "transformers"})
@@ -65,9 +66,10 @@ def _is_known(module: str | None) -> bool:
 
 
 def _identify(kind: type) -> str:
-    """Return the hash of the file that a class is written in."""
+    """Return the hash of the file that a class is written in, and of what that imports."""
     try:
-        return hash_file(Path(inspect.getfile(kind)))
+        file = Path(inspect.getfile(kind))
+        return f"{hash_file(file)} {hash_imports(file.read_bytes(), kind.__module__)}"
     except (OSError, TypeError):  # it was typed, and lies in no file
         return _unknown()
 

@@ -22,6 +22,7 @@ from layerlab.evaluation.harness.kept_task import rebuild_result
 from layerlab.evaluation.harness.leaf import BenchmarkTask, LmEvalTask
 from layerlab.evaluation.harness.lm import HarnessModel, describe_task, load_tasks
 from layerlab.evaluation.harness.low_precision import PrecisionSetting
+from layerlab.evaluation.harness.model_checks import max_length
 from layerlab.evaluation.harness.model_state import describe_state
 from layerlab.evaluation.harness.options import AUTO, Options
 from layerlab.evaluation.harness.run_task import run_task
@@ -186,7 +187,7 @@ class EvaluationRun:
         options = self.options
         parts = {
             "model": model,
-            "context": str(self.subject.context),
+            "context": str(max_length(self.subject)),
             "arithmetic": self.arithmetic.key,
             "task": describe_task(leaf.task, options.limit),
             "scoring": scoring,

@@ -6,7 +6,16 @@ import pytest
 
 import layerlab.evaluation
 from layerlab import UserError
-from layerlab.evaluation.harness.cache import LEAVES, SAMPLES, SCORERS, ResultCache, key, scorer
+from layerlab.evaluation.harness.cache import (
+    LEAVES,
+    SAMPLES,
+    SCORERS,
+    ResultCache,
+    describe_tokenizer,
+    key,
+    scorer,
+)
+from tests.evaluation.candidate import tokenizer
 
 
 def test_what_is_kept_comes_back(tmp_path: Path) -> None:
@@ -78,3 +87,11 @@ def test_what_is_not_what_was_kept_is_refused(name: str, tmp_path: Path) -> None
         ResultCache(tmp_path).load("a")
     said = "it is not what was written, or is of an earlier version; delete it and type it again"
     assert str(caught.value) == f"cannot read {tmp_path / LEAVES / 'a.json'}: {said}"
+
+
+@pytest.mark.parametrize("setting", ["split_special_tokens", "clean_up_tokenization_spaces"])
+def test_what_a_tokenizer_does_beside_its_rules_counts(setting: str) -> None:
+    words = tokenizer()
+    before = describe_tokenizer(words)
+    setattr(words, setting, not getattr(words, setting))
+    assert describe_tokenizer(words) != before
