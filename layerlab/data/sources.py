@@ -280,8 +280,17 @@ def _array(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         at = _after_blanks(text, at)
         if text[at : at + 1] == ",":
             at = _after_blanks(text, at + 1)
+            if text[at : at + 1] == "]":
+                raise UserError(f"{path}: after the row of line {line} comes , and no row; mend it")
         elif text[at : at + 1] != "]":
             raise UserError(f"{path}: after the row of line {line} comes neither , nor ]; mend it")
+    rest = _after_blanks(text, at + 1)
+    if rest < len(text):
+        line = 1 + text.count("\n", 0, rest)
+        raise UserError(
+            f"{path}: more comes in line {line}, behind the ] that ends its rows; write one array, "
+            "or one object on every line"
+        )
 
 
 def _after_blanks(text: str, at: int) -> int:

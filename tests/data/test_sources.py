@@ -187,6 +187,9 @@ def test_rows_are_whole_and_know_their_lines(tmp_path: Path) -> None:
         ('[\n{"a": 1},\n{"a" 2}]', "line 3 is not JSON"),
         ("[1]", "line 1 is 1; expected an object"),
         ('[{"a": 1},', "line 1 is not JSON"),
+        ('[{"a": 1},]', "after the row of line 1 comes , and no row"),
+        ('[{"a": 1}]\n\n[{"a": 2}]', "more comes in line 3, behind the ] that ends its rows"),
+        ('[{"a": 1}]{"a": 2}', "more comes in line 1, behind the ]"),
     ],
 )
 def test_an_array_that_is_broken_is_named_with_its_line(

@@ -3,6 +3,7 @@
 import csv
 import io
 import itertools
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -34,6 +35,9 @@ OPTIONS = ("options", "choices", "a", "b", "c", "d", "sol1", "sol2")
 LINES = ".src.txt"
 LARGEST = 2**25
 KINDS = (".json", ".jsonl", ".csv", LINES)
+PACKED = tuple(f"{kind}.{end}" for kind in KINDS for end in ("gz", "xz", "bz2", "zst"))
+BARE = 0.5  # share of rows without a question that a benchmark may have
+_LOG = logging.getLogger("layerlab")
 
 
 def questions(place: Path) -> Iterator[Question]:
@@ -50,6 +54,7 @@ def questions(place: Path) -> Iterator[Question]:
         raise UserError(f"there is no benchmark {place}; give a folder or a file of questions")
     found = False
     for name, data in _files(place):
+        number = bare = 0
         for number, row in enumerate(_rows(name, data), 1):
             if not isinstance(row.get(ASKED[0], ""), str | None):
                 raise UserError(
@@ -63,11 +68,32 @@ def questions(place: Path) -> Iterator[Question]:
                 yield Question(
                     PurePosixPath(name).stem, str(number if own in (None, "") else own), text
                 )
+            else:
+                bare += 1
+        _check_bare(name, bare, number)
     if not found:
         raise UserError(
             f"{place} holds no questions; expected {', '.join(KINDS)} or an archive of them, whose "
             f"rows have one of {', '.join(ASKED)}"
         )
+
+
+def _check_bare(name: str, bare: int, rows: int) -> None:
+    """Refuse a file of which most questions are not seen; say what else is passed over.
+
+    Raises:
+        UserError: more than half of the rows have no question, and others have.
+    """
+    names = ", ".join(ASKED)
+    if bare and bare == rows:
+        _LOG.warning("%s has no question in any row and is passed over; expected %s", name, names)
+    elif bare > rows * BARE and not name.endswith(LINES):
+        raise UserError(
+            f"{name}: {bare:,} of {rows:,} rows have no question; expected one of {names}: rename "
+            "the field, or take these rows out"
+        )
+    elif bare:
+        _LOG.warning("%s: %d of %d rows have no question and are passed over", name, bare, rows)
 
 
 def _files(place: Path) -> Iterator[tuple[str, bytes]]:
@@ -77,8 +103,10 @@ def _files(place: Path) -> Iterator[tuple[str, bytes]]:
         if not path.is_file():
             continue
         if is_archive(path):
-            yield from read_members(path, lambda name: name.endswith(KINDS))
-        elif path.name.endswith(KINDS):
+            yield from read_members(path, lambda name: name.lower().endswith(KINDS))
+        elif path.name.lower().endswith(PACKED):
+            _LOG.warning("%s is packed and is passed over; unpack it to have it read", path)
+        elif path.name.lower().endswith(KINDS):
             try:
                 yield path.name, read_whole(path)
             except OSError as error:
@@ -98,9 +126,9 @@ def _rows(name: str, data: bytes) -> Iterator[Mapping[str, Any]]:
     if name.endswith(LINES):
         yield from ({"text": line.rstrip("\n")} for line in io.StringIO(text))
         return
-    if name.endswith(".csv"):
+    if name.lower().endswith(".csv"):
         try:
-            yield from _cells(csv.reader(io.StringIO(text, newline="")))
+            yield from _cells(csv.reader(io.StringIO(text, newline=""), strict=True))
         except csv.Error as error:
             raise UserError(f"{name} is no table: {error}; mend that file") from None
         return
@@ -110,12 +138,14 @@ def _rows(name: str, data: bytes) -> Iterator[Mapping[str, Any]]:
 def _cells(lines: Iterator[list[str]]) -> Iterator[Mapping[str, Any]]:
     first = next(lines, [])
     head = [cell.strip().lower() for cell in first]
-    if set(head) & {*ASKED, *BESIDE}:
-        yield from (dict(zip(head, row, strict=False)) for row in lines)
-        return
+    named = bool(set(head) & {*ASKED, *BESIDE})
     # As MMLU's: no line of names, the question first.
-    for row in itertools.chain([first], lines):
-        if row:
+    for number, row in enumerate(lines if named else itertools.chain([first], lines), 1 + named):
+        if row and len(row) != len(head):
+            raise csv.Error(f"row {number} has {len(row)} cells, and the first {len(head)}")
+        if row and named:
+            yield dict(zip(head, row, strict=True))
+        elif row:
             yield {"question": row[0], "options": row[1:-1]}
 
 

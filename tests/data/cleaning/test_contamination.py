@@ -237,3 +237,34 @@ def test_a_large_benchmark_is_read_line_by_line_or_not_at_all(
     (tmp_path / "a.json").write_text(json.dumps(rows))
     with pytest.raises(UserError, match="more than 40 characters; write an object on every line"):
         list(questions(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("open.csv", 'question,a\n"one" two,b\nthree,c\n', "is no table"),
+        ("wide.csv", "question,a\none,b,c\n", "row 2 has 3 cells, and the first 2"),
+        (
+            "other.jsonl",
+            '{"question": "one"}\n' + '{"problem": "two"}\n' * 9,
+            "9 of 10 rows have no question; expected one of question, sentence",
+        ),
+    ],
+)
+def test_a_file_whose_questions_are_not_seen_is_refused(
+    name: str, text: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    (tmp_path / "whole.jsonl").write_text('{"question": "one"}\n')
+    with pytest.raises(UserError, match=said):
+        list(questions(tmp_path))
+
+
+def test_what_is_passed_over_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "A.JSONL").write_text('{"question": "one"}\n' * 40 + '{"problem": "two"}\n')
+    (tmp_path / "nested.json").write_text('{"data": [{"question": "one"}]}')
+    (tmp_path / "packed.jsonl.gz").write_bytes(b"")
+    assert len(list(questions(tmp_path))) == 40
+    assert "A.JSONL: 1 of 41 rows have no question and are passed over" in caplog.text
+    assert "nested.json has no question in any row and is passed over" in caplog.text
+    assert "packed.jsonl.gz is packed and is passed over" in caplog.text
