@@ -132,7 +132,7 @@ def evaluate(
         )
     from layerlab.evaluation.benchmarks.suites import select_benchmarks
     from layerlab.evaluation.harness.options import Options
-    from layerlab.evaluation.lm_eval_tasks.files import check_task_files
+    from layerlab.evaluation.lm_eval_tasks.request import check_tasks
     from layerlab.loading.folders import check_found
 
     options = Options(
@@ -146,7 +146,8 @@ def evaluate(
     )
     if suite is not None:
         select_benchmarks(suite)
-    check_task_files(tasks)
+    if tasks is not None:
+        check_tasks(tasks)
     check_formats(format)
     check_loads(load)
     check_found(models)

@@ -30,6 +30,8 @@ MISTAKES = [
     ("compare smoke --arms nosuch,llama", "no variant is called 'nosuch'"),
     ("compare smoke --arms llama,gpt2 --load nofile.py", "no Python file at nofile.py"),
     ("evaluate llama --tasks nofile.yaml", "cannot read nofile.yaml"),
+    ("evaluate llama --tasks ,", "no task is named in ','"),
+    ("evaluate llama --tasks arc_eazy", "no task, group or tag 'arc_eazy'; did you mean arc_easy"),
     ("evaluate llama --format fp99", "no number format is called 'fp99'"),
     ("evaluate llama --limit 0", "limit is 0; expected"),
     ("precision nosuch", "'nosuch' is neither a folder, nor a built-in model"),
