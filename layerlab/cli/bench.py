@@ -13,6 +13,7 @@ from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 from layerlab.latency.sizes import check_sizes
 from layerlab.records.parse import read_json
+from layerlab.system.placement import check_dtype
 from layerlab.system.trust import trustable
 
 bench = typer.Typer(cls=HelpGroup, help="Time models side by side.", rich_markup_mode=None)
@@ -53,7 +54,10 @@ def latency(
     device: Device = None,
     dtype: Annotated[
         str | None,
-        typer.Option(help="float32, float64, bfloat16 or float16.  [default: by device]"),
+        typer.Option(
+            callback=check_dtype,
+            help="float32, float64, bfloat16 or float16.  [default: by device]",
+        ),
     ] = None,
     batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 1,
     context: Annotated[int, typer.Option(help="Tokens of the prompt.")] = 128,

@@ -13,6 +13,7 @@ from layerlab.console.tables import show, show_json
 from layerlab.errors import UserError
 from layerlab.known_names import MEASURES
 from layerlab.report.figures.export import Kind
+from layerlab.system.placement import check_device
 
 OUT = Path("layerlab-report")
 SAMPLES = 4
@@ -92,7 +93,10 @@ def inspect(
         typer.Option("--weights", help="Look at the weights alone: no text, no forward pass."),
     ] = False,
     device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, cuda:N, mps, or auto to spread a large model.")
+        str | None,
+        typer.Option(
+            callback=check_device, help="cpu, cuda, cuda:N, mps, or auto to spread a large model."
+        ),
     ] = None,
     dtype: Dtype = None,
     out: Annotated[

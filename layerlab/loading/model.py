@@ -24,7 +24,6 @@ from layerlab.loading.folders import find_folder
 from layerlab.loading.layer_weights import read_outlines
 from layerlab.loading.weightless import empty
 from layerlab.loading.weights import (
-    DTYPES,
     check_causal,
     check_kinds,
     check_stored,
@@ -40,6 +39,7 @@ from layerlab.observe.architecture.structure import ModelStructure, anatomy, tex
 from layerlab.system.locks import MODELS
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.offload import is_offloaded, running_device
+from layerlab.system.placement import check_dtype
 
 # What folders of models are called that by itself tells none from another.
 _GENERIC = re.compile(
@@ -167,8 +167,7 @@ def subject(
     Raises:
         UserError: nothing by that name, no safe weights, not a causal language model, ...
     """
-    if dtype is not None and dtype not in DTYPES:
-        raise UserError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    check_dtype(dtype)
     if isinstance(model, PreTrainedModel):
         return _load(model, tokenizer, device, dtype)
     if not isinstance(model, (str, Path)):
