@@ -12,8 +12,8 @@ from layerlab.cli.options import Device, Json, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 from layerlab.latency.sizes import check_sizes
+from layerlab.loading.placement import check_dtype
 from layerlab.records.parse import read_json
-from layerlab.system.placement import check_dtype
 from layerlab.system.trust import trustable
 
 bench = typer.Typer(cls=HelpGroup, help="Time models side by side.", rich_markup_mode=None)

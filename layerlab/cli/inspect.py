@@ -12,8 +12,8 @@ from layerlab.cli.options import Dtype, Load, Quiet, check_language
 from layerlab.console.tables import show, show_json
 from layerlab.errors import UserError
 from layerlab.known_names import MEASURES
+from layerlab.loading.placement import check_device
 from layerlab.report.figures.export import Kind
-from layerlab.system.placement import check_device
 
 OUT = Path("layerlab-report")
 SAMPLES = 4

@@ -9,8 +9,8 @@ import torch
 
 from layerlab.errors import UserError
 from layerlab.latency.sizes import USUAL, check_sizes
+from layerlab.loading.placement import check_dtype
 from layerlab.loading.weights import DTYPES
-from layerlab.system.placement import check_dtype
 from layerlab.validation import short_repr
 
 

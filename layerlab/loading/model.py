@@ -22,6 +22,7 @@ from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.checkpoint_series import step
 from layerlab.loading.folders import find_folder
 from layerlab.loading.layer_weights import read_outlines
+from layerlab.loading.placement import check_dtype
 from layerlab.loading.weightless import empty
 from layerlab.loading.weights import (
     check_causal,
@@ -39,7 +40,6 @@ from layerlab.observe.architecture.structure import ModelStructure, anatomy, tex
 from layerlab.system.locks import MODELS
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.offload import is_offloaded, running_device
-from layerlab.system.placement import check_dtype
 
 # What folders of models are called that by itself tells none from another.
 _GENERIC = re.compile(
