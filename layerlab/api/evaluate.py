@@ -14,7 +14,7 @@ from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import find_benchmark
 from layerlab.evaluation.benchmarks.spec import Benchmark
-from layerlab.evaluation.benchmarks.suites import select_benchmarks
+from layerlab.evaluation.benchmarks.suites import name_suite, select_benchmarks
 from layerlab.evaluation.harness.cache import LEAVES, ResultCache
 from layerlab.evaluation.harness.low_precision import PrecisionSetting, arithmetics, perplexity
 from layerlab.evaluation.harness.model_checks import prepare_tokenizer
@@ -28,7 +28,7 @@ from layerlab.evaluation.results.aggregate import (
     unsound_remarks,
 )
 from layerlab.evaluation.results.data_issues import remarks as oddities
-from layerlab.evaluation.results.folder import list_earlier_tables
+from layerlab.evaluation.results.folder import check_folders, list_earlier_tables
 from layerlab.evaluation.results.lm_eval_tasks import task_group_rows
 from layerlab.evaluation.results.paired_difference import costs, differences
 from layerlab.evaluation.results.published_comparison import published_rows
@@ -150,7 +150,7 @@ def evaluate(
     load_files(load, [str(one) for one in models if isinstance(one, str | PathLike)])
     question = EvaluationRequest(
         models=model if isinstance(model, list | tuple) else [model],
-        suite=suite if suite is not None or tasks is not None else "general",
+        suite=name_suite(suite, tasks),
         tasks=tasks,
         options=Options(
             scoring=scoring,
@@ -193,12 +193,7 @@ def run_evaluation(question: EvaluationRequest, *, progress: bool = True) -> Eva
     """
     language(question.lang)  # an unknown one is refused before the work is done
     benchmarks = () if question.suite is None else select_benchmarks(question.suite)
-    if question.data is not None and not question.data.is_dir():
-        raise UserError(
-            f"there is no folder {str(question.data)!r}; give --data the one that benchmarks lie in"
-        )
-    if question.out is not None and question.out.is_file():
-        raise UserError(f"{question.out} is a file; give --out a folder for the results")
+    check_folders(question.data, question.out)
     with ExitStack() as stack:
         if question.out is not None:
             stack.enter_context(lock_folder(question.out))

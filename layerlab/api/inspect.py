@@ -20,14 +20,13 @@ from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expand_runs
 from layerlab.loading.inputs import (
     Pieces,
-    TextInput,
     divide,
-    no_text,
     passage,
     placeholder,
     sequences,
 )
 from layerlab.loading.model import LoadedModel, check_named, label, subject
+from layerlab.loading.text_input import TextInput, no_text
 from layerlab.loading.text_options import AUTO
 from layerlab.loading.weights_hash import hashing
 from layerlab.measures.drilldown import Wanted, details

@@ -12,8 +12,9 @@ from transformers import PreTrainedTokenizerBase
 from layerlab import builtin
 from layerlab.console.inspection import InspectionBar
 from layerlab.console.progress import NullProgress, Progress
-from layerlab.loading.inputs import TextInput, passage, sequences
+from layerlab.loading.inputs import passage, sequences
 from layerlab.loading.model import subject
+from layerlab.loading.text_input import TextInput
 from layerlab.numerics.mixed_precision.advice import Advice
 from layerlab.numerics.mixed_precision.policy_runs import check_request as check
 from layerlab.numerics.mixed_precision.select_policy import SHORTLIST, advise, candidates

@@ -12,7 +12,7 @@ from layerlab.cli.bench import bench
 from layerlab.cli.early_checks import check_formats, check_loads
 from layerlab.cli.evaluate import evaluate
 from layerlab.cli.help_group import HelpGroup
-from layerlab.cli.inspect import SAMPLES, Context, Samples, Text, check_text, inspect
+from layerlab.cli.inspect import SAMPLES, Context, Samples, Text, inspect
 from layerlab.cli.options import Device, Dtype, Json, Load, Quiet
 from layerlab.cli.runs import runs
 from layerlab.cli.study import study
@@ -233,24 +233,19 @@ def precision(
 ) -> None:
     """Find which operations to keep in float32, and verify it."""
     from layerlab.loading.folders import check_found
-    from layerlab.loading.text_options import check_lengths
+    from layerlab.loading.text_input import read_file, sample
     from layerlab.numerics.emulation.policy import check_place
     from layerlab.numerics.mixed_precision.budget import check_budget
 
     if out is not None:
         check_place(out, overwrite)
-    check_text(text)
-    check_lengths(samples=samples, context=context)
     check_formats(format)
     check_budget(budget)
     check_loads(load)
     check_found([] if model is None else [model])
-    # Late: these need torch, and what is refused above does not.
-    from layerlab.loading.inputs import read_file, sample
-
     sizes = {"samples": samples, "context": context}
     passage = sample(**sizes) if text is None else read_file(text, **sizes)
-
+    # Late: these need torch, and what is refused above does not.
     from layerlab import plugins
 
     plugins.load_files(load or (), [model] if model else ())

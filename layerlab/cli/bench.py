@@ -12,6 +12,7 @@ from layerlab.cli.options import Device, Json, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 from layerlab.latency.sizes import check_sizes
+from layerlab.loading.placement import check_dtype
 from layerlab.records.parse import read_json
 from layerlab.system.trust import trustable
 
@@ -53,7 +54,10 @@ def latency(
     device: Device = None,
     dtype: Annotated[
         str | None,
-        typer.Option(help="float32, float64, bfloat16 or float16.  [default: by device]"),
+        typer.Option(
+            callback=check_dtype,
+            help="float32, float64, bfloat16 or float16.  [default: by device]",
+        ),
     ] = None,
     batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 1,
     context: Annotated[int, typer.Option(help="Tokens of the prompt.")] = 128,

@@ -33,3 +33,11 @@ def check_formats(given: str | None) -> None:
     for name in (given or "").split(","):
         if name.strip():
             find(name.strip())
+
+
+def check_policy(file: Path | None) -> None:
+    """Refuse a mixed-precision policy that cannot be read."""
+    from layerlab.numerics.emulation.policy import load_policy
+
+    if file is not None:
+        load_policy(file)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from layerlab.cli.early_checks import check_formats, check_loads
+from layerlab.cli.early_checks import check_formats, check_loads, check_policy
 from layerlab.cli.options import Device, Dtype, Json, Lang, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
@@ -130,9 +130,7 @@ def evaluate(
             "no model is named; type for example layerlab evaluate pre-norm --suite piqa, "
             "or layerlab evaluate --list"
         )
-    from layerlab.evaluation.benchmarks.suites import select_benchmarks
     from layerlab.evaluation.harness.options import Options
-    from layerlab.evaluation.lm_eval_tasks.files import check_task_files
     from layerlab.loading.folders import check_found
 
     options = Options(
@@ -144,12 +142,16 @@ def evaluate(
         batch_size=int(batch_size) if batch_size.isdecimal() else batch_size,
         seed=seed,
     )
-    if suite is not None:
-        select_benchmarks(suite)
-    check_task_files(tasks)
     check_formats(format)
+    check_policy(policy)
     check_loads(load)
     check_found(models)
+    earlier = None
+    if against is not None:
+        from layerlab.evaluation.results.result import load_result
+
+        earlier = load_result(against)
+    _check_questions(suite, tasks, data, out)
 
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api.evaluate import evaluate as run
@@ -163,7 +165,7 @@ def evaluate(
         format=format,
         policy=policy,
         compare=compare,
-        against=against,
+        against=earlier,
         device=device,
         dtype=dtype,
         load=load or (),
@@ -177,6 +179,21 @@ def evaluate(
         return
     show(lambda width: result.table(width, subjects=subjects))
     say(f"The page: {out / 'report.html'}; results.json, tables and samples beside it")
+
+
+def _check_questions(suite: str | None, tasks: str | None, data: Path | None, out: Path) -> None:
+    """Refuse suites and tasks that there are not, or whose questions are nowhere."""
+    from layerlab.evaluation.benchmarks.suites import name_suite, select_benchmarks
+    from layerlab.evaluation.harness.prepare import available
+    from layerlab.evaluation.lm_eval_tasks.request import check_tasks
+    from layerlab.evaluation.results.folder import check_folders, list_earlier_tables
+
+    check_folders(data, out)
+    list_earlier_tables(out)
+    if (asked := name_suite(suite, tasks)) is not None:
+        available(select_benchmarks(asked), data)
+    if tasks is not None:
+        check_tasks(tasks)
 
 
 def _list(data: Path | None, as_json: bool) -> None:

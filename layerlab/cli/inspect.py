@@ -12,6 +12,7 @@ from layerlab.cli.options import Dtype, Load, Quiet, check_language
 from layerlab.console.tables import show, show_json
 from layerlab.errors import UserError
 from layerlab.known_names import MEASURES
+from layerlab.loading.placement import check_device
 from layerlab.report.figures.export import Kind
 
 OUT = Path("layerlab-report")
@@ -92,7 +93,10 @@ def inspect(
         typer.Option("--weights", help="Look at the weights alone: no text, no forward pass."),
     ] = False,
     device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, cuda:N, mps, or auto to spread a large model.")
+        str | None,
+        typer.Option(
+            callback=check_device, help="cpu, cuda, cuda:N, mps, or auto to spread a large model."
+        ),
     ] = None,
     dtype: Dtype = None,
     out: Annotated[
@@ -123,7 +127,8 @@ def inspect(
 ) -> None:
     """Show, layer by layer, what is wrong inside language models."""
     from layerlab.loading.folders import check_found
-    from layerlab.loading.text_options import check_lengths, check_unread, parse_samples
+    from layerlab.loading.text_input import no_text, read_file, sample
+    from layerlab.loading.text_options import check_lengths, parse_samples
     from layerlab.report.results.folder import check_folder
 
     folder = out or (None if as_json else OUT)
@@ -133,22 +138,25 @@ def inspect(
         raise UserError("--open shows a page that --json does not write; give --out DIR as well")
     if figures is not None:
         _check_figures(figures.value, folder)
-    check_text(text)
     counted = parse_samples(samples)
     check_lengths(context=context)
     unread = {"--text": text, "--context": context, "--formats": formats}
     unread |= {"--saliency": saliency, "--features": features}
     unread |= {"--device": device, "--dtype": dtype}
-    if weights:
-        check_unread(unread)
+    blind = no_text(unread) if weights else None
     check_formats(formats)
     check_loads(load)
     check_measures(measures, load)
     check_found(models or ())
+    if blind is not None:
+        passage = blind
+    elif text is None:
+        passage = sample(samples=counted, context=context)
+    else:
+        passage = read_file(text, samples=counted, context=context)
 
     # Late: these need torch, and what is refused above does not.
     from layerlab import plugins
-    from layerlab.loading.inputs import no_text, read_file, sample
 
     own = [measure for path in load or () for measure in plugins.load(path, models or ())]
     names = None if measures is None else [measures]
@@ -156,12 +164,6 @@ def inspect(
     chosen = plugins.with_formats(chosen, formats, backward)
     chosen = plugins.with_saliency(chosen, saliency, target, foil)
     chosen = plugins.with_features(chosen, features)
-    if weights:
-        passage = no_text(unread)
-    elif text is None:
-        passage = sample(samples=counted, context=context)
-    else:
-        passage = read_file(text, samples=counted, context=context)
 
     from layerlab.api.inspect import InspectionRequest, run_inspection
     from layerlab.builtin import DEFAULT
@@ -187,16 +189,6 @@ def inspect(
 
         if exceeds(report.findings, fail_on.value):
             raise typer.Exit(1)
-
-
-def check_text(name: str | None) -> None:
-    """Refuse a text that is not there, before anything heavy is imported."""
-    if name not in (None, "-"):
-        try:
-            Path(str(name)).stat()
-        except (OSError, ValueError) as error:
-            reason = (getattr(error, "strerror", None) or str(error)).lower()
-            raise UserError(f"--text {name}: {reason}; expected a text file, or -") from error
 
 
 def _check_figures(kind: str, folder: Path | None) -> None:

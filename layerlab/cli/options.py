@@ -5,9 +5,16 @@ from typing import Annotated
 
 import typer
 
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N or mps.")]
+from layerlab.loading.placement import check_device, check_dtype
+
+Device = Annotated[
+    str | None, typer.Option(callback=check_device, help="cpu, cuda, cuda:N or mps.")
+]
 Dtype = Annotated[
-    str | None, typer.Option(help="float32, float64, bfloat16 or float16; else as stored.")
+    str | None,
+    typer.Option(
+        callback=check_dtype, help="float32, float64, bfloat16 or float16; else as stored."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 

@@ -9,6 +9,7 @@ import torch
 
 from layerlab.errors import UserError
 from layerlab.latency.sizes import USUAL, check_sizes
+from layerlab.loading.placement import check_dtype
 from layerlab.loading.weights import DTYPES
 from layerlab.validation import short_repr
 
@@ -73,10 +74,7 @@ def latency_config(
     """
     place = _place(device)
     kind = dtype or ("float32" if place == "cpu" else "bfloat16")
-    if kind not in DTYPES:
-        raise UserError(
-            f"dtype is {short_repr(kind)}; expected {', '.join(DTYPES)}: type --dtype float32"
-        )
+    check_dtype(kind)
     count = (
         threads
         if threads is not None

@@ -1,76 +1,19 @@
 """Turns text into token sequences: cut, counted, never padded."""
 
-import codecs
-import hashlib
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.loading.model import LoadedModel
-from layerlab.loading.text_options import AUTO, check_lengths, check_unread
-from layerlab.system.files import check_regular
+from layerlab.loading.text_input import CONTEXT, SAMPLES, TextInput, sample
+from layerlab.loading.text_options import AUTO
 
-SAMPLES = 4
-CONTEXT = 512
 EXCERPT = 200
 BATCH = 2048  # tokens that are run side by side
-# Of a text no more is read than its samples can need: so much for each of their tokens.
-BYTES, LEAST = 64, 1 << 20
-# Of a text whose samples are counted once the model is known: enough for 16,384 features.
-MOST_TOKENS = 4 * 16_384
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextInput:
-    """The input of an inspection: texts, one long text to cut into samples, or token ids.
-
-    Attributes:
-        source: how the report names it.
-        samples: how many pieces of `context` tokens are cut from a long text, or "auto".
-        raw: the bytes of a file, as they were read.
-        cut: whether the file goes on behind them.
-    """
-
-    source: str
-    texts: tuple[str, ...] = ()
-    ids: tuple[Tensor, ...] = ()
-    samples: Any = None
-    context: Any = None
-    raw: bytes = field(default=b"", repr=False)
-    cut: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse impossible lengths."""
-        check_lengths(samples=self.samples, context=self.context)
-
-    @property
-    def is_empty(self) -> bool:
-        """Tell whether nothing is read: only weights are looked at."""
-        return not self.texts and not self.ids
-
-    @property
-    def hash(self) -> str:
-        """Return the hash of the input: of a file that was read whole, as sha256sum prints it."""
-        digest = hashlib.sha256(self.raw)
-        for text in () if self.raw else self.texts:
-            digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
-        for ids in self.ids:
-            digest.update(ids.to(torch.int64).cpu().numpy().tobytes() + b"\0")
-        return f"sha256:{digest.hexdigest()}"
-
-    @property
-    def hash_source(self) -> str:
-        """Return what the hash is taken of, in words."""
-        if self.raw:
-            return f"the first {len(self.raw):,} bytes" if self.cut else "the whole text"
-        return "the token ids" if self.ids else "the texts, with a zero byte behind each"
 
 
 def passage(
@@ -105,66 +48,6 @@ def passage(
     if not given:
         raise UserError("texts is empty; give at least one text, or leave it out")
     return TextInput(source="texts", texts=given, context=context)
-
-
-def no_text(given: Mapping[str, Any]) -> TextInput:
-    """Return the input of an inspection that looks at weights alone.
-
-    Args:
-        given: options that speak of a text, or of how a model is loaded, with what the user gave.
-
-    Raises:
-        UserError: one of them was given.
-    """
-    check_unread(given)
-    return TextInput(source="no text: weights alone")
-
-
-def sample(*, samples: Any = SAMPLES, context: Any = None) -> TextInput:
-    """Return the built-in text, cut into samples."""
-    raw = builtin.SAMPLE.read_bytes()
-    texts = (raw.decode("utf-8"),)
-    return TextInput(
-        source="built-in sample", texts=texts, samples=samples, context=context, raw=raw
-    )
-
-
-def read_file(name: str, *, samples: Any = SAMPLES, context: Any = None) -> TextInput:
-    """Read a file (or - for standard input) cut into samples.
-
-    Raises:
-        UserError: no such file, not UTF-8 text, or nothing in it.
-    """
-    source = "standard input" if name == "-" else name
-    asked = TextInput(source=source, samples=samples, context=context)
-    counted = (asked.samples or SAMPLES) if samples != AUTO else 0
-    tokens = counted * (asked.context or CONTEXT) or MOST_TOKENS
-    most = max(LEAST, BYTES * tokens)
-    try:
-        text = _begin(name, most)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"--text {name}: {reason}; expected a text file, or -") from error
-    try:
-        # What was cut may end inside a character.
-        whole = len(text) < most
-        decoded = codecs.getincrementaldecoder("utf-8-sig")().decode(text, final=whole)
-    except UnicodeDecodeError as error:
-        raise UserError(f"--text {name}: byte {error.start} is not UTF-8 text") from error
-    if not decoded.strip():
-        raise UserError(f"--text {name}: the text is empty; expected some words to read")
-    return replace(asked, texts=(decoded,), raw=text, cut=not whole)
-
-
-def _begin(name: str, most: int) -> bytes:
-    """Return the beginning of a file or of standard input, which need not end."""
-    if name == "-":
-        if sys.stdin is None:
-            raise UserError("--text -: standard input is closed; give a file")
-        return sys.stdin.buffer.read(most)
-    check_regular(Path(name))
-    with Path(name).open("rb") as stream:
-        return stream.read(most)
 
 
 def sequences(passage: TextInput, subject: LoadedModel) -> list[Tensor]:

@@ -22,9 +22,9 @@ from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.checkpoint_series import step
 from layerlab.loading.folders import find_folder
 from layerlab.loading.layer_weights import read_outlines
+from layerlab.loading.placement import check_dtype
 from layerlab.loading.weightless import empty
 from layerlab.loading.weights import (
-    DTYPES,
     check_causal,
     check_kinds,
     check_stored,
@@ -167,8 +167,7 @@ def subject(
     Raises:
         UserError: nothing by that name, no safe weights, not a causal language model, ...
     """
-    if dtype is not None and dtype not in DTYPES:
-        raise UserError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    check_dtype(dtype)
     if isinstance(model, PreTrainedModel):
         return _load(model, tokenizer, device, dtype)
     if not isinstance(model, (str, Path)):

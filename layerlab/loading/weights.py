@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from layerlab.errors import UserError
+from layerlab.loading import placement
 from layerlab.loading.folders import check_weights
 from layerlab.loading.outline import Outline
 from layerlab.records.parse import one_line, read_json
@@ -26,12 +27,7 @@ from layerlab.system.trust import allows_unused, check_kernel, load_pretrained
 from layerlab.tokenization.load import load_folder
 from layerlab.validation import short_repr
 
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in placement.DTYPES}
 WHOLE_NUMBERS = ("I", "U", "BOOL")  # of safetensors' names
 LABELS = 100_000  # more than any model has
 MEMORY_SHARE = 0.8
@@ -305,9 +301,7 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # meta devices hold no numbers
     except (RuntimeError, AssertionError) as error:
-        raise UserError(
-            f"device {name!r} is not here; expected cpu, cuda, cuda:N, mps or auto"
-        ) from error
+        raise placement.missing_device(name) from error
     return device
 
 

@@ -8,7 +8,7 @@ import torch
 
 from layerlab.api.inspect import InspectionRequest, run_inspection
 from layerlab.loading import inputs
-from layerlab.loading.inputs import sample
+from layerlab.loading.text_input import sample
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.observe.tracing import streams
 from layerlab.plugins import resolve

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from layerlab import UserError, builtin
-from layerlab.loading.inputs import LEAST, TextInput, passage, read_file, sample, sequences
+from layerlab.loading.inputs import passage, sequences
 from layerlab.loading.model import LoadedModel, subject
+from layerlab.loading.text_input import LEAST, TextInput, read_file, sample
 
 
 @pytest.fixture(scope="module")

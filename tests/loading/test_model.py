@@ -154,7 +154,7 @@ def test_a_folder_that_cannot_be_read_is_one_clear_line(saved, tiny, kind, messa
     [
         ({"model": "nobody/nothing"}, "'nobody/nothing' is neither a folder, nor a built-in model"),
         ({"model": 7}, "model is a int; expected a Hub id"),
-        ({"model": "llama", "dtype": "int9"}, "dtype 'int9' is not one of float32"),
+        ({"model": "llama", "dtype": "int9"}, "dtype is 'int9'; expected float32"),
         ({"model": "llama", "device": "moon"}, "device 'moon' is not here; expected cpu, cuda"),
         ({"model": " "}, "the model's name is empty"),
         ({"model": "llama", "device": "meta"}, "device 'meta' is not here"),

@@ -41,6 +41,16 @@ def select_benchmarks(names: str) -> tuple[Benchmark, ...]:
     return tuple(found.values())
 
 
+def name_suite(suite: str | None, tasks: str | None) -> str | None:
+    """Return the suite that is asked for: the general one where no task is named either.
+
+    Example:
+        >>> name_suite(None, None), name_suite(None, "arc_easy")
+        ('general', None)
+    """
+    return "general" if suite is None and tasks is None else suite
+
+
 def _meant(word: str) -> list[Benchmark]:
     if word in SUITES:
         return [one for one in BENCHMARKS.values() if one.group in SUITES[word]]

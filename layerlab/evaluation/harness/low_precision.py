@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from layerlab.errors import UserError
-from layerlab.loading.inputs import sample, sequences
+from layerlab.loading.inputs import sequences
 from layerlab.loading.model import LoadedModel
+from layerlab.loading.text_input import sample
 from layerlab.numerics.emulation.emulate import emulate
 from layerlab.numerics.emulation.policy import Policy, load_policy
 from layerlab.numerics.formats.formats import find

@@ -1,10 +1,7 @@
 """All that is taken of lm-eval, in one place: its model, its loop, its tasks and their metrics."""
 
-from pathlib import Path
-
 import lm_eval
 import lm_eval.api.metrics  # fills the registry of metrics
-import lm_eval.tasks
 from lm_eval import utils
 from lm_eval.api.registry import get_aggregation, get_metric, is_higher_better, metric_registry
 from lm_eval.evaluator import evaluate
@@ -15,7 +12,6 @@ from lm_eval.tasks._index import Entry, TaskIndex
 __all__ = [
     "ENGINE",
     "HFLM",
-    "HOME",
     "Entry",
     "TaskIndex",
     "TaskManager",
@@ -28,5 +24,3 @@ __all__ = [
 ]
 
 ENGINE = f"lm-eval {lm_eval.__version__}"
-# Where its own tasks lie.
-HOME = Path(str(lm_eval.tasks.__file__)).parent

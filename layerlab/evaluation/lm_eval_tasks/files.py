@@ -72,19 +72,6 @@ for _kind in ("int", "float"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_number)
 
 
-def check_task_files(words: str | None) -> None:
-    """Refuse files among the tasks that are named, with commas between, that cannot be read.
-
-    Names of lm-eval's own tasks are looked up later: that takes lm-eval.
-
-    Raises:
-        UserError: as `read_task_file`.
-    """
-    for word in (words or "").split(","):
-        if word.strip().endswith(ENDINGS):
-            read_task_file(Path(word.strip()))
-
-
 def read_task_file(path: Path) -> dict[str, Any]:
     """Read a task file with the files that it includes; its own lines go before theirs.
 

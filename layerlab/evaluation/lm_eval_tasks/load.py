@@ -9,6 +9,7 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.evaluation.lm_eval_tasks.counts import check_counts
+from layerlab.evaluation.lm_eval_tasks.declarations import refuse_name
 from layerlab.evaluation.lm_eval_tasks.engine import (
     Entry,
     TaskIndex,
@@ -18,7 +19,8 @@ from layerlab.evaluation.lm_eval_tasks.engine import (
     is_higher_better,
 )
 from layerlab.evaluation.lm_eval_tasks.files import ENDINGS, read_task_file
-from layerlab.evaluation.lm_eval_tasks.names import find_entries, member_names, refuse_name
+from layerlab.evaluation.lm_eval_tasks.names import find_entries, member_names
+from layerlab.evaluation.lm_eval_tasks.request import is_file, split_tasks
 from layerlab.evaluation.lm_eval_tasks.templates import sandboxed
 from layerlab.evaluation.lm_eval_tasks.trusted import check_trusted, is_local
 from layerlab.evaluation.metrics.segmentation import prepare_default
@@ -26,7 +28,6 @@ from layerlab.system.hub import hub
 from layerlab.system.limits import check_work
 from layerlab.system.logs import hush
 from layerlab.system.trust import allows_tasks
-from layerlab.validation import short_repr
 
 TRIED = 32  # questions whose templates are tried under limits
 BOTH = ("acc", "acc_norm")
@@ -69,14 +70,9 @@ def load_named(words: str) -> tuple[list[Loaded], list[GroupMean]]:
         UserError: there is no such task, it would run code that nobody asked for, or its questions
             cannot be read.
     """
-    given = [word.strip() for word in words.split(",") if word.strip()]
-    if not given:
-        raise UserError(
-            f"no task is named in {short_repr(words)}; type for example --tasks arc_easy"
-        )
     tasks: dict[str, Any] = {}
     groups: dict[str, GroupMean] = {}
-    for word in given:
+    for word in split_tasks(words):
         found = _load(word)
         tasks |= {name: task for name, task in found["tasks"].items() if name not in tasks}
         groups |= {name: _mean(name, one) for name, one in found.get("groups", {}).items()}
@@ -93,7 +89,7 @@ def load_named(words: str) -> tuple[list[Loaded], list[GroupMean]]:
 def _load(word: str) -> Mapping[str, Any]:
     manager = TaskManager(include_defaults=False)
     name = word
-    if word.endswith(ENDINGS) or "/" in word:
+    if is_file(word):
         name = _add_file(manager.task_index, Path(word))
     else:
         manager.task_index.update(find_entries([word]))

@@ -21,6 +21,20 @@ _KEPT = re.compile(r".+-[0-9a-f]{24}\.jsonl?")
 _CUT_OFF = re.compile(r"\..+\.[0-9a-f]{8}\.partial")
 
 
+def check_folders(data: Path | None, out: Path | None) -> None:
+    """Refuse folders of data and results that cannot be those, before anything is evaluated.
+
+    Raises:
+        UserError: there is no such folder of data, or a file where results would lie.
+    """
+    if data is not None and not data.is_dir():
+        raise UserError(
+            f"there is no folder {str(data)!r}; give --data the one that benchmarks lie in"
+        )
+    if out is not None and out.is_file():
+        raise UserError(f"{out} is a file; give --out a folder for the results")
+
+
 def list_earlier_tables(folder: Path) -> list[str]:
     """Return the kinds of tables that an earlier evaluation wrote into a folder.
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import NotApplicable, UserError
-from layerlab.loading.inputs import TextInput, sequences
+from layerlab.loading.inputs import sequences
 from layerlab.loading.model import LoadedModel
+from layerlab.loading.text_input import TextInput
 from layerlab.loading.token_text import PART, alone, token_strings
 from layerlab.shapes import Tokens
 from layerlab.validation import short_repr

@@ -10,8 +10,9 @@ from rich.console import Console
 from layerlab import Policy, UserError
 from layerlab.evaluation.harness.low_precision import PrecisionSetting, arithmetics, perplexity
 from layerlab.evaluation.results.table import render_table
-from layerlab.loading.inputs import sample, sequences
+from layerlab.loading.inputs import sequences
 from layerlab.loading.model import subject
+from layerlab.loading.text_input import sample
 
 
 def test_as_loaded_comes_first_and_each_once() -> None:
