@@ -321,7 +321,12 @@ def _unpad(input_ids: Any, attention_mask: Any) -> tuple[Tensor, ...]:
 
 def _read_mask(attention_mask: Any, ids: Tensor) -> Tensor:
     """Return which tokens are kept."""
-    mask = torch.atleast_2d(torch.as_tensor(attention_mask))
+    try:
+        mask = torch.atleast_2d(torch.as_tensor(attention_mask))
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            "attention_mask cannot be made into one tensor; give a 1 or a 0 for each of input_ids"
+        ) from error
     if mask.shape != ids.shape:
         raise UserError(
             f"attention_mask has shape {tuple(mask.shape)}, input_ids {tuple(ids.shape)}; "

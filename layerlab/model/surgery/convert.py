@@ -197,7 +197,8 @@ def _refuse(config: Any, *, sliding: bool) -> None:
     layers = getattr(config, "layer_types", None) or ()
     strange = {
         "sliding_window": bool(window and window < config.max_position_embeddings),
-        "layer_types": not config.__dict__.get("sliding_window") and "sliding_attention" in layers,
+        "layer_types": not getattr(config, "sliding_window", None)
+        and "sliding_attention" in layers,
         "scale_attn_by_inverse_layer_idx": getattr(config, "scale_attn_by_inverse_layer_idx", 0),
         "add_cross_attention": getattr(config, "add_cross_attention", False),
         "scale_attn_weights=False": not getattr(config, "scale_attn_weights", True),
