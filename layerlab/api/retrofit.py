@@ -52,8 +52,9 @@ def retrofit(
         options: as `build` takes them.
 
     Raises:
-        UserError: a family that cannot be rebuilt, a variant that does not fit it, or weights that
-            are not finite.
+        UserError: a family that cannot be rebuilt, a variant that does not fit it, weights that
+            are not finite, or a loaded model that was changed (an adapter, pruning, layers cut
+            off, a hook), so that it computes something else than its configuration says.
 
     Example:
         >>> retrofit("llama", "as-32").config.variant

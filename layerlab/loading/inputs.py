@@ -191,14 +191,8 @@ def _unpad(input_ids: Any, attention_mask: Any) -> tuple[Tensor, ...]:
         )
     if attention_mask is None:
         return tuple(ids)
-    mask = torch.atleast_2d(torch.as_tensor(attention_mask)).bool()
-    if mask.shape != ids.shape:
-        raise UserError(
-            f"attention_mask has shape {tuple(mask.shape)}, input_ids {tuple(ids.shape)}; "
-            "expected the same"
-        )
     rows = []
-    for index, (row, valid) in enumerate(zip(ids, mask, strict=True)):
+    for index, (row, valid) in enumerate(zip(ids, _read_mask(attention_mask, ids), strict=True)):
         places = valid.nonzero().flatten()
         if len(places) and len(places) != places[-1] - places[0] + 1:
             raise UserError(
@@ -206,3 +200,25 @@ def _unpad(input_ids: Any, attention_mask: Any) -> tuple[Tensor, ...]:
             )
         rows.append(row[valid])
     return tuple(rows)
+
+
+def _read_mask(attention_mask: Any, ids: Tensor) -> Tensor:
+    """Return which tokens are kept."""
+    try:
+        mask = torch.atleast_2d(torch.as_tensor(attention_mask))
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            "attention_mask cannot be made into one tensor; give a 1 or a 0 for each of input_ids"
+        ) from error
+    if mask.shape != ids.shape:
+        raise UserError(
+            f"attention_mask has shape {tuple(mask.shape)}, input_ids {tuple(ids.shape)}; "
+            "expected the same"
+        )
+    strange = mask[(mask != 0) & (mask != 1)]
+    if len(strange):
+        raise UserError(
+            f"attention_mask holds {strange[0].item():g}; expected 1 for a token and 0 for "
+            "padding: of a mask that is added to the scores, type attention_mask=mask == 0"
+        )
+    return mask.bool()

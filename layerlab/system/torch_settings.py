@@ -14,7 +14,7 @@ SMALL_PARAMETERS = 20_000_000
 
 @contextmanager
 def usual_arithmetic() -> Iterator[None]:
-    """Put away autocast, the inference mode and another default dtype until the block ends.
+    """Put away autocast, the inference mode, and another default dtype or device for a block.
 
     What is measured would else be that of an arithmetic which no report names. Also a decorator.
 
@@ -34,6 +34,8 @@ def usual_arithmetic() -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         torch.set_default_dtype(torch.float32)
         stack.callback(torch.set_default_dtype, before)
+        if torch.get_default_device().type != "cpu":  # a device that is set slows every operation
+            stack.enter_context(torch.device("cpu"))
         yield
 
 

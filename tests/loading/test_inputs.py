@@ -45,6 +45,31 @@ def test_padding_is_cut_from_either_end(bare):
     assert [piece.tolist() for piece in pieces] == [[1, 2, 3], [4, 5, 6]]
 
 
+ADDED = [[0.0, 0.0, -1e9]]
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (
+            ADDED,
+            r"holds -1e\+09; expected 1 for a token and 0 for .* type attention_mask=mask == 0",
+        ),
+        ([[1, 1, 2]], "attention_mask holds 2; expected 1 for a token and 0 for padding"),
+        ([[1.0, 1.0, float("nan")]], "attention_mask holds nan; expected 1"),
+        ([[1], [1, 1]], "attention_mask cannot be made into one tensor; give a 1 or a 0 for each"),
+    ],
+)
+def test_a_mask_of_other_numbers_than_0_and_1_is_refused(mask, message):
+    with pytest.raises(UserError, match=message):
+        passage(input_ids=[[4, 5, 6]], attention_mask=mask)
+
+
+def test_a_mask_that_was_added_to_the_scores_can_be_turned_as_the_error_says(bare):
+    kept = passage(input_ids=[[4, 5, 6]], attention_mask=torch.tensor(ADDED) == 0)
+    assert [piece.tolist() for piece in sequences(kept, bare)] == [[4, 5]]
+
+
 def test_ids_are_cut_into_samples_too(bare):
     pieces = sequences(passage(input_ids=[list(range(9))], context=4), bare)
     assert [piece.tolist() for piece in pieces] == [[0, 1, 2, 3], [4, 5, 6, 7]]

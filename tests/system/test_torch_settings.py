@@ -23,6 +23,19 @@ def autocast() -> AbstractContextManager[Any]:
     return torch.autocast("cpu", torch.bfloat16)
 
 
+@contextmanager
+def default_meta() -> Any:
+    torch.set_default_device("meta")
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+def meta() -> AbstractContextManager[Any]:
+    return torch.device("meta")  # type: ignore[return-value]
+
+
 def read() -> dict[str, Any]:
     found = layerlab.inspect("pre-norm", measures=["spectrum", "lipschitz"], progress=False)
     return found.to_dict()["frames"]  # type: ignore[no-any-return]
@@ -38,3 +51,19 @@ def test_readings_are_those_of_a_new_process(
         assert read() == expected
         assert (torch.get_default_dtype(), torch.is_autocast_enabled("cpu")) == before
         assert torch.is_inference_mode_enabled() == (place is torch.inference_mode)
+
+
+@pytest.mark.parametrize("place", [default_meta, meta])
+def test_a_default_device_is_put_away(
+    place: Callable[[], AbstractContextManager[Any]], tiny: Any
+) -> None:
+    model, ids = tiny("llama"), torch.arange(8)[None]
+
+    def stream() -> Any:
+        found = layerlab.inspect(model, measures=["stream"], input_ids=ids, progress=False)
+        return found.to_dict()["frames"]
+
+    expected = stream()
+    with place():
+        assert stream() == expected
+        assert torch.ones(1).device.type == "meta"

@@ -194,8 +194,11 @@ def _share(config: Any) -> dict[str, Any]:
 def _refuse(config: Any, *, sliding: bool) -> None:
     """Refuse options of a family under which the reference block would give other logits."""
     window = getattr(config, "sliding_window", None) if sliding else None
+    layers = getattr(config, "layer_types", None) or ()
     strange = {
         "sliding_window": bool(window and window < config.max_position_embeddings),
+        "layer_types": not getattr(config, "sliding_window", None)
+        and "sliding_attention" in layers,
         "scale_attn_by_inverse_layer_idx": getattr(config, "scale_attn_by_inverse_layer_idx", 0),
         "add_cross_attention": getattr(config, "add_cross_attention", False),
         "scale_attn_weights=False": not getattr(config, "scale_attn_weights", True),
@@ -234,7 +237,7 @@ def _straight(state: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor
         embedding = name.startswith(("model.embed", "lm_head"))
         if not embedding and tensor.dim() == 2:
             tensor = tensor.t().contiguous()
-        if ".attention.qkv." in name:
+        if name.endswith((".attention.qkv.weight", ".attention.qkv.bias")):
             for one, piece in zip(("query", "key", "value"), tensor.chunk(3), strict=True):
                 yield name.replace(".qkv.", f".{one}."), piece.contiguous()
         else:

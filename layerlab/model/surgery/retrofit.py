@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from layerlab.blocks.spec import Spec
 from layerlab.errors import UserError
 from layerlab.model.build import configuration
+from layerlab.model.config import LabConfig
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.option import with_options
 from layerlab.model.surgery.convert import ConvertedModel, read
@@ -21,6 +23,14 @@ from layerlab.variants.registry import variant
 PROBE = 16
 SHOWN = 4  # names of weights in a message
 POSITIONS = "model.embed_positions.weight"
+# What the names of weights tell of a model that was changed after loading, and what undoes it.
+REMEDIES = {
+    ".base_layer.": "merge the adapter: type PeftModel.from_pretrained(model, folder)"
+    ".merge_and_unload()",
+    ".parametrizations.": "type torch.nn.utils.parametrize.remove_parametrizations(module, name) "
+    "for each",
+    "_mask": "type torch.nn.utils.prune.remove(module, name) for each",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +94,8 @@ def rebuild(
 
     Raises:
         UserError: a family that we do not know, a variant that does not fit it, or that ties what
-            differs here, or a weight that has another shape in the variant.
+            differs here, a weight that has another shape in the variant, or a model that is not
+            what its configuration says.
     """
     if name is not None and not isinstance(name, str):
         raise UserError(
@@ -96,33 +107,91 @@ def rebuild(
     if name is not None:
         spec = graft(spec, variant(name), kind=found.variant)
     spec = with_options(spec, options)
-    config = configuration(name or found.variant, spec, found.shape, seed=seed)
-    for key, value in found.settings.items():
-        if key != "rope_parameters" or (value and spec.stack.position == "rotary"):
-            setattr(config, key, value)
-    config._attn_implementation = model.config._attn_implementation
+    _check_names(found)
+    attention = model.config._attn_implementation
+    config = _configure(name or found.variant, spec, found, attention, seed=seed)
     kept = {one.untyped_storage().data_ptr() for one in model.state_dict().values()}
     new = _fill(config, found, set() if shared else kept)
+    if spec == found.spec:
+        _check_logits(model, new, found)
+    else:
+        # Untied: a model whose head was replaced has two matrices, whatever it says.
+        untied = found.spec.with_stack(head="untied")
+        plain = _configure(found.variant, untied, found, attention)
+        _check_logits(model, _fill(plain, found, set()), found)
     new.generation_config = deepcopy(model.generation_config)
     return new
 
 
 def step0(original: PreTrainedModel, new: LabForCausalLM) -> Step0:
     """Compare the two models on random tokens, without dropout; their modes are put back."""
+    difference, scale = _compare(original, new)
+    found = read(original)
+    return Step0(
+        difference=difference,
+        scale=scale,
+        added=_add(new, found.state),
+        dropped=tuple(sorted(set(found.state) - set(new.state_dict()))),
+        remark=describe_carried(new.config.variant, found.variant),
+    )
+
+
+def _compare(original: PreTrainedModel, new: LabForCausalLM) -> tuple[float, float]:
+    """Return the largest difference of any logit on random tokens, and the largest logit."""
     config = new.config
     numbers = torch.Generator().manual_seed(0)
     length = min(PROBE, config.max_position_embeddings)
     ids = torch.randint(0, config.vocab_size, (2, length), generator=numbers).to(new.device)
     with torch.no_grad(), evaluation_mode(original), evaluation_mode(new):
         before, after = original(ids).logits, new(ids).logits
-    found = read(original)
-    return Step0(
-        difference=(before - after).abs().max().item(),
-        scale=before.abs().max().item(),
-        added=_add(new, found.state),
-        dropped=tuple(sorted(set(found.state) - set(new.state_dict()))),
-        remark=describe_carried(config.variant, found.variant),
+    return (before - after).abs().max().item(), before.abs().max().item()
+
+
+def _configure(
+    name: str, spec: Spec, found: ConvertedModel, attention: str | None, *, seed: int = 0
+) -> LabConfig:
+    """Return the configuration of a spec at the sizes and with the settings of a model."""
+    config = configuration(name, spec, found.shape, seed=seed)
+    for key, value in found.settings.items():
+        if key != "rope_parameters" or (value and spec.stack.position == "rotary"):
+            setattr(config, key, value)
+    config._attn_implementation = attention
+    return config
+
+
+def _check_names(found: ConvertedModel) -> None:
+    """Refuse a model whose weights are not those of its configuration: some would be drawn."""
+    with torch.device("meta"):
+        reference = LabForCausalLM(configuration(found.variant, found.spec, found.shape))
+    names = set(reference.state_dict())
+    missing = sorted(names - set(found.state) - set(reference.all_tied_weights_keys))
+    left = sorted(set(found.state) - names)
+    if not missing and not left:
+        return
+    seen = [f"lacks {missing[0]}"] if missing else []
+    seen += [f"has {left[0]} besides"] if left else []
+    known = (way for sign, way in REMEDIES.items() if any(sign in name for name in left))
+    remedy = next(known, "set model.config to what the model has, or load the model anew")
+    raise UserError(
+        f"the model {' and '.join(seen)}; expected the weights that its configuration names, "
+        f"and no others: {remedy}"
     )
+
+
+def _check_logits(model: PreTrainedModel, reference: LabForCausalLM, found: ConvertedModel) -> None:
+    """Refuse a model that computes something else than its weights and configuration say.
+
+    Half of the digits may differ: what is computed in another order rounds at each step.
+    """
+    difference, scale = _compare(model, reference)
+    kinds = {one.dtype for one in found.state.values() if one.is_floating_point()}
+    allowed = max(torch.finfo(kind).eps for kind in kinds) ** 0.5
+    if difference > allowed * scale:
+        raise UserError(
+            "the model computes something else than its weights and configuration say: its logits "
+            f"are off by up to {difference:.2g} ({difference / scale:.1e} of the largest); take "
+            "its hooks and replaced modules out, or load the model anew"
+        )
 
 
 def _add(new: LabForCausalLM, state: Mapping[str, Tensor]) -> int:

@@ -78,6 +78,9 @@ REFUSED = {
     "uses sliding_window, which the reference block": partial(
         pretrained, "mistral", sliding_window=8
     ),
+    "uses layer_types, which the reference block": partial(
+        pretrained, "qwen2", layer_types=["full_attention", "sliding_attention"]
+    ),
     "uses scale_attn_by_inverse_layer_idx": partial(
         pretrained, "gpt2", scale_attn_by_inverse_layer_idx=True
     ),

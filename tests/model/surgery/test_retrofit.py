@@ -1,9 +1,14 @@
 """A pretrained model as a variant: the same function before training, and trainable after."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from torch.nn.utils import parametrizations, prune
+from transformers import PreTrainedModel
 
 from layerlab import UserError
 from layerlab.model.cost.cost import account
@@ -140,6 +145,104 @@ def test_weights_of_another_size_are_refused() -> None:
     model.config.intermediate_size = 128
     with pytest.raises(UserError, match="in the variant; expected the same sizes"):
         rebuild(model, None, {})
+
+
+def adapted(kind: str, target: str, *, inner: bool = False) -> PreTrainedModel:
+    """A model with an adapter that changes nothing yet, and so computes what it did before."""
+    model = pretrained(kind)
+    adapter = LoraConfig(target_modules=[target], r=2, fan_in_fan_out=kind == "gpt2")
+    if inner:
+        return get_peft_model(model, adapter).base_model.model
+    model.add_adapter(adapter)
+    return model
+
+
+def pruned() -> PreTrainedModel:
+    model = pretrained("gpt2")
+    prune.l1_unstructured(model.transformer.h[0].attn.c_attn, "weight", amount=0.3)
+    return model
+
+
+def weight_normed() -> PreTrainedModel:
+    model = pretrained("llama")
+    parametrizations.weight_norm(model.model.layers[0].mlp.up_proj)
+    return model
+
+
+def cut() -> PreTrainedModel:
+    model = pretrained("llama")
+    model.model.layers = model.model.layers[:1]
+    return model
+
+
+def extended() -> PreTrainedModel:
+    model = pretrained("qwen2")
+    model.lm_head.bias = torch.nn.Parameter(torch.ones(61))
+    return model
+
+
+QUERY = r"0\.attention\.query\.[a-z]+ and has model\.layers\.0\.attention\.query\.base_layer\."
+MERGE = r"merge the adapter: type PeftModel\.from_pretrained\(model, folder\)\.merge_and_unload"
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+@pytest.mark.parametrize("variant", [None, "pangu-pi"])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (partial(adapted, "llama", "q_proj"), rf"the model lacks model\.layers\.{QUERY}.*{MERGE}"),
+        (partial(adapted, "llama", "q_proj", inner=True), QUERY),
+        (partial(adapted, "gpt2", "c_attn"), MERGE),
+        (pruned, r"key\.weight and has .* type torch\.nn\.utils\.prune\.remove\(module, name"),
+        (weight_normed, r"ffn\.up\.weight and has .* type .*remove_parametrizations\(module, name"),
+        (cut, r"the model lacks model\.layers\.1\.[a-z_.]+; expected the weights that its conf"),
+        (extended, r"the model has lm_head\.bias besides; .* set model\.config to what the model"),
+    ],
+)
+def test_a_model_with_other_weights_than_its_configuration_names_is_refused(
+    make: Callable[[], PreTrainedModel], message: str, variant: str | None
+) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        rebuild(make(), variant, {})
+    assert "\n" not in str(caught.value)
+
+
+def hooked() -> PreTrainedModel:
+    model = pretrained("gpt2")
+    model.transformer.h[0].mlp.register_forward_hook(lambda module, given, out: 2 * out)
+    return model
+
+
+def activated() -> PreTrainedModel:
+    model = pretrained("llama")
+    model.model.layers[0].mlp.act_fn = torch.nn.ReLU()
+    return model
+
+
+@pytest.mark.parametrize("variant", [None, "pangu-pi"])
+@pytest.mark.parametrize("make", [hooked, activated])
+def test_a_model_that_computes_what_its_weights_do_not_say_is_refused(
+    make: Callable[[], PreTrainedModel], variant: str | None
+) -> None:
+    with pytest.raises(
+        UserError, match=r"computes something else than .* take its hooks"
+    ) as caught:
+        rebuild(make(), variant, {})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_the_rounding_of_half_precision_is_no_other_function(kind: str) -> None:
+    model = pretrained(kind).to(torch.bfloat16)
+    assert rebuild(model, "pangu-pi", {}).dtype == torch.bfloat16
+
+
+def test_a_head_that_was_replaced_can_be_kept_as_the_error_says() -> None:
+    model = pretrained("qwen2")
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach() * 2)
+    with pytest.raises(UserError, match="type head=untied"):
+        rebuild(model, None, {})
+    assert step0(model, rebuild(model, None, {"head": "untied"})).identical
 
 
 def test_layers_that_are_alike_may_be_shared() -> None:
