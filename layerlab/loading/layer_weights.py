@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.folders import check_weights
-from layerlab.loading.outline import Outline
-from layerlab.loading.weightless import empty
+from layerlab.loading.weightless import Outline, empty
 from layerlab.loading.weights import configuration
 from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.norms import front_norm

@@ -6,14 +6,13 @@ On the meta device nothing takes room, so that what no machine could hold is ref
 import re
 from collections.abc import Mapping
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from layerlab.errors import UserError
 from layerlab.loading.dry_run import Footprint, check_call
-from layerlab.loading.outline import Outline
 from layerlab.records.parse import one_line
 from layerlab.system.trust import build_configured
 from layerlab.validation import short_repr
@@ -34,6 +33,17 @@ LAYERS = 1000
 SHARED = 4
 # How many elements one that is stored may hold, of a quantised model: eight of four bits.
 PACKED = 8
+
+
+class Outline(NamedTuple):
+    """A stored tensor without its numbers.
+
+    Attributes:
+        kind: as safetensors writes it, such as "BF16" or "I8".
+    """
+
+    kind: str
+    shape: tuple[int, ...]
 
 
 def empty(config: Any, place: str, stored: Mapping[str, Outline] | None = None) -> PreTrainedModel:

@@ -20,7 +20,7 @@ from transformers import (
 from layerlab.errors import UserError
 from layerlab.loading import placement
 from layerlab.loading.folders import check_weights
-from layerlab.loading.outline import Outline
+from layerlab.loading.weightless import Outline
 from layerlab.records.parse import one_line, read_json
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.trust import allows_unused, check_kernel, load_pretrained
