@@ -1,4 +1,6 @@
+import hashlib
 import threading
+import time
 
 import pytest
 
@@ -46,14 +48,24 @@ def test_a_folder_is_hashed_by_a_thread_of_its_own_and_memory_when_asked(saved, 
 
 
 def test_a_hash_that_nobody_waits_for_any_more_stops(saved, tiny, monkeypatch):
-    pieces = []
+    pieces, asked = [], []
     monkeypatch.setattr(module, "PIECE", 1)
-    monkeypatch.setattr(
-        module, "weights_hash", lambda *args: pieces.append(weights_hash(*args)) or pieces[0]
-    )
+
+    def hash_slowly(folder, model, stopped):
+        def stopped_later():  # three pieces are read, and then it is waited for
+            asked.append(0)
+            while len(asked) > 3 and not stopped():
+                time.sleep(0.001)
+            return len(asked) > 3
+
+        pieces.append(weights_hash(folder, model, stopped_later))
+
+    monkeypatch.setattr(module, "weights_hash", hash_slowly)
     with pytest.raises(UserError), hashing(saved, tiny("llama")):
         raise UserError("no")
-    assert pieces[0] != weights_hash(saved, tiny("llama"))  # a part of the weights only
+    (file, *_) = sorted(saved.glob("*.safetensors"))
+    read = hashlib.sha256(file.read_bytes()[:3]).hexdigest()
+    assert pieces == [f"sha256:files:{read}"]  # a part of the weights only
 
 
 def test_a_report_names_the_hash_of_the_folder(saved):

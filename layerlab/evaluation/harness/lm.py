@@ -320,7 +320,7 @@ def describe_task(task: Any, limit: int | None = None) -> str:
     examples = getattr(task, "sampler", None)
     shown_first = [dict(doc) for doc in examples.df] if examples is not None else []
     content = {"config": config, "documents": documents, "examples": shown_first}
-    written = [type(task), *_functions(vars(task.config))]
+    written: list[FunctionType | type] = [type(task), *_functions(vars(task.config))]
     if code := [found for one in written if (found := hash_definition(one))]:
         content["code"] = code
     return json.dumps(content, sort_keys=True, ensure_ascii=False, default=_named)
