@@ -95,7 +95,7 @@ def test_a_tokenizer_that_takes_more_is_asked_anew(
     shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LoadedModel, "context", None)  # as of a model without positions
-    words, asked, ask = tokenizer(), [], sitting.run_task
+    words, asked, ask = copy.deepcopy(tokenizer()), [], sitting.run_task
     monkeypatch.setattr(
         sitting, "run_task", lambda *given, **options: asked.append(0) or ask(*given, **options)
     )

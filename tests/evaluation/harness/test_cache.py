@@ -1,5 +1,6 @@
 """Finished tasks are kept whole or not at all."""
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,7 @@ def test_what_is_not_what_was_kept_is_refused(name: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("setting", ["split_special_tokens", "clean_up_tokenization_spaces"])
 def test_what_a_tokenizer_does_beside_its_rules_counts(setting: str) -> None:
-    words = tokenizer()
+    words = copy.deepcopy(tokenizer())
     before = describe_tokenizer(words)
     setattr(words, setting, not getattr(words, setting))
     assert describe_tokenizer(words) != before
