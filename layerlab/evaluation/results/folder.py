@@ -7,6 +7,7 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.evaluation.harness.cache import LEAVES, SAMPLES
 from layerlab.records.parse import read_json, unseal
+from layerlab.system.files import check_links
 from layerlab.system.own_page import is_own_page, mark_of
 
 RESULTS, TABLES, PAGE = "results.json", "tables", "report.html"
@@ -25,7 +26,7 @@ def check_folders(data: Path | None, out: Path | None) -> None:
     """Refuse folders of data and results that cannot be those, before anything is evaluated.
 
     Raises:
-        UserError: there is no such folder of data, or a file where results would lie.
+        UserError: there is no such folder of data, a file where results would lie, or a link there.
     """
     if data is not None and not data.is_dir():
         raise UserError(
@@ -33,6 +34,8 @@ def check_folders(data: Path | None, out: Path | None) -> None:
         )
     if out is not None and out.is_file():
         raise UserError(f"{out} is a file; give --out a folder for the results")
+    if out is not None:
+        check_links(out)
 
 
 def list_earlier_tables(folder: Path) -> list[str]:
