@@ -23,7 +23,7 @@ from layerlab.validation import Constraint
 TOKENS = 512
 # Penalties that are tried, in units of the mean squared singular value of the stream.
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
-SAMPLES = 256
+SAMPLES = 192
 # Rows of logits at once: what is read several times stays in the cache.
 _ROWS = 16
 COLUMNS = ("kl", "agreement", "nats", "rank", "entropy")
