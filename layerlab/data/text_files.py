@@ -42,7 +42,7 @@ def read_text_blocks(path: Path) -> Iterator[str]:
 
 def _bytes(path: Path) -> Iterator[bytes]:
     """Yield a file in blocks, the last of which is empty."""
-    packed = path.suffix == ".gz"
+    packed = path.suffix.lower() == ".gz"
     opener: Callable[..., Any] = gzip.open if packed else open
     check_regular(path)
     allowance = Allowance(path)

@@ -64,7 +64,7 @@ def running_device(model: nn.Module) -> torch.device:
 
 
 @contextmanager
-def weights_left_away(model: nn.Module) -> Iterator[None]:
+def leave_weights_away(model: nn.Module) -> Iterator[None]:
     """Let accelerate bring what modules are given to their device, but no weights, for a while.
 
     Whoever runs the model meanwhile gives it weights.

@@ -47,7 +47,7 @@ def hash_imports(source: bytes, module: str = "") -> dict[str, str]:
     pending = [(source, module)]
     while pending:
         source, module = pending.pop()
-        for name in _imported(source, module):
+        for name in _list_imports(source, module):
             file = _source_file(name)
             if name not in found and file and (name.partition(".")[0] == own or _is_loose(file)):
                 content = file.read_bytes()
@@ -71,7 +71,7 @@ def hash_definition(one: FunctionType | type) -> dict[str, str]:
     return own | hash_imports(source, one.__module__)
 
 
-def _imported(source: bytes, module: str) -> Iterator[str]:
+def _list_imports(source: bytes, module: str) -> Iterator[str]:
     """Yield the modules that a file may import, with those above them."""
     package = getattr(sys.modules.get(module), "__package__", None) or ""
     for node in _statements(source):
@@ -80,7 +80,10 @@ def _imported(source: bytes, module: str) -> Iterator[str]:
             names = [one.name for one in node.names]
         elif isinstance(node, ast.ImportFrom) and (package or not node.level):
             above = "." * node.level + (node.module or "")
-            base = importlib.util.resolve_name(above, package) if node.level else above
+            try:
+                base = importlib.util.resolve_name(above, package) if node.level else above
+            except ImportError:  # beyond the package: it is never imported
+                continue
             names = [base, *(f"{base}.{one.name}" for one in node.names)]
         for name in names:
             parts = name.split(".")

@@ -39,8 +39,6 @@ def find_os_error(error: Exception) -> OSError | None:
     """Return the operating system's error, also where a library has wrapped it in its own text."""
     if isinstance(error, OSError):
         return error
-    if isinstance(error, RuntimeError) and "Symlink loop" in str(error):  # Path.resolve
-        return OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     cause = error.__cause__ or error.__context__
     if isinstance(error, RuntimeError) and isinstance(cause, OSError):  # torch.save
         return cause

@@ -99,9 +99,9 @@ def test_tables_give_a_document_a_row(tmp_path) -> None:
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet")
     given = Source(text=str(tmp_path / "a.parquet"), field="body")
     assert documents(given) == rows["body"]
-    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
+    with gzip.open(tmp_path / "A.JSONL.GZ", "wt") as file:
         file.write('{"text": "a\\r\\nb"}\n\n{"text": "c"}\n')
-    assert documents(Source(text=str(tmp_path / "a.jsonl.gz"))) == ["a\r\nb", "c"]
+    assert documents(Source(text=str(tmp_path / "A.JSONL.GZ"))) == ["a\r\nb", "c"]
 
 
 def test_a_data_set_of_the_hub_is_streamed(tmp_path) -> None:

@@ -47,6 +47,7 @@ def test_a_change_far_away_is_seen_and_nothing_is_imported_for_it(helpers: Path)
     assert [name for name in before if before[name] != after[name]] == ["own_package.other"]
     assert hash_imports(b"import not_imported_yet\ndef f():\n    import own_helper\n") == {}
     assert hash_imports(b"def (:") == {}
+    assert hash_imports(b"from .... import own_helper", "own_package.inner") == {}
 
 
 def test_a_package_counts_as_a_whole_wherever_it_is_installed() -> None:

@@ -102,7 +102,7 @@ class RowInit:
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def draw_with_seed(seed: int) -> Iterator[None]:
     """Draw random numbers from this seed until the block ends, and restore the state."""
     with keep_device_state():
         torch.manual_seed(seed)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.adaptation.embeddings.init import RowInit, Rows, seeded
+from layerlab.adaptation.embeddings.init import RowInit, Rows, draw_with_seed
 from layerlab.adaptation.embeddings.special_tokens import renumber
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation_sections import EmbeddingSection
@@ -169,7 +169,7 @@ class Resizing:
         """Put the new rows into the model, replacing those of an earlier initialisation."""
         input = beginning.input
         head = input if self.tied else beginning.head
-        with seeded(beginning.seed):
+        with draw_with_seed(beginning.seed):
             found = {"input": self._make_rows("input", input, self.embedding)}
             found["head"] = self._make_rows("head", head, self.head)
         self._install(found)

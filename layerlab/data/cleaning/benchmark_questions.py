@@ -87,7 +87,7 @@ def _check_bare(name: str, bare: int, rows: int) -> None:
     names = ", ".join(ASKED)
     if bare and bare == rows:
         _LOG.warning("%s has no question in any row and is passed over; expected %s", name, names)
-    elif bare > rows * BARE and not name.endswith(LINES):
+    elif bare > rows * BARE and not name.lower().endswith(LINES):
         raise UserError(
             f"{name}: {bare:,} of {rows:,} rows have no question; expected one of {names}: rename "
             "the field, or take these rows out"
@@ -123,7 +123,7 @@ def _rows(name: str, data: bytes) -> Iterator[Mapping[str, Any]]:
         raise UserError(
             f"{name}: byte {error.start} is not UTF-8 text; {advise_conversion(error)}"
         ) from None
-    if name.endswith(LINES):
+    if name.lower().endswith(LINES):
         yield from ({"text": line.rstrip("\n")} for line in io.StringIO(text))
         return
     if name.lower().endswith(".csv"):
@@ -164,8 +164,8 @@ def _objects(name: str, text: str) -> Iterator[Mapping[str, Any]]:
     except ValueError:
         rows = _lines(name, text)
     for row in rows:
-        if isinstance(row, Mapping):
-            yield {str(key).lower(): value for key, value in row.items()}
+        found = row if isinstance(row, Mapping) else {}
+        yield {str(key).lower(): value for key, value in found.items()}
 
 
 def _lines(name: str, text: str) -> Iterator[Any]:

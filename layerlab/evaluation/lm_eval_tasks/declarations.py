@@ -18,9 +18,9 @@ NAME = re.compile(r"[\w.:+-]+")
 LISTED = re.compile(rb"^[ \t]*-[ \t]*[\"']?([\w.:+-]+)[\"']?[ \t]*$", re.M)
 
 
-def declaring_files(names: frozenset[str]) -> set[Path]:
+def find_declaring_files(names: frozenset[str]) -> set[Path]:
     """Return the files in which one of the names is declared or listed, in brackets or not."""
-    known = _declared()
+    known = _index_names()
     found = {path for name in names for path in known.get(name, ())}
     for name in names - known.keys():  # a tag in brackets
         word = rb"(?<![\w./+-])" + re.escape(name.encode()) + rb"(?![\w./+-])"
@@ -36,7 +36,7 @@ def check_name(name: str) -> None:
         UserError: it stands in none.
     """
     here = NAME.fullmatch(name) and any(name.encode() in text for text in _texts().values())
-    if not here or not declaring_files(frozenset({name})):
+    if not here or not find_declaring_files(frozenset({name})):
         raise refuse_name(name)
 
 
@@ -53,7 +53,7 @@ def refuse_name(name: str) -> UserError:
 
 
 @cache
-def _declared() -> dict[str, set[str]]:
+def _index_names() -> dict[str, set[str]]:
     """Return in which files each name is declared or listed."""
     found: dict[str, set[str]] = {}
     for path, text in _texts().items():

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from layerlab.evaluation.lm_eval_tasks.declarations import NAME, declaring_files
+from layerlab.evaluation.lm_eval_tasks.declarations import NAME, find_declaring_files
 from layerlab.evaluation.lm_eval_tasks.engine import TaskIndex
 from layerlab.system.logs import hush
 
@@ -20,7 +20,7 @@ def find_entries(names: Iterable[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     wanted, looked = {name for name in names if NAME.fullmatch(name)}, set[str]()
     while wanted := wanted - looked:
-        places = declaring_files(frozenset(wanted))
+        places = find_declaring_files(frozenset(wanted))
         with hush():
             index = TaskIndex.build(sorted({path.parent for path in places}))
         found = {**index, **found}

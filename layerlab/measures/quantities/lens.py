@@ -15,9 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from layerlab.measures.measure import Bound, Measure, MeasureContext, ModelContext, Row
-from layerlab.observe.tracing.readout import Answer, Logits, answer, reading_out
+from layerlab.observe.tracing.readout import Answer, Logits, answer, reading_out, spread
 from layerlab.records.layer_names import EMBEDDING
-from layerlab.shapes import Hidden, States, Tokens
+from layerlab.shapes import Hidden, States
 from layerlab.validation import Constraint
 
 TOKENS = 512
@@ -168,7 +168,9 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
     rows, answers = list[Row](), list[Answer]()
     for number, tokens in enumerate(texts):
         whole.step(f"text {number}: logit lens")
-        given = answer(model, stack, tokens, _places(tokens, run.options["samples"]))
+        given = answer(
+            model, stack, tokens, spread(len(tokens), run.options["samples"]).to(tokens.device)
+        )
         rows += _rows(whole, number, given)
         if tuned:
             answers.append(given)
@@ -182,12 +184,6 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
         ):
             row |= {f"tuned_{name}": again[name] for name in TUNED}
     return rows
-
-
-def _places(tokens: Tokens, samples: int) -> Tensor:
-    """Return the positions that are read, spread evenly over a text."""
-    count = min(samples, len(tokens))
-    return torch.linspace(0, len(tokens) - 1, count, device=tokens.device).round().long()
 
 
 def _translators(answers: Sequence[Answer]) -> list[Translator]:

@@ -67,7 +67,7 @@ class Reruns:
     def call(self) -> Any:
         return forward(self.model, self.tokens)
 
-    def emulated(self, format: str, mode: str, read: Callable[[int, Tensor], None]) -> None:
+    def read_emulated(self, format: str, mode: str, read: Callable[[int, Tensor], None]) -> None:
         """Read the same outputs as `true` in a format, by their place there; none is kept."""
         run = Emulation(self.model, regime(format, mode))
         read_outputs(run, self.call, self.blocks, lambda place, seen: read(place, seen[0]))

@@ -20,7 +20,7 @@ from layerlab.system.offload import (
     execution_device,
     fetch,
     is_offloaded,
-    weights_left_away,
+    leave_weights_away,
 )
 
 Make = Callable[[], Tensor]
@@ -56,13 +56,7 @@ class LayerWeight(EmulatedTensor):
 
     @staticmethod
     def __new__(
-        cls,
-        stored: Tensor,
-        nominal: torch.dtype,
-        device: torch.device,
-        values: LayerValues,
-        layer: Any,
-        make: Make,
+        cls, stored: Tensor, nominal: torch.dtype, device: torch.device, *carried: Any
     ) -> "LayerWeight":
         return torch.Tensor._make_wrapper_subclass(
             cls, stored.shape, strides=stored.stride(), dtype=nominal, device=device
@@ -122,7 +116,7 @@ class CarriedWeights(EmulationMode):
         by_layer = not whole and (by_layer or is_offloaded(self.model))
         values = LayerValues()
         with self._swap(backward, values if by_layer else None):
-            with weights_left_away(self.model):
+            with leave_weights_away(self.model):
                 yield
         values.forget()
 

@@ -54,8 +54,8 @@ class Policy:
             overwrite: replace a file that is there.
 
         Raises:
-            UserError: there is no such folder, or it cannot be written; a file that is there and
-                stays has the policy beside it.
+            UserError: there is no such folder, or it cannot be written. Where a file is there and
+                is not to be replaced, the policy is written beside it, and the error names it.
         """
         check_place(Path(path), overwrite=True)
         write_file(Path(path), self.toml(), None if overwrite else lambda there: False)

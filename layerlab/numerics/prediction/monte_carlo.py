@@ -83,7 +83,7 @@ def sample_errors(
         call: runs the model once.
         modules: those whose outputs are read, in the order in which they run.
         draws: number of runs.
-        true: the values, if a reference run has given them.
+        true: the values, where a reference run has given them already; else one is made.
 
     Returns:
         The values in float64 of the modules' outputs and then the logits, and their spreads.

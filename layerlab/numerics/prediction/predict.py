@@ -289,7 +289,7 @@ def spreads(
         modules: those whose outputs are read, in order.
         kind: "variance", "sampled" or "bound".
         where: patterns of the places that are rounded; None for all.
-        true: the values, if a reference run has given them; it is called once less then.
+        true: the values, where a reference run has given them already; else one is made.
 
     Returns:
         The values in float64 of the modules' outputs and then the logits, and their spreads.

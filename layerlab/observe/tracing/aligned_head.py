@@ -14,7 +14,7 @@ _BYTES = 64  # a line of the cache
 
 
 @contextmanager
-def aligning_head(model: nn.Module) -> Iterator[None]:
+def align_head(model: nn.Module) -> Iterator[None]:
     """Have a linear head write aligned logits, for the length of a context.
 
     A head that is not an unchanged `nn.Linear` stays as it is.

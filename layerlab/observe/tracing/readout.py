@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import ModelStructure, first_tensor, with_first
-from layerlab.observe.tracing.aligned_head import aligning_head
+from layerlab.observe.tracing.aligned_head import align_head
 from layerlab.observe.tracing.block_calls import hidden
 from layerlab.records.layer_names import EMBEDDING, layer_name
 from layerlab.shapes import States, Tokens, Words
@@ -109,7 +109,7 @@ def reading_out(
         return _logits(model, given.tokens[None], given.places)[0]
 
     with _passing(anatomy.blocks, given.outputs, stream):
-        some = _spread(len(given.places))
+        some = spread(len(given.places), _CHECKED)
         with torch.no_grad():
             stream[:] = [given.streams[-1][None]]
             again = _logits(model, given.tokens[None], given.places[some])[0]
@@ -137,9 +137,9 @@ def resume(
         return _logits(model, given.tokens.expand(rows, -1), given.places)
 
 
-def _spread(count: int) -> Tensor:
-    """Return some of so many positions, the first and the last among them."""
-    return torch.linspace(0, count - 1, min(count, _CHECKED)).round().long()
+def spread(count: int, most: int) -> Tensor:
+    """Return at most so many of the positions 0 to count - 1, spread evenly, the ends included."""
+    return torch.linspace(0, count - 1, min(count, most)).round().long()
 
 
 def _logits(
@@ -152,7 +152,7 @@ def _logits(
     """
     kept = "logits_to_keep" in inspect.signature(model.forward).parameters
     options = {"logits_to_keep": places} if kept else {}
-    with aligning_head(model):
+    with align_head(model):
         found = getattr(model(input_ids=tokens, use_cache=False, **options), "logits", None)
     if not isinstance(found, Tensor) or found.dim() != 3:
         raise NotApplicable("it gives no logits for every token")

@@ -45,15 +45,15 @@ class Sample:
         """Cut what a model is called with to the sequences that are read, without their labels."""
         args, options = given
         options = {name: value for name, value in options.items() if name != "labels"}
-        rows = next((len(one) for one in tree_leaves(given) if _batched(one)), 0)
+        rows = next((len(one) for one in tree_leaves(given) if _has_rows(one)), 0)
 
         def take(value: Any) -> Any:
-            return value[: self.sequences] if _batched(value) and len(value) == rows else value
+            return value[: self.sequences] if _has_rows(value) and len(value) == rows else value
 
         return tree_map(take, (args, options))
 
 
-def _batched(value: Any) -> bool:
+def _has_rows(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dim() > 0
 
 

@@ -249,6 +249,7 @@ def test_a_large_benchmark_is_read_line_by_line_or_not_at_all(
             '{"question": "one"}\n' + '{"problem": "two"}\n' * 9,
             "9 of 10 rows have no question; expected one of question, sentence",
         ),
+        ("words.json", '[{"question": "one"}, "two", "three"]', "2 of 3 rows have no question"),
     ],
 )
 def test_a_file_whose_questions_are_not_seen_is_refused(
@@ -258,6 +259,11 @@ def test_a_file_whose_questions_are_not_seen_is_refused(
     (tmp_path / "whole.jsonl").write_text('{"question": "one"}\n')
     with pytest.raises(UserError, match=said):
         list(questions(tmp_path))
+
+
+def test_endings_may_be_written_large(tmp_path: Path) -> None:
+    (tmp_path / "A.SRC.TXT").write_text("one\n\ntwo\n")
+    assert [one.text for one in questions(tmp_path)] == ["one", "two"]
 
 
 def test_what_is_passed_over_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

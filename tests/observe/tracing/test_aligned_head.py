@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from layerlab.observe.tracing.aligned_head import aligning_head, multiply_aligned
+from layerlab.observe.tracing.aligned_head import align_head, multiply_aligned
 from tests.families.recipe import build as family
 
 IDS = torch.arange(3, 27)[None]
@@ -35,7 +35,7 @@ def test_gradients_and_other_types_go_the_usual_way() -> None:
 def test_a_model_gives_its_own_logits_and_keeps_its_head(name: str) -> None:
     model = family(name)
     head, own = model.get_output_embeddings(), model(input_ids=IDS).logits
-    with pytest.raises(ZeroDivisionError), aligning_head(model):
+    with pytest.raises(ZeroDivisionError), align_head(model):
         torch.testing.assert_close(model(input_ids=IDS).logits, own, rtol=1e-6, atol=1e-6)
         assert "forward" in vars(head)
         _ = 1 / 0
@@ -50,6 +50,6 @@ def test_a_head_that_somebody_changed_stays_as_it_is() -> None:
         return features
 
     head.forward = mine
-    with aligning_head(model):
+    with align_head(model):
         assert head.forward is mine
     assert head.forward is mine

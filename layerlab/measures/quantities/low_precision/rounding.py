@@ -155,7 +155,7 @@ def _observe(again: Reruns, name: str, mode: str) -> Observed:
         else:
             row.update(_logits(again, seen))
 
-    again.emulated(name, mode, read)
+    again.read_emulated(name, mode, read)
     return errors, row
 
 
