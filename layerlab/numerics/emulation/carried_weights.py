@@ -74,6 +74,7 @@ class LayerWeight(EmulatedTensor):
         self._known, self._layer, self._make = values, layer, make
         self.weight = True
         self.spread = None
+        self.whole = None
 
     @property
     def held(self) -> Tensor:  # type: ignore[override]

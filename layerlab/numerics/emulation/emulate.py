@@ -22,6 +22,8 @@ from layerlab.numerics.emulation.emulated_tensor import (
     floating,
     plain,
     stepwise,
+    unwrap,
+    writes_in_place,
 )
 from layerlab.numerics.emulation.op_site import EXACT, PRODUCTS, VIEWS, OpSite, Tracker
 from layerlab.numerics.emulation.policy import Policy
@@ -105,7 +107,7 @@ class Emulation(CarriedWeights):
             for handle in handles:
                 stack.callback(handle.remove)
             stack.enter_context(torch.set_grad_enabled(backward))
-            stack.enter_context(Unfused())
+            stack.enter_context(Unfused(in_place=not backward and self._widens()))
             stack.enter_context(stepwise(self.model))
             stack.enter_context(self)
             yield self
@@ -123,6 +125,11 @@ class Emulation(CarriedWeights):
     def compute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._place = self.tracker.place(func)
         name = func._opname
+        if name == "_to_copy" and _relabels(args, kwargs):
+            return args[0].held  # `settle` copies it, rounded or not
+        if name == "histc" and (whole := getattr(args[0], "whole", None)) is not None:
+            # What is counted, such as the tokens of each expert, is no rounded number.
+            args = (whole.to(self.wide), *args[1:])
         if name not in PRODUCTS:
             return func(*self.inner(args), **self.inner(kwargs))
         factors = self.inner(self._factors(args))
@@ -163,11 +170,13 @@ class Emulation(CarriedWeights):
                 output.weight = given[0].weight
         for output in outputs:
             format = results.get(output.dtype)
-            if not self.chosen(self._place) or format is None:
+            if format is None or not self.chosen(self._place) or self._moves(func, given, output):
+                if name == "_to_copy" and _shares(output.held, given):
+                    output.held = output.held.clone()
                 continue
-            if self._moves(func, given, output):
-                continue
-            output.held = self.rounder(format)(output.held)
+            own = writes_in_place(func) or not _shares(output.held, given)
+            out = output.held if own and output.held.is_contiguous() else None
+            output.held = self.rounder(format)(output.held, out)
             self.roundings[self._place] += 1
 
     def note_weight(self, place: OpSite, format: AnyFormat | None) -> bool:
@@ -232,6 +241,11 @@ class Emulation(CarriedWeights):
             generator = self._generator if mode == "stochastic" else None
             self._rounds[format] = sparing(format, mode, generator)
         return self._rounds[format]
+
+    def _widens(self) -> bool:
+        """Return whether what is widened to float32 is not rounded by that."""
+        results = self.regime.results
+        return results.get(torch.float32) in (None, results.get(self.regime.low))
 
     def _enter(self, module: nn.Module, args: Any, options: Any) -> Any:
         """Bring the features that a model is given directly into its dtype."""
@@ -335,6 +349,22 @@ def reference(
     run = Emulation(model, exact(dtypes[0] if dtypes else torch.get_default_dtype()))
     with run.running(backward, by_layer):
         yield run
+
+
+def _relabels(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Return whether a copy of a carrier differs from it in nothing but its nominal dtype."""
+    dtype = options.get("dtype")
+    return (
+        isinstance(args[0], EmulatedTensor)
+        and len(options) == 1
+        and bool(dtype and dtype.is_floating_point)
+    )
+
+
+def _shares(values: Tensor, given: Sequence[Any]) -> bool:
+    """Return whether a result lies in the memory of an argument."""
+    alias = torch._C._is_alias_of  # type: ignore[attr-defined]
+    return any(alias(values, unwrap(value)) for value in given)
 
 
 def _check_policy(policy: Any, regime: EmulatedArithmetic) -> None:

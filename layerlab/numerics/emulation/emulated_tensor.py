@@ -36,11 +36,13 @@ class EmulatedTensor(Tensor):
         held: the values.
         weight: whether it is a parameter or a view of one.
         spread: what a mode knows of the error of each value, None for none.
+        whole: the integers that it was cast from, if that is how it was made.
     """
 
     held: Tensor
     weight: bool
     spread: Tensor | None
+    whole: Tensor | None
 
     @staticmethod
     def __new__(cls, held: Tensor, nominal: torch.dtype) -> "EmulatedTensor":
@@ -57,6 +59,7 @@ class EmulatedTensor(Tensor):
         self.held = held
         self.weight = False
         self.spread = None
+        self.whole = None
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"EmulatedTensor({self.held!r}, nominal={self.dtype})"
@@ -74,6 +77,13 @@ class EmulatedTensor(Tensor):
 def unwrap(value: Any) -> Any:
     """Return the values of a carrier, or anything else as it is."""
     return value.held if isinstance(value, EmulatedTensor) else value
+
+
+def relabel(value: Tensor, nominal: torch.dtype) -> Tensor:
+    """Return the values of a carrier under another dtype, without a copy; others are cast."""
+    if isinstance(value, EmulatedTensor):
+        return EmulatedTensor(value.held, nominal)
+    return value.to(nominal)
 
 
 def floating(value: Any) -> bool:
@@ -212,6 +222,7 @@ class EmulationMode(TorchDispatchMode, ABC):
                 return value
             nominal = asked[0] if asked else value.dtype
             outputs.append(EmulatedTensor(value.to(self.wide), nominal))
+            outputs[-1].whole = flat[0] if func._opname == "_to_copy" else None
             return outputs[-1]
 
         wrapped = tree_map(carry, result)

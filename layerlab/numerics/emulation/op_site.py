@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-# Operations that only move or choose values: nothing to round unless something is narrowed.
+# Operations that only move, choose or count values: nothing to round unless something is narrowed.
 EXACT = frozenset(
     """_to_copy _unsafe_view abs alias amax amin cat clamp clone constant_pad_nd contiguous copy
-    copy_ detach embedding expand fill fill_ flip gather index index_put index_put_ index_select
-    lift_fresh masked_fill masked_fill_ max maximum min minimum neg new_empty new_full new_ones
-    new_zeros ones_like permute relu repeat repeat_interleave roll scatter select select_backward
-    slice slice_backward sort split split_with_sizes squeeze stack t threshold_backward topk
-    transpose tril triu unbind unsqueeze view where zero_ zeros_like""".split()
+    copy_ detach embedding expand fill fill_ flip gather histc index index_put index_put_
+    index_select lift_fresh masked_fill masked_fill_ max maximum min minimum neg new_empty
+    new_full new_ones new_zeros ones_like permute relu repeat repeat_interleave roll scatter
+    select select_backward slice slice_backward sort split split_with_sizes squeeze stack t
+    threshold_backward topk transpose tril triu unbind unsqueeze view where zero_
+    zeros_like""".split()
 )
 # Views of a parameter are the parameter still.
 VIEWS = frozenset(

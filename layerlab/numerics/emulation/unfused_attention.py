@@ -4,6 +4,7 @@ A fused kernel keeps scores, maximum and sum in float32 and brings the weights b
 the values before it multiplies them; so does this transcription.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,10 +13,19 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from layerlab.numerics.emulation.autocast import lower
+from layerlab.numerics.emulation.emulated_tensor import relabel
 
 
 class Unfused(TorchFunctionMode):
-    """While it is active, `scaled_dot_product_attention` is done in operations of its own."""
+    """While it is active, `scaled_dot_product_attention` is done in operations of its own.
+
+    Args:
+        in_place: overwrite scores by weights, where no gradient and no rule asks for them.
+    """
+
+    def __init__(self, in_place: bool = False) -> None:
+        super().__init__()
+        self._attention = partial(attention, in_place=in_place)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not functional.scaled_dot_product_attention:
@@ -27,7 +37,7 @@ class Unfused(TorchFunctionMode):
 
     def attend(self, *args: Any, **kwargs: Any) -> Any:
         """Compute attention one operation at a time in place of the fused kernel."""
-        return attention(*args, **kwargs)
+        return self._attention(*args, **kwargs)
 
 
 def attention(
@@ -39,6 +49,7 @@ def attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    in_place: bool = False,
 ) -> Tensor:
     """Compute attention as a fused kernel does, one operation at a time.
 
@@ -53,23 +64,27 @@ def attention(
         key = key.repeat_interleave(groups, dim=-3)
         value = value.repeat_interleave(groups, dim=-3)
     factor = query.shape[-1] ** -0.5 if scale is None else scale
-    scores = torch.matmul(query.to(wide), key.to(wide).transpose(-2, -1)) * factor
+    widen = relabel if in_place else Tensor.to
+    scores = torch.matmul(widen(query, wide), widen(key, wide).transpose(-2, -1))
+    into = scores if in_place else None
+    fill = Tensor.masked_fill_ if in_place else Tensor.masked_fill
+    scores = torch.mul(scores, factor, out=into)
     hidden = _hidden(scores, attn_mask, is_causal)
     if attn_mask is not None and attn_mask.dtype != torch.bool:
         scores = scores + attn_mask.to(wide)
     if hidden is not None:
-        scores = scores.masked_fill(hidden, -torch.inf)
+        scores = fill(scores, hidden, -torch.inf)
     highest = scores.amax(dim=-1, keepdim=True)
-    weights = torch.exp(scores - highest)
+    weights = torch.exp(torch.sub(scores, highest, out=into), out=into)
     if hidden is not None:
         # A row that may look nowhere gives nothing instead of 0/0.
         blind = hidden.all(dim=-1, keepdim=True)
-        weights = weights.masked_fill(blind, 0.0)
+        weights = fill(weights, blind, 0.0)
         total = weights.sum(dim=-1, keepdim=True).masked_fill(blind, 1.0)
     else:
         total = weights.sum(dim=-1, keepdim=True)
     weights = functional.dropout(weights, dropout_p)
-    mixed = torch.matmul(weights.to(dtype).to(wide), value.to(wide))
+    mixed = torch.matmul(widen(weights.to(dtype), wide), widen(value, wide))
     return (mixed / total).to(dtype)
 
 

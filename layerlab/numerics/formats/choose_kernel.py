@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab.numerics.formats.formats import Format
-from layerlab.numerics.formats.grid import CARRIERS, Mode, grid
+from layerlab.numerics.formats.grid import Grid, Mode
 from layerlab.numerics.formats.kernel import OFF, Launch, kernel
 
 # Types of devices that code in Triton is compiled for.
@@ -72,17 +71,15 @@ def has_memory(x: Tensor) -> bool:
     )
 
 
-def scalar_launch(format: Format, mode: Mode, dtype: torch.dtype, device: str) -> Any:
+def scalar_launch(numbers: Grid, mode: Mode, dtype: torch.dtype, device: str) -> Any:
     """Return the kernel that rounds each element, ready to be called; None for pure torch."""
-    if dtype not in CARRIERS:
-        return None
     if device in GPUS:
         module = gpu_kernel().scalar
-        return module and module.TritonLaunch(grid(format, mode, dtype), mode, dtype)
+        return module and module.TritonLaunch(numbers, mode, dtype)
     if device != "cpu":
         return None
     library = kernel().library
-    return library and Launch(library, grid(format, mode, dtype), mode, dtype)
+    return library and Launch(library, numbers, mode, dtype)
 
 
 def kernels_with_scales(x: Tensor) -> GpuKernel:

@@ -21,6 +21,8 @@ CARRIERS = {torch.float32: (23, 127, 30), torch.float64: (52, 1023, 62)}
 # What passes through float32.
 HALVES = (torch.float16, torch.bfloat16)
 FAR = 1 << 20
+# A number beyond this is a mask, not a value: rounded it might become infinite, and inf - inf NaN.
+MASK = 1e30
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Grid:
         below: the bits, without sign, that a negative overflow becomes.
         infinite: the bits that an infinity becomes.
         infinity: the bits of the carrier's own.
+        kept: from these bits on a number stays as it is: NaN, and masks where they are spared.
     """
 
     stored: int
@@ -57,6 +60,7 @@ class Grid:
     below: int
     infinite: int
     infinity: int
+    kept: int
 
     @property
     def uniform(self) -> bool:
@@ -65,8 +69,10 @@ class Grid:
 
 
 @lru_cache(maxsize=1024)
-def grid(format: Format, mode: Mode, dtype: torch.dtype) -> Grid:
+def grid(format: Format, mode: Mode, dtype: torch.dtype, spare: bool = False) -> Grid:
     """Return what rounding to a format does to the bits of a carrier.
+
+    With `spare`, what code writes as a mask (`MASK` and beyond) stays as it is.
 
     Source: ieee19, sections 4.3 and 7.4, for overflow in each mode; ocp23, conversion to eight
     bits, for saturation and formats that have no infinity.
@@ -91,6 +97,7 @@ def grid(format: Format, mode: Mode, dtype: torch.dtype) -> Grid:
         below=most if mode in {"zero", "up"} else over,
         infinite=over,
         infinity=infinity,
+        kept=_bits(MASK, dtype) if spare else infinity + 1,
     )
 
 
@@ -99,8 +106,12 @@ def _most(format: Format, bias: int, dtype: torch.dtype) -> int:
     held = format.largest
     if format.highest is None or format.highest > bias:
         held = largest(format.digits, bias)
+    near = _bits(held, dtype)
+    return near - (dtype == torch.float32 and float(np.int32(near).view(np.float32)) > held)
+
+
+def _bits(value: float, dtype: torch.dtype) -> int:
+    if dtype == torch.float64:
+        return int(np.float64(value).view(np.int64))
     with np.errstate(over="ignore"):
-        if dtype == torch.float64:
-            return int(np.float64(held).view(np.int64))
-        near = np.float32(held)
-    return int(near.view(np.int32)) - bool(float(near) > held)
+        return int(np.float32(value).view(np.int32))

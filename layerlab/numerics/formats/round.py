@@ -14,14 +14,12 @@ from torch import Tensor
 from layerlab.errors import UserError
 from layerlab.numerics.formats.block_formats import to_blocks
 from layerlab.numerics.formats.formats import AnyFormat, Block, Format, find
-from layerlab.numerics.formats.grid import CARRIERS, HALVES, MODES, Mode
+from layerlab.numerics.formats.grid import CARRIERS, HALVES, MASK, MODES, Mode
 from layerlab.numerics.formats.integer_formats import to_integers
 from layerlab.numerics.formats.scalar import Rounding
 from layerlab.validation import short_repr, suggest
 
 Rounder: TypeAlias = Callable[..., Tensor]
-# A number beyond this is a mask, not a value: rounded it might become infinite, and inf - inf NaN.
-MASK = 1e30
 # Formats that reach as far as the masks that code writes for them.
 SPANNING = frozenset({"bf16", "fp16", "fp32", "fp64"})
 
@@ -93,10 +91,11 @@ def rounder(
 
 def sparing(format: AnyFormat, mode: str, generator: torch.Generator | None) -> Rounder:
     """Return a function that rounds as `rounder` does, but keeps what code writes as a mask."""
+    if isinstance(format, Format):
+        spare = format.name not in SPANNING
+        return _Rounder(Rounding(format, cast(Mode, mode), generator, spare))
     round = rounder(format, mode, generator)
-    if getattr(format, "name", "") in SPANNING:
-        return round
-    return lambda values: torch.where(values.abs() < MASK, round(values), values)
+    return lambda x, out=None: torch.where(x.abs() < MASK, round(x), x, out=out)
 
 
 def _apply(format: AnyFormat, mode: Mode, generator: torch.Generator | None) -> Rounder:
@@ -130,10 +129,10 @@ class _Rounder:
             isinstance(x, Tensor)
             and x.layout is torch.strided
             and x.dtype in CARRIERS
-            and out is None
+            and (out is None or out is x)
             and not x.requires_grad
         ):
-            return self._apply(x)
+            return self._apply(x, out)
         _check(x, out)
         if x.requires_grad and torch.is_grad_enabled():
             straight: Tensor = _Straight.apply(x, self)

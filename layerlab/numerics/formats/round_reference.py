@@ -77,7 +77,7 @@ def _nearby(bits: Tensor, grid: Grid, mode: Mode, drawn: Tensor | None) -> tuple
         over = torch.where(sign < 0, grid.below, grid.above).to(bits.dtype)
         found = torch.where(found > grid.most, over, found)
         found = torch.where(size == grid.infinity, grid.infinite, found)
-        found = torch.where(size > grid.infinity, size, found)
+        found = torch.where(size >= grid.kept, size, found)
     return found, sign
 
 
@@ -121,11 +121,11 @@ def _parts(size: Tensor, grid: Grid, stochastic: bool) -> tuple[Tensor, Tensor, 
 
 
 def _calm(size: Tensor, grid: Grid) -> bool:
-    """Return whether it is known that nothing overflows."""
+    """Return whether it is known that nothing overflows or is spared."""
     if not _is_asked(size):
         return False
     try:
-        return bool(size.amax() <= grid.most)
+        return bool(size.amax() <= min(grid.most, grid.kept - 1))
     except RuntimeError:  # inside a transform of functions there are no values to ask
         return False
 

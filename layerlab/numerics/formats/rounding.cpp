@@ -10,17 +10,17 @@ namespace {
 
 // As in grid.py, which says what each is.
 struct Grid {
-  int64_t stored, digits, normal, base, cap, wide, least, most, above, below, infinite, infinity;
+  int64_t stored, digits, normal, base, cap, wide, least, most, above, below, infinite, infinity, kept;
 };
 
 // The same in words of the carrier.
 template <class Word>
 struct Numbers {
-  Word digits, normal, base, cap, least, most, above, below, infinite, infinity;
+  Word digits, normal, base, cap, least, most, above, below, infinite, infinity, kept;
   explicit Numbers(const Grid& grid)
       : digits(grid.digits), normal(grid.normal), base(grid.base), cap(grid.cap),
         least(grid.least), most(grid.most), above(grid.above), below(grid.below),
-        infinite(grid.infinite), infinity(grid.infinity) {}
+        infinite(grid.infinite), infinity(grid.infinity), kept(grid.kept) {}
 };
 
 // How many bits are dropped: always as many; more where the format is subnormal; by the leading digit.
@@ -96,7 +96,7 @@ inline typename Carrier::Word rounded(typename Carrier::Word bits, typename Carr
     found = found > grid.most ? (sign ? grid.below : grid.above) : found;
     found = size == grid.infinity ? grid.infinite : found;
   }
-  found = size > grid.infinity ? size : found;
+  found = size >= grid.kept ? size : found;
   return found | sign;
 }
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from layerlab.numerics.formats.choose_kernel import has_memory, scalar_launch
 from layerlab.numerics.formats.formats import Format
-from layerlab.numerics.formats.grid import HALVES, Mode, grid
+from layerlab.numerics.formats.grid import HALVES, Grid, Mode, grid
 from layerlab.numerics.formats.round_reference import in_torch, noise
 
 
@@ -16,14 +16,22 @@ class Rounding:
 
     It is called after every operation of an emulated model, so that the path for an ordinary tensor
     comes first and does nothing twice.
+
+    Args:
+        spare: keep what code writes as a mask.
     """
 
     def __init__(
-        self, format: Format, mode: Mode = "nearest", generator: torch.Generator | None = None
+        self,
+        format: Format,
+        mode: Mode = "nearest",
+        generator: torch.Generator | None = None,
+        spare: bool = False,
     ) -> None:
         self.format = format
         self.mode = mode
         self.generator = generator
+        self.spare = spare
         self._launches: dict[tuple[torch.dtype, str], Any] = {}
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
@@ -31,16 +39,16 @@ class Rounding:
         launch = self._launches.get((x.dtype, "cpu"))
         if (
             launch is not None
-            and out is None
+            and (out is None or out is x)
             and type(x) is Tensor
             and x.is_cpu
             and x.is_contiguous()
             and not x.is_neg()
             and not torch.compiler.is_compiling()
         ):
-            fresh = torch.empty_like(x)
-            if self._try_kernel(launch, x, fresh):
-                return fresh
+            target = torch.empty_like(x) if out is None else x
+            if self._try_kernel(launch, x, target):
+                return target
         return self._general(x, out)
 
     def _try_kernel(self, launch: Any, x: Tensor, out: Tensor) -> bool:
@@ -81,7 +89,7 @@ class Rounding:
 
     def _in_torch(self, x: Tensor, out: Tensor) -> None:
         drawn = noise(x, self.generator) if self.mode == "stochastic" else None
-        in_torch(x, out, grid(self.format, self.mode, x.dtype), self.mode, drawn)
+        in_torch(x, out, self._grid(x.dtype), self.mode, drawn)
 
     def _same_layout(self, x: Tensor, out: Tensor) -> bool:
         """Return whether the elements of both lie in one piece of memory, in the same order."""
@@ -96,5 +104,8 @@ class Rounding:
     def _launch(self, x: Tensor) -> Any:
         key = x.dtype, x.device.type
         if key not in self._launches:
-            self._launches[key] = scalar_launch(self.format, self.mode, *key)
+            self._launches[key] = scalar_launch(self._grid(x.dtype), self.mode, *key)
         return self._launches[key]
+
+    def _grid(self, dtype: torch.dtype) -> Grid:
+        return grid(self.format, self.mode, dtype, self.spare)

@@ -68,7 +68,7 @@ def round_words(bits, noise, GRID: tl.constexpr, MODE: tl.constexpr):
     else:
         found = tl.where(found > GRID.most, tl.where(negative != 0, GRID.below, GRID.above), found)
     found = tl.where(size == GRID.infinity, GRID.infinite, found)
-    return tl.where(size > GRID.infinity, size, found) | sign
+    return tl.where(size >= GRID.kept, size, found) | sign
 
 
 @triton.jit

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from layerlab.numerics.formats.formats import MOST_DIGITS, AnyFormat, Block, Format, Integer
-from layerlab.numerics.formats.round import MASK, SPANNING, rounder
+from layerlab.numerics.formats.grid import MASK
+from layerlab.numerics.formats.round import SPANNING, rounder
 
 Kind = Literal["variance", "bound"]
 # What is left out of nothing: the spread of an exact value.

@@ -17,7 +17,8 @@ from layerlab.numerics.emulation.attribution import outputs, read_outputs
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.numerics.formats.formats import AnyFormat, Format
-from layerlab.numerics.formats.round import MASK, Rounder
+from layerlab.numerics.formats.grid import MASK
+from layerlab.numerics.formats.round import Rounder
 from layerlab.numerics.prediction.error_state import spacing
 
 DRAWS = 4
@@ -55,13 +56,13 @@ class Sample(Emulation):
 
         round = super().rounder(format)
 
-        def move(values: Tensor) -> Tensor:
+        def move(values: Tensor, out: Tensor | None = None) -> Tensor:
             rounded = round(values)
             drawn = torch.rand(values.shape, dtype=values.dtype, generator=self._generator) - 0.5
             moved = values + spacing(values, format) * drawn.to(values.device)
             # What the format holds exactly, or not at all, is not drawn for.
             inside = (rounded != values) & (rounded.abs() < format.largest)
-            return torch.where(inside & (values.abs() < MASK), moved, rounded)
+            return torch.where(inside & (values.abs() < MASK), moved, rounded, out=out)
 
         return move
 

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
+from layerlab.numerics.emulation.emulate import emulate
 from layerlab.numerics.emulation.unfused_attention import Unfused, attention
 
 
@@ -62,3 +64,40 @@ def test_bf16_weights_meet_values_in_bf16() -> None:
     assert ours.dtype == torch.bfloat16
     errors = [float((out.double() - exact).norm()) for out in (kernel, ours)]
     assert errors[1] == pytest.approx(errors[0], rel=0.1)
+
+
+@pytest.mark.parametrize("format", ["bf16", "fp8_e4m3", "fp32"])
+@pytest.mark.parametrize("mode", ["as-run", "flat"])
+@pytest.mark.parametrize("masked", ["causal", "boolean", "added", "open"])
+def test_scores_that_are_overwritten_give_the_same_bits(
+    format: str, mode: str, masked: str
+) -> None:
+    torch.manual_seed(0)
+    query, key, value = (drawn(2, 3, 9, 8, dtype=torch.float32) for _ in range(3))
+    blind = torch.tril(torch.ones(9, 9, dtype=torch.bool))
+    blind[4] = False
+    masks = {"boolean": blind, "added": torch.zeros(9, 9).masked_fill(~blind, -torch.inf)}
+
+    class Attending(nn.Module):
+        in_place = True
+
+        def forward(self, *given: torch.Tensor) -> torch.Tensor:
+            first, second, third = (one * 1 for one in given)
+            mask, causal = masks.get(masked), masked == "causal"
+            if self.in_place:
+                found = functional.scaled_dot_product_attention(
+                    first, second, third, mask, 0.0, causal
+                )
+            else:
+                found = attention(first, second, third, mask, 0.0, causal)
+            return torch.cat([found, first, second, third], -1)
+
+    model = Attending()
+    with emulate(model, format, mode) as run:
+        overwritten = model(query, key, value)
+        counted = dict(run.roundings)
+        model.in_place = False
+        kept = model(query, key, value)
+    assert torch.equal(overwritten, kept)
+    assert overwritten.isfinite().all()
+    assert all(2 * counted[place] == count for place, count in run.roundings.items())

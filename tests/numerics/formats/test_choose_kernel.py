@@ -14,10 +14,11 @@ from layerlab.numerics.formats.choose_kernel import (
     scalar_launch,
 )
 from layerlab.numerics.formats.formats import FLOATS
+from layerlab.numerics.formats.grid import grid
 from layerlab.numerics.formats.kernel import Launch, compiler
 from layerlab.numerics.formats.round import round_to
 
-BF16 = FLOATS["bf16"]
+GRID = grid(FLOATS["bf16"], "nearest", torch.float32)
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_without_triton_there_is_a_reason(fresh: None, monkeypatch: pytest.Monke
     assert gpu_kernel() == GpuKernel("triton is not installed")
     # And pure torch for a GPU: `meta` stands in for one.
     monkeypatch.setattr(module, "GPUS", ("meta",))
-    assert scalar_launch(BF16, "nearest", torch.float32, "meta") is None
+    assert scalar_launch(GRID, "nearest", torch.float32, "meta") is None
     x = torch.ones(3, device="meta")
     assert kernels_with_scales(x) == gpu_kernel()
     assert round_to(x, "bf16").shape == round_to(x, "mxfp4").shape == (3,)
@@ -59,9 +60,8 @@ def test_it_is_turned_off_as_the_other_kernel_is(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.skipif(compiler() is None, reason="no g++")
 def test_each_device_has_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LAYERLAB_KERNEL", raising=False)
-    assert isinstance(scalar_launch(BF16, "nearest", torch.float32, "cpu"), Launch)
-    assert scalar_launch(BF16, "nearest", torch.float32, "mps") is None
-    assert scalar_launch(BF16, "nearest", torch.float16, "cpu") is None
+    assert isinstance(scalar_launch(GRID, "nearest", torch.float32, "cpu"), Launch)
+    assert scalar_launch(GRID, "nearest", torch.float32, "mps") is None
     assert kernels_with_scales(torch.ones(2)).blocks is None
 
 

@@ -19,7 +19,7 @@ import layerlab
 from layerlab.numerics.formats import triton_kernel as module
 from layerlab.numerics.formats.formats import FLOATS, Format, find
 from layerlab.numerics.formats.grid import MODES, grid
-from layerlab.numerics.formats.round import round_to, rounder
+from layerlab.numerics.formats.round import round_to, rounder, sparing
 from layerlab.numerics.formats.round_reference import in_torch
 from layerlab.numerics.formats.triton_kernel import TritonLaunch
 from tests.numerics.formats.test_kernel import FORMATS, random
@@ -62,11 +62,14 @@ def floating(name: str) -> Format:
     return found
 
 
-def fused(x: Tensor, name: str, mode: str, words: Tensor | None = None) -> Tensor:
+def fused(
+    x: Tensor, name: str, mode: str, words: Tensor | None = None, spare: bool = False
+) -> Tensor:
     given = x.to(DEVICE)
     out = torch.empty_like(given)
     drawn = None if words is None else words.to(DEVICE)
-    TritonLaunch(grid(floating(name), mode, x.dtype), mode, x.dtype)(given, out, words=drawn)
+    numbers = grid(floating(name), mode, x.dtype, spare)
+    TritonLaunch(numbers, mode, x.dtype)(given, out, words=drawn)
     return out
 
 
@@ -96,6 +99,13 @@ def test_it_gives_the_bits_of_the_compiled_kernel(name: str) -> None:
     x = random(3_000, torch.float32)
     for mode in ("nearest", "away", "zero", "up", "down"):
         assert equal(fused(x, name, mode), round_to(x, name, mode)), mode
+
+
+@pytest.mark.parametrize("name", ["fp8_e4m3", "t11"])
+def test_masks_are_spared(name: str) -> None:
+    masks = torch.tensor([1e30, 3e38, torch.inf, torch.nan, 9.9e29])
+    x = torch.cat([masks, -masks, random(500, torch.float32)])
+    assert equal(fused(x, name, "nearest", spare=True), sparing(find(name), "nearest", None)(x))
 
 
 @pytest.mark.full
