@@ -41,6 +41,8 @@ REASONS = {
     "evaluation/results/result.py EvaluationResult.save": "tables that an earlier one names",
     "experiments/estimate/startup.py _measure": "starts Python, which writes nothing",
     "experiments/executors/process.py RunProcess.__init__": "appends to the log of a locked run",
+    "experiments/executors/process.py open_log": "an empty log of a locked run",
+    "experiments/executors/worker_pool.py Worker.__init__": "appends to the log of a locked run",
     "experiments/executors/slurm.py Queue._ask": "asks the queue, which writes nothing",
     "latency/memory.py growth": "of /proc",
     "model/config.py LabConfig.save_pretrained": "checked: over no file that was edited, no link",
@@ -61,11 +63,13 @@ REASONS = {
     "studies/engine/runner.py _remove_batches": "batches of its own, by their names",
     "studies/engine/sampling.py _write": "into memory",
     "system/limits.py _work": "standard error of a process of its own",
+    "system/hardware.py reset_peak_memory": "to /proc: writes no file",
     "system/locks.py lock_folder": "an empty file that is removed by whoever made it",
     "cli/ending.py _give_up_output": "standard output that nobody reads",
     "tokenization/convert.py _convert": "a temporary folder",
     "training/checkpoints/trackers.py Trackers.__init__": "appends to a file of a locked run",
     "training/checkpoints/trackers.py trackers": "makes their folder",
+    "training/worker.py _serve": "appends to the log of a locked run",
     "variants/template.py _place": "links a whole file to a name that nothing has",
 }
 # Here all others write.

@@ -1,7 +1,7 @@
 """Prepares a recipe and executes its runs, before any verdict or page."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -21,6 +21,7 @@ from layerlab.experiments.estimate.equal_time import equal_time
 from layerlab.experiments.estimate.estimate import Estimate, estimate
 from layerlab.experiments.executors.local import RunOutcome, is_here, run_all
 from layerlab.experiments.executors.lockstep import check_lockstep, run_in_lockstep
+from layerlab.experiments.executors.worker_pool import WorkerPool
 from layerlab.experiments.plan.arm_checks import check_comparable, check_same_eval_text
 from layerlab.experiments.plan.lr_search import search_rates
 from layerlab.experiments.plan.own_files import Files, load_files
@@ -129,10 +130,10 @@ def run(task: Task, *, progress: bool = True) -> list[RunOutcome]:
     """
     comparison, out = check_task(task, several=True), task.out / RUNS
     outcomes: list[RunOutcome] = []
-    with display(task, progress) as watch:
+    with display(task, progress) as watch, closing(WorkerPool()) as pool:
 
         def carry(runs: Sequence[RunSpec]) -> None:
-            outcomes.extend(run_all(runs, out, task.recipe.run, watch))
+            outcomes.extend(run_all(runs, out, task.recipe.run, watch, pool=pool))
 
         for runs in stretches(comparison, task.runs):
             if comparison.lockstep:

@@ -92,6 +92,17 @@ def peak_memory(device: str | torch.device) -> int:
         return most if sys.platform == "darwin" else most * 1024
 
 
+def reset_peak_memory() -> bool:
+    """Count peaks of memory from here on, and return whether this system can."""
+    if torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        Path("/proc/self/clear_refs").write_text("5", "ascii")  # man 5 proc
+    except OSError:
+        return False
+    return True
+
+
 def cache_folder() -> Path:
     """Return layerlab's cache folder: LAYERLAB_CACHE, or one in ~/.cache."""
     given = os.environ.get("LAYERLAB_CACHE")

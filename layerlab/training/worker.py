@@ -1,9 +1,11 @@
-"""One run in a process of its own: `python -m layerlab.training.worker FOLDER [--trust-recipe]`.
+"""Runs in a process of their own: `python -m layerlab.training.worker FOLDER [--trust-recipe]`.
 
 What is carried out is all in the folder: `recipe.json`, and `run.json`, which names its place in a
-plan. Nothing heavy is imported before the number of threads is set.
+plan. Nothing heavy is imported before the number of threads is set. With `--serve` each line of
+standard input names a folder, and is answered by an exit code.
 """
 
+import json
 import os
 import signal
 import sys
@@ -13,12 +15,15 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from layerlab.errors import UserError
+from layerlab.records.heartbeat import LOG
 from layerlab.records.run_files import RECIPE, read_table
 from layerlab.system.locks import lock_folder
 from layerlab.system.trust import take_grants, trust
 
 TRUST = ("--trust-recipe", "--trust-remote-code")
 WRONG = 2  # the exit code of what a user can mend
+SERVE = "--serve"
+LAST = "last"  # what an answer ends in where no other run is taken
 # The process that started this one; when it is gone, nobody waits for this one any more.
 PARENT = "LAYERLAB_PARENT"
 _LOOK = 0.2  # seconds between two looks at it
@@ -31,26 +36,69 @@ def main(arguments: list[str]) -> int:
     0: it is finished. 2: a user has to mend something, which the last line says. 128 and the
     number of a signal: it was asked to stop, and has left a checkpoint.
     """
+    _follow(os.environ.get(PARENT))
+    if arguments == [SERVE]:
+        return _serve()
     folders = [one for one in arguments if one not in TRUST]
     if len(folders) != 1:
         way = f"FOLDER [{'] ['.join(TRUST)}]"
         print(f"type: python -m layerlab.training.worker {way}", file=sys.stderr)
         return WRONG
+    with trust(TRUST[1] in arguments, TRUST[0] in arguments):
+        return _finish(Path(folders[0]))
+
+
+def _serve() -> int:
+    """Carry out one run after another, until one fails or leaves something behind."""
+    answers = os.fdopen(os.dup(1), "w", encoding="ascii", buffering=1)
+    start = None
+    for line in iter(sys.stdin.readline, ""):
+        folder = Path(json.loads(line))
+        # Not put back where the run raises: Python has still to say how it ended.
+        with (folder / LOG).open("ab") as log:
+            _speak_into(log.fileno())
+        _set_threads(folder)
+        from layerlab.training.fresh_start import FreshStart
+
+        start = start or FreshStart()
+        code = _finish(folder)
+        again = code == 0 and start.restore()
+        with Path(os.devnull).open("wb") as nobody:
+            _speak_into(nobody.fileno())
+        print(*([code] if again else [code, LAST]), file=answers)
+        if not again:
+            return code
+    return 0
+
+
+def _speak_into(file: int) -> None:
+    """Let what is printed from now on go into a file, by its number."""
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        stream.flush()
+        os.dup2(file, number)
+
+
+def _finish(folder: Path) -> int:
     try:
-        with trust(TRUST[1] in arguments, TRUST[0] in arguments):
-            _carry(Path(folders[0]))
+        _carry(folder)
     except UserError as error:
         print(error, file=sys.stderr, flush=True)
         return WRONG
     return 0
 
 
-def _carry(folder: Path) -> None:
-    settings = read_table(folder / RECIPE).get("run") or {}
-    # Before torch is imported: later it is too late for them.
+def _set_threads(folder: Path) -> None:
+    """Set the threads of a run before torch is imported; later it is too late for them."""
+    try:
+        settings = read_table(folder / RECIPE).get("run") or {}
+    except UserError:  # which is told by whoever reads the run
+        settings = {}
     os.environ.setdefault("OMP_NUM_THREADS", str(settings.get("threads", 1)))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    _follow(os.environ.get(PARENT))
+
+
+def _carry(folder: Path) -> None:
+    _set_threads(folder)
     # Of several processes the first holds the folder for all.
     with lock_folder(folder) if os.environ.get("RANK", "0") == "0" else nullcontext():
         _train(folder)

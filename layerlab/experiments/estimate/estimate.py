@@ -15,6 +15,7 @@ from layerlab.experiments.estimate.disk_space import (
 )
 from layerlab.experiments.estimate.startup import free_memory, startup_seconds
 from layerlab.experiments.estimate.step_time import StepTime, measure_step_time
+from layerlab.experiments.executors.local import shares_processes
 from layerlab.experiments.executors.slots import fit_at_once
 from layerlab.model.cost.cost import account
 from layerlab.model.cost.match import Match
@@ -38,7 +39,7 @@ class ArmEstimate:
         update_tokens: of one update.
         flops: of a run, with the whole square of attention.
         update_seconds: None where there is no such device here.
-        seconds: of a run, with its evaluations and the start of its process.
+        seconds: of a run, with its evaluations and, unless it is shared, the start of its process.
         measured: by a calibration; else by formula.
         mfu: FLOPs per second over the measured peak.
         memory: bytes of weights, gradients, moments and activations; the process comes on top.
@@ -75,6 +76,7 @@ class Estimate:
         memory: bytes of the runs that go on at once.
         disk: bytes of all runs with their page, when the last are about to finish.
         start: seconds until a run's process has imported what it needs; 0 where it has none.
+        shared: whether a process carries out one run after another, and starts once.
         seconds: until the last run has ended; None where it cannot be told here.
         peak: FLOPs per second of the fastest matrix product; None where there is no such device.
         room: bytes of memory that are free where the runs will be; None where it cannot be told.
@@ -90,6 +92,7 @@ class Estimate:
     disk: int
     peak: float | None
     start: float = 0.0
+    shared: bool = False
     room: int | None = None
     compiled: bool = False
     lockstep: bool = False
@@ -165,9 +168,11 @@ def estimate(
     sides = {arm: _side(of, paces[arm], peak) for arm, of in arms.items()}
     own = processes and not lockstep
     start = startup_seconds(first.run.device, measure=measure) if own and peak else 0.0
+    shared = own and shares_processes(settings)
+    each = 0.0 if shared else start
     seconds = {
         arm: side.seconds
-        and side.seconds + start + _reading(arms[arm][0].recipe, paces[arm], validation_tokens)
+        and side.seconds + each + _reading(arms[arm][0].recipe, paces[arm], validation_tokens)
         for arm, side in sides.items()
     }
     crowd = _crowd(runs, sides, settings, lockstep)
@@ -175,11 +180,14 @@ def estimate(
     return Estimate(
         sides=tuple(replace(side, seconds=seconds[arm]) for arm, side in sides.items()),
         slots=len(crowd),
-        seconds=_makespan([seconds[run.arm] for run in runs], 1 if lockstep else len(crowd)),
+        seconds=_makespan(
+            [seconds[run.arm] for run in runs], [start - each] * (1 if lockstep else len(crowd))
+        ),
         memory=_in_one(crowd) if lockstep else sum(side.memory for side in crowd),
         disk=_on_disk(runs, crowd),
         peak=peak,
         start=start,
+        shared=shared,
         room=free_memory(first.run.device) if peak and not cluster else None,
         compiled=any(run.recipe.train.torch_compile for run in runs),
         lockstep=lockstep,
@@ -252,9 +260,8 @@ def _reading(recipe: TrainingRecipe, pace: StepTime, validation: int) -> float:
     return evaluations * validation * forward / tokens
 
 
-def _makespan(seconds: Sequence[float | None], slots: int) -> float | None:
-    """Return the time until the last run ends, each free slot taking the next run."""
-    free = [0.0] * slots
+def _makespan(seconds: Sequence[float | None], free: list[float]) -> float | None:
+    """Return the time until the last run ends, each slot that is free taking the next run."""
     for each in seconds:
         if each is None:
             return None

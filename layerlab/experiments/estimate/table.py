@@ -71,7 +71,8 @@ def _conditions(estimate: Any) -> list[str]:
     if estimate.cluster:
         lines.append("times are those of this machine, and nothing waits in the cluster's queue")
     if estimate.start:
-        lines.append(f"of each run, the start of its process: {duration(estimate.start)}")
+        often = "once for all runs of a process" if estimate.shared else "of each run"
+        lines.append(f"{often}, its start: {duration(estimate.start)}")
     if estimate.compiled:
         lines.append("train.torch_compile: times are those of eager models, without compiling")
     if estimate.room is not None and estimate.memory > estimate.room:

@@ -1,4 +1,4 @@
-"""Executes the runs of a plan side by side on this machine, each in its own process.
+"""Executes the runs of a plan side by side on this machine, in processes of their own.
 
 A crash of one never touches another; what is finished is skipped, what was cut off is resumed.
 """
@@ -7,7 +7,9 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -16,6 +18,7 @@ from layerlab.errors import UserError
 from layerlab.experiments.executors.process import WORKER, RunProcess
 from layerlab.experiments.executors.run_locks import lock_runs
 from layerlab.experiments.executors.slots import Slot, slots
+from layerlab.experiments.executors.worker_pool import WorkerPool
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.heartbeat import LOG, Heartbeat
 from layerlab.records.result import read_result
@@ -116,7 +119,8 @@ def run_all(
     out: Path,
     settings: RunSection,
     watch: Progress | None = None,
-    command: Sequence[str] = WORKER,
+    command: Sequence[str] | None = None,
+    pool: WorkerPool | None = None,
 ) -> list[RunOutcome]:
     """Execute runs in order, as many at a time as there are slots.
 
@@ -124,7 +128,9 @@ def run_all(
         out: in which each has a folder of its name.
         settings: of where and how; `run.executor` says by whom.
         watch: is told of every run's progress, and of its end.
-        command: that carries out the run whose folder is its last argument.
+        command: that carries out the run whose folder is its last argument, in a process of its
+            own; None for layerlab's, which carry out one run after another.
+        pool: of such workers, kept for further runs; one of its own if left out.
 
     Returns:
         What became of each run, in the order that they were given.
@@ -142,22 +148,35 @@ def run_all(
         for run in left:
             write_run(run, out / run.name)
         if left:
-            crew = _crew(settings, out, left, command)
-            ended |= _Pool(out, settings, watch, crew).carry_out(left)
+            with ExitStack() as stack:
+                pool = pool or stack.enter_context(closing(WorkerPool()))
+                crew = _crew(settings, out, left, command, pool)
+                ended |= _Pool(out, settings, watch, crew).carry_out(left)
     return [ended[run.name] for run in runs]
 
 
-def _crew(
-    settings: RunSection, out: Path, runs: Sequence[RunSpec], command: Sequence[str]
-) -> "_Executor":
-    if settings.executor == "local":
-        return _Executor(slots(settings), lambda folder, row: RunProcess(folder, row, command))
-    # Late: it needs an extra.
-    from layerlab.experiments.executors.slurm import Cluster
+def shares_processes(settings: RunSection) -> bool:
+    """Return whether a process carries out one run after another."""
+    return settings.executor == "local" and settings.num_processes == 1
 
-    cluster = Cluster(out.parent / "jobs", settings, command)
-    rows = cluster.rows([out / run.name for run in runs])
-    return _Executor(rows, cluster.start)
+
+def _crew(
+    settings: RunSection,
+    out: Path,
+    runs: Sequence[RunSpec],
+    command: Sequence[str] | None,
+    pool: WorkerPool,
+) -> "_Executor":
+    if settings.executor != "local":
+        # Late: it needs an extra.
+        from layerlab.experiments.executors.slurm import Cluster
+
+        cluster = Cluster(out.parent / "jobs", settings, command or WORKER)
+        rows = cluster.rows([out / run.name for run in runs])
+        return _Executor(rows, cluster.start)
+    if command is None and shares_processes(settings):
+        return _Executor(slots(settings), lambda folder, row: pool.start(folder, *row))
+    return _Executor(slots(settings), partial(RunProcess, command=command or WORKER))
 
 
 def _skip(run: RunSpec, out: Path) -> RunOutcome | None:

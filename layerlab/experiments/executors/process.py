@@ -43,12 +43,9 @@ class RunProcess:
         self._all: list[subprocess.Popen[bytes]] = []
         self._bad: int | None = None
         given = {GRANTS: grants or list_grants(), PARENT: str(os.getpid())}
-        check_regular(log_file := folder / LOG)
-        log_file.touch()
-        unshare(log_file)
+        self._said = open_log(folder)
         # One crash ends all of them: the rest would wait for it for ever.
-        with log_file.open("ab") as log:
-            self._said = log.tell()
+        with (folder / LOG).open("ab") as log:
             for place, extra in zip(places, ranks(len(places)), strict=True):
                 own = subprocess.Popen(
                     [*command, str(folder)],
@@ -86,17 +83,34 @@ class RunProcess:
     def kill(self) -> None:
         """End it at once, and what it has started."""
         for one in self._all:
-            if one.poll() is None:
-                with suppress(ProcessLookupError):
-                    if hasattr(os, "killpg"):
-                        os.killpg(one.pid, signal.SIGKILL)
-                    else:
-                        one.kill()
-            one.wait()
+            end_group(one)
 
     def words(self, most: int = 20) -> list[str]:
         """Return the last lines of output since it was started."""
         return tail(self.folder / LOG, most, self._said)
+
+
+def open_log(folder: Path) -> int:
+    """Make room for what the processes of a run say; return the length of what is there already.
+
+    Raises:
+        UserError: `log.txt` is a pipe or a device.
+    """
+    check_regular(log := folder / LOG)
+    log.touch()
+    unshare(log)
+    return log.stat().st_size
+
+
+def end_group(process: "subprocess.Popen[bytes]") -> None:
+    """End a process at once, and what it has started."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            if hasattr(os, "killpg"):
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+    process.wait()
 
 
 def tail(file: Path, most: int, start: int = 0) -> list[str]:

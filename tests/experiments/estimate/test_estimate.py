@@ -13,6 +13,7 @@ from rich.console import Console
 from layerlab.experiments.estimate import startup, step_time
 from layerlab.experiments.estimate.estimate import Estimate, _makespan, estimate
 from layerlab.experiments.estimate.table import _save
+from layerlab.experiments.executors import slots as slots_module
 from layerlab.experiments.plan.plan import plan
 from layerlab.model.cost.cost import account
 from layerlab.recipes.training_sections import RunSection
@@ -24,11 +25,12 @@ from tests.training.planned import EXTENT, recipe, runs, unmeasured  # noqa: F40
 
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=20), st.integers(1, 8))
 def test_a_schedule_lies_between_its_bounds(seconds: list[float], slots: int) -> None:
-    found = _makespan(seconds, slots)
+    found = _makespan(seconds, [0.0] * slots)
     assert found is not None
     least = max(max(seconds), sum(seconds) / slots)
     assert least * (1 - 1e-9) <= found <= (2 - 1 / slots) * least * (1 + 1e-9)
-    assert math.isclose(_makespan(seconds, 1) or 0.0, sum(seconds))
+    assert math.isclose(_makespan(seconds, [0.0]) or 0.0, sum(seconds))
+    assert math.isclose(_makespan(seconds, [6.0]) or 0.0, 6 + sum(seconds))
 
 
 def test_an_estimate_adds_up() -> None:
@@ -45,12 +47,21 @@ def test_an_estimate_adds_up() -> None:
     assert sum(found.sides[0].parameters.values()) == account(model.spec, model.shape).parameters
 
 
-def test_every_run_starts_a_process() -> None:
-    with_them = estimate(runs(), RunSection(max_parallel=2), measure=False)
-    without = estimate(runs(), RunSection(max_parallel=2), measure=False, processes=False)
-    # Two slots: each starts two of the four.
+@pytest.mark.parametrize(
+    ("processes", "times", "said"), [(1, 1, "once for all"), (2, 2, "of each")]
+)
+def test_processes_take_time_to_start(
+    processes: int, times: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of two slots has two of the four runs, and a process of its own or two."""
+    monkeypatch.setattr(slots_module, "cores", lambda: [(number,) for number in range(4)])
+    settings = RunSection(max_parallel=2, num_processes=processes)
+    with_them = estimate(runs(), settings, measure=False)
+    without = estimate(runs(), settings, measure=False, processes=False)
     assert with_them.start == startup.ASSUMED and without.start == 0
-    assert (with_them.seconds or 0) - (without.seconds or 0) == pytest.approx(2 * startup.ASSUMED)
+    taken = (with_them.seconds or 0) - (without.seconds or 0)
+    assert taken == pytest.approx(times * startup.ASSUMED)
+    assert f"{said}" in drawn(with_them, 120) and "its start: 6 s" in drawn(with_them, 120)
 
 
 def test_what_was_resized_is_said_at_any_width() -> None:

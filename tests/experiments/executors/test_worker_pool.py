@@ -1,0 +1,86 @@
+"""Workers that carry out one run after another: nothing of one reaches the next."""
+
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from layerlab.experiments.executors import worker_pool as module
+from layerlab.experiments.executors.local import run_all, run_one, wait_for
+from layerlab.experiments.executors.slots import Slot
+from layerlab.experiments.executors.worker_pool import Worker, WorkerPool
+from layerlab.recipes.training_sections import RunSection
+from layerlab.records.heartbeat import LOG
+from layerlab.training.run_spec import RunSpec, write_run
+from tests.experiments.executors.test_local import POSIX, Heard
+from tests.training.test_worker import small  # noqa: F401
+
+PLACE = Slot(threads=1)
+
+
+def seeded(run: RunSpec, seed: int, **settings: object) -> RunSpec:
+    changed = run.recipe.changed({"train.seed": seed, **settings})
+    return RunSpec(arm=run.arm, recipe=changed, digest=run.digest)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[psutil.Process]:
+    """The processes of the workers that are started."""
+    found = []
+
+    class Counted(Worker):
+        def __init__(self, place: Slot, log: Path) -> None:
+            super().__init__(place, log)
+            found.append(psutil.Process(self.process.pid))
+
+    monkeypatch.setattr(module, "Worker", Counted)
+    return found
+
+
+def test_a_worker_carries_out_one_run_after_another(
+    small: RunSpec,  # noqa: F811
+    tmp_path: Path,
+    started: list[psutil.Process],
+) -> None:
+    changed = RunSpec(arm="changed", recipe=small.recipe, digest="another text")
+    plan = [seeded(small, 1), seeded(small, 2), changed, seeded(small, 3)]
+    heard = Heard()
+    settings = RunSection(max_parallel=1)
+    first, second, failed, third = run_all(plan, tmp_path / "runs", settings, heard)
+    assert len(started) == 2 and not any(one.is_running() for one in started)
+    assert "is no longer what it was planned on" in failed.said[-1] and failed.attempts == 1
+    for run, found in zip((plan[0], plan[1], plan[3]), (first, second, third), strict=True):
+        assert found.result is not None and found.ending == "finished"
+        alone = run_one(run, tmp_path / "alone" / run.name)
+        assert found.result["weights"] == alone["weights"]
+        assert found.result["nats"] == alone["nats"]
+        assert (found.folder / LOG).read_text() == ""
+    peaks = [one.result["peak_memory_bytes"] for one in (first, second, third) if one.result]
+    assert max(peaks) < 1.1 * min(peaks)
+
+
+@POSIX
+def test_a_worker_that_is_stopped_or_killed_is_replaced(
+    small: RunSpec,  # noqa: F811
+    tmp_path: Path,
+    started: list[psutil.Process],
+) -> None:
+    run = seeded(small, 1, **{"train.max_steps": 20_000, "run.save_steps": 50})
+    folder = tmp_path / run.name
+    write_run(run, folder)
+    pool = WorkerPool()
+    kept = folder / "checkpoints"
+    try:
+        work = pool.start(folder, PLACE)
+        assert wait_for(lambda: any(kept.glob("*")) or not work.running(), 60)
+        work.stop()
+        assert wait_for(lambda: not work.running(), 60)
+        assert work.code() == 128 + signal.SIGTERM and any(kept.glob("*")), work.words()
+        again = pool.start(folder, PLACE)
+        assert wait_for(lambda: (folder / "manifest.json").exists(), 60) and again.running()
+        again.kill()
+        assert again.code() == -signal.SIGKILL and not again.running()
+    finally:
+        pool.close()
+    assert len(started) == 2 and not any(one.is_running() for one in started)

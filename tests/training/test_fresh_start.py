@@ -1,0 +1,40 @@
+"""A process after a run: as good as new, or given up."""
+
+import sys
+
+import pytest
+import torch
+
+from layerlab.system.hardware import peak_memory, reset_peak_memory
+from layerlab.training import fresh_start as module
+from layerlab.training.fresh_start import FreshStart
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells and counts memory so")
+
+
+def test_the_next_run_draws_what_it_would_in_a_new_process() -> None:
+    start = FreshStart()
+    torch.manual_seed(torch.initial_seed())
+    wanted = torch.rand(3)
+    torch.rand(5)
+    start.restore()
+    assert torch.equal(torch.rand(3), wanted)
+
+
+@LINUX
+def test_what_is_left_behind_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = FreshStart()
+    assert start.restore()
+    kept = torch.ones(40 * 2**20)
+    monkeypatch.setattr(module, "LEFT", 80 * 2**20)
+    assert not start.restore()
+    assert kept[0] == 1
+
+
+@LINUX
+def test_a_peak_is_that_of_what_came_after() -> None:
+    large = torch.ones(64 * 2**20)
+    high = peak_memory("cpu")
+    del large
+    assert FreshStart().restore()
+    assert reset_peak_memory() and peak_memory("cpu") < high - 200 * 2**20
