@@ -1,8 +1,9 @@
-"""Two pinned single-thread runs on two cores, against one such run alone.
+"""Two pinned single-thread runs on two cores against one alone, and what a run takes to start.
 
 What counts are the tokens per second of the clock, summed over the runs, while all of them train:
 before the last has begun and after the first has ended, a run has the machine to itself. On a
-machine that does anything else, too, the ratio says little.
+machine that does anything else, too, the ratio says little. A run starts in a process that has
+carried out others, against one in a process of its own.
 
     python bench/runner.py [UPDATES]
 """
@@ -23,13 +24,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from layerlab.console.progress import NullProgress
 from layerlab.corpus.corpus import extent, prepare
-from layerlab.experiments.executors.local import run_all
+from layerlab.experiments.executors.local import RunOutcome, run_all
+from layerlab.experiments.executors.process import WORKER
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes.training import make_recipe
 from layerlab.recipes.training_sections import RunSection
+from layerlab.records.events import read as read_events
 from layerlab.training.run_spec import RunSpec
 
 AT_LEAST = 1.8
+# Times that a start in a process of its own takes as long.
+SAVED = 5.0
 UPDATES = 60
 RECIPE: dict[str, Any] = {
     "name": "runner",
@@ -102,6 +107,35 @@ def runner(line: Line, updates: int = UPDATES) -> None:
     print(f"  alone {_told(alone)}, together {_told(both)} tokens per second each")
 
 
+def starting(line: Line, runs: int = 5) -> None:
+    """Measure what each run after the first takes beside its updates and evaluations."""
+    recipe = make_recipe({**RECIPE, "train": {**RECIPE["train"], "max_steps": 10}})
+    corpus = prepare(recipe.data)
+    plans = [_seeded(recipe, seed, extent(corpus, 128)) for seed in range(runs)]
+    found = {}
+    for name, command in (("one process for all", None), ("a process each", WORKER)):
+        with tempfile.TemporaryDirectory() as out:
+            first, *others = run_all(
+                plans, Path(out), RunSection(max_parallel=1, threads=1), None, command
+            )
+            ends = [_end(one) for one in (first, *others)]
+            found[name] = (ends[-1] - ends[0]) / len(others) - sum(map(_work, others)) / len(others)
+        print(f"  {name}: {found[name]:.2f} s a run beside training and evaluation")
+    shared, own = found.values()
+    line("a process each over one process for all, start of a run", own / shared, SAVED)
+
+
+def _end(outcome: RunOutcome) -> float:
+    return (outcome.folder / "result.json").stat().st_mtime
+
+
+def _work(outcome: RunOutcome) -> float:
+    """Return the seconds of a run's updates and evaluations."""
+    events = list(read_events(outcome.folder))
+    evaluations = sum(one["runtime"] for one in events if one["kind"] == "evaluation")
+    return float(events[-1]["seconds"] + evaluations)
+
+
 def _told(speeds: list[float]) -> str:
     return " and ".join(f"{one:,.0f}" for one in speeds)
 
@@ -113,6 +147,7 @@ def main() -> None:
         print(f"{name}: {found:.2f} (at least {least}: {'yes' if found >= least else 'NO'})")
 
     runner(line, updates)
+    starting(line)
 
 
 if __name__ == "__main__":
