@@ -16,6 +16,7 @@ from layerlab.loading.layer_weights import project_layers, read_layers, stored_t
 from layerlab.loading.matrices import read_matrices
 from layerlab.loading.model import LoadedModel
 from layerlab.measures.measure import (
+    WEIGHTS,
     Measure,
     MeasureContext,
     ModelContext,
@@ -89,6 +90,7 @@ class _Reader:
             )
             for measure in measures
         }
+        self.packed = subject.packed
         accepted = [one for one in measures if self.accepts(one)]
         self.runners = [one for one in accepted if "model" in one.needs]
         self.matrices = [one for one in accepted if "matrices" in one.needs]
@@ -106,6 +108,8 @@ class _Reader:
         """
         stack = self.subject.stack
         reason = measure.applies(self.subject)
+        if reason is None and measure.needs <= WEIGHTS and self.packed:
+            reason = f"{self.packed} is quantised: its numbers are not those that it computes with"
         if reason is None and "matrices" in measure.needs:
             return True
         if reason is None and isinstance(stack, str):

@@ -186,6 +186,7 @@ def test_rows_are_whole_and_know_their_lines(tmp_path: Path) -> None:
         ('[{"a": 1}', "after the row of line 1 comes neither , nor ]; mend it"),
         ('[\n{"a": 1},\n{"a" 2}]', "line 3 is not JSON"),
         ("[1]", "line 1 is 1; expected an object"),
+        ('[{"a": 1},\n{"a": 2, "a": 3}]', "line 2 is not JSON: it names the key 'a' twice"),
         ('[{"a": 1},', "line 1 is not JSON"),
         ('[{"a": 1},]', "after the row of line 1 comes , and no row"),
         ('[{"a": 1}]\n\n[{"a": 2}]', "more comes in line 3, behind the ] that ends its rows"),
@@ -235,6 +236,19 @@ def test_a_word_that_stands_once_and_is_meant_in_every_row_counts_in_every_row(
     pyarrow.parquet.write_table(pyarrow.table({"text": words}), tmp_path / "x.parquet")
     with pytest.raises(UserError, match="unpacks to more than 1,000,000 bytes"):
         list(open_source(Source(text=str(tmp_path / "x.parquet"))).pieces())
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.jsonl.gz"])
+def test_rows_of_nothing_count_too(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two bits in a dictionary, or a line feed in gzip, make a row: a megabyte holds a billion."""
+    monkeypatch.setenv("LAYERLAB_MAX_BYTES", "1000000")
+    words = pyarrow.DictionaryArray.from_arrays(pyarrow.nulls(50_000, "int32").fill_null(0), [""])
+    pyarrow.parquet.write_table(pyarrow.table({"text": words}), tmp_path / "x.parquet")
+    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(b"\n" * 50_000))
+    with pytest.raises(UserError, match="unpacks to more than 1,000,000 bytes"):
+        list(open_source(Source(text=str(tmp_path / name))).pieces())
 
 
 def test_a_row_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
