@@ -90,7 +90,6 @@ class _Reader:
             )
             for measure in measures
         }
-        self.packed = subject.packed
         accepted = [one for one in measures if self.accepts(one)]
         self.runners = [one for one in accepted if "model" in one.needs]
         self.matrices = [one for one in accepted if "matrices" in one.needs]
@@ -102,14 +101,11 @@ class _Reader:
         self.more: Sequence[Tensor] = ()
 
     def accepts(self, measure: Measure) -> bool:
-        """Return whether the model has what the measure needs.
-
-        The reason is kept where it has not.
-        """
+        """Return whether the model has what the measure needs, and keep the reason where not."""
         stack = self.subject.stack
         reason = measure.applies(self.subject)
-        if reason is None and measure.needs <= WEIGHTS and self.packed:
-            reason = f"{self.packed} is quantised: its numbers are not those that it computes with"
+        if reason is None and measure.needs <= WEIGHTS and (packed := self.subject.packed):
+            reason = f"{packed} is quantised: its numbers are not those that it computes with"
         if reason is None and "matrices" in measure.needs:
             return True
         if reason is None and isinstance(stack, str):
