@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -315,7 +316,12 @@ def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, 
             if field is not None and field not in known:
                 raise _fieldless(str(path), field, known)
             columns = None if field is None else [field]
-            for batch in file.iter_batches(batch_size=count, columns=columns):
+            # No batch reaches over two groups, whose dictionaries differ.
+            every = [[one] for one in range(metadata.num_row_groups)]
+            options: dict[str, Any] = {"batch_size": count, "columns": columns}
+            for batch in chain.from_iterable(
+                file.iter_batches(row_groups=group, **options) for group in every
+            ):
                 allowance.spend(ROW * len(batch) + sum(map(unpacked_size, batch.columns)))
                 for row in batch.to_pylist():
                     number += 1

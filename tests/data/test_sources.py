@@ -4,6 +4,7 @@ import gzip
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -236,6 +237,24 @@ def test_a_word_that_stands_once_and_is_meant_in_every_row_counts_in_every_row(
     pyarrow.parquet.write_table(pyarrow.table({"text": words}), tmp_path / "x.parquet")
     with pytest.raises(UserError, match="unpacks to more than 1,000,000 bytes"):
         list(open_source(Source(text=str(tmp_path / "x.parquet"))).pieces())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"row_group_size": 70},
+        {"dictionary_pagesize_limit": 100, "data_page_version": "2.0"},
+        {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY", "n": "PLAIN"}},
+        {"use_dictionary": False, "column_encoding": {"n": "DELTA_BINARY_PACKED"}},
+    ],
+)
+def test_rows_come_back_as_they_were_written(options: dict[str, Any], tmp_path: Path) -> None:
+    """Of conversations in several groups too, as data sets of the Hub have them."""
+    texts = [f"number {one}" if one % 3 else None for one in range(200)]
+    turns = [[{"role": "user", "content": text}, {"role": "assistant"}] for text in texts]
+    table = pyarrow.table({"text": texts, "messages": turns, "n": range(200)})
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet", **options)
+    assert [row for _, row in rows(str(tmp_path / "x.parquet"))] == table.to_pylist()
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.jsonl.gz"])
