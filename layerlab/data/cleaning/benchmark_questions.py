@@ -205,7 +205,7 @@ def _objects(name: str, text: str) -> Iterator[Mapping[str, Any]]:
         except json.JSONDecodeError:  # several values
             pass
         except ValueError as error:
-            raise UserError(f"{name}: {error}; mend that file") from None
+            raise UserError(f"{name} is not JSON: {error}; mend that file") from None
     for number, row in enumerate(rows, 1):
         found = row if isinstance(row, Mapping) else {}
         if twice := find_twice(str(key).lower() for key in found):
