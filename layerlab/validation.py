@@ -77,6 +77,21 @@ def suggest(given: object, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}? " if near else ""
 
 
+def find_twice(names: Iterable[str]) -> str | None:
+    """Return the first name that stands there a second time.
+
+    Example:
+        >>> find_twice(["a", "b", "a"])
+        'a'
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
 def short_repr(value: Any) -> str:
     """Return a value as an error repeats it: on one line, and not longer than a reader takes in.
 

@@ -29,6 +29,8 @@ ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
 # unpacks to three to ten times what it is, a bomb to a thousand times.
 LIMIT, MOST, TIMES = "LAYERLAB_MAX_BYTES", 2**28, 20
 PIECE = 2**20
+# Bytes that a row or a line counts beside its own: of empty ones a file of nothing holds millions.
+ROW = 64
 TEXTS = (".md", ".txt")
 OPTION = Annotated[
     int | None,

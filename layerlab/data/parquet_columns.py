@@ -8,9 +8,20 @@ from typing import Any
 
 
 def text_columns(metadata: Any) -> list[str]:
-    """Return the paths of the columns of texts, which may be read with their dictionary."""
+    """Return the paths of the columns of texts, which may be read with their dictionary.
+
+    Where a text begins as the one before it, none can be made.
+    """
     columns = (metadata.schema.column(one) for one in range(metadata.num_columns))
-    return [one.path for one in columns if one.physical_type == "BYTE_ARRAY"]
+    groups = [metadata.row_group(one) for one in range(metadata.num_row_groups)]
+    delta = {
+        group.column(one).path_in_schema
+        for group in groups
+        for one in range(metadata.num_columns)
+        if any(kind.startswith("DELTA") for kind in group.column(one).encodings)
+    }
+    texts = [one.path for one in columns if one.physical_type == "BYTE_ARRAY"]
+    return [path for path in texts if path not in delta]
 
 
 def unpacked_size(column: Any) -> int:

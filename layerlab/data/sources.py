@@ -1,16 +1,16 @@
 """Texts to train on: their documents, streamed, whatever they are kept in."""
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from layerlab.data.archives import Allowance, is_archive, read_documents
+from layerlab.data.archives import ROW, Allowance, is_archive, read_documents
 from layerlab.data.fingerprint import fingerprint, hash_files
 from layerlab.data.parquet_columns import text_columns, unpacked_size
 from layerlab.data.python_docs import topics
@@ -20,7 +20,7 @@ from layerlab.recipes.load import validate_table
 from layerlab.recipes.paths import DOCUMENTATION, HUB, KEPT
 from layerlab.recipes.training_sections import Source
 from layerlab.records.parquet.pages import page_sizes
-from layerlab.records.parse import check_text, json_of, one_line
+from layerlab.records.parse import DECODER, check_text, json_of, one_line
 from layerlab.system.files import check_regular
 from layerlab.system.hub import hub
 from layerlab.validation import short_repr, suggest
@@ -266,12 +266,12 @@ def _array(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if text[at : at + 1] != "[":
         yield from _json(path)
         return
-    reader, at = json.JSONDecoder(), _after_blanks(text, at + 1)
+    at = _after_blanks(text, at + 1)
     while text[at : at + 1] != "]":
         line, seen = line + text.count("\n", seen, at), at
         place = f"{path}, line {line}"
         try:
-            row, at = reader.raw_decode(text, at)
+            row, at = DECODER.raw_decode(text, at)
         except RecursionError:
             raise UserError(f"{place} is nested too deeply; mend that line") from None
         except ValueError as error:
@@ -316,8 +316,13 @@ def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, 
             if field is not None and field not in known:
                 raise _fieldless(str(path), field, known)
             columns = None if field is None else [field]
-            for batch in file.iter_batches(batch_size=count, columns=columns):
-                allowance.spend(sum(map(unpacked_size, batch.columns)))
+            # No batch reaches over two groups, whose dictionaries differ.
+            every = [[one] for one in range(metadata.num_row_groups)]
+            options: dict[str, Any] = {"batch_size": count, "columns": columns}
+            for batch in chain.from_iterable(
+                file.iter_batches(row_groups=group, **options) for group in every
+            ):
+                allowance.spend(ROW * len(batch) + sum(map(unpacked_size, batch.columns)))
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path}, row {number}", row

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from layerlab.data.archives import Allowance
+from layerlab.data.archives import ROW, Allowance
 from layerlab.data.charset import advise_conversion
 from layerlab.errors import UserError
 from layerlab.system.files import check_regular
@@ -16,8 +16,11 @@ from layerlab.system.files import check_regular
 READ = 1 << 20
 
 
-def read_text_blocks(path: Path) -> Iterator[str]:
+def read_text_blocks(path: Path, line: int = 0) -> Iterator[str]:
     """Read a text file in blocks of text, with lines ending in a line feed.
+
+    Args:
+        line: bytes that each line of a packed file counts beside its own.
 
     Raises:
         UserError: it is not UTF-8, not whole, or unpacks to more than is allowed.
@@ -25,7 +28,7 @@ def read_text_blocks(path: Path) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
     done = 0
-    for block in _bytes(path):
+    for block in _bytes(path, line):
         kept = len(decoder.getstate()[0])
         try:
             text = decoder.decode(block, final=not block)
@@ -40,7 +43,7 @@ def read_text_blocks(path: Path) -> Iterator[str]:
         done += len(block)
 
 
-def _bytes(path: Path) -> Iterator[bytes]:
+def _bytes(path: Path, line: int) -> Iterator[bytes]:
     """Yield a file in blocks, the last of which is empty."""
     packed = path.suffix.lower() == ".gz"
     opener: Callable[..., Any] = gzip.open if packed else open
@@ -49,7 +52,9 @@ def _bytes(path: Path) -> Iterator[bytes]:
     try:
         with opener(path, "rb") as stream:
             while block := stream.read(READ):
-                yield allowance.take(block) if packed else block
+                if packed:
+                    allowance.spend(len(block) + line * block.count(b"\n"))
+                yield block
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise UserError(f"{path} is not a whole gzip file; copy it anew") from None
     except OSError as error:
@@ -64,7 +69,7 @@ def read_lines(path: Path) -> Iterator[str]:
         UserError: as for its text.
     """
     begun: list[str] = []  # of a line that is longer than a block
-    for text in read_text_blocks(path):
+    for text in read_text_blocks(path, ROW):
         first, *others = text.split("\n")
         begun.append(first)
         for line in others:

@@ -13,6 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from layerlab.errors import UserError
+from layerlab.records.parse import one_line
+from layerlab.system.offload import running_device
 
 # Of an input; as many copies of its weights a mixture of experts may gather.
 TOKENS = 4
@@ -30,8 +32,8 @@ _ANSWERS: Mapping[Any, Any] = {
     _ATEN.nonzero.default: lambda one: one.new_empty((0, one.ndim), dtype=torch.long),
     _ATEN._grouped_mm.default: lambda a, b, *_, **__: a.new_empty((*a.shape[:-1], b.shape[-1])),
 }
-# What was called already: models of one configuration take the same.
-_PASSED: set[tuple[type, str]] = set()
+# Whether what was called already came to its end: models of one configuration take the same.
+_CALLED: dict[tuple[type, str], bool] = {}
 
 
 class Footprint(TorchDispatchMode):
@@ -75,20 +77,23 @@ class Footprint(TorchDispatchMode):
             )
 
 
-def check_call(model: PreTrainedModel, what: str) -> None:
+def check_call(model: PreTrainedModel, what: str) -> bool:
     """Refuse a model, on the meta device, for what it would compute for itself in every call.
 
-    What else fails in it is said where the model is called with its weights.
+    What else fails in it may be the meta device's fault: it has to be called with its weights.
 
     Args:
         what: is called, for the message.
+
+    Returns:
+        Whether the call came to its end.
 
     Raises:
         UserError: a tensor takes more than any real model's does, or there is no end of them.
     """
     key = type(model), model.config.to_json_string(use_diff=False)
-    if key in _PASSED:
-        return
+    if key in _CALLED:
+        return _CALLED[key]
     sizes = [one.numel() * one.itemsize for one in model.parameters()]
     footprint = Footprint(what, len(sizes), max(TABLES, sum(sizes)))
     for one in model.buffers():
@@ -99,8 +104,35 @@ def check_call(model: PreTrainedModel, what: str) -> None:
         with warnings.catch_warnings(action="ignore"), footprint, torch.device("meta"):
             with torch.no_grad():
                 model(tokens)
+        _CALLED[key] = True
     except UserError:
         raise
     except Exception:  # of an operation that the meta device does not have
-        pass
-    _PASSED.add(key)
+        _CALLED[key] = False
+    return _CALLED[key]
+
+
+def check_real_call(model: PreTrainedModel, place: str) -> None:
+    """Refuse a model that cannot be called, whatever its configuration says.
+
+    Args:
+        model: with its weights.
+        place: that it came from, for the message.
+
+    Raises:
+        UserError: what went wrong.
+    """
+    tokens = torch.ones(1, TOKENS, dtype=torch.long, device=running_device(model))
+    said = ""
+    # Some families fail with a cache alone, and some code of a model's own knows none.
+    for options in ({"use_cache": False}, {}):
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                model(tokens, **options)
+            return
+        except Exception as error:  # whatever a family does with what stands in its configuration
+            said = said or one_line(error)
+    raise UserError(
+        f"the model of config.json in {place!r} cannot be called: {said}; mend its numbers, or put "
+        "the config.json there that the weights were saved with"
+    )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.folders import check_weights
 from layerlab.loading.weightless import Outline, empty
-from layerlab.loading.weights import configuration
+from layerlab.loading.weights import check_plain, configuration
 from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.norms import front_norm
 from layerlab.observe.architecture.structure import (
@@ -109,10 +109,13 @@ def skeleton(folder: Path) -> Any:
     """Return the model without weights, on the meta device.
 
     Raises:
-        UserError: the folder has no config.json, or one that is not that of the weights.
+        UserError: the folder has no config.json, or one that is not that of the weights, or they
+            are quantised.
     """
     check_weights(folder)
-    return empty(configuration(folder), str(folder), read_outlines(folder))
+    config = configuration(folder)
+    check_plain(config, str(folder))
+    return empty(config, str(folder), read_outlines(folder))
 
 
 def read_outlines(folder: Path) -> dict[str, Outline]:

@@ -20,6 +20,7 @@ from transformers import (
 from layerlab import builtin
 from layerlab.errors import NotApplicable, UserError
 from layerlab.loading.checkpoint_series import step
+from layerlab.loading.dry_run import check_call, check_real_call
 from layerlab.loading.folders import find_folder
 from layerlab.loading.layer_weights import read_outlines
 from layerlab.loading.placement import check_dtype
@@ -27,6 +28,7 @@ from layerlab.loading.weightless import empty
 from layerlab.loading.weights import (
     check_causal,
     check_kinds,
+    check_plain,
     check_stored,
     configuration,
     fits,
@@ -106,6 +108,12 @@ class LoadedModel:
     def offloaded(self) -> bool:
         """Tell whether some weights are moved to the device only when needed."""
         return not self.stored and is_offloaded(self.model)
+
+    @property
+    def packed(self) -> str | None:
+        """The first weight that is kept in eight bits or fewer, as quantised models keep them."""
+        named = self.model.named_parameters()
+        return next((name for name, one in named if one.dtype.itemsize == 1), None)
 
     @property
     def device(self) -> torch.device:
@@ -254,10 +262,14 @@ def _named(
         if not quantised:
             check_kinds(bare, place, outlines)
         room = fits(bare, kind)
-        stored = stay[room]
-        if stored and not quantised:
+        # On the disk a quantised weight is not the number that the model computes with.
+        stored = stay[room] and not (quantised and room)
+        if stored:
+            check_plain(config, place)
             check_stored(bare, place, outlines)
         model = bare if stored else weights(place, config, device, kind, room)
+        if not stored and not check_call(bare, place):
+            check_real_call(model, place)
         words = tokenizer if tokenizer is not None else tokenizer_of(place)
     card = summary((folder / "README.md").read_text("utf-8")) if built_in else None
     return LoadedModel(

@@ -4,8 +4,9 @@ On the meta device nothing takes room, so that what no machine could hold is ref
 """
 
 import re
-from collections.abc import Mapping
-from math import prod
+import sys
+from collections.abc import Mapping, Sequence
+from math import inf, prod
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +27,25 @@ COUNTS = (
     "intermediate_size",
     "head_dim",
     "vocab_size",
+)
+LEAST, MOST, COUNTED = 5e-324, sys.float_info.max, 10**6
+# What numbers a model can compute with, by the name of their field: in words, from, up to. Of time
+# steps a limit may be infinite.
+RANGES = (
+    (re.compile(r"_limit$"), "a number", -inf, inf),
+    (re.compile(r"[._](eps|epsilon)$"), "a number from 0 to 1", 0.0, 1.0),
+    (re.compile(r"drop(out)?(_prob|_p|_rate)?$"), "a share from 0 to 1", 0.0, 1.0),
+    (re.compile(r"rope_theta$"), "a number above 0", LEAST, MOST),
+    (re.compile(r"(max_position_embeddings|n_positions|max_seq_len)$"), "a number from 1", 1, MOST),
+    (re.compile(r"\.rope_.*\.factor$"), "a number from 1", 1.0, MOST),
+    # Of many families the configuration itself has a list with an entry for each.
+    (
+        re.compile(r"(layers?|blocks|cycles|iters|states|chunks_(before|after))$"),
+        f"a number up to {COUNTED:,}",
+        -MOST,
+        COUNTED,
+    ),
+    (re.compile(""), "a finite number", -MOST, MOST),
 )
 # Weights may be shared by layers; no more of these are built before the weights were counted.
 LAYERS = 1000
@@ -79,6 +99,18 @@ def empty(config: Any, place: str, stored: Mapping[str, Outline] | None = None) 
                 f"it hold {held:,}; put the config.json there that they were saved with"
             )
     return model
+
+
+def check_number(path: Sequence[str], value: float, place: str) -> None:
+    """Refuse a number of a configuration that no model computes with: its outputs would be NaN.
+
+    Raises:
+        UserError: names it.
+    """
+    name = ".".join(path)
+    expected, least, most = next(one[1:] for one in RANGES if one[0].search(name))
+    if not least <= value <= most:
+        raise UserError(f"{path[-1]} is {short_repr(value)} in {place!r}; expected {expected}")
 
 
 def check_counts(config: Any, place: str) -> None:

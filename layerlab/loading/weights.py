@@ -1,9 +1,11 @@
 """Finds, checks and reads a saved model: from a folder or the Hub, safetensors only."""
 
 import atexit
+import logging
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +19,28 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from layerlab.console.tables import printable
 from layerlab.errors import UserError
 from layerlab.loading import placement
 from layerlab.loading.folders import check_weights
-from layerlab.loading.weightless import Outline
+from layerlab.loading.weightless import Outline, check_number
 from layerlab.records.parse import one_line, read_json
-from layerlab.system.logs import quiet_libraries
+from layerlab.system.logs import listen, quiet_libraries
 from layerlab.system.trust import allows_unused, check_kernel, load_pretrained
 from layerlab.tokenization.load import load_folder
 from layerlab.validation import short_repr
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in placement.DTYPES}
 WHOLE_NUMBERS = ("I", "U", "BOOL")  # of safetensors' names
+PACKED = ("I8", "U8", "BOOL")
 LABELS = 100_000  # more than any model has
+# How transformers writes numbers that JSON does not have.
+# What transformers says of rotary positions whose numbers do not fit, or are not used.
+ROPE = {"rope_type": "type"}  # what it was called before
+REMARKS = ("`rope_parameters`", "Unrecognized keys")
+_REMARKED: set[tuple[str, str]] = set()  # what was said of a folder, which is read several times
+_LOG = logging.getLogger("layerlab")
+FLOAT, INFINITE = "__float__", ("NaN", "Infinity", "-Infinity")
 MEMORY_SHARE = 0.8
 
 
@@ -48,8 +59,11 @@ def configuration(folder: Path) -> Any:
     """
     place = str(folder)
     try:
-        _check_fields(folder / "config.json")
-        found = load_pretrained(AutoConfig, place, local_files_only=True)
+        whole = read_json(folder / "config.json")
+        _check_fields(whole, str(folder / "config.json"))
+        with _repeat_remarks(place):
+            found = load_pretrained(AutoConfig, place, local_files_only=True)
+        _check_names(whole, found, place)
         if getattr(found, "transformers_weights", None) is not None:
             raise UserError(
                 f"config.json in {place!r} names other weights (transformers_weights) than the "
@@ -63,40 +77,82 @@ def configuration(folder: Path) -> Any:
         raise UserError(f"config.json in {place!r} cannot be read: {one_line(error)}") from error
 
 
-def _check_fields(file: Path) -> None:
-    """Refuse code on the Hub, other configurations, and more labels than a machine can name."""
-    whole = read_json(file)
+def _check_fields(whole: Any, file: str) -> None:
+    """Refuse code on the Hub, other configurations, and numbers that no model has."""
     if isinstance(whole, dict) and "configuration_files" in whole:
         raise UserError(
-            f"{str(file)!r} names other configurations than itself (configuration_files); leave "
+            f"{file!r} names other configurations than itself (configuration_files); leave "
             "the field out, or put the one that is meant in its place"
         )
-    waiting: list[Any] = [whole]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            count = part.get("num_labels")
-            if isinstance(count, int) and count > LABELS:
+    for path, value in _values(whole):
+        name = path[-1]
+        if isinstance(value, str):
+            for one in path:
+                if one.endswith("_implementation"):
+                    check_kernel(one, value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            if name == "num_labels" and value > LABELS:
                 raise UserError(
-                    f"num_labels is {short_repr(count)} in {str(file)!r}; expected at most "
-                    f"{LABELS:,}"
+                    f"num_labels is {short_repr(value)} in {file!r}; expected at most {LABELS:,}"
                 )
-            for name, value in part.items():
-                if name.endswith("_implementation"):
-                    for text in _texts(value):
-                        check_kernel(name, text)
-            waiting += part.values()
+            if "label2id" not in path:
+                check_number(path, value, file)
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Yield every text in a value of JSON: one implementation, or one for each part of a model."""
-    waiting = [value]
+def _check_names(whole: Any, found: Any, place: str) -> None:
+    """Refuse a field that stands there under two names with two values: one of them is not used."""
+    pairs = [(name, own) for name, own in found.attribute_map.items() if name != own]
+    for name, own in [*pairs, ("torch_dtype", "dtype")]:
+        if name in whole and own in whole and whole[name] != whole[own]:
+            raise UserError(
+                f"{name} is {short_repr(whole[name])} and {own} is {short_repr(whole[own])} in "
+                f"config.json in {place!r}, which are two names of one; leave one out"
+            )
+    _check_rope(whole, getattr(found, "rope_parameters", None), place)
+    for name in found.sub_configs:
+        if isinstance(inner := whole.get(name), dict) and hasattr(found, name):
+            _check_names(inner, getattr(found, name), place)
+
+
+def _check_rope(whole: Mapping[str, Any], used: Any, place: str) -> None:
+    """Refuse numbers of rotary positions that stand in two places and differ."""
+    given = [whole, whole.get("rope_scaling"), whole.get("rope_parameters"), used]
+    # The kind is called otherwise where it is used.
+    for name, places in (("rope_theta", given), ("factor", given), ("rope_type", given[1:3])):
+        held = [one for one in places if isinstance(one, dict)]
+        values = [one.get(name, one.get(ROPE.get(name))) for one in held]
+        values = [one for one in values if one is not None]
+        if any(one != values[0] for one in values):
+            raise UserError(
+                f"{name} is {' and '.join(map(short_repr, values))} in config.json in {place!r}; "
+                "expected one: write it into rope_parameters alone"
+            )
+
+
+@contextmanager
+def _repeat_remarks(place: str) -> Iterator[None]:
+    """Say what transformers remarks on rotary positions, such as keys that it does not use."""
+    with listen("transformers.modeling_rope_utils") as remarks:
+        yield
+    for one in remarks:
+        if one.startswith(REMARKS) and (place, one) not in _REMARKED:
+            _LOG.warning("config.json in %s: %s", printable(place), printable(one))
+        _REMARKED.add((place, one))
+
+
+def _values(whole: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every text, number and truth value of a configuration, with the fields around it."""
+    waiting: list[tuple[tuple[str, ...], Any]] = [(("config.json",), whole)]
     while waiting:
-        part = waiting.pop()
-        if isinstance(part, str):
-            yield part
-        elif isinstance(part, dict | list):
-            waiting += part.values() if isinstance(part, dict) else part
+        path, part = waiting.pop()
+        if isinstance(part, dict) and part.keys() == {FLOAT} and part[FLOAT] in INFINITE:
+            yield path, float(part[FLOAT])
+        elif isinstance(part, dict):
+            waiting += (((*path, name), value) for name, value in part.items())
+        elif isinstance(part, list):
+            waiting += ((path, value) for value in part)
+        else:
+            yield path, part
 
 
 def check_causal(config: Any, name: str) -> None:
@@ -208,16 +264,37 @@ def check_stored(bare: PreTrainedModel, place: str, stored: Mapping[str, Outline
     _check_loaded(loaded[1], f"the weights of {place!r}", type(bare).__name__)
 
 
+def check_plain(config: Any, place: str) -> None:
+    """Refuse to read weights from the disk that are not the numbers which the model computes with.
+
+    Raises:
+        UserError: they are quantised.
+    """
+    if hasattr(config, "quantization_config"):
+        raise UserError(
+            f"the weights of {place!r} are quantised, and what lies on the disk is not what the "
+            "model computes with; expected enough memory to load it, or a model in floating point"
+        )
+
+
 def check_kinds(bare: PreTrainedModel, place: str, stored: Mapping[str, Outline]) -> None:
     """Refuse whole numbers where the model has weights; a quantised model may pack them so.
+
+    Of eight bits, they are refused under other names too: those of experts one by one are joined to
+    the model's own while they are loaded.
 
     Raises:
         UserError: names the first.
     """
     prefix = f"{bare.base_model_prefix}."
     names = {name.removeprefix(prefix) for name, _ in bare.named_parameters()}
+    buffers = {name.removeprefix(prefix) for name, _ in bare.named_buffers()}
+    unread = bare._keys_to_ignore_on_load_unexpected or ()
     for name, one in stored.items():
-        if name.removeprefix(prefix) in names and one.kind.startswith(WHOLE_NUMBERS):
+        own = name.removeprefix(prefix)
+        joined = one.kind in PACKED and own not in buffers
+        joined = joined and not any(re.search(key, name) for key in unread)
+        if joined or (own in names and one.kind.startswith(WHOLE_NUMBERS)):
             raise UserError(
                 f"{short_repr(name)} in the weights of {place!r} holds whole numbers "
                 f"({one.kind}), and its config.json has no quantization_config; expected floating "

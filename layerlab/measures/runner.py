@@ -16,6 +16,7 @@ from layerlab.loading.layer_weights import project_layers, read_layers, stored_t
 from layerlab.loading.matrices import read_matrices
 from layerlab.loading.model import LoadedModel
 from layerlab.measures.measure import (
+    WEIGHTS,
     Measure,
     MeasureContext,
     ModelContext,
@@ -100,12 +101,11 @@ class _Reader:
         self.more: Sequence[Tensor] = ()
 
     def accepts(self, measure: Measure) -> bool:
-        """Return whether the model has what the measure needs.
-
-        The reason is kept where it has not.
-        """
+        """Return whether the model has what the measure needs, and keep the reason where not."""
         stack = self.subject.stack
         reason = measure.applies(self.subject)
+        if reason is None and measure.needs <= WEIGHTS and (packed := self.subject.packed):
+            reason = f"{packed} is quantised: its numbers are not those that it computes with"
         if reason is None and "matrices" in measure.needs:
             return True
         if reason is None and isinstance(stack, str):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerlab.system.files import read_whole
-from layerlab.validation import short_repr
+from layerlab.validation import find_twice, short_repr
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -20,19 +20,38 @@ DIGEST = "digest"
 _DEEP = re.compile(r"(?<![\w-])[\w-]+(?:[ \t]*\.[ \t]*[\w-]+){100}")
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the pairs of an object, each key of which stands there once."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = find_twice(name for name, _ in pairs)
+        raise ValueError(f"it names the key {short_repr(twice)} twice")
+    return found
+
+
+# Kept, since it takes as long to make one as to read a short row.
+DECODER = json.JSONDecoder(object_pairs_hook=_unique)
+
+
 def json_of(text: str | bytes, **options: Any) -> Any:
     """Parse JSON.
 
     Raises:
-        ValueError: it is not JSON, nested too deeply, or has a number of thousands of digits.
+        ValueError: it is not JSON, nested too deeply, has a number of thousands of digits, or names
+            a key twice, of which each reader takes another.
 
     Example:
         >>> json_of("[" * 9999)
         Traceback (most recent call last):
         ValueError: it is nested too deeply
+        >>> json_of('{"a": 1, "a": 2}')
+        Traceback (most recent call last):
+        ValueError: it names the key 'a' twice
     """
     try:
-        return json.loads(text, **options)
+        if isinstance(text, str) and not options:
+            return DECODER.decode(text)
+        return json.loads(text, object_pairs_hook=_unique, **options)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

@@ -40,6 +40,29 @@ def quiet_libraries() -> Iterator[None]:
 
 
 @contextmanager
+def listen(name: str) -> Iterator[list[str]]:
+    """Collect the warnings of a logger, one line each, in place of having them shown."""
+    heard: list[str] = []
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            """Keep what was said."""
+            heard.append(" ".join(record.getMessage().split()))
+
+    logger, ear = logging.getLogger(name), Ear(logging.WARNING)
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(ear)
+    logger.setLevel(logging.WARNING)
+    logger.propagate = False
+    try:
+        yield heard
+    finally:
+        logger.removeHandler(ear)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+@contextmanager
 def hush() -> Iterator[None]:
     """Run lm-eval without its bars, warnings and messages."""
     with (

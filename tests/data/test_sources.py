@@ -4,6 +4,7 @@ import gzip
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -186,6 +187,7 @@ def test_rows_are_whole_and_know_their_lines(tmp_path: Path) -> None:
         ('[{"a": 1}', "after the row of line 1 comes neither , nor ]; mend it"),
         ('[\n{"a": 1},\n{"a" 2}]', "line 3 is not JSON"),
         ("[1]", "line 1 is 1; expected an object"),
+        ('[{"a": 1},\n{"a": 2, "a": 3}]', "line 2 is not JSON: it names the key 'a' twice"),
         ('[{"a": 1},', "line 1 is not JSON"),
         ('[{"a": 1},]', "after the row of line 1 comes , and no row"),
         ('[{"a": 1}]\n\n[{"a": 2}]', "more comes in line 3, behind the ] that ends its rows"),
@@ -235,6 +237,37 @@ def test_a_word_that_stands_once_and_is_meant_in_every_row_counts_in_every_row(
     pyarrow.parquet.write_table(pyarrow.table({"text": words}), tmp_path / "x.parquet")
     with pytest.raises(UserError, match="unpacks to more than 1,000,000 bytes"):
         list(open_source(Source(text=str(tmp_path / "x.parquet"))).pieces())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"row_group_size": 70},
+        {"dictionary_pagesize_limit": 100, "data_page_version": "2.0"},
+        {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY", "n": "PLAIN"}},
+        {"use_dictionary": False, "column_encoding": {"n": "DELTA_BINARY_PACKED"}},
+    ],
+)
+def test_rows_come_back_as_they_were_written(options: dict[str, Any], tmp_path: Path) -> None:
+    """Of conversations in several groups too, as data sets of the Hub have them."""
+    texts = [f"number {one}" if one % 3 else None for one in range(200)]
+    turns = [[{"role": "user", "content": text}, {"role": "assistant"}] for text in texts]
+    table = pyarrow.table({"text": texts, "messages": turns, "n": range(200)})
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet", **options)
+    assert [row for _, row in rows(str(tmp_path / "x.parquet"))] == table.to_pylist()
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.jsonl.gz"])
+def test_rows_of_nothing_count_too(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two bits in a dictionary, or a line feed in gzip, make a row: a megabyte holds a billion."""
+    monkeypatch.setenv("LAYERLAB_MAX_BYTES", "1000000")
+    words = pyarrow.DictionaryArray.from_arrays(pyarrow.nulls(50_000, "int32").fill_null(0), [""])
+    pyarrow.parquet.write_table(pyarrow.table({"text": words}), tmp_path / "x.parquet")
+    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(b"\n" * 50_000))
+    with pytest.raises(UserError, match="unpacks to more than 1,000,000 bytes"):
+        list(open_source(Source(text=str(tmp_path / name))).pieces())
 
 
 def test_a_row_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

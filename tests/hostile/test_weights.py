@@ -13,11 +13,12 @@ from safetensors.torch import load_file, save_file
 
 import layerlab
 from layerlab import UserError, builtin
-from layerlab.loading.layer_weights import read_outlines
+from layerlab.loading.layer_weights import read_layers, read_outlines
 from layerlab.loading.model import subject
 from layerlab.loading.weights import check_finite
 from layerlab.loading.weights_hash import weights_hash
 from layerlab.system.trust import trust
+from tests.families.recipe import build
 from tests.hostile.attack import typed
 
 READ = ("--measures", "stream", "--samples", "1", "--context", "16", "--json", "--quiet")
@@ -146,6 +147,53 @@ def test_scores_of_code_that_has_changed_are_asked_anew(
 
 LAST, EMBEDDING = "model.norm.weight", "model.embed_tokens.weight"
 Change = Callable[[Weights], object]
+
+
+def test_whole_numbers_are_refused_that_are_joined_to_weights_while_they_are_loaded(
+    tmp_path: Path,
+) -> None:
+    """Experts one by one have other names in the file than in the model."""
+    build("mixtral").save_pretrained(tmp_path)
+    weights = load_file(tmp_path / SINGLE)
+    packed = {
+        name: (127 * one).to(torch.int8) if "experts" in name else one
+        for name, one in weights.items()
+    }
+    store(tmp_path, SINGLE, packed)
+    with pytest.raises(
+        UserError, match=r"experts\.0\.w1.* holds whole numbers \(I8\), and its conf"
+    ):
+        subject(str(tmp_path))
+
+
+def quantise(folder: Path) -> None:
+    """Write the queries of the first layer in eight bits, with the number that scales them back."""
+    file = folder / "config.json"
+    told = {"quant_method": "fp8", "weight_block_size": [64, 64], "activation_scheme": "dynamic"}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "quantization_config": told}))
+    weights = load_file(folder / SINGLE)
+    scale = weights[FIRST].abs().max() / 448
+    packed = (weights[FIRST] / scale).to(torch.float8_e4m3fn)
+    store(folder, SINGLE, {**weights, FIRST: packed, f"{FIRST}_scale_inv": scale[None, None]})
+
+
+def test_weights_alone_of_a_quantised_model_are_those_that_it_computes_with(folder: Path) -> None:
+    exact = layerlab.inspect("llama", weights=True, progress=False).frame("querykey")
+    quantise(folder)
+    found = layerlab.inspect(str(folder), weights=True, progress=False).frame("querykey")
+    # Three bits behind the point: each number is off by a sixteenth of itself at most.
+    assert (found["norm"] / exact["norm"]).between(0.9, 1.1).all()
+
+
+def test_quantised_weights_are_not_read_from_the_disk(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quantise(folder)
+    with pytest.raises(UserError, match="are quantised, and what lies on the disk is not what the"):
+        next(read_layers(folder))
+    monkeypatch.setattr("layerlab.loading.model.fits", lambda *_: False)
+    with pytest.raises(UserError, match="are quantised, and what lies on the disk is not what the"):
+        subject(str(folder), weights_only=True)
 
 
 @pytest.mark.parametrize("weights_only", [True, False])

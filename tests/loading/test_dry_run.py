@@ -44,13 +44,13 @@ def test_a_model_is_called_to_its_end_and_once(
     kind: str, sizes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[int] = []
-    monkeypatch.setattr(dry_run, "_PASSED", set())
+    monkeypatch.setattr(dry_run, "_CALLED", {})
     config = AutoConfig.for_model(kind, **{**SMALL, **sizes})
     model = empty(config, "folder")
     model.register_forward_hook(lambda _, __, found: called.append(found.logits.shape[1]))
     dry_run.check_call(model, "the model")
     assert not called  # it was called when it was built
-    dry_run._PASSED.clear()
+    dry_run._CALLED.clear()
     dry_run.check_call(model, "the model")
     assert called == [dry_run.TOKENS]
 

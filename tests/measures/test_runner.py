@@ -53,6 +53,16 @@ class Watcher(Progress):
         self.steps.append(now)
 
 
+def test_quantised_weights_are_not_read_as_the_numbers_of_the_model(tiny):
+    model = tiny("llama")
+    weight = model.model.layers[0].self_attn.q_proj.weight
+    weight.data = (weight.data * 448).to(torch.float8_e4m3fn)
+    found = readings(patient(model), [], resolve(["querykey", "matrices"]))
+    said = "model.layers.0.self_attn.q_proj.weight is quantised: its numbers are not those that"
+    assert all(reason.startswith(said) for reason in found.refused.values())
+    assert set(found.refused) == {"querykey", "matrices"} and not any(found.rows.values())
+
+
 @pytest.mark.parametrize("family", ["gpt2", "openai-gpt", "llama"])
 def test_every_default_measure_reads_every_layer_of_a_plain_model(tiny, family):
     found = readings(patient(tiny(family)), TOKENS, resolve())

@@ -141,8 +141,8 @@ def bits_per_byte(
         batch: windows in a pass at most; fewer where a vocabulary is large.
 
     Raises:
-        UserError: a context or a batch that cannot be, no text, or a tokenizer with more entries
-            than the model.
+        UserError: a context or a batch that cannot be, no text, a tokenizer with more entries than
+            the model, or logits that are no numbers.
     """
     length = _context(model, context)
     if batch < 1:
@@ -210,6 +210,11 @@ class _Reading:
         if not any(one.tokens for one in documents):
             raise UserError(
                 f"the {len(documents)} texts hold no token to predict; expected texts of some words"
+            )
+        if not all(map(math.isfinite, self.nats)):
+            raise UserError(
+                "the model's loss on these texts is not finite, so that nothing can be compared; "
+                "expected a model whose logits are numbers: look at it with layerlab inspect"
             )
         name = "" if self.start is None else str(self.words.convert_ids_to_tokens(self.start))
         return Bits(documents=documents, start=name, context=self.context, unseen=self.unseen)

@@ -3,18 +3,20 @@
 import csv
 import io
 import itertools
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from layerlab.console.tables import printable
 from layerlab.data.archives import is_archive, read_members
 from layerlab.data.charset import advise_conversion
 from layerlab.data.cleaning.contamination import Question
 from layerlab.errors import UserError
 from layerlab.records.parse import check_text, json_of
 from layerlab.system.files import read_whole
-from layerlab.validation import short_repr
+from layerlab.validation import find_twice, short_repr
 
 # What holds a question, by the names that benchmarks use; the first that a row has counts.
 ASKED = (
@@ -35,7 +37,22 @@ OPTIONS = ("options", "choices", "a", "b", "c", "d", "sol1", "sol2")
 LINES = ".src.txt"
 LARGEST = 2**25
 KINDS = (".json", ".jsonl", ".csv", LINES)
-PACKED = tuple(f"{kind}.{end}" for kind in KINDS for end in ("gz", "xz", "bz2", "zst"))
+# What lies beside questions and is none, by the beginning or the end of its name.
+BESIDE_THEM = ("readme", "license", "licence", "changelog", ".", "_")
+NO_ROWS = (
+    ".md",
+    ".rst",
+    ".py",
+    ".pdf",
+    ".bib",
+    ".png",
+    ".jpg",
+    ".svg",
+    ".html",
+    ".lst",
+    ".tgt.txt",
+)
+NAMED = 3  # of the files that are passed over
 BARE = 0.5  # share of rows without a question that a benchmark may have
 _LOG = logging.getLogger("layerlab")
 
@@ -55,6 +72,7 @@ def questions(place: Path) -> Iterator[Question]:
     found = False
     for name, data in _files(place):
         number = bare = 0
+        row: Mapping[str, Any] = {}
         for number, row in enumerate(_rows(name, data), 1):
             if not isinstance(row.get(ASKED[0], ""), str | None):
                 raise UserError(
@@ -70,7 +88,7 @@ def questions(place: Path) -> Iterator[Question]:
                 )
             else:
                 bare += 1
-        _check_bare(name, bare, number)
+        _check_bare(name, bare, number, _names_alone(row))
     if not found:
         raise UserError(
             f"{place} holds no questions; expected {', '.join(KINDS)} or an archive of them, whose "
@@ -78,16 +96,22 @@ def questions(place: Path) -> Iterator[Question]:
         )
 
 
-def _check_bare(name: str, bare: int, rows: int) -> None:
+def _names_alone(row: Mapping[str, Any]) -> bool:
+    """Tell whether a row is a list of names, as that of the subjects beside a benchmark."""
+    lists = (one for one in row.values() if isinstance(one, list))
+    return not any(isinstance(one, Mapping) for held in lists for one in held)
+
+
+def _check_bare(name: str, bare: int, rows: int, names_alone: bool) -> None:
     """Refuse a file of which most questions are not seen; say what else is passed over.
 
     Raises:
-        UserError: more than half of the rows have no question, and others have.
+        UserError: more than half of the rows have no question.
     """
     names = ", ".join(ASKED)
-    if bare and bare == rows:
+    if bare == rows == 1 and names_alone:
         _LOG.warning("%s has no question in any row and is passed over; expected %s", name, names)
-    elif bare > rows * BARE and not name.lower().endswith(LINES):
+    elif bare > rows * BARE and (bare == rows or not name.lower().endswith(LINES)):
         raise UserError(
             f"{name}: {bare:,} of {rows:,} rows have no question; expected one of {names}: rename "
             "the field, or take these rows out"
@@ -99,19 +123,35 @@ def _check_bare(name: str, bare: int, rows: int) -> None:
 def _files(place: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the names and contents of files, in an order that does not depend on the machine."""
     every = sorted(place.rglob("*")) if place.is_dir() else [place]
+    left: list[str] = []
+
+    def wanted(name: str) -> bool:
+        own = PurePosixPath(name).name.lower()
+        read = own.endswith(KINDS)
+        if not read and not own.startswith(BESIDE_THEM) and not own.endswith(NO_ROWS):
+            left.append(name)
+        return read
+
     for path in every:
         if not path.is_file():
             continue
         if is_archive(path):
-            yield from read_members(path, lambda name: name.lower().endswith(KINDS))
-        elif path.name.lower().endswith(PACKED):
-            _LOG.warning("%s is packed and is passed over; unpack it to have it read", path)
-        elif path.name.lower().endswith(KINDS):
+            yield from read_members(path, wanted)
+        elif wanted(str(path)):
             try:
                 yield path.name, read_whole(path)
             except OSError as error:
                 said = error.strerror or str(error)
                 raise UserError(f"cannot read {path}: {said}; copy it anew") from None
+    if left:
+        more = f" and {len(left) - NAMED:,} more" if len(left) > NAMED else ""
+        _LOG.warning(
+            "%s%s: passed over, so that questions in them are not looked for; expected %s: unpack "
+            "or convert them to have them read",
+            printable(", ".join(left[:NAMED])),
+            more,
+            ", ".join(KINDS),
+        )
 
 
 def _rows(name: str, data: bytes) -> Iterator[Mapping[str, Any]]:
@@ -139,6 +179,8 @@ def _cells(lines: Iterator[list[str]]) -> Iterator[Mapping[str, Any]]:
     first = next(lines, [])
     head = [cell.strip().lower() for cell in first]
     named = bool(set(head) & {*ASKED, *BESIDE})
+    if named and (twice := find_twice(filter(None, head))):
+        raise csv.Error(f"two columns are called {short_repr(twice)}")
     # As MMLU's: no line of names, the question first.
     for number, row in enumerate(lines if named else itertools.chain([first], lines), 1 + named):
         if row and len(row) != len(head):
@@ -155,16 +197,22 @@ def _objects(name: str, text: str) -> Iterator[Mapping[str, Any]]:
     A file that is one object, as the names of subjects beside a benchmark, is one row. Python holds
     an array in up to thirty times its bytes, so a large file is read line by line or not at all.
     """
-    rows: Iterable[Any]
-    try:
-        if len(text) > LARGEST:
-            raise ValueError("too large to be read as one value")
-        found = check_text(json_of(text))
-        rows = found if isinstance(found, list) else [found]
-    except ValueError:
-        rows = _lines(name, text)
-    for row in rows:
+    rows: Iterable[Any] = _lines(name, text)
+    if len(text) <= LARGEST:
+        try:
+            found = check_text(json_of(text))
+            rows = found if isinstance(found, list) else [found]
+        except json.JSONDecodeError:  # several values
+            pass
+        except ValueError as error:
+            raise UserError(f"{name} is not JSON: {error}; mend that file") from None
+    for number, row in enumerate(rows, 1):
         found = row if isinstance(row, Mapping) else {}
+        if twice := find_twice(str(key).lower() for key in found):
+            raise UserError(
+                f"{name}, row {number} has {short_repr(twice)} twice, in capitals and without; "
+                "leave one out"
+            )
         yield {str(key).lower(): value for key, value in found.items()}
 
 

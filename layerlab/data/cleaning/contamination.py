@@ -162,6 +162,8 @@ class Index:
     def read(self, found: np.ndarray, document: int) -> None:
         """Look for the runs in a part of a document, given as a number for each unit."""
         for length, known in self._known.items():
+            if len(found) < length:
+                continue
             runs = windows(found, length)
             places = np.searchsorted(known, runs)
             there = places < len(known)

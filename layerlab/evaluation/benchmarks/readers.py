@@ -7,7 +7,7 @@ name; cells may hold quotes and line breaks.
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.files import File, read_files
 from layerlab.evaluation.benchmarks.spec import Benchmark, Form, Subtask
 from layerlab.records.parse import check_text, json_of
-from layerlab.validation import short_repr
+from layerlab.validation import find_twice, short_repr
 
 # The columns of a file without a first line that names them.
 HEADLESS = ("question", "a", "b", "c", "d", "answer")
@@ -104,6 +104,7 @@ def of_table(file: File) -> Iterator[Row]:
             f"{place}: the columns are {short_repr(', '.join(first))}; "
             "expected question, A, B, C, D and answer"
         )
+    _check_once(names, place)
     yield from (_row(names, place, cells) for place, cells in records)
 
 
@@ -202,8 +203,15 @@ def _parse(place: str, text: str, mend: str) -> Any:
 def _object(place: str, found: Any) -> Row:
     if not isinstance(found, dict):
         raise UserError(f"{place} is {short_repr(found)}; expected an object")
+    _check_once(map(str.lower, found), place)
     cells = {name.lower(): _cell(value) for name, value in found.items()}
     return Row(place, cells)
+
+
+def _check_once(names: Iterable[str], place: str) -> None:
+    """Refuse two columns of one name, capitals or not: each reader takes another."""
+    if twice := find_twice(filter(None, names)):
+        raise UserError(f"{place} has two columns called {short_repr(twice)}; leave one out")
 
 
 def _cell(value: Any) -> Cell:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import torch
@@ -185,6 +186,11 @@ def _check_logits(model: PreTrainedModel, reference: LabForCausalLM, found: Conv
     """
     difference, scale = _compare(model, reference)
     kinds = {one.dtype for one in found.state.values() if one.is_floating_point()}
+    if not isfinite(difference):
+        raise UserError(
+            "the model's logits on random tokens are not finite, though its weights are; expected "
+            "numbers: mend its config.json, or load it in float32"
+        )
     allowed = max(torch.finfo(kind).eps for kind in kinds) ** 0.5
     if difference > allowed * scale:
         raise UserError(

@@ -250,6 +250,16 @@ def test_a_large_benchmark_is_read_line_by_line_or_not_at_all(
             "9 of 10 rows have no question; expected one of question, sentence",
         ),
         ("words.json", '[{"question": "one"}, "two", "three"]', "2 of 3 rows have no question"),
+        ("other.json", '[{"problem": "one"}, {"problem": "two"}]', "2 of 2 rows have no question"),
+        ("nested.json", '{"data": [{"question": "one"}]}', "1 of 1 rows have no question"),
+        ("two.csv", "id,question,question\n1,one,two\n", "two columns are called 'question'"),
+        ("two.json", '[{"question": "one", "question": "two"}]', "names the key 'question' twice"),
+        (
+            "two.jsonl",
+            '{"question": "one"}\n{"question": "one", "question": "two"}\n',
+            "two.jsonl, line 2 is not JSON: it names the key 'question' twice",
+        ),
+        ("large.json", '[{"question": "one", "Question": "two"}]', "row 1 has 'question' twice"),
     ],
 )
 def test_a_file_whose_questions_are_not_seen_is_refused(
@@ -268,9 +278,13 @@ def test_endings_may_be_written_large(tmp_path: Path) -> None:
 
 def test_what_is_passed_over_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "A.JSONL").write_text('{"question": "one"}\n' * 40 + '{"problem": "two"}\n')
-    (tmp_path / "nested.json").write_text('{"data": [{"question": "one"}]}')
-    (tmp_path / "packed.jsonl.gz").write_bytes(b"")
+    (tmp_path / "names.json").write_text('{"law": ["Law"]}')
+    (tmp_path / "README.md").write_text("of others")
+    for name in ("a.jsonl.gz", "b.tsv", "c.parquet", "d.yaml"):
+        (tmp_path / name).write_bytes(b"")
     assert len(list(questions(tmp_path))) == 40
     assert "A.JSONL: 1 of 41 rows have no question and are passed over" in caplog.text
-    assert "nested.json has no question in any row and is passed over" in caplog.text
-    assert "packed.jsonl.gz is packed and is passed over" in caplog.text
+    assert "names.json has no question in any row and is passed over" in caplog.text
+    (said,) = [one.message for one in caplog.records if "are not looked for" in one.message]
+    assert "a.jsonl.gz" in said and "c.parquet and 1 more: passed over" in said
+    assert "README" not in said

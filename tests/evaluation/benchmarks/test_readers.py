@@ -114,6 +114,13 @@ def test_labels_and_summaries_stand_in_a_second_file() -> None:
             '{"a": 1}\n{"a": \n',
             "x.csv, line 2 is not JSON: Expecting value; mend that line",
         ),
+        (
+            of_table,
+            written([*HEAD, "A"], ["0", "q", *"abcdAx"]),
+            "x.csv, line 1 has two columns called 'a'; leave one out",
+        ),
+        (of_lines, '{"a": 1, "A": 2}', "x.csv, line 1 has two columns called 'a'"),
+        (of_lines, '{"a": 1, "a": 2}', "x.csv, line 1 is not JSON: it names the key 'a' twice"),
         (of_lines, "[1]\n", "x.csv, line 1 is ['1']; expected an object"),
         (of_list, '{"a": 1}', "x.csv is {'a': '1'}; expected a list of objects"),
         (of_list, "[" * 100_000, "x.csv is not JSON: it is nested too deeply"),

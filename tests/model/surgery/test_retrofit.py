@@ -65,6 +65,15 @@ def test_one_of_ours_can_be_rebuilt_again() -> None:
     assert step0(first, again).identical
 
 
+def test_a_model_that_computes_no_numbers_is_refused() -> None:
+    model = pretrained("llama")
+    with torch.no_grad():
+        model.model.norm.weight.mul_(1e30)
+        model.lm_head.weight.mul_(1e20)
+    with pytest.raises(UserError, match="logits on random tokens are not finite, though its weig"):
+        rebuild(model, "as-32", {})
+
+
 def test_a_filled_slot_is_not_overwritten() -> None:
     spec = variant("qk-norm").spec
     with pytest.raises(UserError, match="slot of this model holds 'qk-norm' already"):
