@@ -11,7 +11,7 @@ from layerlab.cli.help_group import HelpGroup
 from layerlab.cli.options import Device, Json, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
-from layerlab.latency.sizes import check_sizes
+from layerlab.latency.sizes import SHAPE, check_pair, check_sizes
 from layerlab.loading.placement import check_dtype
 from layerlab.records.parse import read_json
 from layerlab.system.trust import trustable
@@ -77,6 +77,8 @@ def latency(
     _check(models, accounting, shape=shape, width=width)
     if out is not None:
         _check_out(out)
+    if accounting is not None:
+        check_pair(accounting, shape or SHAPE, width)
     check_sizes(batch=batch, context=context, new=new, repetitions=repetitions, threads=threads)
     check_loads(load)
     if not load:
@@ -99,7 +101,7 @@ def latency(
     from layerlab.latency.parameter_matching import pair
 
     plugins.load_files(load or (), [one for one in models or () if Path(one).is_dir()])
-    rivals = None if accounting is None else pair(accounting, shape=shape or "7b", width=width)
+    rivals = None if accounting is None else pair(accounting, shape=shape or SHAPE, width=width)
     named = (
         [rivals.pangu, rivals.llama] if rivals else [build_candidate(one) for one in models or ()]
     )
@@ -127,11 +129,13 @@ def _check_candidates(names: Iterable[str]) -> None:
     from layerlab.known_names import VARIANTS
     from layerlab.loading.folders import check_found
     from layerlab.model.preset import check_named, presets
+    from layerlab.model.typed_options import check_options, parse_options
 
     for given in names:
-        name, sized, _ = given.partition(":")
-        if sized:
+        name, colon, sized = given.partition(":")
+        if colon:
             check_named([name])
+            check_options(parse_options(filter(None, sized.split(","))))
         elif name not in {*VARIANTS, *presets()}:
             check_found([given])
 

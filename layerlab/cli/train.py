@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.early_checks import check_loads
+from layerlab.cli.early_checks import check_loads, check_texts
 from layerlab.cli.options import Json, Lang, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
@@ -80,7 +80,7 @@ def train(
     if recipe is None:
         _catalogue(single=True)
         return
-    given = _check_recipe(recipe, settings(setting or ()), load, several=False)
+    given = _check_recipe(recipe, settings(setting or ()), load, several=False, read=True)
 
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
@@ -141,7 +141,7 @@ def compare(
     changes = settings([*_name_arms(arms), *(setting or ())])
     stored = judge and not planned
     if not (stored and Path(recipe).is_dir()):
-        recipe, changes = _check_recipe(recipe, changes, load, several=True), {}
+        recipe, changes = _check_recipe(recipe, changes, load, several=True, read=not judge), {}
 
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
@@ -178,10 +178,15 @@ def compare(
 
 
 def _check_recipe(
-    recipe: str, changes: dict[str, Any], load: Sequence[Path] | None, *, several: bool
+    recipe: str,
+    changes: dict[str, Any],
+    load: Sequence[Path] | None,
+    *,
+    several: bool,
+    read: bool,
 ) -> Any:
-    """Return a recipe that exists, is valid, and compares several known arms or none."""
-    from layerlab.recipes.checks import check_arms
+    """Return a recipe that exists, can be carried out, and compares several known arms or none."""
+    from layerlab.recipes.checks import check_arms, check_sides
     from layerlab.recipes.training import load_recipe
 
     found = load_recipe(recipe, changes)
@@ -189,6 +194,9 @@ def _check_recipe(
     check_loads(load)
     if not load:
         _check_variants(found)
+    for side in check_sides(found).values():
+        if read:
+            check_texts(side.data)
     return found
 
 
