@@ -49,10 +49,10 @@ the mean over all tokens read in the place of what was taken out (wang22), inste
 Each head is taken out alone, before the output projection, and so is each sublayer: what it adds
 to the stream. The blocks in front are not run again, nor in most families the attention of the
 block itself, and its heads are rows of a batch: each costs half of the blocks on average, and the
-model's head. Of a text the first `tokens`
-are read, and the loss is the mean at `samples` positions, spread evenly: by default half a text of
-512 tokens. `--measures 'ablation(tokens=512, samples=511)'` reads all of it, with 2.6 times
-the operations; heads that look further back than `tokens` need it.
+model's head. Of a text the first `tokens` are read, and the loss is the mean at `samples`
+positions, spread evenly: by default half a text of 512 tokens. `--measures 'ablation(tokens=512,
+samples=511)'` reads all of it, with 2.6 times the operations; heads that look further back than
+`tokens` need it.
 
 Heads that each change nothing may matter together, where one makes up for another. A row whose
 `head` is empty is that of a whole sublayer."""
