@@ -1,6 +1,7 @@
 """`layerlab bench`: how fast a model is; heavy imports only inside."""
 
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -126,16 +127,20 @@ def _check(models: list[str] | None, accounting: str | None, **sizes: Any) -> No
 
 def _check_candidates(names: Iterable[str]) -> None:
     """Refuse what is neither a model, nor a variant or a preset, alone or with sizes."""
+    from layerlab.blocks.shape import Shape
     from layerlab.known_names import VARIANTS
     from layerlab.loading.folders import check_found
-    from layerlab.model.preset import check_named, presets
+    from layerlab.model.preset import check_named, check_sizes, presets
     from layerlab.model.typed_options import check_options, parse_options
 
     for given in names:
         name, colon, sized = given.partition(":")
         if colon:
+            options = parse_options(filter(None, sized.split(",")))
+            sizes = {one.name: options.get(one.name) for one in fields(Shape)}
             check_named([name])
-            check_options(parse_options(filter(None, sized.split(","))))
+            check_options(options)
+            check_sizes([name], None, sizes)
         elif name not in {*VARIANTS, *presets()}:
             check_found([given])
 

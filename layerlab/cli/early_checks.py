@@ -5,6 +5,7 @@ running them tells: with them, names are checked later.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,23 @@ def check_policy(file: Path | None) -> None:
 
     if file is not None:
         load_policy(file)
+
+
+def check_model(model: Any, *, own: bool) -> None:
+    """Refuse a training recipe's model that cannot be built.
+
+    Args:
+        own: whether files of the user's own may declare its variant and options.
+    """
+    from layerlab.blocks.shape import Shape
+    from layerlab.model.preset import check_named, check_sizes
+    from layerlab.model.typed_options import check_options
+
+    if not own:
+        check_named([model.variant])
+        check_options(model.options)
+    sizes = {one.name: getattr(model, one.name) for one in fields(Shape)}
+    check_sizes([model.variant], model.preset, sizes)
 
 
 def check_texts(data: Any) -> None:
