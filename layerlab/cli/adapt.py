@@ -79,7 +79,7 @@ def carry_out(
     changes = settings(setting or ())
     read = read.changed(changes) if changes else read
     check_loads(load)
-    check_adaptation(read)
+    check_adaptation(read, planned=planned)
 
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api import adapt as curriculum

@@ -101,8 +101,12 @@ def check_texts(data: Any) -> None:
         find_tokenizer(data.tokenizer)
 
 
-def check_adaptation(recipe: Any) -> None:
-    """Refuse a recipe for adaptation whose model, texts or rows are not there."""
+def check_adaptation(recipe: Any, *, planned: bool) -> None:
+    """Refuse a recipe for adaptation whose model, texts or rows are not there.
+
+    Args:
+        planned: whether nothing runs, for which no model need be at hand.
+    """
     from layerlab.data.places import find_text
     from layerlab.data.sources import check_source
     from layerlab.loading.folders import check_found
@@ -110,11 +114,11 @@ def check_adaptation(recipe: Any) -> None:
 
     for arm in recipe.arms().values():
         training = arm.training()
-        if training is None:
-            check_found([str(arm.base.model)])
-        else:
+        if training is not None:
             validate(training)
             check_texts(training.data)
+        elif not planned:
+            check_found([str(arm.base.model)])
         for source in (*arm.data.domain, *arm.data.general):
             check_source(source)
         for rows in arm.sft.sources if arm.sft else ():

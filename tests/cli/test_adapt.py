@@ -73,6 +73,12 @@ def test_files_of_the_user_are_run(place: Path) -> None:
     assert said.returncode == 2 and "this file was run" in said.stderr
 
 
+def test_a_plan_needs_no_model(place: Path) -> None:
+    given = ("short.toml", "--set", 'base={model = "nowhere"}', "--set", "evaluate={after=[]}")
+    said = layerlab(place, *given, "--plan")
+    assert said.returncode == 0 and "base" in said.stdout
+
+
 def test_without_a_recipe_those_of_the_package_are_listed(place: Path) -> None:
     said = layerlab(place).stdout
     assert "yunshan-mini" in said and "for GPUs" in said
