@@ -25,7 +25,7 @@ from layerlab.adaptation.sft.chat_template import add_plain_template
 from layerlab.adaptation.sft.conversations import Conversation, conversations
 from layerlab.adaptation.sft.dataset import Rows, prepare_dataset
 from layerlab.adaptation.sft.train import tune
-from layerlab.data.sources import data_folder
+from layerlab.data.places import data_folder
 from layerlab.recipes.adaptation_sections import SftSection
 from layerlab.tokenization.load import train_tokenizer
 

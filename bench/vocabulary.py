@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
-from layerlab.data.sources import data_folder
+from layerlab.data.places import data_folder
 from layerlab.tokenization.bpe_file import read_bpe, rebuild
 from layerlab.tokenization.convert import load_or_convert
 from layerlab.tokenization.extend import extend

@@ -1,6 +1,7 @@
 """What recipes for adaptation came to, for the page of all results; part of `make docs`."""
 
 import json
+import runpy
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from layerlab.experiments.analysis.verdict import number
 from layerlab.recipes.adaptation import AdaptationRecipe
 
+listed = runpy.run_path(str(Path(__file__).with_name("table.py")))["listed"]
 Json = Mapping[str, Any]
 OUT = "docs/results"
 # Standard errors to either side, and the share of scores by chance that lie beyond.
@@ -55,8 +57,7 @@ def _result(folder: Path, content: Json) -> Iterator[str]:
             yield f"![{title}: {name}]({name}/pictures/{file})"
     told = [*content["remarks"], *(f"{one['what']}: {one['why']}" for one in content["left_out"])]
     if told:
-        lines = "\n".join(f"- {one}" for one in told)
-        yield f"To be known beside:\n\n{lines}"
+        yield f"Caveats:\n\n{listed(told)}"
     yield f"To repeat it: `layerlab adapt {name} --out {OUT}`"
 
 

@@ -1,6 +1,7 @@
 """The page of all results, from the comparisons that lie beside it; part of `make docs`."""
 
 import json
+import runpy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from layerlab.studies.engine.false_discovery import chance, format_rate, rates
 from layerlab.studies.engine.scale import comparison_scale
 from layerlab.studies.engine.study import claimant
 
+listed = runpy.run_path(str(Path(__file__).with_name("table.py")))["listed"]
 Json = Mapping[str, Any]
 OUT = "docs/results"
 RECIPE = "recipe.toml"
@@ -168,8 +170,7 @@ def _result(folder: Path, content: Json) -> Iterator[str]:
     if claims:
         yield "\n".join(f"- {one['says']} ({one['source']}) {_said(one)}" for one in claims)
     if content["remarks"]:
-        remarks = "\n".join(f"- {remark}" for remark in content["remarks"])
-        yield f"To be known beside:\n\n{remarks}"
+        yield f"Caveats:\n\n{listed(content['remarks'])}"
     if (folder / name / RECIPE).is_file():
         yield f"To judge it again: `layerlab compare {OUT}/{name} --judge`"
     else:

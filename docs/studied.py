@@ -13,7 +13,8 @@ from layerlab.studies.engine.scale import with_scale
 from layerlab.studies.engine.study import Study
 from layerlab.variants.registry import variants
 
-table = runpy.run_path(str(Path(__file__).with_name("table.py")))["table"]
+PARTS = runpy.run_path(str(Path(__file__).with_name("table.py")))
+table, listed = PARTS["table"], PARTS["listed"]
 Json = Mapping[str, Any]
 # A word of prose; what has a figure, a bracket or a hyphen in it is a symbol or a name.
 WORD = re.compile(r"(a|[a-z]{2,})(?=[ ,:;])")
@@ -59,7 +60,7 @@ def _parts(study: Study, content: Json, folder: Path) -> Iterator[str]:
             yield f"## {picture['title']}\n\n![{picture['title']}]({place}/{file})"
     yield f"## Set-up\n\n{table(('set-up', 'value'), _setup(content))}"
     if content["remarks"]:
-        yield "\n".join(f"- {one}" for one in content["remarks"])
+        yield listed(content["remarks"])
     for name, frame in content["frames"].items():
         yield f"## Table: {name}\n\n{_frame(name, frame, place)}"
     yield f"""## To repeat it

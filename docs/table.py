@@ -3,6 +3,20 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+# Sentences that stored results hold, and how they are said today.
+SAID = {
+    "an arm that would rather have another is judged too harshly": "an arm with a different "
+    "optimal learning rate may look worse than it is"
+}
+
+
+def listed(remarks: Iterable[str]) -> str:
+    """Return remarks of a stored result as a list, in the words of today."""
+    text = "\n".join(f"- {one}" for one in remarks)
+    for before, now in SAID.items():
+        text = text.replace(before, now)
+    return text
+
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return lines of cells between bars; a bar in a cell would end it, also inside code."""

@@ -15,6 +15,8 @@ MEASURES = tuple(
     lipschitz gain rounding logits attribution gradients condition saliency
     """.split()
 )
+# Those that need nothing but weights.
+OF_WEIGHTS = ("querykey", "matrices")
 STUDIES = tuple(
     """
     ablation-noise attention-gain attention-lambda backward batch-confound block-anatomy
@@ -28,6 +30,14 @@ STUDIES = tuple(
     shortcut-noise sizes stochastic tokenizer-table twin-transfer unit-ball where-noise
     """.split()
 )
+# Those that draw what their runs drew, neither more nor less.
+FIXED = frozenset(
+    """
+    ablation-noise batch-confound eight-residuals-long eight-residuals-twin fewer-layers
+    low-precision norm-placement pangu-ablation-twin pangu-pretrain-twin printed-averages
+    qk-control series-cost shortcut-cost sizes
+    """.split()
+)
 VARIANTS = tuple(
     """
     canon denseformer attention-residuals attention-residuals-block dyt derf gated-attention
@@ -37,6 +47,16 @@ VARIANTS = tuple(
     polynorm qk-norm llama gpt2 gpt1 gpt1-pre-norm gpt1-final-norm gpt1-scaled-init ffn-relu
     ffn-prelu ffn-gelu ffn-swish attention-only attention-skip attention-mlp relu2
     layernorm-scaling value-residual widenet
+    """.split()
+)
+# What the parts of the package, a block and a stack call their options.
+PART_OPTIONS = frozenset(
+    """
+    T activation activations alpha_attention alpha_other also_ffn attention bias block blocks
+    body collapse diagonal dilation divide dropout dynamic embedding_norm epsilon experts ffn
+    final_norm first_layer form forms gate gated granularity guard head initial initialisation
+    inner input iterations k kernel method n norm normed order period placement places position
+    previous r rank rescale residual scale sharing shortcut start streams values weights
     """.split()
 )
 PLUGINS = "layerlab.variants"  # the entry-point group of installed packages that declare more

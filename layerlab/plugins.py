@@ -22,9 +22,18 @@ from typing import Any
 from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.measures.measure import WEIGHTS, Measure
-from layerlab.measures.naming import EXAMPLE, Named, check_once, parse_names, unreadable
+from layerlab.measures.naming import (
+    EXAMPLE,
+    Named,
+    check_once,
+    parse_names,
+    reads_text,
+    unreadable,
+)
+from layerlab.measures.questions import SALIENCY, check_backward, saliency_options
+from layerlab.numerics.formats.formats import parse_formats
 from layerlab.records.parse import read_json
-from layerlab.system.python_file import hash_imports, read_python_file
+from layerlab.system.python_file import check_syntax, hash_imports, read_python_file
 from layerlab.system.signals import Stopped
 from layerlab.system.trust import allow_file, check_allowed
 from layerlab.variants.renamed import update_imports
@@ -54,7 +63,6 @@ ORDER = (
 # What is measured when formats are asked for; gradients only when they are, too.
 ROUNDING = ("rounding", "logits", "attribution", "condition")
 GRADIENTS = "gradients"
-SALIENCY = "saliency"
 FEATURES = "features"
 BUILDING = ("PARTS", "VARIANTS")
 File = str | PathLike[str]
@@ -166,16 +174,8 @@ def _restore(name: str) -> Iterator[None]:
 
 def _run(file: Path, source: bytes, name: str) -> ModuleType:
     """Run a file as a module: the bytes that were read, under the names of today."""
-    try:
-        compile(source, str(file), "exec")  # as it is: what is wrong is told by its own lines
-        text = update_imports(importlib.util.decode_source(source))
-        code = compile(text, str(file), "exec")
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        line = getattr(error, "lineno", None) or 1
-        said = getattr(error, "msg", None) or str(error)
-        raise UserError(
-            f"cannot read {file} as Python: line {line}: {said}; mend that line, then load it again"
-        ) from error
+    check_syntax(file, source)
+    code = compile(update_imports(importlib.util.decode_source(source)), str(file), "exec")
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None, "a .py file has a specification"
     module = importlib.util.module_from_spec(spec)
@@ -261,10 +261,7 @@ def resolve_weights(names: Any = None, loaded: Sequence[Measure] = ()) -> list[M
     alone = [one for one in known if one.needs <= WEIGHTS]
     for measure in (chosen := alone if names is None else resolve(names, loaded)):
         if not measure.needs <= WEIGHTS:
-            raise UserError(
-                f"measure {measure.name!r} reads a text, and --weights (in Python weights=True) "
-                f"reads none; name of these: {', '.join(one.name for one in alone)}"
-            )
+            raise reads_text(measure.name, [one.name for one in alone])
     return chosen
 
 
@@ -282,15 +279,9 @@ def with_formats(chosen: Sequence[Measure], given: Any, backward: bool = False) 
         >>> [measure.options for measure in with_formats([], "bf16, fp16")][0]
         {'formats': 'bf16,fp16'}
     """
+    check_backward(given, backward)
     if given is None:
-        if backward:
-            raise UserError(
-                "gradient errors need a number format to be measured in; type for example "
-                "--formats bf16 --backward"
-            )
         return list(chosen)
-    from layerlab.measures.support.emulated_reruns import parse_formats
-
     options = {"formats": ",".join(parse_formats(given))}
     known, kept = list_measures(), {measure.name: measure for measure in chosen}
     for name in (*ROUNDING, *((GRADIENTS,) if backward else ())):
@@ -317,16 +308,10 @@ def with_saliency(
         >>> [measure.options["foil"] for measure in with_saliency([], "I am", None, " is")]
         [' is']
     """
-    given = {"text": text, "target": target, "foil": foil}
-    options = {name: value for name, value in given.items() if value is not None}
     kept = {measure.name: measure for measure in chosen}
+    options = saliency_options(text=text, target=target, foil=foil, asked=SALIENCY in kept)
     if not options:
         return list(chosen)
-    if text is None and SALIENCY not in kept:
-        raise UserError(
-            f"--{next(iter(options))} asks about the next token of a text; type for example "
-            "--saliency 'I am' --target ' here' --foil ' there'"
-        )
     kept[SALIENCY] = kept.get(SALIENCY, list_measures()[SALIENCY]).given(**options)
     return sorted(kept.values(), key=_place)
 

@@ -31,7 +31,7 @@ LONGEST = 400
 ROWS = (
     "errors version",
     "validation shapes builtin",
-    "system known_names",
+    "system known_names known_options",
     "records",
     "recipes console",
     "blocks numerics data",

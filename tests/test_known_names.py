@@ -1,15 +1,22 @@
 """Names that are known before what declares them is imported."""
 
+from dataclasses import fields
+
 import pytest
 
+from layerlab.blocks.spec import BlockSpec, StackSpec
 from layerlab.known_names import (
     ELSEWHERE,
+    FIXED,
     MEASURES,
+    OF_WEIGHTS,
+    PART_OPTIONS,
     STUDIES,
     VARIANTS,
     unknown_measure,
     unknown_variant,
 )
+from layerlab.measures.measure import WEIGHTS
 from layerlab.plugins import list_measures, resolve
 from layerlab.studies.engine.discovery import studies
 from layerlab.variants import registry
@@ -20,6 +27,19 @@ def test_the_names_are_those_that_are_declared() -> None:
     assert list(STUDIES) == list(studies())
     packaged = [one.name for found in registry._find_packaged() for one in found.variants]
     assert list(VARIANTS) == packaged
+
+
+def test_what_is_told_apart_by_name_is_so_declared() -> None:
+    alone = [one.name for one in list_measures().values() if one.needs <= WEIGHTS]
+    assert list(OF_WEIGHTS) == alone
+    assert {one.name for one in studies().values() if one.fixed} == FIXED
+
+
+def test_the_options_of_parts_are_those_that_are_declared() -> None:
+    parts = [one for found in registry._find_packaged() for one in found.parts]
+    own = {option for part in parts for option in part.options}
+    whole = {one.name for kind in (BlockSpec, StackSpec) for one in fields(kind)}
+    assert own | whole == PART_OPTIONS
 
 
 @pytest.mark.parametrize("here", sorted(set(ELSEWHERE.values())))

@@ -84,7 +84,10 @@ def test_a_measure_as_a_value_is_taken_as_it_is(length: Measure) -> None:
         ("length(epsilon=open('x'))", "cannot read the measures"),
         ("a.b", "cannot read the measures"),
         ("", r"no measure is named; type for example --measures 'diversity"),
-        ("length(eps=1)", "measure 'length' has no option 'eps'; its options are: epsilon, top"),
+        (
+            "length(eps=1)",
+            "measure 'length' has no option 'eps'; did you mean 'epsilon'\\? its opt",
+        ),
         (
             "length(top=0.5)",
             r"option top of measure 'length' got 0.5; expected a whole number: type length\(",

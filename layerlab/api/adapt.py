@@ -25,7 +25,7 @@ from layerlab.api import evaluate, train
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.console.stages import StagesDisplay
 from layerlab.data.fingerprint import hash_files
-from layerlab.data.sources import data_folder
+from layerlab.data.places import data_folder
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import find_benchmark
 from layerlab.evaluation.benchmarks.files import is_here

@@ -16,7 +16,7 @@ from layerlab.loading.inputs import passage, sequences
 from layerlab.loading.model import subject
 from layerlab.loading.text_input import TextInput
 from layerlab.numerics.mixed_precision.advice import Advice
-from layerlab.numerics.mixed_precision.policy_runs import check_request as check
+from layerlab.numerics.mixed_precision.request import check_request
 from layerlab.numerics.mixed_precision.select_policy import SHORTLIST, advise, candidates
 from layerlab.plugins import File, load_files
 from layerlab.system.logs import quiet_libraries
@@ -113,7 +113,7 @@ def find_policy(question: PrecisionRequest, *, progress: bool = True) -> Advice:
     """
     asked = question
     # Before anything is loaded.
-    check(asked.format, asked.budget)
+    check_request(asked.format, asked.budget)
     patient = subject(asked.model, asked.tokenizer, device=asked.device, dtype=asked.dtype)
     pieces = sequences(asked.passage, patient)
     with ExitStack() as stack:

@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 from layerlab.cli.adapt_data import catalogue, clean, contamination
 from layerlab.cli.adapt_embeddings import embed
 from layerlab.cli.adapt_tokenizer import vocabulary
+from layerlab.cli.early_checks import check_adaptation, check_loads
 from layerlab.cli.options import Json, Lang, Load, Quiet
 from layerlab.cli.train import Setting, announce_interruption, settings
 from layerlab.console.tables import say, show, show_json
@@ -77,11 +78,13 @@ def carry_out(
     read = load_adaptation(recipe)
     changes = settings(setting or ())
     read = read.changed(changes) if changes else read
+    check_loads(load)
+    check_adaptation(read, planned=planned)
 
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api import adapt as curriculum
 
-    found = curriculum.plan_adaptation(read, out, lang=lang)
+    found = curriculum.plan_adaptation(read, out, lang=lang, load=load or ())
     if planned:
         expected = curriculum.estimate_adaptation(found)
         show_json(expected.to_json()) if as_json else show(expected.table())

@@ -98,9 +98,9 @@ def contamination(
     as_json: Json = False,
 ) -> None:
     """Look for the questions of benchmarks in training text."""
-    from layerlab.adaptation.pipeline.plan import find_text
     from layerlab.data.cleaning.benchmark_questions import questions
     from layerlab.data.cleaning.contamination import contamination as search
+    from layerlab.data.places import find_text
     from layerlab.data.sources import open_source, to_source
     from layerlab.system.files import write_file
 

@@ -51,21 +51,24 @@ def embed(
     quiet: Quiet = False,
 ) -> None:
     """Give a model another tokenizer; compare initialisations."""
+    from layerlab.builtin import SAMPLE
+    from layerlab.data.sources import open_source, to_source
     from layerlab.loading.folders import check_found
     from layerlab.recipes.adaptation_sections import EmbeddingSection
     from layerlab.recipes.load import validate_table
     from layerlab.system.files import OnlyOwn, check_folder, write_folder
+    from layerlab.tokenization.request import find_tokenizer
 
     start = {"input": input, "head": head, "seed": seed}
     chosen = validate_table(EmbeddingSection, start, "adapt embed")
     check_folder(out, "model", OnlyOwn())
     check_loads(load)
     check_found([model])
+    opened = [open_source(to_source(one)) for one in text or [str(SAMPLE)]]
+    find_tokenizer(tokenizer)
     # Late: these need torch, and what is refused above does not.
     from layerlab import plugins
     from layerlab.adaptation.embeddings import compare_inits
-    from layerlab.builtin import SAMPLE
-    from layerlab.data.sources import open_source, to_source
     from layerlab.loading.model import subject
     from layerlab.system.logs import quiet_libraries
     from layerlab.tokenization.convert import load_or_convert
@@ -73,8 +76,7 @@ def embed(
     plugins.load_files(load or (), [model])
     tell = _silent if quiet else _describe
     texts = {}
-    for one in text or [str(SAMPLE)]:
-        given = open_source(to_source(one))
+    for given in opened:
         for note in given.notes:
             tell(note)
         texts[given.name if text else SAMPLE.name] = compare_inits.read_sample(given)

@@ -41,6 +41,18 @@ def vocabulary(
 
     What the tokenizer gives is verified text by text.
     """
+    from layerlab.data.sources import check_source, to_source
+    from layerlab.system.files import OnlyOwn, check_folder
+    from layerlab.tokenization.request import JEC_QA, WHAT, find_tokenizer, parse_size
+
+    check_folder(out, WHAT, OnlyOwn())
+    parse_size(size)
+    for text in (*corpus, *(one for one in against or () if one != JEC_QA)):
+        check_source(to_source(text, field))
+    if terms is not None:
+        check_source(to_source(str(terms)))
+    find_tokenizer(tokenizer)
+    # Late: these need transformers, and what is refused above does not.
     from layerlab.report.pages.vocabulary import PAGE, save_proof
     from layerlab.tokenization.change import PROOF, VocabularyRequest, change
     from layerlab.tokenization.random_text import render_check

@@ -9,7 +9,7 @@ from typer.core import TyperCommand, TyperOption
 
 from layerlab.cli.adapt import adapt
 from layerlab.cli.bench import bench
-from layerlab.cli.early_checks import check_formats, check_loads
+from layerlab.cli.early_checks import check_loads
 from layerlab.cli.evaluate import evaluate
 from layerlab.cli.help_group import HelpGroup
 from layerlab.cli.inspect import SAMPLES, Context, Samples, Text, inspect
@@ -115,19 +115,9 @@ def variants(
         write_template(new)
         say(f"wrote {new}; type: layerlab variants {name_variant(new)} --load {new}")
         return
-    from layerlab.model.preset import check_named, preset_of
+    from layerlab.model.preset import check_named, check_sizes
+    from layerlab.model.typed_options import check_match, check_options, parse_options
 
-    check_loads(load)
-    if preset is not None:
-        preset_of(preset)
-    if not load:
-        check_named([*(names or ()), *([] if against is None else [against])])
-    # Late: these need torch, and what is refused above does not.
-    from layerlab import plugins
-    from layerlab.model.listing.listing import request
-    from layerlab.model.option import parse_options
-
-    plugins.load_files(load or ())
     sizes = {
         "width": width,
         "layers": layers,
@@ -137,11 +127,23 @@ def variants(
         "vocab": vocab,
         "context": context,
     }
+    check_loads(load)
+    options = parse_options(option or ())
+    check_match(names or (), match, against)
+    check_sizes(names or (), preset, sizes)
+    if not load:
+        check_named([*(names or ()), *([] if against is None else [against])])
+        check_options(options)
+    # Late: these need torch, and what is refused above does not.
+    from layerlab import plugins
+    from layerlab.model.listing.listing import request
+
+    plugins.load_files(load or ())
     wanted = request(
         names or [],
         sizes=sizes,
         preset=preset,
-        options=parse_options(option or ()),
+        options=options,
         by=None if match is None else match.value,
         against=against,
     )
@@ -182,20 +184,21 @@ def retrofit(
     """
     from layerlab.loading.folders import check_found
     from layerlab.model.preset import check_named
+    from layerlab.model.typed_options import check_options, parse_options
     from layerlab.system.files import check_folder
 
     check_folder(out, "model")
     check_loads(load)
-    if variant is not None and not load:
-        check_named([variant])
+    options = parse_options(option or ())
+    if not load:
+        check_named([] if variant is None else [variant])
+        check_options(options)
     check_found([model])
+    # Late: these need torch, and what is refused above does not.
     from layerlab import plugins
-    from layerlab.model.option import parse_options
+    from layerlab.api.retrofit import rework
 
     plugins.load_files(load or (), [model])
-    options = parse_options(option or ())
-
-    from layerlab.api.retrofit import rework
 
     say(rework(model, variant, options, out=out, seed=seed, device=device, dtype=dtype))
 
@@ -235,12 +238,11 @@ def precision(
     from layerlab.loading.folders import check_found
     from layerlab.loading.text_input import read_file, sample
     from layerlab.numerics.emulation.policy import check_place
-    from layerlab.numerics.mixed_precision.budget import check_budget
+    from layerlab.numerics.mixed_precision.request import check_request
 
     if out is not None:
         check_place(out, overwrite)
-    check_formats(format)
-    check_budget(budget)
+    check_request(format, budget)
     check_loads(load)
     check_found([] if model is None else [model])
     sizes = {"samples": samples, "context": context}

@@ -1,6 +1,7 @@
 """`layerlab bench`: how fast a model is; heavy imports only inside."""
 
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from layerlab.cli.help_group import HelpGroup
 from layerlab.cli.options import Device, Json, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
-from layerlab.latency.sizes import check_sizes
+from layerlab.latency.sizes import SHAPE, check_pair, check_sizes
 from layerlab.loading.placement import check_dtype
 from layerlab.records.parse import read_json
 from layerlab.system.trust import trustable
@@ -77,6 +78,8 @@ def latency(
     _check(models, accounting, shape=shape, width=width)
     if out is not None:
         _check_out(out)
+    if accounting is not None:
+        check_pair(accounting, shape or SHAPE, width)
     check_sizes(batch=batch, context=context, new=new, repetitions=repetitions, threads=threads)
     check_loads(load)
     if not load:
@@ -99,7 +102,7 @@ def latency(
     from layerlab.latency.parameter_matching import pair
 
     plugins.load_files(load or (), [one for one in models or () if Path(one).is_dir()])
-    rivals = None if accounting is None else pair(accounting, shape=shape or "7b", width=width)
+    rivals = None if accounting is None else pair(accounting, shape=shape or SHAPE, width=width)
     named = (
         [rivals.pangu, rivals.llama] if rivals else [build_candidate(one) for one in models or ()]
     )
@@ -124,14 +127,20 @@ def _check(models: list[str] | None, accounting: str | None, **sizes: Any) -> No
 
 def _check_candidates(names: Iterable[str]) -> None:
     """Refuse what is neither a model, nor a variant or a preset, alone or with sizes."""
+    from layerlab.blocks.shape import Shape
     from layerlab.known_names import VARIANTS
     from layerlab.loading.folders import check_found
-    from layerlab.model.preset import check_named, presets
+    from layerlab.model.preset import check_named, check_sizes, presets
+    from layerlab.model.typed_options import check_options, parse_options
 
     for given in names:
-        name, sized, _ = given.partition(":")
-        if sized:
+        name, colon, sized = given.partition(":")
+        if colon:
+            options = parse_options(filter(None, sized.split(",")))
+            sizes = {one.name: options.get(one.name) for one in fields(Shape)}
             check_named([name])
+            check_options(options)
+            check_sizes([name], None, sizes)
         elif name not in {*VARIANTS, *presets()}:
             check_found([given])
 

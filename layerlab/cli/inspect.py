@@ -129,6 +129,7 @@ def inspect(
     from layerlab.loading.folders import check_found
     from layerlab.loading.text_input import no_text, read_file, sample
     from layerlab.loading.text_options import check_lengths, parse_samples
+    from layerlab.measures.questions import check_backward
     from layerlab.report.results.folder import check_folder
 
     folder = out or (None if as_json else OUT)
@@ -145,8 +146,10 @@ def inspect(
     unread |= {"--device": device, "--dtype": dtype}
     blind = no_text(unread) if weights else None
     check_formats(formats)
+    check_backward(formats, backward)
     check_loads(load)
-    check_measures(measures, load)
+    if not load:
+        check_measures(measures, weights=weights, text=saliency, target=target, foil=foil)
     check_found(models or ())
     if blind is not None:
         passage = blind

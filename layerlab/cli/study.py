@@ -10,8 +10,11 @@ import typer
 from layerlab.cli.options import Lang, Quiet
 from layerlab.console.tables import plain, show, show_json
 from layerlab.errors import Interrupted, UserError
-from layerlab.known_names import STUDIES, unknown_study
+from layerlab.known_names import FIXED, STUDIES, unknown_study
+from layerlab.known_options import STUDIES as STUDY_OPTIONS
+from layerlab.known_options import check_settings, check_study
 from layerlab.report.figures.export import Kind
+from layerlab.report.results.folder import check_folder
 from layerlab.validation import short_repr
 
 OUT = Path("layerlab-studies")
@@ -82,14 +85,20 @@ def study(
         return
     if not every and name not in STUDIES:
         raise unknown_study(str(name), STUDIES)
-    # Late: the list needs nothing that computes.
-    from layerlab.studies.engine.runner import find_study
-    from layerlab.studies.engine.runner import study as carry_out
-
+    if every:
+        _refuse_choice(name, draws, option, as_json)
+    options = parse_options(option or ())
+    check_study(str(name), options, STUDY_OPTIONS.get(str(name), {}))
+    check_settings(seed=seed, threads=threads, draws=None if name in FIXED else draws)
+    if not every:
+        check_folder(out or OUT / str(name), "study")
     if figures is not None:
         from layerlab.report.figures.export import check_drawing
 
         check_drawing(figures)
+    # Late: what is refused above needs nothing that computes.
+    from layerlab.studies.engine.runner import study as carry_out
+
     settings: dict[str, Any] = {
         "seed": seed,
         "runs": runs,
@@ -101,7 +110,6 @@ def study(
     }
     with _interruptible():
         if every:
-            _refuse_choice(name, draws, option, as_json)
             from layerlab.studies.engine.suite import every as carry_out_all
 
             suite = carry_out_all(out=out or OUT, **settings)
@@ -113,9 +121,9 @@ def study(
         record = carry_out(
             str(name),
             draws=draws,
-            out=out or OUT / find_study(str(name)).name,
+            out=out or OUT / str(name),
             **settings,
-            **parse_options(option or ()),
+            **options,
         )
         _draw(record, figures, lang)
     if as_json:

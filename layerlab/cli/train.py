@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.early_checks import check_loads
+from layerlab.cli.early_checks import check_formats, check_loads, check_model, check_texts
 from layerlab.cli.options import Json, Lang, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
@@ -20,8 +20,6 @@ from layerlab.validation import short_repr
 
 OUT = Path("layerlab-runs")
 SMALLEST = "smoke"
-# The setting that names Python files of the user's own.
-LOAD = "model.load"
 
 Setting = Annotated[
     list[str] | None,
@@ -80,7 +78,7 @@ def train(
     if recipe is None:
         _catalogue(single=True)
         return
-    given = _check_recipe(recipe, settings(setting or ()), load, several=False)
+    given = _check_recipe(recipe, settings(setting or ()), load, several=False, read=True)
 
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
@@ -141,7 +139,7 @@ def compare(
     changes = settings([*_name_arms(arms), *(setting or ())])
     stored = judge and not planned
     if not (stored and Path(recipe).is_dir()):
-        recipe, changes = _check_recipe(recipe, changes, load, several=True), {}
+        recipe, changes = _check_recipe(recipe, changes, load, several=True, read=not judge), {}
 
     # Late: it needs torch, and what is refused above does not.
     from layerlab.api import train as experiment
@@ -178,32 +176,28 @@ def compare(
 
 
 def _check_recipe(
-    recipe: str, changes: dict[str, Any], load: Sequence[Path] | None, *, several: bool
+    recipe: str,
+    changes: dict[str, Any],
+    load: Sequence[Path] | None,
+    *,
+    several: bool,
+    read: bool,
 ) -> Any:
-    """Return a recipe that exists, is valid, and compares several known arms or none."""
-    from layerlab.recipes.checks import check_arms
+    """Return a recipe that exists, can be carried out, and compares several known arms or none."""
+    from layerlab.recipes.checks import check_arms, check_sides
     from layerlab.recipes.training import load_recipe
 
     found = load_recipe(recipe, changes)
     check_arms(found, several=several)
     check_loads(load)
-    if not load:
-        _check_variants(found)
+    sides = check_sides(found).values()
+    own = bool(load) or any(side.model.load for side in sides)
+    for side in sides:
+        check_model(side.model, own=own)
+        check_formats(side.emulate.format)
+        if read:
+            check_texts(side.data)
     return found
-
-
-def _check_variants(recipe: Any) -> None:
-    """Refuse variants that there are not, unless the recipe or one of its arms loads files."""
-    from layerlab.model.preset import check_named, preset_of
-
-    arms = recipe.compare.arms if recipe.compare else ()
-    loads = [arm.set for arm in arms if not isinstance(arm, str) and LOAD in arm.set]
-    if recipe.model.load or loads:
-        return
-    named = [arm if isinstance(arm, str) else arm.variant for arm in arms]
-    check_named([name or recipe.model.variant for name in named or [None]])
-    if recipe.model.preset is not None:
-        preset_of(recipe.model.preset)
 
 
 @contextmanager

@@ -26,7 +26,8 @@ from layerlab.records.parse import one_line
 from layerlab.system.files import write_folder
 from layerlab.system.hardware import cache_folder
 from layerlab.system.locks import lock_folder
-from layerlab.tokenization.load import TRAINED, entries, load_tokenizer, separator, train_tokenizer
+from layerlab.tokenization.load import entries, load_tokenizer, separator, train_tokenizer
+from layerlab.tokenization.request import TRAINED
 
 # In the cache. Those of 0.1 lie in "corpora" and carry no digest: none of them is looked at.
 CORPORA = "corpora-2"

@@ -1,7 +1,6 @@
 """Texts to train on: their documents, streamed, whatever they are kept in."""
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 from layerlab.data.archives import ROW, Allowance, is_archive, read_documents
 from layerlab.data.fingerprint import fingerprint, hash_files
 from layerlab.data.parquet_columns import text_columns, unpacked_size
+from layerlab.data.places import data_folder
 from layerlab.data.python_docs import topics
 from layerlab.data.text_files import read_lines, read_text_blocks, unreadable
 from layerlab.errors import UserError
@@ -96,6 +96,17 @@ def open_source(source: Source) -> Text:
     )
 
 
+def check_source(source: Source) -> None:
+    """Refuse a text that is not there; nothing of it is read.
+
+    Raises:
+        UserError: as `open_source`.
+    """
+    given = source.text
+    if given != DOCUMENTATION and given not in KEPT and not given.startswith(HUB):
+        _files(given)
+
+
 def _identify(source: Source) -> str:
     """Return what tells a data set of the Hub from others; a folder is known by its files."""
     what = [source.subset, source.split, source.field]
@@ -165,12 +176,6 @@ def _keep(name: str) -> Text:
         return Text(name=found.name, identity=found.identity, pieces=found.pieces, notes=(note,))
     read = _read_archive if is_archive(path) else _part
     return Text(name=name, identity=fingerprint(path), pieces=partial(read, path))
-
-
-def data_folder() -> Path:
-    """Return the folder of larger data: LAYERLAB_DATA, or the one beside the project."""
-    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
-    return Path(os.environ.get("LAYERLAB_DATA") or beside)
 
 
 def _read_archive(path: Path) -> Iterator[TextChunk]:

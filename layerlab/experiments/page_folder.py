@@ -8,9 +8,9 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.experiments.plan.own_files import LOAD
-from layerlab.experiments.plan.plan import arms
 from layerlab.experiments.session import Task
 from layerlab.experiments.stored_runs import decisive_settings
+from layerlab.recipes.arms import arms
 from layerlab.recipes.comparison_sections import Arm
 from layerlab.recipes.load import validate_table
 from layerlab.recipes.training import TrainingRecipe

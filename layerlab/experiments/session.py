@@ -20,17 +20,18 @@ from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.estimate.equal_time import equal_time
 from layerlab.experiments.estimate.estimate import Estimate, estimate
 from layerlab.experiments.executors.local import RunOutcome, is_here, run_all
-from layerlab.experiments.executors.lockstep import check_lockstep, run_in_lockstep
+from layerlab.experiments.executors.lockstep import run_in_lockstep
 from layerlab.experiments.executors.worker_pool import WorkerPool
 from layerlab.experiments.plan.arm_checks import check_comparable, check_same_eval_text
 from layerlab.experiments.plan.lr_search import search_rates
 from layerlab.experiments.plan.own_files import Files, load_files
-from layerlab.experiments.plan.plan import arms, plan, sides
+from layerlab.experiments.plan.plan import plan
 from layerlab.experiments.statistics.looks import is_decided, stretches
 from layerlab.experiments.stored_runs import (
     records_in,
 )
-from layerlab.recipes.checks import check_arms, validate
+from layerlab.recipes.arms import arms
+from layerlab.recipes.checks import check_arms, check_sides
 from layerlab.recipes.training import TrainingRecipe, load_recipe, make_recipe
 from layerlab.recipes.training_sections import DataSection
 from layerlab.records.folded_runs import unfold_runs
@@ -88,11 +89,7 @@ def prepare(
     read = load_files(recipe_given(recipe, settings or {}), load)
     check_links(out / read.name)
     unfold_runs(out / read.name)
-    found = sides(read)
-    for side in found.values():
-        validate(side)
-    if read.compare is not None and read.compare.lockstep:
-        check_lockstep(found)
+    found = check_sides(read)
     with _reading(progress) as told:
         made = _prepare([read, *found.values()], told)
     own = {arm: side for arm, side in found.items() if side.data.text() != read.data.text()}

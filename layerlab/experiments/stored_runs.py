@@ -11,7 +11,8 @@ from typing import Any
 
 from layerlab.corpus.extent import CorpusSize
 from layerlab.errors import UserError
-from layerlab.experiments.plan.plan import arms, plan, sides
+from layerlab.experiments.plan.plan import plan
+from layerlab.recipes.arms import arms, sides
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.load import validate_table
 from layerlab.recipes.paths import HUB

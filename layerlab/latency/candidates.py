@@ -15,8 +15,8 @@ from layerlab.loading.model import subject
 from layerlab.model.build import assemble
 from layerlab.model.cost.cost import Account, account
 from layerlab.model.design import SIZES, Design, design
-from layerlab.model.option import parse_options
 from layerlab.model.preset import presets
+from layerlab.model.typed_options import parse_options
 from layerlab.validation import short_repr
 from layerlab.variants.registry import variants
 

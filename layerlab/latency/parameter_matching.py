@@ -12,25 +12,14 @@ embedding, head and blocks keep the shares that they have at full size.
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from layerlab.errors import UserError
 from layerlab.latency.candidates import Candidate
 from layerlab.latency.paired_ratio import Ratio
+from layerlab.latency.sizes import ACCOUNTINGS, HEAD, SHAPES, check_pair
 from layerlab.model.cost.cost import Account, account
 from layerlab.model.cost.match import match
 from layerlab.model.design import Design, design
-from layerlab.validation import short_repr
 
-ACCOUNTINGS = {
-    "equal-total": "equal total parameters, the source's vocabularies",
-    "fewer-layers": "fewer layers, one vocabulary",
-    "equal-parameters": "equal parameters and layers, one vocabulary",
-}
 LARGE, SMALL = 100_883, 32_000
-HEAD = 128
-SHAPES: dict[str, dict[str, int]] = {
-    "1b": {"width": 2048, "layers": 12},
-    "7b": {"width": 4096, "layers": 29},
-}
 # Of the baseline: printed for 7B; the source prints none for 1B, and 29 / 32 of it are 12.
 DEEPER = {"1b": 13, "7b": 32}
 # ms per token on an Ascend 910A: PanGu-pi and Llama.
@@ -99,21 +88,7 @@ def pair(accounting: str, *, shape: str = "7b", width: int | None = None) -> Mat
     Raises:
         UserError: no such accounting, shape or width.
     """
-    if accounting not in ACCOUNTINGS:
-        raise UserError(
-            f"no accounting is called {short_repr(accounting)}; expected {', '.join(ACCOUNTINGS)}: "
-            "type --accounting fewer-layers"
-        )
-    if shape not in SHAPES:
-        raise UserError(
-            f"no shape is called {short_repr(shape)}; expected 1b or 7b: type --shape 7b"
-        )
-    wide = SHAPES[shape]["width"] if width is None else width
-    if wide < HEAD or wide % HEAD:
-        raise UserError(
-            f"width is {short_repr(wide)}; expected a multiple of {HEAD}, which a head takes: "
-            "type --width 1024"
-        )
+    wide = check_pair(accounting, shape, width)
     pangu, llama, note = _designs(accounting, shape, wide)
     return MatchedPair(
         accounting=accounting,

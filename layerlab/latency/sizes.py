@@ -1,4 +1,4 @@
-"""How many tokens, sequences and runs are timed; checked without torch, so that it is quick."""
+"""How many tokens, sequences and runs are timed, and of which twins; checked without torch."""
 
 from layerlab.errors import UserError
 from layerlab.validation import short_repr
@@ -6,6 +6,18 @@ from layerlab.validation import short_repr
 USUAL = {"batch": 1, "context": 128, "new": 32, "repetitions": 10, "threads": 1}
 LEAST = {"batch": 1, "context": 1, "new": 2, "repetitions": 1, "threads": 1}
 MOST = 2**20  # of any of them
+SHAPE = "7b"
+# What is to be equal between PanGu-pi and Llama.
+ACCOUNTINGS = {
+    "equal-total": "equal total parameters, the source's vocabularies",
+    "fewer-layers": "fewer layers, one vocabulary",
+    "equal-parameters": "equal parameters and layers, one vocabulary",
+}
+HEAD = 128
+SHAPES: dict[str, dict[str, int]] = {
+    "1b": {"width": 2048, "layers": 12},
+    "7b": {"width": 4096, "layers": 29},
+}
 
 
 def check_sizes(**sizes: int | None) -> None:
@@ -20,3 +32,27 @@ def check_sizes(**sizes: int | None) -> None:
                 f"{name} is {short_repr(size)}; expected a whole number from {LEAST[name]} to "
                 f"{MOST:,}: type --{name} {max(LEAST[name], USUAL[name])}"
             )
+
+
+def check_pair(accounting: str, shape: str, width: int | None) -> int:
+    """Return the width of two twins under an accounting.
+
+    Raises:
+        UserError: no such accounting, shape or width.
+    """
+    if accounting not in ACCOUNTINGS:
+        raise UserError(
+            f"no accounting is called {short_repr(accounting)}; expected {', '.join(ACCOUNTINGS)}: "
+            "type --accounting fewer-layers"
+        )
+    if shape not in SHAPES:
+        raise UserError(
+            f"no shape is called {short_repr(shape)}; expected 1b or 7b: type --shape 7b"
+        )
+    wide = SHAPES[shape]["width"] if width is None else width
+    if wide < HEAD or wide % HEAD:
+        raise UserError(
+            f"width is {short_repr(wide)}; expected a multiple of {HEAD}, which a head takes: "
+            "type --width 1024"
+        )
+    return wide

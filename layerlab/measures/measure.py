@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from layerlab.errors import UserError
+from layerlab.known_options import Options, check_measure
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import layer_name
 from layerlab.shapes import Words
@@ -183,16 +183,14 @@ class Measure:
             UserError: an option that the measure does not have, a value that it does not take, or
                 values that cannot go together.
         """
-        read = {}
-        for name, value in options.items():
-            if name not in self.options:
-                known = ", ".join(self.options) or "none"
-                raise UserError(
-                    f"measure {self.name!r} has no option {name!r}; its options are: {known}"
-                )
-            read[name] = self._read(name, value)
-        self.check({**self.options, **read})
-        return replace(self, options={**self.options, **read})
+        given = {**self.options, **check_measure(self.name, options, self.known_options)}
+        self.check(given)
+        return replace(self, options=given)
+
+    @property
+    def known_options(self) -> Options:
+        """Return what each option is when nobody sets it, and which values it takes."""
+        return {name: (usual, self.domain(name)) for name, usual in self.options.items()}
 
     def domain(self, name: str) -> Constraint | None:
         """Return the values that an option takes.
@@ -203,15 +201,3 @@ class Measure:
         if name in self.domains or default is None:
             return self.domains.get(name)
         return Constraint(kind=type(default))
-
-    def _read(self, name: str, value: Any) -> Any:
-        domain = self.domain(name)
-        if domain is None:
-            return value
-        if value not in domain:
-            given = " ".join(repr(value).split())  # a tensor shows itself in several lines
-            raise UserError(
-                f"option {name} of measure {self.name!r} got {given}; expected {domain}: "
-                f"type {self.name}({name}={self.options[name]!r})"
-            )
-        return float(value) if domain.kind is float else value

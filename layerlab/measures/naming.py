@@ -67,6 +67,14 @@ def check_once(named: Sequence[Named]) -> None:
             )
 
 
+def reads_text(name: str, alone: Iterable[str]) -> UserError:
+    """Return the error that a measure needs more than weights, with those that do not."""
+    return UserError(
+        f"measure {name!r} reads a text, and --weights (in Python weights=True) reads none; "
+        f"name of these: {', '.join(alone)}"
+    )
+
+
 def unreadable(entry: Any) -> UserError:
     """Return the error that says how measures are named."""
     return UserError(

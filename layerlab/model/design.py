@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from layerlab.blocks.shape import Shape, check_size
+from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import Spec, Variant
 from layerlab.errors import UserError
 from layerlab.known_names import unknown_variant
 from layerlab.model.option import with_options
 from layerlab.model.preset import Preset, preset_of, presets, sizes_of
-from layerlab.model.size import LARGEST, MOST, shape
+from layerlab.model.size import check_limit, shape
 from layerlab.validation import short_repr
 from layerlab.variants.registry import home, variant, variants
 
@@ -57,7 +57,7 @@ def design(
     asked = {**sizes_of(chosen), **given}
     wanted = {"inner": kind.inner, **asked}
     for key, size in wanted.items():
-        _check(key, size)
+        check_limit(key, size)
     preset_options = chosen.options if chosen and chosen.variant == kind.name else {}
     spec = with_options(kind.spec, {**preset_options, **(options or {})})
     found = shape(**wanted)
@@ -104,15 +104,3 @@ def seed_of(value: Any) -> int:
             f"seed is {short_repr(value)}; expected a whole number as a seed: type seed=0"
         )
     return value
-
-
-def _check(name: str, size: Any) -> None:
-    if name == "inner" and isinstance(size, float):
-        return
-    check_size(name, size)
-    most = MOST.get(name, LARGEST)
-    if size > most:
-        raise UserError(
-            f"{name} is {short_repr(size)}, more than any model has; expected at most {most}: "
-            f"type {name}=64"
-        )

@@ -1,7 +1,6 @@
 """What a user sets on a spec: options of parts, of the block and of the stack, by name."""
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import Field, fields, replace
 from typing import Any, get_args
 
@@ -9,7 +8,6 @@ from layerlab.blocks.part import SLOTS, Option
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import DROPOUT, BlockSpec, Choice, Spec, StackSpec
 from layerlab.errors import UserError
-from layerlab.records.parse import literal_of
 from layerlab.validation import short_repr, suggest
 from layerlab.variants.registry import part
 
@@ -53,47 +51,6 @@ def with_options(spec: Spec, options: Mapping[str, Any]) -> Spec:
 def options_of(spec: Spec, slot: Any) -> Mapping[str, Option]:
     """Return the options of the part that fills a slot."""
     return part(slot, getattr(spec.block, slot).name).options
-
-
-def parse_options(entries: Iterable[str]) -> dict[str, Any]:
-    """Parse options of a command line: name=value, with a value as in Python or a bare text.
-
-    Raises:
-        UserError: an entry without a name or without a value.
-
-    Example:
-        >>> parse_options(["shortcut.r=1/2", "ffn.activations=silu,gelu-tanh", "head=tied"])
-        {'shortcut.r': 0.5, 'ffn.activations': ('silu', 'gelu-tanh'), 'head': 'tied'}
-    """
-    found = {}
-    for entry in entries:
-        name, equals, value = entry.partition("=")
-        if not (name.strip() and equals and value.strip()):
-            raise UserError(
-                f"cannot read the option {short_repr(entry)}; expected a name and a value: "
-                "type --option shortcut.bias=true"
-            )
-        if (name := name.strip()) in found:
-            raise UserError(f"--option {short_repr(name)} is given twice; type it once")
-        found[name] = _value(value.strip())
-    return found
-
-
-def _value(text: str) -> Any:
-    """Return a text read as Python, a fraction, a lower-case truth or a list, else as it is."""
-    try:
-        return literal_of(text)
-    except ValueError:
-        pass
-    fraction = re.fullmatch(r"(\d{1,18})/([1-9]\d{0,17})", text)
-    if fraction:
-        return int(fraction[1]) / int(fraction[2])
-    if text in ("true", "false"):
-        return text == "true"
-    if "," in text:
-        inside = text.strip("[]()")
-        return tuple(_value(piece.strip()) for piece in inside.split(",") if piece.strip())
-    return text
 
 
 def _spelt(options: Mapping[str, Any]) -> dict[str, Any]:

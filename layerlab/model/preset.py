@@ -7,7 +7,7 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.known_names import PLUGINS, VARIANTS, unknown_variant
-from layerlab.model.size import REFERENCE
+from layerlab.model.size import REFERENCE, check_limit, shape
 from layerlab.validation import suggest
 
 
@@ -168,6 +168,21 @@ def check_named(names: Iterable[str]) -> None:
         known = name in VARIANTS or name in presets()
         if not known and not entry_points(group=PLUGINS):
             raise unknown_variant(name, VARIANTS, presets())
+
+
+def check_sizes(names: Iterable[str], preset: str | None, given: Mapping[str, Any]) -> None:
+    """Refuse sizes that do not fit together, of variants and presets, without importing torch.
+
+    Raises:
+        UserError: no model has them.
+    """
+    for name in list(names) or [""]:
+        chosen = presets().get(name) if preset is None else preset_of(preset)
+        asked = {key: size for key, size in given.items() if size is not None}
+        sizes = {"inner": 1.0, **sizes_of(chosen), **asked}  # the variant's own inner always fits
+        for key, size in sizes.items():
+            check_limit(key, size)
+        shape(**sizes)
 
 
 def sizes_of(preset: Preset | None) -> dict[str, int]:

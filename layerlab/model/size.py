@@ -5,6 +5,7 @@ from typing import Any
 
 from layerlab.blocks.shape import Shape, check_size
 from layerlab.errors import UserError
+from layerlab.validation import short_repr
 
 # Where nobody says otherwise: the size of the benchmarks.
 REFERENCE = {"width": 256, "layers": 6, "heads": 4, "vocab": 8192, "context": 256}
@@ -50,6 +51,23 @@ def shape(
         vocab=vocab,
         context=context,
     )
+
+
+def check_limit(name: str, size: Any) -> None:
+    """Check that a size is a whole number from 1, and not larger than that of any model.
+
+    Raises:
+        UserError: it is something else.
+    """
+    if name == "inner" and isinstance(size, float):
+        return
+    check_size(name, size)
+    most = MOST.get(name, LARGEST)
+    if size > most:
+        raise UserError(
+            f"{name} is {short_repr(size)}, more than any model has; expected at most {most}: "
+            f"type {name}=64"
+        )
 
 
 def _inner(width: int, inner: Any) -> int:

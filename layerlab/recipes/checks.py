@@ -4,9 +4,12 @@ Whatever hangs on the machine, or on a package that is not there, is told where 
 """
 
 import difflib
+import json
 import re
+from collections.abc import Mapping
 
 from layerlab.errors import UserError
+from layerlab.recipes.arms import sides
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.recipes.training_sections import warmup_of
@@ -42,6 +45,54 @@ def check_arms(recipe: TrainingRecipe, *, several: bool) -> CompareSection | Non
     return section
 
 
+def check_sides(recipe: TrainingRecipe) -> dict[str, TrainingRecipe]:
+    """Return the recipe of each arm by name, once each of them can be carried out.
+
+    Raises:
+        UserError: as `sides`, `validate` or `check_lockstep`.
+    """
+    found = sides(recipe)
+    for side in found.values():
+        validate(side)
+    if recipe.compare is not None and recipe.compare.lockstep:
+        check_lockstep(found)
+    return found
+
+
+def check_lockstep(sides: Mapping[str, TrainingRecipe]) -> None:
+    """Refuse arms that one process cannot train in lockstep, before anything is read.
+
+    Args:
+        sides: what each arm trains, by its name.
+
+    Raises:
+        UserError: another runner than this process is asked for, or several processes; or arms
+            differ in their precision, of which a process has one, or in their text.
+    """
+    for setting, expected in (("executor", "local"), ("num_processes", 1)):
+        for side in sides.values():
+            given = getattr(side.run, setting)
+            if given != expected:
+                raise UserError(
+                    "compare.lockstep runs all arms in one process, here, and "
+                    f"run.{setting} is {json.dumps(given)}; write lockstep = false, or "
+                    f"{setting} = {json.dumps(expected)}"
+                )
+    precisions = sorted({side.train.mixed_precision for side in sides.values()})
+    if len(precisions) > 1:
+        raise UserError(
+            f"compare.lockstep runs all arms in one process, and they ask for {precisions}; "
+            "expected one train.mixed_precision: write lockstep = false"
+        )
+    first = next(iter(sides))
+    for name, side in sides.items():
+        if side.data.text() != sides[first].data.text():
+            raise UserError(
+                f"compare.lockstep shows all arms the same batch in turn, and {name!r} has another "
+                f"text or tokenizer than {first!r}; write lockstep = false"
+            )
+
+
 def validate(recipe: TrainingRecipe) -> None:
     """Refuse a run that could only fail, or that would not do what its recipe says.
 
@@ -59,7 +110,7 @@ def _place(recipe: TrainingRecipe) -> None:
     """Check that the device exists and can compute what the recipe asks for."""
     device, train = recipe.run.device, recipe.train
     if not _DEVICE.fullmatch(device):
-        near = difflib.get_close_matches(device, DEVICES, n=1)
+        near = ["cuda"] if device == "gpu" else difflib.get_close_matches(device, DEVICES, n=1)
         raise UserError(
             f"run.device is {device!r}, which is no device; expected {', '.join(DEVICES)}: "
             f'write device = "{near[0].removesuffix(":N") if near else "cpu"}"'

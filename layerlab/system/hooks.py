@@ -1,8 +1,10 @@
 """Hooks on the modules of a model, for as long as a block of code lasts."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 
@@ -15,3 +17,17 @@ def temporary_hooks(handles: Iterable[RemovableHandle]) -> Iterator[None]:
     finally:
         for handle in kept:
             handle.remove()
+
+
+@contextmanager
+def replacing_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Have a module compute something else; its hooks are called as ever."""
+    before = vars(module).get("forward")
+    vars(module)["forward"] = forward
+    try:
+        yield
+    finally:
+        if before is None:
+            vars(module).pop("forward", None)
+        else:
+            vars(module)["forward"] = before

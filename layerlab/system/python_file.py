@@ -31,6 +31,22 @@ def read_python_file(path: str | PathLike[str]) -> tuple[Path, bytes]:
     return file, file.read_bytes()
 
 
+def check_syntax(file: Path, source: bytes) -> None:
+    """Refuse a file that is not Python; what is wrong is told by its own lines.
+
+    Raises:
+        UserError: it cannot be compiled.
+    """
+    try:
+        compile(source, str(file), "exec")
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        line = getattr(error, "lineno", None) or 1
+        said = getattr(error, "msg", None) or str(error)
+        raise UserError(
+            f"cannot read {file} as Python: line {line}: {said}; mend that line, then load it again"
+        ) from error
+
+
 def hash_imports(source: bytes, module: str = "") -> dict[str, str]:
     """Return the SHA-256 of each module that a file imports and that is not installed, by its name.
 

@@ -19,24 +19,21 @@ from layerlab.tokenization.convert import load_or_convert
 from layerlab.tokenization.extend import extend
 from layerlab.tokenization.prune import prune
 from layerlab.tokenization.published_rates import (
-    JEC_QA,
     add_published,
     measure_rates,
     questions,
     tokenizers_here,
 )
+from layerlab.tokenization.request import JEC_QA, WHAT, parse_size
 from layerlab.tokenization.verify import VocabularyCheck, verify
-from layerlab.validation import short_repr
 from layerlab.version import VERSION
 
-WHAT = "vocabulary"
 # The page is written by whoever shows the proof.
 PROOF, KEPT = "proof.json", "kept.json"
 SCHEMA = 1
 # What a set is called of which every line is a text of its own.
 BY_LINE = ", by line"
 _LINE = re.compile(r"[^\n]*\n+|[^\n]+")
-_SIZE = re.compile(r"(\+?)(\d{1,9})")
 
 Say = Callable[[str], None]
 
@@ -174,25 +171,6 @@ def remake(
     if exam:
         proof = replace(proof, published=_beside(base, words, exam))
     return Changed(words, proof, kept)
-
-
-def parse_size(size: str) -> tuple[bool, int]:
-    """Parse a size: whether entries are added, and how many are added or left.
-
-    Raises:
-        UserError: it is neither.
-
-    Example:
-        >>> parse_size("+1600"), parse_size("8000")
-        ((True, 1600), (False, 8000))
-    """
-    found = _SIZE.fullmatch(size.strip())
-    if not found or not int(found[2]):
-        raise UserError(
-            f"cannot read the size {short_repr(size)}; type +1600 to add so many entries, or 8000 "
-            "to cut down to so many"
-        )
-    return bool(found[1]), int(found[2])
 
 
 def _texts(spool: DocumentStore) -> Iterator[str]:

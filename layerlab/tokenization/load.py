@@ -14,12 +14,10 @@ from layerlab.system.files import check_size
 from layerlab.system.hub import hub
 from layerlab.system.limits import check_tokenizer, check_work
 from layerlab.system.trust import load_pretrained
+from layerlab.tokenization.request import FILES, find_tokenizer, first_line
 from layerlab.tokenization.spm.model_file import check_file
 from layerlab.tokenization.train import train_bpe
 
-TRAINED = "train"
-# The files of a tokenizer on the Hub, and in a folder.
-FILES = ["*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py"]
 # No file of so few bytes takes seconds to convert, and most tokenizers of a test have no larger.
 SMALL = 2**16
 # A quarter of a million entries with as many merges takes half a GiB to load.
@@ -39,10 +37,8 @@ def load_tokenizer(given: str) -> PreTrainedTokenizerFast:
     Raises:
         UserError: there is none, it is of a kind that cannot be used here, or it has no separator.
     """
-    path = Path(given).expanduser()
-    if given in builtin.NAMES and not path.exists():
-        given, path = str(builtin.path(given)), builtin.path(given)
-    words = _of_file(path) if path.is_file() else _of_name(given, path)
+    path = find_tokenizer(given)
+    words = _of_file(path) if path.is_file() else _of_folder(given, path)
     separator(words, given)
     return words
 
@@ -119,23 +115,19 @@ def _of_file(path: Path) -> PreTrainedTokenizerFast:
     return words
 
 
-def _of_name(given: str, path: Path) -> PreTrainedTokenizerFast:
-    why = ""
+def _of_folder(given: str, folder: Path) -> PreTrainedTokenizerFast:
+    """Load the tokenizer of a folder, which may be what was fetched of a name."""
+    here = given in builtin.NAMES or Path(given).expanduser().is_dir()
     try:
-        with nullcontext("") if path.is_dir() else hub() as why:
-            folder = path if path.is_dir() else _fetch(given)
+        # A class of its own may lead to the Hub once more.
+        with nullcontext("") if here else hub():
             words = load_folder(folder, given)
     except UserError:
         raise
-    except Exception as error:  # of many kinds: no such name, no network, a strange configuration
-        if path.is_dir():
-            raise UserError(
-                f"the folder {given} holds no tokenizer that can be loaded: {_line(error)}; "
-                "expected a tokenizer.json"
-            ) from None
+    except Exception as error:  # of many kinds: no tokenizer, a strange configuration
         raise UserError(
-            f"there is no tokenizer {given!r}: {why or _line(error)}; "
-            'expected a folder, a file, a name of the Hub, or tokenizer = "train"'
+            f"{'the folder ' if here else ''}{given} holds no tokenizer that can be loaded: "
+            f"{first_line(error)}; expected a tokenizer.json"
         ) from None
     if not isinstance(words, PreTrainedTokenizerFast) or words.backend_tokenizer is None:
         raise UserError(
@@ -143,16 +135,3 @@ def _of_name(given: str, path: Path) -> PreTrainedTokenizerFast:
             "convert it to the tokenizers library first"
         )
     return words
-
-
-def _fetch(name: str) -> Path:
-    """Return the folder of a name of the Hub, with the files of its tokenizer."""
-    from huggingface_hub import constants, snapshot_download  # late: a folder needs no Hub
-
-    kept = constants.HF_HUB_OFFLINE  # as the block around it says
-    return Path(snapshot_download(name, allow_patterns=FILES, local_files_only=kept))
-
-
-def _line(error: Exception) -> str:
-    """Return the first line of a library's error message."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")

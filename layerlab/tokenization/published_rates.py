@@ -8,12 +8,12 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.data.archives import read_members
-from layerlab.data.sources import data_folder
+from layerlab.data.places import data_folder
 from layerlab.errors import UserError
 from layerlab.tokenization.compression import compression
 from layerlab.tokenization.convert import load_or_convert
+from layerlab.tokenization.request import JEC_QA
 
-JEC_QA = "jec-qa"
 # Where it lies in the data folder, and in what lies there.
 ARCHIVE = "agieval/agieval-v1.tar.gz"
 PARTS = ("v1/jec-qa-kd.jsonl", "v1/jec-qa-ca.jsonl")

@@ -67,6 +67,18 @@ def test_a_plan_says_what_is_finished_and_what_a_setting_leaves_to_do(
     assert "finished" in shown and "0:00 of training left" in shown
 
 
+def test_files_of_the_user_are_run(place: Path) -> None:
+    (place / "mine.py").write_text("raise RuntimeError('this file was run')\n", encoding="utf-8")
+    said = layerlab(place, "short.toml", "--plan", "--load", "mine.py")
+    assert said.returncode == 2 and "this file was run" in said.stderr
+
+
+def test_a_plan_needs_no_model(place: Path) -> None:
+    given = ("short.toml", "--set", 'base={model = "nowhere"}', "--set", "evaluate={after=[]}")
+    said = layerlab(place, *given, "--plan")
+    assert said.returncode == 0 and "base" in said.stdout
+
+
 def test_without_a_recipe_those_of_the_package_are_listed(place: Path) -> None:
     said = layerlab(place).stdout
     assert "yunshan-mini" in said and "for GPUs" in said

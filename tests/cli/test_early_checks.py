@@ -13,7 +13,20 @@ MISTAKES = [
     ("inspect --measures nosuch", "no measure is called 'nosuch'"),
     ("inspect --measures logit_lens", "no measure is called 'logit_lens'; did you mean 'lens'?"),
     ("inspect --measures lens,lens(tuned=True)", "name it once (tuned=True shows both lenses): t"),
+    ("inspect --measures dimension(eps=1)", "measure 'dimension' has no option 'eps'"),
+    ("inspect --measures dimension(epsilon=2)", "got 2; expected a number above 0 and at most 1"),
+    ("inspect --measures rounding(formats=fp99)", "no number format is called 'fp99'"),
+    ("inspect --measures gradients(tokens=1)", "got 1; expected a whole number at least 2"),
+    ("inspect --measures saliency(text='')", "the text of a saliency is empty"),
+    ("inspect --weights --measures stream", "measure 'stream' reads a text, and --weights"),
+    ("inspect --backward", "gradient errors need a number format to be measured in"),
+    ("inspect --saliency=", "the text of a saliency is empty"),
+    ("inspect --saliency I --target x --foil x", "target and foil are both 'x'"),
+    ("inspect --target x", "--target asks about the next token of a text"),
+    ("inspect --measures saliency(foil=x) --target x", "target and foil are both 'x'"),
+    ("inspect --foil x", "--foil asks about the next token of a text"),
     ("inspect --load nofile.py", "no Python file at nofile.py"),
+    ("inspect --load broken.py", "cannot read broken.py as Python: line 1: invalid syntax"),
     ("inspect --samples 0", "samples is 0; expected a whole number, at least 1"),
     ("inspect --device gpu", "device 'gpu' is not here; expected cpu, cuda, cuda:N, mps or auto"),
     ("inspect --dtype fp99", "dtype is 'fp99'; expected float32, float64, bfloat16, float16"),
@@ -26,12 +39,28 @@ MISTAKES = [
     ("variants llama-7", "did you mean"),
     ("variants --preset nosuch", "no preset is called 'nosuch'"),
     ("variants --load nofile.py", "no Python file at nofile.py"),
+    ("variants --match ffn", "--match resizes a variant that is named until it equals another"),
+    ("variants llama --option nosuch", "cannot read the option 'nosuch'"),
+    ("variants llama --option norms=1", "no option or size is called 'norms'; did you mean 'norm"),
+    ("variants llama --width 0", "width is 0; expected a whole number from 1"),
+    ("variants llama --layers 9999", "layers is 9999, more than any model has"),
+    ("variants llama --heads 3", "3 heads do not divide a width of 256; type heads=2"),
     ("retrofit llama --variant nosuch --out new", "no variant is called 'nosuch'"),
+    ("retrofit llama --option nosuch=1 --out new", "no option or size is called 'nosuch'"),
     ("retrofit nosuch --out new", "'nosuch' is neither a folder, nor a built-in model"),
     ("train smoke --set model.variant=nosuch", "no variant is called 'nosuch'"),
     ("train smoke --set model.preset=nosuch", "no preset is called 'nosuch'"),
+    ("train smoke --set run.device=gpu", "which is no device; expected cpu, cuda, cuda:N,"),
+    ("train smoke --set model.heads=3", "3 heads do not divide a width of 64; type heads=2"),
+    ("train smoke --set model.options={norms=1}", "no option or size is called 'norms'; did you"),
+    ("train smoke --set emulate.format=fp99", "no number format is called 'fp99'"),
+    ("train smoke --set data.tokenizer=nosuch", "there is no tokenizer 'nosuch'"),
+    ('train smoke --set data.sources=[{text="no.txt"}]', "there is no text 'no.txt'"),
     ("compare smoke", "layerlab compare, or name what to compare: --arms llama,gpt2"),
     ("compare smoke --arms nosuch,llama", "no variant is called 'nosuch'"),
+    ("compare smoke --arms llama,llama", "two arms are called 'llama'"),
+    ("compare smoke --arms llama,gpt2 --set compare.baseline=no", "the baseline 'no' is no arm"),
+    ("compare smoke --arms llama,gpt2 --set compare.seeds=[1,1]", "compare.seeds [1, 1] repeat"),
     ("compare smoke --arms llama,gpt2 --load nofile.py", "no Python file at nofile.py"),
     ("evaluate llama --tasks nofile.yaml", "cannot read nofile.yaml"),
     ("evaluate llama --tasks ,", "no task is named in ','"),
@@ -50,16 +79,40 @@ MISTAKES = [
     ("precision --context 1", "context is 1; expected a whole number, at least 2"),
     ("precision --device gpu", "device 'gpu' is not here; expected cpu, cuda, cuda:N, mps or auto"),
     ("precision --format fp99", "no number format is called 'fp99'"),
+    ("precision --format fp32", "a model in fp32 is in float32 already: there is nothing to keep"),
+    ("precision --format tf32", "a model in tf32 is in float32 already: there is nothing to keep"),
     ("precision --budget 2", "budget=2.0 is no share of the squared error"),
     ("bench latency nosuch", "'nosuch' is neither a folder, nor a built-in model"),
     ("bench latency nosuch:width=64", "no variant is called 'nosuch'"),
+    ("bench latency llama:nosuch=1", "no option or size is called 'nosuch'"),
+    ("bench latency llama:heads=3", "3 heads do not divide a width of 256; type heads=2"),
+    ("bench latency --accounting nosuch", "no accounting is called 'nosuch'"),
+    ("bench latency --accounting fewer-layers --shape 9b", "no shape is called '9b'"),
+    ("bench latency --accounting fewer-layers --width 3", "width is 3; expected a multiple of 128"),
+    ("bench latency llama --shape 7b", "--shape is a size of an accounting"),
     ("bench latency llama --dtype fp99", "dtype is 'fp99'; expected float32, float64, bfloat16"),
     ("bench latency llama --new 1", "new is 1; expected a whole number from 2"),
     (
         "adapt embed nosuch --tokenizer llama --out new",
         "'nosuch' is neither a folder, nor a built-in model",
     ),
+    ("adapt embed llama --tokenizer nosuch --out new", "there is no tokenizer 'nosuch'"),
+    ("adapt embed llama --tokenizer llama --out new --text no.txt", "there is no text 'no.txt'"),
+    ("adapt vocabulary --tokenizer llama --corpus no.txt --size +9 --out new", "there is no text"),
+    ("adapt vocabulary --tokenizer no --corpus python-docs --size +9 --out new", "no tokenizer 'n"),
+    ("adapt vocabulary --tokenizer llama --corpus python-docs --size x --out new", "the size 'x'"),
+    ("adapt contamination broken.py --benchmark nodir", "broken.py is no text that can be read"),
+    ("adapt clean no.txt --out new", "there is no text 'no.txt'"),
+    ("adapt yunshan-mini --load nofile.py", "no Python file at nofile.py"),
+    ('adapt yunshan-mini --set data.domain=[{text="no.txt"}]', "there is no text 'no.txt'"),
+    ("study rounding-depth --option nosuch=1", "study rounding-depth has no option 'nosuch'"),
+    ("study rounding-depth --option norm=no", "option norm is 'no'; expected 'layer' or 'rms'"),
+    ("study rounding-depth --draws 0", "draws is 0; expected a whole number at least 4"),
+    ("study rounding-depth --threads 0", "threads is 0; expected a whole number at least 1"),
+    ("study rounding-depth --out broken.py", "cannot write a study to broken.py: it is a file"),
+    ("runs nodir", "no folder at 'nodir'"),
 ]
+BROKEN = "def ("
 PROGRAM = """
 import contextlib, io, json, sys
 from layerlab.cli.app import app
@@ -83,8 +136,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str, list[
     words = json.dumps([typed.split() for typed, _ in MISTAKES])
     command = [sys.executable, "-c", PROGRAM, words]
     folder: Path = tmp_path_factory.mktemp("empty")
+    (folder / "broken.py").write_text(BROKEN, "utf-8")
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
-    assert list(folder.iterdir()) == []
+    assert list(folder.iterdir()) == [folder / "broken.py"]
     return json.loads(done.stdout.splitlines()[-1])
 
 

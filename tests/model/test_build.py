@@ -9,8 +9,9 @@ from layerlab import UserError
 from layerlab.blocks.spec import Choice
 from layerlab.model.build import build
 from layerlab.model.design import design
-from layerlab.model.option import parse_options, with_options
+from layerlab.model.option import with_options
 from layerlab.model.preset import presets
+from layerlab.model.typed_options import parse_options
 from layerlab.variants.registry import variant
 from tests.model.small import SIZES, small, tokens
 

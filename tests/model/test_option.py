@@ -8,7 +8,8 @@ from layerlab import UserError
 from layerlab.blocks.spec import Spec
 from layerlab.model.build import build
 from layerlab.model.design import design, seed_of
-from layerlab.model.option import parse_options, with_options
+from layerlab.model.option import with_options
+from layerlab.model.typed_options import parse_options
 from layerlab.variants.registry import variant, variants
 from tests.model.small import SIZES
 

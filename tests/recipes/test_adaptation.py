@@ -12,9 +12,10 @@ from transformers import TrainingArguments
 from layerlab import UserError
 from layerlab.adaptation.pipeline import plan
 from layerlab.adaptation.pipeline.estimate import PER_TOKEN, forecast
-from layerlab.adaptation.pipeline.plan import find_text, plan_stages
+from layerlab.adaptation.pipeline.plan import plan_stages
 from layerlab.adaptation.pipeline.stage import StageStore
 from layerlab.data.cleaning import deduplication
+from layerlab.data.places import find_text
 from layerlab.recipes.adaptation import list_packaged, load_adaptation, make_recipe
 from tests.adaptation.lessons import recipe
 

@@ -18,8 +18,9 @@ from layerlab.experiments.estimate.equal_time import equal_time, updates_for_tim
 from layerlab.experiments.estimate.estimate import estimate
 from layerlab.experiments.estimate.step_time import StepTime, measure_step_time
 from layerlab.experiments.plan.own_files import load_files
-from layerlab.experiments.plan.plan import arms, plan
+from layerlab.experiments.plan.plan import plan
 from layerlab.model.cost.cost import account
+from layerlab.recipes.arms import arms
 from layerlab.training import flops as cost
 from layerlab.training.flops import TokenFlops, flops_per_token, utilisation
 from layerlab.training.run_spec import RunSpec, design_model

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from layerlab.adaptation.pipeline.plan import find_text
 from layerlab.adaptation.pipeline.stage import Stage, StageStore
 from layerlab.adaptation.pipeline.texts import rows_of
 from layerlab.console.units import amount, duration
+from layerlab.data.places import find_text
 from layerlab.errors import UserError
 from layerlab.experiments.estimate.step_time import ASSUMED
 from layerlab.loading.folders import find_folder

@@ -10,15 +10,15 @@ from typing import Any
 from layerlab.adaptation.pipeline.stage import KINDS, Stage
 from layerlab.data.cleaning.deduplication import check_near
 from layerlab.data.fingerprint import fingerprint
-from layerlab.data.sources import data_folder, open_source
+from layerlab.data.places import find_text
+from layerlab.data.sources import open_source
 from layerlab.errors import UserError
 from layerlab.loading.folders import input_files
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import EvaluateSection, PretrainSection, RowsSection
 from layerlab.recipes.training_sections import Source
 from layerlab.records.renamed_settings import settings_of_0_1
-from layerlab.tokenization.load import TRAINED
-from layerlab.validation import short_repr
+from layerlab.tokenization.request import TRAINED
 
 ENGINES = {"lm_eval": "eval", "jieba": "eval"}
 
@@ -89,21 +89,6 @@ def check_inputs(recipe: AdaptationRecipe, stage: Stage) -> None:
             f"texts, rows or the model of {recipe.name} were changed before the stage {stage.kind} "
             "had read them; type the command again, which begins this stage anew"
         )
-
-
-def find_text(name: str) -> Path:
-    """Find a file or folder as it is given, or by its place in the data folder.
-
-    Raises:
-        UserError: it is in neither.
-    """
-    for place in (Path(name).expanduser(), data_folder() / name):
-        if place.exists():
-            return place
-    raise UserError(
-        f"there is no file or folder {short_repr(name)}, nor is it in the data folder "
-        f"{str(data_folder())!r}; name one, or set LAYERLAB_DATA"
-    )
 
 
 def sources(recipe: AdaptationRecipe) -> Iterator[tuple[str, int, Source]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from layerlab.adaptation.pipeline.stage import Stage, StageStore
 from layerlab.adaptation.pretraining.replay import DOMAIN, GENERAL
-from layerlab.data.sources import data_folder
+from layerlab.data.places import data_folder
 from layerlab.experiments.statistics.differences import Level, difference_to
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.version import VERSION

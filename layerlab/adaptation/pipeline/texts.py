@@ -7,13 +7,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from layerlab.adaptation.pipeline.plan import find_text, sources
+from layerlab.adaptation.pipeline.plan import sources
 from layerlab.adaptation.sft.conversations import Conversation, conversations
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.data.cleaning.benchmark_questions import questions
 from layerlab.data.cleaning.clean import KEEP_ALL, TEXT, clean
 from layerlab.data.cleaning.contamination import contamination
 from layerlab.data.documents import DocumentStore, spool_documents
+from layerlab.data.places import find_text
 from layerlab.data.sources import open_source
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation import AdaptationRecipe

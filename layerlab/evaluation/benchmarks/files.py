@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from layerlab.data.archives import is_archive, read_members
-from layerlab.data.sources import data_folder
+from layerlab.data.places import data_folder
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.spec import Benchmark, Subtask
 from layerlab.system.files import read_whole

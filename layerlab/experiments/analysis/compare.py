@@ -18,10 +18,10 @@ from layerlab.experiments.analysis.verdict import Case, judge, number
 from layerlab.experiments.analysis.warnings import loose, remarks
 from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms, notes
 from layerlab.experiments.plan.factors import begun_models, departures, together, warn_of_many_slots
-from layerlab.experiments.plan.plan import arms
 from layerlab.experiments.statistics.additive_model import presence
 from layerlab.experiments.statistics.differences import Difference, Level
 from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest, shares
+from layerlab.recipes.arms import arms
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.json_values import json_values

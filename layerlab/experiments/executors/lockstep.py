@@ -3,57 +3,20 @@
 Whatever slows or heats the machine then falls on all arms alike. It takes the memory of all.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
 
 from layerlab.console.progress import Progress
-from layerlab.errors import UserError
 from layerlab.experiments.executors.local import finished_result
 from layerlab.experiments.executors.run_locks import lock_runs
-from layerlab.recipes.training import TrainingRecipe
 from layerlab.system.locks import lock_folder
 from layerlab.system.signals import GracefulStop
 from layerlab.training.run_spec import RunSpec, write_run
 from layerlab.training.step.microbatch import explain_memory
 from layerlab.training.step.nonfinite import Diverged
 from layerlab.training.trainer import Trainer
-
-
-def check_lockstep(sides: Mapping[str, TrainingRecipe]) -> None:
-    """Refuse arms that one process cannot train in lockstep, before anything is read.
-
-    Args:
-        sides: what each arm trains, by its name.
-
-    Raises:
-        UserError: another runner than this process is asked for, or several processes; or arms
-            differ in their precision, of which a process has one, or in their text.
-    """
-    for setting, expected in (("executor", "local"), ("num_processes", 1)):
-        for side in sides.values():
-            given = getattr(side.run, setting)
-            if given != expected:
-                raise UserError(
-                    "compare.lockstep runs all arms in one process, here, and "
-                    f"run.{setting} is {json.dumps(given)}; write lockstep = false, or "
-                    f"{setting} = {json.dumps(expected)}"
-                )
-    precisions = sorted({side.train.mixed_precision for side in sides.values()})
-    if len(precisions) > 1:
-        raise UserError(
-            f"compare.lockstep runs all arms in one process, and they ask for {precisions}; "
-            "expected one train.mixed_precision: write lockstep = false"
-        )
-    first = next(iter(sides))
-    for name, side in sides.items():
-        if side.data.text() != sides[first].data.text():
-            raise UserError(
-                f"compare.lockstep shows all arms the same batch in turn, and {name!r} has another "
-                f"text or tokenizer than {first!r}; write lockstep = false"
-            )
 
 
 def run_in_lockstep(runs: Sequence[RunSpec], out: Path, watch: Progress) -> None:

@@ -12,9 +12,9 @@ from layerlab.blocks.part import SLOTS, Slot
 from layerlab.blocks.shape import Shape
 from layerlab.blocks.spec import Choice, Spec, StackSpec
 from layerlab.errors import UserError
-from layerlab.experiments.plan.plan import arms
 from layerlab.model.design import Design
 from layerlab.model.option import options_of
+from layerlab.recipes.arms import arms
 from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.run import RunRecord
 from layerlab.training.run_spec import RunSpec, count_costs, design_model

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab import plugins
-from layerlab.experiments.plan.plan import sides
+from layerlab.recipes.arms import sides
 from layerlab.recipes.comparison_sections import Arm
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.system.files import read_whole

@@ -5,12 +5,11 @@ from collections.abc import Iterator, Mapping
 from layerlab.corpus.extent import CorpusSize
 from layerlab.errors import UserError
 from layerlab.model.cost.match import Match, match
+from layerlab.recipes.arms import arms, sides
 from layerlab.recipes.checks import validate
-from layerlab.recipes.comparison_sections import Arm, CompareSection
+from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe
-from layerlab.recipes.training_sections import DataSection, Source
 from layerlab.training.run_spec import SIZES, RunSpec, count_costs, design_model, own_code
-from layerlab.validation import suggest
 
 
 def resolve_recipe(recipe: TrainingRecipe, extent: CorpusSize) -> TrainingRecipe:
@@ -60,64 +59,6 @@ def _updates(recipe: TrainingRecipe, block: int, extent: CorpusSize) -> int:
     return round(wanted / each)
 
 
-def arms(comparison: CompareSection, recipe: TrainingRecipe) -> list[Arm]:
-    """Return the arms with their names, variants and baselines written out; a baseline is its own.
-
-    Raises:
-        UserError: two have one name, or a baseline is none of them.
-    """
-    found = []
-    for one in comparison.arms:
-        arm = Arm(variant=one) if isinstance(one, str) else one
-        variant = arm.variant or recipe.model.variant
-        found.append(arm.model_copy(update={"name": arm.name or variant, "variant": variant}))
-    names = [str(arm.name) for arm in found]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(
-            f"two arms are called {twice!r}; give one of them a name of its own: "
-            f'{{variant = "...", name = "..."}}'
-        )
-    strange = next(
-        (
-            name
-            for name in names
-            if not name.replace("-", "").replace("_", "").replace(".", "").isalnum()
-        ),
-        None,
-    )
-    if strange is not None:
-        raise UserError(
-            f"an arm is called {strange!r}, which names folders too; "
-            "expected letters, digits, - _ and ."
-        )
-    for rival in (comparison.baseline, *(arm.against for arm in found)):
-        if rival is not None and rival not in names:
-            hint = suggest(rival, names)
-            raise UserError(f"the baseline {rival!r} is no arm; {hint}arms: {', '.join(names)}")
-    first = comparison.baseline or names[0]
-    return [arm.model_copy(update={"against": arm.against or first}) for arm in found]
-
-
-def sides(recipe: TrainingRecipe) -> dict[str, TrainingRecipe]:
-    """Return the recipe of each arm by name, sizes and lengths as given.
-
-    A recipe that compares nothing is one side. An arm that trains on other text than the recipe's
-    is judged on the recipe's all the same.
-
-    Raises:
-        UserError: two arms have one name, a baseline is none of them, an arm takes no such setting,
-            or would be judged on other text than the others.
-    """
-    if recipe.compare is None:
-        return {recipe.model.variant: recipe}
-    single = recipe.changed({"compare": None})
-    return {
-        str(arm.name): _judge_alike(str(arm.name), _side(arm, single), single)
-        for arm in arms(recipe.compare, single)
-    }
-
-
 def plan(
     recipe: TrainingRecipe, extent: CorpusSize, own: Mapping[str, CorpusSize] | None = None
 ) -> list[RunSpec]:
@@ -144,12 +85,6 @@ def _runs(recipe: TrainingRecipe, extents: Mapping[str, CorpusSize]) -> list[Run
         whole = resolve_recipe(recipe, extent)
         return [RunSpec(arm=arm, recipe=whole, digest=extent.digest, code=own_code(whole))]
     comparison = recipe.compare
-    if len(set(comparison.seeds)) < len(comparison.seeds):
-        raise UserError(f"compare.seeds {list(comparison.seeds)} repeat one; each counts once")
-    if len(set(comparison.learning_rates)) < len(comparison.learning_rates):
-        raise UserError(
-            f"compare.learning_rates {list(comparison.learning_rates)} repeat one; write each once"
-        )
     matched = dict(_match(recipe, comparison, extents))
     code = {name: own_code(side) for name, (side, _) in matched.items()}
     return [
@@ -183,29 +118,3 @@ def _match(
         )
         sizes = {f"model.{size}": getattr(near.shape, size) for size in SIZES}
         yield name, (side.changed(sizes), near)
-
-
-def _side(arm: Arm, single: TrainingRecipe) -> TrainingRecipe:
-    options = {**single.model.options, **arm.options} if arm.options else single.model.options
-    return single.changed({"model.variant": arm.variant, "model.options": dict(options), **arm.set})
-
-
-def _judge_alike(name: str, side: TrainingRecipe, single: TrainingRecipe) -> TrainingRecipe:
-    """Return an arm's recipe with the held-out text that all arms have."""
-    own, common = side.data, single.data
-    for setting in ("validation_fraction", "eval_sources"):
-        if getattr(own, setting) != getattr(common, setting):
-            raise UserError(
-                f"the arm {name!r} sets data.{setting}, and would be judged on other text than the "
-                f"other arms; take it out of the arm, and write {setting} in [data], for all"
-            )
-    if own.eval_sources is not None or _texts(own) == _texts(common):
-        return side
-    return side.changed(
-        {"data.eval_sources": [one.model_dump(mode="json") for one in common.sources]}
-    )
-
-
-def _texts(data: DataSection) -> list[Source]:
-    """Return the text sources without their shares of a batch."""
-    return [one.model_copy(update={"weight": 1.0}) for one in data.sources]

@@ -17,12 +17,15 @@ from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.observe.tracing.ablation import (
     SUBLAYERS,
     BlockParts,
+    HeadsGiven,
     Means,
     Removal,
     find_parts,
+    hearing_heads,
     removing,
     touching,
 )
+from layerlab.observe.tracing.aligned_head import Room
 from layerlab.observe.tracing.readout import Answer, answer, resume, spread
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
@@ -44,11 +47,12 @@ Type `layerlab inspect MODEL --measures ablation`, or `--measures 'ablation(repl
 the mean over all tokens read in the place of what was taken out (wang22), instead of zeros.
 
 Each head is taken out alone, before the output projection, and so is each sublayer: what it adds
-to the stream. The blocks in front are not run again, and the heads of a block are rows of a batch:
-each head costs half of the blocks on average, and the model's head. Of a text the first `tokens`
-are read, and the loss is the mean at `samples` positions, spread evenly: by default half a text of
-512 tokens. `--measures 'ablation(tokens=512, samples=511)'` reads all of it, with 2.6 times
-the operations; heads that look further back than `tokens` need it.
+to the stream. The blocks in front are not run again, nor in most families the attention of the
+block itself, and its heads are rows of a batch: each costs half of the blocks on average, and the
+model's head. Of a text the first `tokens` are read, and the loss is the mean at `samples`
+positions, spread evenly: by default half a text of 512 tokens. `--measures 'ablation(tokens=512,
+samples=511)'` reads all of it, with 2.6 times the operations; heads that look further back than
+`tokens` need it.
 
 Heads that each change nothing may matter together, where one makes up for another. A row whose
 `head` is empty is that of a whole sublayer."""
@@ -91,19 +95,21 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
     _note_rest(whole, run)
     whole.begin(len(texts) * len(blocks))
     means = _means(whole, blocks, texts) if run.options["replace"] == MEAN else None
+    room = Room()
     changes: dict[tuple[int, Removal], list[float]] = {}
     for number, tokens in enumerate(texts):
         # The last token has no next one.
-        given = answer(
-            model, stack, tokens, spread(len(tokens) - 1, run.options["samples"]).to(tokens.device)
-        )
+        places = spread(len(tokens) - 1, run.options["samples"]).to(tokens.device)
+        with hearing_heads(stack, blocks) as heads:
+            given = answer(model, stack, tokens, places)
         own = losses(given.logits[None], given.tokens[given.places + 1])
         for parts in blocks:
             whole.step(f"text {number}: layer {parts.block}")
             rows = _removals(parts)
-            found = _without(whole, given, parts, rows, means)
+            kept = heads.get(parts.block)
+            found = _without(whole, given, parts, rows, means, kept, room)
             if number == 0:
-                _check(whole, given, parts)
+                _check(whole, given, parts, kept)
             for one, loss in zip(rows, found, strict=True):
                 changes.setdefault((parts.block, one), []).append(float(loss - own[0]))
     return [_row(block, one, values) for (block, one), values in changes.items()]
@@ -158,6 +164,8 @@ def _without(
     parts: BlockParts,
     removals: Sequence[Removal],
     means: Means | None,
+    heads: HeadsGiven | None,
+    room: Room,
 ) -> Iterator[Tensor]:
     """Yield the loss without each of the removals, as many at once as there is room for."""
     model, stack = whole.subject.model, whole.subject.stack
@@ -168,17 +176,20 @@ def _without(
     following = given.tokens[given.places + 1]
     for start in range(0, len(removals), most):
         rows = removals[start : start + most]
-        with removing(stack, parts, rows, means):
-            yield from losses(resume(model, stack, given, parts.block, len(rows)), following)
+        with removing(stack, parts, rows, means, heads):
+            logits = resume(model, stack, given, parts.block, len(rows), room)
+            yield from losses(logits, following)
 
 
-def _check(whole: ModelContext, given: Answer, parts: BlockParts) -> None:
+def _check(whole: ModelContext, given: Answer, parts: BlockParts, heads: HeadsGiven | None) -> None:
     """Refuse a model that more than the stream leads on from block to block.
 
     Raises:
         NotApplicable: with nothing taken out, the later blocks do not give the model's own logits.
     """
-    again = resume(whole.subject.model, whole.subject.stack, given, parts.block, 1)[0]
+    model, stack = whole.subject.model, whole.subject.stack
+    with removing(stack, parts, [None], heads=heads):
+        again = resume(model, stack, given, parts.block, 1)[0]
     allowed = sqrt(torch.finfo(again.dtype).eps) * float(given.logits.abs().max())
     if not float((again - given.logits).abs().max()) <= allowed:
         raise NotApplicable(

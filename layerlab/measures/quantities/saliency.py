@@ -14,13 +14,15 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import NotApplicable
+from layerlab.known_options import PROBE
 from layerlab.loading.model import LoadedModel
 from layerlab.loading.token_text import alone, token_strings
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row, refuse_offloaded
 from layerlab.measures.quantities.dimension import effective_dimension
+from layerlab.measures.questions import check_saliency
 from layerlab.measures.support.centring import centre, gram_eigenvalues
 from layerlab.measures.support.heatmap import bin_channels, pack_bytes, room
-from layerlab.measures.support.saliency_prompt import PROBE, Prompt, check, earlier, prompt
+from layerlab.measures.support.saliency_prompt import Prompt, earlier, prompt
 from layerlab.measures.support.saliency_score import (
     absolute,
     alikeness,
@@ -328,7 +330,7 @@ MEASURES = (
             "tokens": 512,
             "bins": BINS,
         },
-        check=check,
+        check=check_saliency,
         domains={
             "text": Constraint(kind=str | None),
             "target": Constraint(kind=str | int | None),

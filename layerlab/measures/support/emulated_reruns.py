@@ -1,6 +1,6 @@
 """One sequence through one model again and again: in float64, in any format, and foretold."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import nan
@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from layerlab.errors import NotApplicable, UserError
+from layerlab.errors import NotApplicable
 from layerlab.measures.measure import MeasureContext, ModelContext
 from layerlab.numerics.emulation.arithmetic import exact, regime
 from layerlab.numerics.emulation.attribution import outputs, read_outputs
 from layerlab.numerics.emulation.emulate import Emulation
-from layerlab.numerics.formats.formats import AnyFormat, find
+from layerlab.numerics.formats.formats import parse_formats
 from layerlab.numerics.prediction.predict import spreads
 from layerlab.observe.tracing.block_calls import hidden
 from layerlab.system.hooks import temporary_hooks
@@ -30,22 +30,6 @@ def formats(run: MeasureContext) -> list[str]:
         UserError: a name that is no format.
     """
     return parse_formats(run.options["formats"])
-
-
-def parse_formats(given: str | Iterable[str]) -> list[str]:
-    """Parse formats between commas; each is kept once, as it was spelled first.
-
-    Raises:
-        UserError: a name that is no format, or none at all.
-    """
-    words = given.split(",") if isinstance(given, str) else list(map(str, given))
-    names = [name.strip() for name in words if name.strip()]
-    if not names:
-        raise UserError("no number format is named; type for example --formats bf16,fp8_e4m3")
-    spelled: dict[AnyFormat, str] = {}
-    for name in names:
-        spelled.setdefault(find(name), name)
-    return list(spelled.values())
 
 
 @dataclass(frozen=True, kw_only=True)

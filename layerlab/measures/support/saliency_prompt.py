@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from layerlab.errors import NotApplicable, UserError
+from layerlab.known_options import PROBE
 from layerlab.loading.inputs import sequences
 from layerlab.loading.model import LoadedModel
 from layerlab.loading.text_input import TextInput
@@ -15,12 +16,6 @@ from layerlab.loading.token_text import PART, alone, token_strings
 from layerlab.shapes import Tokens
 from layerlab.validation import short_repr
 
-# A name that comes three times and is due a fourth time: does the model look back at it?
-PROBE = (
-    "The lamp on the pier was kept by Harriet. Every evening Harriet climbed the stairs with a can "
-    "of oil, and every morning Harriet climbed down again. One night the lamp stayed dark. The "
-    "fishermen stood below in the rain and called the name of"
-)
 NAME = " Harriet"
 
 Word = str | int | None
@@ -45,22 +40,6 @@ class Prompt:
     foil: int | None = None
     words: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
-
-
-def check(options: Mapping[str, Any]) -> None:
-    """Refuse a question that no model can answer.
-
-    Raises:
-        UserError: an empty text, or a target that is its own foil.
-    """
-    text, target, foil = options["text"], options["target"], options["foil"]
-    if text is not None and not text.strip():
-        raise UserError("the text of a saliency is empty; give some words, as --saliency 'I am'")
-    if foil is not None and foil == target:
-        raise UserError(
-            f"target and foil are both {short_repr(foil)}, and nothing tells a word from itself; "
-            "give two words, as --target ' here' --foil ' there'"
-        )
 
 
 def prompt(subject: LoadedModel, options: Mapping[str, Any], read: Sequence[Tensor]) -> Prompt:

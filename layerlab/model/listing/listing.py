@@ -16,6 +16,7 @@ from layerlab.model.cost.cost import Account, account
 from layerlab.model.cost.match import Match, match, rival
 from layerlab.model.design import design
 from layerlab.model.listing.card import Card, card
+from layerlab.model.typed_options import check_match
 from layerlab.system.files import from_here
 from layerlab.variants.registry import home, variants
 
@@ -95,11 +96,7 @@ def request(
     Raises:
         UserError: one that was named cannot be, none can, or there is nothing to match.
     """
-    if (by is None and against is not None) or (by is not None and not names):
-        raise UserError(
-            "--match resizes a variant that is named until it equals another; "
-            "type: layerlab variants pangu-pi --match depth --against llama"
-        )
+    check_match(names, by, against)
     if not names:
         return _everything(sizes, preset, options)
     found = [design(name, preset=preset, sizes=sizes, options=options) for name in names]

@@ -8,14 +8,13 @@ import torch
 
 from layerlab.errors import UserError
 from layerlab.numerics.emulation.autocast import DEVICES, FORMATS
-from layerlab.numerics.formats.formats import Block, Format, Integer, find
+from layerlab.numerics.formats.formats import SINGLE, Block, Format, Integer, find
 from layerlab.validation import Constraint, short_repr
 
 AnyFormat = Format | Integer | Block
 MODES = ("as-run", "flat", "autocast")
 # float32 holds every product and sum of numbers of so many digits well enough to round them once.
 NARROW = 11
-SINGLE = 24
 # What a generator of random numbers takes.
 SEED = Constraint(kind=int, least=-(2**63), most=2**64 - 1)
 TERMS = Constraint(kind=int, least=1)

@@ -3,6 +3,7 @@
 import difflib
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -14,6 +15,7 @@ Per: TypeAlias = Literal["tensor", "channel", "group"]
 Scale: TypeAlias = Literal["power of two", "fp8_e4m3"]
 
 MOST_DIGITS = 53
+SINGLE = 24  # digits of float32
 SCALE_BITS = 8
 WIDEST = (-1074, 1023)
 POLICIES: tuple[Overflow, ...] = ("inf", "saturate", "nan")
@@ -244,6 +246,22 @@ SPELLINGS = (
     "t11 (eleven digits, no limit to the exponent), t11:-14:15 (exponents from -14 to 15), "
     "fp8_e4m3:nan (or :inf, :saturate), int8:channel, int4:group128:asymmetric"
 )
+
+
+def parse_formats(given: str | Iterable[str]) -> list[str]:
+    """Parse formats between commas; each is kept once, as it was spelled first.
+
+    Raises:
+        UserError: a name that is no format, or none at all.
+    """
+    words = given.split(",") if isinstance(given, str) else list(map(str, given))
+    names = [name.strip() for name in words if name.strip()]
+    if not names:
+        raise UserError("no number format is named; type for example --formats bf16,fp8_e4m3")
+    spelled: dict[AnyFormat, str] = {}
+    for name in names:
+        spelled.setdefault(find(name), name)
+    return list(spelled.values())
 
 
 def find(format: Any) -> AnyFormat:

@@ -16,7 +16,7 @@ from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.policy import Policy
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.mixed_precision.advice import Candidate
-from layerlab.numerics.mixed_precision.budget import check_budget
+from layerlab.numerics.mixed_precision.request import check_request
 from layerlab.system.offload import is_offloaded
 
 Run = Callable[[nn.Module], Any]
@@ -26,22 +26,6 @@ WIDE = torch.float32
 REACH = 127
 # Of a text, for the standard error of a share.
 PIECES = 16
-
-
-def check_request(format: str, budget: float | None = None) -> str:
-    """Check that a policy can be searched for in this format within this budget.
-
-    Raises:
-        UserError: no such format, one in which there is nothing to keep, or a budget that is no
-            share.
-    """
-    check_budget(budget)
-    if regime(format).low.itemsize >= WIDE.itemsize:
-        raise UserError(
-            f"a model in {format} is in float32 already: there is nothing to keep; name a"
-            " format with fewer digits, such as bf16"
-        )
-    return find(format).name
 
 
 def losses(seen: Tensor, true: Tensor) -> Tensor:

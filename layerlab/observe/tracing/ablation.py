@@ -8,7 +8,7 @@ itself is changed at the input of its output projection, where its weights were 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from layerlab.observe.architecture.structure import (
 from layerlab.observe.tracing.attention_probe import AttentionCall, probe
 from layerlab.observe.tracing.block_calls import residual_of
 from layerlab.observe.tracing.records import Layer
+from layerlab.system.hooks import replacing_forward
 
 Component = Literal["head", "attention", "ffn"]
 SUBLAYERS: tuple[Component, ...] = ("attention", "ffn")
@@ -185,6 +186,68 @@ class Removal:
     head: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeadsGiven:
+    """What an attention gave in a forward of one sequence.
+
+    Attributes:
+        projection: what made the attention's output of its heads.
+        joined: the heads side by side, as the projection read them.
+        output: of the attention.
+    """
+
+    projection: nn.Module
+    joined: Tensor
+    output: Any
+
+
+@contextmanager
+def hearing_heads(
+    anatomy: ModelStructure, blocks: Sequence[BlockParts]
+) -> Iterator[dict[int, HeadsGiven]]:
+    """Keep what the attention of blocks gives in the one forward that is made in the context.
+
+    By block, once the context ends. Left out is an attention that does anything else with its heads
+    than hand them to its projection, or with what that makes of them than give it back.
+    """
+    found: dict[int, HeadsGiven] = {}
+    heads: dict[int, Tensor | None] = {}
+    seen: dict[nn.Module, tuple[Any, Any]] = {}
+
+    def keep(module: nn.Module, args: Any, output: Any) -> None:
+        seen[module] = (args, output)
+
+    def receive(call: AttentionCall) -> None:
+        heads[call.part.block] = call.output
+
+    reading: dict[int, tuple[BlockParts, AttentionPart, nn.Module]] = {}
+    for one in blocks:
+        if one.heads and one.attention is not None:
+            part = one.attention
+            projection = one.projection or output_projection(
+                anatomy.blocks[part.block], part.module
+            )
+            if projection is not None:
+                reading[one.block] = (one, part, projection)
+    with ExitStack() as stack:
+        for _, part, projection in reading.values():
+            for module in (part.module, projection):
+                stack.callback(module.register_forward_hook(keep).remove)
+        if any(part.interface for _, part, _ in reading.values()):
+            stack.enter_context(probe(anatomy, receive))
+        yield found
+    for block, (_, part, projection) in reading.items():
+        if part.module not in seen or projection not in seen:
+            continue
+        ((joined, *_), made), (_, output) = seen[projection], seen[part.module]
+        alike = isinstance(joined, Tensor) and joined.dim() == 3 and joined.shape[0] == 1
+        if alike and part.interface:
+            given = heads.get(block)
+            alike = given is not None and torch.equal(given.flatten(2), joined)
+        if alike and torch.equal(first_tensor(output), made):
+            found[block] = HeadsGiven(projection=projection, joined=joined, output=output)
+
+
 class Means:
     """The mean over all tokens of what each component gave, to stand in its place."""
 
@@ -210,12 +273,15 @@ def removing(
     parts: BlockParts,
     rows: Sequence[Removal | None],
     means: Means | None = None,
+    heads: HeadsGiven | None = None,
 ) -> Iterator[None]:
     """Take from each row of a batch what it does without; None leaves a row as it is.
 
     Args:
         parts: of the block that all rows speak of.
         means: what stands in its place; nothing, if left out.
+        heads: what its attention gives on the very stream that all rows begin with, and does not
+            compute again for each.
     """
 
     def touch(block: int, component: Component, given: Tensor) -> Sequence[int]:
@@ -231,6 +297,15 @@ def removing(
                 place.copy_((mean if one.head is None else mean[one.head]).expand_as(place))
         return changed
 
+    def stand_in(*args: Any, **options: Any) -> Any:
+        assert heads is not None
+        made = heads.projection(heads.joined.repeat(len(rows), 1, 1))
+        return with_first(heads.output, made)
+
     components = sorted({one.component for one in rows if one is not None})
-    with touching(anatomy, [parts], components, touch, len(rows)):
+    with ExitStack() as stack:
+        if heads is not None and parts.attention is not None:
+            stack.enter_context(replacing_forward(parts.attention.module, stand_in))
+            parts = replace(parts, projection=heads.projection)
+        stack.enter_context(touching(anatomy, [parts], components, touch, len(rows)))
         yield

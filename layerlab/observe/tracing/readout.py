@@ -18,10 +18,11 @@ from transformers import PreTrainedModel
 
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import ModelStructure, first_tensor, with_first
-from layerlab.observe.tracing.aligned_head import align_head
+from layerlab.observe.tracing.aligned_head import Room, align_head
 from layerlab.observe.tracing.block_calls import hidden
 from layerlab.records.layer_names import EMBEDDING, layer_name
 from layerlab.shapes import States, Tokens, Words
+from layerlab.system.hooks import replacing_forward
 
 # Of the largest logit: the same products, in another order at most.
 _ROUNDINGS = 64
@@ -122,19 +123,25 @@ def reading_out(
 
 @torch.no_grad()
 def resume(
-    model: PreTrainedModel, anatomy: ModelStructure, given: Answer, layer: int, rows: int
+    model: PreTrainedModel,
+    anatomy: ModelStructure,
+    given: Answer,
+    layer: int,
+    rows: int,
+    room: Room | None = None,
 ) -> Float[Tensor, "row place vocab"]:
     """Return the logits of so many copies of a sequence, of which only later blocks are run.
 
     Args:
         layer: the first block that is run, on the stream that the answer holds.
         rows: of the batch; hooks may make them differ.
+        room: for the logits, which last until it is used again.
     """
     skipped = anatomy.blocks[:layer]
     stream = given.streams[layer]
     copies = stream.repeat(rows, *(1 for _ in stream.shape))  # some models change it in place
     with _passing(skipped, given.outputs[:layer], [copies]):
-        return _logits(model, given.tokens.expand(rows, -1), given.places)
+        return _logits(model, given.tokens.expand(rows, -1), given.places, room)
 
 
 def spread(count: int, most: int) -> Tensor:
@@ -143,7 +150,7 @@ def spread(count: int, most: int) -> Tensor:
 
 
 def _logits(
-    model: PreTrainedModel, tokens: Words, places: Tensor
+    model: PreTrainedModel, tokens: Words, places: Tensor, room: Room | None = None
 ) -> Float[Tensor, "row place vocab"]:
     """Return the logits at some positions; no others are computed where the model can leave them.
 
@@ -152,7 +159,7 @@ def _logits(
     """
     kept = "logits_to_keep" in inspect.signature(model.forward).parameters
     options = {"logits_to_keep": places} if kept else {}
-    with align_head(model):
+    with align_head(model, room):
         found = getattr(model(input_ids=tokens, use_cache=False, **options), "logits", None)
     if not isinstance(found, Tensor) or found.dim() != 3:
         raise NotApplicable("it gives no logits for every token")
@@ -164,7 +171,6 @@ def _passing(
     blocks: tuple[nn.Module, ...], outputs: list[Any], stream: list[Tensor]
 ) -> Iterator[None]:
     """Have every block give the one batch of streams, in the form of its own output."""
-    own = [vars(block).get("forward") for block in blocks]
 
     def stand_in(output: Any) -> Callable[..., Any]:
         def forward(*args: Any, **options: Any) -> Any:
@@ -172,13 +178,7 @@ def _passing(
 
         return forward
 
-    try:
+    with ExitStack() as stack:
         for block, output in zip(blocks, outputs, strict=True):
-            block.forward = stand_in(output)
+            stack.enter_context(replacing_forward(block, stand_in(output)))
         yield
-    finally:
-        for block, forward in zip(blocks, own, strict=True):
-            if forward is None:
-                vars(block).pop("forward", None)
-            else:
-                block.forward = forward

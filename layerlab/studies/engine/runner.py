@@ -15,6 +15,7 @@ from typing import Any
 from layerlab.console.inspection import InspectionBar
 from layerlab.errors import UserError
 from layerlab.known_names import unknown_study
+from layerlab.known_options import check_settings
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.results.folder import check_folder
 from layerlab.studies.engine.code_hash import fingerprint
@@ -27,18 +28,12 @@ from layerlab.studies.engine.time_log import Clock
 from layerlab.system.files import check_link, check_links
 from layerlab.system.locks import lock_folder
 from layerlab.system.torch_settings import usual_arithmetic
-from layerlab.validation import Constraint, short_repr
+from layerlab.validation import short_repr
 from layerlab.version import VERSION
 
 LIBRARIES = ("torch", "numpy", "pandas")
 # Batches and their time, and what is left of one that was being written.
 _KEPT = re.compile(r"[0-9a-f]{32}\.(npz|json)|\.[0-9a-f]{32}\..+\.partial")
-FEWEST = 4
-DOMAINS = {
-    "draws": Constraint(kind=int, least=FEWEST, most=10_000_000),
-    "seed": Constraint(kind=int, least=0, most=2**63 - 1),
-    "threads": Constraint(kind=int, least=1, most=1024),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,8 +293,5 @@ def _draw(found: Study, draws: Any) -> int:
 
 
 def _check(name: str, value: Any) -> int:
-    if value not in DOMAINS[name]:
-        raise UserError(
-            f"{name} is {short_repr(value)}; expected {DOMAINS[name]}: type for example {name}=100"
-        )
+    check_settings(**{name: value})
     return int(value)

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from layerlab.errors import UserError
-from layerlab.validation import Constraint, short_repr, suggest
+from layerlab.known_options import Options, check_study
+from layerlab.validation import Constraint
 
 # `smaller than asked`: the difference has the claimed sign, and is surely below the threshold.
 Word = Literal["holds", "smaller than asked", "fails", "not decided"]
@@ -129,24 +129,18 @@ class Study:
         """Return the key of the study's source in docs/sources.md, or Own."""
         return claimant(self.source)
 
+    @property
+    def known_options(self) -> Options:
+        """Return what each option is when nobody sets it, and which values it takes."""
+        return {name: (usual, self.domains.get(name)) for name, usual in self.options.items()}
+
     def settled(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options, updated with the given values.
 
         Raises:
             UserError: an unknown option, or a value that it does not take.
         """
-        for name, value in given.items():
-            if name not in self.options:
-                hint = suggest(name, self.options)
-                known = ", ".join(self.options) or "none"
-                raise UserError(
-                    f"study {self.name} has no option {short_repr(name)}; {hint}known: {known}"
-                )
-            if name in self.domains and value not in self.domains[name]:
-                raise UserError(
-                    f"study {self.name}: option {name} is {short_repr(value)}; expected "
-                    f"{self.domains[name]}: type for example {name}={self.options[name]}"
-                )
+        check_study(self.name, given, self.known_options)
         # A whole number stands for a float, and is the same setting as that float.
         floats = {name for name, value in self.options.items() if isinstance(value, float)}
         return {

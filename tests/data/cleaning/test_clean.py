@@ -17,7 +17,8 @@ from layerlab.data.cleaning.clean import KEEP_ALL, Cleaner, clean
 from layerlab.data.cleaning.deduplication import Exact, NearDuplicates
 from layerlab.data.cleaning.ngrams import dense, join_units, keys, units, windows
 from layerlab.data.cleaning.repetition_filters import Limits, again, nearby, repeated_share, top
-from layerlab.data.sources import TextChunk, data_folder
+from layerlab.data.places import data_folder
+from layerlab.data.sources import TextChunk
 from layerlab.recipes.adaptation import make_recipe
 from layerlab.recipes.adaptation_sections import CleanSection
 from layerlab.recipes.load import validate_table

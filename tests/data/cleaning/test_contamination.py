@@ -15,7 +15,8 @@ from layerlab.data.cleaning import benchmark_questions
 from layerlab.data.cleaning.benchmark_questions import questions
 from layerlab.data.cleaning.contamination import Question, contamination
 from layerlab.data.cleaning.ngrams import units
-from layerlab.data.sources import TextChunk, data_folder
+from layerlab.data.places import data_folder
+from layerlab.data.sources import TextChunk
 
 CHINESE = "根据我国反补贴条例以及相关法律法规下列关于此次调查的哪项判断是正确的"
 ENGLISH = " ".join(f"word{number}" for number in range(30))

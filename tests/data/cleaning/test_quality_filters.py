@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.data.cleaning.clean import KEEP_ALL, Cleaner
 from layerlab.data.cleaning.quality_filters import low_quality
-from layerlab.data.sources import TextChunk, data_folder, open_source
+from layerlab.data.places import data_folder
+from layerlab.data.sources import TextChunk, open_source
 from layerlab.recipes.adaptation_sections import CleanSection
 from layerlab.recipes.load import validate_table
 from layerlab.recipes.training_sections import Source

@@ -13,7 +13,7 @@ from layerlab import UserError
 from layerlab.experiments.analysis.claims import pairs
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
-from layerlab.experiments.plan.plan import arms
+from layerlab.recipes.arms import arms
 from layerlab.recipes.comparison_sections import Claim
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe, make_recipe
 from layerlab.records.run import RunRecord

@@ -8,8 +8,10 @@ import pytest
 from layerlab import UserError
 from layerlab.console.progress import NullProgress
 from layerlab.corpus.corpus import extent, prepare
-from layerlab.experiments.executors.lockstep import check_lockstep, run_in_lockstep
-from layerlab.experiments.plan.plan import plan, sides
+from layerlab.experiments.executors.lockstep import run_in_lockstep
+from layerlab.experiments.plan.plan import plan
+from layerlab.recipes.arms import sides
+from layerlab.recipes.checks import check_lockstep
 from layerlab.recipes.training import make_recipe
 from layerlab.records.result import read_result
 from layerlab.training.run_spec import RunSpec

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from layerlab.experiments.plan.own_files import load_files
-from layerlab.experiments.plan.plan import plan, sides
+from layerlab.experiments.plan.plan import plan
 from layerlab.experiments.stored_runs import runs_of_recipe
+from layerlab.recipes.arms import sides
 from layerlab.records.run import RunRecord
 from layerlab.report.pages.comparison import render
 from layerlab.training.run_spec import own_files

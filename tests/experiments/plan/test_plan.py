@@ -4,7 +4,8 @@ import pytest
 
 from layerlab import UserError
 from layerlab.corpus.extent import CorpusSize
-from layerlab.experiments.plan.plan import plan, resolve_recipe, sides
+from layerlab.experiments.plan.plan import plan, resolve_recipe
+from layerlab.recipes.arms import sides
 from layerlab.recipes.training import load_recipe, make_recipe
 from layerlab.records.settings import flatten
 from layerlab.training.run_spec import count_costs

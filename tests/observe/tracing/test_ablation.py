@@ -17,6 +17,7 @@ from layerlab.observe.tracing.ablation import (
     Means,
     Removal,
     find_parts,
+    hearing_heads,
     removing,
     touching,
 )
@@ -131,6 +132,35 @@ def test_each_head_and_sublayer_is_as_if_its_output_weights_were_zero(name: str)
         assert row == 0 or float((other - whole).abs().max()) > 2e-3, "it makes a difference"
 
 
+# A gate stands between the heads of qwen3_next and their projection; bloom, falcon and mpt add the
+# stream inside their attention or hand heads on in another form.
+HEARD = ("gpt2", "openai-gpt", "llama", "gemma2", "olmo2", "deepseek_v3", "gpt_neox", "gptj", "opt")
+COMPUTED = ("qwen3_next", "bloom")
+
+
+@pytest.mark.parametrize("name", [*HEARD, *COMPUTED])
+@torch.no_grad()
+def test_heads_that_were_heard_are_not_computed_again(name: str) -> None:
+    model = family(name)
+    layer = 1 if name == "qwen3_next" else 0
+    stack, parts = anatomy(model), parts_of(model)[layer]
+    assert parts.attention is not None
+    rows: list[Removal | None] = [None, Removal(component="head", head=1)]
+    rows += [Removal(component="attention"), Removal(component="ffn")]
+    with observing(model):
+        with hearing_heads(stack, [parts]) as heads:
+            given = answer(model, stack, TEXT, PLACES)
+        with removing(stack, parts, rows):
+            whole = resume(model, stack, given, layer, len(rows))
+        with removing(stack, parts, rows, heads=heads.get(layer)):
+            own = parts.attention.module.forward
+            found = resume(model, stack, given, layer, len(rows))
+    assert (layer in heads) == (name in HEARD)
+    assert (own.__name__ == "stand_in") == (name in HEARD)
+    torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)
+    assert parts.attention.module.forward.__name__ == "forward"
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bloom"])
 def test_a_mean_stands_where_a_hook_puts_it(name: str) -> None:
     model = family(name)
@@ -152,8 +182,9 @@ def test_a_mean_stands_where_a_hook_puts_it(name: str) -> None:
             changed[..., width : 2 * width] = mean
             return (changed, *args[1:])
 
-        given = answer(model, stack, TEXT, PLACES)
-        with removing(stack, parts, [Removal(component="head", head=1)], means):
+        with hearing_heads(stack, [parts]) as heads:
+            given = answer(model, stack, TEXT, PLACES)
+        with removing(stack, parts, [Removal(component="head", head=1)], means, heads.get(0)):
             found = resume(model, stack, given, 0, 1)[0]
         hook = projection.register_forward_pre_hook(replace)
         hand = model(input_ids=TEXT[None], use_cache=False).logits[0, PLACES]

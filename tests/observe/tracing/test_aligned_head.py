@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from layerlab.observe.tracing.aligned_head import align_head, multiply_aligned
+from layerlab.observe.tracing.aligned_head import Room, align_head, multiply_aligned
 from tests.families.recipe import build as family
 
 IDS = torch.arange(3, 27)[None]
@@ -15,18 +15,30 @@ def test_the_products_are_those_of_the_layer_in_rows_of_whole_cache_lines(bias: 
     torch.manual_seed(0)
     head, features = nn.Linear(48, 1001, bias=bias), torch.randn(2, 40, 48)
     with torch.no_grad():
-        found, own = multiply_aligned(features, head), head(features)
+        found, own = multiply_aligned(features, head, Room()), head(features)
     torch.testing.assert_close(found, own, rtol=1e-5, atol=1e-6)
     assert found.shape == own.shape
     assert found.stride() == (40 * 1008, 1008, 1) != own.stride()
 
 
+@torch.no_grad()
+def test_logits_of_a_room_are_written_over_by_the_next() -> None:
+    head, room = nn.Linear(8, 5), Room()
+    first = multiply_aligned(torch.randn(3, 8), head, room)
+    kept, features = first.clone(), torch.randn(2, 8)
+    second = multiply_aligned(features, head, room)
+    torch.testing.assert_close(second, head(features))
+    assert second.data_ptr() == first.data_ptr() and torch.equal(first[2], kept[2])
+    larger = multiply_aligned(torch.randn(9, 8), head, room)
+    assert larger.shape == (9, 5) and larger.data_ptr() != first.data_ptr()
+
+
 def test_gradients_and_other_types_go_the_usual_way() -> None:
     head = nn.Linear(8, 5)
-    multiply_aligned(torch.randn(3, 8), head).sum().backward()
+    multiply_aligned(torch.randn(3, 8), head, Room()).sum().backward()
     assert head.weight.grad is not None
     with torch.no_grad():
-        found = multiply_aligned(torch.randn(3, 8).double(), head.double())
+        found = multiply_aligned(torch.randn(3, 8).double(), head.double(), Room())
     assert found.dtype == torch.float64 and found.is_contiguous()
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from math import nan
 
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
+from layerlab.measures.questions import check_formats
 from layerlab.measures.support.emulated_reruns import DOMAINS, FORMATS, formats, forward
 from layerlab.numerics.emulation.arithmetic import MODES
 from layerlab.numerics.emulation.attribution import CLOSED, Attribution, Error, attribution
@@ -102,6 +103,7 @@ MEASURES = (
         better=None,
         needs=frozenset({"model"}),
         read=read,
+        check=check_formats,
         options={"formats": FORMATS, "mode": "as-run", "tokens": TOKENS, "cross": False},
         domains={
             **DOMAINS,

@@ -8,10 +8,12 @@ from torch import Tensor
 
 from layerlab.errors import NotApplicable, UserError
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row, refuse_offloaded
+from layerlab.measures.questions import check_formats
 from layerlab.measures.support.emulated_reruns import DOMAINS, FORMATS, formats
 from layerlab.numerics.emulation.arithmetic import exact, modes, regime
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.records.layer_names import EMBEDDING
+from layerlab.validation import Constraint
 
 TOKENS = 128
 Gradients = Mapping[str, Tensor]
@@ -118,8 +120,9 @@ MEASURES = (
         needs=frozenset({"model"}),
         applies=refuse_offloaded,
         read=read,
+        check=check_formats,
         options={"formats": FORMATS, "tokens": TOKENS},
-        domains=DOMAINS,
+        domains={**DOMAINS, "tokens": Constraint(kind=int, least=2)},
         default=False,
     ),
 )

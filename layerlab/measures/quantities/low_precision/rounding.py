@@ -14,6 +14,7 @@ from torch import Tensor
 
 from layerlab.errors import UserError
 from layerlab.measures.measure import Band, Bound, Measure, MeasureContext, ModelContext, Row
+from layerlab.measures.questions import check_formats
 from layerlab.measures.support.emulated_reruns import DOMAINS, FORMATS, Reruns, formats, reruns
 from layerlab.measures.support.rounding_theory import theory
 from layerlab.numerics.emulation.arithmetic import modes
@@ -307,6 +308,7 @@ MEASURES = (
             Bound(column="mean", limit="flat", side="beside", source="Own"),
         ),
         band=Band(column="mean", low="low", high="high", label="5 to 95 % of the tokens"),
+        check=check_formats,
         options={"formats": FORMATS},
         domains=DOMAINS,
         default=False,
@@ -342,6 +344,7 @@ MEASURES = (
         better="lower",
         needs=frozenset({"model"}),
         read=read_logits,
+        check=check_formats,
         options={"formats": FORMATS},
         domains=DOMAINS,
         default=False,

@@ -1,0 +1,28 @@
+"""Where texts and benchmarks lie: as given, or in the data folder."""
+
+import os
+from pathlib import Path
+
+from layerlab.errors import UserError
+from layerlab.validation import short_repr
+
+
+def data_folder() -> Path:
+    """Return the folder of larger data: LAYERLAB_DATA, or the one beside the project."""
+    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
+    return Path(os.environ.get("LAYERLAB_DATA") or beside)
+
+
+def find_text(name: str) -> Path:
+    """Find a file or folder as it is given, or by its place in the data folder.
+
+    Raises:
+        UserError: it is in neither.
+    """
+    for place in (Path(name).expanduser(), data_folder() / name):
+        if place.exists():
+            return place
+    raise UserError(
+        f"there is no file or folder {short_repr(name)}, nor is it in the data folder "
+        f"{str(data_folder())!r}; name one, or set LAYERLAB_DATA"
+    )

@@ -1,0 +1,101 @@
+"""The arms of a comparison, each as a recipe of its own; without torch."""
+
+from layerlab.errors import UserError
+from layerlab.recipes.comparison_sections import Arm, CompareSection
+from layerlab.recipes.training import TrainingRecipe
+from layerlab.recipes.training_sections import DataSection, Source
+from layerlab.validation import suggest
+
+
+def arms(comparison: CompareSection, recipe: TrainingRecipe) -> list[Arm]:
+    """Return the arms with their names, variants and baselines written out; a baseline is its own.
+
+    Raises:
+        UserError: two have one name, or a baseline is none of them.
+    """
+    found = []
+    for one in comparison.arms:
+        arm = Arm(variant=one) if isinstance(one, str) else one
+        variant = arm.variant or recipe.model.variant
+        found.append(arm.model_copy(update={"name": arm.name or variant, "variant": variant}))
+    names = [str(arm.name) for arm in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(
+            f"two arms are called {twice!r}; give one of them a name of its own: "
+            f'{{variant = "...", name = "..."}}'
+        )
+    strange = next(
+        (
+            name
+            for name in names
+            if not name.replace("-", "").replace("_", "").replace(".", "").isalnum()
+        ),
+        None,
+    )
+    if strange is not None:
+        raise UserError(
+            f"an arm is called {strange!r}, which names folders too; "
+            "expected letters, digits, - _ and ."
+        )
+    for rival in (comparison.baseline, *(arm.against for arm in found)):
+        if rival is not None and rival not in names:
+            hint = suggest(rival, names)
+            raise UserError(f"the baseline {rival!r} is no arm; {hint}arms: {', '.join(names)}")
+    first = comparison.baseline or names[0]
+    return [arm.model_copy(update={"against": arm.against or first}) for arm in found]
+
+
+def sides(recipe: TrainingRecipe) -> dict[str, TrainingRecipe]:
+    """Return the recipe of each arm by name, sizes and lengths as given.
+
+    A recipe that compares nothing is one side. An arm that trains on other text than the recipe's
+    is judged on the recipe's all the same.
+
+    Raises:
+        UserError: two arms have one name, a baseline is none of them, a seed or rate stands there
+            twice, an arm takes no such setting, or would be judged on other text than the others.
+    """
+    if recipe.compare is None:
+        return {recipe.model.variant: recipe}
+    _check_repeats(recipe.compare)
+    single = recipe.changed({"compare": None})
+    return {
+        str(arm.name): _judge_alike(str(arm.name), _side(arm, single), single)
+        for arm in arms(recipe.compare, single)
+    }
+
+
+def _check_repeats(comparison: CompareSection) -> None:
+    if len(set(comparison.seeds)) < len(comparison.seeds):
+        raise UserError(f"compare.seeds {list(comparison.seeds)} repeat one; each counts once")
+    if len(set(comparison.learning_rates)) < len(comparison.learning_rates):
+        raise UserError(
+            f"compare.learning_rates {list(comparison.learning_rates)} repeat one; write each once"
+        )
+
+
+def _side(arm: Arm, single: TrainingRecipe) -> TrainingRecipe:
+    options = {**single.model.options, **arm.options} if arm.options else single.model.options
+    return single.changed({"model.variant": arm.variant, "model.options": dict(options), **arm.set})
+
+
+def _judge_alike(name: str, side: TrainingRecipe, single: TrainingRecipe) -> TrainingRecipe:
+    """Return an arm's recipe with the held-out text that all arms have."""
+    own, common = side.data, single.data
+    for setting in ("validation_fraction", "eval_sources"):
+        if getattr(own, setting) != getattr(common, setting):
+            raise UserError(
+                f"the arm {name!r} sets data.{setting}, and would be judged on other text than the "
+                f"other arms; take it out of the arm, and write {setting} in [data], for all"
+            )
+    if own.eval_sources is not None or _texts(own) == _texts(common):
+        return side
+    return side.changed(
+        {"data.eval_sources": [one.model_dump(mode="json") for one in common.sources]}
+    )
+
+
+def _texts(data: DataSection) -> list[Source]:
+    """Return the text sources without their shares of a batch."""
+    return [one.model_copy(update={"weight": 1.0}) for one in data.sources]

@@ -1,0 +1,71 @@
+"""What is asked of a tokenizer: which one, and how large it is to be; found without torch."""
+
+import re
+from pathlib import Path
+
+from layerlab import builtin
+from layerlab.errors import UserError
+from layerlab.system.hub import explain_no_answer
+from layerlab.system.logs import silence
+from layerlab.validation import short_repr
+
+TRAINED = "train"
+# The files of a tokenizer on the Hub, and in a folder.
+FILES = ["*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py"]
+# The tokenizer of another vocabulary, as a folder of results.
+WHAT = "vocabulary"
+# Questions of the data folder, in place of a text.
+JEC_QA = "jec-qa"
+_SIZE = re.compile(r"(\+?)(\d{1,9})")
+
+
+def find_tokenizer(given: str) -> Path:
+    """Find the file or folder of a tokenizer: as given, of a built-in model, or of the Hub.
+
+    Raises:
+        UserError: there is none.
+    """
+    path = Path(given).expanduser()
+    if path.exists():
+        return path
+    return builtin.path(given) if given in builtin.NAMES else _fetch(given)
+
+
+def _fetch(name: str) -> Path:
+    """Return the folder of a name of the Hub, with the files of its tokenizer."""
+    from huggingface_hub import constants, snapshot_download  # late: a folder needs no Hub
+
+    why = explain_no_answer(constants.ENDPOINT)
+    try:
+        with silence("huggingface_hub"):
+            local = bool(why)
+            return Path(snapshot_download(name, allow_patterns=FILES, local_files_only=local))
+    except Exception as error:  # of many kinds: no such name, no network
+        raise UserError(
+            f"there is no tokenizer {name!r}: {why or first_line(error)}; "
+            'expected a folder, a file, a name of the Hub, or tokenizer = "train"'
+        ) from None
+
+
+def parse_size(size: str) -> tuple[bool, int]:
+    """Parse a size: whether entries are added, and how many are added or left.
+
+    Raises:
+        UserError: it is neither.
+
+    Example:
+        >>> parse_size("+1600"), parse_size("8000")
+        ((True, 1600), (False, 8000))
+    """
+    found = _SIZE.fullmatch(size.strip())
+    if not found or not int(found[2]):
+        raise UserError(
+            f"cannot read the size {short_repr(size)}; type +1600 to add so many entries, or 8000 "
+            "to cut down to so many"
+        )
+    return bool(found[1]), int(found[2])
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of a library's error message."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
