@@ -18,13 +18,7 @@ from layerlab.console.inspection import InspectionBar
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expand_runs
-from layerlab.loading.inputs import (
-    Pieces,
-    divide,
-    passage,
-    placeholder,
-    sequences,
-)
+from layerlab.loading.inputs import Pieces, divide, passage, placeholder, sequences
 from layerlab.loading.model import LoadedModel, check_named, label, subject
 from layerlab.loading.text_input import TextInput, no_text
 from layerlab.loading.text_options import AUTO

@@ -41,7 +41,7 @@ class Readings:
         refused: measures without a reading on this model, and why.
         notes: remarks of measures that do have readings.
         pictures: what a measure gave to be drawn besides its rows.
-        loss_nats: mean next-token loss per sequence; none where the text was not read through.
+        loss_nats: mean next-token loss per sequence; none where the text was not read.
         faults: layers whose output was not finite, and what was found.
     """
 
@@ -129,7 +129,8 @@ class _Reader:
                 found = trace(
                     self.subject.model,
                     self.subject.stack,
-                    self._read_sequences(),
+                    # Where only weights are read, a short piece shows that they are used.
+                    self.sequences if self._reads_text else [self.sequences[0][:2]],
                     self.read,
                     gradient=gradient,
                     fronts=self.fronts,
@@ -223,10 +224,6 @@ class _Reader:
                 self.take(measure, measure.read, given)
         for measure in self.matrices:
             self._settle(measure, Trace())
-
-    def _read_sequences(self) -> Sequence[Tensor]:
-        """Return all sequences, or a short piece of one when only weights are read."""
-        return self.sequences if self._reads_text else [self.sequences[0][:2]]
 
     @property
     def _reads_text(self) -> bool:

@@ -38,7 +38,8 @@ def test_a_rebuilt_model_is_saved_with_its_tokenizer(said: tuple[list[Said], Pat
     ids = AutoTokenizer.from_pretrained(out)("A short text.", return_tensors="pt").input_ids
     assert new.config.variant == "pangu-pi"
     with torch.no_grad():
-        assert torch.equal(new(ids).logits, old(ids).logits)
+        # Not to the bit: sums of another layout are rounded otherwise on some processors.
+        torch.testing.assert_close(new(ids).logits, old(ids).logits, rtol=1e-5, atol=1e-4)
 
 
 def test_a_variant_that_is_another_function_says_how_far_it_is(
