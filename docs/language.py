@@ -55,9 +55,28 @@ PLACES = (
 WORDS = (
     *("attention", "feed-forward", "norms", "logits", "scores", "weights", "queries", "keys"),
     *("centring", "perceptron", "nearest", "stochastic", "observed", "drawn", "variances"),
-    *("trained", "random", "neither", "larger", "extended", "causal", "padded", "forward"),
-    *("backward", "test", "validation", "draws", "terms", "token", "tokens", "semi-axis"),
-    *("convolution", "Gaussian", "share", "scale {scale}", "twin {seed}", "all", "seed"),
+    *("trained", "random", "neither", "larger", "smaller", "extended", "causal", "padded"),
+    *(
+        "forward",
+        "backward",
+        "test",
+        "validation",
+        "draws",
+        "terms",
+        "token",
+        "tokens",
+        "semi-axis",
+    ),
+    *(
+        "semi-axis",
+        "convolution",
+        "Gaussian",
+        "share",
+        "scale {scale}",
+        "twin {seed}",
+        "all",
+        "seed",
+    ),
     *("{value} nats per token", "{value} bits per byte", "{value} loss spikes a run"),
     "{value} powers of ten",
     *("looks", "look", "smallest", "largest", "is", "are", "seeds"),
@@ -119,7 +138,7 @@ WORD = re.compile(r"[a-z]{4,}( [a-z]+)*")
 # Texts that no page shows: of expressions, and of functions that take names of columns.
 UNSHOWN = {"compile", "rows", "step", "_readings", "groupby", "einsum", "AttentionRecord"}
 # What sources claim, as comparisons say it.
-CLAIMS = (*("analysis/claims", "analysis/warnings", "plan/factors"),)
+CLAIMS = (*("analysis/claims", "analysis/interaction", "analysis/warnings", "plan/factors"),)
 # Files of studies that say nothing of a result.
 SILENT = {
     *("code_hash.py", "pictures.py", "record.py", "runner.py", "study.py", "suite.py"),
