@@ -60,7 +60,7 @@ WORDS = (
     *("convolution", "Gaussian", "share", "scale {scale}", "twin {seed}", "all", "seed"),
     *("{value} nats per token", "{value} bits per byte", "{value} loss spikes a run"),
     "{value} powers of ten",
-    *("looks", "look", "smallest", "largest", "is", "are", "seeds"),
+    *("looks", "look", "smallest", "largest", "smaller", "is", "are", "seeds"),
     "counted it does; the printed latency grows by {steps} ms, {times} times as much for the last "
     "as for the first",
     *("{setting} is {one} in {run} and {other} in {second}", "not set"),
@@ -119,7 +119,7 @@ WORD = re.compile(r"[a-z]{4,}( [a-z]+)*")
 # Texts that no page shows: of expressions, and of functions that take names of columns.
 UNSHOWN = {"compile", "rows", "step", "_readings", "groupby", "einsum", "AttentionRecord"}
 # What sources claim, as comparisons say it.
-CLAIMS = (*("analysis/claims", "analysis/warnings", "plan/factors"),)
+CLAIMS = (*("analysis/claims", "analysis/interaction", "analysis/warnings", "plan/factors"),)
 # Files of studies that say nothing of a result.
 SILENT = {
     *("code_hash.py", "pictures.py", "record.py", "runner.py", "study.py", "suite.py"),

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import typer
 
+from layerlab.experiments.analysis.interaction import find_interactions
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes import adaptation, training
 from layerlab.studies.engine.discovery import studies
@@ -168,6 +169,14 @@ def compared(table: Table) -> None:
     assert len(runs) == 3 * 3 * 5
 
 
+def crossed(table: Table) -> None:
+    """Two blocks under two optimizers, of which a comparison tells whether a gain holds."""
+    recipe = training.make_recipe({"train": {"max_steps": 1}, **table})
+    assert recipe.compare is not None
+    (found,) = find_interactions(recipe, recipe.compare)
+    assert found.under == ("adamw", "muon") and len(planned(table)) == 4 * 3 * 3
+
+
 def looked(table: Table) -> None:
     """Looks, in a comparison of two arms."""
     assert planned({"compare": {"arms": ["llama", "gpt2"], **table["compare"]}})
@@ -188,7 +197,7 @@ def taken(table: Table) -> object:
 # Who reads each recipe of a page.
 READ: Mapping[str, Sequence[Callable[[Table], object]]] = {
     "adaptation.md": (adaptation.make_recipe,),
-    "comparison.md": (compared, looked, claimed),
+    "comparison.md": (compared, crossed, looked, claimed),
     "precision.md": (taken,),
     "scale.md": (planned,),
     "training.md": (planned,),

@@ -178,7 +178,12 @@ def _share(recipe: TrainingRecipe) -> None:
 
 
 def _whole(recipe: TrainingRecipe) -> None:
-    """Check for what reads whole weights where no process has them."""
+    """Check for what needs whole weights where no process has them."""
+    if recipe.run.sharding != "none" and recipe.train.optimizer == "muon":
+        raise UserError(
+            'train.optimizer is "muon", which needs whole matrices, and run.sharding = "fsdp" '
+            'leaves a part in each process; write optimizer = "adamw" or sharding = "none"'
+        )
     for name in ("monitor", "control") if recipe.run.sharding != "none" else ():
         if getattr(recipe, name) != type(getattr(recipe, name))():
             raise UserError(

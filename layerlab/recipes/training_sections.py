@@ -135,6 +135,9 @@ class TrainSection(Section):
         micro_batch_size: sequences per forward pass of a process; all of its share of a batch where
             it is left out, or is more. A batch that does not fit is split further by itself, and
             its gradients added up.
+        optimizer: `adamw`, or `muon`: Muon for the weights of linear layers before the head, its
+            updates scaled to the size of AdamW's, so that rate and decay carry over; AdamW for all
+            else: embeddings, head, norms, biases, scalars, series and convolutions.
         learning_rate: the largest learning rate.
         lr_scheduler_type: its course after the warm-up.
         warmup_steps: updates, or below 1 a share of them, in which it rises from 0.
@@ -157,6 +160,7 @@ class TrainSection(Section):
     num_train_epochs: Times | None = None
     batch_size: Count = 16
     micro_batch_size: Count | None = None
+    optimizer: Literal["adamw", "muon"] = "adamw"
     learning_rate: Positive = 1e-3
     lr_scheduler_type: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
     warmup_steps: Annotated[float, Field(ge=0)] = 0.05

@@ -98,6 +98,8 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     "sft.sources": {"rows": "path"},
     "sft.lora": {"alpha": "lora_alpha", "dropout": "lora_dropout", "whole": "modules_to_save"},
 }
+# Settings that came after 0.1, with what runs did before there was a choice.
+ADDED: Mapping[str, Mapping[str, Any]] = {"train": {"optimizer": "adamw"}}
 _OLD = {table: {new: old for old, new in names.items()} for table, names in NAMES.items()}
 # Settings that name others by their paths, and a table that is a recipe of its own.
 _PATHS = frozenset({"compare.allowed_differences"})
@@ -133,12 +135,15 @@ def current_changes(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest of a run, its recipe under the names of today."""
+    """Return the manifest of a run, its recipe under the names and with the settings of today."""
     recipe = manifest.get("recipe")
-    return {
-        **manifest,
-        **({"recipe": current_settings(recipe)} if isinstance(recipe, Mapping) else {}),
-    }
+    if not isinstance(recipe, Mapping):
+        return dict(manifest)
+    found = current_settings(recipe)
+    for table, settings in ADDED.items():
+        if isinstance(found.get(table), Mapping):
+            found[table] = {**settings, **found[table]}
+    return {**manifest, "recipe": found}
 
 
 def settings_of_0_1(recipe: Mapping[str, Any], place: str = "") -> dict[str, Any]:

@@ -1,26 +1,37 @@
-"""AdamW with its weight decay on matrices alone."""
+"""AdamW with its weight decay on matrices alone, or Muon for hidden matrices."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from layerlab.errors import UserError
 from layerlab.recipes.training_sections import TrainSection
 
 DECAYED = (nn.Linear, nn.Embedding, nn.Conv1d)
 
 
-def build_optimizer(model: nn.Module, train: TrainSection) -> torch.optim.AdamW:
-    """Build AdamW, fused, with one group that decays and one that does not.
+def build_optimizer(model: nn.Module, train: TrainSection) -> torch.optim.Optimizer:
+    """Build the optimizer of a recipe; AdamW is fused, with one group that decays and one not.
 
     Only weights of linear layers, embeddings and convolutions decay. Norms, biases, the scales and
     shifts of series activations, mixing coefficients of residual schemes, and whatever else a part
     of one's own holds as a bare parameter do not: for a scale, zero is no neutral value.
+
+    Raises:
+        UserError: Muon is asked for, and the model has nothing for it.
     """
-    decayed = {id(one) for one in _matrices(model)}
+    decayed = {id(one) for one in _weights(model, DECAYED)}
+    hidden = hidden_matrices(model) if train.optimizer == "muon" else []
+    if train.optimizer == "muon" and not hidden:
+        raise UserError(
+            'train.optimizer is "muon", and the model has no linear layer before its head that '
+            'learns; write optimizer = "adamw"'
+        )
+    taken = {id(one) for one in hidden}
     # Tied parameters are listed once, and stand in the group of the first that holds them.
-    every = [one for one in model.parameters() if one.requires_grad]
+    every = [one for one in model.parameters() if one.requires_grad and id(one) not in taken]
     groups = [
         {
             "params": [one for one in every if id(one) in decayed],
@@ -28,33 +39,92 @@ def build_optimizer(model: nn.Module, train: TrainSection) -> torch.optim.AdamW:
         },
         {"params": [one for one in every if id(one) not in decayed], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
+    adamw = torch.optim.AdamW(
         [group for group in groups if group["params"]],
         lr=train.learning_rate,
         betas=(train.adam_beta1, train.adam_beta2),
         eps=train.adam_epsilon,
         fused=True,
     )
+    return MuonWithAdamW(hidden, adamw, train) if hidden else adamw
+
+
+class MuonWithAdamW(torch.optim.Optimizer):
+    """Muon for the hidden matrices of a model, and AdamW for all other parameters, as one.
+
+    Both work on the groups and the state of this one, which a checkpoint therefore has whole: the
+    group of Muon comes first. An update of Muon is scaled by 0.2 sqrt(max(rows, columns)), so that
+    its root mean square is about that of AdamW's; learning rate and weight decay are then those of
+    AdamW.
+
+    Source: jordan24 for the update; liu25, section 2.2, for its scale.
+    """
+
+    def __init__(self, hidden: list[Tensor], adamw: torch.optim.AdamW, train: TrainSection) -> None:
+        muon = torch.optim.Muon(
+            hidden,
+            lr=train.learning_rate,
+            weight_decay=train.weight_decay,
+            adjust_lr_fn="match_rms_adamw",
+        )
+        self.both = muon, adamw
+        super().__init__([*muon.param_groups, *adamw.param_groups], {})
+        self._share()
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Take over groups and state, as `load_state_dict` does at its end."""
+        super().__setstate__(dict(state))
+        self._share()
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Do an update of all parameters."""
+        loss = None if closure is None else closure()
+        for one in self.both:
+            one.step()
+        return loss
+
+    def _share(self) -> None:
+        muon, adamw = self.both
+        muon.param_groups, adamw.param_groups = self.param_groups[:1], self.param_groups[1:]
+        muon.state = adamw.state = self.state
 
 
 def allocate(optimizer: torch.optim.Optimizer) -> None:
-    """Allocate the moments of AdamW for all parameters that have none yet.
+    """Allocate what the optimizer keeps of all parameters, where it has nothing of them yet.
 
     They are most of what a run still takes after its first pass. Where they are there before it,
     memory that runs out does so in a pass, which can be taken in smaller pieces.
     """
     for group in optimizer.param_groups:
         for one in group["params"]:
-            if not optimizer.state[one]:
-                # Of a sharded weight each process makes its part.
-                moments = {name: torch.zeros_like(one) for name in ("exp_avg", "exp_avg_sq")}
-                step = torch.zeros((), dtype=torch.float32, device=one.device)
-                optimizer.state[one] = {"step": step, **moments}
+            if optimizer.state[one]:
+                continue
+            if "momentum" in group:
+                optimizer.state[one] = {"momentum_buffer": torch.zeros_like(one)}
+                continue
+            # Of a sharded weight each process makes its part.
+            moments = {name: torch.zeros_like(one) for name in ("exp_avg", "exp_avg_sq")}
+            step = torch.zeros((), dtype=torch.float32, device=one.device)
+            optimizer.state[one] = {"step": step, **moments}
 
 
-def _matrices(model: nn.Module) -> Iterator[Tensor]:
+def hidden_matrices(model: nn.Module) -> list[Tensor]:
+    """Return the weights of linear layers before the head, each once, if they learn.
+
+    The head's are not among them, tied or not, nor is what a layer shares with an embedding.
+    """
+    head = getattr(model, "lm_head", None)
+    edge = {id(one) for one in _weights(model, nn.Embedding)}
+    edge |= {id(one) for one in _weights(head, nn.Linear)} if head is not None else set()
+    found = {id(one): one for one in _weights(model, nn.Linear) if one.requires_grad}
+    return [one for key, one in found.items() if key not in edge]
+
+
+def _weights(
+    model: nn.Module, kinds: type[nn.Module] | tuple[type[nn.Module], ...]
+) -> Iterator[Tensor]:
     for module in model.modules():
-        if isinstance(module, DECAYED):
+        if isinstance(module, kinds):
             forms: Any = getattr(module, "parametrizations", {})
             found: Any = forms.weight.original if "weight" in forms else module.weight
             yield found

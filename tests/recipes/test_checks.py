@@ -34,6 +34,11 @@ SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
             {"run.sharding": "fsdp", "run.num_processes": 2, "control.qk_clip": 9.0},
             r"\[control\] reads",
         ),
+        (
+            {"run.sharding": "fsdp", "run.num_processes": 2, "train.optimizer": "muon"},
+            'is "muon", which needs whole matrices, and run.sharding = "fsdp" leaves a part in '
+            'each process; write optimizer = "adamw" or sharding = "none"',
+        ),
         ({"run.sharding": "fsdp", "run.num_processes": 2, "emulate.format": "bf16"}, "emulate"),
         (
             {"emulate.format": "bf16", "train.mixed_precision": "bf16"},

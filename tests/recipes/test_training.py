@@ -1,5 +1,6 @@
 """Recipes: what is wrong in one is named, and what decides a run decides its hash."""
 
+import hashlib
 import json
 import re
 import subprocess
@@ -184,6 +185,16 @@ def test_how_a_run_is_carried_out_does_not_decide_it():
 def test_every_other_setting_decides_it(setting):
     plain = make_recipe(LENGTH)
     assert plain.changed(dict([setting])).hash() != plain.hash()
+
+
+def test_a_setting_left_at_its_default_leaves_the_name_of_a_run():
+    """The hash is of before there were optimizers to choose from."""
+    plain = make_recipe({"train": {"max_steps": 3, "batch_size": 4}})
+    content = [{"train": {"batch": 4, "updates": 3}}, []]
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    assert plain.hash() == hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+    assert plain.changed({"train.optimizer": "adamw"}).hash() == plain.hash()
+    assert plain.changed({"train.optimizer": "muon"}).hash() != plain.hash()
 
 
 def test_a_variant_of_ones_own_decides_by_its_content(tmp_path):

@@ -1,5 +1,6 @@
 """Recipes, runs and hashes of layerlab 0.1, whose settings had other names."""
 
+import copy
 import json
 import warnings
 from pathlib import Path
@@ -10,7 +11,9 @@ from layerlab.errors import UserError
 from layerlab.recipes import adaptation, training
 from layerlab.records.folded_runs import unfold_runs
 from layerlab.records.renamed_settings import (
+    ADDED,
     NAMES,
+    current_manifest,
     current_path,
     current_settings,
     settings_of_0_1,
@@ -107,3 +110,18 @@ def test_a_run_of_0_1_keeps_its_folder() -> None:
         assert run.name == stored["run"]
         seen += 1
     assert seen > 20
+
+
+def test_a_run_from_before_a_setting_is_compared_with_one_of_today() -> None:
+    """It did what is the default now, and differs in nothing."""
+    recipe = training.make_recipe({"train": {"max_steps": 3}})
+    manifest = {"run": "a", "arm": "llama", "recipe": recipe.decisive()}
+    older = copy.deepcopy(manifest)
+    for table, settings in ADDED.items():
+        for name, value in settings.items():
+            assert older["recipe"][table].pop(name) == value
+    assert older != manifest and current_manifest(older) == manifest
+    assert current_manifest(manifest) == manifest
+    other = recipe.changed({"train.optimizer": "muon"})
+    muon = {**manifest, "recipe": other.decisive()}
+    assert current_manifest(muon) == muon

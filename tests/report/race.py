@@ -297,7 +297,12 @@ def _manifest(run: dict[str, Any]) -> dict[str, Any]:
         "arm": run["arm"],
         "recipe": {
             "model": {"variant": run["arm"], "width": 128, "layers": 6},
-            "train": {"batch_size": 16, "seed": run["seed"], "learning_rate": run["rate"]},
+            "train": {
+                "optimizer": "adamw",
+                "batch_size": 16,
+                "seed": run["seed"],
+                "learning_rate": run["rate"],
+            },
         },
         "data": {"digest": "5f3a9c1e", "order": f"o{run['seed']}", "evaluation": "e77"},
         "model": {"parameters": run["parameters"]},

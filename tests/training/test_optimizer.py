@@ -1,16 +1,21 @@
-"""What decays and what does not, in every variant."""
+"""What decays and what does not, in every variant, and what Muon has of it."""
 
 import copy
+import math
 
 import pytest
 import torch
+from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
 
-from layerlab import build, list_variants
+from layerlab import UserError, build, list_variants
 from layerlab.recipes.training_sections import TrainSection
-from layerlab.training.optimizer import allocate, build_optimizer
+from layerlab.training.optimizer import MuonWithAdamW, allocate, build_optimizer
 
 TRAIN = TrainSection(max_steps=1, weight_decay=0.25)
+MUON = TRAIN.model_copy(update={"optimizer": "muon"})
+SIZE = {"width": 16, "layers": 2, "heads": 2, "vocab": 32, "context": 8}
 
 
 def split(model):
@@ -52,16 +57,18 @@ def test_it_is_adamw():
     torch.testing.assert_close(model.weight, twin.weight, rtol=1e-5, atol=1e-6)
 
 
-def test_moments_made_beforehand_are_those_of_the_first_step():
+@pytest.mark.parametrize("train", [TRAIN, MUON], ids=["adamw", "muon"])
+def test_moments_made_beforehand_are_those_of_the_first_step(train):
     """To the bit, with their names in order: a checkpoint is the same."""
     model = build("pangu-pi", width=16, layers=1, heads=2, vocab=32, context=8)
     states = []
     for early in (True, False):
         twin = copy.deepcopy(model)
-        optimizer = build_optimizer(twin, TRAIN)
+        optimizer = build_optimizer(twin, train)
         if early:
             allocate(optimizer)
-            assert all(len(optimizer.state[one]) == 3 for one in twin.parameters())
+            sizes = {len(optimizer.state[one]) for one in twin.parameters()}
+            assert sizes == ({3} if train is TRAIN else {1, 3})
         for seed in (0, 1):
             tokens = torch.randint(32, (2, 8), generator=torch.Generator().manual_seed(seed))
             twin(input_ids=tokens, labels=tokens).loss.backward()
@@ -83,3 +90,152 @@ def test_moments_that_are_there_stay():
     before = optimizer.state[model.weight]["exp_avg"]
     allocate(optimizer)
     assert optimizer.state[model.weight]["exp_avg"] is before
+
+
+def muon_names(model):
+    names = {id(one): name for name, one in model.named_parameters()}
+    optimizer = build_optimizer(model, MUON)
+    first, *rest = optimizer.param_groups
+    assert all("momentum" not in group for group in rest)
+    listed = [names[id(one)] for group in optimizer.param_groups for one in group["params"]]
+    assert sorted(listed) == sorted(names.values())
+    return {names[id(one)] for one in first["params"]}
+
+
+@pytest.mark.parametrize("name", list(list_variants()))
+def test_muon_has_matrices_of_layers_alone(name):
+    model = build(name, **SIZE, device="meta")
+    edge = {id(model.lm_head.weight), id(model.model.embed_tokens.weight)}
+    parameters = dict(model.named_parameters())
+    linear = {
+        f"{place}.weight" for place, one in model.named_modules() if isinstance(one, nn.Linear)
+    }
+    found = muon_names(model)
+    assert found == {name for name in linear & parameters.keys() if name != "lm_head.weight"}
+    for one in found:
+        assert parameters[one].dim() == 2 and id(parameters[one]) not in edge
+
+
+LAYER = {"attention.query", "attention.key", "attention.value", "attention.output"}
+
+
+@pytest.mark.parametrize(
+    ("variant", "inside"),
+    [
+        ("llama", LAYER | {"ffn.gate", "ffn.up", "ffn.down"}),
+        ("gpt2", LAYER | {"ffn.up", "ffn.down"}),
+        (
+            "pangu-pi",
+            LAYER
+            | {"ffn.gate", "ffn.up", "ffn.down"}
+            | {f"attention_shortcut.paths.0.{way}" for way in ("down", "up")},
+        ),
+    ],
+)
+def test_muon_has_exactly_these(variant, inside):
+    """Of gpt2, whose head is the embedding, neither; of pangu-pi shortcuts and no series."""
+    model = build(variant, **SIZE)
+    whole = {f"model.layers.{layer}.{name}.weight" for layer in (0, 1) for name in inside}
+    assert muon_names(model) == whole
+    if variant == "gpt2":
+        assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
+def orthogonalised(matrix):
+    """Five steps of Newton-Schulz in bfloat16, with the published coefficients."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = matrix.bfloat16()
+    wide = x.shape[0] <= x.shape[1]
+    x = x if wide else x.T
+    x = x / x.norm()
+    for _ in range(5):
+        square = x @ x.T
+        x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    return (x if wide else x.T).float()
+
+
+@pytest.mark.parametrize("shape", [(8, 24), (24, 8)])
+def test_muon_is_the_published_equation(shape):
+    """W <- (1 - r d) W - r 0.2 sqrt(max(rows, columns)) NS(g + m M), M <- m M + (1 - m) g."""
+    rate, decay, m = 0.1, 0.25, 0.95
+    train = MUON.model_copy(update={"learning_rate": rate})
+    model = nn.Sequential(nn.Linear(*shape[::-1], bias=False), nn.LayerNorm(shape[0]))
+    optimizer = build_optimizer(model, train)
+    weight = model[0].weight
+    expected, held = weight.detach().clone(), torch.zeros(shape)
+    scale = 0.2 * math.sqrt(max(shape))
+    for seed in (0, 1, 2):
+        weight.grad = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        before = weight.detach().clone()
+        optimizer.step()
+        held = held.lerp(weight.grad, 1 - m)
+        update = orthogonalised(weight.grad.lerp(held, m))
+        expected = expected * (1 - rate * decay) - rate * scale * update
+        # Three roundings of a step, each of half a unit in the last place.
+        torch.testing.assert_close(weight.detach(), expected, rtol=1e-6, atol=1e-6)
+        # Whatever the gradient, the update is nearly orthogonal, and as large as one of AdamW.
+        moved = ((before * (1 - rate * decay) - weight.detach()) / rate).double()
+        sizes = torch.linalg.svdvals(moved / scale)
+        assert 0.5 < sizes.min() and sizes.max() < 1.5
+        assert 0.1 < moved.square().mean().sqrt() < 0.3
+
+
+def taught(model, optimizer, seeds):
+    for seed in seeds:
+        tokens = torch.randint(32, (2, 8), generator=torch.Generator().manual_seed(seed))
+        optimizer.zero_grad()
+        model(input_ids=tokens, labels=tokens).loss.backward()
+        optimizer.step()
+
+
+def test_muon_goes_on_from_its_state_to_the_bit():
+    model = build("pangu-pi", **SIZE)
+    optimizer = build_optimizer(model, MUON)
+    taught(model, optimizer, (0, 1))
+    other, state = copy.deepcopy(model), copy.deepcopy(optimizer.state_dict())
+    twin = build_optimizer(other, MUON)
+    twin.load_state_dict(state)
+    # What a schedule sets after that reaches both.
+    for one in (optimizer, twin):
+        for group in one.param_groups:
+            group["lr"] = 0.01
+    taught(model, optimizer, (2, 3))
+    taught(other, twin, (2, 3))
+    for one, same in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, same)
+    assert sum(len(group["params"]) for group in twin.param_groups) == len(twin.state)
+
+
+def test_muon_under_the_scaler_of_float16():
+    """A gradient that is not finite leaves all as it was; a scaled one is what it would be."""
+    Accelerator(cpu=True)
+    start = build("pangu-pi", **SIZE)
+    tokens = torch.arange(16).view(2, 8)
+    models = [copy.deepcopy(start) for _ in range(2)]
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaled = AcceleratedOptimizer(build_optimizer(models[0], MUON), scaler=scaler)
+    plain = AcceleratedOptimizer(build_optimizer(models[1], MUON))
+    for _ in range(2):
+        for model, optimizer in zip(models, (scaled, plain), strict=True):
+            optimizer.zero_grad()
+            loss = model(input_ids=tokens, labels=tokens).loss
+            (scaler.scale(loss) if optimizer is scaled else loss).backward()
+            optimizer.step()
+    # A power of two scales without a rounding.
+    for one, same in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.equal(one, same)
+    before = copy.deepcopy(models[0].state_dict())
+    for one in models[0].parameters():
+        one.grad = torch.full_like(one, math.inf)
+    scaled.step()
+    assert scaled.step_was_skipped
+    for name, one in models[0].state_dict().items():
+        assert torch.equal(one, before[name])
+
+
+def test_muon_with_nothing_to_do_is_refused():
+    model = build("llama", **SIZE)
+    model.model.layers.requires_grad_(False)
+    with pytest.raises(UserError, match=r'no linear layer .* learns; write optimizer = "adamw"'):
+        build_optimizer(model, MUON)
+    assert not isinstance(build_optimizer(model, TRAIN), MuonWithAdamW)

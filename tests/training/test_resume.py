@@ -36,15 +36,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def run(place: Path) -> RunSpec:
-    return killed.run_of(killed.recipe(place))
+def run(place: Path, request: pytest.FixtureRequest) -> RunSpec:
+    optimizer = getattr(request, "param", "adamw")
+    return killed.run_of(killed.recipe(place, **{"train.optimizer": optimizer}))
 
 
 @pytest.fixture(scope="module")
 def whole(place: Path, run: RunSpec) -> Path:
     """The run that nothing interrupts."""
-    killed.finished(run, place / "whole")
-    return place / "whole"
+    folder = place / run.name
+    killed.finished(run, folder)
+    return folder
+
+
+both = pytest.mark.parametrize("run", ["adamw", "muon"], indirect=True)
 
 
 def outcome(folder: Path) -> dict[str, Any]:
@@ -77,6 +82,7 @@ def test_killed_while_it_asks_something_of_the_system(
     assert result["resumes"] <= died
 
 
+@both
 def test_killed_at_any_moment(tmp_path: Path, run: RunSpec, whole: Path) -> None:
     """Each time a little after the journal has come so far, wherever the process is by then."""
     chance, died = random.Random(0), 0
@@ -164,6 +170,7 @@ def stopped_after(run: RunSpec, folder: Path, update: int) -> None:
     assert ended.value.code == 143
 
 
+@both
 def test_sigterm_leaves_a_checkpoint_of_the_very_update(
     tmp_path: Path, run: RunSpec, whole: Path
 ) -> None:

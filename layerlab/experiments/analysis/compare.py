@@ -5,17 +5,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerlab.console.units import amount
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.arm_results import ArmResults
 from layerlab.experiments.analysis.claims import judge_claims, tests
 from layerlab.experiments.analysis.comparison import SCHEMA, Comparison
 from layerlab.experiments.analysis.curves import curves, paired_curves
 from layerlab.experiments.analysis.gradient_profile import gradients
+from layerlab.experiments.analysis.interaction import find_interactions, judge_interactions
 from layerlab.experiments.analysis.interim import LOSS, Stage, collect_arms
 from layerlab.experiments.analysis.timing import without_untimed
-from layerlab.experiments.analysis.verdict import Case, judge, number
-from layerlab.experiments.analysis.warnings import loose, remarks
+from layerlab.experiments.analysis.verdict import Case, judge, number, scale_said
+from layerlab.experiments.analysis.warnings import (
+    disclose_looks,
+    loose,
+    remarks,
+    warn_of_one_arm,
+)
 from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms, notes
 from layerlab.experiments.plan.factors import begun_models, departures, together, warn_of_many_slots
 from layerlab.experiments.statistics.additive_model import presence
@@ -60,11 +65,12 @@ def compare_runs(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> C
     contrasts = check_equal_terms([one.manifest for one in records], Varied.of(section))
     _refuse_twice(records)
     metric = "bits_per_byte" if any(one.path in _WORDS for one in contrasts) else "nats"
-    stages, family = look_at_runs(section, rivals, records, metric)
+    crossed = find_interactions(recipe, section)
+    stages, family = look_at_runs(section, rivals, records, metric, [one.test for one in crossed])
     stage = stages[-1]
     planned, section, sides = section, stage.section, stage.sides
     differs = departures(begun_models(records), rivals)
-    rows = _rows(stages, family, rivals, [one.path for one in contrasts], differs)
+    rows = _rows(stages, family, rivals, _declared(planned, rivals, records), differs)
     content = {
         "schema": SCHEMA,
         "layerlab": VERSION,
@@ -80,6 +86,7 @@ def compare_runs(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> C
         "seeds": list(planned.seeds),
         "match": section.match,
         "rows": rows,
+        "interactions": judge_interactions(crossed, stages, family, planned, UNITS[metric]),
         "tests": len(family),
         "claims": judge_claims(section, rivals, stages, family, UNITS[metric]),
         "runs": [_run(one, sides) for one in records],
@@ -89,10 +96,10 @@ def compare_runs(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> C
         "paired": paired_curves(stage, rivals, "rank" if section.match == "time" else "tokens"),
         "remarks": [
             *remarks(section, sides, contrasts, _worse(rows)),
-            *_stop(planned, section if family.looked else None),
+            *disclose_looks(planned, section if family.looked else None),
             *_unequal(stage),
             *_one_text(stage, rivals),
-            *_alone(rivals),
+            *warn_of_one_arm(rivals),
             *notes([one.manifest for one in records]),
             *warn_of_many_slots(rows),
             *_loose(section, rows),
@@ -145,17 +152,25 @@ def _refuse_twice(records: Sequence[RunRecord]) -> None:
 
 
 def look_at_runs(
-    section: CompareSection, rivals: Mapping[str, str], records: Sequence[RunRecord], metric: str
+    section: CompareSection,
+    rivals: Mapping[str, str],
+    records: Sequence[RunRecord],
+    metric: str,
+    beside: Sequence[PairTest] = (),
 ) -> tuple[list[Stage], Family]:
     """Return the runs up to each interim look, and the result of every test.
 
     Where none was, the stage is that of the first.
+
+    Args:
+        beside: tests beside those of arms and claims.
     """
     asked = [PairTest(name, rival) for name, rival in rivals.items() if name != rival]
+    asked += beside
     asked += [
         test for claim in section.claims for several in tests(claim, rivals) for test, _ in several
     ]
-    shared = presence([(test.arm, test.rival) for test in asked if test.measure == LOSS])
+    shared = presence([test.arms for test in asked if test.measure == LOSS])
     parts = shares(section.looks or (len(section.seeds),), 1 - section.confidence)
     level = Level(
         confidence=section.confidence,
@@ -188,7 +203,7 @@ def _rows(
     stages: Sequence[Stage],
     family: Family,
     rivals: Mapping[str, str],
-    differ: Sequence[str],
+    differ: Mapping[str, Sequence[str]],
     differs: Mapping[str, Mapping[str, Any] | None],
 ) -> list[dict[str, Any]]:
     rows = []
@@ -213,10 +228,10 @@ def _rows(
             diverged=judged.sides[name].diverged,
             base_diverged=judged.sides[rival].diverged,
             missing=sorted({*_missing(section, side), *_missing(section, base)}),
-            differ=differ,
+            differ=differ[name],
             looked=family.looked,
             together=together(differs[name]),
-            scale=_scale(side),
+            scale=scale_said(side),
             unit=UNITS[side.metric],
         )
         verdict = judge(case)
@@ -225,12 +240,15 @@ def _rows(
     return rows
 
 
-def _scale(side: ArmResults) -> str:
-    """Describe the scale of a verdict: parameters and tokens."""
-    parameters, tokens = side.most("parameters"), side.most("tokens")
-    if parameters is None or tokens is None:
-        return ""
-    return f"at {amount(parameters)} parameters and {amount(tokens)} tokens a run"
+def _declared(
+    section: CompareSection, rivals: Mapping[str, str], records: Sequence[RunRecord]
+) -> dict[str, list[str]]:
+    """Return the declared settings in which the runs of each arm and its baseline differ."""
+    found = {}
+    for name, rival in rivals.items():
+        pair = [one.manifest for one in records if one.arm in (name, rival)]
+        found[name] = [one.path for one in check_equal_terms(pair, Varied.of(section))]
+    return found
 
 
 def _unequal(stage: Stage) -> list[str]:
@@ -246,14 +264,6 @@ def _unequal(stage: Stage) -> list[str]:
     ]
 
 
-def _alone(rivals: Mapping[str, str]) -> list[str]:
-    """Return a remark where there is nothing to compare."""
-    if any(name != rival for name, rival in rivals.items()):
-        return []
-    (name,) = rivals
-    return [f'{name} is the only arm, and held against none; write arms = ["{name}", "pangu-pi"]']
-
-
 def _one_text(stage: Stage, rivals: Mapping[str, str]) -> list[str]:
     """Return a remark where intervals do not account for the choice of the held-out text."""
     found = [stage.difference(name, rival) for name, rival in rivals.items() if name != rival]
@@ -266,20 +276,6 @@ def _one_text(stage: Stage, rivals: Mapping[str, str]) -> list[str]:
 
 def _missing(section: CompareSection, side: ArmResults) -> list[int]:
     return side.missing(section.seeds, section.learning_rates if section.search == "grid" else ())
-
-
-def _stop(section: CompareSection, look: CompareSection | None) -> list[str]:
-    """Return a remark on interim looks: after how many seeds this was judged."""
-    if not section.looks:
-        return []
-    looks, most = ", ".join(map(str, section.looks)), len(section.seeds)
-    if look is None:
-        return [f"looks were planned at {looks} seeds, and the first has not been taken"]
-    return [
-        f"looks were planned at {looks} seeds, and this is the one at {len(look.seeds)} of at most "
-        f"{most}; each spends a part of alpha (Lan and DeMets), so that words that stand may end "
-        "the comparison"
-    ]
 
 
 def _loose(section: CompareSection, rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -9,7 +9,13 @@ import numpy as np
 from layerlab.experiments.analysis.arm_results import ArmResults, collect_arm
 from layerlab.experiments.analysis.monitor_metrics import last_readings
 from layerlab.experiments.statistics.additive_model import Additive
-from layerlab.experiments.statistics.differences import Difference, Level, Range, difference_to
+from layerlab.experiments.statistics.differences import (
+    Difference,
+    Level,
+    Range,
+    contrast_of,
+    difference_to,
+)
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, PairTest
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.records.run import RunRecord
@@ -65,13 +71,31 @@ class Stage:
         return self._found[key]
 
     def evidence(self, test: PairTest) -> Evidence:
-        """Return the evidence of the runs on the pair of a test."""
-        arm, rival = self.sides[test.arm], self.sides[test.rival]
+        """Return the evidence of the runs on the pair of a test.
+
+        Of an interaction a run that diverged leaves none: which seeds are left is no chance.
+        """
+        sides = [self.sides[name] for name in test.arms]
+        if test.less is not None:
+            whole = not any(side.diverged for side in sides)
+            found = self.interaction(test) if whole else Difference(kind="paired", n=0)
+            ended = [side.ended for side in sides]
+            return Evidence(found=found, ended=(min(ended[:2]), min(ended[2:])))
+        arm, rival = sides
         return Evidence(
             found=self.difference(test.arm, test.rival, test.measure),
             lost=(len(arm.diverged), len(rival.diverged)),
             ended=(arm.ended, rival.ended),
         )
+
+    def interaction(self, test: PairTest) -> Difference:
+        """Return the difference of a pair less that of another, seed by seed."""
+        signs = dict(zip(test.arms, (1, -1, -1, 1), strict=True))
+        if self.section.variance == "own":
+            found = contrast_of(self.model.values, signs, self.level)
+        else:
+            found = self.model.contrast(signs, self.level)
+        return replace(found, text=text_error({name: self.sides[name] for name in signs}, signs))
 
     def _difference(self, arm: str, rival: str, measure: str) -> Difference:
         ours, theirs = self.sides[arm], self.sides[rival]
@@ -80,7 +104,8 @@ class Stage:
                 last_readings(measure, ours.runs), last_readings(measure, theirs.runs), self.level
             )
         found = self.judging(self.model)(arm, rival)
-        return replace(found, text=text_error(ours, theirs))
+        sides = {arm: ours, rival: theirs}
+        return replace(found, text=text_error(sides, {arm: 1, rival: -1}))
 
 
 def collect_arms(
@@ -96,24 +121,26 @@ def collect_arms(
     }
 
 
-def text_error(ours: ArmResults, theirs: ArmResults) -> Range | None:
-    """Return the standard error that the held-out text adds to a difference, with its degrees.
+def text_error(sides: Mapping[str, ArmResults], signs: Mapping[str, int]) -> Range | None:
+    """Return the standard error that the held-out text adds to a sum of arms, with its degrees.
 
     Blocks stand for the text, as seeds stand for runs: of the variance of the mean over both,
     (MS_blocks - MS_rest) / (seeds x blocks) is the text's own. None where runs kept no blocks, or
-    where a token is not the same token for both.
+    where a token is not the same token for all.
     """
-    seeds = sorted(ours.blocks.keys() & theirs.blocks.keys())
-    pairs = [(ours.blocks[seed], theirs.blocks[seed]) for seed in seeds]
-    alike = bool(pairs) and len({len(one) for pair in pairs for one in pair}) == 1
-    if ours.metric != "nats" or not alike or len(pairs[0][0]) < 2:
+    blocks = [sides[name].blocks for name in signs]
+    seeds = sorted(set.intersection(*(set(one) for one in blocks)))
+    counts = {len(one[seed]) for one in blocks for seed in seeds}
+    alike = len(counts) == 1 and min(counts) >= 2
+    if not alike or any(side.metric != "nats" for side in sides.values()):
         return None
-    table = np.array([one - other for one, other in pairs])
-    n, blocks = table.shape
+    signed = zip(blocks, signs.values(), strict=True)
+    table = np.sum([sign * np.array([one[seed] for seed in seeds]) for one, sign in signed], axis=0)
+    n, count = table.shape
     means = table.mean(0)
     between = n * means.var(ddof=1)
     rest = 0.0
     if n > 1:
         left = table - means - table.mean(1, keepdims=True) + table.mean()
-        rest = float((left**2).sum()) / ((n - 1) * (blocks - 1))
-    return float(np.sqrt(max(0.0, between - rest) / (n * blocks))), blocks - 1
+        rest = float((left**2).sum()) / ((n - 1) * (count - 1))
+    return float(np.sqrt(max(0.0, between - rest) / (n * count))), count - 1

@@ -1,9 +1,11 @@
 """The verdict on an arm in plain words, and what cannot be said."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from layerlab.console.units import amount
+from layerlab.experiments.analysis.arm_results import ArmResults
 from layerlab.experiments.statistics.differences import MOST_SEEDS, Difference, Level
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, Finding
 
@@ -11,6 +13,8 @@ Word = Literal[
     "baseline",
     "better",
     "worse",
+    "larger",
+    "smaller",
     "identical",
     "not distinguishable",
     "diverged",
@@ -40,6 +44,7 @@ class Case:
         together: what is said where more than one slot differs between the two.
         scale: parameters and tokens that the verdict is about.
         unit: of the differences.
+        words: for a difference below 0, and for one above.
     """
 
     arm: str
@@ -57,6 +62,7 @@ class Case:
     together: str = ""
     scale: str = ""
     unit: str = "nats"
+    words: tuple[Word, Word] = ("better", "worse")
 
     @property
     def difference(self) -> Difference:
@@ -77,11 +83,15 @@ class Verdict:
     said: str
 
 
-def judge(case: Case) -> Verdict:
-    """Return the verdict on an arm."""
+def judge(case: Case, say: Callable[[Case, Word], str] | None = None) -> Verdict:
+    """Return the verdict on an arm.
+
+    Args:
+        say: makes the sentence of a word; that on a difference where it is left out.
+    """
     word = _word(case)
     parts = [
-        _sentence(case, word),
+        (say or _sentence)(case, word),
         later_said(case.later, case.evidence, case.unit),
         case.scale,
         case.together,
@@ -107,7 +117,7 @@ def _word(case: Case) -> Word:
     if not case.looked:
         return "no verdict"
     if decided.corrected < case.level.alpha and decided.side:
-        return "better" if decided.side < 0 else "worse"
+        return case.words[decided.side > 0]
     if case.diverged or case.base_diverged:
         return "diverged"
     if found.n == 0 or found.mean is None:
@@ -133,8 +143,8 @@ def _sentence(case: Case, word: Word) -> str:
         return _few(case)
     if word == "not distinguishable":
         return _undecided(case)
-    size = number(abs(case.difference.mean or 0))
-    return f"{case.arm} is {word} than {case.baseline} by {size} {case.unit} ({_evidence(case)})"
+    size, evidence = number(abs(case.difference.mean or 0)), evidence_said(case)
+    return f"{case.arm} is {word} than {case.baseline} by {size} {case.unit} ({evidence})"
 
 
 def _divergence(case: Case, word: Word) -> str:
@@ -157,7 +167,7 @@ def _divergence(case: Case, word: Word) -> str:
         mean = number(found.mean, sign=True)
         left = _seeds(found.n)
         said += f"; over the {left} left the difference is {mean} {case.unit}"
-        said += f" ({_evidence(case)})" if found.interval else ""
+        said += f" ({evidence_said(case)})" if found.interval else ""
     return said
 
 
@@ -182,16 +192,22 @@ def _few(case: Case) -> str:
 
 
 def _undecided(case: Case) -> str:
-    found = case.difference
+    found, evidence = case.difference, evidence_said(case)
     said = (
         f"{case.arm} is not distinguishable from {case.baseline} at this budget: "
-        f"{number(found.mean or 0, sign=True)} {case.unit} ({_evidence(case)})"
+        f"{number(found.mean or 0, sign=True)} {case.unit} ({evidence})"
     )
     if found.low is not None and found.high is not None and not found.low <= 0 <= found.high:
         said += (
             "; the interval alone leaves 0 out, but not after the correction for "
             f"{case.level.comparisons} tests"
         )
+    return said + power_said(case)
+
+
+def power_said(case: Case) -> str:
+    """Describe what so many seeds find, and how many more would confirm what was observed."""
+    found, said = case.difference, ""
     if found.detectable is not None:
         low, high = map(number, found.detectable)
         said += (
@@ -217,7 +233,8 @@ def _more(case: Case) -> str:
     return f"; confirming the observed difference with that probability would need {more}"
 
 
-def _evidence(case: Case) -> str:
+def evidence_said(case: Case) -> str:
+    """Describe what a verdict rests on: the interval, p and the seeds."""
     found = case.difference
     told, holm = interval_said(found), case.finding.corrected
     if case.level.comparisons > 1:
@@ -256,6 +273,14 @@ def interval_said(found: Difference) -> str:
         return told
     seeds, text = number(found.error), number(found.text[0])
     return f"{told}, standard error {seeds} by seeds and {text} by held-out text"
+
+
+def scale_said(side: ArmResults) -> str:
+    """Describe the scale that a verdict is about: parameters and tokens."""
+    parameters, tokens = side.most("parameters"), side.most("tokens")
+    if parameters is None or tokens is None:
+        return ""
+    return f"at {amount(parameters)} parameters and {amount(tokens)} tokens a run"
 
 
 def _percent(share: float) -> str:

@@ -124,6 +124,28 @@ def _diverged(sides: Mapping[str, ArmResults], worse: Collection[str]) -> Iterat
                     yield f"{run.name} diverged: {run.diverged}"
 
 
+def warn_of_one_arm(rivals: Mapping[str, str]) -> list[str]:
+    """Return a remark where there is nothing to compare."""
+    if any(name != rival for name, rival in rivals.items()):
+        return []
+    (name,) = rivals
+    return [f'{name} is the only arm, and held against none; write arms = ["{name}", "pangu-pi"]']
+
+
+def disclose_looks(section: CompareSection, look: CompareSection | None) -> list[str]:
+    """Return a remark on interim looks: after how many seeds this was judged."""
+    if not section.looks:
+        return []
+    looks, most = ", ".join(map(str, section.looks)), len(section.seeds)
+    if look is None:
+        return [f"looks were planned at {looks} seeds, and the first has not been taken"]
+    return [
+        f"looks were planned at {looks} seeds, and this is the one at {len(look.seeds)} of at most "
+        f"{most}; each spends a part of alpha (Lan and DeMets), so that words that stand may end "
+        "the comparison"
+    ]
+
+
 Content = Mapping[str, Any]
 # Rows that show nothing of an arm's result.
 _BLIND = ("baseline", "no verdict")

@@ -23,7 +23,17 @@ def checkpoint_bytes(recipe: TrainingRecipe) -> int:
     updates = recipe.train.max_steps or 0
     every = recipe.run.save_steps or max(1, updates // 10)
     held = min(recipe.run.save_total_limit + 1, max(0, updates - 1) // every)
-    return held * (WEIGHT + MOMENTS) * count_costs(recipe).parameters
+    return held * (WEIGHT * count_costs(recipe).parameters + moment_bytes(recipe))
+
+
+def moment_bytes(recipe: TrainingRecipe) -> int:
+    """Return the bytes that the optimizer keeps: Muon has one number of a weight in place of two.
+
+    Unit: bytes.
+    """
+    cost = count_costs(recipe)
+    single = cost.blocks if recipe.train.optimizer == "muon" else 0
+    return MOMENTS * cost.parameters - MOMENTS // 2 * single
 
 
 def kept_bytes(recipe: TrainingRecipe) -> int:

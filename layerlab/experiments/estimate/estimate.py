@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from layerlab.experiments.estimate.disk_space import (
-    MOMENTS,
     WEIGHT,
     checkpoint_bytes,
     journal_bytes,
     kept_bytes,
+    moment_bytes,
     page_bytes,
 )
 from layerlab.experiments.estimate.startup import free_memory, startup_seconds
@@ -239,7 +239,7 @@ def _side(runs: Sequence[RunSpec], pace: StepTime, peak: float | None) -> ArmEst
         seconds=pace.update and updates * pace.update,
         measured=pace.measured,
         mfu=pace.update and peak and utilisation(each.full * tokens, pace.update, peak),
-        memory=(WEIGHT + GRADIENT + MOMENTS) * cost.parameters + pace.activations,
+        memory=(WEIGHT + GRADIENT) * cost.parameters + moment_bytes(recipe) + pace.activations,
         activations=pace.activations,
         checkpoints=checkpoint_bytes(recipe),
         disk=kept_bytes(recipe),

@@ -16,7 +16,7 @@ import numpy as np
 from layerlab.experiments.statistics.differences import (
     Difference,
     Level,
-    paired_difference,
+    contrast_of,
     satterthwaite,
 )
 from layerlab.experiments.statistics.moderated_variance import LENT, MOST, Prior, moderate, prior
@@ -106,18 +106,22 @@ class Additive:
         return Prior(found.variance, min(found.freedom, MOST, max(1, counted - 1)))
 
     def difference(self, arm: str, rival: str, level: Level) -> Difference:
-        """Return an arm against another, with moderated variances of both.
+        """Return an arm against another, with moderated variances of both."""
+        return self.contrast({arm: 1, rival: -1}, level)
+
+    def contrast(self, signs: Mapping[str, int], level: Level) -> Difference:
+        """Return a sum of arms, each with its sign, with moderated variances of all.
 
         Degrees of freedom are Satterthwaite's, and no more than the table has.
         """
-        ours, theirs = self.values.get(arm, {}), self.values.get(rival, {})
-        both = ours.keys() & theirs.keys()
-        own = paired_difference([ours[one] for one in both], [theirs[one] for one in both], level)
-        if len(both) < 2 or own.identical or not self.usable:
+        own = contrast_of(self.values, signs, level)
+        if own.n < 2 or own.identical or not self.usable:
             return own
-        places = self.arms.index(self._first[arm]), self.arms.index(self._first[rival])
-        weights = self._design.weights[places[0]] - self._design.weights[places[1]]
-        if not self._is_estimable(weights, places):
+        wanted = np.zeros(self._design.model.shape[1])
+        for arm, sign in signs.items():
+            wanted[self.arms.index(self._first[arm])] += sign
+        weights = wanted[: len(self.arms)] @ self._design.weights
+        if not self._is_estimable(weights, wanted):
             return own
         shares = np.bincount(self._row, weights**2, len(self.arms))
         parts = [
@@ -128,7 +132,7 @@ class Additive:
         error, freedom = satterthwaite(parts)
         return Difference(
             kind="moderated",
-            n=len(both),
+            n=own.n,
             mean=float(weights @ self._cells),
             error=error,
             freedom=min(freedom, self.freedom),
@@ -164,15 +168,16 @@ class Additive:
         """Return the standard deviation of an arm's residuals."""
         return math.sqrt(self.variances[self.arms.index(self._first[arm])])
 
-    def _is_estimable(self, weights: np.ndarray, places: tuple[int, int]) -> bool:
-        """Return whether a difference can be estimated: missing cells may cut the table in two."""
-        wanted = np.zeros(self._design.model.shape[1])
-        wanted[places[0]], wanted[places[1]] = 1.0, -1.0
+    def _is_estimable(self, weights: np.ndarray, wanted: np.ndarray) -> bool:
+        """Return whether a sum of arms can be estimated: missing cells may cut the table in two."""
         return bool(np.abs(weights @ self._design.model - wanted).max() < 1e-8)
 
 
-def presence(pairs: Collection[tuple[str, str]]) -> dict[str, float]:
+def presence(pairs: Collection[tuple[str, ...]]) -> dict[str, float]:
     """Return the share of other differences that each arm takes part in.
+
+    Args:
+        pairs: the arms of each difference; of an interaction all four.
 
     Example:
         >>> presence([("a", "base"), ("b", "base"), ("c", "base")])

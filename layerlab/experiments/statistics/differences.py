@@ -187,6 +187,29 @@ def difference_to(
     return welch(list(arm.values()), list(baseline.values()), level)
 
 
+def contrast_of(
+    values: Mapping[str, Mapping[int, float]], signs: Mapping[str, int], level: Level | None = None
+) -> Difference:
+    """Return a sum of arms, each with its sign, over the seeds that all of them have.
+
+    Args:
+        values: by arm, then by seed.
+        signs: 1 or -1 by arm, as many of either.
+
+    Example:
+        >>> values = {"a": {1: 3.0}, "b": {1: 2.5}, "c": {1: 4.0}, "d": {1: 3.75}}
+        >>> contrast_of(values, {"a": 1, "b": -1, "c": -1, "d": 1}).mean
+        0.25
+    """
+    seeds = sorted(set.intersection(*(set(values.get(arm, ())) for arm in signs)))
+
+    def total(sign: int, seed: int) -> float:
+        return math.fsum(values[arm][seed] for arm, one in signs.items() if one == sign)
+
+    plus, minus = ([total(sign, seed) for seed in seeds] for sign in (1, -1))
+    return paired_difference(plus, minus, level)
+
+
 def paired_difference(
     arm: Sequence[float], baseline: Sequence[float], level: Level | None = None
 ) -> Difference:

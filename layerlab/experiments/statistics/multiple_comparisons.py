@@ -20,17 +20,25 @@ class PairTest:
     Attributes:
         shift: that size: 0, or an end of a margin.
         measure: what is counted.
+        less: a pair whose difference is taken off that of this one: a test of an interaction.
     """
 
     arm: str
     rival: str
     shift: float = 0.0
     measure: str = "loss"
+    less: tuple[str, str] | None = None
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """All arms that it is about."""
+        return (self.arm, self.rival, *(self.less or ()))
 
     @property
     def turned(self) -> "PairTest":
         """The same test from the other arm's side."""
-        return PairTest(self.rival, self.arm, -self.shift, self.measure)
+        less = None if self.less is None else (self.less[1], self.less[0])
+        return PairTest(self.rival, self.arm, -self.shift, self.measure, less)
 
 
 @dataclass(frozen=True, kw_only=True)

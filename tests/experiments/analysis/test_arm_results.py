@@ -81,10 +81,14 @@ def text_of(spread: float, noise: float, blocks: int = 64, seeds: int = 5) -> tu
     return arm(1.0), arm(0.0)
 
 
+def of_both(ours: Any, theirs: Any) -> Any:
+    return text_error({"a": ours, "b": theirs}, {"a": 1, "b": -1})
+
+
 def test_what_the_text_adds_is_its_spread_over_the_root_of_its_blocks() -> None:
-    error, freedom = text_error(*text_of(0.2, 1e-6))
+    error, freedom = of_both(*text_of(0.2, 1e-6))
     assert freedom == 63 and error == pytest.approx(0.2 / 8, rel=0.2)
     # Noise of single runs is the seeds' and not the text's.
-    assert text_error(*text_of(0.0, 0.2))[0] < 0.2 / 8 / 2
+    assert of_both(*text_of(0.0, 0.2))[0] < 0.2 / 8 / 2
     bare = side(lambda rate, seed: 3.0)
-    assert text_error(bare, bare) is None
+    assert of_both(bare, bare) is None

@@ -8,7 +8,12 @@ import pytest
 
 from layerlab.api.train import compare_task, prepare
 from layerlab.console.progress import NullProgress
-from layerlab.experiments.estimate.disk_space import checkpoint_bytes, journal_bytes, kept_bytes
+from layerlab.experiments.estimate.disk_space import (
+    checkpoint_bytes,
+    journal_bytes,
+    kept_bytes,
+    moment_bytes,
+)
 from layerlab.experiments.session import estimate_task
 from layerlab.training import flops
 from layerlab.training.trainer import Trainer
@@ -49,8 +54,15 @@ def test_a_comparison_takes_what_its_plan_says(tmp_path: Path, model: bool) -> N
     assert 0.9 < (found.disk - under_way) / size((tmp_path / "out").rglob("*")) < 1.1
 
 
-def test_a_run_under_way_takes_what_its_checkpoints_take(tmp_path: Path) -> None:
-    (run,) = prepare(SMALL, tmp_path / "out", progress=False).runs
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_run_under_way_takes_what_its_checkpoints_take(tmp_path: Path, optimizer: str) -> None:
+    # Wide enough that what Muon does not keep is more than the files are beside it.
+    given = {
+        **SMALL,
+        "model": {**SMALL["model"], "width": 64},
+        "train": {**SMALL["train"], "optimizer": optimizer},
+    }
+    (run,) = prepare(given, tmp_path / "out", progress=False).runs
     training = Trainer(run, tmp_path / "run", NullProgress())
     training.start()
     for _ in range(10):
@@ -58,6 +70,9 @@ def test_a_run_under_way_takes_what_its_checkpoints_take(tmp_path: Path) -> None
     two = size((tmp_path / "run" / "checkpoints").rglob("*"))
     # A third is written before the first goes.
     assert 0.8 < checkpoint_bytes(run.recipe) / (two * 3 / 2) < 1.2
+    moments = [one for held in training.optimizer.state.values() for one in held.values()]
+    kept = sum(one.nbytes for one in moments if one.dim())
+    assert moment_bytes(run.recipe) == kept
 
 
 def test_what_is_not_kept_is_not_counted(tmp_path: Path) -> None:

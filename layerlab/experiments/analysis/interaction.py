@@ -1,0 +1,227 @@
+"""Does a block gain as much under another setting of training, such as the optimizer?
+
+Four arms tell: two blocks, each under two values of one setting. The gain of a block is the loss of
+its baseline less its own, seed by seed; an interaction is the gain under one value less the gain
+under the other. It is a test among those of the recipe, and is corrected with them.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any
+
+from layerlab.experiments.analysis.arm_results import ArmResults
+from layerlab.experiments.analysis.interim import Stage
+from layerlab.experiments.analysis.verdict import (
+    Case,
+    Word,
+    evidence_said,
+    judge,
+    number,
+    power_said,
+    scale_said,
+)
+from layerlab.experiments.plan.plan import arms
+from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest
+from layerlab.recipes.comparison_sections import Arm, CompareSection
+from layerlab.recipes.training import TrainingRecipe
+from layerlab.records.settings import flatten
+
+# Each arm is tuned for itself: the rate at which it is declared is no difference.
+_RATE = "train.learning_rate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interaction:
+    """Two blocks under two values of a setting.
+
+    Attributes:
+        setting: its path.
+        values: the two, in the order of the arms.
+        base: the arms of the block that the other is held against, by value.
+        block: those of the other block.
+    """
+
+    setting: str
+    values: tuple[Any, Any]
+    base: tuple[str, str]
+    block: tuple[str, str]
+
+    @property
+    def test(self) -> PairTest:
+        """The test of the gain under the second value, less that under the first."""
+        return PairTest(self.base[1], self.block[1], less=(self.base[0], self.block[0]))
+
+    @property
+    def under(self) -> tuple[str, str]:
+        """The two values in words: `muon` says what it is, 8 does not."""
+        name = self.setting.rpartition(".")[2]
+        first, second = (
+            one if isinstance(one, str) else f"{name} = {json.dumps(one)}" for one in self.values
+        )
+        return first, second
+
+
+def find_interactions(recipe: TrainingRecipe, section: CompareSection) -> list[Interaction]:
+    """Find an arm and its baseline that are there twice, with one setting of training apart."""
+    listed, common = arms(section, recipe), dict(flatten(recipe.decisive()))
+    named = {str(arm.name): arm for arm in listed}
+    found = []
+    for place, block in enumerate(listed):
+        base = named[str(block.against)]
+        if _block(base) == _block(block) or _apart(base, block, common):
+            continue
+        others = [arm for arm in listed if _block(arm) == _block(base)]
+        for other, its_base in product(listed[place + 1 :], others):
+            if _block(other) != _block(block) or _apart(other, its_base, common):
+                continue
+            apart = list(_apart(block, other, common).items())
+            if len(apart) == 1 and apart[0][0].startswith("train."):
+                found.append(
+                    Interaction(
+                        setting=apart[0][0],
+                        values=apart[0][1],
+                        base=(str(base.name), str(its_base.name)),
+                        block=(str(block.name), str(other.name)),
+                    )
+                )
+    return found
+
+
+def judge_interactions(
+    crossed: Sequence[Interaction],
+    stages: Sequence[Stage],
+    family: Family,
+    planned: CompareSection,
+    unit: str,
+) -> list[dict[str, Any]]:
+    """Return every interaction with its verdict, as plain values.
+
+    Args:
+        stages: the runs up to each look.
+        family: the tests of the recipe with their results.
+        planned: the section with all its seeds.
+        unit: of the losses.
+    """
+    return [_row(one, stages, family, planned, unit) for one in crossed]
+
+
+def _row(
+    one: Interaction, stages: Sequence[Stage], family: Family, planned: CompareSection, unit: str
+) -> dict[str, Any]:
+    stage, finding = stages[-1], family[one.test]
+    judged = stages[finding.look]
+    sides = [stage.sides[name] for name in one.test.arms]
+    rates = planned.learning_rates if planned.search == "grid" else ()
+    gains = [judged.difference(*pair).mean for pair in zip(one.base, one.block, strict=True)]
+    case = Case(
+        arm=one.block[0],
+        baseline=one.base[0],
+        evidence=judged.evidence(one.test),
+        finding=finding,
+        later=None if judged is stage else stage.evidence(one.test).found,
+        level=stage.level,
+        planned=len(stage.section.seeds),
+        missing=sorted(
+            {seed for side in sides for seed in side.missing(stage.section.seeds, rates)}
+        ),
+        diverged={seed: why for side in sides for seed, why in side.diverged.items()},
+        looked=family.looked,
+        together=_both(one, gains, unit),
+        scale=scale_said(sides[1]),
+        unit=unit,
+        words=("smaller", "larger"),
+    )
+    verdict = judge(case, partial(_sentence, one=one, sides=sides))
+    found = case.difference
+    return {
+        "setting": one.setting,
+        "values": list(one.values),
+        "arms": list(one.block),
+        "against": list(one.base),
+        "gains": gains,
+        "n": found.n,
+        "difference": found.mean,
+        "difference_sd": found.sd,
+        "low": found.low,
+        "high": found.high,
+        "seeds_error": found.error,
+        "text_error": found.text[0] if found.text else None,
+        "p": found.p,
+        "holm": None if found.p is None else finding.corrected,
+        "detectable": found.detectable,
+        "seeds_needed": found.needed,
+        "variance": found.kind,
+        "missing": list(case.missing),
+        "verdict": verdict.word,
+        "said": verdict.said,
+    }
+
+
+def _sentence(case: Case, word: Word, *, one: Interaction, sides: Sequence[ArmResults]) -> str:
+    (then, now), mean = one.under, case.difference.mean or 0.0
+    evidence = evidence_said(case)
+    if word in case.words:
+        size = number(abs(mean))
+        return (
+            f"the gain of {case.arm} over {case.baseline} is {size} {case.unit} {word} under {now} "
+            f"than under {then} ({evidence})"
+        )
+    if word == "not distinguishable":
+        change = number(mean, sign=True)
+        said = (
+            f"the gain of {case.arm} over {case.baseline} is not distinguishable under {now} from "
+            f"that under {then} at this budget: {change} {case.unit} ({evidence})"
+        )
+        return said + power_said(case)
+    if word == "identical":
+        return f"the gain of {case.arm} over {case.baseline} is the same under {now} and {then}"
+    return (
+        f"no verdict on the gain of {case.arm} over {case.baseline} under {now} and {then}: "
+        f"{_lack(case, sides)}"
+    )
+
+
+def _lack(case: Case, sides: Sequence[ArmResults]) -> str:
+    """Say why there is no verdict."""
+    if lost := ", ".join(side.name for side in sides if side.diverged):
+        return f"runs of {lost} diverged, and which seeds are left is no chance"
+    if not case.looked:
+        return "the seeds of the first look have not all finished"
+    if case.difference.n == 1:
+        return "one seed cannot say how much of its change is chance"
+    if case.difference.flat:
+        return "every seed shows the same change, and tells nothing of chance"
+    return "no seed has finished for all four arms"
+
+
+def _both(one: Interaction, gains: Sequence[float | None], unit: str) -> str:
+    """Describe both gains: whether the verdict on a block survives shows in their signs."""
+    first, second = gains
+    if first is None or second is None:
+        return ""
+    return (
+        f"a gain of {number(second, sign=True)} {unit} under {one.under[1]} and of "
+        f"{number(first, sign=True)} under {one.under[0]}"
+    )
+
+
+def _block(arm: Arm) -> str:
+    """Return what decides an arm's model, as a key."""
+    own = {path: value for path, value in arm.set.items() if _is_of_model(path)}
+    return json.dumps([arm.variant, arm.options, own], sort_keys=True, default=str)
+
+
+def _apart(one: Arm, other: Arm, common: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the settings beside model and rate in which two arms differ, with both values."""
+    paths = [path for path in {**one.set, **other.set} if path != _RATE and not _is_of_model(path)]
+    values = {
+        path: tuple(arm.set.get(path, common.get(path)) for arm in (one, other)) for path in paths
+    }
+    return {path: (first, second) for path, (first, second) in values.items() if first != second}
+
+
+def _is_of_model(path: str) -> bool:
+    return path.split(".")[0] == "model"
