@@ -10,7 +10,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
-from layerlab.corpus.corpus import Corpus, Stream, extent, prepare
+from layerlab.corpus.corpus import Corpus, extent, prepare
+from layerlab.corpus.streams import Stream
 from layerlab.errors import DamageWarning
 from layerlab.recipes.training_sections import DataSection, Source
 from layerlab.records.parse import seal
@@ -131,7 +132,8 @@ def swap(made: Path) -> None:
         (lambda made: edit(made, "sources", []), "corpus.json: it is not what was written"),
         (lambda made: reseal(made, key="0" * 32), "corpus.json is that of another corpus"),
         (lambda made: reseal(made, corpus=[]), "TypeError"),
-        (lambda made: reseal(made, corpus={"schema": 1, "sources": []}), "zip"),
+        (lambda made: reseal(made, corpus={"schema": 2, "sources": []}), "zip"),
+        (lambda made: reseal(made, corpus={"schema": 1}), "was written by another version"),
         (
             lambda made: (made / "corpus.json").write_text(  # as 0.1 wrote it
                 json.dumps(json.loads((made / "corpus.json").read_text())["corpus"])

@@ -14,7 +14,7 @@ from layerlab.experiments.analysis.curves import curves, paired_curves
 from layerlab.experiments.analysis.gradient_profile import gradients
 from layerlab.experiments.analysis.interim import LOSS, Stage, collect_arms
 from layerlab.experiments.analysis.timing import without_untimed
-from layerlab.experiments.analysis.verdict import Case, judge, number
+from layerlab.experiments.analysis.verdict import Case, explain_uncounted, judge, number
 from layerlab.experiments.analysis.warnings import loose, remarks
 from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms, notes
 from layerlab.experiments.plan.factors import begun_models, departures, together, warn_of_many_slots
@@ -213,6 +213,7 @@ def _rows(
             diverged=judged.sides[name].diverged,
             base_diverged=judged.sides[rival].diverged,
             missing=sorted({*_missing(section, side), *_missing(section, base)}),
+            uncounted=[one.name for one in (side, base) if one.uncounted],
             differ=differ,
             looked=family.looked,
             together=together(differs[name]),
@@ -363,7 +364,9 @@ def _count(side: ArmResults, name: str) -> float | None:
 def _baseline(side: ArmResults) -> dict[str, str]:
     mean, sd = side.mean(side.metric), side.sd()
     said = f"{side.name} is the baseline"
-    if mean is None:
+    if side.uncounted:
+        said += f": {explain_uncounted([side.name], UNITS[side.metric])}"
+    elif mean is None:
         said += ", and no seed of it has finished with a number"
     else:
         spread = f", from seed to seed {number(sd)}" if sd is not None else ""

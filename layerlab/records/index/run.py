@@ -42,8 +42,8 @@ def read(folder: Path) -> Summary:
     if result["diverged"] is not None:
         return Summary(result["run"], DIVERGED, result["diverged"])
     nats, bits = result["nats"], result["bits_per_byte"]
-    headline = f"{nats:.4f} nats per token, {bits:.4f} bits per byte"
-    return Summary(result["run"], FINISHED, headline)
+    by_bytes = "" if bits is None else f", {bits:.4f} bits per byte"
+    return Summary(result["run"], FINISHED, f"{nats:.4f} nats per token{by_bytes}")
 
 
 def _read_unfinished(folder: Path) -> Summary:
