@@ -5,7 +5,6 @@ import re
 from tokenizers import Tokenizer
 
 from layerlab.data.normal_form import normal_form
-from layerlab.validation import short_repr
 
 # Characters of a text that are shown where it does not come back, and those before the difference.
 SHOWN, BEFORE = 24, 8
@@ -37,7 +36,7 @@ class RoundTrip:
         alike = enumerate(zip(text, back, strict=False))
         place = next((n for n, (own, other) in alike if own != other), min(len(text), len(back)))
         first = max(0, place - BEFORE)
-        own, other = (short_repr(one[first : first + SHOWN]) for one in (text, back))
+        own, other = (repr(one[first : first + SHOWN]) for one in (text, back))
         return f"{own} comes back as {other}"
 
     def _plain(self, text: str) -> str:

@@ -89,16 +89,16 @@ def draw_source(
         tally.cut += len(found.ends) < len(whole.ends) or len(found.ids) < len(whole.ids)
         kept.append(found)
     alike: dict[bytes, list[int]] = {}
-    for number, found in enumerate(kept):
-        alike.setdefault(_content(found), []).append(number)
+    for number, example in enumerate(kept):
+        alike.setdefault(_content(example), []).append(number)
     distinct = list(alike.values())
     apart = min(round(held * len(distinct)), max(0, len(distinct) - 1))
     order = _generator(seed, name, "held").permutation(len(distinct))
     tested = sorted(distinct[one][0] for one in order[:apart])
     learned = sorted(number for one in order[apart:] for number in distinct[one])
     tally.held = apart
-    whole = Source(name, kept, [kept[one] for one in tested], tally)
-    return _learn(whole, [kept[one] for one in learned], len(kept) - len(learned) - apart)
+    source = Source(name, kept, [kept[one] for one in tested], tally)
+    return _learn(source, [kept[one] for one in learned], len(kept) - len(learned) - apart)
 
 
 def leave_out_copies(sources: Sequence[Source]) -> list[Source]:
