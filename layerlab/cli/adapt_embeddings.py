@@ -142,7 +142,7 @@ def _explain_choice(done: Any) -> str:
     kept = f"kept: {len(done.ways)}, the default, or what --input and --head ask for"
     fewest = []
     for name in done.before:
-        if done.ways[0].bits[name].loss:  # of all alike: they share a tokenizer
+        if done.ways[0].bits[name].bits_per_byte is None:  # of all: they share a tokenizer
             continue
         best = min(range(len(done.ways)), key=lambda at: done.ways[at].bits[name].bits_per_byte)
         fewest.append(f"{best + 1} on {name}")
@@ -154,17 +154,17 @@ def _losses(done: Any) -> list[str]:
     """Say which texts have no bits per byte, and why."""
     from layerlab.tokenization.round_trip import describe_loss
 
-    read = {
-        f"{name} ({whose} tokenizer)": found[name].loss
+    return [
+        describe_loss(f"{name} ({whose} tokenizer)", one.loss)
         for whose, found in (("base", done.before), ("new", done.ways[-1].bits))
-        for name in found
-    }
-    return [describe_loss(name, loss) for name, loss in read.items() if loss]
+        for name, one in found.items()
+        if one.bits_per_byte is None
+    ]
 
 
 def _bits(one: Any, before: Any = None) -> str:
-    if one.loss:
+    if one.bits_per_byte is None:
         return "-"
-    known = before is not None and not before.loss
+    known = before is not None and before.bits_per_byte is not None
     change = f" ({one.bits_per_byte - before.bits_per_byte:+.3f})" if known else ""
     return f"{one.bits_per_byte:.3f}{change}"

@@ -30,14 +30,15 @@ class RoundTrip:
         back = self.machine.decode(ids, skip_special_tokens=False)
         if back == text:
             return ""
-        text, back = self._plain(text), self._plain(back)
-        if text == back or f" {text}" == back or text == f" {back}":
+        plain, other = self._plain(text), self._plain(back)
+        if plain == other or f" {plain}" == other or plain == f" {other}":
             return ""
+        text, back = text.removeprefix(" "), back.removeprefix(" ")
         alike = enumerate(zip(text, back, strict=False))
-        place = next((n for n, (own, other) in alike if own != other), min(len(text), len(back)))
+        place = next((n for n, (one, its) in alike if one != its), min(len(text), len(back)))
         first = max(0, place - BEFORE)
-        own, other = (repr(one[first : first + SHOWN]) for one in (text, back))
-        return f"{own} comes back as {other}"
+        shown, found = (repr(one[first : first + SHOWN]) for one in (text, back))
+        return f"{shown} comes back as {found}"
 
     def _plain(self, text: str) -> str:
         found = normal_form("NFC", text)
