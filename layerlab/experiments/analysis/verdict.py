@@ -177,11 +177,9 @@ def _nothing(case: Case) -> str:
 
 def explain_uncounted(arms: Sequence[str], unit: str) -> str:
     """Say why arms have no loss in the unit of a comparison."""
-    whose = "tokenizer of" if len(arms) == 1 else "tokenizers of"
-    does = "does" if len(arms) == 1 else "do"
     return (
-        f"the {whose} {' and '.join(arms)} {does} not give the held-out text back, so that its "
-        f"loss has no {unit}"
+        f"the held-out text does not come back from the tokens of {' and '.join(arms)}, so that "
+        f"their loss is not known in {unit}"
     )
 
 

@@ -42,8 +42,10 @@ def read(folder: Path) -> Summary:
     if result["diverged"] is not None:
         return Summary(result["run"], DIVERGED, result["diverged"])
     nats, bits = result["nats"], result["bits_per_byte"]
-    by_bytes = "" if bits is None else f", {bits:.4f} bits per byte"
-    return Summary(result["run"], FINISHED, f"{nats:.4f} nats per token{by_bytes}")
+    headline = f"{nats:.4f} nats per token"
+    if bits is not None:
+        headline = f"{nats:.4f} nats per token, {bits:.4f} bits per byte"
+    return Summary(result["run"], FINISHED, headline)
 
 
 def _read_unfinished(folder: Path) -> Summary:

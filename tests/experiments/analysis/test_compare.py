@@ -204,15 +204,17 @@ def test_an_arm_whose_tokens_do_not_give_the_text_back_has_no_verdict() -> None:
     assert (row["verdict"], row["n"], row["bits_per_byte"]) == ("no verdict", 0, None)
     assert row["nats"] == pytest.approx(np.mean(list(BETTER.values())))
     assert row["said"].startswith(
-        "no verdict on gpt2: the tokenizer of gpt2 does not give the held-out text back, so that "
-        "its loss has no bits per byte; "
+        "no verdict on gpt2: the held-out text does not come back from the tokens of gpt2, so that "
+        "their loss is not known in bits per byte; "
     )
     assert row["missing"] == []
     base = lossy("llama")
-    assert base.row("gpt2")["said"].startswith("no verdict on gpt2: the tokenizer of llama does")
-    assert "llama is the baseline: the tokenizer of llama does not" in base.row("llama")["said"]
+    assert base.row("gpt2")["said"].startswith("no verdict on gpt2: the held-out text does")
+    assert (
+        "llama is the baseline: the held-out text does not come back" in base.row("llama")["said"]
+    )
     both = lossy("llama", "gpt2")
-    assert "the tokenizers of gpt2 and llama do not give" in both.row("gpt2")["said"]
+    assert "from the tokens of gpt2 and llama, so" in both.row("gpt2")["said"]
     json.dumps(both.content, allow_nan=False)
     Console(file=io.StringIO()).print(both.table(100))
 
