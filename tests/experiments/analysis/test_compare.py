@@ -214,6 +214,7 @@ def test_an_arm_whose_tokens_do_not_give_the_text_back_has_no_verdict() -> None:
         "llama is the baseline: the held-out text does not come back" in base.row("llama")["said"]
     )
     both = lossy("llama", "gpt2")
+    assert both.row("gpt2")["edge"] is None
     assert "from the tokens of gpt2 and llama, so" in both.row("gpt2")["said"]
     json.dumps(both.content, allow_nan=False)
     Console(file=io.StringIO()).print(both.table(100))
