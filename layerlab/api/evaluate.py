@@ -29,7 +29,7 @@ from layerlab.evaluation.results.aggregate import (
 )
 from layerlab.evaluation.results.data_issues import remarks as oddities
 from layerlab.evaluation.results.folder import check_folders, list_earlier_tables
-from layerlab.evaluation.results.lm_eval_tasks import task_group_rows
+from layerlab.evaluation.results.lm_eval_tasks import lost_text_remarks, task_group_rows
 from layerlab.evaluation.results.paired_difference import costs, differences
 from layerlab.evaluation.results.published_comparison import published_rows
 from layerlab.evaluation.results.result import EvaluationResult, load_result
@@ -274,6 +274,7 @@ def _sum(
     ]
     remarks = [
         *unsound_remarks(benchmarks),
+        *lost_text_remarks(tasks),
         *question.options.deviations(asked, [str(row["task"]) for row in tasks]),
         *oddities(asked, question.data),
     ]

@@ -67,10 +67,11 @@ class Trained:
         kept = self.folder / MODEL
         model = f"The model: {kept}\n" if kept.is_dir() else ""
         notes = "".join(f"{note}\n" for note in self.notes)
+        bits = found["bits_per_byte"]
+        by_bytes = "" if bits is None else f"{bits:.4f} bits per byte, "
         return (
             f"{found['run']}: {found['nats']:.4f} nats per token, "
-            f"{found['bits_per_byte']:.4f} bits per byte, "
-            f"{found['tokens']:,} tokens at {found['tokens_per_second']:,.0f} a second\n"
+            f"{by_bytes}{found['tokens']:,} tokens at {found['tokens_per_second']:,.0f} a second\n"
             f"{notes}{model}".rstrip()
         )
 

@@ -133,7 +133,7 @@ def _table(done: Any, width: int) -> Any:
         legend.append(Text(f"{number}: input {way.input}, head {way.head}"))
     rows[-1] = [plain(cell, "bold") for cell in rows[-1]]
     headings = ("start", *(f"bits per byte, {name}" for name in names))
-    legend.append(Text(_explain_choice(done)))
+    legend += map(Text, [_explain_choice(done), *_losses(done)])
     return Group(grids(headings, rows, headings[:1], width), *legend)
 
 
@@ -144,14 +144,29 @@ def _explain_choice(done: Any) -> str:
     kept = f"kept: {len(done.ways)}, the default, or what --input and --head ask for"
     fewest = []
     for name in done.before:
+        if done.ways[0].bits[name].bits_per_byte is None:  # of all: they share a tokenizer
+            continue
         best = min(range(len(done.ways)), key=lambda at: done.ways[at].bits[name].bits_per_byte)
         fewest.append(f"{best + 1} on {name}")
-    return (
-        f"{kept}; these numbers, of before any training, do not choose. Fewest bits per byte: "
-        f"{', '.join(fewest)}"
-    )
+    said = f"{kept}; these numbers, of before any training, do not choose"
+    return f"{said}. Fewest bits per byte: {', '.join(fewest)}" if fewest else said
+
+
+def _losses(done: Any) -> list[str]:
+    """Say which texts have no bits per byte, and why."""
+    from layerlab.tokenization.round_trip import describe_loss
+
+    return [
+        describe_loss(f"{name} ({whose} tokenizer)", one.loss)
+        for whose, found in (("base", done.before), ("new", done.ways[-1].bits))
+        for name, one in found.items()
+        if one.bits_per_byte is None
+    ]
 
 
 def _bits(one: Any, before: Any = None) -> str:
-    change = "" if before is None else f" ({one.bits_per_byte - before.bits_per_byte:+.3f})"
+    if one.bits_per_byte is None:
+        return "-"
+    known = before is not None and before.bits_per_byte is not None
+    change = f" ({one.bits_per_byte - before.bits_per_byte:+.3f})" if known else ""
     return f"{one.bits_per_byte:.3f}{change}"

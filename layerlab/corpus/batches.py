@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from layerlab.corpus.corpus import Corpus, Stream, count_blocks
+from layerlab.corpus.corpus import Corpus, count_blocks
 from layerlab.corpus.mixture import Mixture
+from layerlab.corpus.streams import Stream
 from layerlab.errors import UserError
 
 IGNORED = -100

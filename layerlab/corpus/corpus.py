@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab.corpus.extent import CorpusSize
 from layerlab.corpus.stored import SCHEMA, TOKENIZER, read_contents, write_contents
+from layerlab.corpus.streams import Stream, describe_copies, leave_out_copies
 from layerlab.corpus.tokenize import Layout, write_tokens
 from layerlab.data.documents import DocumentStore, spool_documents
 from layerlab.data.sources import Text, open_source
@@ -28,36 +29,15 @@ from layerlab.system.hardware import cache_folder
 from layerlab.system.locks import lock_folder
 from layerlab.tokenization.load import entries, load_tokenizer, separator, train_tokenizer
 from layerlab.tokenization.request import TRAINED
+from layerlab.tokenization.round_trip import describe_loss
 
 # In the cache. Those of 0.1 lie in "corpora" and carry no digest: none of them is looked at.
 CORPORA = "corpora-2"
+# How text becomes tokens: with another number a corpus is another, and so are all runs on it.
+TOKENS = 1
+# What is kept of a stream and decides what is learned of it.
+DECISIVE = ("kind", "tokens", "documents", "bytes", "files")
 ProgressCallback = Callable[[str, float], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stream:
-    """The tokens of one source: a separator, a document, a separator, a document.
-
-    Attributes:
-        name: of the source that was really read.
-        tokens: on disk, 2 bytes each, or 4 where the vocabulary has more than 65,535 entries.
-        starts: where the separators stand.
-        ends: bytes of the text up to and with each token; of held-out text alone.
-        bytes: of the text.
-        weight: of the source, beside the others.
-    """
-
-    name: str
-    tokens: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray | None
-    bytes: int
-    weight: float
-
-    @property
-    def documents(self) -> int:
-        """Return the number of documents."""
-        return len(self.starts)
 
 
 @dataclass(frozen=True)
@@ -94,6 +74,14 @@ class Corpus:
         """Return the bytes of the held-out text."""
         return sum(stream.bytes for stream in self.validation)
 
+    @property
+    def loss(self) -> str:
+        """Return an example of how held-out text does not come back from its tokens, or nothing.
+
+        Where there is one, bytes cannot be counted.
+        """
+        return next((one.loss for one in self.validation if one.loss), "")
+
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """Return the tokenizer that made the tokens."""
@@ -104,7 +92,11 @@ class Corpus:
 
 
 def prepare(
-    data: DataSection, cache: Path | None = None, progress: ProgressCallback | None = None
+    data: DataSection,
+    cache: Path | None = None,
+    progress: ProgressCallback | None = None,
+    *,
+    copies: bool = True,
 ) -> Corpus:
     """Prepare the corpus of a recipe; one that was made before comes from the cache.
 
@@ -113,6 +105,7 @@ def prepare(
     Args:
         cache: a folder; LAYERLAB_CACHE or ~/.cache/layerlab where it is left out.
         progress: is told what is done, and the share of it.
+        copies: whether documents are learned that are held out too; a note counts them.
 
     Raises:
         UserError: a text or the tokenizer cannot be had, or a text is too short to be cut.
@@ -126,17 +119,33 @@ def prepare(
     """
     own = _prepare(data, cache, progress)
     if data.eval_sources is None:
-        return own
+        return _judge(own, copies)
     words = str(own.folder / TOKENIZER)
     held = data.model_copy(
         update={"sources": data.eval_sources, "eval_sources": None, "tokenizer": words}
     )
     other = _prepare(held, cache, progress)
-    return replace(
+    found = replace(
         own,
         digest=_digest([own.digest, other.digest]),
         validation=other.validation,
         notes=tuple(dict.fromkeys([*own.notes, *other.notes])),
+    )
+    return _judge(found, copies)
+
+
+def _judge(corpus: Corpus, copies: bool) -> Corpus:
+    """Return a corpus with notes on how far its held-out text is a measure."""
+    train, left = corpus.train, list[str]()
+    if not copies:
+        train, left = leave_out_copies(train, corpus.validation)
+    copied = describe_copies(train, corpus.validation)
+    lost = [describe_loss(one.name, one.loss) for one in corpus.validation if one.loss]
+    return replace(
+        corpus,
+        train=train,
+        digest=_digest([corpus.digest, left]) if left else corpus.digest,
+        notes=(*corpus.notes, *left, *copied, *lost),
     )
 
 
@@ -191,7 +200,7 @@ def _key(data: DataSection, texts: list[Text], words: PreTrainedTokenizerFast | 
         [text.name, text.identity, source.limit]
         for text, source in zip(texts, data.sources, strict=True)
     ]
-    content = json.dumps([SCHEMA, sources, made, data.validation_fraction])
+    content = json.dumps([TOKENS, sources, made, data.validation_fraction])
     return blake2b(content.encode(), digest_size=16).hexdigest()
 
 
@@ -251,10 +260,13 @@ class CorpusBuilder:
         words.save_pretrained(folder / TOKENIZER)
         mark = separator(words, self.data.tokenizer)
         # Where a text lies, and what it is called there, is no part of what it is.
-        parts = [[one["train"], one["validation"]] for one in sources]
+        parts = [
+            [{name: one[side][name] for name in DECISIVE} for side in ("train", "validation")]
+            for one in sources
+        ]
         content = {
             "schema": SCHEMA,
-            "digest": _digest([SCHEMA, _hash(words), mark, parts]),
+            "digest": _digest([TOKENS, _hash(words), mark, parts]),
             "vocab": entries(words),
             "separator": mark,
             "sources": sources,
@@ -357,4 +369,6 @@ def _stream(folder: Path, stem: str, name: str, content: dict[str, Any], weight:
         ends=mapped("ends", "int64") if f"{stem}.ends" in content["files"] else None,
         bytes=content["bytes"],
         weight=weight,
+        hashes=mapped("hashes", "uint64"),
+        loss=content["loss"],
     )

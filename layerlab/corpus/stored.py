@@ -12,7 +12,8 @@ from layerlab.records.file_digests import hash_folder
 from layerlab.records.parse import read_json, seal, unseal
 from layerlab.system.files import check_regular
 
-SCHEMA = 1
+# Of the table alone; what decides the tokens is in the key and the digest.
+SCHEMA = 2
 CONTENTS, TOKENIZER = "corpus.json", "tokenizer"
 # Up to here a file of tokens is read through before it is used; of a larger one only its size.
 CHECKED = 1 << 28
@@ -40,13 +41,15 @@ def read_contents(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{CONTENTS}: {error}") from None
     content: dict[str, Any] = table["corpus"]
-    if table["key"] != folder.name or content["schema"] != SCHEMA:
+    if table["key"] != folder.name:
         raise ValueError(f"{CONTENTS} is that of another corpus")
+    if content["schema"] != SCHEMA:
+        raise ValueError(f"{CONTENTS} was written by another version of layerlab")
     if hash_folder(folder / TOKENIZER) != table["tokenizer"]:
         raise ValueError("its tokenizer is not what was written")
     for one in content["sources"]:
         for side in ("train", "validation"):
-            for name, (size, digest) in one[side]["files"].items():
+            for name, (size, digest) in (one[side]["files"] | one[side]["beside"]).items():
                 _check(folder / name, size, digest)
     return content
 

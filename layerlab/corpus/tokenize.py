@@ -16,6 +16,7 @@ from layerlab.corpus.stored import CHECKED
 from layerlab.data.documents import DocumentStore
 from layerlab.data.sources import TextChunk
 from layerlab.tokenization.load import engine
+from layerlab.tokenization.round_trip import RoundTrip
 
 # Characters, and documents, that are encoded at once.
 CHUNK = 1 << 20
@@ -27,10 +28,10 @@ class Layout:
     """The settings of one tokenization: where tokens go, and how.
 
     Attributes:
-        stem: of the files: `.tokens`, `.starts`, and `.ends` where bytes are counted.
+        stem: of the files: `.tokens`, `.starts`, `.hashes`, and `.ends` where bytes are counted.
         kind: of a token, as numpy calls it.
         separator: before each document.
-        counted: whether the bytes up to each token are written too.
+        counted: whether the bytes up to each token are written too, and tokens are decoded again.
     """
 
     folder: Path
@@ -63,12 +64,14 @@ class Sink:
 
 
 class Writer:
-    """Tokens, starts and ends of one stream."""
+    """Tokens, starts, ends and hashes of one stream."""
 
-    def __init__(self, layout: Layout, stack: ExitStack) -> None:
+    def __init__(self, layout: Layout, machine: Tokenizer, stack: ExitStack) -> None:
         """Open the files."""
         self.layout, self.tokens, self.documents, self.bytes = layout, 0, 0, 0
-        parts = ("tokens", "starts", *(("ends",) if layout.counted else ()))
+        self.trip, self.loss = RoundTrip(machine), ""
+        self.content = _hash()
+        parts = ("tokens", "starts", "hashes", *(("ends",) if layout.counted else ()))
         self.sinks = {
             part: Sink(stack.enter_context((layout.folder / f"{layout.stem}.{part}").open("wb")))
             for part in parts
@@ -76,30 +79,43 @@ class Writer:
 
     def add(self, piece: TextChunk, found: Encoding) -> None:
         """Append a piece of a document."""
-        size = len(piece.text.encode())
+        data = piece.text.encode()
         first = [self.layout.separator] if piece.first else []
         if first:
+            self.end_document()
             self.sinks["starts"].write(np.array([self.tokens], np.int64))
             self.documents += 1
+        self.content.update(data)
         ids = np.array([*first, *found.ids], dtype=self.layout.kind)
         self.sinks["tokens"].write(ids)
         self.tokens += len(ids)
         if self.layout.counted:
             ends = byte_ends(piece.text, found) + self.bytes
             self.sinks["ends"].write(np.array([*(self.bytes for _ in first), *ends], np.int64))
-        self.bytes += size
+            self.loss = self.loss or self.trip.loss(piece.text, found.ids)
+        self.bytes += len(data)
+
+    def end_document(self) -> None:
+        """Write the hash of the document that ends here, where there is one."""
+        if self.documents:
+            self.sinks["hashes"].write(np.frombuffer(self.content.digest(), np.uint64))
+        self.content = _hash()
 
     def summary(self) -> dict[str, Any]:
         """Return what is kept about the stream."""
+        hashes = f"{self.layout.stem}.hashes"
+        files = {
+            f"{self.layout.stem}.{part}": [sink.size, sink.content.hexdigest()]
+            for part, sink in self.sinks.items()
+        }
         return {
             "kind": self.layout.kind,
             "tokens": self.tokens,
             "documents": self.documents,
             "bytes": self.bytes,
-            "files": {
-                f"{self.layout.stem}.{part}": [sink.size, sink.content.hexdigest()]
-                for part, sink in self.sinks.items()
-            },
+            "files": {name: found for name, found in files.items() if name != hashes},
+            "beside": {hashes: files[hashes]},
+            "loss": self.loss,
         }
 
 
@@ -112,11 +128,12 @@ def write_tokens(
     """Write a stream, with a separator before each document to predict its first token."""
     machine = engine(words)
     with ExitStack() as stack:
-        writer = Writer(layout, stack)
+        writer = Writer(layout, machine, stack)
         for pieces in _chunks(spool.pieces()):
             for piece, found in zip(pieces, _encode(machine, pieces, layout), strict=True):
                 writer.add(piece, found)
             progress(f"encoding {layout.stem}", writer.bytes / spool.size)
+        writer.end_document()
         for sink in writer.sinks.values():
             sink.settle()
     return writer.summary()
@@ -135,6 +152,10 @@ def byte_ends(text: str, found: Encoding) -> np.ndarray:
     ends = np.maximum.accumulate(upto[[end for _, end in found.offsets]])
     ends[-1] = upto[-1]
     return ends
+
+
+def _hash() -> Any:
+    return blake2b(digest_size=8)
 
 
 def _encode(machine: Tokenizer, pieces: list[TextChunk], layout: Layout) -> list[Encoding]:

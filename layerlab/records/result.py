@@ -74,7 +74,9 @@ class Result(BaseModel):
     @model_validator(mode="after")
     def _ended(self) -> "Result":
         losses = [getattr(self, name) for name in LOSSES]
-        if (None in losses) if self.diverged is None else any(one is not None for one in losses):
+        # Bits per byte are not given where the text does not come back from its tokens.
+        missing = None in (self.nats, self.accuracy)
+        if missing if self.diverged is None else any(one is not None for one in losses):
             raise ValueError("it has neither a loss nor a divergence that is declared, or both")
         if self.schema_version > 1 and self.digest is None:
             raise ValueError("it has no digest")

@@ -23,18 +23,19 @@ class ValidationResult:
 
     Attributes:
         nats: mean negative log-likelihood of a token.
-        bits_per_byte: the same per byte of text, which tokenizers share.
+        bits_per_byte: the same per byte of text, which tokenizers share; None where the text does
+            not come back from its tokens.
         accuracy: share of tokens that are the likeliest.
         blocks: nats per token of each block, and its tokens: what the choice of the text adds to a
             difference shows in them.
     """
 
     nats: float
-    bits_per_byte: float
+    bits_per_byte: float | None
     accuracy: float
     blocks: Mapping[str, list[Any]]
 
-    def means(self) -> dict[str, float]:
+    def means(self) -> dict[str, float | None]:
         """Return the means of the whole text alone."""
         return {name: getattr(self, name) for name in ("nats", "bits_per_byte", "accuracy")}
 
@@ -85,7 +86,7 @@ def evaluate(
     means = (table[:, 0] / table[:, 2]).tolist()
     return ValidationResult(
         nats=nats / count,
-        bits_per_byte=bits_per_byte(nats, held.bytes),
+        bits_per_byte=None if held.corpus.loss else bits_per_byte(nats, held.bytes),
         accuracy=right / count,
         blocks={
             "nats": [round(one, 7) for one in means],

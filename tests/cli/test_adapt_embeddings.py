@@ -10,14 +10,14 @@ from layerlab.adaptation.trainer.bits_per_byte import Bits, Document
 from layerlab.cli.adapt_embeddings import _table
 
 
-def cost(nats: float) -> Bits:
-    return Bits(documents=(Document(nats, 10, 20),), start="", context=32, unseen=0)
+def cost(nats: float, loss: str = "") -> Bits:
+    return Bits(documents=(Document(nats, 10, 20),), start="", context=32, unseen=0, loss=loss)
 
 
-def shown(*losses: tuple[float, float]) -> str:
+def shown(*losses: tuple[float, float], lost: str = "") -> str:
     """The table of initialisations that cost so much on two texts, on one line."""
     ways = [
-        InitResult(input="mean", head="first", bits={"law": cost(law), "news": cost(news)})
+        InitResult(input="mean", head="first", bits={"law": cost(law, lost), "news": cost(news)})
         for law, news in losses
     ]
     resized: Any = None  # the table does not tell of it
@@ -39,4 +39,13 @@ def test_it_says_that_the_numbers_do_not_choose_and_which_are_the_fewest() -> No
 def test_where_no_token_is_new_there_was_no_choice() -> None:
     assert shown((31.0, 33.0)).endswith(
         "kept: 1, the only one: the new tokenizer has no token that would need a start"
+    )
+
+
+def test_a_text_that_does_not_come_back_has_no_number_and_a_reason() -> None:
+    text = shown((31.0, 33.0), (32.0, 31.0), lost="'Law' comes back as 'law'")
+    assert "2 - 2.236 (+0.072) 1:" in text and "Fewest bits per byte: 2 on news" in text
+    assert (
+        "bits per byte of law (new tokenizer) are not given: the tokenizer does not give its "
+        "held-out text back ('Law' comes back as 'law')" in text
     )

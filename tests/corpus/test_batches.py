@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from layerlab import UserError, build
 from layerlab.corpus.batches import Batch, BatchOrder, EvalBlocks, bits_per_byte, restart_positions
-from layerlab.corpus.corpus import Corpus, Stream, extent, prepare
+from layerlab.corpus.corpus import Corpus, extent, prepare
+from layerlab.corpus.streams import Stream
 from layerlab.recipes.training_sections import DataSection, Source
 from layerlab.tokenization.load import train_tokenizer
 

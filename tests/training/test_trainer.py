@@ -7,13 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
+from layerlab.api.train import Trained
 from layerlab.console.progress import NullProgress
 from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes.training import make_recipe
 from layerlab.records.events import read
+from layerlab.records.index.run import read as read_summary
+from layerlab.records.result import read_result
+from layerlab.report.pages.comparison import save_run
 from layerlab.training.run_spec import RunSpec
 from layerlab.training.setup import load_corpus
 from layerlab.training.trainer import Trainer, train_run
@@ -219,3 +225,22 @@ def test_documents_do_not_see_each_other_where_that_is_asked(tmp_path: Path) -> 
     assert rows.positions is not None
     apart.advance()
     assert apart.update == 1
+
+
+def test_a_tokenizer_that_loses_text_leaves_nats_and_no_bits_per_byte(tmp_path: Path) -> None:
+    machine = Tokenizer(models.WordLevel({"w": 0, "the": 1, "of": 2, "</s>": 3}, unk_token="w"))
+    machine.pre_tokenizer = pre_tokenizers.Whitespace()
+    few = PreTrainedTokenizerFast(tokenizer_object=machine, eos_token="</s>", unk_token="w")
+    few.save_pretrained(tmp_path / "words")
+    settings = {"data.tokenizer": str(tmp_path / "words"), "train.max_steps": 2}
+    result = train_run(run_of(**settings), tmp_path / "run")
+    assert result["bits_per_byte"] is None and result["nats"] > 0
+    assert read_result(tmp_path / "run") == result
+    events = list(read(tmp_path / "run"))
+    assert all(one["bits_per_byte"] is None for one in events if one["kind"] == "evaluation")
+    said = [one["text"] for one in events if one["kind"] == "note"]
+    assert len(said) == 1 and "the tokenizer does not give its held-out text back" in said[0]
+    trained = Trained(tmp_path / "run", result, tmp_path / "report.html", tuple(said))
+    assert " nats per token, 128 tokens at" in trained.summary() and said[0] in trained.summary()
+    assert read_summary(tmp_path / "run").headline == f"{result['nats']:.4f} nats per token"
+    assert "nats per token" in save_run(tmp_path / "run").read_text()

@@ -111,8 +111,7 @@ class AdaptationResult:
         found = [
             printable(row["title"])
             for row in self.content["table"]["rows"]
-            if row["unit"] != "score"
-            and any(one and one["error"] is None and one["n"] == 1 for one in row["cells"])
+            if row["unit"] != "score" and any(one and _is_alone(one) for one in row["cells"])
         ]
         said = f"{' and '.join(found)}: one document is held out, and one has no standard error"
         return [said] if found else []
@@ -128,6 +127,10 @@ class AdaptationResult:
                 said += f" [{one['low']:+.4f}, {one['high']:+.4f}] over {one['n']} {one['over']}"
             found.append(said)
         return found
+
+
+def _is_alone(cell: Mapping[str, Any]) -> bool:
+    return cell["score"] is not None and cell["error"] is None and cell["n"] == 1
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ from layerlab.adaptation.pretraining.replay import DOMAIN, GENERAL
 from layerlab.data.places import data_folder
 from layerlab.experiments.statistics.differences import Level, difference_to
 from layerlab.recipes.adaptation import AdaptationRecipe
+from layerlab.tokenization.round_trip import describe_loss
 from layerlab.version import VERSION
 
 SCHEMA = 1
@@ -190,6 +191,11 @@ class Tally:
             yield from found.get("notes", ())
         for stage, left in self._of("pretrain", "tune"):
             yield from (f"{stage.title(len(self.arms))}: {one}" for one in left["result"]["notes"])
+        for stage, left in self._of("evaluate"):
+            for kind, bits in left["result"]["bits"].items():
+                if bits.get("loss"):  # 0.1 kept none
+                    title = stage.title(len(self.arms))
+                    yield f"{title}: {describe_loss(f'{kind} text', bits['loss'])}"
         if self.recipe.pretrain is not None and len(self.recipe.pretrain.seeds) > 1:
             yield (
                 "continued pretraining ran with every seed; tuning and questions go on from the "

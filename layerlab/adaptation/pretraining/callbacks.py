@@ -91,7 +91,7 @@ class Watched:
     """The texts and intervals of the curves.
 
     Attributes:
-        gauges: held-out text by kind.
+        gauges: held-out text by kind; none where it does not come back from its tokens.
         blocks: what is trained on.
         kinds: of its sources.
         batch: blocks of an update.
@@ -148,7 +148,7 @@ class Curves(TrainerCallback, ExportableState):
         """Open the journal, and evaluate held-out text before the first update."""
         kept = state.stateful_callbacks[type(self).__name__]["attributes"]
         self._journal = EventLog(self.folder, kept["events"], silent=not self.place.first)
-        if not kept["start"]:
+        if not state.global_step:
             self._measure(model, state)
             return
         for kind, gauge in self.watched.gauges.items():

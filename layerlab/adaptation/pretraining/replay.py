@@ -15,7 +15,8 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from layerlab.corpus.batches import BatchOrder, batch_of
-from layerlab.corpus.corpus import Corpus, ProgressCallback, Stream, prepare
+from layerlab.corpus.corpus import Corpus, ProgressCallback, prepare
+from layerlab.corpus.streams import Stream
 from layerlab.data.sources import to_source
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import DataSection, Source
@@ -79,6 +80,7 @@ def mix_texts(
 ) -> MixedCorpus:
     """Mix the tokens of both kinds of text; they are cached.
 
+    A document that is held out is learned nowhere, neither in a copy nor in the other kind of text.
     Documents stand one after another, each after the tokenizer's end of text; blocks are cut from
     that, so their ratio is that of tokens, however long the documents are.
 
@@ -102,7 +104,7 @@ def mix_texts(
             validation_fraction=reading.validation,
             document_masking=reading.documents,
         )
-        corpus = prepare(data, reading.cache, progress)
+        corpus = prepare(data, reading.cache, progress, copies=False)
     kinds = [kind for kind, found in texts.items() for _ in found]
     trained = [(number, share) for number, share in enumerate(shares) if share]
     return MixedCorpus(

@@ -18,7 +18,8 @@ class Pretrained:
         updates: of the weights.
         tokens: that were predicted.
         sources: how much was read of each.
-        before: held-out text in bits per byte at the start, by kind.
+        before: held-out text in bits per byte at the start, by kind; without a kind whose text
+            does not come back from its tokens.
         after: the same at the end.
         change: after minus before, with an interval, by kind.
         folder: with events.jsonl, result.json and the model.

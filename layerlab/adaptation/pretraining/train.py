@@ -173,6 +173,7 @@ def _train(run: Run, out: Path, progress: ProgressCallback | None) -> Pretrained
                 EvalBlocks(held, run.block, run.section.max_eval_blocks or None)
             )
             for kind, held in run.text.held.items()
+            if not held.loss  # else there are no bits per byte
         },
         blocks=blocks,
         kinds=run.text.kinds,

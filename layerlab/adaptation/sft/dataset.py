@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab.adaptation.sft.conversations import Conversation
 from layerlab.adaptation.sft.encode import Encoder, Example
-from layerlab.adaptation.sft.mixing import Source, blocks, draw_source
+from layerlab.adaptation.sft.mixing import Source, blocks, draw_source, leave_out_copies
 from layerlab.adaptation.sft.packing import Collator
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation_sections import SftSection
@@ -82,7 +82,7 @@ def prepare_dataset(
     block: int,
     weights: Mapping[str, int | float] | None = None,
 ) -> SFTDataset:
-    """Encode all rows, and decide when each is read.
+    """Encode all rows, and decide when each is read; what is held out of one is learned in none.
 
     Args:
         block: tokens of a row.
@@ -97,7 +97,8 @@ def prepare_dataset(
         encoder = Encoder(words)
         options: dict[str, Any] = {"block": block, "seed": section.seed}
         options["held"] = section.validation_fraction
-        sources = [draw_source(name, rows, encoder, **options) for name, rows in given.items()]
+        drawn = [draw_source(name, rows, encoder, **options) for name, rows in given.items()]
+        sources = leave_out_copies(drawn)
     whole = sum(sum(one.lengths) for one in sources)
     rows = list(
         blocks(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import numpy as np
@@ -15,6 +15,7 @@ from layerlab.errors import UserError
 
 LONG = "left out: longer than a block before the assistant's first turn ends"
 NONE = "left out: no token of the assistant"
+COPY = "left out: a copy of a row that is held out"
 
 
 @dataclass
@@ -67,11 +68,11 @@ def draw_source(
     held: int | float,
     seed: int,
 ) -> Source:
-    """Encode the rows of a source and set some apart.
+    """Encode the rows of a source and set some apart; no copy of these is learned.
 
     Args:
         block: tokens at most; turns that do not fit are left out from the end.
-        held: share that is not learned from.
+        held: share of the distinct rows that is not learned from.
 
     Raises:
         UserError: nothing is left to learn from.
@@ -87,21 +88,66 @@ def draw_source(
             continue
         tally.cut += len(found.ends) < len(whole.ends) or len(found.ids) < len(whole.ids)
         kept.append(found)
-    if not kept:
-        why = "; ".join(f"{count} {reason}" for reason, count in tally.dropped.items())
+    alike: dict[bytes, list[int]] = {}
+    for number, example in enumerate(kept):
+        alike.setdefault(_content(example), []).append(number)
+    distinct = list(alike.values())
+    apart = min(round(held * len(distinct)), max(0, len(distinct) - 1))
+    order = _generator(seed, name, "held").permutation(len(distinct))
+    tested = sorted(distinct[one][0] for one in order[:apart])
+    learned = sorted(number for one in order[apart:] for number in distinct[one])
+    tally.held = apart
+    source = Source(name, kept, [kept[one] for one in tested], tally)
+    return _learn(source, [kept[one] for one in learned], len(kept) - len(learned) - apart)
+
+
+def leave_out_copies(sources: Sequence[Source]) -> list[Source]:
+    """Return the sources without rows that are held out of any of them.
+
+    Raises:
+        UserError: nothing of one is left to learn from.
+    """
+    secret = {_content(row) for source in sources for row in source.held}
+    found = []
+    for source in sources:
+        left = [row for row in source.examples if _content(row) not in secret]
+        found.append(_learn(source, left, len(source.examples) - len(left)))
+    return found
+
+
+def _learn(source: Source, rows: list[Example], copies: int) -> Source:
+    """Return a source of which these rows are learned.
+
+    Args:
+        copies: of held-out rows, that are left out.
+
+    Raises:
+        UserError: there is none.
+    """
+    dropped = dict(source.tally.dropped)
+    if copies:
+        dropped[COPY] = dropped.get(COPY, 0) + copies
+    if not rows:
+        why = "; ".join(f"{count} {reason}" for reason, count in dropped.items())
         raise UserError(
-            f"no row of {name} can be learned from ({why or 'it is empty'}); give other rows, or "
-            "a larger block"
+            f"no row of {source.name} can be learned from ({why or 'it is empty'}); give other "
+            "rows, or a larger block"
         )
-    apart = min(round(held * len(kept)), len(kept) - 1)
-    order = _generator(seed, name, "held").permutation(len(kept))
-    tested, learned = sorted(order[:apart]), sorted(order[apart:])
-    for number in learned:
-        tally.turns += len(kept[number].ends)
-        tally.tokens += len(kept[number].ids)
-        tally.answers += int(kept[number].answer.sum())
-    tally.rows, tally.held = len(learned), apart
-    return Source(name, [kept[one] for one in learned], [kept[one] for one in tested], tally)
+    tally = replace(
+        source.tally,
+        rows=len(rows),
+        turns=sum(len(one.ends) for one in rows),
+        tokens=sum(len(one.ids) for one in rows),
+        answers=sum(int(one.answer.sum()) for one in rows),
+        dropped=dropped,
+    )
+    return replace(source, examples=rows, tally=tally)
+
+
+def _content(row: Example) -> bytes:
+    """Return what is equal in copies of a row: its tokens, and who says them."""
+    told = row.ids.tobytes() + row.answer.tobytes()
+    return blake2b(told, digest_size=16).digest()
 
 
 def blocks(

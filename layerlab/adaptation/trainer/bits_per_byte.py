@@ -18,6 +18,7 @@ from layerlab.corpus.tokenize import byte_ends
 from layerlab.errors import UserError
 from layerlab.system.torch_settings import evaluation_mode
 from layerlab.tokenization.load import engine, entries
+from layerlab.tokenization.round_trip import RoundTrip, describe_loss
 from layerlab.validation import short_repr
 
 CONTEXT = 1024
@@ -51,12 +52,14 @@ class Bits:
         context: tokens of the longest window.
         unseen: bytes of first characters that nothing predicts, where nothing stands before a
             text; they count nowhere.
+        loss: an example of how a text does not come back from its tokens, where one does not.
     """
 
     documents: tuple[Document, ...]
     start: str
     context: int
     unseen: int
+    loss: str = ""
 
     @property
     def nats(self) -> float:
@@ -74,20 +77,20 @@ class Bits:
         return sum(one.bytes for one in self.documents)
 
     @property
-    def bits_per_byte(self) -> float:
-        """All nats / (ln 2 * all bytes)."""
-        return self.nats / (math.log(2) * self.bytes)
+    def bits_per_byte(self) -> float | None:
+        """All nats / (ln 2 * all bytes); None where tokens do not say which bytes they are."""
+        return None if self.loss else self.nats / (math.log(2) * self.bytes)
 
     @property
     def error(self) -> float | None:
-        """Standard error of bits per byte over documents; None for fewer than two.
+        """Standard error of bits per byte over documents; None for fewer than two, or without them.
 
         sqrt(n/(n-1) * sum_i (bits_i - r * bytes_i)^2) / sum of bytes,   r bits per byte
         """
         count = len(self.documents)
-        if count < 2:
-            return None
         rate = self.bits_per_byte
+        if count < 2 or rate is None:
+            return None
         squares = ((one.nats / math.log(2) - rate * one.bytes) ** 2 for one in self.documents)
         return math.sqrt(count / (count - 1) * math.fsum(squares)) / self.bytes
 
@@ -99,9 +102,10 @@ class Bits:
             else "the tokenizer has no token to stand before a text: the first character of each "
             f"({self.unseen:,} bytes in all) is not predicted and not counted"
         )
+        lost = f"; {describe_loss('these texts', self.loss)}" if self.loss else ""
         return (
             f"{len(self.documents):,} texts, {self.tokens:,} tokens, {self.bytes:,} bytes, windows "
-            f"of {self.context:,} tokens; {before}"
+            f"of {self.context:,} tokens; {before}{lost}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -116,6 +120,7 @@ class Bits:
             "start": self.start,
             "context": self.context,
             "unseen_bytes": self.unseen,
+            "loss": self.loss,
         }
 
 
@@ -133,7 +138,8 @@ def bits_per_byte(
 
     A text is cut into windows of `context` tokens beside each other; a window begins with the last
     token of the one before, a text with the tokenizer's own start, else its end, else its begin
-    token. 8 is what a model pays that takes every byte for equally likely.
+    token. Where a text does not come back from its tokens there are none: it has other bytes than
+    were predicted. 8 is what a model pays that takes every byte for equally likely.
 
     Args:
         texts: read once, a few at a time.
@@ -182,14 +188,17 @@ class _Reading:
     tokens: list[int] = field(default_factory=list)
     bytes: list[int] = field(default_factory=list)
     unseen: int = 0
+    loss: str = ""
 
     def __post_init__(self) -> None:
         self.start = _start(self.words)
         self.engine = engine(self.words)
+        self.trip = RoundTrip(self.engine)
 
     def windows(self, texts: Iterable[str]) -> Iterator[_Window]:
         for document, text in enumerate(texts):
             found = self.engine.encode(text, add_special_tokens=False)
+            self.loss = self.loss or self.trip.loss(text, found.ids)
             ids = found.ids if self.start is None else [self.start, *found.ids]
             given, skipped = (1, 0) if self.start is not None else _first(text, found)
             self.unseen += skipped
@@ -217,7 +226,13 @@ class _Reading:
                 "expected a model whose logits are numbers: look at it with layerlab inspect"
             )
         name = "" if self.start is None else str(self.words.convert_ids_to_tokens(self.start))
-        return Bits(documents=documents, start=name, context=self.context, unseen=self.unseen)
+        return Bits(
+            documents=documents,
+            start=name,
+            context=self.context,
+            unseen=self.unseen,
+            loss=self.loss,
+        )
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from layerlab.data.sources import TextChunk
 from layerlab.errors import UserError
 
 SIZE, SHORTEST = 13, 8
-# A run that more questions than this share is the benchmark's own wording.
+# A run that more questions than this share, each in words of its own, is a benchmark's own wording.
 COMMON = 10
 # From here on a question counts as held, not only touched.
 HELD = 0.8
@@ -66,6 +66,7 @@ class Count:
         touched: that share a run with training text.
         held: of which at least 80 % is there.
         covered: mean share of a question's units that is there, of those that could be told.
+        common: with no run but those that too many questions share, so that they cannot be told.
     """
 
     questions: int
@@ -73,6 +74,7 @@ class Count:
     touched: int
     held: int
     covered: float
+    common: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +106,14 @@ class Contamination:
 
     def table(self) -> Any:
         """Return a table for a terminal."""
-        headings = ("benchmark", "questions", "too short", "touched", "held", "covered")
+        headings = (
+            *("benchmark", "questions", "too short", "too common", "touched", "held"),
+            "covered",
+        )
         rows = [
             (name, *map("{:,}".format, counted), f"{one.covered:.1%}")
             for name, one in self.benchmarks.items()
-            for counted in [(one.questions, one.short, one.touched, one.held)]
+            for counted in [(one.questions, one.short, one.common, one.touched, one.held)]
         ]
         title = f"{self.documents:,} documents against {len(self.benchmarks)} benchmarks"
         return add_title(title, grid(headings, rows, headings[:1]))
@@ -144,8 +149,13 @@ class Index:
                 "there is no question to look for; give benchmarks with at least one question"
             )
         self.runs = [self._runs(parts) for _, _, parts in self.questions]
-        shared = Counter(key for runs in self.runs for key in set(runs.tolist()))
-        self._ignored = np.array([key for key, n in shared.items() if n > COMMON], np.uint64)
+        # The same question in several benchmarks, or files of one, shares its runs with itself.
+        texts = {runs.tobytes(): runs for runs in self.runs}
+        shared = Counter(key for runs in texts.values() for key in set(runs.tolist()))
+        self._ignored = {key for key, n in shared.items() if n > COMMON}
+        common = [[key in self._ignored for key in runs.tolist()] for runs in self.runs]
+        self._partly = sum(map(any, common))
+        self._common = [bool(one) and all(one) for one in common]
         self._known: dict[int, np.ndarray] = {}
         for length in {self._length(parts) for _, _, parts in self.questions} - {0}:
             every = np.concatenate(
@@ -155,7 +165,7 @@ class Index:
                     if self._length(parts) == length
                 ]
             )
-            self._known[length] = np.setdiff1d(every, self._ignored)
+            self._known[length] = np.setdiff1d(every, np.array([*self._ignored], np.uint64))
         # The first document that has each run; 0 is none.
         self._first = {n: np.zeros(len(known), np.int64) for n, known in self._known.items()}
 
@@ -199,19 +209,34 @@ class Index:
         for one in matches:
             found.setdefault(one.benchmark, []).append(one)
         given: dict[str, list[int]] = {}
-        for benchmark, _, parts in self.questions:
+        common = Counter[str]()
+        for (benchmark, _, parts), shared in zip(self.questions, self._common, strict=True):
             given.setdefault(benchmark, []).append(self._length(parts))
+            common[benchmark] += shared
         return {
             name: Count(
                 questions=len(lengths),
                 short=lengths.count(0),
+                common=common[name],
                 touched=len(found.get(name, ())),
                 held=sum(one.covered >= HELD for one in found.get(name, ())),
                 covered=sum(one.covered for one in found.get(name, ()))
-                / max(1, len(lengths) - lengths.count(0)),
+                / max(1, len(lengths) - lengths.count(0) - common[name]),
             )
             for name, lengths in given.items()
         }
+
+    def describe_ignored(self) -> list[str]:
+        """Say how many runs were not looked for, and in how many questions."""
+        if not self._ignored:
+            return []
+        some, every, only = self._partly, len(self.runs), sum(self._common)
+        return [
+            f"{len(self._ignored):,} runs stand in more than {COMMON} different questions each: "
+            "they are taken for wording that these share, and were not looked for; "
+            f"{some:,} of {every:,} questions have some, and {only:,} have no others and cannot be "
+            "told"
+        ]
 
     def _documents(self, runs: np.ndarray, length: int) -> np.ndarray:
         """Return the first document of each run of a question; 0 is none."""
@@ -277,7 +302,7 @@ def contamination(
         size=size,
         benchmarks=index.counts(matches),
         matches=tuple(matches),
-        notes=_notes(name for name, _, _ in index.questions),
+        notes=(*index.describe_ignored(), *_notes(name for name, _, _ in index.questions)),
     )
 
 

@@ -10,6 +10,7 @@ from layerlab.evaluation.harness.fewshot import fit_examples, sum_up
 from layerlab.evaluation.harness.lm import HarnessModel, answer_limit
 from layerlab.evaluation.harness.task_result import (
     CHOICES,
+    PER_TEXT,
     TaskResult,
     count_chances,
     is_mean,
@@ -20,6 +21,10 @@ from layerlab.evaluation.lm_eval_tasks.engine import evaluate
 from layerlab.evaluation.lm_eval_tasks.templates import sandboxed
 from layerlab.system.logs import hush
 from layerlab.system.trust import allows_tasks
+from layerlab.tokenization import load
+from layerlab.tokenization.round_trip import RoundTrip
+
+ROLLING = "loglikelihood_rolling"
 
 
 def run_task(
@@ -57,6 +62,8 @@ def run_task(
             )
     samples = merge_filters(found["samples"][task.task_name])
     metrics = _metrics(task, samples, found["results"][task.task_name], engine)
+    if task.get_config("output_type") == ROLLING and _lost(samples, engine.tokenizer):
+        metrics |= {name: None for name in metrics if name.partition(",")[0] in PER_TEXT}
     worth = worth_name(samples[0], samples[0]["metrics"])
     chosen = task.get_config("output_type") == CHOICES
     guesses = count_chances(samples) if chosen else []
@@ -101,6 +108,16 @@ def _metrics(
         values = [one[name] for one in samples] if name in means else []
         found[name] = fmean(values) if values else None if missing else value
     return found
+
+
+def _lost(samples: Sequence[Mapping[str, Any]], words: Any) -> bool:
+    """Judge whether a text does not come back from its tokens."""
+    machine = load.engine(words)
+    trip = RoundTrip(machine)
+    texts = (str(one["arguments"][0][0]) for one in samples)
+    return any(
+        trip.loss(text, machine.encode(text, add_special_tokens=False).ids) for text in texts
+    )
 
 
 def _withheld(sample: Mapping[str, Any], task: Any) -> float:

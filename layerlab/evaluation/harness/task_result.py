@@ -15,6 +15,8 @@ ALONE = "alone"
 # Names of the metric that says what a question is worth, the first that a task has.
 WORTHS = (ALONE, "score", "acc")
 CHOICES = "multiple_choice"
+# Metrics that lay the likelihood of tokens on the words or bytes of their text.
+PER_TEXT = ("word_perplexity", "byte_perplexity", "bits_per_byte")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,8 @@ class TaskResult:
         abstained: share of questions without an answer: too long for the context, without a finite
             logit, or with nothing in what is written.
         metrics: every number that the engine gives for the task; None where questions without an
-            answer would be in it.
+            answer would be in it, and of those by word or byte where the text does not come back
+            from its tokens.
         chance: the score of guessing; None where there is nothing to choose from.
         guesses: pairs of a chance and how many questions leave it to whoever guesses.
         limited: tokens that an answer may have where the context allows fewer than the task.

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from layerlab.evaluation.harness.task_result import PER_TEXT
 from layerlab.evaluation.metrics.estimates import Mean, with_interval
 from layerlab.evaluation.results.averages import weighted_mean
 from layerlab.records.index.task_metrics import is_share
@@ -66,6 +67,22 @@ def expand_metrics(tasks: Iterable[Record]) -> Iterator[dict[str, Any]]:
         about = {name: value for name, value in task.items() if name not in ("measured", "metrics")}
         for row in task["measured"]:
             yield {**about, **row, "score": row["value"]}
+
+
+def lost_text_remarks(tasks: Iterable[Record]) -> Iterator[str]:
+    """Say which tasks have no metric by word or byte, and why."""
+    for task in tasks:
+        names = [
+            row["metric"]
+            for row in task["measured"]
+            if row["metric"].partition(",")[0] in PER_TEXT and row["value"] is None
+        ]
+        if names:
+            yield (
+                f"{task['task']}: {', '.join(names)} not given for {task['arm']}: its tokenizer "
+                "does not give the text back, so that tokens do not say which words and bytes "
+                "they stand for"
+            )
 
 
 def format_metric(row: Record) -> str:

@@ -89,6 +89,12 @@ class ArmResults:
         return found
 
     @property
+    def uncounted(self) -> bool:
+        """Tell whether runs ended with a loss, and none with one in what is compared."""
+        ended = [run for run in self.runs.values() if run.value("nats") is not None]
+        return bool(ended) and all(run.value(self.metric) is None for run in ended)
+
+    @property
     def ended(self) -> int:
         """Seeds whose runs ended, diverged or not."""
         return len(self.values) + len(self.diverged)
@@ -98,7 +104,8 @@ class ArmResults:
         if name == self.metric:
             numbers = list(self.values.values())
         else:
-            found = [self.runs[seed].value(name) for seed in self.values]
+            seeds = self.values or set(self.runs) - set(self.diverged)
+            found = [self.runs[seed].value(name) for seed in seeds]
             numbers = [one for one in found if one is not None]
         return math.fsum(numbers) / len(numbers) if numbers else None
 

@@ -14,7 +14,13 @@ from layerlab.experiments.analysis.gradient_profile import gradients
 from layerlab.experiments.analysis.interaction import find_interactions, judge_interactions
 from layerlab.experiments.analysis.interim import LOSS, Stage, collect_arms
 from layerlab.experiments.analysis.timing import without_untimed
-from layerlab.experiments.analysis.verdict import Case, judge, number, scale_said
+from layerlab.experiments.analysis.verdict import (
+    Case,
+    explain_uncounted,
+    judge,
+    number,
+    scale_said,
+)
 from layerlab.experiments.analysis.warnings import (
     disclose_looks,
     loose,
@@ -228,6 +234,7 @@ def _rows(
             diverged=judged.sides[name].diverged,
             base_diverged=judged.sides[rival].diverged,
             missing=sorted({*_missing(section, side), *_missing(section, base)}),
+            uncounted=[one.name for one in (side, base) if one.uncounted],
             differ=differ[name],
             looked=family.looked,
             together=together(differs[name]),
@@ -359,7 +366,9 @@ def _count(side: ArmResults, name: str) -> float | None:
 def _baseline(side: ArmResults) -> dict[str, str]:
     mean, sd = side.mean(side.metric), side.sd()
     said = f"{side.name} is the baseline"
-    if mean is None:
+    if side.uncounted:
+        said += f": {explain_uncounted([side.name], UNITS[side.metric])}"
+    elif mean is None:
         said += ", and no seed of it has finished with a number"
     else:
         spread = f", from seed to seed {number(sd)}" if sd is not None else ""

@@ -39,6 +39,7 @@ class Case:
         diverged: of the arm's seeds, with what happened.
         base_diverged: of the baseline's.
         missing: seeds of either side that have not finished.
+        uncounted: of the two, those whose losses cannot be given in the unit.
         differ: declared settings in which runs differ beside the arm.
         looked: whether a look that was planned has been taken.
         together: what is said where more than one slot differs between the two.
@@ -57,6 +58,7 @@ class Case:
     diverged: Losses = field(default_factory=dict)
     base_diverged: Losses = field(default_factory=dict)
     missing: Sequence[int] = ()
+    uncounted: Sequence[str] = ()
     differ: Sequence[str] = ()
     looked: bool = True
     together: str = ""
@@ -178,7 +180,17 @@ def _nothing(case: Case) -> str:
             f"no verdict on {case.arm}: every seed shows the same difference of {mean} "
             f"{case.unit}, so the seeds did not vary the runs and tell nothing of chance"
         )
+    if case.uncounted:
+        return f"no verdict on {case.arm}: {explain_uncounted(case.uncounted, case.unit)}"
     return f"no verdict on {case.arm}: no seed has finished for it and {case.baseline} both"
+
+
+def explain_uncounted(arms: Sequence[str], unit: str) -> str:
+    """Say why arms have no loss in the unit of a comparison."""
+    return (
+        f"the held-out text does not come back from the tokens of {' and '.join(arms)}, so that "
+        f"their loss is not known in {unit}"
+    )
 
 
 def _few(case: Case) -> str:

@@ -42,7 +42,9 @@ def read(folder: Path) -> Summary:
     if result["diverged"] is not None:
         return Summary(result["run"], DIVERGED, result["diverged"])
     nats, bits = result["nats"], result["bits_per_byte"]
-    headline = f"{nats:.4f} nats per token, {bits:.4f} bits per byte"
+    headline = f"{nats:.4f} nats per token"
+    if bits is not None:
+        headline = f"{nats:.4f} nats per token, {bits:.4f} bits per byte"
     return Summary(result["run"], FINISHED, headline)
 
 

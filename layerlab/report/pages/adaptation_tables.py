@@ -123,7 +123,9 @@ def lonely(titles: Sequence[str]) -> str:
 
 
 def _single(cell: Any) -> bool:
-    return isinstance(cell, Mapping) and cell.get("error") is None and cell.get("n") == 1
+    if not isinstance(cell, Mapping) or cell.get("score") is None:
+        return False
+    return cell.get("error") is None and cell.get("n") == 1
 
 
 def _span(cells: Iterable[Any], name: str) -> str | None:
@@ -312,16 +314,17 @@ def _tune(whole: Mapping[str, Any]) -> Json:
 def _searches(whole: Mapping[str, Any]) -> Iterable[Json]:
     for number, one in enumerate(whole["contamination"]):
         rows = [
-            [name, *(count.get(key) for key in ("questions", "short", "touched", "held"))]
+            [name, *(count.get(key) for key in ("questions", "short", "common", "touched", "held"))]
             for name, count in (one.get("benchmarks") or {}).items()
         ]
         head = (
             *(label("benchmark"), label("questions"), label("too short to tell")),
-            *(label("touched"), label("held")),
+            *(label("too common to tell"), label("touched"), label("held")),
         )
         hint = (
             "Questions that share a run of 13 units with what is learned from are touched; those "
-            "of which 80 % is there are held."
+            "of which 80 % is there are held. Too common are those in which every run is the "
+            "wording of many."
         )
         yield table(f"search-{number}", label("Contamination"), head, rows, hint)
 

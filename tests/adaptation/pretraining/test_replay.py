@@ -19,7 +19,8 @@ from layerlab.adaptation.pretraining.replay import (
     stack_rows,
 )
 from layerlab.corpus.batches import BatchOrder
-from layerlab.corpus.corpus import Corpus, Stream
+from layerlab.corpus.corpus import Corpus
+from layerlab.corpus.streams import Stream
 from layerlab.recipes.training_sections import Source
 from tests.adaptation.small import LAW, NATURE, words, written
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 import layerlab
 from layerlab import UserError
@@ -292,3 +293,45 @@ def test_a_loss_that_is_no_number_ends_it_with_what_was_kept(texts: Path, tmp_pa
 def test_a_folder_of_another_run_is_kept(whole: Pretrained, texts: Path) -> None:
     with pytest.raises(UserError, match=r"holds a run with another seed \(0, not 1\); name"):
         run(texts, whole.folder, seed=1, save_steps=2)
+
+
+def test_text_that_does_not_come_back_has_no_curve_and_a_reason(
+    texts: Path, tmp_path: Path
+) -> None:
+    """It is learned from all the same; a run that is stopped goes on without a curve, too."""
+    machine = Tokenizer(models.WordLevel({"w": 0, "the": 1, "court": 2, "</s>": 3}, unk_token="w"))
+    machine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    few = PreTrainedTokenizerFast(tokenizer_object=machine, eos_token="</s>", unk_token="w")
+    asked = {"section": stage(), "out": tmp_path / "out", "use_cpu": True, "save_steps": 2}
+    found = pretrain(llama(), few, reading(texts), **asked)
+    assert (found.before, found.after, found.change, found.forgetting) == ({}, {}, {}, None)
+    assert sum("are not given: the tokenizer does not give" in one for one in found.notes) == 2
+    curve = [one for one in read(found.folder) if one["kind"] == "evaluate"]
+    assert [one["update"] for one in curve] == [0, 4, 8]
+    assert all(one["bits_per_byte"] == {} and one["forgetting"] is None for one in curve)
+    assert "bits per byte of" in found.summary() and "->" not in found.summary()
+    again = pretrain(llama(), few, reading(texts), **asked)
+    assert [one for one in read(again.folder) if one["kind"] == "evaluate"] == curve
+
+
+def test_no_copy_of_a_held_out_document_is_learned(texts: Path, tmp_path: Path) -> None:
+    """Neither of its own kind of text nor of the other."""
+    rows = [
+        *(texts / "law.jsonl").read_text().splitlines()[:50],
+        *(f'{{"text": "law {n}"}}' for n in range(30)),
+    ]
+    (tmp_path / "law.jsonl").write_text("\n".join(rows * 2))
+    (tmp_path / "nature.jsonl").write_text(
+        "\n".join([*rows[:20], *rows[60:], *(f'{{"text": "sea {n}"}}' for n in range(90))])
+    )
+    found = mix_texts(words(), reading(tmp_path))
+    held = {
+        number
+        for corpus in found.held.values()
+        for one in corpus.validation
+        for number in one.hashes.tolist()
+    }
+    learned = {number for one in found.corpus.train for number in one.hashes.tolist()}
+    assert held and learned and not held & learned
+    said = [one for one in found.corpus.notes if "are copies of held-out ones, and are not" in one]
+    assert len(said) == 2 and "law.jsonl" in said[0] and "nature.jsonl" in said[1]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.adaptation.sft.dataset import prepare_dataset
 from layerlab.adaptation.sft.encode import Encoder, Example
-from layerlab.adaptation.sft.mixing import Source, SourceStats, blocks, draw_source
+from layerlab.adaptation.sft.mixing import COPY, Source, SourceStats, blocks, draw_source
 from layerlab.recipes.adaptation_sections import SftSection
 from tests.adaptation.spoken import speaker, talk
 
@@ -94,6 +94,44 @@ def test_what_became_of_the_rows_is_counted() -> None:
     assert tally.answers == sum(int(one.answer.sum()) for one in found.examples)
     again = draw_source("law", iter(rows), encoder, block=70, held=0.4, seed=0)
     assert [one.ids.tolist() for one in again.held] == [one.ids.tolist() for one in found.held]
+
+
+def test_no_copy_of_a_held_out_row_is_learned() -> None:
+    encoder = Encoder(speaker())
+    rows = [talk(f"say {number}", f"it is {number}") for number in range(20)]
+    options = {"block": 70, "held": 0.2, "seed": 0}
+    once, twice = (draw_source("law", rows * times, encoder, **options) for times in (1, 2))
+    held = {one.ids.tobytes() for one in twice.held}
+    assert held == {one.ids.tobytes() for one in once.held} and len(held) == 4
+    assert not held & {one.ids.tobytes() for one in twice.examples}
+    assert (twice.tally.rows, twice.tally.held, twice.tally.dropped) == (32, 4, {COPY: 4})
+    assert (once.tally.rows, once.tally.held, once.tally.dropped) == (16, 4, {})
+    same = draw_source("law", rows[:1] * 9, encoder, **options)
+    assert (same.tally.rows, same.tally.held) == (9, 0), "one row alone cannot be held out too"
+
+
+def test_a_row_that_is_held_out_of_one_source_is_learned_from_none() -> None:
+    rows = [talk(f"say {number}", f"it is {number}") for number in range(20)]
+    more = [talk(f"ask {number}", f"it was {number}") for number in range(20)]
+    section = SftSection(validation_fraction=0.2)
+    given = {"law": rows, "general": [*rows[:15], *more]}
+    found = prepare_dataset(speaker(), given, section, 70).sources
+    held = {one.ids.tobytes() for source in found for one in source.held}
+    assert not held & {one.ids.tobytes() for source in found for one in source.examples}
+    assert all(source.tally.rows == len(source.examples) for source in found)
+    kept = sum(source.tally.rows + source.tally.held for source in found)
+    left = sum(source.tally.dropped.get(COPY, 0) for source in found)
+    assert kept + left == len(rows) + 15 + len(more) and left > 0
+    assert found[0].tally.tokens == sum(found[0].lengths)
+    with pytest.raises(UserError, match=r"no row of b can be learned from \(2 left out: a copy"):
+        only = next(one for one in prepare_dataset(speaker(), {"a": rows}, section, 70).sources)
+        same = [
+            row
+            for row in rows
+            if Encoder(speaker()).example(row).ids.tobytes()
+            in {one.ids.tobytes() for one in only.held}
+        ]
+        prepare_dataset(speaker(), {"a": rows, "b": same[:1] * 2}, section, 70)
 
 
 def test_a_source_of_which_nothing_is_left_is_refused() -> None:

@@ -166,3 +166,17 @@ def test_what_cannot_be_read_is_refused(change: dict[str, Any], said: str) -> No
     with pytest.raises(UserError) as found:
         bits_per_byte(given.pop("model"), WORDS, given.pop("texts"), **given)
     assert said in str(found.value)
+
+
+def test_a_text_that_does_not_come_back_has_nats_and_no_bits_per_byte() -> None:
+    made = Tokenizer(models.WordLevel({"w": 0, "the": 1, "cat": 2}, unk_token="w"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    few = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="w")
+    lost = bits_per_byte(MODELS["bytes"], few, ["the cat", "the dog the"])
+    assert lost.bits_per_byte is lost.error is lost.to_json()["bits_per_byte"] is None
+    # The first token of a text has none before it.
+    assert lost.nats == pytest.approx(3 * math.log(256), rel=16 * UNIT)
+    assert "'the dog the' comes back as 'the w the'" in lost.summary()
+    whole = bits_per_byte(MODELS["bytes"], few, ["the cat", "cat the cat"])
+    assert whole.loss == "" and whole.bits_per_byte is not None
+    assert whole.error is not None and "comes back" not in whole.summary()

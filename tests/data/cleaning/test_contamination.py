@@ -96,6 +96,30 @@ def test_the_wording_that_questions_share_does_not_count() -> None:
     assert len(contamination([frame], asked[:9]).matches) == 9
 
 
+def test_a_question_in_many_files_is_no_wording_that_questions_share() -> None:
+    for copies in (1, 10, 11, 40):
+        asked = [(f"b{number}", "1", ENGLISH) for number in range(copies)]
+        found = contamination([ENGLISH], asked)
+        assert len(found.held) == copies and found.notes == ()
+    case = [(f"b{number}", "1", ENGLISH.upper() + "?" * number) for number in range(20)]
+    assert len(contamination([ENGLISH], case).held) == 20
+
+
+def test_what_is_ignored_as_common_is_counted_and_said() -> None:
+    frame = "choose the one right answer to this question and write down its letter"
+    asked = [("a", str(number), f"{frame} {number}") for number in range(11)]
+    short = " ".join(frame.split()[:13])
+    asked += [("b", "1", short), ("b", "2", ENGLISH)]
+    found = contamination([f"{frame} 3 {ENGLISH}"], asked)
+    assert [count.common for count in found.benchmarks.values()] == [0, 1]
+    assert found.benchmarks["b"].covered == 1.0, "of those that can be told"
+    (note,) = found.notes
+    assert note.startswith("1 runs stand in more than 10 different questions each")
+    assert "12 of 13 questions have some, and 1 have no others and cannot be told" in note
+    cells = [[str(cell) for cell in column.cells] for column in found.table().columns]
+    assert cells[3] == ["0", "1"]
+
+
 def test_the_same_question_of_a_benchmark_counts_once_wherever_it_lies(tmp_path: Path) -> None:
     """As LawBench's, which keeps each task with an example and without."""
     asked = [" ".join(f"q{n}w{place}" for place in range(12)) for n in range(3)]

@@ -188,6 +188,38 @@ def test_other_tokens_are_compared_by_the_byte() -> None:
     assert "by 0.0050 bits per byte" in found.row("gpt2")["said"]
 
 
+def test_an_arm_whose_tokens_do_not_give_the_text_back_has_no_verdict() -> None:
+    arms = ["llama", {"name": "gpt2", "variant": "gpt2", "set": {"data.vocab_size": 300}}]
+    given = recipe(*arms, allowed_differences=["data.vocab_size"])
+    made = records(given, losses(BASE, BETTER))
+
+    def lossy(*names: str) -> Any:
+        found = [
+            replace(one, result={**one.result, "bits_per_byte": None}) if one.arm in names else one
+            for one in made
+        ]
+        return compare_runs(given, found)
+
+    row = lossy("gpt2").row("gpt2")
+    assert (row["verdict"], row["n"], row["bits_per_byte"]) == ("no verdict", 0, None)
+    assert row["nats"] == pytest.approx(np.mean(list(BETTER.values())))
+    assert row["said"].startswith(
+        "no verdict on gpt2: the held-out text does not come back from the tokens of gpt2, so that "
+        "their loss is not known in bits per byte; "
+    )
+    assert row["missing"] == []
+    base = lossy("llama")
+    assert base.row("gpt2")["said"].startswith("no verdict on gpt2: the held-out text does")
+    assert (
+        "llama is the baseline: the held-out text does not come back" in base.row("llama")["said"]
+    )
+    both = lossy("llama", "gpt2")
+    assert both.row("gpt2")["edge"] is None
+    assert "from the tokens of gpt2 and llama, so" in both.row("gpt2")["said"]
+    json.dumps(both.content, allow_nan=False)
+    Console(file=io.StringIO()).print(both.table(100))
+
+
 def test_every_arm_has_the_baseline_that_it_asks_for() -> None:
     arms = ["llama", "gpt2", {"name": "third", "variant": "gpt2", "against": "gpt2"}]
     given = recipe(*arms)

@@ -1,0 +1,86 @@
+"""The tokens of one source, and the documents that stand in training and in held-out text both."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """The tokens of one source: a separator, a document, a separator, a document.
+
+    Attributes:
+        name: of the source that was really read.
+        tokens: on disk, 2 bytes each, or 4 where the vocabulary has more than 65,535 entries.
+        starts: where the separators stand.
+        ends: bytes of the text up to and with each token; of held-out text alone.
+        bytes: of the text.
+        weight: of the source, beside the others.
+        hashes: of the text of each document.
+        loss: an example of how held-out text does not come back from its tokens, where it does not.
+    """
+
+    name: str
+    tokens: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray | None
+    bytes: int
+    weight: float
+    hashes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
+    loss: str = ""
+
+    @property
+    def documents(self) -> int:
+        """Return the number of documents."""
+        return len(self.starts)
+
+
+def describe_copies(train: Sequence[Stream], held: Sequence[Stream]) -> list[str]:
+    """Say of each held-out text how much of it stands in the training text too."""
+    learned = _hashes(train)
+    found = []
+    for stream in held:
+        copied = np.isin(stream.hashes, learned)
+        if copied.any() and stream.ends is not None:
+            last = np.append(stream.starts[1:], len(stream.tokens)) - 1
+            size = int(np.diff(stream.ends[last], prepend=0)[copied].sum())
+            found.append(
+                f"{size:,} of {stream.bytes:,} held-out bytes of {stream.name} "
+                f"({copied.sum():,} of {stream.documents:,} documents) stand in the training text "
+                "too, word for word: their loss tells what was memorised"
+            )
+    return found
+
+
+def leave_out_copies(
+    train: Sequence[Stream], held: Sequence[Stream]
+) -> tuple[tuple[Stream, ...], list[str]]:
+    """Return training text without the documents that are held out too, and what was left out."""
+    secret, kept, said = _hashes(held), [], []
+    for stream in train:
+        copied = np.isin(stream.hashes, secret)
+        if copied.any():
+            said.append(
+                f"{copied.sum():,} of {stream.documents:,} documents of {stream.name} are copies "
+                "of held-out ones, and are not learned"
+            )
+            stream = _without(stream, copied)
+        kept.append(stream)
+    return tuple(kept), said
+
+
+def _hashes(streams: Sequence[Stream]) -> np.ndarray:
+    return np.concatenate([np.zeros(0, np.uint64), *(one.hashes for one in streams)])
+
+
+def _without(stream: Stream, documents: np.ndarray) -> Stream:
+    """Return a stream of training text without some documents, in memory."""
+    sizes = np.diff(stream.starts, append=len(stream.tokens))
+    left = sizes[~documents]
+    return replace(
+        stream,
+        tokens=stream.tokens[np.repeat(~documents, sizes)],
+        starts=np.cumsum(left) - left,
+        hashes=stream.hashes[~documents],
+    )

@@ -1,0 +1,42 @@
+"""What a task comes to where its text does not come back from its tokens."""
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+import layerlab
+from tests.evaluation.candidate import candidate
+
+pytest.importorskip("lm_eval")
+
+from tests.evaluation.lm_eval_tasks.own_tasks import folder, run
+
+__all__ = ["folder"]
+
+
+def few_words() -> PreTrainedTokenizerFast:
+    known = {"w": 0, "number": 1, "one": 2, "comes": 3, "</s>": 4}
+    machine = Tokenizer(models.WordLevel(known, unk_token="w"))
+    machine.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=machine, eos_token="</s>", unk_token="w")
+
+
+def test_there_is_nothing_by_word_or_byte_where_text_is_lost(folder: Path, tmp_path: Path) -> None:
+    task = folder / "own_read.yaml"
+    whole = run(task).content
+    assert all(row["value"] > 0 for row in whole["tasks"][0]["measured"])
+    assert not any("not given" in one for one in whole["remarks"])
+    asked = {
+        "tasks": str(task),
+        "tokenizer": few_words(),
+        "progress": False,
+        "out": tmp_path / "out",
+    }
+    first, kept = (layerlab.evaluate(candidate(512).model, **asked) for _ in range(2))
+    assert [row["value"] for row in first.content["tasks"][0]["measured"]] == [None, None]
+    (said,) = [one for one in first.content["remarks"] if "not given" in one]
+    assert said.startswith("own_read: word_perplexity, bits_per_byte not given for ")
+    assert said.endswith("tokens do not say which words and bytes they stand for")
+    assert said in kept.content["remarks"] and said in " ".join(kept.summary(200).split())
