@@ -11,6 +11,10 @@ from layerlab.data.normal_form import normal_form
 from layerlab.evaluation.tasks.answer_extraction import extract_letter
 
 
+# What changes nothing in a value.
+_EMPTY = r"\\(?:left|right|!|,|;|quad)|[\s$]|\^\\circ"
+
+
 def likeliest(likelihoods: Sequence[float]) -> int:
     """Return the place of the largest likelihood; of equal ones, the first.
 
@@ -91,8 +95,9 @@ def _find_braces(text: str) -> str:
 
 def _plain(value: str) -> str:
     """Return a value without the notation that changes nothing in it."""
-    text = normal_form("NFKC", value)
-    text = re.sub(r"\\(?:left|right|!|,|;|quad|text\{ ?[^}]*\})|[\s$]|\^\\circ", "", text)
+    # Behind the last brace no \text is closed, and none is looked for: n of them took n squared.
+    head, brace, tail = normal_form("NFKC", value).rpartition("}")
+    text = re.sub(rf"\\text\{{ ?[^}}]*\}}|{_EMPTY}", "", head + brace) + re.sub(_EMPTY, "", tail)
     text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
     text = re.sub(r"\\frac(\w)(\w)", r"\\frac{\1}{\2}", text)
     return text.strip(".。,，;；")
