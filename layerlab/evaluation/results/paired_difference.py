@@ -113,8 +113,8 @@ def _differing(one: Record, its: Record) -> Iterator[str]:
     if here and there and here != there:
         yield f"answers of at most {here} tokens here, {there} there"
     elif here != there:
-        told_limit = f"answers of at most {here or there} tokens"
-        yield f"{told_limit} only here" if here else f"{told_limit} only there"
+        words = f"answers of at most {here or there} tokens"
+        yield f"{words} only here" if here else f"{words} only there"
     if "cut" not in told and (cut := _count_otherwise_cut(one, its)):
         yield f"questions with other examples left out, or not asked, for want of context: {cut:,}"
 
