@@ -82,8 +82,12 @@ def differing(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
         found.setdefault(title, {}).update(dict.fromkeys(_differing(one, its)))
         if not match_scores(one["scores"], its["scores"])[0]:
             apart[title] += 1
-    lines = [f"{title}: {'; '.join(ways)}" for title, ways in found.items() if ways]
-    bare = [f"{title}: no question in common in {n} of its parts" for title, n in apart.items()]
+    told = {title: "; ".join(ways) for title, ways in found.items() if ways}
+    lines = [f"asked differently: {title}: {ways}" for title, ways in told.items()]
+    bare = [
+        f"asked differently: {title}: no question in common in {n} of its parts"
+        for title, n in apart.items()
+    ]
     return [*lines, *bare]
 
 
@@ -181,8 +185,7 @@ def differences(
         ours = _of(records, name)
         theirs = _of([*earlier["subjects"], *earlier.get("tasks", ())], other)
         found += paired_differences(ours, theirs, f"{other}, earlier")
-        said |= dict.fromkeys(f"asked differently: {one}" for one in differing(ours, theirs))
-        said |= dict.fromkeys(list_untold(ours, theirs))
+        said |= dict.fromkeys([*differing(ours, theirs), *list_untold(ours, theirs)])
     return found, list(said)
 
 
