@@ -31,7 +31,11 @@ from layerlab.evaluation.benchmarks.catalog import find_benchmark
 from layerlab.evaluation.benchmarks.files import is_here
 from layerlab.evaluation.benchmarks.suites import select_benchmarks
 from layerlab.evaluation.harness.cache import scorer
-from layerlab.evaluation.results.paired_difference import differing, paired_differences
+from layerlab.evaluation.results.paired_difference import (
+    differing,
+    list_untold,
+    paired_differences,
+)
 from layerlab.experiments.executors.local import run_one
 from layerlab.experiments.plan.own_files import Files, load_files
 from layerlab.loading.model import LoadedModel, subject
@@ -301,7 +305,7 @@ def _compare(curriculum: AdaptationPlan, content: Json) -> Json:
                 rows += [{**place, **row} for row in paired_differences(ours, theirs, "base")]
             except UserError as error:  # what was left out of one was asked of the other
                 remarks[f"{stage.title(len(content['arms']))}: {error}"] = None
-            remarks |= dict.fromkeys(differing(ours, theirs))
+            remarks |= dict.fromkeys([*differing(ours, theirs), *list_untold(ours, theirs)])
         remarks |= dict.fromkeys(kept[stage.key]["remarks"])
     return {"differences": rows, "remarks": list(remarks)}
 

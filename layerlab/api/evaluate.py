@@ -32,6 +32,7 @@ from layerlab.evaluation.results.folder import check_folders, list_earlier_table
 from layerlab.evaluation.results.lm_eval_tasks import lost_text_remarks, task_group_rows
 from layerlab.evaluation.results.paired_difference import costs, differences
 from layerlab.evaluation.results.published_comparison import published_rows
+from layerlab.evaluation.results.question_remarks import question_remarks
 from layerlab.evaluation.results.result import EvaluationResult, load_result
 from layerlab.loading.generation import special_ids
 from layerlab.loading.model import LoadedModel, check_named, subject
@@ -275,6 +276,7 @@ def _sum(
     remarks = [
         *unsound_remarks(benchmarks),
         *lost_text_remarks(tasks),
+        *question_remarks(records),
         *question.options.deviations(asked, [str(row["task"]) for row in tasks]),
         *oddities(asked, question.data),
     ]

@@ -69,6 +69,24 @@ def test_rows_of_the_source_are_labelled(whole: EvaluationResult) -> None:
     assert "measured here" in whole.summary(200) and "published" in whole.summary(200)
 
 
+def test_a_model_to_which_all_is_alike_is_above_chance_in_nothing(shelf: Path) -> None:
+    model = candidate(4096).model
+    with torch.no_grad():
+        model.get_output_embeddings().weight.zero_()
+    found = run(shelf, "financeiq", model=model, limit=2)
+    finance = row(found, "financeiq")
+    assert not finance["guessing"]["above"]
+    (said,) = [one for one in found.content["remarks"] if "tie at" in one]
+    assert f"FinanceIQ: the likeliest options tie at {finance['n']} of {finance['n']} " in said
+    for one in found.content["subjects"]:
+        assert set(one["ties"]["score"].values()) == {0.25} and one["worth"] == "score"
+    other = run(shelf, "financeiq", limit=2)
+    (difference,) = run(shelf, "financeiq", limit=2, model=model, against=other).content[
+        "compared"
+    ][:1]
+    assert difference["difference"] == pytest.approx(0.25 - other.score("financeiq"))
+
+
 @pytest.mark.full
 def test_the_group_of_plain_lm_eval_has_the_same_score(
     shelf: Path, monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,10 @@ LEAVES, SAMPLES = "leaves", "samples"
 SCORERS = (
     *("metrics/*.py", "lawbench/*.py", "lawbench/*.toml", "tasks/*.py", "lm_eval_tasks/*.py"),
     *(f"harness/{name}.py" for name in ("lm", "prefix_cache", "fewshot", "run", "low_precision")),
-    *(f"harness/{name}.py" for name in ("model_checks", "run_task", "task_result", "leaf")),
+    *(
+        f"harness/{name}.py"
+        for name in ("model_checks", "run_task", "task_result", "leaf", "settle")
+    ),
     *("../loading/generation.py", "../tokenization/round_trip.py"),
 )
 # It cuts Chinese into words, and another version of it into others.

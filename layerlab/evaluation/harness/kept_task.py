@@ -38,6 +38,10 @@ class KeptTask(BaseModel):
     guesses: list[list[float]]
     limited: Count | None
     unsound: Count
+    worth: str | None
+    ties: dict[str, dict[str, Share]]
+    overlong: Count
+    cut: dict[str, Annotated[int, Field(ge=-1, le=10**9)]]
     seconds: Annotated[float, Field(ge=0, le=1e9)]
 
 

@@ -93,7 +93,8 @@ class BenchmarkTask(LeafTask):
         if scoring == LIKELIEST and found.guesses:
             normalized = normalized_scores(found.samples)
             if normalized is not None:
-                record["acc_norm"] = {**_score(mark_accuracy(normalized))}
+                tied = len(found.ties.get("acc_norm", ()))
+                record["acc_norm"] = {**_score(mark_accuracy(normalized)), "tied": tied}
         return record
 
 
@@ -176,5 +177,9 @@ def _about(found: TaskResult) -> Mapping[str, Any]:
         "limited": found.limited,
         "unsound": found.unsound,
         "lost": found.unsound > 0 and found.unsound + found.shots.unfit >= asked,
+        "overlong": found.overlong,
+        "cut": dict(found.cut),
+        "worth": found.worth,
+        "ties": {name: dict(ties) for name, ties in found.ties.items()},
         "scores": dict(found.scores),
     }

@@ -7,12 +7,9 @@ nothing of the engine's own talk reaches a terminal. Where every prompt fits, sc
 """
 
 import functools
-import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
-from types import FunctionType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,15 +24,15 @@ from layerlab.evaluation.harness.model_checks import (
 )
 from layerlab.evaluation.harness.options import AUTO
 from layerlab.evaluation.harness.prefix_cache import Forward
-from layerlab.evaluation.harness.settle import APART, close_rows, is_close
+from layerlab.evaluation.harness.settle import APART, close_rows, is_close, unit_roundoff
 from layerlab.evaluation.lm_eval_tasks.engine import HFLM, TaskManager
+from layerlab.evaluation.metrics.mark import marked_length
 from layerlab.loading.generation import ignore_settings
 from layerlab.loading.inputs import check_ids
 from layerlab.loading.model import LoadedModel
 from layerlab.records.parse import check_text
 from layerlab.system.limits import check_work
 from layerlab.system.logs import hush
-from layerlab.system.python_file import hash_definition
 from layerlab.training.step.microbatch import CatchOutOfMemory, release_memory
 
 # Logits that a batch may hold.
@@ -59,6 +56,10 @@ class HarnessModel(HFLM):
             model's own format.
 
     Attributes:
+        unfit: questions that do not fit into the context and are not asked.
+        unsound: questions at which a logit was no finite number.
+        overlong: questions whose written answer is not marked to its end.
+        unit: unit roundoff of the arithmetic; that of bfloat16 where it is emulated.
         notes: what became of the batch, a line each.
     """
 
@@ -80,6 +81,8 @@ class HarnessModel(HFLM):
         self.forward = Forward(subject.model, share=share)
         self.unfit: set[int | None] = set()
         self.unsound: set[int | None] = set()
+        self.overlong: set[int | None] = set()
+        self.unit = unit_roundoff(subject.model.dtype if share else torch.bfloat16)
         self.step: Callable[[int], None] = lambda rows: None
         self.notes: list[str] = []
         self._apart = APART.get(subject.model.dtype, 0.0) if share else APART[torch.bfloat16]
@@ -205,7 +208,12 @@ class HarnessModel(HFLM):
         written = self._fit(self.rows, write) if asked else []
         empty = {one.doc_id for one, text in zip(asked, written, strict=True) if not text}
         self.unsound = empty if self._broken else set()
-        found = iter(written)
+        most = [marked_length(answer_limit(one.args[1])) for one in asked]
+        pairs = list(zip(written, most, strict=True))
+        self.overlong = {
+            one.doc_id for one, (text, size) in zip(asked, pairs, strict=True) if len(text) > size
+        }
+        found = iter([text[:size] for text, size in pairs])
         return ["" if one.doc_id in self.unfit else next(found) for one in requests]
 
     def _possible(self, requests: Sequence[Any]) -> list[Any]:
@@ -311,36 +319,7 @@ def load_tasks(
         return dict(manager.load(list(configs))["tasks"])
 
 
-def describe_task(task: Any, limit: int | None = None) -> str:
-    """Describe what a task asks, and how, as one text: equal texts mean equal tasks."""
-    config = {**task.dump_config(), "metadata": dict(task.config.metadata or {})}
-    for place in ("config_source", "folder"):
-        config["metadata"].pop(place, None)
-    documents = [dict(doc) for _, doc in task.doc_iterator(limit=limit)]
-    examples = getattr(task, "sampler", None)
-    shown_first = [dict(doc) for doc in examples.df] if examples is not None else []
-    content = {"config": config, "documents": documents, "examples": shown_first}
-    written: list[FunctionType | type] = [type(task), *_functions(vars(task.config))]
-    if code := [found for one in written if (found := hash_definition(one))]:
-        content["code"] = code
-    return json.dumps(content, sort_keys=True, ensure_ascii=False, default=_named)
-
-
-def _functions(value: Any) -> Iterator[FunctionType]:
-    """Yield the functions that a task's configuration has, in its order."""
-    if isinstance(value, FunctionType):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from chain.from_iterable(_functions(one) for one in value.values())
-    elif isinstance(value, list | tuple):
-        yield from chain.from_iterable(map(_functions, value))
-
-
 def answer_limit(options: Mapping[str, Any]) -> int:
     names = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
     given = (options[name] for name in names if options.get(name) is not None)
     return int(next(given, 256))
-
-
-def _named(value: Any) -> str:
-    return str(getattr(value, "__qualname__", None) or type(value).__name__)

@@ -20,13 +20,14 @@ from layerlab.evaluation.harness.cache import (
 )
 from layerlab.evaluation.harness.kept_task import rebuild_result
 from layerlab.evaluation.harness.leaf import BenchmarkTask, LmEvalTask
-from layerlab.evaluation.harness.lm import HarnessModel, describe_task, load_tasks
+from layerlab.evaluation.harness.lm import HarnessModel, load_tasks
 from layerlab.evaluation.harness.low_precision import PrecisionSetting
 from layerlab.evaluation.harness.model_checks import max_length
 from layerlab.evaluation.harness.model_state import describe_state
 from layerlab.evaluation.harness.options import AUTO, Options
 from layerlab.evaluation.harness.run_task import run_task
 from layerlab.evaluation.harness.task_result import TaskResult
+from layerlab.evaluation.lm_eval_tasks.description import describe_task, hash_manner
 from layerlab.evaluation.lm_eval_tasks.engine import ENGINE
 from layerlab.evaluation.lm_eval_tasks.load import load_named
 from layerlab.loading.generation import describe_unused, list_unused, special_ids
@@ -128,6 +129,14 @@ class EvaluationRun:
         options = self.options
         record = leaf.record(found, scoring, options) | {"seconds": round(seconds, 3)}
         record.update(scoring=scoring, cot=leaf.cot(options), chat=options.chat)
+        template = getattr(self.subject.tokenizer, "chat_template", None)
+        record["asked"] = hash_manner(
+            leaf.task,
+            shots=found.shots.asked,
+            seed=options.seed,
+            template=template if options.chat else None,
+            metric=found.worth,
+        )
         record["samples"] = f"{SAMPLES}/{name}.jsonl" if self.keeper.folder is not None else None
         return record
 

@@ -7,18 +7,21 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.evaluation.harness.fewshot import fit_examples, sum_up
-from layerlab.evaluation.harness.lm import HarnessModel, answer_limit
+from layerlab.evaluation.harness.lm import MEAN_NLL, HarnessModel, answer_limit
 from layerlab.evaluation.harness.task_result import (
+    ABSTAINED,
     CHOICES,
     PER_TEXT,
     TaskResult,
     count_chances,
     is_mean,
+    is_ours,
     merge_filters,
     worth_name,
 )
-from layerlab.evaluation.lm_eval_tasks.engine import evaluate
+from layerlab.evaluation.lm_eval_tasks.engine import ConfigurableTask, evaluate
 from layerlab.evaluation.lm_eval_tasks.templates import sandboxed
+from layerlab.evaluation.tasks.scoring import list_likeliest
 from layerlab.system.logs import hush
 from layerlab.system.trust import allows_tasks
 from layerlab.tokenization import load
@@ -60,22 +63,34 @@ def run_task(
                 fewshot_as_multiturn=chat,
                 confirm_run_unsafe_code=allows_tasks(),
             )
-    samples = merge_filters(found["samples"][task.task_name])
+        samples = merge_filters(found["samples"][task.task_name])
+        chosen = task.get_config("output_type") == CHOICES
+        ties = _find_ties(task, samples, engine) if chosen else {}
+    ours = is_ours(task)
     metrics = _metrics(task, samples, found["results"][task.task_name], engine)
     if task.get_config("output_type") == ROLLING and _lost(samples, engine.tokenizer):
         metrics |= {name: None for name in metrics if name.partition(",")[0] in PER_TEXT}
-    worth = worth_name(samples[0], samples[0]["metrics"])
-    chosen = task.get_config("output_type") == CHOICES
-    guesses = count_chances(samples) if chosen else []
+    worth = worth_name(
+        samples[0], (one for one in samples[0]["metrics"] if not ours or one != ABSTAINED)
+    )
+    guesses = count_chances(samples, ours=ours) if chosen else []
     return TaskResult(
         scores={_key(one): float(one[worth]) for one in samples} if worth else {},
-        abstained=fmean(_withheld(one, task) for one in samples),
+        abstained=fmean(_withheld(one, task, engine) for one in samples),
         metrics=metrics,
         chance=sum(chance * count for chance, count in guesses) / len(samples) if chosen else None,
         guesses=guesses,
         shots=sum_up(asked, used, len(engine.unfit)),
         limited=limited,
         unsound=len(engine.unsound),
+        worth=worth,
+        ties=ties,
+        overlong=len(engine.overlong),
+        cut={
+            _key(one): -1 if one["doc_id"] in engine.unfit else number
+            for one, number in zip(samples, used, strict=False)
+            if number < asked or one["doc_id"] in engine.unfit
+        },
         samples=[_brief(one) for one in samples],
     )
 
@@ -102,7 +117,8 @@ def _metrics(
     gained = [name for name in means if task.higher_is_better().get(name.partition(",")[0], True)]
     for one in samples:
         if one["doc_id"] in missing:
-            one.update(dict.fromkeys(gained, 0.0), abstained=1.0)
+            one.update(dict.fromkeys(gained, 0.0))
+            one |= {ABSTAINED: 1.0} if is_ours(task) else {}
     found: dict[str, float | None] = {}
     for name, value in plain.items():
         values = [one[name] for one in samples] if name in means else []
@@ -120,10 +136,69 @@ def _lost(samples: Sequence[Mapping[str, Any]], words: Any) -> bool:
     )
 
 
-def _withheld(sample: Mapping[str, Any], task: Any) -> float:
+def _find_ties(
+    task: Any, samples: Sequence[Mapping[str, Any]], engine: HarnessModel
+) -> dict[str, dict[str, float]]:
+    """Find where several options cannot be told from the likeliest, by metric and question.
+
+    A question whose rows name Python of their own is marked in a way that is not known here.
+
+    Returns:
+        The share of right options among them: what whoever draws one of them is worth.
+    """
+    found: dict[str, dict[str, float]] = {}
+    if not (is_ours(task) or _marks_likeliest(task)):
+        return found
+    missing = engine.unfit | engine.unsound
+    for one in samples:
+        if one["doc_id"] in missing:
+            continue
+        choices = task.doc_to_choice(one["doc"])
+        sums = [float(answers[0][0]) for answers in one["resps"]][: len(choices)]
+        right = _right_places(task, one, choices)
+        for name, lengths in _lengths(task, choices, engine.scoring).items():
+            tied = list_likeliest(sums, lengths, unit=engine.unit)
+            if len(tied) > 1:
+                shares = found.setdefault(name, {})
+                shares[_key(one)] = len(right & set(tied)) / len(tied)
+    return found
+
+
+def _marks_likeliest(task: Any) -> bool:
+    """Judge whether lm-eval itself marks the choices of a task."""
+    known = getattr(type(task), "process_results", None) is ConfigurableTask.process_results
+    return known and task.config.process_results is None
+
+
+def _right_places(task: Any, sample: Mapping[str, Any], choices: Sequence[str]) -> set[int]:
+    """Return the places of the right options of a question, as lm-eval or our marks read them."""
+    if is_ours(task):
+        return set(sample["doc"]["gold"])
+    told = task.doc_to_text(sample["doc"]) if task.multiple_input else sample["target"]
+    return {
+        choices.index(one) if isinstance(one, str) and one in choices else one
+        for one in (told if isinstance(told, list) else [told])
+    }
+
+
+def _lengths(task: Any, choices: Sequence[str], scoring: str) -> dict[str, list[int] | None]:
+    """Return what each accuracy of a task divides likelihoods by; None by nothing."""
+    if is_ours(task):
+        normalized = {"acc_norm": [max(1, len(one.lstrip())) for one in choices]}
+        return {"score": None, **(normalized if scoring != MEAN_NLL else {})}
+    lengths = [len(one) for one in choices]
+    given = {"acc": None, **({"acc_norm": lengths} if all(lengths) else {})}
+    return {name: by for name, by in given.items() if name in task._metric_fn_list}
+
+
+def _withheld(sample: Mapping[str, Any], task: Any, engine: HarnessModel) -> float:
     """Return 1 where a question was left without an answer, else 0."""
-    if "abstained" in sample or task.get_config("output_type") != "generate_until":
-        return float(sample.get("abstained", 0.0))
+    if sample["doc_id"] in engine.unfit | engine.unsound:
+        return 1.0
+    if is_ours(task) and ABSTAINED in sample:
+        return float(sample[ABSTAINED])
+    if task.get_config("output_type") != "generate_until":
+        return 0.0
     return float(not any(str(text).strip() for one in sample["resps"] for text in one))
 
 

@@ -20,6 +20,16 @@ APART = {
 }
 
 
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """Return the largest relative error of rounding a number to a format.
+
+    Example:
+        >>> unit_roundoff(torch.bfloat16) == 2**-8
+        True
+    """
+    return float(torch.finfo(dtype).eps) / 2
+
+
 def is_close(sums: Sequence[float], texts: Sequence[str], apart: float) -> bool:
     """Judge whether rounding could turn which option is likeliest, by itself or for its length.
 

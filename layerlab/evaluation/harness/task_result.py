@@ -10,10 +10,14 @@ from typing import Any
 from layerlab.evaluation.harness.fewshot import Shots
 from layerlab.evaluation.metrics.estimates import mark_accuracy, with_interval
 
-# What a question is worth by itself, where the score is one of all questions together.
+# What a question of ours is worth by itself, where the score is one of all questions together.
 ALONE = "alone"
+# Of ours alone too: 1 where a question was left without an answer.
+ABSTAINED = "abstained"
 # Names of the metric that says what a question is worth, the first that a task has.
-WORTHS = (ALONE, "score", "acc")
+WORTHS = ("score", "acc")
+# Where the tasks of our benchmarks mark their questions: only of those the columns are known.
+OURS = "layerlab.evaluation."
 CHOICES = "multiple_choice"
 # Metrics that lay the likelihood of tokens on the words or bytes of their text.
 PER_TEXT = ("word_perplexity", "byte_perplexity", "bits_per_byte")
@@ -25,6 +29,9 @@ class TaskResult:
 
     Attributes:
         scores: of every question, by its place and hash; none where a question has none by itself.
+        worth: name of the metric that those are of.
+        ties: by metric and question, what a question is worth at which several options cannot be
+            told from the likeliest: the share of right ones among them.
         abstained: share of questions without an answer: too long for the context, without a finite
             logit, or with nothing in what is written.
         metrics: every number that the engine gives for the task; None where questions without an
@@ -34,6 +41,8 @@ class TaskResult:
         guesses: pairs of a chance and how many questions leave it to whoever guesses.
         limited: tokens that an answer may have where the context allows fewer than the task.
         unsound: questions at which a logit was NaN or infinite.
+        overlong: questions whose written answer is not marked to its end.
+        cut: by question, the examples left in a prompt that lost some; -1 where it does not fit.
         samples: every question with its prompt, answer and score.
     """
 
@@ -45,7 +54,16 @@ class TaskResult:
     guesses: Sequence[tuple[float, int]] = ()
     limited: int | None = None
     unsound: int = 0
+    worth: str | None = None
+    ties: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    overlong: int = 0
+    cut: Mapping[str, int] = field(default_factory=dict)
     samples: Sequence[Mapping[str, Any]] = field(repr=False, default=())
+
+
+def is_ours(task: Any) -> bool:
+    """Judge whether a task is one of our benchmarks', also where lm-eval reads it from a file."""
+    return str(getattr(task.config.process_results, "__module__", "")).startswith(OURS)
 
 
 def merge_filters(samples: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -73,7 +91,7 @@ def _plain(value: Any) -> Any:
 
 def worth_name(sample: Mapping[str, Any], names: Iterable[str]) -> str | None:
     """Return the name of the metric that says what a question is worth; None if none does."""
-    names = [one for one in names if one != "abstained"]
+    names = list(names)
     known = [one for one in WORTHS if one in names]
     return next((one for one in (*known, *names) if is_number(sample[one])), None)
 
@@ -96,15 +114,20 @@ def is_mean(samples: Sequence[Mapping[str, Any]], name: str, value: float | None
     return math.isclose(fmean(values), value, rel_tol=1e-9, abs_tol=1e-12)  # type: ignore[arg-type]
 
 
-def count_chances(samples: Iterable[Mapping[str, Any]]) -> list[tuple[float, int]]:
-    """Count how many questions leave which chance to whoever guesses, the least chance first."""
-    return sorted(Counter(_guess(one) for one in samples).items())
+def count_chances(
+    samples: Iterable[Mapping[str, Any]], *, ours: bool = False
+) -> list[tuple[float, int]]:
+    """Count how many questions leave which chance to whoever guesses, the least chance first.
+
+    Args:
+        ours: the questions are of our benchmarks, whose rows list all right options.
+    """
+    return sorted(Counter(_guess(one, ours) for one in samples).items())
 
 
-def _guess(sample: Mapping[str, Any]) -> float:
+def _guess(sample: Mapping[str, Any], ours: bool) -> float:
     """Return the chance that a random option is right; several may be."""
-    right = sample["doc"].get("gold")
-    right = right if isinstance(right, list) else sample["target"]
+    right = sample["doc"]["gold"] if ours else sample["target"]
     options = len(sample["arguments"]) // (2 if "acc_mutual_info" in sample["metrics"] else 1)
     count = len(set(right)) if isinstance(right, list) else 1
     return min(1.0, count / options)
@@ -124,8 +147,19 @@ def metric_rows(found: TaskResult, higher: Mapping[str, bool]) -> list[dict[str,
         if is_mean(found.samples, name, value):
             whole = mark_accuracy([one[name] for one in found.samples])
             row |= {"error": whole.error, **with_interval(whole)}
+            row |= _tied(found, name, whole.value)
         rows.append(row)
     return rows
+
+
+def _tied(found: TaskResult, name: str, value: float) -> dict[str, Any]:
+    """Return how many questions of a metric are ties, and its mean where 1 / k counts of k."""
+    ties = found.ties.get(name)
+    if not ties:
+        return {}
+    scored = {str(one["doc_id"]): one[name] for one in found.samples}
+    more = math.fsum(worth - scored[key.partition(":")[0]] for key, worth in ties.items())
+    return {"tied": len(ties), "shared": value + more / len(found.samples)}
 
 
 def normalized_scores(samples: Sequence[Mapping[str, Any]]) -> list[float] | None:

@@ -15,6 +15,7 @@ from layerlab.evaluation.metrics.soft_f1 import soft_f1, soft_f1_in_order
 # What an empty output is read as where texts are compared: "no content".
 EMPTY = "无内容"
 _UNSAID = {"无", "未提及"}
+_ENTITY = re.compile(r"\s*([^\n ]*)")
 
 
 def text(output: str, gold: str, *, words: Words) -> Mark:
@@ -74,12 +75,13 @@ def entities_in(output: str, types: Sequence[str]) -> dict[str, str]:
     """
     found = {}
     for name in types:
-        for place in re.finditer(re.escape(name), output):
-            rest = output[place.end() :]
-            if len(rest) > 2 and rest[0] in ":：":
-                entity = re.split("[\n ]", rest[1:].strip())[0].strip()
+        # The last one wins, so the first from behind: none is read in vain but a short _UNSAID.
+        for place in reversed([one.end() for one in re.finditer(re.escape(name), output)]):
+            if len(output) - place > 2 and output[place] in ":：":
+                entity = _ENTITY.match(output, place + 1)[1].strip()  # type: ignore[index]
                 if entity not in _UNSAID:
                     found[name] = entity
+                    break
     return found
 
 
@@ -111,11 +113,21 @@ def articles_in(output: str) -> set[int]:
     """
     found = set()
     for part in output.split("、"):
-        part = re.sub("第(.*?)款", "", part.replace("万元", "元"))
-        part = with_digits(re.sub("第(.*?)条", r"\1", part))
+        part = _replace_numbered("款", "", part.replace("万元", "元"))
+        part = with_digits(_replace_numbered("条", r"\1", part))
         if number := re.search(r"\d+", part):
             found.add(int(number[0][:4000]))
     return found
+
+
+def _replace_numbered(end: str, kept: str, text: str) -> str:
+    """Replace what stands from each 第 to the next `end` of its line.
+
+    Behind the last `end` of a line none is looked for, so the time grows as the text does.
+    """
+    numbered = re.compile(f"第(.*?){end}")
+    lines = (line.rpartition(end) for line in text.split("\n"))
+    return "\n".join(numbered.sub(kept, head + mark) + tail for head, mark, tail in lines)
 
 
 def score_correction(output: str, gold: str, *, source: str) -> Mark:

@@ -4,6 +4,7 @@ import lm_eval
 import lm_eval.api.metrics  # fills the registry of metrics
 from lm_eval import utils
 from lm_eval.api.registry import get_aggregation, get_metric, is_higher_better, metric_registry
+from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
@@ -12,6 +13,7 @@ from lm_eval.tasks._index import Entry, TaskIndex
 __all__ = [
     "ENGINE",
     "HFLM",
+    "ConfigurableTask",
     "Entry",
     "TaskIndex",
     "TaskManager",

@@ -25,12 +25,12 @@ class Guesses:
     """The questions of a subject as whoever guesses meets them.
 
     Attributes:
-        right: questions that were answered right.
+        right: questions that were answered right; of a tie of k options 1 / k.
         chances: pairs of a chance and how many questions have it.
         weight: of the subject's share of right answers in the average.
     """
 
-    right: int
+    right: float
     chances: Sequence[tuple[float, int]]
     weight: float = 1.0
 
@@ -66,7 +66,8 @@ def guessing_p(parts: Sequence[Guesses]) -> float:
         whole = np.array([1.0])
         for one in parts:
             whole = np.convolve(whole, _counts(one))
-        return _tail(whole, sum(one.right for one in parts))
+        # Part of a right answer is none: rounded down, so that p is never too small.
+        return _tail(whole, math.floor(math.fsum(one.right for one in parts) + 1e-6))
     return _weighted_tail(parts, shares)
 
 

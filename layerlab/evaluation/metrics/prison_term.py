@@ -55,7 +55,8 @@ def months_in(output: str) -> int | None:
         (6, 24, None)
     """
     text = with_digits(output)
-    for pattern, length in ((r"(\d+)个月", 1), (r"(\d+)月", 1), (r"(\d+)年", 12)):
-        if found := re.search(pattern, text):
+    for unit, length in (("个月", 1), ("月", 1), ("年", 12)):
+        # From the first of its digits alone: tried from each of n, they take n squared steps.
+        if found := re.search(rf"(?<!\d)(\d+){unit}", text):
             return int(found[1][:_DIGITS]) * length
     return None

@@ -51,13 +51,14 @@ def rouge(
 def common_subsequence(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     """Return the length of the longest common subsequence of two sequences.
 
-    Source: hyyro04: one bit for each element of `a`, one addition for each of `b`.
+    Source: hyyro04: one bit for each element of the shorter, one addition for each of the other.
     Unit: elements.
 
     Example:
         >>> common_subsequence("abcd", "acxd")
         3
     """
+    a, b = sorted((a, b), key=len)
     places: dict[Hashable, int] = {}
     for place, element in enumerate(a):
         places[element] = places.get(element, 0) | 1 << place

@@ -11,9 +11,15 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from layerlab.errors import UserError
+
+# Characters without a break that jieba is given at once: its time grows with the square of them.
+RUN = 2000
+_UNBROKEN = r"\u4E00-\u9FD5a-zA-Z0-9+#&._%\-"
+_RUNS = re.compile(f"[{_UNBROKEN}]{{1,{RUN}}}|[^{_UNBROKEN}]+")
 
 
 @dataclass(frozen=True)
@@ -69,13 +75,18 @@ def prepare_default() -> None:
         _read_dictionary(jieba.dt)
 
 
+def _cut(text: str) -> list[str]:
+    """Return the words of a text, breaks among them; a longer run than `RUN` is cut there too."""
+    return list(chain.from_iterable(map(_tokenizer().cut, _RUNS.findall(text))))
+
+
 def _segment(text: str) -> list[str]:
-    return [word for word in _tokenizer().cut(text) if word.strip()]
+    return [word for word in _cut(text) if word.strip()]
 
 
 def _in_sentences(text: str) -> list[str]:
     """Return the words of sentences, where a blank piece between two counts as a word too."""
-    spaced = " ".join(_tokenizer().cut(text))
+    spaced = " ".join(_cut(text))
     pieces = re.sub("([。！？?])([^”’])", r"\1\n\2", spaced).rstrip().split("\n")
     return [word for piece in pieces if piece for word in piece.split() or [""]]
 

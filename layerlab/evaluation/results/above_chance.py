@@ -1,10 +1,12 @@
 """Which accuracies cannot be told from guessing: exact tests, corrected for all of a result."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.metrics.guessing import LEVEL, Guesses, guessing_p
+from layerlab.evaluation.results.question_remarks import shared_scores
 from layerlab.experiments.statistics.differences import holm
 
 Record = Mapping[str, Any]
@@ -19,7 +21,8 @@ def judge_guessing(
     """Add to every accuracy with a chance level whether it can be told from guessing.
 
     Each gets `guessing`: p, p after Holm's correction over all accuracies of the result, how many
-    those are, and whether it is `above` chance at the level of 0.05.
+    those are, and whether it is `above` chance at the level of 0.05. Of a tie of k options, which
+    tells nothing, 1 / k counts as right.
 
     Args:
         benchmarks: rows of official averages.
@@ -78,12 +81,12 @@ def _benchmarks(
 
 def _guesses(one: Record, weight: float) -> Guesses | None:
     """Return a subject as whoever guesses meets it; None where it is not marked right or wrong."""
-    values = list(one["scores"].values())
-    if not set(values) <= {0, 1}:
+    if not set(one["scores"].values()) <= {0, 1}:
         return None
     # What is written and not chosen, as AGIEval's cloze, no guess gets right.
     chances = [(float(chance), int(count)) for chance, count in one.get("guesses") or ()]
-    return Guesses(round(sum(values)), chances or [(one["chance"] or 0.0, one["n"])], weight)
+    right = math.fsum(shared_scores(one).values())
+    return Guesses(right, chances or [(one["chance"] or 0.0, one["n"])], weight)
 
 
 def _tasks(tasks: Sequence[Record]) -> Iterator[tuple[dict[str, Any], float]]:
@@ -91,4 +94,5 @@ def _tasks(tasks: Sequence[Record]) -> Iterator[tuple[dict[str, Any], float]]:
         chances = [(float(chance), int(count)) for chance, count in task["guesses"]]
         for row in task["measured"]:
             if chances and row["metric"] in ACCURACIES and row["value"] is not None:
-                yield row, guessing_p([Guesses(round(row["value"] * task["n"]), chances)])
+                share = row.get("shared", row["value"])
+                yield row, guessing_p([Guesses(share * task["n"], chances)])

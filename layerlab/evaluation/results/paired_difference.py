@@ -13,10 +13,21 @@ from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.benchmarks.suites import SPECIAL
 from layerlab.evaluation.metrics.estimates import Mean, match_scores, paired_mean
 from layerlab.evaluation.results.averages import GROUPS, Average, macro, official
+from layerlab.evaluation.results.question_remarks import shared_scores, title_of
 from layerlab.validation import short_repr
 
 Record = Mapping[str, Any]
 DOMAIN, GENERAL, FORGETTING = "domain mean", "general mean", "forgetting"
+# What a record has a hash of, in words.
+MANNER: Mapping[str, str] = {
+    "prompt": "another prompt",
+    "description": "another description before the questions",
+    "examples": "other examples, or drawn with another seed",
+    "answers": "other settings of generation",
+    "marking": "other filters or marks of answers",
+    "template": "another chat template",
+    "version": "another version of the task",
+}
 
 
 def paired_differences(
@@ -64,29 +75,78 @@ def paired_differences(
 
 def differing(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
     """Describe how two runs were asked differently, in which case they do not compare."""
-    other = {one["task"]: one for one in theirs}
-    found: dict[str, None] = {}
+    found: dict[str, dict[str, None]] = {}
     apart: Counter[str] = Counter()
-    for one in ours:
-        if (its := other.get(one["task"])) is None:
-            continue
-        title = BENCHMARKS[one["benchmark"]].title if "benchmark" in one else str(one["task"])
-        if one["scoring"] != its["scoring"]:
-            found[f"{title}: scored by {one['scoring']} here, by {its['scoring']} there"] = None
-        if one["shots"]["asked"] != its["shots"]["asked"]:
-            shots, asked = one["shots"]["asked"], its["shots"]["asked"]
-            told = f"{shots} examples here, {asked} there"
-            if shots == 1:
-                told = f"{shots} example here, {asked} there"
-            found[f"{title}: {told}"] = None
-        for name, words in (("cot", "explained examples"), ("chat", "the chat template")):
-            if bool(one.get(name)) != bool(its.get(name)):
-                only = f"{words} only here" if one.get(name) else f"{words} only there"
-                found[f"{title}: {only}"] = None
+    for one, its in _both(ours, theirs):
+        title = title_of(one)
+        found.setdefault(title, {}).update(dict.fromkeys(_differing(one, its)))
         if not match_scores(one["scores"], its["scores"])[0]:
             apart[title] += 1
-    bare = [f"{title}: no question in common in {n} of its parts" for title, n in apart.items()]
-    return [*found, *bare]
+    told = {title: "; ".join(ways) for title, ways in found.items() if ways}
+    lines = [f"asked differently: {title}: {ways}" for title, ways in told.items()]
+    bare = [
+        f"asked differently: {title}: no question in common in {n} of its parts"
+        for title, n in apart.items()
+    ]
+    return [*lines, *bare]
+
+
+def _differing(one: Record, its: Record) -> Iterator[str]:
+    """Yield in what a task was asked differently, and not what follows from that."""
+    told: set[str] = set()
+    if one["scoring"] != its["scoring"]:
+        yield f"scored by {one['scoring']} here, by {its['scoring']} there"
+        told |= {"prompt", "answers", "marking"}
+    shots, asked = one["shots"]["asked"], its["shots"]["asked"]
+    if shots != asked:
+        one_only = f"{shots} example here, {asked} there"
+        yield one_only if shots == 1 else f"{shots} examples here, {asked} there"
+        told |= {"examples", "cut"}
+    for name, words, follows in (
+        ("cot", "explained examples", "examples"),
+        ("chat", "the chat template", "template"),
+    ):
+        if bool(one.get(name)) != bool(its.get(name)):
+            yield f"{words} only here" if one.get(name) else f"{words} only there"
+            told.add(follows)
+    ways, theirs = one.get("asked") or {}, its.get("asked") or {}
+    for part, words in MANNER.items():
+        if part not in told and part in theirs and ways.get(part) not in (None, theirs[part]):
+            yield words
+    here, there = one.get("limited"), its.get("limited")
+    if here and there and here != there:
+        yield f"answers of at most {here} tokens here, {there} there"
+    elif here != there:
+        words = f"answers of at most {here or there} tokens"
+        yield f"{words} only here" if here else f"{words} only there"
+    if "cut" not in told and (cut := _count_otherwise_cut(one, its)):
+        yield f"questions with other examples left out, or not asked, for want of context: {cut:,}"
+
+
+def _count_otherwise_cut(one: Record, its: Record) -> int:
+    """Count the questions of both runs whose prompts lost other numbers of examples."""
+    ours, theirs = one.get("cut") or {}, its.get("cut") or {}
+    same = one["scores"].keys() & its["scores"].keys()
+    return sum(ours.get(key) != theirs.get(key) for key in same)
+
+
+def list_untold(ours: Sequence[Record], theirs: Sequence[Record]) -> list[str]:
+    """Say of which tasks it is not known whether both runs asked them in the same way."""
+    titles = dict.fromkeys(
+        title_of(one)
+        for one, its in _both(ours, theirs)
+        if one.get("asked") and not its.get("asked")
+    )
+    names = ", ".join(titles)
+    return [
+        f"whether {names} was asked in the same way is not known: the earlier result does not say "
+        "by which prompts, examples and settings; evaluate that model again"
+    ] * bool(titles)
+
+
+def _both(ours: Sequence[Record], theirs: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
+    other = {one["task"]: one for one in theirs}
+    return ((one, other[one["task"]]) for one in ours if one["task"] in other)
 
 
 def costs(
@@ -125,7 +185,7 @@ def differences(
         ours = _of(records, name)
         theirs = _of([*earlier["subjects"], *earlier.get("tasks", ())], other)
         found += paired_differences(ours, theirs, f"{other}, earlier")
-        said |= dict.fromkeys(f"asked differently: {one}" for one in differing(ours, theirs))
+        said |= dict.fromkeys([*differing(ours, theirs), *list_untold(ours, theirs)])
     return found, list(said)
 
 
@@ -135,10 +195,9 @@ def _of(records: Sequence[Mapping[str, Any]], arm: str) -> list[Mapping[str, Any
 
 def _pair(ours: Sequence[Record], theirs: Sequence[Record]) -> dict[str, dict[str, Mean]]:
     """Return the mean differences over the questions of both runs, by benchmark and subject."""
-    other = {one["task"]: one for one in theirs}
     found: dict[str, dict[str, Mean]] = {}
-    for one in ours:
-        same = match_scores(one["scores"], other.get(one["task"], {}).get("scores", {}))
+    for one, its in _both(ours, theirs):
+        same = match_scores(shared_scores(one), shared_scores(its))
         if same[0] and "benchmark" in one:
             found.setdefault(one["benchmark"], {})[one["subject"]] = paired_mean(*same)
     return found
@@ -148,9 +207,8 @@ def _of_tasks(
     ours: Sequence[Record], theirs: Sequence[Record], name: str
 ) -> Iterator[dict[str, Any]]:
     """Yield the differences of tasks of lm-eval, in the metric that each is known by."""
-    other = {one["task"]: one for one in theirs}
-    for one in ours:
-        same = match_scores(one["scores"], other.get(one["task"], {}).get("scores", {}))
+    for one, its in _both(ours, theirs):
+        same = match_scores(shared_scores(one), shared_scores(its))
         if same[0] and "benchmark" not in one:
             yield _row(ours, name, str(one["task"]), paired_mean(*same), "mean of the questions")
 

@@ -26,6 +26,8 @@ from layerlab.system.files import check_links, write_file
 from layerlab.validation import short_repr
 
 STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+# Of a row what stands in no table: of single questions, and hashes.
+BY_QUESTION = {"scores", "ties", "cut", "asked"}
 Share = Annotated[float, Field(ge=-1e6, le=1e6)]
 
 
@@ -57,6 +59,10 @@ class Asked(Arm):
     scoring: str
     shots: Shots
     scores: dict[str, Share]
+    worth: str | None = None
+    ties: dict[str, dict[str, Share]] = {}
+    cut: dict[str, int] = {}
+    asked: dict[str, str] = {}
 
 
 class Task(Score, Asked):
@@ -199,10 +205,10 @@ def load_result(path: str | PathLike[str]) -> EvaluationResult:
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten a row: nested values get a name each, scores of single questions are left out."""
+    """Flatten a row: nested values get a name each, those of single questions are left out."""
     found: dict[str, Any] = {}
     for name, value in row.items():
-        if name == "scores":
+        if name in BY_QUESTION:
             continue
         if isinstance(value, Mapping):
             found.update({f"{name}_{inner}": one for inner, one in value.items()})

@@ -65,6 +65,8 @@ def extract_letter(output: str, letters: str, *, reasoned: bool = False) -> str 
         ['B', 'C', None, 'B', None]
     """
     plain = normal_form("NFKC", output).strip().replace("’", "'")
+    # One of each run, for which no pattern has several ways to cut it in two.
+    plain = re.sub(r"\s{2,}", lambda run: "\n" if run[0].strip(" \t") else " ", plain)
     plain = re.sub(_SEVERAL.format(letters=letters), r"\1、", plain)
     for pattern in _DENIED:
         plain = re.sub(pattern.format(letters=letters), "#", plain)

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from layerlab.data.normal_form import normal_form
 from layerlab.evaluation.tasks.answer_extraction import extract_letter
 
+# What changes nothing in a value.
+_EMPTY = r"\\(?:left|right|!|,|;|quad)|[\s$]|\^\\circ"
+
 
 def likeliest(likelihoods: Sequence[float]) -> int:
     """Return the place of the largest likelihood; of equal ones, the first.
@@ -19,6 +22,31 @@ def likeliest(likelihoods: Sequence[float]) -> int:
         1
     """
     return max(range(len(likelihoods)), key=lambda place: likelihoods[place])
+
+
+def list_likeliest(
+    likelihoods: Sequence[float], lengths: Sequence[int] | None = None, *, unit: float = 0.0
+) -> list[int]:
+    """Return the places of the likeliest choice and of all that cannot be told from it.
+
+    Args:
+        likelihoods: logarithms.
+        lengths: what they are divided by before they are compared.
+        unit: the arithmetic's unit roundoff: two that are nearer than unit (1 + |log-likelihood|)
+            round to the same number.
+
+    Example:
+        >>> list_likeliest([-2.0, -1.0, -1.0]), list_likeliest([-2.0, -2.01], unit=2**-8)
+        ([1, 2], [0, 1])
+    """
+    by = lengths or [1] * len(likelihoods)
+    worth = [one / long for one, long in zip(likelihoods, by, strict=True)]
+    best = likeliest(worth)
+    room = unit * (1 + abs(likelihoods[best])) / by[best]
+    # Where all are minus infinity, their difference is no number, and they are equal.
+    return [
+        place for place, one in enumerate(worth) if one == worth[best] or worth[best] - one <= room
+    ]
 
 
 def by_likelihood(likelihoods: Sequence[float], right: Sequence[int]) -> float:
@@ -91,8 +119,9 @@ def _find_braces(text: str) -> str:
 
 def _plain(value: str) -> str:
     """Return a value without the notation that changes nothing in it."""
-    text = normal_form("NFKC", value)
-    text = re.sub(r"\\(?:left|right|!|,|;|quad|text\{ ?[^}]*\})|[\s$]|\^\\circ", "", text)
+    # Behind the last brace no \text is closed, and none is looked for: n of them took n squared.
+    head, brace, tail = normal_form("NFKC", value).rpartition("}")
+    text = re.sub(rf"\\text\{{ ?[^}}]*\}}|{_EMPTY}", "", head + brace) + re.sub(_EMPTY, "", tail)
     text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
     text = re.sub(r"\\frac(\w)(\w)", r"\\frac{\1}{\2}", text)
     return text.strip(".。,，;；")

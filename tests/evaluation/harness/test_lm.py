@@ -17,13 +17,10 @@ from tests.evaluation.candidate import CHOICE, LEAF, WRITTEN, candidate, questio
 
 lm_eval = pytest.importorskip("lm_eval")
 
-from layerlab.evaluation.harness.lm import (  # noqa: E402
-    HarnessModel,
-    describe_task,
-    load_tasks,
-)
+from layerlab.evaluation.harness.lm import HarnessModel, load_tasks  # noqa: E402
 from layerlab.evaluation.harness.run_task import run_task  # noqa: E402
 from layerlab.evaluation.harness.task_result import TaskResult  # noqa: E402
+from layerlab.evaluation.lm_eval_tasks.description import describe_task  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -107,5 +107,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(tasks: Any, **options: Any) -> EvaluationResult:
     model = options.pop("model", None) or candidate(512).model
+    words = options.pop("words", None) or tokenizer()
     named = ",".join(map(str, tasks)) if isinstance(tasks, list) else str(tasks)
-    return layerlab.evaluate(model, tasks=named, tokenizer=tokenizer(), progress=False, **options)
+    return layerlab.evaluate(model, tasks=named, tokenizer=words, progress=False, **options)

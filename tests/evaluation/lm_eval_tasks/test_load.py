@@ -11,7 +11,7 @@ from tests.evaluation.candidate import candidate, tokenizer
 
 pytest.importorskip("lm_eval")
 
-from layerlab.evaluation.harness.lm import describe_task
+from layerlab.evaluation.lm_eval_tasks.description import describe_task
 from layerlab.evaluation.lm_eval_tasks.load import load_named
 from tests.evaluation.lm_eval_tasks.own_tasks import (
     CHOICE,

@@ -75,6 +75,43 @@ def test_both_accuracies_of_a_task_are_tested_and_no_other_metric() -> None:
     assert list_tested(content, "b", above=False) == []
 
 
+def test_a_tie_of_k_options_counts_as_one_in_k() -> None:
+    """With all of ten questions right and eight of them ties of two, guessing does as well."""
+    scores = answers(10, 10)
+    ties = {"score": {str(place): 0.5 for place in range(8)}}
+    sure = record("boolq", "all", scores, chance=0.5, guesses=[[0.5, 10]], worth="score")
+    for one, right in (
+        (sure, 10),
+        ({**sure, "ties": ties}, 6),
+        ({**sure, "ties": {"acc": {}}}, 10),
+    ):
+        rows = benchmark_rows([one])
+        judge_guessing(rows, [one], [])
+        expected = binomtest(right, 10, 0.5, alternative="greater").pvalue
+        assert rows[0]["guessing"]["p"] == pytest.approx(expected)
+    measured = [{"metric": "acc", "value": 1.0, "tied": 8, "shared": 0.6}]
+    task = {"arm": "a", "task": "own", "n": 10, "guesses": [[0.5, 10]], "measured": measured}
+    judge_guessing([], [], [task])
+    assert measured[0]["guessing"]["p"] == pytest.approx(
+        binomtest(6, 10, 0.5, alternative="greater").pvalue
+    )
+
+
+def test_part_of_a_right_answer_is_none() -> None:
+    """Thirds add up to a number in between, and p is that of the number below it."""
+    thirds = {"score": {str(place): 1 / 3 for place in range(4)}}
+    one = record(
+        *("boolq", "all", answers(4, 10)),
+        chance=0.5,
+        guesses=[[0.5, 10]],
+        worth="score",
+        ties=thirds,
+    )
+    rows = benchmark_rows([one])
+    judge_guessing(rows, [one], [])
+    assert rows[0]["guessing"]["p"] == pytest.approx(1 - 0.5**10)  # P(X >= 1)
+
+
 def test_the_terminal_names_them() -> None:
     rows, subjects = judged(("boolq", "all", 5, 10), ("piqa", "all", 40, 40))
     arm = {"arm": "a", "parameters": 1, "context": 8, "precision": "", "dtype": "float32"}

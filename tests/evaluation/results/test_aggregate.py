@@ -156,15 +156,20 @@ def test_forgetting_is_what_the_general_mean_lost() -> None:
 
 def test_another_scoring_is_told() -> None:
     ours, theirs = [record("boolq", "all", [1.0])], [record("boolq", "all", [1.0], scoring="gen")]
-    assert differing(ours, theirs) == ["BoolQ: scored by choice_ll here, by gen there"]
+    assert differing(ours, theirs) == [
+        "asked differently: BoolQ: scored by choice_ll here, by gen there"
+    ]
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"cot": True}, "BoolQ: explained examples only there"),
-        ({"chat": True}, "BoolQ: the chat template only there"),
-        ({"scores": {"other": 1.0}}, "BoolQ: no question in common in 1 of its parts"),
+        ({"cot": True}, "asked differently: BoolQ: explained examples only there"),
+        ({"chat": True}, "asked differently: BoolQ: the chat template only there"),
+        (
+            {"scores": {"other": 1.0}},
+            "asked differently: BoolQ: no question in common in 1 of its parts",
+        ),
     ],
 )
 def test_other_prompts_are_told(changes: dict[str, Any], said: str) -> None:

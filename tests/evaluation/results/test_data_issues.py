@@ -56,6 +56,8 @@ def test_an_evaluation_repeats_it_below_its_scores(piqa) -> None:
         candidate(256).model, "piqa", data=folder, tokenizer=tokenizer(), progress=False
     )
     assert found.content["benchmarks"][0]["n"] == 2
-    (said,) = found.content["remarks"]
+    tied, normalized, said = found.content["remarks"]
+    assert "PIQA: the likeliest options tie at 1 of 2 questions" in tied
+    assert "PIQA (acc_norm): the likeliest options tie at 1 of 2 questions" in normalized
     assert "the option 'So' stands there twice" in said
     assert "the option 'So' stands there twice" in " ".join(found.summary().split())

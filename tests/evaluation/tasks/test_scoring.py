@@ -1,11 +1,20 @@
 """Marks: likelihoods, letters found in a written answer, values, summaries."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from layerlab.evaluation.tasks.answer_extraction import extract_letter
-from layerlab.evaluation.tasks.scoring import by_letter, by_likelihood, by_value, likeliest, summary
+from layerlab.evaluation.tasks.scoring import (
+    by_letter,
+    by_likelihood,
+    by_value,
+    likeliest,
+    list_likeliest,
+    summary,
+)
 
 number = st.floats(-100, 0)
 
@@ -132,3 +141,13 @@ def test_every_value_gets_a_mark(output: str, reply: str) -> None:
 def test_a_summary_is_its_first_line() -> None:
     assert summary("\n  央行降准 \n\n阅读以下文章") == "央行降准"
     assert summary(" \n") == ""
+
+
+def test_what_rounds_to_the_same_number_is_as_likely() -> None:
+    assert list_likeliest([-10.0, -10.0, -20.0]) == [0, 1]
+    assert list_likeliest([-10.0, -10.04]) == [0]
+    assert list_likeliest([-10.0, -10.04], unit=2**-8) == [0, 1]  # 11 / 256 apart
+    assert list_likeliest([-10.0, -10.05], unit=2**-8) == [0]
+    assert list_likeliest([-10.0, -30.0], [1, 3], unit=2**-24) == [0, 1]
+    assert list_likeliest([-math.inf, -1.0], unit=2**-8) == [1]
+    assert list_likeliest([-math.inf] * 3, unit=2**-8) == [0, 1, 2]
