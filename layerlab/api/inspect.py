@@ -26,8 +26,8 @@ from layerlab.loading.inputs import (
     sequences,
 )
 from layerlab.loading.model import LoadedModel, check_named, label, subject
+from layerlab.loading.options import AUTO
 from layerlab.loading.text_input import TextInput, no_text
-from layerlab.loading.text_options import AUTO
 from layerlab.loading.weights_hash import hashing
 from layerlab.measures.drilldown import Wanted, details
 from layerlab.measures.measure import WEIGHTS, Measure, short_text
