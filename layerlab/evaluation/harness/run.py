@@ -24,7 +24,7 @@ from layerlab.evaluation.harness.lm import HarnessModel, describe_task, load_tas
 from layerlab.evaluation.harness.low_precision import PrecisionSetting
 from layerlab.evaluation.harness.model_checks import max_length
 from layerlab.evaluation.harness.model_state import describe_state
-from layerlab.evaluation.harness.options import Options
+from layerlab.evaluation.harness.options import Options, describe_alone
 from layerlab.evaluation.harness.run_task import run_task
 from layerlab.evaluation.harness.task_result import TaskResult
 from layerlab.evaluation.lm_eval_tasks.engine import ENGINE
@@ -74,10 +74,7 @@ class EvaluationRun:
         if unused and any(leaf.generates for leaf in leaves):
             self.notes.append(describe_unused(self.subject.name, unused))
         if self.arithmetic.alone and self.options.batch_size != 1:
-            self.notes.append(
-                f"{self.arithmetic.name}: one scale holds for a whole batch, so that prompts are "
-                "run one at a time; no score depends on --batch-size"
-            )
+            self.notes.append(describe_alone(self.arithmetic.name))
         for leaf in leaves:
             scoring = leaf.scoring(self.options)
             name = self._name(leaf, model, scoring)
