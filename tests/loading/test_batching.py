@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,14 @@ LONGROPE = {
 def test_it_is_tried(side: Side, expected: Batching, families: Sequence[str]) -> None:
     found = {family: find_batching(recipe.build(family), side) for family in families}
     assert found == dict.fromkeys(families, expected)
+
+
+def test_rounding_of_narrow_weights_is_not_taken_for_padding_that_is_read() -> None:
+    found = {
+        family: find_batching(recipe.build(family).to(torch.bfloat16), "left")
+        for family in ("llama", "roformer", "moss_transcribe_diarize", "rwkv", "bart")
+    }
+    assert [*found.values()] == [ANY, ANY, ANY, NONE, EQUAL]
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
