@@ -20,8 +20,8 @@ from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expand_runs
 from layerlab.loading.inputs import Pieces, divide, passage, placeholder, sequences
 from layerlab.loading.model import LoadedModel, check_named, label, subject
+from layerlab.loading.options import AUTO
 from layerlab.loading.text_input import TextInput, no_text
-from layerlab.loading.text_options import AUTO
 from layerlab.loading.weights_hash import hashing
 from layerlab.measures.drilldown import Wanted, details
 from layerlab.measures.measure import WEIGHTS, Measure, short_text

@@ -13,7 +13,7 @@ from layerlab.cli.options import Device, Json, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 from layerlab.latency.sizes import SHAPE, check_pair, check_sizes
-from layerlab.loading.placement import check_dtype
+from layerlab.loading.options import check_dtype
 from layerlab.records.parse import read_json
 from layerlab.system.trust import trustable
 

@@ -12,7 +12,7 @@ from layerlab.cli.options import Dtype, Load, Quiet, check_language
 from layerlab.console.tables import show, show_json
 from layerlab.errors import UserError
 from layerlab.known_names import MEASURES
-from layerlab.loading.placement import check_device
+from layerlab.loading.options import check_device
 from layerlab.report.figures.export import Kind
 
 OUT = Path("layerlab-report")
@@ -127,8 +127,8 @@ def inspect(
 ) -> None:
     """Show, layer by layer, what is wrong inside language models."""
     from layerlab.loading.folders import check_found
+    from layerlab.loading.options import check_lengths, parse_samples
     from layerlab.loading.text_input import no_text, read_file, sample
-    from layerlab.loading.text_options import check_lengths, parse_samples
     from layerlab.measures.questions import check_backward
     from layerlab.report.results.folder import check_folder
 

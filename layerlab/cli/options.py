@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from layerlab.loading.placement import check_device, check_dtype
+from layerlab.loading.options import check_device, check_dtype
 
 Device = Annotated[
     str | None, typer.Option(callback=check_device, help="cpu, cuda, cuda:N or mps.")

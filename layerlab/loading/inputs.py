@@ -9,8 +9,8 @@ from torch import Tensor
 
 from layerlab.errors import UserError
 from layerlab.loading.model import LoadedModel
+from layerlab.loading.options import AUTO
 from layerlab.loading.text_input import CONTEXT, SAMPLES, TextInput, sample
-from layerlab.loading.text_options import AUTO
 
 EXCERPT = 200
 BATCH = 2048  # tokens that are run side by side

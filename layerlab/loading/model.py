@@ -19,11 +19,12 @@ from transformers import (
 
 from layerlab import builtin
 from layerlab.errors import NotApplicable, UserError
+from layerlab.loading.batching import Batching, Side, find_batching
 from layerlab.loading.checkpoint_series import step
 from layerlab.loading.dry_run import check_call, check_real_call
 from layerlab.loading.folders import find_folder
 from layerlab.loading.layer_weights import read_outlines
-from layerlab.loading.placement import check_dtype
+from layerlab.loading.options import check_dtype
 from layerlab.loading.weightless import empty
 from layerlab.loading.weights import (
     check_causal,
@@ -72,6 +73,7 @@ class LoadedModel:
     card: str | None = None
     stored: bool = False
     stack: ModelStructure | str = field(init=False)
+    _batching: dict[Side, Batching] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         try:
@@ -90,6 +92,12 @@ class LoadedModel:
             if isinstance(length := getattr(self.config, name, None), int) and length > 0:
                 return length
         return None
+
+    def batching(self, side: Side) -> Batching:
+        """Return which sequences may share a batch that is filled up on a side; tried once."""
+        if side not in self._batching:
+            self._batching[side] = find_batching(self.model, side)
+        return self._batching[side]
 
     @property
     def place(self) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from layerlab import builtin
 from layerlab.errors import UserError
-from layerlab.loading.text_options import AUTO, check_lengths, check_unread
+from layerlab.loading.options import AUTO, check_lengths, check_unread
 from layerlab.system.files import check_regular
 
 if TYPE_CHECKING:  # importing it takes seconds, and a text that is not there is told at once

@@ -21,7 +21,7 @@ from transformers import (
 
 from layerlab.console.tables import printable
 from layerlab.errors import UserError
-from layerlab.loading import placement
+from layerlab.loading import options
 from layerlab.loading.folders import check_weights
 from layerlab.loading.weightless import Outline, check_number
 from layerlab.records.parse import one_line, read_json
@@ -30,7 +30,7 @@ from layerlab.system.trust import allows_unused, check_kernel, load_pretrained
 from layerlab.tokenization.load import load_folder
 from layerlab.validation import short_repr
 
-DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in placement.DTYPES}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in options.DTYPES}
 WHOLE_NUMBERS = ("I", "U", "BOOL")  # of safetensors' names
 PACKED = ("I8", "U8", "BOOL")
 LABELS = 100_000  # more than any model has
@@ -378,7 +378,7 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # meta devices hold no numbers
     except (RuntimeError, AssertionError) as error:
-        raise placement.missing_device(name) from error
+        raise options.missing_device(name) from error
     return device
 
 

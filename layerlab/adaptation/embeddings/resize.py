@@ -16,10 +16,10 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab.adaptation.embeddings.init import RowInit, Rows, draw_with_seed
 from layerlab.adaptation.embeddings.special_tokens import renumber
+from layerlab.adaptation.embeddings.token_mapping import spell_tokens, token_strings
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 from layerlab.tokenization.load import entries
-from layerlab.tokenization.token_mapping import spell_tokens, token_strings
 from layerlab.validation import short_repr
 
 # Vocabularies are padded to a multiple of a power of two, of no more than this.

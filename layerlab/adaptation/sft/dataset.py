@@ -15,6 +15,7 @@ from layerlab.adaptation.sft.encode import Encoder, Example
 from layerlab.adaptation.sft.mixing import Source, blocks, draw_source, leave_out_copies
 from layerlab.adaptation.sft.packing import Collator
 from layerlab.errors import UserError
+from layerlab.loading.batching import find_batching
 from layerlab.recipes.adaptation_sections import SftSection
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.torch_settings import evaluation_mode
@@ -137,10 +138,10 @@ def answer_loss(
     """
     device = model.get_input_embeddings().weight.device
     nats, count = torch.zeros((), dtype=torch.float64), 0
-    order = sorted(examples, key=lambda one: len(one.ids))
+    parts = find_batching(model, "right").split([len(one.ids) for one in examples], batch)
     with evaluation_mode(model):
-        for start in range(0, len(order), batch):
-            rows = collator([[one] for one in order[start : start + batch]])
+        for part in parts:
+            rows = collator([[examples[number]] for number in part])
             labels = rows.pop("labels")[:, 1:].to(device)
             with precision():
                 logits = model(**{name: one.to(device) for name, one in rows.items()}).logits

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,18 +12,11 @@ from layerlab.adaptation.sft.conversations import Turn
 from layerlab.adaptation.sft.encode import Encoder
 from layerlab.adaptation.trainer.arguments import context_of
 from layerlab.errors import UserError
+from layerlab.loading.batching import Batching, find_batching
 from layerlab.loading.generation import ignore_settings
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.torch_settings import evaluation_mode
 from layerlab.validation import short_repr
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A prompt in tokens, with its number."""
-
-    number: int
-    ids: list[int]
 
 
 @torch.no_grad()
@@ -37,8 +30,9 @@ def answers(
 ) -> list[str]:
     """Return the likeliest answer, token by token, to each prompt, through the chat template.
 
-    Prompts are read together: filled up on the left where the tokenizer has a token for that and
-    the context has room for a whole answer, else only with those of the same length.
+    Prompts are read together: filled up on the left where the tokenizer has a token for that, the
+    model does not read it and the context has room for a whole answer, else only with those of the
+    same length.
 
     Args:
         prompts: what a user says, or the turns so far.
@@ -48,55 +42,45 @@ def answers(
         UserError: a prompt does not fit into the model's context, or there is no chat template.
     """
     encoder = Encoder(words)
-    asked = [Asked(number, encoder.prompt(prompt)) for number, prompt in enumerate(prompts)]
+    asked = [encoder.prompt(prompt) for prompt in prompts]
     context = context_of(model)
     for prompt, one in zip(prompts, asked, strict=True):
-        if context and len(one.ids) >= context:
+        if context and len(one) >= context:
             said = prompt if isinstance(prompt, str) else prompt[-1].text
             raise UserError(
-                f"the prompt {short_repr(said)} has {len(one.ids)} tokens, and the model reads "
+                f"the prompt {short_repr(said)} has {len(one)} tokens, and the model reads "
                 f"{context} with its answer; shorten it"
             )
     ends = {encoder.closing(), words.eos_token_id} - {None}
-    whole = 0 if words.pad_token_id is None else (context - new if context else math.inf)
+    batching = find_batching(model, "left") if len(asked) > 1 else Batching()
+    room = 0 if words.pad_token_id is None else context or math.inf
+    batching = replace(batching, padded=min(batching.padded, room))
     found = [""] * len(asked)
     cached = model.config.use_cache
     model.config.use_cache = True
     try:
         with quiet_libraries(), evaluation_mode(model), ignore_settings(model):
-            for rows in _together(asked, batch, whole):
-                longest = len(rows[-1].ids)
-                most = min(new, context - longest) if context else new
-                for one, ids in zip(rows, _write(model, words, rows, ends, most), strict=True):
-                    found[one.number] = str(words.decode(ids, skip_special_tokens=True)).strip()
+            for part in batching.split([len(one) for one in asked], batch, new=new):
+                rows = [asked[number] for number in part]
+                most = min(new, context - len(rows[-1])) if context else new
+                for number, ids in zip(part, _write(model, words, rows, ends, most), strict=True):
+                    found[number] = str(words.decode(ids, skip_special_tokens=True)).strip()
     finally:
         model.config.use_cache = cached
     return found
 
 
-def _together(asked: Sequence[Asked], batch: int, whole: float) -> Iterator[list[Asked]]:
-    """Yield prompts by length, the shorter first; those above `whole` tokens only with their like.
-
-    The longest of them leaves the same room for the answers of all.
-    """
-    rows = list[Asked]()
-    for one in sorted(asked, key=lambda one: len(one.ids)):
-        size = len(one.ids)
-        if len(rows) == batch or (rows and size > whole and len(rows[0].ids) != size):
-            yield rows
-            rows = []
-        rows.append(one)
-    if rows:
-        yield rows
-
-
 def _write(
-    model: Any, words: PreTrainedTokenizerFast, rows: Sequence[Asked], ends: set[Any], new: int
+    model: Any,
+    words: PreTrainedTokenizerFast,
+    rows: Sequence[Sequence[int]],
+    ends: set[Any],
+    new: int,
 ) -> Iterator[list[int]]:
-    longest = len(rows[-1].ids)
+    longest = len(rows[-1])
     filler = words.pad_token_id if words.pad_token_id is not None else 0
-    ids = [[filler] * (longest - len(one.ids)) + one.ids for one in rows]
-    mask = [[0] * (longest - len(one.ids)) + [1] * len(one.ids) for one in rows]
+    ids = [[*[filler] * (longest - len(one)), *one] for one in rows]
+    mask = [[0] * (longest - len(one)) + [1] * len(one) for one in rows]
     device = model.get_input_embeddings().weight.device
     written = model.generate(
         input_ids=torch.tensor(ids, device=device),

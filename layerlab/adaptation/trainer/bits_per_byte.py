@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from layerlab.corpus.batches import IGNORED
 from layerlab.corpus.tokenize import byte_ends
 from layerlab.errors import UserError
+from layerlab.loading.batching import find_batching
 from layerlab.system.torch_settings import evaluation_mode
 from layerlab.tokenization.load import engine, entries
 from layerlab.tokenization.round_trip import RoundTrip, describe_loss
@@ -161,11 +162,12 @@ def bits_per_byte(
         )
     reading = _Reading(words, length)
     size = max(1, min(batch, LOGITS // (length * rows)))
+    batching = find_batching(model, "right")
     with evaluation_mode(model):
         for pool in _pools(reading.windows(texts), size * POOL):
-            pool.sort(key=lambda window: len(window.tokens))
-            for first in range(0, len(pool), size):
-                reading.add(pool[first : first + size], model)
+            # The last token of a window is not read.
+            for part in batching.split([len(window.tokens) - 1 for window in pool], size):
+                reading.add([pool[number] for number in part], model)
     return reading.result()
 
 

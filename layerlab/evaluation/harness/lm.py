@@ -27,6 +27,7 @@ from layerlab.evaluation.harness.prefix_cache import Forward
 from layerlab.evaluation.harness.settle import APART, close_rows, is_close, unit_roundoff
 from layerlab.evaluation.lm_eval_tasks.engine import HFLM, TaskManager
 from layerlab.evaluation.metrics.mark import marked_length
+from layerlab.loading.batching import Side
 from layerlab.loading.generation import ignore_settings
 from layerlab.loading.inputs import check_ids
 from layerlab.loading.model import LoadedModel
@@ -78,7 +79,9 @@ class HarnessModel(HFLM):
             )
         self.scoring = scoring
         self._subject = subject
-        self.forward = Forward(subject.model, share=share)
+        several = share and self.rows > 1
+        longest = subject.batching("right").padded if several else 0
+        self.forward = Forward(subject.model, share=several, longest=longest)
         self.unfit: set[int | None] = set()
         self.unsound: set[int | None] = set()
         self.overlong: set[int | None] = set()
@@ -204,8 +207,11 @@ class HarnessModel(HFLM):
         """Generate continuations, each up to a stop or to the limit of its task."""
         asked = self._possible(requests)
         self._broken = False
-        write = functools.partial(super().generate_until, asked, disable_tqdm=True)
-        written = self._fit(self.rows, write) if asked else []
+        lengths = [len(self.tok_encode(one.args[0])) for one in asked]
+        new = max((answer_limit(one.args[1]) for one in asked), default=0)
+        parts = self._split("left", lengths, new)
+        write = functools.partial(super().generate_until, disable_tqdm=True)
+        written = self._fit(self.rows, lambda: _ask(write, asked, parts))
         empty = {one.doc_id for one, text in zip(asked, written, strict=True) if not text}
         self.unsound = empty if self._broken else set()
         most = [marked_length(answer_limit(one.args[1])) for one in asked]
@@ -228,9 +234,21 @@ class HarnessModel(HFLM):
         self._need = max((len(after) for _, _, after in requests), default=1)
         longest = max((len(before or ()) + len(after) for _, before, after in requests), default=1)
         rows = LOGITS // (min(longest, self._need + WIDTH) * self.vocab_size)
-        ask = super()._loglikelihood_tokens
+        # The last token is not read, and what the context does not hold is cut off.
+        lengths = [
+            min(len(before or ()) + len(after) - 1, self.max_length)
+            for _, before, after in requests
+        ]
+        parts = self._split("right", lengths)
         options["disable_tqdm"] = True
-        return self._fit(max(1, rows), lambda: ask(requests, **options))
+        ask = functools.partial(super()._loglikelihood_tokens, **options)
+        return self._fit(max(1, rows), lambda: _ask(ask, requests, parts))
+
+    def _split(self, side: Side, lengths: Sequence[int], new: int = 0) -> list[list[int]]:
+        """Return which requests may share a batch."""
+        if self.rows == 1:
+            return [[*range(len(lengths))]]
+        return self._subject.batching(side).split(lengths, new=new)
 
     def _fit(self, most: int, ask: Callable[[], Any]) -> Any:
         """Ask in batches of as many rows as fit: the longest come first, so little is lost."""
@@ -285,6 +303,17 @@ class HarnessModel(HFLM):
             found = self._write_alone(found, close, context, **options)
         self.step(len(context))
         return found
+
+
+def _ask(
+    ask: Callable[[list[Any]], list[Any]], requests: Sequence[Any], parts: Sequence[Sequence[int]]
+) -> list[Any]:
+    """Ask those requests that may share a batch, part by part, the longest first."""
+    found: dict[int, Any] = {}
+    for part in reversed(parts):
+        answers = ask([requests[place] for place in part])
+        found.update(zip(part, answers, strict=True))
+    return [found[place] for place in range(len(requests))]
 
 
 def _first_rows(subject: LoadedModel, share: bool) -> int:

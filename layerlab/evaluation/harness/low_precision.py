@@ -15,7 +15,7 @@ from layerlab.loading.model import LoadedModel
 from layerlab.loading.text_input import sample
 from layerlab.numerics.emulation.emulate import emulate
 from layerlab.numerics.emulation.policy import Policy, load_policy
-from layerlab.numerics.formats.formats import find
+from layerlab.numerics.formats.formats import find, spans_tensor
 
 SAMPLES = 4
 CONTEXT = 512
@@ -48,6 +48,16 @@ class PrecisionSetting:
     def key(self) -> str:
         """Return the whole setting as one text."""
         return (self.format or "") + (self.policy.toml() if self.policy is not None else "")
+
+    @property
+    def alone(self) -> bool:
+        """Tell whether sequences in one batch round each other, so that each is run by itself.
+
+        Example:
+            >>> PrecisionSetting("int4").alone, PrecisionSetting("bf16").alone
+            (True, False)
+        """
+        return self.format is not None and spans_tensor(find(self.format))
 
     @contextmanager
     def running(self, subject: LoadedModel) -> Iterator[None]:

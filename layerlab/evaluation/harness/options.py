@@ -129,3 +129,16 @@ class Options:
     def to_json(self) -> dict[str, Any]:
         """Return the options as results keep them."""
         return asdict(self)
+
+
+def describe_alone(name: str) -> str:
+    """Describe why prompts are run one at a time in an arithmetic.
+
+    Example:
+        >>> describe_alone("int4").split(",")[0]
+        'int4: one scale holds for a whole batch'
+    """
+    return (
+        f"{name}: one scale holds for a whole batch, so that prompts are run one at a time; no "
+        "score depends on --batch-size"
+    )

@@ -6,6 +6,7 @@ batch, through the model's cache, and logits are made only where an answer is re
 """
 
 import inspect
+import math
 from typing import Any
 
 import torch
@@ -33,10 +34,14 @@ class Forward:
             whose cache is not of keys and values alone, or whose logits through the cache differ,
             is run without.
         share: whether to try the cache at all.
+        longest: tokens of the longest rows that are read alike in one piece and in two.
     """
 
-    def __init__(self, model: PreTrainedModel, *, share: bool = True) -> None:
+    def __init__(
+        self, model: PreTrainedModel, *, share: bool = True, longest: float = math.inf
+    ) -> None:
         self.model = model
+        self.longest = longest
         takes = inspect.signature(model.forward).parameters
         self.share = share and "past_key_values" in takes
         self.tokens = 0
@@ -59,7 +64,8 @@ class Forward:
         first = max(0, _shortest(ids) - need)
         self.tokens += rows * length
         with torch.no_grad():
-            prefix = min(_alike(ids), first) if self.share and rows > 1 else 0
+            shared = self.share and rows > 1 and length <= self.longest
+            prefix = min(_alike(ids), first) if shared else 0
             found = self._share_prefix(ids, prefix, first) if prefix >= WORTH else None
             if found is not None and self._proven:
                 self.passed += prefix + rows * (length - prefix)

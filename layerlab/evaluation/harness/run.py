@@ -24,7 +24,7 @@ from layerlab.evaluation.harness.lm import HarnessModel, load_tasks
 from layerlab.evaluation.harness.low_precision import PrecisionSetting
 from layerlab.evaluation.harness.model_checks import max_length
 from layerlab.evaluation.harness.model_state import describe_state
-from layerlab.evaluation.harness.options import AUTO, Options
+from layerlab.evaluation.harness.options import Options, describe_alone
 from layerlab.evaluation.harness.run_task import run_task
 from layerlab.evaluation.harness.task_result import TaskResult
 from layerlab.evaluation.lm_eval_tasks.description import describe_task, hash_manner
@@ -74,6 +74,8 @@ class EvaluationRun:
         unused = list_unused(self.subject.model)
         if unused and any(leaf.generates for leaf in leaves):
             self.notes.append(describe_unused(self.subject.name, unused))
+        if self.arithmetic.alone and self.options.batch_size != 1:
+            self.notes.append(describe_alone(self.arithmetic.name))
         for leaf in leaves:
             scoring = leaf.scoring(self.options)
             name = self._name(leaf, model, scoring)
@@ -90,6 +92,8 @@ class EvaluationRun:
     def _asked(self, leaf: Leaf, engine: HarnessModel, name: str) -> dict[str, Any]:
         options, start = self.options, time.monotonic()
         engine.step = lambda rows: self.watch.step(steps=rows)
+        if self._batch != 1:  # tried before an emulation begins, which rounds
+            self.subject.batching("left" if leaf.generates else "right")
         with self._roomy(leaf), self.arithmetic.running(self.subject):
             found = run_task(
                 engine,
@@ -156,8 +160,8 @@ class EvaluationRun:
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            batch = self.options.batch_size
-            small = 1 if batch == AUTO else batch
+            batch = self._batch
+            small = batch if isinstance(batch, int) else 1
             less = f"--batch-size {small // 2}" if small > 1 else "--dtype bfloat16"
             raise UserError(
                 f"{leaf.name} does not fit into memory beside {self.subject.name} with "
@@ -167,9 +171,11 @@ class EvaluationRun:
     def _engine(self, scoring: str) -> HarnessModel:
         # A cache would hold what an emulation rounds on its way, and what it does not.
         share = self.arithmetic.format is None
-        return HarnessModel(
-            self.subject, batch=self.options.batch_size, scoring=scoring, share=share
-        )
+        return HarnessModel(self.subject, batch=self._batch, scoring=scoring, share=share)
+
+    @property
+    def _batch(self) -> int | str:
+        return 1 if self.arithmetic.alone else self.options.batch_size
 
     def _model(self) -> str:
         words = self.subject.tokenizer

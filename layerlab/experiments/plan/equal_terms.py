@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from layerlab.errors import UserError
+from layerlab.numerics.formats.formats import find, spans_tensor
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.records.settings import flatten, matches
 from layerlab.validation import short_repr
@@ -13,9 +14,12 @@ Manifest = Mapping[str, Any]
 Flat = Mapping[str, Any]
 Pair = tuple[str, str]
 
-# What names a run and does not decide it; a smaller micro-batch leaves the tokens of an update.
-# The sessions of a run are held against each other, and not against those of another.
-_BESIDE = ("run", "arm", "micro_batch", "train.micro_batch_size", "data.notes", "sittings")
+# What names a run and does not decide it. The sessions of a run are held against each other, and
+# not against those of another.
+_BESIDE = ("run", "arm", "data.notes", "sittings")
+# A smaller one leaves the tokens of an update, and what they are rounded to unless a format has one
+# scale for all of it.
+_MICRO = ("micro_batch", "train.micro_batch_size")
 # What an arm is: it may differ between arms, and not inside of one.
 _ARM = ("model", "match")
 _SEED = ("train.seed",)
@@ -24,7 +28,8 @@ _TIME = ("train.max_steps", "train.tokens", "train.num_train_epochs", "evaluate.
 # What follows from a setting and needs no word of its own once that setting has one.
 _CUT = ("data.digest", "data.train_tokens", "data.validation_tokens", "data.order")
 _FOLLOWS: Mapping[str, tuple[str, ...]] = {
-    "train.batch_size": ("batch_tokens",),
+    "train.batch_size": ("batch_tokens", "micro_batch"),
+    "train.micro_batch_size": ("micro_batch",),
     "data.block_size": ("batch_tokens", "data.digest", "data.order", "data.evaluation"),
     "data.tokenizer": (*_CUT, "data.evaluation"),
     "data.vocab_size": (*_CUT, "data.evaluation"),
@@ -40,6 +45,10 @@ _WHY = {
     "train.batch_size": (
         "another batch is another number of updates and another noise of the gradient"
     ),
+    "train.micro_batch_size": (
+        "the format of emulate.format has one scale for all that a forward pass reads"
+    ),
+    "micro_batch": "the format of emulate.format has one scale for all that a forward pass reads",
     "train": "another optimisation ends elsewhere, whatever the block",
     "data": "losses on other text, or on text in another order, are no paired losses",
     "evaluate": "a loss is compared on the same blocks only",
@@ -112,7 +121,9 @@ def check_equal_terms(manifests: Sequence[Manifest], varied: Varied) -> list[Set
         *_orders(manifests, flat),
         *(one for manifest in manifests for one in _mix(manifest)),
     ]
-    differ = [one for one in found if not _is_allowed(one, varied)]
+    scaled = any(_shares_scale(one.get("emulate.format")) for one in flat)
+    beside = _BESIDE if scaled else (*_BESIDE, *_MICRO)
+    differ = [one for one in found if not _is_allowed(one, varied, beside)]
     equal_tokens = _equal_tokens(manifests)
     roots = [
         one
@@ -198,8 +209,16 @@ def _mix(manifest: Manifest) -> Iterator[SettingDifference]:
                 yield SettingDifference(path=path, runs=runs, values=values, within=True)
 
 
-def _is_allowed(contrast: SettingDifference, varied: Varied) -> bool:
-    always = [*_BESIDE, *_SEED]
+def _shares_scale(format: Any) -> bool:
+    """Return whether sequences of a forward pass decide what others are rounded to."""
+    try:
+        return format is not None and spans_tensor(find(format))
+    except UserError:  # the name of no format: held against that of another run like any setting
+        return False
+
+
+def _is_allowed(contrast: SettingDifference, varied: Varied, beside: Sequence[str]) -> bool:
+    always = [*beside, *_SEED]
     always += _RATE if varied.rates else ()
     always += _TIME if varied.time and not contrast.within else ()
     always += () if contrast.within else _ARM

@@ -192,6 +192,18 @@ def bits(format: AnyFormat) -> int | float | None:
     return format.digits + math.ceil(math.log2(format.highest - format.lowest + 2))
 
 
+def spans_tensor(format: AnyFormat) -> bool:
+    """Judge whether what a number is rounded to depends on the other tokens of its tensor.
+
+    Example:
+        >>> [spans_tensor(find(name)) for name in ("int8", "nvfp4", "int8:channel", "mxfp4")]
+        [True, True, False, False]
+    """
+    if isinstance(format, Integer):
+        return format.per == "tensor" or format.axis != -1
+    return isinstance(format, Block) and format.scale == "fp8_e4m3"
+
+
 def _ieee(name: str, digits: int, lowest: int, highest: int) -> Format:
     return Format(name, digits, lowest, highest, largest(digits, highest))
 

@@ -14,11 +14,11 @@ from transformers import AutoModelForCausalLM, PhiConfig, PhiForCausalLM, PreTra
 from layerlab import UserError, build
 from layerlab.adaptation.embeddings.init import STARTS
 from layerlab.adaptation.embeddings.resize import Resized, find_kept_rows, resize
+from layerlab.adaptation.embeddings.token_mapping import BYTE, spell_tokens, token_strings
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 from layerlab.recipes.load import validate_table
 from layerlab.system.logs import quiet_libraries
 from layerlab.tokenization.extend import extend
-from layerlab.tokenization.token_mapping import BYTE, spell_tokens, token_strings
 from layerlab.tokenization.train import END
 
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())

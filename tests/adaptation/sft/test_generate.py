@@ -10,6 +10,7 @@ from layerlab.adaptation.sft.conversations import Turn
 from layerlab.adaptation.sft.encode import Encoder
 from layerlab.adaptation.sft.generate import answers
 from tests.adaptation.spoken import speaker
+from tests.families import recipe
 
 SIZES = {"width": 16, "layers": 2, "heads": 2, "vocab": 288, "context": 64}
 PROMPTS = ["a", "what is a contract?", "合同", "b", [Turn("system", "s"), Turn("user", "hello")]]
@@ -65,3 +66,16 @@ def test_settings_that_came_with_a_model_change_no_answer() -> None:
     model.generation_config.min_new_tokens = model.generation_config.no_repeat_ngram_size = 2
     model.generation_config.suppress_tokens = [*range(200)]
     assert answers(model, words, PROMPTS, new=6) == expected
+
+
+@pytest.mark.parametrize(("family", "padded"), [("rwkv", True), ("rwkv", False), ("bart", True)])
+def test_a_model_that_reads_its_batch_answers_each_prompt_alone(family: str, padded: bool) -> None:
+    words = speaker()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = recipe.build(family)
+        model.resize_token_embeddings(len(words), mean_resizing=False)
+    if not padded:
+        words.pad_token = None
+    alone = [answers(model, words, [one], new=8)[0] for one in PROMPTS]
+    assert answers(model, words, PROMPTS, new=8) == alone and len(set(alone)) > 1

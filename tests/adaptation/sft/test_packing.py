@@ -1,6 +1,7 @@
 """Packed is separate: blocks are full, positions start again, and nobody sees a neighbour."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,14 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from layerlab import UserError, build
+from layerlab.adaptation.sft.dataset import answer_loss
 from layerlab.adaptation.sft.encode import Example
 from layerlab.adaptation.sft.packing import Collator, best_fit
 from layerlab.adaptation.sft.packing_check import check_separation
 from layerlab.adaptation.sft.train import mean_loss
 from layerlab.corpus.batches import IGNORED
+from tests.evaluation.candidate import candidate
+from tests.loading.test_batching import LONGROPE
 
 SIZES = {"width": 16, "layers": 2, "heads": 2, "vocab": 64, "context": 64}
 LLAMA = {
@@ -189,3 +193,14 @@ def test_rows_hold_all_tokens_labels_and_positions(shape: list[list[int]]) -> No
         assert labels[labels != IGNORED].tolist() == learned
         assert labels[(positions == 0)].eq(IGNORED).all(), "nothing predicts a first token"
     assert "position_ids" not in Collator(63, packed=False)(rows)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_held_out_loss_does_not_depend_on_the_batch(packed: bool) -> None:
+    model = candidate(rope_parameters=LONGROPE).model
+    given = [example(length, length) for length in (9, 60, 30, 48, 49)]
+    collator = Collator(0, packed)
+    alone, together = (
+        answer_loss(model, given, collator, precision=nullcontext, batch=batch) for batch in (1, 5)
+    )
+    assert together == pytest.approx(alone, rel=1e-5)

@@ -14,6 +14,8 @@ from transformers import PreTrainedTokenizerFast
 from layerlab import UserError, build
 from layerlab.adaptation.trainer.bits_per_byte import Bits, bits_per_byte
 from layerlab.tokenization.train import train_bpe
+from tests.evaluation.candidate import candidate
+from tests.loading.test_batching import LONGROPE
 
 TEXTS = ["the cat sat", "被告人张×× 不服", "", "a", "the the the dog ran after the cat " * 3]
 WORDS = train_bpe(TEXTS, vocab=300)
@@ -180,3 +182,11 @@ def test_a_text_that_does_not_come_back_has_nats_and_no_bits_per_byte() -> None:
     whole = bits_per_byte(MODELS["bytes"], few, ["the cat", "cat the cat"])
     assert whole.loss == "" and whole.bits_per_byte is not None
     assert whole.error is not None and "comes back" not in whole.summary()
+
+
+def test_frequencies_that_change_with_the_longest_window_change_no_other() -> None:
+    model = candidate(rope_parameters=LONGROPE).model
+    given = ["the cat sat", "the the the dog ran after the cat " * 9, "被告人张×× 不服"]
+    alone, together = (bits_per_byte(model, WORDS, given, batch=batch) for batch in (1, 4))
+    for one, other in zip(alone.documents, together.documents, strict=True):
+        assert one.nats == pytest.approx(other.nats, rel=1e-5)

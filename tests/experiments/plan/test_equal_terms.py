@@ -150,6 +150,23 @@ def test_a_smaller_micro_batch_is_allowed_and_noted() -> None:
     assert said.startswith("micro-batches of 2, 4 sequences were used; the tokens of an update")
 
 
+@pytest.mark.parametrize("format", ["int8", "nvfp4", "mxfp4"])
+def test_a_micro_batch_that_decides_what_is_rounded_is_declared(format: str) -> None:
+    found = manifests()
+    for one in found:
+        one["recipe"]["emulate"]["format"] = format
+    found[1]["micro_batch"] = 2
+    if format == "mxfp4":
+        assert check_equal_terms(found, NOTHING) == []
+        return
+    with pytest.raises(UserError, match=r'one scale .*allowed_differences = \["micro_batch"'):
+        check_equal_terms(found, NOTHING)
+    found[1]["recipe"]["train"]["micro_batch_size"] = 2
+    with pytest.raises(UserError, match=r'one scale .* = \["train.micro_batch_size"\]'):
+        check_equal_terms(found, NOTHING)
+    assert check_equal_terms(found, Varied(differ=("train.micro_batch_size",)))
+
+
 def test_a_micro_batch_that_follows_from_another_batch_is_not_noted() -> None:
     half = {"name": "half", "variant": "llama", "set": {"train.batch_size": 2}}
     found = manifests("llama", half, allowed_differences=["train.batch_size"])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from layerlab.errors import UserError
-from layerlab.loading.placement import DTYPES, KINDS, check_device, check_dtype
+from layerlab.loading.options import DTYPES, KINDS, check_device, check_dtype
 
 
 @pytest.mark.parametrize("name", ["cpu", "cpu:0", "cuda", "cuda:12", "mps", "xpu:1", "auto", None])

@@ -1,0 +1,152 @@
+"""Which sequences of a model may share a batch, so that each is read as it would be by itself.
+
+A batch fills up what is shorter. Most models never read that: in front of a text a mask hides it,
+and behind one no token looks. Others do: models without position ids, or with a state instead of
+attention, read what stands in front, and longrope picks its frequencies by the longest row. A few
+mix the rows of any batch while they write.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+
+from layerlab.loading.generation import ignore_settings
+from layerlab.observe.architecture.structure import text_config
+from layerlab.system.logs import quiet_libraries
+from layerlab.system.offload import running_device
+from layerlab.system.torch_settings import evaluation_mode
+
+Side = Literal["left", "right"]
+# Tokens of the two texts that are tried, and how many are written behind them.
+LONG, SHORT, NEW = 24, 5, 2
+# How far the logits of a batch may be from those of a text by itself, as a share of their spread:
+# thousands of roundings in wide formats and tens in narrow ones, which sums in another order leave
+# behind many layers; padding that is read leaves 0.1 to 1.
+SLACK = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 2**-6, torch.bfloat16: 2**-4}
+
+
+@dataclass(frozen=True)
+class Batching:
+    """Which sequences may share a batch.
+
+    Attributes:
+        padded: tokens up to which sequences of any length may, filled up to that of the longest;
+            longer ones only with those of their own length. Infinite: all may.
+        alone: none may.
+    """
+
+    padded: float = math.inf
+    alone: bool = False
+
+    def split(
+        self, lengths: Sequence[int], most: int | None = None, *, new: int = 0
+    ) -> list[list[int]]:
+        """Split sequences into batches, the shortest first; return the numbers of each batch's.
+
+        Args:
+            lengths: of the sequences, in tokens.
+            most: sequences of a batch; None sets no limit.
+            new: tokens that will be written behind each.
+
+        Example:
+            >>> Batching(4).split([6, 2, 5, 3, 6], 8), Batching(0).split([1, 2, 1])
+            ([[1, 3], [2], [0, 4]], [[0, 2], [1]])
+        """
+
+        def own(number: int) -> int:
+            length = lengths[number]
+            return 0 if length + new <= self.padded else length
+
+        order = sorted(range(len(lengths)), key=lengths.__getitem__)
+        groups = [list(group) for _, group in groupby(order, own)]
+        size = 1 if self.alone else most or max(1, len(lengths))
+        return [
+            group[first : first + size] for group in groups for first in range(0, len(group), size)
+        ]
+
+
+@torch.no_grad()
+def find_batching(model: Any, side: Side) -> Batching:
+    """Find out which sequences may share a batch: a short text is run beside others and alone.
+
+    Args:
+        model: any causal language model; PEFT may have wrapped it.
+        side: where shorter sequences are filled up: "right", behind them and without a mask, where
+            likelihoods are read; "left", under a mask, where texts are written.
+    """
+    config = text_config(model)
+    run = _read if side == "right" else _write
+    entries = getattr(config, "vocab_size", None) or LONG
+    context = getattr(config, "max_position_embeddings", None) or LONG + NEW
+    size = max(2, min(LONG, context - NEW))
+
+    def is_read_alike(text: list[int], beside: list[int]) -> bool:
+        try:
+            found, alone = run(model, [beside, text])[1], run(model, [text])[0]
+            return _distance(found, alone) <= SLACK.get(model.dtype, 2**-4)
+        except Exception:  # of a model that takes no mask, or not these tokens
+            return False
+
+    with quiet_libraries(), evaluation_mode(model):
+        # What is special, and may be no text, comes first or last in most vocabularies.
+        ids = [(16 + 7 * place) % entries for place in range(size)]
+        short = min(SHORT, size - 1)
+        if is_read_alike(ids[-short:], ids):
+            return Batching(_same_frequencies(config))
+        return Batching(0, alone=not is_read_alike(ids[-short:], ids[:short]))
+
+
+def _read(model: Any, texts: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Return the logits of each text, in a batch that zeros fill up behind them."""
+    longest = max(map(len, texts))
+    rows = [[*one, *[0] * (longest - len(one))] for one in texts]
+    ids = torch.tensor(rows, device=running_device(model))
+    logits = model(input_ids=ids, use_cache=False).logits
+    return [row[: len(one)] for row, one in zip(logits, texts, strict=True)]
+
+
+def _write(model: Any, texts: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Return the logits of what is written behind each text, filled up in front with zeros."""
+    longest = max(map(len, texts))
+    device = running_device(model)
+    rows = [[*[0] * (longest - len(one)), *one] for one in texts]
+    mask = [[0] * (longest - len(one)) + [1] * len(one) for one in texts]
+    with ignore_settings(model):
+        model.generation_config.eos_token_id = None
+        found = model.generate(
+            input_ids=torch.tensor(rows, device=device),
+            attention_mask=torch.tensor(mask, device=device),
+            generation_config=GenerationConfig(
+                do_sample=False,
+                max_new_tokens=NEW,
+                pad_token_id=0,
+                output_logits=True,
+                return_dict_in_generate=True,
+            ),
+        )
+    return list(torch.stack(found.logits, dim=1))
+
+
+def _distance(found: Tensor, alone: Tensor) -> float:
+    """Return how far logits are from others, as a share of the spread of these."""
+    one, other = (torch.where(x.isfinite(), x, 0).double().cpu() for x in (found, alone))
+    spread = (other - other.mean(-1, keepdim=True)).norm()
+    return float((one - other).norm() / spread) if spread else float(one.ne(other).any())
+
+
+def _same_frequencies(config: Any) -> float:
+    """Return how many tokens are read with the same frequencies whatever stands beside them."""
+    given = getattr(config, "rope_parameters", None) or {}
+    kinds = [given, *(one for one in given.values() if isinstance(one, Mapping))]
+    switches = (
+        int(one["original_max_position_embeddings"])
+        for one in kinds
+        if one.get("rope_type") == "longrope"
+    )
+    return min(switches, default=math.inf)

@@ -1,0 +1,87 @@
+"""No score depends on the batch: neither where padding is read, nor where a scale is shared."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from layerlab.loading.model import LoadedModel
+from tests.evaluation.candidate import (
+    CHOICE,
+    LEAF,
+    WRITTEN,
+    candidate,
+    question,
+    task_folder,
+    tokenizer,
+)
+from tests.evaluation.shelf import run, shelf
+from tests.families import recipe
+from tests.loading.test_batching import LONGROPE
+
+pytest.importorskip("lm_eval")
+
+from layerlab.evaluation.harness.lm import HarnessModel, load_tasks
+from layerlab.evaluation.harness.run_task import run_task
+from layerlab.evaluation.harness.task_result import TaskResult
+
+__all__ = ["shelf"]
+ROWS = [question(place, words=1 + 3 * place % 7) for place in range(15)]
+# A hundred roundings of float32: another order of the sums, and never another text.
+CLOSE = 100 * 2**-24
+
+
+def family(name: str) -> LoadedModel:
+    model = recipe.build(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model.resize_token_embeddings(300, mean_resizing=False)
+    return LoadedModel(name=name, source="memory", model=model, tokenizer=tokenizer())
+
+
+def responses(subject: LoadedModel, folder: Path, batch: int) -> tuple[TaskResult, list[Any]]:
+    task = load_tasks([str(folder / "own.yaml")])[LEAF]
+    found = run_task(HarnessModel(subject, batch=batch, scoring="choice_ll"), task)
+    return found, [answer for sample in found.samples for answer in sample["responses"]]
+
+
+@pytest.mark.parametrize("name", ["rwkv", "bart", "pegasus", "trocr", "llama"])
+def test_a_written_answer_is_that_of_the_prompt_alone(tmp_path: Path, name: str) -> None:
+    folder = task_folder(tmp_path, ROWS, shots=0, kind=WRITTEN)
+    subject = family(name)
+    alone, together = (responses(subject, folder, batch) for batch in (1, 8))
+    assert together[1] == alone[1] and len({*map(str, alone[1])}) > 1
+    assert together[0].scores == alone[0].scores
+
+
+@pytest.mark.parametrize("name", ["longrope", "prophetnet", "reformer", "xlnet"])
+def test_a_likelihood_is_that_of_the_text_alone(tmp_path: Path, name: str) -> None:
+    folder = task_folder(tmp_path, ROWS, shots=1, kind=CHOICE)
+    subject = candidate(rope_parameters=LONGROPE) if name == "longrope" else family(name)
+    alone, together = (responses(subject, folder, batch) for batch in (1, 8))
+    for (one, _), (other, _) in zip(together[1], alone[1], strict=True):
+        assert one == pytest.approx(other, rel=CLOSE)
+    assert together[0].scores == alone[0].scores
+
+
+@pytest.mark.parametrize("format", ["int4", "nvfp4"])
+def test_an_emulated_scale_is_that_of_one_question(
+    shelf: Path, tmp_path: Path, format: str
+) -> None:
+    found = {}
+    for batch in (1, 8):
+        out = tmp_path / str(batch)
+        result = run(shelf, "boolq", format=format, batch_size=batch, out=out)
+        said = [one for one in result.content["remarks"] if "run one at a time" in one]
+        assert len(said) == (batch == 8)
+        found[batch] = {one.name: answers(one) for one in (out / "samples").glob("*.jsonl")}
+    assert len(found[1]) == 2 and found[8] == {
+        name: pytest.approx(values, rel=CLOSE) for name, values in found[1].items()
+    }
+
+
+def answers(samples: Path) -> list[float]:
+    rows = map(json.loads, samples.read_text("utf-8").splitlines())
+    return [sum_ for row in rows for sum_, _ in row["responses"]]
