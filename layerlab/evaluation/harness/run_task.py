@@ -141,7 +141,7 @@ def _find_ties(
 ) -> dict[str, dict[str, float]]:
     """Find where several options cannot be told from the likeliest, by metric and question.
 
-    A question whose rows name Python of their own is marked in a way that is not known here.
+    A task that names Python of its own marks in a way that is not known here, and has none.
 
     Returns:
         The share of right options among them: what whoever draws one of them is worth.
