@@ -240,7 +240,7 @@ def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress
         card = {
             **patient.facts(digest),
             "faults": found.faults,
-            "loss_nats": _mean(found.loss_nats),
+            "loss_nats": _mean_loss(found.loss_nats, pieces),
             "tokens": [len(ids) for ids in pieces],
         }
         part = _Part(card, found, _excerpts(patient, pieces))
@@ -268,8 +268,13 @@ def _note_short(found: Readings, measures: Sequence[Measure]) -> None:
             found.notes.setdefault(measure.name, []).append(short_text())
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def _mean_loss(losses: Sequence[float], pieces: Sequence[torch.Tensor]) -> float | None:
+    """Return the loss in nats for each predicted token, of sequences that may differ in length."""
+    if not losses:
+        return None
+    each = [(len(ids) - 1, loss) for loss, ids in zip(losses, pieces, strict=True) if len(ids) > 1]
+    tokens = sum(count for count, _ in each)
+    return sum(count * loss for count, loss in each) / tokens if tokens else None
 
 
 def _excerpts(patient: LoadedModel, pieces: Sequence[torch.Tensor]) -> list[dict[str, Any]]:

@@ -179,7 +179,7 @@ def _unpad(input_ids: Any, attention_mask: Any) -> tuple[Tensor, ...]:
     """Return one vector per row, without its padding."""
     try:
         ids = torch.atleast_2d(torch.as_tensor(input_ids))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # of a dict it is the last
         raise UserError(
             "input_ids cannot be made into one tensor; give rows of equal length, padded, with "
             "attention_mask"

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from layerlab.loading.layer_weights import stored_tensors
 from layerlab.loading.model import LoadedModel
+from layerlab.observe.architecture.effective_weights import effective_weights
 from layerlab.observe.architecture.weight_matrices import MatrixNames, WeightMatrix
-from layerlab.system.offload import parameter
 
 
 def read_matrices(subject: LoadedModel) -> Iterator[WeightMatrix]:
@@ -27,9 +27,8 @@ def _tensors(subject: LoadedModel, names: MatrixNames) -> Iterator[tuple[str, Te
         assert subject.folder is not None
         yield from stored_tensors(Path(subject.folder), names.key)
         return
-    found = [name for name, _ in subject.model.named_parameters()]
+    found = effective_weights(subject.model)
     for name in sorted(found, key=names.key):
-        owner, _, last = name.rpartition(".")
-        tensor = parameter(subject.model.get_submodule(owner), last)
+        tensor = found[name]()
         if tensor is not None and tensor.device.type != "meta":
             yield name, tensor

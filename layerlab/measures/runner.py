@@ -40,7 +40,7 @@ class Readings:
         refused: measures without a reading on this model, and why.
         notes: remarks of measures that do have readings.
         pictures: what a measure gave to be drawn besides its rows.
-        loss_nats: mean next-token loss per sequence.
+        loss_nats: mean next-token loss per sequence; none where the text was not read through.
         faults: layers whose output was not finite, and what was found.
     """
 
@@ -226,9 +226,11 @@ class _Reader:
 
     def _read_sequences(self) -> Sequence[Tensor]:
         """Return all sequences, or a short piece of one when only weights are read."""
-        if any(measure.needs != {"weights"} for measure in self.measures):
-            return self.sequences
-        return [self.sequences[0][:2]]
+        return self.sequences if self._reads_text else [self.sequences[0][:2]]
+
+    @property
+    def _reads_text(self) -> bool:
+        return any(measure.needs != {"weights"} for measure in self.measures)
 
     def _steps(self) -> int:
         stack = self.subject.stack
@@ -317,7 +319,7 @@ class _Reader:
                 run.notes.setdefault("silent", "; ".join(found.silent.values()))
             if measure.name not in self.found.refused:
                 self._settle(measure, found)
-        self.found.loss_nats = found.loss_nats
+        self.found.loss_nats = found.loss_nats if self._reads_text else []
         self.found.faults += [
             {
                 "kind": "stream",

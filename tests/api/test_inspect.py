@@ -9,6 +9,7 @@ import layerlab
 from layerlab import UserError, load_report
 from layerlab.loading import weights
 from layerlab.plugins import resolve
+from tests.measures.family import built
 
 QUICK = ["diversity", "spectrum"]
 
@@ -179,3 +180,22 @@ def test_saliency_and_features_are_asked_for_as_on_the_command_line():
     assert {"stream", "features"} == set(found.frames)
     with pytest.raises(UserError, match="asks about the next token of a text"):
         layerlab.inspect("llama", foil=" is", **quick)
+
+
+def test_the_loss_is_that_of_all_predicted_tokens() -> None:
+    model = built("llama").eval()
+    ids = torch.randint(
+        3, model.config.vocab_size, (2, 24), generator=torch.Generator().manual_seed(0)
+    )
+    mask = torch.ones_like(ids)
+    mask[1, 3:] = 0
+    found = layerlab.inspect(
+        model, input_ids=ids, attention_mask=mask, measures=["diversity"], progress=False
+    )
+    with torch.no_grad():
+        losses = [float(model(row[None], labels=row[None]).loss) for row in (ids[0], ids[1, :3])]
+    wanted = (23 * losses[0] + 2 * losses[1]) / 25
+    assert found.models[0]["loss_nats"] == pytest.approx(wanted, rel=1e-5)
+    # Where nobody reads the text, its loss is that of no token.
+    read = layerlab.inspect(model, input_ids=ids, measures=["querykey"], progress=False)
+    assert read.models[0]["loss_nats"] is None

@@ -21,11 +21,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from layerlab.errors import NotApplicable
 from layerlab.measures.measure import Measure, MeasureContext, Row
 from layerlab.measures.support.golub_kahan import GolubKahan, Map, Ritz, largest_singular
+from layerlab.observe.architecture.effective_weights import effective_weights
 from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden, Matrix
-from layerlab.system.offload import parameter
 from layerlab.validation import Constraint
 
 # Of several matrices in one call, each has a size of its own.
@@ -209,13 +209,11 @@ def _matrices(layer: Layer) -> dict[str, Tensor]:
     """Return the block's matrices and stacks of matrices, those kept off the device included."""
     if layer.weights is not None and layer.weights.matrices:
         return dict(layer.weights.matrices)
-    found: dict[str, Tensor] = {}
-    for path, module in (layer.block or nn.Module()).named_modules():
-        for name, _ in module.named_parameters(recurse=False):
-            tensor = parameter(module, name)
-            if tensor is not None and tensor.dim() > 1 and tensor.device.type != "meta":
-                found[f"{path}.{name}".strip(".")] = tensor
-    return found
+    return {
+        name: tensor
+        for name, get in effective_weights(layer.block or nn.Module()).items()
+        if (tensor := get()) is not None and tensor.dim() > 1 and tensor.device.type != "meta"
+    }
 
 
 def _weights(layer: Layer, run: MeasureContext) -> float:

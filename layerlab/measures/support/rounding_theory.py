@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from layerlab.numerics.theory.activations import ACTIVATIONS
 from layerlab.numerics.theory.modules import Attention, Block, FeedForward, Norm
 from layerlab.observe.architecture import norms
+from layerlab.observe.architecture.effective_weights import linear_maps
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden
-from layerlab.system.offload import parameter
 
 # A map that is another one differs by far more; float32 and bf16 weights in float32 by far less.
 SAME = 1e-3
@@ -222,14 +221,6 @@ def _candidates(maps: tuple[Any, ...], width: int) -> Iterator[FeedForward]:
 
 def _linears(block: nn.Module, width: int) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yield the weights (out, in) and biases of the linear maps that are not in its attention."""
-    for path, module in block.named_modules():
-        if _ATTENTION.search(path) or not isinstance(module, nn.Linear | Conv1D):
-            continue
-        weight, bias = parameter(module, "weight"), parameter(module, "bias")
-        if weight is None or weight.dim() != 2 or width not in weight.shape:
-            continue
-        wide = weight.double()
-        yield (
-            wide.T if isinstance(module, Conv1D) else wide,
-            None if bias is None else bias.double(),
-        )
+    for path, weight, bias in linear_maps(block):
+        if not _ATTENTION.search(path) and width in weight.shape:
+            yield weight.double(), None if bias is None else bias.double()

@@ -26,7 +26,6 @@ from layerlab.observe.tracing.attention_tiles import blocks
 from layerlab.observe.tracing.device_schedule import read_host, widen
 from layerlab.observe.tracing.records import Sublayer
 from layerlab.shapes import Hidden, Matrix
-from layerlab.system.offload import parameter
 
 ROWS = 64
 TOGETHER = 2**22  # scores of all heads that are formed at once
@@ -180,16 +179,8 @@ def _fit(sizes: Iterable[Tensor | float], slack: float) -> Fit:
 def _linears(block: nn.Module) -> Iterator[Linear]:
     """Yield the linear maps of a block that do not lie in its attention."""
     # Late: a formula needs no transformers.
-    from transformers.pytorch_utils import Conv1D
+    from layerlab.observe.architecture.effective_weights import linear_maps
 
-    for path, module in block.named_modules():
-        if _ATTENTION.search(path) or not isinstance(module, nn.Linear | Conv1D):
-            continue
-        weight, bias = parameter(module, "weight"), parameter(module, "bias")
-        if weight is None or weight.dim() != 2 or not weight.is_floating_point():
-            continue
-        wide = weight.float()
-        yield Linear(
-            weight=wide if isinstance(module, Conv1D) else wide.T,
-            bias=0.0 if bias is None else bias.float(),
-        )
+    for path, weight, bias in linear_maps(block):
+        if not _ATTENTION.search(path):
+            yield Linear(weight=weight.float().T, bias=0.0 if bias is None else bias.float())

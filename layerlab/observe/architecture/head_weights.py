@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from layerlab.observe.architecture.effective_weights import effective_weights
 from layerlab.observe.architecture.norms import Norm, front_norm, norm
 from layerlab.observe.architecture.qkv_layouts import KEY_NORM, QUERY_NORM, Layout, layout
 from layerlab.system.offload import parameter
@@ -136,13 +137,12 @@ def matrices(block: nn.Module) -> dict[str, Tensor]:
     Stacked experts stay one array of three axes.
     """
     found = {}
-    for path, module in block.named_modules():
-        for name, _ in module.named_parameters(recurse=False):
-            tensor = parameter(module, name)
-            if tensor is None or tensor.device.type == "meta":
-                continue
-            if tensor.ndim in (2, 3) and tensor.is_floating_point():
-                found[f"{path}.{name}" if path else name] = tensor
+    for name, get in effective_weights(block).items():
+        tensor = get()
+        if tensor is None or tensor.device.type == "meta":
+            continue
+        if tensor.ndim in (2, 3) and tensor.is_floating_point():
+            found[name] = tensor
     return found
 
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from layerlab.system.offload import parameter
+from layerlab.observe.architecture.effective_weights import linear_map
 
 Rows = Float[Tensor, "head head_width *width"]
 
@@ -114,14 +114,8 @@ def affine(module: nn.Module | None) -> Affine | None:
     None for anything else, quantised weights included.
     """
     module = getattr(module, "linear", module)
-    if module is None:
-        return None
-    weight, bias = parameter(module, "weight"), parameter(module, "bias")
-    if weight is None or weight.ndim != 2 or not weight.is_floating_point():
-        return None
-    if type(module).__name__ == "Conv1D":
-        return Affine(weight=weight.T, bias=bias)
-    return Affine(weight=weight, bias=bias) if isinstance(module, nn.Linear) else None
+    found = None if module is None else linear_map(module)
+    return None if found is None else Affine(weight=found[0], bias=found[1])
 
 
 # Separate projections

@@ -12,8 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from layerlab.errors import NotApplicable
+from layerlab.observe.architecture.effective_weights import effective_weights, inner_module
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.records.layer_names import EMBEDDING
 
@@ -44,7 +46,7 @@ class MatrixNames:
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         self.prefix = getattr(model, "base_model_prefix", "") + "."
-        names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+        names = effective_weights(model, shared=True)
         self.order = {name: number for number, name in enumerate(names)}
         self.stack, self.blocks, self.last = "", 0, -1
         try:
@@ -66,7 +68,7 @@ class MatrixNames:
         expert = int(numbered[1]) if numbered and layer != EMBEDDING else None
         label = _NUMBER.sub("", f".{inside}").strip(".").removesuffix(".weight")
         if tensor.ndim == 2 and min(tensor.shape) > 1:
-            turned = tensor.T if type(owner).__name__ == "Conv1D" else tensor
+            turned = tensor.T if isinstance(owner, Conv1D) else tensor
             yield WeightMatrix(layer=layer, name=label, expert=expert, weight=turned)
         elif tensor.ndim == 3 and min(tensor.shape[1:]) > 1:
             for number, part in enumerate(tensor):
@@ -87,7 +89,7 @@ class MatrixNames:
 
     def _owner(self, name: str) -> nn.Module | None:
         try:
-            return self.model.get_submodule(name.rpartition(".")[0])
+            return inner_module(self.model.get_submodule(name.rpartition(".")[0]))
         except AttributeError:  # a name that only the file has: experts stored one by one
             return None
 

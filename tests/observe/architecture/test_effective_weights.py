@@ -1,0 +1,137 @@
+"""Weights that modules put together, against those of the same model made permanent."""
+
+from collections.abc import Callable
+
+import peft
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize, prune, weight_norm
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+import layerlab
+from layerlab.errors import NotApplicable
+from layerlab.observe.architecture.effective_weights import (
+    effective_weight,
+    effective_weights,
+    linear_map,
+)
+from tests.measures.family import built
+
+Change = Callable[[nn.Module, bool], None]
+
+
+def linears(model: nn.Module) -> list[nn.Module]:
+    inner = model.base_model
+    return [one for one in inner.modules() if isinstance(one, nn.Linear | Conv1D)]
+
+
+def pruned(model: nn.Module, lasting: bool) -> None:
+    for one in linears(model):
+        prune.ln_structured(one, "weight", amount=0.5, n=2, dim=0)
+        if lasting:
+            prune.remove(one, "weight")
+
+
+def normed(model: nn.Module, lasting: bool) -> None:
+    for one in linears(model):
+        parametrizations.weight_norm(one)
+        with torch.no_grad():
+            one.parametrizations.weight.original0.mul_(3)
+        if lasting:
+            parametrize.remove_parametrizations(one, "weight")
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+def normed_of_old(model: nn.Module, lasting: bool) -> None:
+    for one in linears(model):
+        weight_norm(one)
+        with torch.no_grad():
+            one.weight_g.mul_(3)
+        next(iter(one._forward_pre_hooks.values()))(one, None)
+        if lasting:
+            nn.utils.remove_weight_norm(one)
+
+
+def adapted(model: nn.Module, lasting: bool) -> None:
+    adapters = [one for one in model.modules() if hasattr(one, "get_delta_weight")]
+    if not adapters:
+        turned = model.config.model_type == "gpt2"
+        names = ["c_attn", "c_fc"] if turned else ["q_proj", "down_proj", "embed_tokens"]
+        model.add_adapter(
+            peft.LoraConfig(r=2, target_modules=names, fan_in_fan_out=turned, lora_alpha=8)
+        )
+        adapters = [one for one in model.modules() if hasattr(one, "get_delta_weight")]
+        torch.manual_seed(5)
+        for name, weight in model.named_parameters():
+            if "lora_" in name:
+                nn.init.normal_(weight, std=0.3)
+    if lasting:
+        for one in adapters:
+            one.merge()
+
+
+@pytest.mark.parametrize("change", [pruned, normed, normed_of_old, adapted])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated", "ignore:fan_in_fan_out")
+def test_weights_are_those_of_the_model_made_permanent(family: str, change: Change) -> None:
+    model, lasting = built(family).eval(), built(family).eval()
+    lasting.load_state_dict(model.state_dict())
+    names = set(effective_weights(model))
+    change(model, False)
+    change(lasting, True)
+    ids = torch.arange(3, 15)[None]
+    torch.testing.assert_close(model(ids).logits, lasting(ids).logits, rtol=1e-4, atol=1e-4)
+    found, wanted = effective_weights(model), effective_weights(lasting)
+    assert set(found) == set(wanted) == names
+    moved = 0
+    for name, get in found.items():
+        torch.testing.assert_close(get(), wanted[name](), rtol=1e-5, atol=1e-5)
+        moved += not torch.equal(get(), built(family).state_dict()[name])
+    assert moved >= 3
+
+
+def spectra(model: PreTrainedModel) -> list[float]:
+    found = layerlab.inspect(
+        model, input_ids=torch.arange(3, 23), measures=["matrices", "lipschitz"], progress=False
+    )
+    tables = found.frame("matrices"), found.frame("lipschitz")
+    columns = [tables[0]["norm"], tables[0]["rank"], tables[0]["dead_rows"], tables[1]["weights"]]
+    return [value for column in columns for value in column.tolist()]
+
+
+@pytest.mark.parametrize("change", [pruned, normed, adapted])
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out")
+def test_measures_of_weights_read_what_the_model_computes_with(change: Change) -> None:
+    model, lasting = built("llama").eval(), built("llama").eval()
+    lasting.load_state_dict(model.state_dict())
+    before = spectra(model)
+    change(model, False)
+    change(lasting, True)
+    found = spectra(model)
+    assert found == pytest.approx(spectra(lasting), rel=1e-4, nan_ok=True)
+    assert found != pytest.approx(before, rel=1e-2, nan_ok=True)
+
+
+def test_an_adapter_that_is_off_or_no_plain_lora_is_not_added() -> None:
+    model = built("llama").eval()
+    before = {name: get() for name, get in effective_weights(model).items()}
+    model.add_adapter(peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    query = model.model.layers[0].self_attn.q_proj
+    assert not torch.equal(effective_weight(query, "weight"), query.base_layer.weight)
+    model.disable_adapters()
+    off = {name: get() for name, get in effective_weights(model).items()}
+    assert all(torch.equal(off[name], before[name]) for name in before)
+    other = built("llama").eval()
+    other.add_adapter(peft.LoraConfig(r=2, target_modules=["q_proj"], use_dora=True))
+    query = other.model.layers[0].self_attn.q_proj
+    with pytest.raises(NotApplicable, match="not those of plain LoRA"):
+        effective_weight(query, "weight")
+    assert linear_map(query) is None
+
+
+def test_a_weight_that_is_shared_is_listed_once_or_for_each() -> None:
+    model = built("gpt2")
+    once, each = effective_weights(model), effective_weights(model, shared=True)
+    assert set(each) - set(once) == {"lm_head.weight"}
