@@ -71,7 +71,7 @@ class AdaptationResult:
             width: of the terminal in characters.
         """
         parts: list[RenderableType] = [*map(Text, self._vocabulary()), self._scores(width)]
-        parts += map(Text, [*self._alone(), *self._changes()])
+        parts += map(Text, [*self._alone(), *self._lost(), *self._changes()])
         left = [f"{one['what']}: {one['why']}" for one in self.content["left_out"]]
         parts += [Text(f"Left out: {printable(one, 300)}") for one in left[:LINES]]
         if len(left) > LINES:
@@ -114,6 +114,17 @@ class AdaptationResult:
             if row["unit"] != "score" and any(one and _is_alone(one) for one in row["cells"])
         ]
         said = f"{' and '.join(found)}: one document is held out, and one has no standard error"
+        return [said] if found else []
+
+    def _lost(self) -> list[str]:
+        """Return a remark on the texts of which a model has no bits per byte, and why."""
+        found = [
+            printable(row["title"])
+            for row in self.content["table"]["rows"]
+            if row["unit"] != "score"
+            and any(one is not None and one["score"] is None for one in row["cells"])
+        ]
+        said = f"{' and '.join(found)}: no bits per byte where a tokenizer does not give it back"
         return [said] if found else []
 
     def _changes(self) -> list[str]:

@@ -20,6 +20,15 @@ def test_a_text_of_one_document_says_why_it_has_no_standard_error() -> None:
     assert "one document is held out" not in AdaptationResult(content, Path("x"), {}).summary(80)
 
 
+def test_a_text_that_does_not_come_back_says_why_it_has_no_number() -> None:
+    content = {**passed(), "vocabulary": []}
+    lost = {"score": None, "error": None, "n": 1}
+    content["table"]["rows"][-1]["cells"] = [lost, {"score": 2.5, "error": 0.1, "n": 4}]
+    said = " ".join(AdaptationResult(content, Path("x"), {}).summary(80).split())
+    assert "general text: no bits per byte where a tokenizer does not give it back" in said
+    assert "one document is held out" not in said
+
+
 def test_ways_to_begin_are_named_below_the_table() -> None:
     names = ("law.jsonl, held out", "python-docs", "general.txt")
     bits = {name: SimpleNamespace(bits_per_byte=2.5) for name in names}
