@@ -144,7 +144,8 @@ def _judge(corpus: Corpus, copies: bool) -> Corpus:
     return replace(
         corpus,
         train=train,
-        digest=_digest([corpus.digest, left]) if left else corpus.digest,
+        # What is left out follows from the corpus, and where it lies is no part of what it is.
+        digest=_digest([corpus.digest, "copies"]) if left else corpus.digest,
         notes=(*corpus.notes, *left, *copied, *lost),
     )
 
