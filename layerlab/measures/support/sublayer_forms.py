@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from layerlab.measures.support.activations import ACTIVATIONS, Activation
+from layerlab.observe.architecture.effective_weights import linear_maps
 from layerlab.observe.architecture.head_weights import HeadWeights
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import blocks
@@ -178,9 +179,6 @@ def _fit(sizes: Iterable[Tensor | float], slack: float) -> Fit:
 
 def _linears(block: nn.Module) -> Iterator[Linear]:
     """Yield the linear maps of a block that do not lie in its attention."""
-    # Late: a formula needs no transformers.
-    from layerlab.observe.architecture.effective_weights import linear_maps
-
     for path, weight, bias in linear_maps(block):
         if not _ATTENTION.search(path):
             yield Linear(weight=weight.float().T, bias=0.0 if bias is None else bias.float())

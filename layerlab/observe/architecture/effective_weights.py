@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from layerlab.errors import NotApplicable
 from layerlab.system.offload import parameter
@@ -78,6 +77,8 @@ def linear_map(module: nn.Module) -> tuple[Tensor, Tensor | None] | None:
 
     None for anything else, quantised weights and adapters that are no plain LoRA included.
     """
+    from transformers.pytorch_utils import Conv1D  # late: a list of studies needs none of it
+
     inner = inner_module(module)
     if not isinstance(inner, nn.Linear | Conv1D):
         return None
