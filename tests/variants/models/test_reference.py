@@ -139,6 +139,27 @@ def roundings(model: LabForCausalLM, length: int) -> float:
     return shape.layers * chain * torch.finfo(torch.float32).eps
 
 
+def is_same(model: LabForCausalLM, theirs: PreTrainedModel, x: torch.Tensor) -> bool:
+    """Whether both give the same bits.
+
+    A matrix of GPT lies the other way round there: on a processor that rounds the sums of few rows
+    otherwise then, of some of these sizes, they are the same within rounding.
+    """
+    width, generator = model.config.hidden_size, torch.Generator().manual_seed(2)
+    rows, bias = (torch.randn(n, generator=generator) for n in ((x.numel(), width), (4 * width,)))
+    weight = torch.randn(width, 4 * width, generator=generator)
+    alike = True
+    for part in (weight, weight[:, : 3 * width], weight[:, :width], weight.T):
+        given = rows if len(part) == width else rows.repeat(1, 4)
+        turned = functional.linear(given, part.T.contiguous(), bias[: part.shape[1]])
+        alike &= torch.equal(torch.addmm(bias[: part.shape[1]], given, part.contiguous()), turned)
+    found, expected = model(x).logits, theirs(x).logits
+    if alike:
+        return torch.equal(found, expected)
+    apart = (found - expected).abs().max() / expected.abs().max()
+    return bool(apart < roundings(model, x.shape[1]))
+
+
 @pytest.mark.parametrize("length", [2, 24])
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
@@ -155,8 +176,7 @@ def test_llama_is_that_of_transformers(attention: str, kv_heads: int, length: in
 def test_gpt2_is_that_of_transformers(attention: str, width: int, length: int) -> None:
     theirs = their_gpt2(attention, width)
     model = ours("gpt2", theirs, attention, width=width)
-    x = tokens(2, length)
-    assert torch.equal(model(x).logits, theirs(x).logits)
+    assert is_same(model, theirs, tokens(2, length))
 
 
 @pytest.mark.parametrize("length", [2, 24])
@@ -165,8 +185,7 @@ def test_gpt1_is_that_of_transformers(width: int, length: int) -> None:
     theirs = their_gpt1(width)
     assert width // 4 in (16, 64), "a scale of 1/4 or 1/8 rounds nothing"
     model = ours("gpt1", theirs, "eager", width=width)
-    x = tokens(2, length)
-    assert torch.equal(model(x).logits, theirs(x).logits)
+    assert is_same(model, theirs, tokens(2, length))
 
 
 @pytest.mark.parametrize(("width", "attention"), [(48, "eager"), (48, "sdpa"), (64, "sdpa")])
