@@ -218,10 +218,15 @@ class _Reader:
             self.found.rows[measure.name] = []
         names = [name for name, _ in self.subject.model.named_parameters()]
         self.progress.begin(self.subject.name, len(names))
-        for given in read_matrices(self.subject):
-            self.progress.step(f"{layer_name(given.layer)}: {given.name}")
+        try:
+            for given in read_matrices(self.subject):
+                self.progress.step(f"{layer_name(given.layer)}: {given.name}")
+                for measure in self.matrices:
+                    self.take(measure, measure.read, given)
+        except NotApplicable as reason:  # an adapter that is no plain LoRA
             for measure in self.matrices:
-                self.take(measure, measure.read, given)
+                self.refuse(measure, str(reason))
+            return
         for measure in self.matrices:
             self._settle(measure, Trace())
 

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.effective_weights import effective_weights
 from layerlab.observe.architecture.norms import Norm, front_norm, norm
 from layerlab.observe.architecture.qkv_layouts import KEY_NORM, QUERY_NORM, Layout, layout
@@ -134,11 +135,14 @@ def project(
 def matrices(block: nn.Module) -> dict[str, Tensor]:
     """Return every weight matrix of a block by its name.
 
-    Stacked experts stay one array of three axes.
+    Stacked experts stay one array of three axes. There are none where one of them is not known.
     """
     found = {}
     for name, get in effective_weights(block).items():
-        tensor = get()
+        try:
+            tensor = get()
+        except NotApplicable:  # an adapter that is no plain LoRA
+            return {}
         if tensor is None or tensor.device.type == "meta":
             continue
         if tensor.ndim in (2, 3) and tensor.is_floating_point():

@@ -20,6 +20,7 @@ from layerlab.observe.architecture.structure import AttentionPart, ModelStructur
 from layerlab.observe.tracing.attention_probe import HEARD, AttentionCall, implementation, probe
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.block_calls import BlockCall, hidden, hidden_call, sublayers
+from layerlab.observe.tracing.compiled import run_uncompiled
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.system.torch_settings import evaluation_mode
@@ -81,11 +82,12 @@ def trace(
 def observing(model: PreTrainedModel) -> Iterator[None]:
     """Prepare a model to be traced, and restore it when the context ends.
 
-    It is in evaluation mode, without parameter gradients, and with an attention that can be heard.
+    It is in evaluation mode, without parameter gradients, with an attention that can be heard, and
+    uncompiled.
     """
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
     name = implementation(model)
-    with evaluation_mode(model):
+    with evaluation_mode(model), run_uncompiled(model):
         try:
             for parameter in wanted:
                 parameter.requires_grad_(False)
