@@ -130,7 +130,9 @@ class _Watcher:
         with ExitStack() as stack:
             for index, block in enumerate(self.anatomy.blocks):
                 hooks = (
-                    block.register_forward_pre_hook(partial(self.enter, index), with_kwargs=True),
+                    block.register_forward_pre_hook(
+                        partial(self.enter, index), with_kwargs=True, prepend=True
+                    ),
                     block.register_forward_hook(self.leave),
                     *(
                         child.register_forward_hook(
@@ -275,7 +277,7 @@ class _Watcher:
     def rerun(self, block: nn.Module, visit: BlockCall, stream: Tensor) -> Tensor:
         """Return the block's output for another stream at the same positions and masks."""
         args, options = _replace(visit.args, visit.options, visit.entered, stream[None])
-        return first_tensor(block.forward(*args, **options))[0]
+        return first_tensor(block(*args, **options))[0]
 
     def account(self) -> None:
         """Report every attention layer for which the probe did not fire exactly once."""
@@ -318,7 +320,7 @@ def _gradients(
         first_tensor(output).register_hook(partial(keep, layer))
 
     with ExitStack() as stack, torch.enable_grad():
-        first = anatomy.blocks[0].register_forward_pre_hook(start, with_kwargs=True)
+        first = anatomy.blocks[0].register_forward_pre_hook(start, with_kwargs=True, prepend=True)
         stack.callback(first.remove)
         for index, block in enumerate(anatomy.blocks):
             hook = block.register_forward_hook(partial(listen, index))
