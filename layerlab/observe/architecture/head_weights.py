@@ -248,11 +248,13 @@ def _clip(attention: nn.Module) -> float | None:
 def _window(attention: nn.Module, config: Any) -> int | None:
     if getattr(attention, "attention_type", None) == "local":
         return int(config.window_size)
+    kinds = getattr(config, "layer_types", None)
+    index = getattr(attention, "layer_idx", None)
+    if kinds and index is not None and kinds[index] == "full_attention":
+        return None
     if hasattr(attention, "sliding_window"):
         own = attention.sliding_window
         return own if isinstance(own, int) else None
-    kinds = getattr(config, "layer_types", None)
-    index = getattr(attention, "layer_idx", None)
     if kinds and index is not None and kinds[index] != "sliding_attention":
         return None
     value = getattr(config, "sliding_window", None)
@@ -285,6 +287,8 @@ def _uneven(attention: nn.Module, config: Any) -> str | None:
         return STRETCHED
     if getattr(config, "attention_chunk_size", None):
         return "rows see chunks of the sequence"
+    if getattr(attention, "indexer", None) is not None:
+        return "each row chooses its keys"
     parameters = getattr(config, "rope_parameters", None) or {}
     if "llama_4_scaling_beta" in parameters:
         return STRETCHED
