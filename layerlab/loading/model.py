@@ -7,6 +7,7 @@ that does not fit into memory is spread by accelerate over what there is, disk i
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from transformers import (
 
 from layerlab import builtin
 from layerlab.errors import NotApplicable, UserError
-from layerlab.loading.batching import Batching, Side, find_batching
+from layerlab.loading.batching import Batching, Side, find_batching, reads_ahead
 from layerlab.loading.checkpoint_series import step
 from layerlab.loading.dry_run import check_call, check_real_call
 from layerlab.loading.folders import find_folder
@@ -99,6 +100,11 @@ class LoadedModel:
             self._batching[side] = find_batching(self.model, side)
         return self._batching[side]
 
+    @cached_property
+    def reads_ahead(self) -> bool:
+        """Tell whether logits at a token hang on later ones, as those of an encoder do; tried."""
+        return reads_ahead(self.model)
+
     @property
     def place(self) -> str:
         """The device of the weights."""
@@ -108,9 +114,12 @@ class LoadedModel:
 
     @property
     def entries(self) -> int:
-        """The number of tokens in the input embedding."""
+        """The number of tokens that the input embedding holds, and the head tells apart."""
         embedding: Any = self.model.get_input_embeddings()
-        return int(embedding.weight.shape[0])
+        head = getattr(self.model, "get_output_embeddings", lambda: None)()
+        held = int(embedding.weight.shape[0])
+        told = getattr(head, "out_features", held)
+        return min(held, told) if isinstance(told, int) else held
 
     @property
     def offloaded(self) -> bool:

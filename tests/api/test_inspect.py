@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import GPT2LMHeadModel
+from transformers import BertConfig, BertForMaskedLM, GPT2LMHeadModel
 
 import layerlab
 from layerlab import UserError, load_report
@@ -199,3 +199,21 @@ def test_the_loss_is_that_of_all_predicted_tokens() -> None:
     # Where nobody reads the text, its loss is that of no token.
     read = layerlab.inspect(model, input_ids=ids, measures=["querykey"], progress=False)
     assert read.models[0]["loss_nats"] is None
+
+
+def test_a_model_that_has_seen_the_next_token_has_no_loss() -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "vocab_size": 40}
+    model = BertForMaskedLM(BertConfig(num_hidden_layers=2, num_attention_heads=2, **sizes))
+    found = layerlab.inspect(
+        model, input_ids=torch.arange(3, 23), measures=["stream", "lens"], progress=False
+    )
+    assert found.models[0]["loss_nats"] is None
+    said = {one["name"]: one["notes"] for one in found.to_dict()["measures"]}
+    assert "hang on later tokens" in said["lens"][0] and not said["stream"]
+
+
+def test_a_head_smaller_than_the_vocabulary_is_one_clear_line(tiny) -> None:
+    model = tiny("llama")
+    model.lm_head = torch.nn.Linear(model.lm_head.in_features, 9, bias=False)
+    with pytest.raises(UserError, match=r"holds token 12, the vocabulary of .* has 9 entries"):
+        layerlab.inspect(model, input_ids=[[3, 12]], measures=["stream"], progress=False)
