@@ -117,7 +117,8 @@ class LoadedModel:
         """The number of tokens that the input embedding holds, and the head tells apart."""
         embedding: Any = self.model.get_input_embeddings()
         head = getattr(self.model, "get_output_embeddings", lambda: None)()
-        held = int(embedding.weight.shape[0])
+        table = getattr(embedding, "weight", None)
+        held = int(self.config.vocab_size if table is None else table.shape[0])
         told = getattr(head, "out_features", held)
         return min(held, told) if isinstance(told, int) else held
 
@@ -146,8 +147,7 @@ class LoadedModel:
             digest: gives the hash of the weights, where it has been computed meanwhile.
         """
         config, model = self.config, self.model
-        heads = getattr(config, "num_attention_heads", None)
-        width = getattr(config, "hidden_size", None)
+        heads, width = (_size(config, name) for name in ("num_attention_heads", "hidden_size"))
         known = not isinstance(self.stack, str)
         return {
             "name": self.name,
@@ -161,9 +161,8 @@ class LoadedModel:
             "attention_layers": len(self.stack.attentions) if known else 0,  # type: ignore[union-attr]
             "width": width,
             "heads": heads,
-            "kv_heads": getattr(config, "num_key_value_heads", None) or heads,
-            "head_width": getattr(config, "head_dim", None)
-            or (width // heads if width and heads else None),
+            "kv_heads": _size(config, "num_key_value_heads", heads),
+            "head_width": _size(config, "head_dim", width // heads if width and heads else None),
             "vocab": getattr(config, "vocab_size", None),
             "context": self.context,
             "dtype": str(model.dtype).removeprefix("torch."),
@@ -202,6 +201,14 @@ def subject(
         )
     stay = {True: unloaded, False: unloaded or weights_only}
     return _named(str(model), tokenizer, device, dtype, stay)
+
+
+def _size(config: Any, name: str, usual: Any = None) -> Any:
+    """Return a size that a configuration names, else the usual; None of one that layers vary."""
+    try:
+        return getattr(config, name, None) or usual
+    except Exception:  # each family has its own kind
+        return None
 
 
 def check_named(models: Iterable[Any]) -> None:

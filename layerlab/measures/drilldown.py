@@ -53,6 +53,8 @@ def _view(subject: LoadedModel, layer: Layer, place: Wanted) -> dict[str, Any] |
         if layer.attention is None or layer.attention.layer != place[3]:
             return None
         words = token_strings(subject, layer.tokens)
+        if layer.attention.tokens != len(words):  # of patches, or with a learned prefix
+            return None
         return {"head": place[4], **_attention(layer.attention, place[4], words)}
     if place[0] == "channels" and layer.layer == place[3]:
         return {"channels": channels(layer.stream, token_strings(subject, layer.tokens))}

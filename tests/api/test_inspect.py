@@ -9,6 +9,7 @@ import layerlab
 from layerlab import UserError, load_report
 from layerlab.loading import weights
 from layerlab.plugins import resolve
+from tests.families import recipe
 from tests.measures.family import built
 
 QUICK = ["diversity", "spectrum"]
@@ -217,3 +218,12 @@ def test_a_head_smaller_than_the_vocabulary_is_one_clear_line(tiny) -> None:
     model.lm_head = torch.nn.Linear(model.lm_head.in_features, 9, bias=False)
     with pytest.raises(UserError, match=r"holds token 12, the vocabulary of .* has 9 entries"):
         layerlab.inspect(model, input_ids=[[3, 12]], measures=["stream"], progress=False)
+
+
+@pytest.mark.parametrize("family", ["gemma4_text", "cpmant", "musicgen"])
+def test_sizes_that_differ_by_layer_and_attention_over_other_positions_are_read(family) -> None:
+    model = recipe.build(family)
+    found = layerlab.inspect(model, input_ids=torch.arange(3, 43), progress=False)
+    assert len(found.frame("attention")) == 8
+    if family == "gemma4_text":
+        assert found.models[0]["head_width"] is None and found.models[0]["kv_heads"] == 2
