@@ -227,3 +227,11 @@ def test_sizes_that_differ_by_layer_and_attention_over_other_positions_are_read(
     assert len(found.frame("attention")) == 8
     if family == "gemma4_text":
         assert found.models[0]["head_width"] is None and found.models[0]["kv_heads"] == 2
+
+
+def test_heads_of_two_attentions_in_a_block_are_told_apart() -> None:
+    ids = torch.arange(3, 43)
+    found = layerlab.inspect(recipe.build("longcat_flash"), input_ids=ids, progress=False)
+    for name in ("attention", "spectrum"):
+        heads = found.frame(name).groupby("layer")["head"].apply(sorted)
+        assert heads.tolist() == [[*range(8)]] * 2

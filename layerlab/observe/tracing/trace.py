@@ -7,7 +7,7 @@ kept. The model is left exactly as it was found, also when something raises.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -272,7 +272,11 @@ class _Watcher:
             return None
         if self.sequence == 0 and (fault := heard[0].fault()):
             self.found.silent[part.number] = f"{part.name}: {fault}"
-        return None if part.number in self.found.silent else heard[0].attended(0)
+        if part.number in self.found.silent:
+            return None
+        before = {one.part.number: one.heads for one in visit.heard}
+        first = sum(heads for number, heads in before.items() if number < part.number)
+        return replace(heard[0].attended(0), first=first)
 
     def rerun(self, block: nn.Module, visit: BlockCall, stream: Tensor) -> Tensor:
         """Return the block's output for another stream at the same positions and masks."""
