@@ -21,6 +21,7 @@ from layerlab.measures.measure import (
     MeasureContext,
     ModelContext,
     Row,
+    describe_packed,
     refuse_offloaded,
 )
 from layerlab.observe.architecture.head_weights import HeadWeights, project
@@ -105,7 +106,7 @@ class _Reader:
         stack = self.subject.stack
         reason = measure.applies(self.subject)
         if reason is None and measure.needs <= WEIGHTS and (packed := self.subject.packed):
-            reason = f"{packed} is quantised: its numbers are not those that it computes with"
+            reason = describe_packed(packed)
         if reason is None and "matrices" in measure.needs:
             return True
         if reason is None and isinstance(stack, str):

@@ -91,6 +91,8 @@ def linear_map(module: nn.Module) -> tuple[Tensor, Tensor | None] | None:
         return None
     if weight is None or weight.ndim != 2 or not weight.is_floating_point():
         return None
+    if weight.dtype.itemsize == 1:  # scaled by numbers that lie elsewhere
+        return None
     return (weight.T if isinstance(inner, Conv1D) else weight), bias
 
 
