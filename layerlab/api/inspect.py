@@ -17,6 +17,7 @@ from layerlab import builtin
 from layerlab.console.inspection import InspectionBar
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import UserError
+from layerlab.loading.batching import describe_ahead
 from layerlab.loading.checkpoint_series import expand_runs
 from layerlab.loading.inputs import Pieces, divide, passage, placeholder, sequences
 from layerlab.loading.model import LoadedModel, check_named, label, subject
@@ -231,6 +232,7 @@ def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress
         found = readings(patient, pieces, job.measures, progress, read.more)
         if read.short:
             _note_short(found, job.measures)
+        _note_ahead(found, job.measures, patient)
         card = {
             **patient.facts(digest),
             "faults": found.faults,
@@ -253,6 +255,19 @@ def _pieces(given: TextInput, patient: LoadedModel, weights_only: bool) -> Piece
     if given.samples != AUTO:
         return Pieces(each=pieces)
     return divide(pieces, ENOUGH * getattr(patient.config, "hidden_size", 0))
+
+
+def _note_ahead(found: Readings, measures: Sequence[Measure], patient: LoadedModel) -> None:
+    """Give no loss of a model that has seen the next token, and say so of measures that use it."""
+    using = [
+        measure.name
+        for measure in measures
+        if measure.needs & {"model", "gradient"} and found.rows.get(measure.name)
+    ]
+    if (found.loss_nats or using) and patient.reads_ahead:
+        found.loss_nats = []
+        for name in using:
+            found.notes.setdefault(name, []).append(describe_ahead(patient.name))
 
 
 def _note_short(found: Readings, measures: Sequence[Measure]) -> None:

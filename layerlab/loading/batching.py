@@ -80,11 +80,7 @@ def find_batching(model: Any, side: Side) -> Batching:
         side: where shorter sequences are filled up: "right", behind them and without a mask, where
             likelihoods are read; "left", under a mask, where texts are written.
     """
-    config = text_config(model)
-    run = _read if side == "right" else _write
-    entries = getattr(config, "vocab_size", None) or LONG
-    context = getattr(config, "max_position_embeddings", None) or LONG + NEW
-    size = max(2, min(LONG, context - NEW))
+    run, ids = _read if side == "right" else _write, _trial(model)
 
     def is_read_alike(text: list[int], beside: list[int]) -> bool:
         try:
@@ -94,12 +90,49 @@ def find_batching(model: Any, side: Side) -> Batching:
             return False
 
     with quiet_libraries(), evaluation_mode(model):
-        # What is special, and may be no text, comes first or last in most vocabularies.
-        ids = [(16 + 7 * place) % entries for place in range(size)]
-        short = min(SHORT, size - 1)
+        short = min(SHORT, len(ids) - 1)
         if is_read_alike(ids[-short:], ids):
-            return Batching(_same_frequencies(config))
+            return Batching(_same_frequencies(text_config(model)))
         return Batching(0, alone=not is_read_alike(ids[-short:], ids[:short]))
+
+
+@torch.no_grad()
+def reads_ahead(model: Any) -> bool:
+    """Find out whether a model's logits at a token hang on what stands behind it.
+
+    Then they predict no next token: they have seen it.
+    """
+    ids = _trial(model)
+    half = len(ids) // 2
+    with quiet_libraries(), evaluation_mode(model):
+        try:
+            other = [*ids[:half], *[ids[half - 1]] * (len(ids) - half)]
+            one, two = (_read(model, [text])[0][:half] for text in (ids, other))
+        except Exception:  # of a model that gives no logits, or not of these tokens
+            return False
+    return _distance(two, one) > SLACK.get(model.dtype, 2**-4)
+
+
+def describe_ahead(name: str) -> str:
+    """Describe what logits say of a model that has seen the next token.
+
+    Example:
+        >>> describe_ahead("encoder").split(",")[0]
+        'encoder: its logits at a token hang on later tokens'
+    """
+    return (
+        f"{name}: its logits at a token hang on later tokens, so that what they say of the next "
+        "one is no prediction"
+    )
+
+
+def _trial(model: Any) -> list[int]:
+    """Return the tokens that are tried."""
+    config = text_config(model)
+    entries = getattr(config, "vocab_size", None) or LONG
+    context = getattr(config, "max_position_embeddings", None) or LONG + NEW
+    # What is special, and may be no text, comes first or last in most vocabularies.
+    return [(16 + 7 * place) % entries for place in range(max(2, min(LONG, context - NEW)))]
 
 
 def _read(model: Any, texts: Sequence[Sequence[int]]) -> list[Tensor]:

@@ -7,6 +7,7 @@ that does not fit into memory is spread by accelerate over what there is, disk i
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from transformers import (
 
 from layerlab import builtin
 from layerlab.errors import NotApplicable, UserError
-from layerlab.loading.batching import Batching, Side, find_batching
+from layerlab.loading.batching import Batching, Side, find_batching, reads_ahead
 from layerlab.loading.checkpoint_series import step
 from layerlab.loading.dry_run import check_call, check_real_call
 from layerlab.loading.folders import find_folder
@@ -99,6 +100,11 @@ class LoadedModel:
             self._batching[side] = find_batching(self.model, side)
         return self._batching[side]
 
+    @cached_property
+    def reads_ahead(self) -> bool:
+        """Tell whether logits at a token hang on later ones, as those of an encoder do; tried."""
+        return reads_ahead(self.model)
+
     @property
     def place(self) -> str:
         """The device of the weights."""
@@ -108,9 +114,13 @@ class LoadedModel:
 
     @property
     def entries(self) -> int:
-        """The number of tokens in the input embedding."""
+        """The number of tokens that the input embedding holds, and the head tells apart."""
         embedding: Any = self.model.get_input_embeddings()
-        return int(embedding.weight.shape[0])
+        head = getattr(self.model, "get_output_embeddings", lambda: None)()
+        table = getattr(embedding, "weight", None)
+        held = int(self.config.vocab_size if table is None else table.shape[0])
+        told = getattr(head, "out_features", held)
+        return min(held, told) if isinstance(told, int) else held
 
     @property
     def offloaded(self) -> bool:
@@ -137,8 +147,7 @@ class LoadedModel:
             digest: gives the hash of the weights, where it has been computed meanwhile.
         """
         config, model = self.config, self.model
-        heads = getattr(config, "num_attention_heads", None)
-        width = getattr(config, "hidden_size", None)
+        heads, width = (_size(config, name) for name in ("num_attention_heads", "hidden_size"))
         known = not isinstance(self.stack, str)
         return {
             "name": self.name,
@@ -152,9 +161,8 @@ class LoadedModel:
             "attention_layers": len(self.stack.attentions) if known else 0,  # type: ignore[union-attr]
             "width": width,
             "heads": heads,
-            "kv_heads": getattr(config, "num_key_value_heads", None) or heads,
-            "head_width": getattr(config, "head_dim", None)
-            or (width // heads if width and heads else None),
+            "kv_heads": _size(config, "num_key_value_heads", heads),
+            "head_width": _size(config, "head_dim", width // heads if width and heads else None),
             "vocab": getattr(config, "vocab_size", None),
             "context": self.context,
             "dtype": str(model.dtype).removeprefix("torch."),
@@ -193,6 +201,14 @@ def subject(
         )
     stay = {True: unloaded, False: unloaded or weights_only}
     return _named(str(model), tokenizer, device, dtype, stay)
+
+
+def _size(config: Any, name: str, usual: Any = None) -> Any:
+    """Return a size that a configuration names, else the usual; None of one that layers vary."""
+    try:
+        return getattr(config, name, None) or usual
+    except Exception:  # each family has its own kind
+        return None
 
 
 def check_named(models: Iterable[Any]) -> None:

@@ -53,7 +53,11 @@ def _view(subject: LoadedModel, layer: Layer, place: Wanted) -> dict[str, Any] |
         if layer.attention is None or layer.attention.layer != place[3]:
             return None
         words = token_strings(subject, layer.tokens)
-        return {"head": place[4], **_attention(layer.attention, place[4], words)}
+        head = place[4] - layer.attention.first
+        # Positions may be patches, or a learned prefix with the tokens behind it.
+        if head not in range(layer.attention.heads) or layer.attention.tokens != len(words):
+            return None
+        return {"head": place[4], **_attention(layer.attention, head, words)}
     if place[0] == "channels" and layer.layer == place[3]:
         return {"channels": channels(layer.stream, token_strings(subject, layer.tokens))}
     return None

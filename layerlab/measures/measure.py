@@ -38,6 +38,11 @@ def refuse_offloaded(subject: Any) -> str | None:
     return "some weights are offloaded, and a backward pass through the model holds all of them"
 
 
+def describe_packed(name: str) -> str:
+    """Return why a quantised weight is no number that the model computes with."""
+    return f"{name} is quantised: its numbers are not those that it computes with"
+
+
 def short_text() -> str:
     """Return the note of a text with fewer tokens than a measure of all of them wants."""
     return "--samples auto has read every sample of the text: a longer one gives more tokens"

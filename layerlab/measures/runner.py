@@ -21,6 +21,7 @@ from layerlab.measures.measure import (
     MeasureContext,
     ModelContext,
     Row,
+    describe_packed,
     refuse_offloaded,
 )
 from layerlab.observe.architecture.head_weights import HeadWeights, project
@@ -105,7 +106,7 @@ class _Reader:
         stack = self.subject.stack
         reason = measure.applies(self.subject)
         if reason is None and measure.needs <= WEIGHTS and (packed := self.subject.packed):
-            reason = f"{packed} is quantised: its numbers are not those that it computes with"
+            reason = describe_packed(packed)
         if reason is None and "matrices" in measure.needs:
             return True
         if reason is None and isinstance(stack, str):
@@ -218,10 +219,15 @@ class _Reader:
             self.found.rows[measure.name] = []
         names = [name for name, _ in self.subject.model.named_parameters()]
         self.progress.begin(self.subject.name, len(names))
-        for given in read_matrices(self.subject):
-            self.progress.step(f"{layer_name(given.layer)}: {given.name}")
+        try:
+            for given in read_matrices(self.subject):
+                self.progress.step(f"{layer_name(given.layer)}: {given.name}")
+                for measure in self.matrices:
+                    self.take(measure, measure.read, given)
+        except NotApplicable as reason:  # an adapter that is no plain LoRA
             for measure in self.matrices:
-                self.take(measure, measure.read, given)
+                self.refuse(measure, str(reason))
+            return
         for measure in self.matrices:
             self._settle(measure, Trace())
 

@@ -3,12 +3,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import GPT2LMHeadModel
+from transformers import BertConfig, BertForMaskedLM, GPT2LMHeadModel
 
 import layerlab
 from layerlab import UserError, load_report
 from layerlab.loading import weights
 from layerlab.plugins import resolve
+from tests.families import recipe
 from tests.measures.family import built
 
 QUICK = ["diversity", "spectrum"]
@@ -199,3 +200,38 @@ def test_the_loss_is_that_of_all_predicted_tokens() -> None:
     # Where nobody reads the text, its loss is that of no token.
     read = layerlab.inspect(model, input_ids=ids, measures=["querykey"], progress=False)
     assert read.models[0]["loss_nats"] is None
+
+
+def test_a_model_that_has_seen_the_next_token_has_no_loss() -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "vocab_size": 40}
+    model = BertForMaskedLM(BertConfig(num_hidden_layers=2, num_attention_heads=2, **sizes))
+    found = layerlab.inspect(
+        model, input_ids=torch.arange(3, 23), measures=["stream", "lens"], progress=False
+    )
+    assert found.models[0]["loss_nats"] is None
+    said = {one["name"]: one["notes"] for one in found.to_dict()["measures"]}
+    assert "hang on later tokens" in said["lens"][0] and not said["stream"]
+
+
+def test_a_head_smaller_than_the_vocabulary_is_one_clear_line(tiny) -> None:
+    model = tiny("llama")
+    model.lm_head = torch.nn.Linear(model.lm_head.in_features, 9, bias=False)
+    with pytest.raises(UserError, match=r"holds token 12, the vocabulary of .* has 9 entries"):
+        layerlab.inspect(model, input_ids=[[3, 12]], measures=["stream"], progress=False)
+
+
+@pytest.mark.parametrize("family", ["gemma4_text", "cpmant", "musicgen"])
+def test_sizes_that_differ_by_layer_and_attention_over_other_positions_are_read(family) -> None:
+    model = recipe.build(family)
+    found = layerlab.inspect(model, input_ids=torch.arange(3, 43), progress=False)
+    assert len(found.frame("attention")) == 8
+    if family == "gemma4_text":
+        assert found.models[0]["head_width"] is None and found.models[0]["kv_heads"] == 2
+
+
+def test_heads_of_two_attentions_in_a_block_are_told_apart() -> None:
+    ids = torch.arange(3, 43)
+    found = layerlab.inspect(recipe.build("longcat_flash"), input_ids=ids, progress=False)
+    for name in ("attention", "spectrum"):
+        heads = found.frame(name).groupby("layer")["head"].apply(sorted)
+        assert heads.tolist() == [[*range(8)]] * 2

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerlab.loading.batching import Batching, Side, find_batching
+from layerlab.loading.batching import Batching, Side, find_batching, reads_ahead
 from tests.evaluation.candidate import candidate
 from tests.families import recipe
 
@@ -44,6 +44,13 @@ LONGROPE = {
 def test_it_is_tried(side: Side, expected: Batching, families: Sequence[str]) -> None:
     found = {family: find_batching(recipe.build(family), side) for family in families}
     assert found == dict.fromkeys(families, expected)
+
+
+def test_a_model_that_has_seen_the_next_token_is_found() -> None:
+    seeing = ("cpmant", "xlnet", "xlm")
+    blind = (*IN_FRONT, "llama", "gpt2", "mamba", "rwkv", "mixtral", "bert", "prophetnet")
+    found = {family: reads_ahead(recipe.build(family)) for family in (*seeing, *blind)}
+    assert found == dict.fromkeys(seeing, True) | dict.fromkeys(blind, False)
 
 
 def test_rounding_of_narrow_weights_is_not_taken_for_padding_that_is_read() -> None:

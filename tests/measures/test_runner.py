@@ -14,6 +14,7 @@ from layerlab.errors import NotApplicable
 from layerlab.loading.model import LoadedModel
 from layerlab.measures.measure import Measure
 from layerlab.measures.runner import readings
+from layerlab.observe.architecture.effective_weights import linear_map
 from layerlab.plugins import resolve
 from layerlab.records.layer_names import EMBEDDING
 
@@ -61,6 +62,20 @@ def test_quantised_weights_are_not_read_as_the_numbers_of_the_model(tiny):
     said = "model.layers.0.self_attn.q_proj.weight is quantised: its numbers are not those that"
     assert all(reason.startswith(said) for reason in found.refused.values())
     assert set(found.refused) == {"querykey", "matrices"} and not any(found.rows.values())
+
+
+def test_a_product_of_quantised_weights_is_no_number(tiny):
+    model = tiny("llama")
+    down = model.model.layers[0].mlp.down_proj
+    scaled = torch.nn.Linear(down.in_features, down.out_features, bias=False)
+    scaled.weight = torch.nn.Parameter(down.weight.to(torch.float8_e4m3fn), requires_grad=False)
+    scaled.forward = lambda features: features @ (scaled.weight.float() / 4).T
+    model.model.layers[0].mlp.down_proj = scaled
+    found = readings(patient(model), TOKENS[:1], resolve(["lipschitz"]))
+    rows = found.rows["lipschitz"]
+    assert all(math.isnan(row["weights"]) for row in rows) and not math.isnan(rows[1]["local"])
+    assert "is quantised" in found.notes["lipschitz"][0]
+    assert linear_map(scaled) is None
 
 
 @pytest.mark.parametrize("family", ["gpt2", "openai-gpt", "llama"])

@@ -30,6 +30,7 @@ from layerlab.evaluation.harness.task_result import TaskResult
 from layerlab.evaluation.lm_eval_tasks.description import describe_task, hash_manner
 from layerlab.evaluation.lm_eval_tasks.engine import ENGINE
 from layerlab.evaluation.lm_eval_tasks.load import load_named
+from layerlab.loading.batching import describe_ahead
 from layerlab.loading.generation import describe_unused, list_unused, special_ids
 from layerlab.loading.model import LoadedModel
 from layerlab.system.hardware import versions
@@ -74,6 +75,8 @@ class EvaluationRun:
         unused = list_unused(self.subject.model)
         if unused and any(leaf.generates for leaf in leaves):
             self.notes.append(describe_unused(self.subject.name, unused))
+        if self.subject.reads_ahead:
+            self.notes.append(describe_ahead(self.subject.name))
         if self.arithmetic.alone and self.options.batch_size != 1:
             self.notes.append(describe_alone(self.arithmetic.name))
         for leaf in leaves:

@@ -162,7 +162,11 @@ def _read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
     found = focus(layer.attention, dtype=getattr(torch, run.options["dtype"]))
     columns = read_lists(vars(found))
     for head in range(layer.attention.heads):
-        place = {"sequence": layer.sequence, "layer": layer.attention.layer, "head": head}
+        place = {
+            "sequence": layer.sequence,
+            "layer": layer.attention.layer,
+            "head": layer.attention.first + head,
+        }
         row = place | {name: values[head] for name, values in columns.items()}
         yield row | {"sink_column": int(row["sink_column"])}
 

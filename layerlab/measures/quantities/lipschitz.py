@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from layerlab.errors import NotApplicable
-from layerlab.measures.measure import Measure, MeasureContext, Row
+from layerlab.measures.measure import Measure, MeasureContext, Row, describe_packed
 from layerlab.measures.support.golub_kahan import GolubKahan, Map, Ritz, largest_singular
 from layerlab.observe.architecture.effective_weights import effective_weights
 from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule
@@ -217,12 +217,17 @@ def _matrices(layer: Layer) -> dict[str, Tensor]:
 
 
 def _weights(layer: Layer, run: MeasureContext) -> float:
-    if layer.layer not in run.memory:
+    key = ("weights", layer.layer)
+    if key not in run.memory:
         try:
-            run.memory[layer.layer] = weight_product(_matrices(layer))
-        except NotApplicable:
-            run.memory[layer.layer] = nan
-    return run.memory[layer.layer]
+            if packed := getattr(run.subject, "packed", None):
+                raise NotApplicable(describe_packed(packed))
+            run.memory[key] = weight_product(_matrices(layer))
+        except NotApplicable as error:
+            run.memory[key] = nan
+            remark = f"weights: not applicable to {{layers}}, because {error}"
+            run.note_layer("weights", remark, layer.layer)
+    return run.memory[key]
 
 
 def _local(layer: Layer, run: MeasureContext) -> Ritz:

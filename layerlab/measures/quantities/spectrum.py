@@ -138,7 +138,7 @@ def _read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
         yield {
             "sequence": layer.sequence,
             "layer": attended.layer,
-            "head": head,
+            "head": attended.first + head,
             **{name: values[head] for name, values in columns.items()},
             "token_bound": attended.tokens**0.5,
             "uniform_ratio": columns["norm"][head] / uniform,

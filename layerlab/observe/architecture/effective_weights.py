@@ -1,7 +1,8 @@
 """The weights that a model computes with, where its modules hold something else.
 
 A parametrised weight, one that is pruned or normed by torch, and one with a LoRA adapter are put
-together out of parameters that nothing is multiplied with as they stand.
+together out of parameters that nothing is multiplied with as they stand; of a module that PEFT
+trains whole, the original stays beside the copy that is used.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,9 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from layerlab.errors import NotApplicable
 from layerlab.system.offload import parameter
+from layerlab.system.torch_settings import evaluation_mode
 
 PARAMETRIZED = "parametrizations"
 # Endings of what torch.nn.utils keeps in place of a weight: of pruning and spectral norm, and of
@@ -32,20 +37,15 @@ def effective_weights(
     """
     found: dict[str, Callable[[], Tensor | None]] = {}
     known: set[int] = set()
-    inside: tuple[str, ...] = ()
-    for path, module in root.named_modules():
-        start = f"{path}." if path else ""
-        if start.startswith(inside):
-            continue
-        if _is_adapted(module):
-            inside += (start,)
-        elif PARAMETRIZED in module._modules:
-            inside += (f"{start}{PARAMETRIZED}.",)
+    for path, module in _used_modules(root):
         for name in _names(inner_module(module)):
             own = inner_module(module)._parameters.get(name)
-            if shared or own is None or id(own) not in known:
-                found[start + name] = partial(effective_weight, module, name)
-            known.add(id(own))
+            # An adapter makes another weight of one that is shared.
+            plain = own is not None and not _is_adapted(module)
+            if shared or not plain or id(own) not in known:
+                found[f"{path}.{name}".removeprefix(".")] = partial(effective_weight, module, name)
+            if plain:
+                known.add(id(own))
     return found
 
 
@@ -55,20 +55,24 @@ def effective_weight(module: nn.Module, name: str) -> Tensor | None:
     Raises:
         NotApplicable: it has an adapter that is no plain LoRA.
     """
+    module = _used(module)
     if not _is_adapted(module):
-        with torch.no_grad():
-            return parameter(module, name)
-    value = effective_weight(inner_module(module), name)
+        return _built(module, name)
+    value = effective_weight(_base(module), name)
     adapters: list[str] = [] if _is_idle(module) else list(getattr(module, "active_adapters", ()))
     for adapter in adapters:
+        if not _has(module, adapter):
+            continue
         if not _is_plain(module, adapter):
             raise NotApplicable(
                 f"the weights of its adapter ({type(module).__name__}) are not those of plain LoRA;"
                 " merge it first: model.merge_and_unload()"
             )
-        if value is not None and name == "weight":
-            with torch.no_grad():
+        with torch.no_grad():
+            if value is not None and name == getattr(module, "parameter_name", "weight"):
                 value = value + module.get_delta_weight(adapter).to(value.dtype)  # type: ignore[operator]
+            elif name == "bias" and (added := _bias(module, adapter)) is not None:
+                value = added if value is None else value + added.to(value.dtype)
     return value
 
 
@@ -88,25 +92,74 @@ def linear_map(module: nn.Module) -> tuple[Tensor, Tensor | None] | None:
         return None
     if weight is None or weight.ndim != 2 or not weight.is_floating_point():
         return None
+    if weight.dtype.itemsize == 1:  # scaled by numbers that lie elsewhere
+        return None
     return (weight.T if isinstance(inner, Conv1D) else weight), bias
 
 
 def linear_maps(root: nn.Module) -> Iterator[tuple[str, Tensor, Tensor | None]]:
     """Yield the path, weight and bias of every linear module; of one with an adapter, together."""
-    inside: tuple[str, ...] = ()
-    for path, module in root.named_modules():
-        if f"{path}.".startswith(inside):
-            continue
-        if _is_adapted(module):
-            inside += (f"{path}.",)
+    for path, module in _used_modules(root):
         if (found := linear_map(module)) is not None:
             yield path, *found
 
 
 def inner_module(module: nn.Module) -> nn.Module:
     """Return the module that an adapter stands in front of, or the module itself."""
-    inner = getattr(module, "base_layer", None)
-    return inner if _is_adapted(module) and isinstance(inner, nn.Module) else module
+    module = _used(module)
+    return inner_module(_base(module)) if _is_adapted(module) else module
+
+
+def _used_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules that are computed with, by path; those with an adapter as one."""
+    waiting, met = [("", root)], set[nn.Module]()
+    while waiting:
+        path, module = waiting.pop()
+        module = _used(module)
+        if module in met:
+            continue
+        met.add(module)
+        yield path, module
+        inside = [
+            (f"{path}.{name}".removeprefix("."), child)
+            for name, child in inner_module(module).named_children()
+            if name != PARAMETRIZED
+        ]
+        waiting += reversed(inside)
+
+
+def _used(module: nn.Module) -> nn.Module:
+    """Return what computes in place of a module that PEFT trains whole, or of some of its rows."""
+    if (rows := module._modules.get("token_adapter")) is not None:
+        return rows
+    copies, original = (module._modules.get(one) for one in ("modules_to_save", "original_module"))
+    if not isinstance(copies, nn.ModuleDict) or original is None:
+        return module
+    active: Any = getattr(module, "active_adapters", ())
+    off = _is_idle(module) or not active or active[0] not in copies
+    return original if off else copies[active[0]]
+
+
+def _built(module: nn.Module, name: str) -> Tensor | None:
+    """Return a weight that torch puts together as it is now, and leave its parts as they are.
+
+    What was made before a hook of `torch.nn.utils` is that of the last forward pass.
+    """
+    with torch.no_grad(), evaluation_mode(module._modules.get(PARAMETRIZED) or nn.Module()):
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, BasePruningMethod) and hook._tensor_name == name:
+                return hook.apply_mask(module)
+            if isinstance(hook, WeightNorm) and hook.name == name:
+                return hook.compute_weight(module)
+            if isinstance(hook, SpectralNorm) and hook.name == name:
+                return hook.compute_weight(module, do_power_iteration=False)
+        return parameter(module, name)
+
+
+def _base(module: nn.Module) -> nn.Module:
+    base = module.base_layer
+    assert isinstance(base, nn.Module)
+    return base
 
 
 def _is_adapted(module: Any) -> bool:
@@ -119,10 +172,22 @@ def _is_idle(module: Any) -> bool:
     return bool(getattr(module, "disable_adapters", False) or getattr(module, "merged", False))
 
 
+def _has(module: Any, adapter: str) -> bool:
+    """Return whether an adapter that is active anywhere in a model changes this module."""
+    parts = [getattr(module, name, {}) for name in getattr(module, "adapter_layer_names", ())]
+    return not parts or any(adapter in part for part in parts)
+
+
 def _is_plain(module: Any, adapter: str) -> bool:
     parts = (getattr(module, name, {}) for name in ("lora_A", "lora_embedding_A"))
     changed = (getattr(module, name, {}) for name in ("use_dora", "lora_variant"))
     return any(adapter in part for part in parts) and not any(part.get(adapter) for part in changed)
+
+
+def _bias(module: Any, adapter: str) -> Tensor | None:
+    """Return what a LoRA adapter adds to the bias."""
+    own = getattr(module.lora_B[adapter], "bias", None) if adapter in module.lora_B else None
+    return None if own is None else own.detach() * module.scaling[adapter]
 
 
 def _names(module: nn.Module) -> Iterator[str]:

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.effective_weights import effective_weights
 from layerlab.observe.architecture.norms import Norm, front_norm, norm
 from layerlab.observe.architecture.qkv_layouts import KEY_NORM, QUERY_NORM, Layout, layout
@@ -134,11 +135,14 @@ def project(
 def matrices(block: nn.Module) -> dict[str, Tensor]:
     """Return every weight matrix of a block by its name.
 
-    Stacked experts stay one array of three axes.
+    Stacked experts stay one array of three axes. There are none where one of them is not known.
     """
     found = {}
     for name, get in effective_weights(block).items():
-        tensor = get()
+        try:
+            tensor = get()
+        except NotApplicable:  # an adapter that is no plain LoRA
+            return {}
         if tensor is None or tensor.device.type == "meta":
             continue
         if tensor.ndim in (2, 3) and tensor.is_floating_point():
@@ -244,11 +248,13 @@ def _clip(attention: nn.Module) -> float | None:
 def _window(attention: nn.Module, config: Any) -> int | None:
     if getattr(attention, "attention_type", None) == "local":
         return int(config.window_size)
+    kinds = getattr(config, "layer_types", None)
+    index = getattr(attention, "layer_idx", None)
+    if kinds and index is not None and kinds[index] == "full_attention":
+        return None
     if hasattr(attention, "sliding_window"):
         own = attention.sliding_window
         return own if isinstance(own, int) else None
-    kinds = getattr(config, "layer_types", None)
-    index = getattr(attention, "layer_idx", None)
     if kinds and index is not None and kinds[index] != "sliding_attention":
         return None
     value = getattr(config, "sliding_window", None)
@@ -281,6 +287,8 @@ def _uneven(attention: nn.Module, config: Any) -> str | None:
         return STRETCHED
     if getattr(config, "attention_chunk_size", None):
         return "rows see chunks of the sequence"
+    if getattr(attention, "indexer", None) is not None:
+        return "each row chooses its keys"
     parameters = getattr(config, "rope_parameters", None) or {}
     if "llama_4_scaling_beta" in parameters:
         return STRETCHED

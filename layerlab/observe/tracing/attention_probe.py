@@ -63,6 +63,12 @@ class AttentionCall:
         )
 
     @property
+    def heads(self) -> int:
+        factor = self.query if self.query is not None else self.scores
+        assert factor is not None
+        return factor.shape[1]
+
+    @property
     def keys(self) -> int:
         factor = self.key if self.key is not None else self.scores
         assert factor is not None

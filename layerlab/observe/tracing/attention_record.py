@@ -22,6 +22,7 @@ class AttentionRecord:
     Attributes:
         layer: the block that it lies in, the first is 0.
         name: path of the module inside the model.
+        first: the number of its first head: of several attentions in a block, heads are counted on.
         scaling: the factor on q.k that the module itself uses.
         bias: added to the scores after softcap; -inf (or the dtype's lowest number) forbids a key;
             or boolean: the keys that are allowed.
@@ -33,6 +34,7 @@ class AttentionRecord:
 
     layer: int
     name: str
+    first: int = 0
     scaling: float = 1.0
     query: Queries | None = None
     key: Keys | None = None

@@ -36,7 +36,8 @@ def read_streams(
     handles = [
         block.register_forward_hook(leave(layer)) for layer, block in enumerate(stack.blocks)
     ]
-    handles.append(stack.blocks[0].register_forward_pre_hook(enter, with_kwargs=True))
+    first = stack.blocks[0]
+    handles.append(first.register_forward_pre_hook(enter, with_kwargs=True, prepend=True))
     # Nobody reads the logits.
     known = inspect.signature(model.forward).parameters
     few = {"logits_to_keep": 1} if "logits_to_keep" in known else {}

@@ -7,7 +7,7 @@ kept. The model is left exactly as it was found, also when something raises.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from layerlab.observe.architecture.structure import AttentionPart, ModelStructur
 from layerlab.observe.tracing.attention_probe import HEARD, AttentionCall, implementation, probe
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.block_calls import BlockCall, hidden, hidden_call, sublayers
+from layerlab.observe.tracing.compiled import run_uncompiled
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.system.torch_settings import evaluation_mode
@@ -81,11 +82,12 @@ def trace(
 def observing(model: PreTrainedModel) -> Iterator[None]:
     """Prepare a model to be traced, and restore it when the context ends.
 
-    It is in evaluation mode, without parameter gradients, and with an attention that can be heard.
+    It is in evaluation mode, without parameter gradients, with an attention that can be heard, and
+    uncompiled.
     """
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
     name = implementation(model)
-    with evaluation_mode(model):
+    with evaluation_mode(model), run_uncompiled(model):
         try:
             for parameter in wanted:
                 parameter.requires_grad_(False)
@@ -128,7 +130,9 @@ class _Watcher:
         with ExitStack() as stack:
             for index, block in enumerate(self.anatomy.blocks):
                 hooks = (
-                    block.register_forward_pre_hook(partial(self.enter, index), with_kwargs=True),
+                    block.register_forward_pre_hook(
+                        partial(self.enter, index), with_kwargs=True, prepend=True
+                    ),
                     block.register_forward_hook(self.leave),
                     *(
                         child.register_forward_hook(
@@ -268,12 +272,16 @@ class _Watcher:
             return None
         if self.sequence == 0 and (fault := heard[0].fault()):
             self.found.silent[part.number] = f"{part.name}: {fault}"
-        return None if part.number in self.found.silent else heard[0].attended(0)
+        if part.number in self.found.silent:
+            return None
+        before = {one.part.number: one.heads for one in visit.heard}
+        first = sum(heads for number, heads in before.items() if number < part.number)
+        return replace(heard[0].attended(0), first=first)
 
     def rerun(self, block: nn.Module, visit: BlockCall, stream: Tensor) -> Tensor:
         """Return the block's output for another stream at the same positions and masks."""
         args, options = _replace(visit.args, visit.options, visit.entered, stream[None])
-        return first_tensor(block.forward(*args, **options))[0]
+        return first_tensor(block(*args, **options))[0]
 
     def account(self) -> None:
         """Report every attention layer for which the probe did not fire exactly once."""
@@ -316,7 +324,7 @@ def _gradients(
         first_tensor(output).register_hook(partial(keep, layer))
 
     with ExitStack() as stack, torch.enable_grad():
-        first = anatomy.blocks[0].register_forward_pre_hook(start, with_kwargs=True)
+        first = anatomy.blocks[0].register_forward_pre_hook(start, with_kwargs=True, prepend=True)
         stack.callback(first.remove)
         for index, block in enumerate(anatomy.blocks):
             hook = block.register_forward_hook(partial(listen, index))

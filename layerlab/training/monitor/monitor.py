@@ -1,5 +1,6 @@
 """`Monitor`: what goes on inside a model while any loop trains it."""
 
+import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -219,7 +220,8 @@ class Monitor:
             return
         if self._recording is not None or not any(module is face for face in self._faces):
             return
-        self._recording = Recording(self._stack, self._sample, options, not self._checked)
+        named = _name(self.model, args, options)
+        self._recording = Recording(self._stack, self._sample, named, not self._checked)
         try:
             if is_compiled(module):
                 self._pass_beside(self._recording, args, options)
@@ -296,6 +298,15 @@ def unwrap_model(model: nn.Module) -> tuple[PreTrainedModel, list[nn.Module]]:
             )
         faces.append(following)
     return inner, faces
+
+
+def _name(model: nn.Module, args: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Return what a model is called with by name, also what was given by its place."""
+    try:
+        bound = inspect.signature(model.forward).bind_partial(*args, **options).arguments
+    except TypeError:  # of a wrapper that takes other things
+        return options
+    return {**options, **bound}
 
 
 def _number(value: Tensor | float | None) -> float | None:

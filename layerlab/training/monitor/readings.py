@@ -7,15 +7,13 @@ in a few products, and decomposing the thin factors of W_k^T W_q was measured to
 quicker than iterating with them.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import nan
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 from transformers import PreTrainedModel
 
 from layerlab.measures.quantities.attention import focus
@@ -108,13 +106,12 @@ class Reading:
             self.notes["querykey_norm"] = NORMED
             return
         block = getattr(self.stack.blocks[part.block], "_orig_mod", self.stack.blocks[part.block])
-        with _still(part.module):
-            found = layout(block, part.module, text_config(self.model))
-            if found.query is None or found.key is None:
-                reasons = [found.refused.get(name) for name in ("query", "key")]
-                self.notes["querykey_norm"] = next(filter(None, reasons), "no weights were found")
-                return
-            query, key = (one.rows(found.head_width)[0] for one in (found.query, found.key))
+        found = layout(block, part.module, text_config(self.model))
+        if found.query is None or found.key is None:
+            reasons = [found.refused.get(name) for name in ("query", "key")]
+            self.notes["querykey_norm"] = next(filter(None, reasons), "no weights were found")
+            return
+        query, key = (one.rows(found.head_width)[0] for one in (found.query, found.key))
         values = factored_spectrum(_exact(query), _exact(key))[:, 0]
         for head, value in enumerate(values.tolist()):
             self.rows.append((part.block, head, "querykey_norm", value))
@@ -216,22 +213,3 @@ def _drops(attention: nn.Module) -> bool:
     rates = [value for name, value in vars(attention).items() if "dropout" in name]
     inner = [module.p for module in attention.modules() if isinstance(module, nn.Dropout)]
     return any(isinstance(rate, int | float) and rate > 0 for rate in (*rates, *inner))
-
-
-@contextmanager
-def _still(attention: nn.Module) -> Iterator[None]:
-    """Read parametrised weights without advancing those that change on access."""
-    moving = [
-        inner
-        for module in attention.modules()
-        if parametrize.is_parametrized(module)
-        for inner in module.parametrizations.modules()  # type: ignore[union-attr]
-        if inner.training
-    ]
-    try:
-        for module in moving:
-            module.training = False
-        yield
-    finally:
-        for module in moving:
-            module.training = True

@@ -66,6 +66,15 @@ def test_a_likelihood_is_that_of_the_text_alone(tmp_path: Path, name: str) -> No
     assert together[0].scores == alone[0].scores
 
 
+def test_likelihoods_of_a_model_that_has_seen_the_answer_are_remarked_on(shelf: Path) -> None:
+    remarks = {
+        name: run(shelf, "boolq", model=family(name).model, limit=2).content["remarks"]
+        for name in ("xlnet", "llama")
+    }
+    said = {name: [one for one in each if "later tokens" in one] for name, each in remarks.items()}
+    assert len(said["xlnet"]) == 1 and not said["llama"]
+
+
 @pytest.mark.parametrize("format", ["int4", "nvfp4"])
 def test_an_emulated_scale_is_that_of_one_question(
     shelf: Path, tmp_path: Path, format: str

@@ -19,6 +19,8 @@ from layerlab.observe.architecture.effective_weights import (
 )
 from tests.measures.family import built
 
+# PEFT asks transformers by an old name.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated")
 Change = Callable[[nn.Module, bool], None]
 
 
@@ -72,7 +74,20 @@ def adapted(model: nn.Module, lasting: bool) -> None:
             one.merge()
 
 
-@pytest.mark.parametrize("change", [pruned, normed, normed_of_old, adapted])
+def trained_whole(model: nn.Module, lasting: bool) -> None:
+    whole = ["c_proj"] if model.config.model_type == "gpt2" else ["down_proj", "up_proj"]
+    wrapped = peft.get_peft_model(
+        model, peft.LoraConfig(r=2, target_modules="all-linear", modules_to_save=whole)
+    )
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "modules_to_save" in name:
+                weight.mul_(3)
+    if lasting:
+        wrapped.merge_and_unload()
+
+
+@pytest.mark.parametrize("change", [pruned, normed, normed_of_old, adapted, trained_whole])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated", "ignore:fan_in_fan_out")
 def test_weights_are_those_of_the_model_made_permanent(family: str, change: Change) -> None:
@@ -101,7 +116,7 @@ def spectra(model: PreTrainedModel) -> list[float]:
     return [value for column in columns for value in column.tolist()]
 
 
-@pytest.mark.parametrize("change", [pruned, normed, adapted])
+@pytest.mark.parametrize("change", [pruned, normed, adapted, trained_whole])
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
 def test_measures_of_weights_read_what_the_model_computes_with(change: Change) -> None:
     model, lasting = built("llama").eval(), built("llama").eval()
@@ -135,3 +150,84 @@ def test_a_weight_that_is_shared_is_listed_once_or_for_each() -> None:
     model = built("gpt2")
     once, each = effective_weights(model), effective_weights(model, shared=True)
     assert set(each) - set(once) == {"lm_head.weight"}
+
+
+def test_a_weight_that_a_hook_makes_is_read_as_it_is_now() -> None:
+    model, other = built("llama").eval(), built("llama").eval()
+    nn.init.normal_(other.lm_head.weight)
+    prune.identity(model.lm_head, "weight")
+    model.lm_head.load_state_dict(
+        {"weight_orig": other.lm_head.weight, "weight_mask": torch.ones_like(other.lm_head.weight)}
+    )
+    assert torch.equal(effective_weight(model.lm_head, "weight"), other.lm_head.weight)
+
+
+def test_reading_a_weight_that_moves_when_it_is_read_leaves_it() -> None:
+    layer = parametrizations.spectral_norm(nn.Linear(6, 5).train())
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    effective_weight(layer, "weight")
+    assert all(torch.equal(layer.state_dict()[name], value) for name, value in before.items())
+    assert all(module.training for module in layer.modules())
+
+
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out")
+def test_an_adapter_changes_biases_too() -> None:
+    model = built("gpt2").eval()
+    model.add_adapter(
+        peft.LoraConfig(r=2, target_modules=["c_attn"], lora_bias=True, fan_in_fan_out=True)
+    )
+    fused = model.transformer.h[0].attn.c_attn
+    nn.init.ones_(fused.lora_B["default"].bias)
+    found, x = linear_map(fused), torch.randn(3, 32)
+    assert found is not None
+    torch.testing.assert_close(nn.functional.linear(x, *found), fused(x))
+
+
+def test_adapters_of_other_modules_change_nothing() -> None:
+    model = built("llama").eval()
+    wrapped = peft.get_peft_model(
+        model, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    )
+    wrapped.add_adapter(
+        "other", peft.LoraConfig(r=2, target_modules=["v_proj"], init_lora_weights=False)
+    )
+    wrapped.base_model.set_adapter(["default", "other"])
+    x = torch.randn(3, 32)
+    for name in ("q_proj", "v_proj"):
+        module = getattr(model.model.layers[0].self_attn, name)
+        found = linear_map(module)
+        assert found is not None
+        torch.testing.assert_close(nn.functional.linear(x, *found), module(x))
+
+
+def test_an_adapter_of_experts_is_added_to_them() -> None:
+    model = built("mixtral").eval()
+    names = ["mlp.experts.down_proj", "mlp.experts.gate_up_proj"]
+    config = peft.LoraConfig(r=2, target_parameters=names, init_lora_weights=False)
+    wrapped = peft.get_peft_model(model, config)
+    found = {name: get() for name, get in effective_weights(model).items()}
+    wanted = dict(wrapped.merge_and_unload().named_parameters())
+    assert found.keys() == wanted.keys()
+    for name, value in found.items():
+        torch.testing.assert_close(value, wanted[name].data)
+
+
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out")
+def test_a_head_is_listed_beside_the_adapted_embedding_that_it_shares() -> None:
+    model = built("gpt2").eval()
+    model.add_adapter(peft.LoraConfig(r=2, target_modules=["wte"], init_lora_weights=False))
+    found = effective_weights(model)
+    head, embedding = found["lm_head.weight"](), found["transformer.wte.weight"]()
+    assert torch.equal(head, model.lm_head.weight)
+    assert not torch.equal(head, embedding)
+
+
+def test_an_adapter_that_is_no_plain_lora_refuses_the_measures_of_weights_alone() -> None:
+    model = built("llama").eval()
+    peft.get_peft_model(model, peft.IA3Config(target_modules=["q_proj"], feedforward_modules=[]))
+    found = layerlab.inspect(
+        model, input_ids=torch.arange(3, 23), measures=["matrices", "stream", "attention"]
+    )
+    refused = next(one for one in found.to_dict()["measures"] if one["name"] == "matrices")
+    assert "merge it first" in refused["not_applicable"][0]["reason"]
+    assert len(found.frame("stream")) == 3 and len(found.frame("attention")) == 8

@@ -8,10 +8,12 @@ from accelerate import disk_offload
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from layerlab.loading.layer_weights import project_layers
 from layerlab.observe.architecture.head_weights import project
 from layerlab.observe.architecture.qkv_layouts import layout
 from layerlab.observe.architecture.structure import anatomy, text_config
 from layerlab.observe.tracing.verify_weights import faults, verify_weights
+from tests.families import recipe
 from tests.measures.family import FAMILIES, LLAMA, built, layers
 
 # What must be refused; everything else must be found, and agree.
@@ -112,6 +114,19 @@ def test_the_window_that_was_seen_replaces_the_one_that_was_read() -> None:
     assert weights.window == 8
     seen = replace(attended, window=5)
     assert verify_weights(weights, seen, entered).window == 5
+
+
+def test_layers_of_two_kinds_have_the_windows_that_their_rows_show() -> None:
+    model = recipe.build("exaone4").eval()
+    kinds = {"sliding_attention": 8, "full_attention": None}
+    wanted = [kinds[one] for one in model.config.layer_types]
+    assert [one.window for one in project_layers(model)] == wanted
+    assert len(set(wanted)) == 2
+
+
+def test_rows_that_choose_their_keys_have_no_bound_on_the_norm() -> None:
+    last = list(project_layers(recipe.build("qwen4_exp_text")))[-1]
+    assert last.query is not None and "chooses" in last.refused["scores"]
 
 
 def test_a_reason_known_before_the_trace_is_kept() -> None:

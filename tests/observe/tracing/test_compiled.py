@@ -1,9 +1,12 @@
 """Compiled parts are found, and run so that their hooks are called."""
 
+import pytest
 import torch
 from torch import nn
 
+import layerlab
 from layerlab.observe.tracing.compiled import is_compiled, run_uncompiled
+from tests.measures.family import built
 
 
 def stack() -> nn.Sequential:
@@ -25,3 +28,18 @@ def test_hooks_inside_compiled_code_are_called() -> None:
     with run_uncompiled(called):
         called(torch.zeros(1, 2))
     assert heard == [False]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_compiled_model_reads_as_it_does_uncompiled(whole: bool) -> None:
+    model = built("llama").eval()
+    ids = torch.arange(3, 23)
+
+    def norms() -> list[float]:
+        found = layerlab.inspect(model, input_ids=ids, measures=["stream"], progress=False)
+        return found.frame("stream")["norm"].tolist()
+
+    before = norms()
+    for part in [model] if whole else model.model.layers:
+        part.compile(backend="eager")
+    assert norms() == before

@@ -141,6 +141,28 @@ def test_rerunning_a_block_gives_its_output_again(tiny, family):
     assert all(torch.equal(again, stream) for again, stream in outputs)
 
 
+def test_a_block_is_what_hooks_of_the_users_make_of_it(tiny):
+    hooked, changed = (tiny("llama").eval() for _ in range(2))
+    hooked.model.layers[0].register_forward_pre_hook(lambda module, args: (3 * args[0], *args[1:]))
+    hooked.model.layers[0].register_forward_hook(lambda module, args, output: 2 * output)
+    block = changed.model.layers[0]
+    own = block.forward
+    block.forward = lambda stream, *args, **options: 2 * own(3 * stream, *args, **options)
+
+    def read(model):
+        found = []
+
+        def keep(layer):
+            again = None if layer.rerun is None else layer.rerun(2 * layer.entered)
+            found.extend([layer.stream, layer.entered, layer.gradient, again])
+
+        trace(model, anatomy(model), [TOKENS], keep, gradient=True)
+        return found
+
+    for one, other in zip(read(hooked), read(changed), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_two_sequences_read_like_each_alone(tiny):
     model, both = tiny("llama"), []
     pieces = [TOKENS, TOKENS.flip(0)[:9]]
@@ -187,8 +209,8 @@ def test_a_stream_that_is_not_finite_is_reported_with_its_layer(tiny):
 
 def test_where_the_stream_has_another_shape_only_attention_is_handed_out(tiny):
     model = tiny("gpt2")
-    model.transformer.h[0].register_forward_pre_hook(
-        lambda module, args: (args[0].transpose(0, 1), *args[1:]), prepend=True
+    model.transformer.drop.register_forward_hook(
+        lambda module, args, output: output.transpose(0, 1)
     )
     layers, found = traced(model)
     assert "of shape (28, 1, 16), not batch x token x width" in found.no_stream

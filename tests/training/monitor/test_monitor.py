@@ -115,6 +115,17 @@ def test_padding_and_other_documents_are_not_read(
         assert values(monitor, name) == pytest.approx(reference[name], rel=1e-4), name
 
 
+def test_padding_that_a_mask_in_second_place_names_is_not_read() -> None:
+    model, tokens = trained(ours()), batch(9)
+    reference = expected(model, tokens[0, 4:])
+    monitor = Monitor(model)
+    mask = torch.tensor([[0] * 4 + [1] * 12] * 4)
+    model(tokens, mask, labels=tokens).loss.backward()
+    monitor.step()
+    for name in ("score", "sink_mass", "attention_norm", "relative_residual"):
+        assert values(monitor, name) == pytest.approx(reference[name], rel=1e-4), name
+
+
 def test_a_beginning_is_read_as_if_it_stood_alone() -> None:
     model, tokens = trained(ours()), batch(9)
     monitor = Monitor(model, tokens=6)
