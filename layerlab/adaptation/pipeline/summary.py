@@ -155,7 +155,8 @@ class Tally:
                     "title": row["title"],
                     "kind": DOMAIN if row["benchmark"] in known else GENERAL,
                     "unit": "score",
-                    **{name: row.get(name) for name in (*SCORED, "chance")},
+                    **_sound(row),
+                    "chance": row.get("chance"),
                     "abstained": row.get("abstained"),
                     "too_long": (row.get("shots") or {}).get("unfit"),
                 }
@@ -201,6 +202,12 @@ class Tally:
                 "continued pretraining ran with every seed; tuning and questions go on from the "
                 f"first of them, {self.recipe.pretrain.seeds[0]}"
             )
+
+
+def _sound(row: Mapping[str, Any]) -> Json:
+    """Return the numbers of a score; of a model without finite logits only those of questions."""
+    kept = ("n",) if row.get("lost") else SCORED
+    return {name: row.get(name) if name in kept else None for name in SCORED}
 
 
 def _placeless(value: Any) -> Any:

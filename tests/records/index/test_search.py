@@ -100,6 +100,8 @@ def test_a_comparison_of_few_arms_has_the_verdict_on_each(tmp_path: Path) -> Non
     assert found.headline == (
         "arm-1 is better than llama by 0.25 nats; arm-2 is worse than llama by 0.5 nats"
     )
+    put(place, "comparison.json", {**content, "metric": "bits_per_byte"})
+    assert "better than llama by 0.25 bits per byte; " in only(tmp_path).headline
     content["runs"][0]["finished"] = False
     put(place, "comparison.json", content)
     found = only(tmp_path)
