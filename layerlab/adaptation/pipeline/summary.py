@@ -220,7 +220,8 @@ class Tally:
             if (self.arms[0], kind) in ends and not self._read_alike(arm, kind):
                 yield (
                     f"{arm} is not held against {self.arms[0]} on {kind} text: they were measured "
-                    "on other text, or on other blocks of it; pretrain.max_eval_blocks = 0 reads all"
+                    "on other text, or on other blocks of it; pretrain.max_eval_blocks = 0 reads "
+                    "all"
                 )
         if self.recipe.pretrain is not None and len(self.recipe.pretrain.seeds) > 1:
             yield (

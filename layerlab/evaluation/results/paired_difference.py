@@ -221,7 +221,7 @@ def _of_tasks(
 def _counts_shares(record: Record) -> bool:
     """Judge whether questions are worth shares, whose differences are told in percent."""
     known = (one for one in record["measured"] if one["metric"] == record.get("worth"))
-    row = next(known, {})
+    row: Record = next(known, {})
     if row.get("low") is not None:
         return is_share(row)
     return all(0 <= score <= 1 for score in record["scores"].values())
