@@ -85,18 +85,6 @@ def test_the_table_holds_the_numbers_of_every_arm():
     assert "matched to the baseline by parameters" in numbers
 
 
-def test_the_spread_stands_beside_the_losses_that_it_is_of():
-    for metric, first, last in (
-        ("nats", "Nats", "Bits per byte"),
-        ("bits_per_byte", "Bits per byte", "Nats"),
-    ):
-        shown = body(render(few() | {"metric": metric}))
-        head = re.findall(
-            r'<th scope="col" class="number">([^<]+)<', shown[shown.index("numbers") :]
-        )
-        assert head[1:3] == [first, "± sd"] and head[8] == last
-
-
 def test_what_each_arm_changes_stands_beside_its_numbers():
     content, page = whole()
     changes = body(page)[
