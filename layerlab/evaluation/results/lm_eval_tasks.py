@@ -26,8 +26,16 @@ def task_group_rows(records: Iterable[Record], groups: Iterable[Any]) -> list[di
                 inside = [own[name] for name in group.tasks if name in own]
                 means = _means(inside, metric)
                 if means:
-                    lost = all(one.get("lost") for one in inside if one["task"] in means)
-                    found.append({**_row(arm, group, metric, weighted, means), "lost": lost})
+                    its = [one for one in inside if one["task"] in means]
+                    row = _row(arm, group, metric, weighted, means)
+                    row["lost"] = all(one.get("lost") for one in its)
+                    row["share"] = all(is_share(_measured(one, metric)) for one in its)
+                    found.append(row)
+    return found
+
+
+def _measured(task: Record, metric: str) -> Record:
+    found: Record = next(row for row in task["measured"] if row["metric"] == metric)
     return found
 
 

@@ -27,6 +27,7 @@ class _Row(Table):
     low: float | None = None
     high: float | None = None
     lost: bool = False
+    share: bool | None = None
 
 
 class _Group(_Row):
@@ -47,6 +48,7 @@ class _Metric(Table):
     value: float | None = None
     low: float | None = None
     high: float | None = None
+    share: bool | None = None
 
 
 class _Task(Table):
@@ -115,8 +117,7 @@ def _value(row: _Metric, lost: bool) -> str:
         return "not finite"
     if row.value is None:
         return "without a score"
-    share = is_share({"low": row.low, "high": row.high})
-    return f"{row.value:.1%}" if share else f"{row.value:.4g}"
+    return f"{row.value:.1%}" if is_share(vars(row)) else f"{row.value:.4g}"
 
 
 def _score(row: _Row) -> str:
@@ -126,7 +127,7 @@ def _score(row: _Row) -> str:
         return f"incomplete ({row.parts} of {row.whole})"
     if row.score is None:
         return "without a score"
-    share = row.low is None or is_share({"low": row.low, "high": row.high})
+    share = row.low is None or is_share(vars(row))
     return f"{row.score:.1%}" if share else f"{row.score:.4g}"
 
 

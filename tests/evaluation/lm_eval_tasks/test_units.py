@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+import torch
 
-from tests.evaluation.candidate import candidate
+from tests.evaluation.candidate import candidate, tokenizer
 
 pytest.importorskip("lm_eval")
 
@@ -36,6 +37,23 @@ def test_a_difference_in_nats_is_no_percentage(folder: Path) -> None:
     assert f"{gap:+.4g} +- " in said and "own_one (perplexity of each question)" in said
     page = render(found.content)
     assert f"{gap:+.4g}" in page.replace("−", "-") and "in its own unit" in page
+
+
+def test_few_nats_are_no_percentage_either(folder: Path, tmp_path: Path) -> None:
+    """A mean near 0 has the interval that one of shares could have."""
+    model = candidate(512).model
+    head = torch.nn.Linear(model.config.hidden_size, model.config.vocab_size)
+    with torch.no_grad():  # every next token is the A of the answer, nearly
+        head.weight.copy_(0.1 * model.lm_head.weight)
+        head.bias.zero_()
+        head.bias[tokenizer()(" A", add_special_tokens=False)["input_ids"]] = 7.0
+    model.set_output_embeddings(head)
+    found = run(write(folder, "own_one", NATS), model=model, out=tmp_path / "out")
+    (row,) = found.content["tasks"][0]["measured"]
+    assert -1 < row["low"] and row["high"] <= 0 and row["share"] is False
+    assert f" {row['value']:.4g} " in found.summary(160)
+    ((entry,), _) = find_entries(tmp_path / "out")
+    assert entry.headline == f"own_one: perplexity {row['value']:.4g}"
 
 
 def test_a_difference_of_shares_is_in_percentage_points(folder: Path) -> None:
