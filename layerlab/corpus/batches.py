@@ -116,6 +116,9 @@ class EvalBlocks:
     """The blocks of held-out text: each of its tokens is predicted once.
 
     The last block of a source is filled up with separators, which nothing is asked of.
+
+    Attributes:
+        whole: whether these are all blocks that there are.
     """
 
     def __init__(self, corpus: Corpus, block: int, limit: int | None = None) -> None:
@@ -137,6 +140,7 @@ class EvalBlocks:
             )
         count = min(limit or len(found), len(found))
         self.chosen = [found[number * len(found) // count] for number in range(count)]
+        self.whole = count == len(found)
 
     def __len__(self) -> int:
         return len(self.chosen)

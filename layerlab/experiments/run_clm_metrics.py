@@ -93,8 +93,11 @@ def _train(result: Mapping[str, Any], manifest: Mapping[str, Any]) -> Metrics:
 def _eval(result: Mapping[str, Any], manifest: Mapping[str, Any], events: list[Any]) -> Metrics:
     settings = manifest["recipe"]
     block, most = settings["data"]["block_size"], settings["evaluate"]["max_eval_blocks"]
-    samples = math.ceil((manifest["data"]["validation_tokens"] - 1) / block)
-    samples = samples if most is None else min(samples, most)
+    if (blocks := result.get("blocks")) is not None:  # those of every source end by themselves
+        samples = len(blocks["tokens"])
+    else:
+        samples = math.ceil((manifest["data"]["validation_tokens"] - 1) / block)
+        samples = samples if most is None else min(samples, most)
     found: Metrics = {
         "eval_accuracy": result["accuracy"],
         "eval_loss": result["nats"],

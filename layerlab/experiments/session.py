@@ -211,8 +211,16 @@ def display(task: Task, wanted: bool) -> Iterator[Progress]:
         yield NullProgress()
         return
     lengths = {run.name: run.recipe.train.max_steps or 1 for run in task.runs}
-    peak = peak_of(task.runs[0].recipe) if task.runs else None
-    with RunsDisplay(lengths, peak=peak) as display:
+    with RunsDisplay(lengths, peak=_peak(task)) as display:
         for note in task.notes:
             display.note(note)
         yield display
+
+
+def _peak(task: Task) -> float | None:
+    """Return the FLOPs per second that all processes of a run could reach; None if unknown."""
+    if not task.runs:
+        return None
+    first = task.runs[0].recipe
+    peak = peak_of(first)
+    return None if peak is None else peak * first.run.num_processes

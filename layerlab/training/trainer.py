@@ -69,6 +69,8 @@ def train_run(run: RunSpec, folder: Path, watch: Progress | None = None) -> dict
 class Trainer:
     """A run in progress: model, optimizer, and position in the text."""
 
+    alone = True  # in its process, whose peak of memory is then the run's
+
     def __init__(self, run: RunSpec, folder: Path, watch: Progress) -> None:
         """Build the model, and go on from the newest checkpoint where there is one.
 
@@ -373,16 +375,14 @@ class Trainer:
             "arm": self.run.arm,
             "seed": self.run.seed,
             "rate": self.run.rate,
-            "nats": score and score.nats,
-            "bits_per_byte": score and score.bits_per_byte,
-            "accuracy": score and score.accuracy,
+            **(score.means() if score else dict.fromkeys(("nats", "bits_per_byte", "accuracy"))),
             "step0_nats": self.step0,
             "train_loss": self.losses / self.update if self.losses else None,
             "updates": self.update,
             "tokens": tokens,
             "seconds": self.seconds,
             "tokens_per_second": tokens / self.seconds if self.seconds else None,
-            "peak_memory_bytes": peak_memory(self.place.device),
+            "peak_memory_bytes": peak_memory(self.place.device) if self.alone else None,
             "parameters": self.model.num_parameters(),
             "flops": self.update * self.flops,
             "diverged": diverged,

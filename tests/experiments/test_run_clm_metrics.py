@@ -135,6 +135,15 @@ def test_extras_say_what_was_really_computed(tmp_path: Path) -> None:
     assert 1.4 < extra["flops_with_attention_and_head"] / train["total_flos"] < 1.6
 
 
+def test_blocks_are_counted_where_several_texts_are_held_out(tmp_path: Path) -> None:
+    """Each of two texts ends in a block that is not full."""
+    sizes = [*[BLOCK] * 71, 1000, *[BLOCK] * 71, BLOCK - 1000]
+    kept = {"nats": [2.0] * len(sizes), "tokens": sizes}
+    found = metrics(write(tmp_path, blocks=kept)).eval
+    assert found["eval_samples"] == 144
+    assert found["eval_samples_per_second"] == pytest.approx(144 / 2.3248, abs=1e-3)
+
+
 def test_the_loss_of_some_updates_is_not_called_that_of_all(tmp_path: Path) -> None:
     """Of runs that an earlier version finished nothing else is known."""
     found = metrics(write(tmp_path, train_loss=None))

@@ -152,6 +152,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         if cell is None or cell["score"] is None:
             found.append("-")
             continue
-        error = "" if cell["error"] is None else f" ± {scale * cell['error']:.{digits}f}"
+        # Questions that all score alike have no spread to tell an error from.
+        error = f" ± {scale * cell['error']:.{digits}f}" if cell["error"] else ""
         found.append(f"{scale * cell['score']:.{digits}f}{error}")
     return found

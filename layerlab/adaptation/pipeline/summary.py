@@ -129,9 +129,25 @@ class Tally:
                 found |= {"n": one["units"], "over": f"{one['per']}s"}
             yield {"arm": arm, "kind": kind, "against": "before", **means, **found}
             other = runs.get((self.arms[0], kind))
-            if arm != self.arms[0] and other is not None:
+            if arm != self.arms[0] and other is not None and self._read_alike(arm, kind):
                 gap = difference_to(after, {seed: last for seed, (_, last) in other.items()}, LEVEL)
                 yield {"arm": arm, "kind": kind, "against": self.arms[0], **_interval(gap)}
+
+    def _read_alike(self, arm: str, kind: str) -> bool:
+        """Judge whether an arm and the first one were measured on the same held-out text.
+
+        Of another tokenizer a block is another piece of it: then all of it has to be read.
+        """
+        texts = []
+        for name in (arm, self.arms[0]):
+            stage, left = next(found for found in self._of("pretrain") if name in found[0].arms)
+            fraction = self.recipe.arms()[name].data.validation_fraction
+            known = left["result"].get("held", {}).get(kind)  # 0.1 kept none
+            texts.append(((stage.needs["text"], fraction), known))
+        (ours, own), (theirs, other) = texts
+        if own is None or other is None or own["digest"] == other["digest"]:
+            return True
+        return bool(ours == theirs and own["whole"] and other["whole"])
 
     def _scores(self) -> Iterator[Json]:
         """Yield every score of every model: held-out text, held-out answers, benchmarks."""
@@ -155,7 +171,8 @@ class Tally:
                     "title": row["title"],
                     "kind": DOMAIN if row["benchmark"] in known else GENERAL,
                     "unit": "score",
-                    **{name: row.get(name) for name in (*SCORED, "chance")},
+                    **_sound(row),
+                    "chance": row.get("chance"),
                     "abstained": row.get("abstained"),
                     "too_long": (row.get("shots") or {}).get("unfit"),
                 }
@@ -196,11 +213,27 @@ class Tally:
                 if bits.get("loss"):  # 0.1 kept none
                     title = stage.title(len(self.arms))
                     yield f"{title}: {describe_loss(f'{kind} text', bits['loss'])}"
+        ends = {
+            (run["arm"], kind): None for run in self._list_pretrained() for kind in run["after"]
+        }
+        for arm, kind in ends:
+            if (self.arms[0], kind) in ends and not self._read_alike(arm, kind):
+                yield (
+                    f"{arm} is not held against {self.arms[0]} on {kind} text: they were measured "
+                    "on other text, or on other blocks of it; pretrain.max_eval_blocks = 0 reads "
+                    "all"
+                )
         if self.recipe.pretrain is not None and len(self.recipe.pretrain.seeds) > 1:
             yield (
                 "continued pretraining ran with every seed; tuning and questions go on from the "
                 f"first of them, {self.recipe.pretrain.seeds[0]}"
             )
+
+
+def _sound(row: Mapping[str, Any]) -> Json:
+    """Return the numbers of a score; of a model without finite logits only those of questions."""
+    kept = ("n",) if row.get("lost") else SCORED
+    return {name: row.get(name) if name in kept else None for name in SCORED}
 
 
 def _placeless(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """The result of continued pretraining."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ class Pretrained:
             does not come back from its tokens.
         after: the same at the end.
         change: after minus before, with an interval, by kind.
+        held: which held-out tokens were read, as a hash, and whether these were all, by kind.
         folder: with events.jsonl, result.json and the model.
         notes: what the reader of a result has to know.
     """
@@ -33,6 +34,7 @@ class Pretrained:
     after: Mapping[str, float]
     change: Mapping[str, Change]
     folder: Path
+    held: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property

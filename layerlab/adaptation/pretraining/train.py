@@ -220,6 +220,10 @@ def _find(
         before={kind: cost.bits_per_byte for kind, cost in curves.start.items()},
         after={kind: cost.bits_per_byte for kind, cost in curves.now.items()},
         change=curves.changes(),
+        held={
+            kind: {"digest": gauge.held.digest, "whole": gauge.held.whole}
+            for kind, gauge in watched.gauges.items()
+        },
         folder=out,
         notes=tuple(notes),
     )

@@ -145,8 +145,10 @@ def metric_rows(found: TaskResult, higher: Mapping[str, bool]) -> list[dict[str,
         row["higher_is_better"] = higher.get(name.partition(",")[0])
         row |= dict.fromkeys(("error", "low", "high", "effective_n"))
         if is_mean(found.samples, name, value):
-            whole = mark_accuracy([one[name] for one in found.samples])
+            worth = [one[name] for one in found.samples]
+            whole = mark_accuracy(worth)
             row |= {"error": whole.error, **with_interval(whole)}
+            row["share"] = all(0 <= one <= 1 for one in worth)
             row |= _tied(found, name, whole.value)
         rows.append(row)
     return rows

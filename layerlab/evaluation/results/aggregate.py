@@ -64,7 +64,8 @@ def _of_benchmark(
     if rest and len(rest) < len(parts):
         title = f"{benchmark.title} without {', '.join(without)}"
         found = official(benchmark.name, rest, without=without)
-        yield {**about, **_value(found), "title": title, "without": list(without)}
+        lost = _lost([one for one in records if one["subject"] not in without])
+        yield {**about, **_value(found), "title": title, "without": list(without), "lost": lost}
 
 
 def unsound_remarks(benchmarks: Iterable[Record]) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from layerlab.evaluation.harness.task_result import PER_TEXT
 from layerlab.evaluation.metrics.estimates import Mean, with_interval
-from layerlab.evaluation.results.averages import weighted_mean
+from layerlab.evaluation.results.averages import incomplete, weighted_mean
 from layerlab.records.index.task_metrics import is_share
 
 Record = Mapping[str, Any]
@@ -23,9 +23,19 @@ def task_group_rows(records: Iterable[Record], groups: Iterable[Any]) -> list[di
         own = {one["task"]: one for one in records if one["arm"] == arm}
         for group in groups:
             for metric, weighted in group.metrics.items():
-                means = _means([own[name] for name in group.tasks if name in own], metric)
+                inside = [own[name] for name in group.tasks if name in own]
+                means = _means(inside, metric)
                 if means:
-                    found.append(_row(arm, group, metric, weighted, means))
+                    its = [one for one in inside if one["task"] in means]
+                    row = _row(arm, group, metric, weighted, means)
+                    row["lost"] = all(one.get("lost") for one in its)
+                    row["share"] = all(is_share(_measured(one, metric)) for one in its)
+                    found.append(row)
+    return found
+
+
+def _measured(task: Record, metric: str) -> Record:
+    found: Record = next(row for row in task["measured"] if row["metric"] == metric)
     return found
 
 
@@ -102,3 +112,14 @@ def format_metric(row: Record) -> str:
     if is_share(row):
         return Mean(value, error, 0).summary()
     return f"{value:.4g}" + (f" +- {error:.2g}" if error else "")
+
+
+def format_group(row: Record) -> str:
+    """Format the mean of a group as the metrics of its tasks are.
+
+    Example:
+        >>> row = {"score": 31.25, "error": 2.0, "low": 27.3, "high": 35.2, "complete": True}
+        >>> format_group(row), format_group({**row, "complete": False, "parts": 1, "whole": 2})
+        ('31.25 +- 2', 'incomplete (1 of 2)')
+    """
+    return incomplete(row) or format_metric({**row, "value": row["score"]})

@@ -14,6 +14,7 @@ from layerlab.evaluation.benchmarks.suites import SPECIAL
 from layerlab.evaluation.metrics.estimates import Mean, match_scores, paired_mean
 from layerlab.evaluation.results.averages import GROUPS, Average, macro, official
 from layerlab.evaluation.results.question_remarks import shared_scores, title_of
+from layerlab.records.index.task_metrics import is_share
 from layerlab.validation import short_repr
 
 Record = Mapping[str, Any]
@@ -210,7 +211,20 @@ def _of_tasks(
     for one, its in _both(ours, theirs):
         same = match_scores(shared_scores(one), shared_scores(its))
         if same[0] and "benchmark" not in one:
-            yield _row(ours, name, str(one["task"]), paired_mean(*same), "mean of the questions")
+            share = _counts_shares(one) and _counts_shares(its)
+            task, worth = str(one["task"]), one["worth"]
+            title = task if share else f"{task} ({worth} of each question)"
+            row = _row(ours, name, title, paired_mean(*same), "mean of the questions")
+            yield {**row, "share": share}
+
+
+def _counts_shares(record: Record) -> bool:
+    """Judge whether questions are worth shares, whose differences are told in percent."""
+    known = (one for one in record["measured"] if one["metric"] == record.get("worth"))
+    row: Record = next(known, {})
+    if row.get("low") is not None:
+        return is_share(row)
+    return all(0 <= score <= 1 for score in record["scores"].values())
 
 
 def _mean_row(

@@ -60,7 +60,7 @@ def _own(
 ) -> dict[str, float | None]:
     """Return our cells in the columns of a table, with an average only where no column is empty."""
     whole = {
-        str(row["benchmark"]): row["score"]
+        str(row["benchmark"]): _sound(row)
         for row in benchmarks
         if row["arm"] == arm and not row.get("without")
     }
@@ -74,9 +74,14 @@ def _own(
         for row in (*subjects, *sections)
         if (row["arm"], row["benchmark"]) == (arm, table.benchmark)
     ]
-    scores = {str(row.get("subject", row.get("section"))): row["score"] for row in inside}
+    scores = {str(row.get("subject", row.get("section"))): _sound(row) for row in inside}
     cells = {part: _percent(scores.get(part)) for part in table.parts}
     return {**cells, AVERAGE: _percent(whole.get(table.benchmark))}
+
+
+def _sound(row: Row) -> float | None:
+    """Return a score; None where no logit that it is of was a finite number."""
+    return None if row.get("lost") else row["score"]
 
 
 def _percent(value: float | None) -> float | None:

@@ -15,7 +15,11 @@ from layerlab.evaluation.metrics.guessing import LEVEL
 from layerlab.evaluation.results.above_chance import ACCURACIES, count_tests, list_tested
 from layerlab.evaluation.results.aggregate import left_out_line
 from layerlab.evaluation.results.averages import incomplete
-from layerlab.evaluation.results.lm_eval_tasks import expand_metrics, format_metric
+from layerlab.evaluation.results.lm_eval_tasks import (
+    expand_metrics,
+    format_group,
+    format_metric,
+)
 from layerlab.records.index.task_metrics import is_share
 
 Row = Mapping[str, Any]
@@ -165,8 +169,8 @@ _TASKS: tuple[Column, ...] = (
 _TASK_GROUPS: tuple[Column, ...] = (
     ("mean of", lambda row: str(row["group"])),
     ("metric", lambda row: str(row["metric"])),
-    ("score", format_score),
-    ("95 % interval", span),
+    ("score", format_group),
+    ("95 % interval", lambda row: span(row) if is_share(row) else "-"),
     ("n", lambda row: f"{row['n']:,}"),
     ("how", lambda row: _shorten(str(row["formula"]))),
 )
@@ -209,7 +213,7 @@ def _how(row: Row) -> str:
     if row.get("limited"):
         found.append(f"answers of at most {row['limited']} tokens, half of the context")
     if row.get("acc_norm"):
-        found.append(f"acc_norm {format_score(row['acc_norm'])}")
+        found.append(f"acc_norm {format_score({**row['acc_norm'], 'lost': row.get('lost')})}")
     found += [f"{name} {value:.4f}" for name, value in row.get("other", {}).items()]
     return "; ".join(found)
 
@@ -323,4 +327,7 @@ def _difference(row: Row) -> str:
     if row["difference"] is None:
         return incomplete(row)
     sign = "+" if row["difference"] > 0 else ""
-    return sign + Mean(row["difference"], row["error"], row["n"]).summary()
+    if row.get("share", True):
+        return sign + Mean(row["difference"], row["error"], row["n"]).summary()
+    error = f" +- {row['error']:.2g}" if row["error"] else ""
+    return f"{sign}{row['difference']:.4g}{error}"

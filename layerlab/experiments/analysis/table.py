@@ -46,12 +46,7 @@ _COLUMNS: dict[str, Callable[[Row, str], str]] = {
     "memory": lambda row, _: _memory(row["peak_memory_bytes"]),
     "time a run": lambda row, _: _time(row["seconds"]),
 }
-_LEGEND = (
-    "mean, sd: held-out loss over the seeds; difference: less that of the baseline, seed by seed; "
-    "interval: 95 %; p (Holm): corrected for the number of arms; detectable: what these seeds "
-    "find with a probability of 80 %; start: difference before the first update; rate: learning "
-    "rate; match %: parameters beyond the baseline's; time a run: without the start of its process."
-)
+_MATCHED = {"flops": "FLOPs", "time": "time"}
 # Columns whose cells may go on in the next line, in the order in which they do.
 _FOLDING = ("verdict", "interval", "detectable", "arm")
 
@@ -73,10 +68,23 @@ def table(content: Mapping[str, Any], width: int) -> Group:
     return Group(
         *_above(content),
         *drawn,
-        plain(_LEGEND, "dim"),
+        plain(_legend(content), "dim"),
         Text(),
         *_differs(content),
         *_below(content),
+    )
+
+
+def _legend(content: Mapping[str, Any]) -> str:
+    """Return what the columns are, as this comparison asked for them."""
+    confidence, power = (100 * content[name] for name in ("confidence", "power"))
+    matched = _MATCHED.get(content["match"], "parameters")
+    return (
+        "mean, sd: held-out loss over the seeds; difference: less that of the baseline, seed by "
+        f"seed; interval: {confidence:g} %; p (Holm): corrected for all tests; detectable: what "
+        f"these seeds find with a probability of {power:g} %; start: difference before the first "
+        f"update; rate: learning rate; match %: {matched} beyond the baseline's; time a run: "
+        "without the start of its process."
     )
 
 

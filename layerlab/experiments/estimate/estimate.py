@@ -41,8 +41,9 @@ class ArmEstimate:
         update_seconds: None where there is no such device here.
         seconds: of a run, with its evaluations and, unless it is shared, the start of its process.
         measured: by a calibration; else by formula.
-        mfu: FLOPs per second over the measured peak.
-        memory: bytes of weights, gradients, moments and activations; the process comes on top.
+        mfu: FLOPs per second over the measured peak of all processes of a run.
+        memory: bytes of weights, gradients, moments and activations in all processes of a run; the
+            processes come on top.
         activations: bytes of it that are held during an update alone.
         checkpoints: bytes on disk while a run is under way.
         disk: bytes that a finished run keeps.
@@ -78,7 +79,8 @@ class Estimate:
         start: seconds until a run's process has imported what it needs; 0 where it has none.
         shared: whether a process carries out one run after another, and starts once.
         seconds: until the last run has ended; None where it cannot be told here.
-        peak: FLOPs per second of the fastest matrix product; None where there is no such device.
+        peak: FLOPs per second of the fastest matrix product of one process; None where there is no
+            such device.
         room: bytes of memory that are free where the runs will be; None where it cannot be told.
         compiled: whether models will be, and are measured as they are before.
         lockstep: whether all runs of a seed share a process.
@@ -223,6 +225,9 @@ def _side(runs: Sequence[RunSpec], pace: StepTime, peak: float | None) -> ArmEst
     cost, each = account(found.spec, found.shape), flops_per_token(recipe)
     updates = recipe.train.max_steps or 0
     tokens = recipe.train.batch_size * (recipe.data.block_size or found.shape.context)
+    processes = recipe.run.num_processes
+    kept = (WEIGHT + GRADIENT) * cost.parameters + moment_bytes(recipe)
+    copies = 1 if recipe.run.sharding == "fsdp" else processes
     return ArmEstimate(
         arm=runs[0].arm,
         runs=len(runs),
@@ -238,9 +243,9 @@ def _side(runs: Sequence[RunSpec], pace: StepTime, peak: float | None) -> ArmEst
         update_seconds=pace.update,
         seconds=pace.update and updates * pace.update,
         measured=pace.measured,
-        mfu=pace.update and peak and utilisation(each.full * tokens, pace.update, peak),
-        memory=(WEIGHT + GRADIENT) * cost.parameters + moment_bytes(recipe) + pace.activations,
-        activations=pace.activations,
+        mfu=pace.update and peak and utilisation(each.full * tokens, pace.update, processes * peak),
+        memory=copies * kept + processes * pace.activations,
+        activations=processes * pace.activations,
         checkpoints=checkpoint_bytes(recipe),
         disk=kept_bytes(recipe),
     )

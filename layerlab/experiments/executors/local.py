@@ -97,6 +97,7 @@ def is_here(settings: RunSection) -> bool:
 def _here(run: RunSpec, folder: Path, watch: Progress) -> dict[str, Any]:
     import torch
 
+    from layerlab.system.hardware import reset_peak_memory
     from layerlab.training import trainer
     from layerlab.training.step.nonfinite import Diverged
 
@@ -105,6 +106,7 @@ def _here(run: RunSpec, folder: Path, watch: Progress) -> dict[str, Any]:
     try:
         with lock_runs([folder]), lock_folder(folder):
             write_run(run, folder)
+            reset_peak_memory()  # whatever this process has done before is no part of the run
             return trainer.train_run(run, folder, watch)
     except Diverged:
         if (lost := read_result(folder)) is None:

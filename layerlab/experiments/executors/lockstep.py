@@ -38,10 +38,16 @@ def run_in_lockstep(runs: Sequence[RunSpec], out: Path, watch: Progress) -> None
                 stack.enter_context(lock_folder(out / run.name))
                 write_run(run, out / run.name)
             stack.enter_context(explain_memory())
-            _together([Trainer(run, out / run.name, watch) for run in waiting])
+            _together([_Sharing(run, out / run.name, watch) for run in waiting])
 
 
-def _together(trainings: list[Trainer]) -> None:
+class _Sharing(Trainer):
+    """A run that shares its process with others, so that nobody knows what memory it took."""
+
+    alone = False
+
+
+def _together(trainings: list[_Sharing]) -> None:
     """Advance the run that is behind until all are done; a diverged one drops out."""
     for training in trainings:
         training.start()

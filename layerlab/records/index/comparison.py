@@ -71,17 +71,20 @@ def _name(content: _Comparison) -> str:
 
 def _verdict(content: _Comparison) -> str:
     judged = [row for row in content.rows if row.verdict != BASELINE]
-    unit = f" {content.metric}" if content.metric == "nats" else ""
+    bits = content.metric == "bits_per_byte"
     if len(judged) <= MOST:
-        return "; ".join(_judge(row, unit) for row in judged) or "no arm is judged"
+        return "; ".join(_judge(row, bits) for row in judged) or "no arm is judged"
     counted = count_verdicts((row.verdict for row in judged), SAID)
-    return "; ".join([*_lead(judged, unit), f"of {len(judged)} arms: {counted}"])
+    return "; ".join([*_lead(judged, bits), f"of {len(judged)} arms: {counted}"])
 
 
-def _judge(row: _Row, unit: str) -> str:
+def _judge(row: _Row, bits: bool) -> str:
     """Describe the verdict on one arm, in the words of the comparison."""
     if row.verdict in (BETTER, WORSE) and row.difference is not None:
-        return f"{row.arm} is {row.verdict} than {row.against} by {_size(row, unit)}"
+        size = _size(row)
+        if bits:
+            return f"{row.arm} is {row.verdict} than {row.against} by {size} bits per byte"
+        return f"{row.arm} is {row.verdict} than {row.against} by {size} nats"
     if row.verdict == "not distinguishable":
         return f"{row.arm} and {row.against} are not distinguishable"
     if row.verdict == "identical":
@@ -89,17 +92,20 @@ def _judge(row: _Row, unit: str) -> str:
     return f"{row.arm}: {row.verdict}"
 
 
-def _lead(judged: Sequence[_Row], unit: str) -> list[str]:
+def _lead(judged: Sequence[_Row], bits: bool) -> list[str]:
     """Return the sentence on the best arm, if any is better."""
     better = [row for row in judged if row.verdict == BETTER and row.difference is not None]
     if not better:
         return []
     best = max(better, key=lambda row: abs(row.difference or 0))
-    return [f"{best.arm} comes out ahead of {best.against} by {_size(best, unit)}"]
+    size = _size(best)
+    if bits:
+        return [f"{best.arm} comes out ahead of {best.against} by {size} bits per byte"]
+    return [f"{best.arm} comes out ahead of {best.against} by {size} nats"]
 
 
-def _size(row: _Row, unit: str) -> str:
-    return f"{abs(row.difference or 0):.4g}{unit}"
+def _size(row: _Row) -> str:
+    return f"{abs(row.difference or 0):.4g}"
 
 
 KIND = Kind("comparison", (COMPARISON,), "report.html", lambda names: COMPARISON in names, read)

@@ -24,6 +24,10 @@ class _Row(Table):
     complete: bool = True
     parts: int = 0
     whole: int = 0
+    low: float | None = None
+    high: float | None = None
+    lost: bool = False
+    share: bool | None = None
 
 
 class _Group(_Row):
@@ -44,6 +48,7 @@ class _Metric(Table):
     value: float | None = None
     low: float | None = None
     high: float | None = None
+    share: bool | None = None
 
 
 class _Task(Table):
@@ -51,6 +56,7 @@ class _Task(Table):
     task: str
     measured: list[_Metric]
     groups: list[str] = Field(default_factory=list)
+    lost: bool = False
 
 
 class _Results(Table):
@@ -102,21 +108,27 @@ def _tasks(content: _Results) -> Iterator[tuple[str, str]]:
     averaged = {(one.arm, one.group) for one in content.task_groups}
     for task in content.tasks:
         if not averaged & {(task.arm, group) for group in task.groups}:
-            scores = ", ".join(f"{one.metric} {_value(one)}" for one in task.measured)
+            scores = ", ".join(f"{one.metric} {_value(one, task.lost)}" for one in task.measured)
             yield task.arm, f"{task.task}: {scores}"
 
 
-def _value(row: _Metric) -> str:
+def _value(row: _Metric, lost: bool) -> str:
+    if lost:
+        return "not finite"
     if row.value is None:
         return "without a score"
-    share = is_share({"low": row.low, "high": row.high})
-    return f"{row.value:.1%}" if share else f"{row.value:.4g}"
+    return f"{row.value:.1%}" if is_share(vars(row)) else f"{row.value:.4g}"
 
 
 def _score(row: _Row) -> str:
+    if row.lost:
+        return "not finite"
     if not row.complete:
         return f"incomplete ({row.parts} of {row.whole})"
-    return "without a score" if row.score is None else f"{row.score:.1%}"
+    if row.score is None:
+        return "without a score"
+    share = row.low is None or is_share(vars(row))
+    return f"{row.score:.1%}" if share else f"{row.score:.4g}"
 
 
 KIND = Kind("evaluation", (RESULTS, LEAVES), "report.html", matches, read)

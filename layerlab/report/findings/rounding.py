@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from layerlab.records.layer_names import layer_name
 from layerlab.report.findings.extremes import figure, percent
@@ -26,7 +27,7 @@ def _change(readings: Readings) -> Iterator[RuleHit]:
     rows = rows[rows["mode"] == "as-run"] if len(rows) else rows
     if rows.empty:
         return
-    means = rows.groupby("format", sort=False)[["changed", "kl", "loss_change"]].mean()
+    means = _means(rows, readings)
     worst = means.sort_values("changed").iloc[-1]
     if not worst["changed"] > NOTABLE:
         return
@@ -43,6 +44,15 @@ def _change(readings: Readings) -> Iterator[RuleHit]:
         value=float(worst["changed"]),
         threshold=CHANGED if worst["changed"] > CHANGED else NOTABLE,
     )
+
+
+def _means(rows: pd.DataFrame, readings: Readings) -> pd.DataFrame:
+    """Return the means of each format over all positions; a longer text has more of them."""
+    # Where lengths are not known all are taken as alike, and the last token has no next one.
+    counts = rows["sequence"].map(readings.tokens).fillna(2)
+    weights = pd.DataFrame({"changed": counts, "kl": counts, "loss_change": counts - 1})
+    sums = (rows[list(weights)] * weights).groupby(rows["format"], sort=False).sum()
+    return sums / weights.groupby(rows["format"], sort=False).sum()
 
 
 def _loss(worst: Any) -> str:

@@ -33,6 +33,10 @@ HEAD = (
     *("", SCORE, label("verdict"), INTERVAL, label("chance"), QUESTIONS, ABSTAINED),
     label("few-shot"),
 )
+PLAIN = label(
+    "In percentage points, question by question; a metric that is no share, and has its name in "
+    "brackets, is in its own unit. Of forgetting, above zero is lost."
+)
 # Differences that are of no benchmark.
 MEANS = ("domain mean", "general mean", "forgetting")
 # What the mean of a benchmark is taken over.
@@ -303,21 +307,29 @@ def _cell(value: float | None) -> str | None:
 
 
 def _differences(name: str, rows: Iterable[Row] | None) -> Json:
+    rows = list(rows or ())
     cells = [
         [
             (Label if row["title"] in MEANS else str)(f"{row['title']}: {row['arm']}"),
             Label(row["against"]),
             incomplete(row)
             if row["difference"] is None
-            else format_signed(100 * row["difference"]),
-            100 * row["error"] if row["error"] else None,
+            else format_signed(_scale(row) * row["difference"]),
+            _scale(row) * row["error"] if row["error"] else None,
             row["n"],
         ]
-        for row in rows or ()
+        for row in rows
     ]
     head = ("", label("against"), label("difference"), label("standard error"), QUESTIONS)
     hint = label("In percentage points, question by question; of forgetting, above zero is lost.")
+    if any(_scale(row) == 1 for row in rows):
+        hint = PLAIN
     return table(name, label("Differences"), head, cells, hint)
+
+
+def _scale(row: Row) -> int:
+    """Return by what a difference is multiplied: only shares are told in percent."""
+    return 100 if row.get("share", True) else 1
 
 
 def _precision(rows: Sequence[Row]) -> list[Json]:

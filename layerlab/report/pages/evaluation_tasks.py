@@ -42,7 +42,8 @@ def with_normalized(rows: Iterable[Row]) -> Iterator[Row]:
     for row in rows:
         yield row
         if found := row.get("acc_norm"):
-            yield {**found, "arm": row["arm"], "title": f"{row['title']} (acc_norm)"}
+            title = f"{row['title']} (acc_norm)"
+            yield {**found, "arm": row["arm"], "title": title, "lost": row.get("lost")}
 
 
 def metrics(tasks: Sequence[Row]) -> Iterator[Json]:
@@ -74,13 +75,14 @@ def group_table(rows: Sequence[Row], score: Any, span: Any) -> Json:
     """Return the means of groups of lm-eval.
 
     Args:
-        score: formats a row's score.
+        score: formats a share.
         span: formats its interval.
     """
-    cells = [
-        [f"{row['group']} ({row['metric']}): {row['arm']}", score(row), span(row), row["n"]]
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        plain = row.get("low") is not None and not (is_share(row) or row.get("lost"))
+        told = [row["score"], None] if plain else [score(row), span(row)]
+        cells.append([f"{row['group']} ({row['metric']}): {row['arm']}", *told, row["n"]])
     head = ("", label("score"), label("95 % interval"), label("questions"))
     said = dict.fromkeys(f"{row['group']}: {row['formula']}." for row in rows)
     return table("task-groups", label("Groups of lm-eval"), head, cells, " ".join(said))

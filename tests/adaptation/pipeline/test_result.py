@@ -6,8 +6,13 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
+from layerlab.adaptation.pipeline.plan import plan_stages
 from layerlab.adaptation.pipeline.result import AdaptationResult
+from layerlab.adaptation.pipeline.stage import StageStore
+from layerlab.adaptation.pipeline.summary import Tally
 from layerlab.cli.adapt_embeddings import _table
+from layerlab.recipes.adaptation import make_recipe
+from tests.adaptation.lessons import recipe
 from tests.report.passed import passed
 
 
@@ -27,6 +32,29 @@ def test_a_text_that_does_not_come_back_says_why_it_has_no_number() -> None:
     said = " ".join(AdaptationResult(content, Path("x"), {}).summary(80).split())
     assert "general text: no bits per byte where a tokenizer does not give it back" in said
     assert "one document is held out" not in said
+
+
+def test_questions_that_all_score_alike_have_no_error() -> None:
+    content = {**passed(), "vocabulary": []}
+    row = next(one for one in content["table"]["rows"] if one["unit"] == "score")
+    row["cells"] = [{"score": 1.0, "error": 0.0, "n": 3}, {"score": 0.4, "error": 0.1, "n": 4}]
+    said = AdaptationResult(content, Path("x"), {}).summary(120)
+    assert "100.0" in said and "± 0.0" not in said and "40.0 ± 10.0" in said
+
+
+def test_a_model_without_finite_logits_has_no_score(tmp_path: Path) -> None:
+    read = make_recipe(recipe(tmp_path))
+    stages, shelf = plan_stages(read), StageStore(tmp_path / "stages")
+    stage = next(one for one in stages if one.kind == "evaluate")
+    row = {"benchmark": "boolq", "title": "BoolQ", "score": 0.0, "error": 0.0, "n": 3}
+    row |= {"low": 0.0, "high": 0.56, "chance": 0.5, "lost": True}
+    shelf.of(stage.key).mkdir(parents=True)
+    left = {"bits": {}, "answers": [], "benchmarks": [row], "left_out": [], "remarks": []}
+    shelf.finish(stage, {"result": left}, 1.0)
+    content = Tally(read, stages, shelf).content()
+    (told,) = content["scores"]
+    assert (told["score"], told["low"], told["high"], told["n"]) == (None, None, None, 3)
+    assert content["table"]["rows"][0]["cells"][0]["score"] is None
 
 
 def test_ways_to_begin_are_named_below_the_table() -> None:

@@ -110,6 +110,10 @@ def test_it_says_what_it_read_and_what_came_of_it(whole: Pretrained) -> None:
     content = json.loads((whole.folder / "result.json").read_text())
     assert content == json.loads(json.dumps(whole.to_json()))
     assert "general (forgetting)" in whole.summary() and "512 tokens" in whole.summary()
+    assert {kind: one["whole"] for kind, one in whole.held.items()} == dict.fromkeys(
+        ("domain", "general"), True
+    )
+    assert len({one["digest"] for one in whole.held.values()}) == 2
 
 
 def test_its_events_are_both_curves_and_the_counters(whole: Pretrained) -> None:

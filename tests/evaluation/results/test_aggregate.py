@@ -140,6 +140,17 @@ def test_a_full_table_of_the_source_has_our_average_too() -> None:
     assert yunshan["cells"][AVERAGE] == 31.75
 
 
+def test_without_finite_logits_nothing_stands_beside_what_was_published() -> None:
+    parts = find_benchmark("lawbench").subjects
+    rows = [
+        record("lawbench", part.name, [0.0], chance=None, unsound=1, lost=True) for part in parts
+    ]
+    benchmarks = benchmark_rows(rows)
+    assert [row["lost"] for row in benchmarks] == [True, True]
+    found = published_rows(["a"], benchmarks, rows, section_rows(rows))
+    assert not [row for row in found if row["from"] == OURS]
+
+
 def test_forgetting_is_what_the_general_mean_lost() -> None:
     general = [one for one in BENCHMARKS.values() if one.group in GROUPS]
     ours = [

@@ -60,6 +60,17 @@ def test_what_decides_stands_beside_the_verdict(width: int) -> None:
     assert ("Details" not in said) == ("match %" in main)
 
 
+def test_the_legend_says_what_was_asked_for() -> None:
+    usual = " ".join(printed(comparison(), 200).split())
+    assert "interval: 95 %;" in usual and "probability of 80 %;" in usual
+    asked = comparison(confidence=0.99, power=0.9, match="flops")
+    said = " ".join(printed(asked, 200).split())
+    assert (
+        "interval: 99 %;" in said and "probability of 90 %;" in said and "interval: 95" not in said
+    )
+    assert "match %: FLOPs beyond the baseline's" in said
+
+
 def test_of_long_names_the_last_column_goes_below() -> None:
     losses = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 3.1, 2: 3.2, 3: 3.1}}
     found = compare_runs(recipe(), records(recipe(), losses))

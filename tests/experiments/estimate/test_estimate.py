@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from layerlab.console.runs import RunsDisplay
 from layerlab.experiments.estimate import startup, step_time
 from layerlab.experiments.estimate.estimate import Estimate, _makespan, estimate
 from layerlab.experiments.estimate.table import _save
 from layerlab.experiments.executors import slots as slots_module
 from layerlab.experiments.plan.plan import plan
+from layerlab.experiments.session import Task, display
 from layerlab.model.cost.cost import account
 from layerlab.recipes.training_sections import RunSection
 from layerlab.system.hardware import here
@@ -45,6 +48,27 @@ def test_an_estimate_adds_up() -> None:
     assert found.seconds == pytest.approx(one + two)  # each slot takes one of each arm
     model = design_model(runs()[0].recipe)
     assert sum(found.sides[0].parameters.values()) == account(model.spec, model.shape).parameters
+
+
+@pytest.mark.parametrize(("sharding", "copies"), [("none", 2), ("fsdp", 1)])
+def test_two_processes_have_two_peaks_and_their_memory(sharding: str, copies: int) -> None:
+    (one,) = estimate(runs()[:1], measure=False).sides
+    both = runs(run={"num_processes": 2, "sharding": sharding})
+    (two,) = estimate(both[:1], measure=False).sides
+    assert one.mfu == pytest.approx(step_time.ASSUMED) and two.mfu == pytest.approx(one.mfu)
+    assert one.update_seconds == pytest.approx(2 * (two.update_seconds or 0.0))
+    assert two.activations == one.activations  # each has half of the rows
+    assert two.memory - two.activations == copies * (one.memory - one.activations)
+
+
+def test_a_display_holds_a_run_against_the_peaks_of_all_its_processes(tmp_path: Path) -> None:
+    single, double = (
+        Task(recipe=recipe(), runs=(runs(run={"num_processes": count})[0],), out=tmp_path)
+        for count in (1, 2)
+    )
+    with display(single, True) as one, display(double, True) as two:
+        assert isinstance(one, RunsDisplay) and isinstance(two, RunsDisplay)
+        assert one.peak == 1e11 and two.peak == 2e11
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,17 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from layerlab import UserError
 from layerlab.console.progress import Progress
-from layerlab.experiments.executors.local import run_all, wait_for
+from layerlab.experiments.executors.local import run_all, run_one, wait_for
 from layerlab.recipes.training import make_recipe
 from layerlab.recipes.training_sections import RunSection
+from layerlab.system.hardware import peak_memory, reset_peak_memory
 from layerlab.system.signals import Stopped
 from layerlab.training.run_spec import RunSpec
+from tests.experiments.executors.test_lockstep import planned
 from tests.forked import Forked
 
 STANDIN = Path(__file__).parent / "standin.py"
@@ -49,6 +52,20 @@ class Heard(Progress):
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+
+
+def test_memory_is_that_of_the_run_and_not_of_what_came_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
+    run = planned()[0]
+    if not reset_peak_memory():
+        pytest.skip("this system counts the peak of a whole process alone")
+    held = torch.ones(100_000_000)  # of four bytes each
+    high = peak_memory("cpu")
+    del held
+    found = run_one(run, tmp_path / run.name)
+    assert 0 < found["peak_memory_bytes"] < high - 200 * 2**20
 
 
 def told(run: RunSpec, out: Path) -> dict[str, Any]:

@@ -40,6 +40,8 @@ def test_each_arm_learns_what_it_learns_alone(
         alone = train_run(run, tmp_path / "alone" / run.name)
         together = read_result(tmp_path / "together" / run.name)
         assert together is not None and together["weights"] == alone["weights"]
+        # What the process held was of all arms.
+        assert together["peak_memory_bytes"] is None and alone["peak_memory_bytes"] > 0
     # What is finished is left alone.
     run_in_lockstep(runs, tmp_path / "together", NullProgress())
 

@@ -100,6 +100,8 @@ def test_a_comparison_of_few_arms_has_the_verdict_on_each(tmp_path: Path) -> Non
     assert found.headline == (
         "arm-1 is better than llama by 0.25 nats; arm-2 is worse than llama by 0.5 nats"
     )
+    put(place, "comparison.json", {**content, "metric": "bits_per_byte"})
+    assert "better than llama by 0.25 bits per byte; " in only(tmp_path).headline
     content["runs"][0]["finished"] = False
     put(place, "comparison.json", content)
     found = only(tmp_path)
@@ -185,6 +187,15 @@ def test_tasks_of_a_group_are_told_by_its_mean(tmp_path: Path) -> None:
     content["task_groups"] = [mean]
     put(tmp_path, "results.json", content)
     assert only(tmp_path).headline == "BoolQ: 25.0%; both: acc 50.0%; other: acc 87.5%"
+
+
+def test_a_model_without_finite_logits_has_no_score(tmp_path: Path) -> None:
+    content = {**scored(), "arms": [{"arm": "before"}], "groups": []}
+    content["benchmarks"] = [{**content["benchmarks"][0], "score": 0.0, "lost": True}]
+    share = {"metric": "acc", "value": 0.0, "low": 0.0, "high": 0.3}
+    content["tasks"] = [{"arm": "before", "task": "one", "measured": [share], "lost": True}]
+    put(tmp_path, "results.json", content)
+    assert only(tmp_path).headline == "BoolQ: not finite; one: acc not finite"
 
 
 def test_an_evaluation_that_broke_off_counts_its_tasks(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""What is no share is told in its own unit: differences, and the means of groups."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.evaluation.candidate import candidate, tokenizer
+
+pytest.importorskip("lm_eval")
+
+from layerlab.records.index.search import find_entries
+from layerlab.report.pages.evaluation import render
+from tests.evaluation.lm_eval_tasks.own_tasks import LAST, folder, run, write
+
+__all__ = ["folder"]
+# The mean log-likelihood of an answer, in nats.
+NATS = LAST[: LAST.index("  - {")] + (
+    "  - {metric: perplexity, aggregation: mean, higher_is_better: true}\n"
+)
+GROUP = """
+group: own_nats
+task: [own_one, own_other]
+aggregate_metric_list: [{metric: perplexity, weight_by_size: true}]
+"""
+
+
+def test_a_difference_in_nats_is_no_percentage(folder: Path) -> None:
+    task = write(folder, "own_one", NATS)
+    there = run(task, model=candidate(512, initializer_range=0.5).model)
+    found = run(task, against=there)
+    gap = found.score("own_one") - there.score("own_one")
+    assert abs(gap) > 0.5
+    (row,) = found.content["compared"]
+    assert row["difference"] == pytest.approx(gap) and row["share"] is False
+    said = next(line for line in found.summary(160).splitlines() if "of each question" in line)
+    assert f"{gap:+.4g} +- " in said and "own_one (perplexity of each question)" in said
+    page = render(found.content)
+    assert f"{gap:+.4g}" in page.replace("−", "-") and "in its own unit" in page
+
+
+def test_few_nats_are_no_percentage_either(folder: Path, tmp_path: Path) -> None:
+    """A mean near 0 has the interval that one of shares could have."""
+    model = candidate(512).model
+    head = torch.nn.Linear(model.config.hidden_size, model.config.vocab_size)
+    with torch.no_grad():  # every next token is the A of the answer, nearly
+        head.weight.copy_(0.1 * model.lm_head.weight)
+        head.bias.zero_()
+        head.bias[tokenizer()(" A", add_special_tokens=False)["input_ids"]] = 7.0
+    model.set_output_embeddings(head)
+    found = run(write(folder, "own_one", NATS), model=model, out=tmp_path / "out")
+    (row,) = found.content["tasks"][0]["measured"]
+    assert -1 < row["low"] and row["high"] <= 0 and row["share"] is False
+    assert f" {row['value']:.4g} " in found.summary(160)
+    ((entry,), _) = find_entries(tmp_path / "out")
+    assert entry.headline == f"own_one: perplexity {row['value']:.4g}"
+
+
+def test_a_difference_of_shares_is_in_percentage_points(folder: Path) -> None:
+    task = folder / "own_choice.yaml"
+    there = run(task)
+    there.content["tasks"][0]["scores"] |= {
+        key: 1 - score for key, score in list(there.content["tasks"][0]["scores"].items())[:3]
+    }
+    found = run(task, against=there)
+    (row,) = found.content["compared"]
+    assert row["share"] and row["title"] == "own_choice" and row["difference"]
+    assert f"{100 * row['difference']:+.2f} +- " in found.summary(160)
+    assert "in its own unit" not in render(found.content)
+
+
+def test_the_mean_of_a_group_has_the_unit_of_its_tasks(folder: Path, tmp_path: Path) -> None:
+    write(folder, "own_one", NATS)
+    write(folder, "own_other", NATS, 5)
+    (folder / "own_nats.yaml").write_text(GROUP, encoding="utf-8")
+    found = run(folder / "own_nats.yaml", out=tmp_path / "out")
+    (row,) = found.content["task_groups"]
+    said = f"{row['score']:.4g}"
+    (line,) = (one for one in found.summary(160).splitlines() if "own_nats" in one)
+    assert f" {said} +- " in line and "[" not in line
+    page = render(found.content)
+    assert said in page.replace("−", "-") and f"{100 * row['score']:.2f}" not in page
+    ((entry,), _) = find_entries(tmp_path / "out")
+    assert f"own_nats: perplexity {said}" in entry.headline
