@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from layerlab.errors import UserError
 from layerlab.evaluation.lm_eval_tasks.declarations import NAME, find_declaring_files
 from layerlab.evaluation.lm_eval_tasks.engine import TaskIndex
 from layerlab.system.logs import hush
+from layerlab.validation import short_repr
 
 
 def find_entries(names: Iterable[str]) -> dict[str, Any]:
@@ -52,3 +54,25 @@ def member_names(config: Mapping[str, Any]) -> list[str]:
         elif isinstance(one, str):
             found.append(one)
     return found
+
+
+def check_members(config: Mapping[str, Any], what: str) -> None:
+    """Refuse a group that declares two tasks of one name: lm-eval would ask the last alone.
+
+    Raises:
+        UserError: it does.
+
+    Example:
+        >>> check_members({"group": "a", "task": ["b", {"task": "c"}, "b"]}, "the file a.yaml")
+    """
+    listed, known = config.get("task"), dict[str, Mapping[str, Any]]()
+    for one in listed if isinstance(listed, list) else ():
+        if not isinstance(one, Mapping):
+            continue
+        for name in (one[key] for key in ("group", "task") if isinstance(one.get(key), str)):
+            if known.setdefault(name, one) != one:
+                raise UserError(
+                    f"{what} declares two tasks called {short_repr(name)}; give one of them "
+                    "another name"
+                )
+        check_members(one, what)

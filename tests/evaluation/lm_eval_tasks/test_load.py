@@ -204,6 +204,40 @@ def test_options_that_are_none_further_down_are_one_line_too(folder: Path) -> No
         run(path)
 
 
+@pytest.mark.parametrize("name", ["own_choice", "own_group"])
+def test_two_files_of_one_name_are_not_taken_for_one(folder: Path, name: str) -> None:
+    other = folder / "other"
+    for one in ("own_choice", "own_more"):
+        write(other, one, CHOICE, 7 if one == "own_choice" else 5)
+    (other / "own_group.yaml").write_text(GROUP % "true", encoding="utf-8")
+    both = [folder / f"{name}.yaml", other / f"{name}.yaml"]
+    with pytest.raises(UserError) as caught:
+        run(both)
+    assert str(caught.value) == (
+        f"--tasks {both[1]}: 'own_choice' is the name of another task before it; give it a name of "
+        "its own (its line task: or group:), or ask them one after the other"
+    )
+    again = run([both[0], both[0], folder / "own_choice.yaml"], limit=3)
+    assert len(again.content["tasks"]) == (1 if name == "own_choice" else 2)
+
+
+def test_two_groups_of_one_name_are_not_taken_for_one(folder: Path) -> None:
+    other = folder / "other.yaml"
+    other.write_text(GROUP % "false", encoding="utf-8")
+    with pytest.raises(UserError, match="'own_group' is the name of another task before it"):
+        run([folder / "own_group.yaml", other])
+
+
+def test_a_group_does_not_declare_two_tasks_of_one_name(folder: Path) -> None:
+    path = folder / "twice.yaml"
+    path.write_text("group: twice\ntask: [{task: a, repeats: 1}, {task: a, repeats: 2}]\n", "utf-8")
+    with pytest.raises(UserError) as caught:
+        run(path)
+    assert str(caught.value) == (
+        f"the task file {path} declares two tasks called 'a'; give one of them another name"
+    )
+
+
 @pytest.mark.parametrize("words", ["", " , "])
 def test_no_task_is_named(words: str) -> None:
     with pytest.raises(
