@@ -27,7 +27,7 @@ def describe_unread(place: Path, read: Collection[Path], expected: str) -> tuple
     known, left = set(read), list[str]()
     for folder, inside, files in os.walk(place):
         inside[:] = [name for name in inside if not name.startswith(".")]
-        links = [name for name in inside if os.path.islink(os.path.join(folder, name))]
+        links = [name for name in inside if Path(folder, name).is_symlink()]
         for name in (*files, *links):
             path = Path(folder, name)
             if path not in known and not name.lower().startswith(BESIDE):

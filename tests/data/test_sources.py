@@ -162,8 +162,8 @@ def test_what_a_folder_holds_beside_its_texts_is_named(
     (tmp_path / "more").mkdir()
     (home / "more").symlink_to(tmp_path / "more")
     monkeypatch.chdir(home)
-    for given in (str(home), "."):
-        (said,) = open_source(Source(text=given)).notes
+    for name in (str(home), "."):
+        (said,) = open_source(Source(text=name)).notes
         assert ": c.docx, d.csv, inner/b.json and 1 more; read are .txt, .md" in said
     assert [row for _, row in rows(str(home))] == [{"text": "one"}]
     (warned,) = caplog.messages

@@ -127,8 +127,7 @@ def contamination_of(recipe: AdaptationRecipe, folder: Path) -> Json:
             chain.from_iterable(texts.pieces() for texts, _ in parts.values()),
         )
         said = chain.from_iterable(map(_translate, recipe.sft.sources)) if recipe.sft else ()
-        asked = (one for place in there for one in questions(place))
-        found = contamination(chain(learned, said), asked).to_json()
+        found = contamination(chain(learned, said), questions(*there)).to_json()
     matches = list(found["matches"])
     return {**found, "matches": matches[:LISTED], "touched": len(matches), "left_out": left_out}
 

@@ -4,9 +4,11 @@ import io
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
 from layerlab.adaptation.pipeline.result import AdaptationResult
+from layerlab.adaptation.pipeline.summary import _placeless
 from layerlab.cli.adapt_embeddings import _table
 from tests.report.passed import passed
 
@@ -27,6 +29,23 @@ def test_a_text_that_does_not_come_back_says_why_it_has_no_number() -> None:
     said = " ".join(AdaptationResult(content, Path("x"), {}).summary(80).split())
     assert "general text: no bits per byte where a tokenizer does not give it back" in said
     assert "one document is held out" not in said
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("/tmp/data", "0.5 of the data in LAYERLAB_DATA/law, not in /tmp/data-2 or /old/tmp/data."),
+        (".", None),
+        ("data", None),
+        ("/", None),
+    ],
+)
+def test_only_the_path_of_the_data_folder_is_hidden(
+    place: str, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_DATA", place)
+    given = "0.5 of the data in /tmp/data/law, not in /tmp/data-2 or /old/tmp/data."
+    assert _placeless({"said": [given, 1]}) == {"said": [said or given, 1]}
 
 
 def test_ways_to_begin_are_named_below_the_table() -> None:
