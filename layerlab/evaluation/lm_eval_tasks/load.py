@@ -20,7 +20,7 @@ from layerlab.evaluation.lm_eval_tasks.engine import (
     is_higher_better,
 )
 from layerlab.evaluation.lm_eval_tasks.files import ENDINGS, read_task_file
-from layerlab.evaluation.lm_eval_tasks.names import check_members, find_entries, member_names
+from layerlab.evaluation.lm_eval_tasks.names import check_names, find_entries, member_names
 from layerlab.evaluation.lm_eval_tasks.request import is_file, split_tasks
 from layerlab.evaluation.lm_eval_tasks.templates import sandboxed
 from layerlab.evaluation.lm_eval_tasks.trusted import check_trusted, is_local
@@ -129,7 +129,7 @@ def _add_file(index: dict[str, Any], path: Path) -> str:
     config = read_task_file(path)
     check_trusted(config, f"the task file {path}")
     check_counts(config, f"the task file {path}")
-    check_members(config, f"the task file {path}")
+    check_names(config, f"the task file {path}")
     name = str(config["group"] if "group" in config else config["task"])
     names = member_names(config)
     siblings = {one: other for one in names if (other := _sibling(path, one)) is not None}

@@ -9,6 +9,13 @@ from layerlab.evaluation.lm_eval_tasks.engine import TaskIndex
 from layerlab.system.logs import hush
 from layerlab.validation import short_repr
 
+# Lists of a task, what stands in them, and by what that is known.
+NAMED = {
+    "task": ("tasks", "group", "task"),
+    "metric_list": ("metrics", "metric"),
+    "filter_list": ("filters", "name"),
+}
+
 
 def find_entries(names: Iterable[str]) -> dict[str, Any]:
     """Find the tasks, groups and tags of these names, and all that those are made of.
@@ -56,23 +63,26 @@ def member_names(config: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def check_members(config: Mapping[str, Any], what: str) -> None:
-    """Refuse a group that declares two tasks of one name: lm-eval would ask the last alone.
+def check_names(config: Mapping[str, Any], what: str) -> None:
+    """Refuse two tasks, metrics or filters of one name: lm-eval would keep the last alone.
 
     Raises:
-        UserError: it does.
+        UserError: a task, or a group's task, declares them.
 
     Example:
-        >>> check_members({"group": "a", "task": ["b", {"task": "c"}, "b"]}, "the file a.yaml")
+        >>> check_names({"group": "a", "task": ["b", {"task": "c"}, "b"]}, "the file a.yaml")
     """
-    listed, known = config.get("task"), dict[str, Mapping[str, Any]]()
-    for one in listed if isinstance(listed, list) else ():
-        if not isinstance(one, Mapping):
-            continue
-        for name in (one[key] for key in ("group", "task") if isinstance(one.get(key), str)):
-            if known.setdefault(name, one) != one:
-                raise UserError(
-                    f"{what} declares two tasks called {short_repr(name)}; give one of them "
-                    "another name"
-                )
-        check_members(one, what)
+    for part, (called, *keys) in NAMED.items():
+        listed, known = config.get(part), dict[str, Mapping[str, Any]]()
+        inside = (
+            [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+        )
+        for one in inside:
+            for name in (one[key] for key in keys if isinstance(one.get(key), str)):
+                if known.setdefault(name, one) != one:
+                    raise UserError(
+                        f"{what} declares two {called} called {short_repr(name)}, of which lm-eval "
+                        "keeps the last; leave one out, or give it another name"
+                    )
+            if part == "task":
+                check_names(one, what)

@@ -228,13 +228,23 @@ def test_two_groups_of_one_name_are_not_taken_for_one(folder: Path) -> None:
         run([folder / "own_group.yaml", other])
 
 
-def test_a_group_does_not_declare_two_tasks_of_one_name(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("task: [{task: a, repeats: 1}, {task: a, repeats: 2}]", "tasks called 'a'"),
+        ("task: [{group: b, task: [{task: a}, {task: a, repeats: 2}]}]", "tasks called 'a'"),
+        ("metric_list: [{metric: acc}, {metric: acc, x: 1}]", "metrics called 'acc'"),
+        ("filter_list: [{name: b, filter: []}, {name: b, filter: [c]}]", "filters called 'b'"),
+    ],
+)
+def test_of_two_of_one_name_none_is_left_out_in_silence(folder: Path, more: str, said: str) -> None:
     path = folder / "twice.yaml"
-    path.write_text("group: twice\ntask: [{task: a, repeats: 1}, {task: a, repeats: 2}]\n", "utf-8")
+    path.write_text(f"group: twice\n{more}\n", "utf-8")
     with pytest.raises(UserError) as caught:
         run(path)
     assert str(caught.value) == (
-        f"the task file {path} declares two tasks called 'a'; give one of them another name"
+        f"the task file {path} declares two {said}, of which lm-eval keeps the last; leave one "
+        "out, or give it another name"
     )
 
 
