@@ -48,6 +48,15 @@ def test_only_the_path_of_the_data_folder_is_hidden(
     assert _placeless({"said": [given, 1]}) == {"said": [said or given, 1]}
 
 
+def test_scores_that_a_terminal_leaves_out_are_counted() -> None:
+    content = {**passed(), "vocabulary": []}
+    assert "more scores" not in AdaptationResult(content, Path("x"), {}).summary(80)
+    content["table"]["rows"] = content["table"]["rows"][:1] * 17
+    assert "... and 5 more scores, on the page" in AdaptationResult(content, Path("x"), {}).summary(
+        80
+    )
+
+
 def test_ways_to_begin_are_named_below_the_table() -> None:
     names = ("law.jsonl, held out", "python-docs", "general.txt")
     bits = {name: SimpleNamespace(bits_per_byte=2.5) for name in names}

@@ -1,5 +1,6 @@
 """Any task of lm-eval by its file: the scores are lm-eval's own, and strangers' code is refused."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,20 @@ def test_options_that_are_none_further_down_are_one_line_too(folder: Path) -> No
         UserError, match=r"lm-eval cannot ask it: SyntaxError: .*; mend it, or name"
     ):
         run(path)
+
+
+def test_other_questions_of_the_same_time_are_asked(folder: Path) -> None:
+    data = folder / "own_choice.jsonl"
+
+    def asked() -> list[str]:
+        os.utime(data, (10**9, 10**9))
+        ((one,), _) = load_named(str(folder / "own_choice.yaml"))
+        return [doc["number"] for doc in one.task.eval_docs]
+
+    before = asked()
+    lines = data.read_text("utf-8").splitlines(keepends=True)
+    data.write_text("".join(lines[::-1]), encoding="utf-8")
+    assert asked() == before[::-1] != before
 
 
 @pytest.mark.parametrize("name", ["own_choice", "own_group"])
