@@ -15,6 +15,7 @@ from layerlab.data.cleaning.clean import KEEP_ALL, TEXT, clean
 from layerlab.data.cleaning.contamination import contamination
 from layerlab.data.documents import DocumentStore, spool_documents
 from layerlab.data.places import find_text
+from layerlab.data.shared_files import describe_shared
 from layerlab.data.sources import open_source
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation import AdaptationRecipe
@@ -46,6 +47,7 @@ def clean_texts(recipe: AdaptationRecipe, folder: Path, tell: ProgressCallback) 
         place = folder / f"{kind}-{number}"
         found = clean(source, place, rules).to_json()
         told.append({"kind": kind, "place": place.name, "text": source.text, **found})
+    told[-1]["notes"] += describe_shared([source for _, _, source in every])
     return {"sources": told}
 
 
