@@ -26,9 +26,9 @@ def _describe(trained: Sequence[Source], held: Sequence[Source]) -> Iterator[str
     files = {one: _list_files(one) for one in {*trained, *held}}
     for one, other in product(trained, held):
         if _reaches_in(one, other, files[one], files[other]):
-            names = sorted({_name(one), _name(other)})
+            first, second = sorted((_name(one), _name(other)))
             yield (
-                f"{' and '.join(names)} share files, of which they hold out other ends: what is "
+                f"{first} and {second} share files, of which they hold out other ends: what is "
                 "held out of one may be learned from the other, and its loss then tells what was "
                 "memorised"
             )
