@@ -110,7 +110,8 @@ TOLD = (
     *("adaptation/pipeline/summary", "adaptation/pipeline/stage", "adaptation/pretraining/train"),
     *("training/checkpoints/checkpoint", "training/checkpoints/origin", "records/events"),
     *("adaptation/trainer/resume", "tokenization/published_rates", "tokenization/round_trip"),
-    *("corpus/streams", "data/cleaning/contamination", "evaluation/results/lm_eval_tasks"),
+    *("corpus/streams", "data/shared_files", "data/unread", "data/cleaning/contamination"),
+    "evaluation/results/lm_eval_tasks",
     *(f"records/index/{name}" for name in ("run", "comparison", "inspection", "evaluation")),
     *(f"records/index/{name}" for name in ("adaptation", "study", "search")),
 )

@@ -118,6 +118,7 @@ def test_a_measure_as_a_value_is_taken_as_it_is(length: Measure) -> None:
         ("dimension(epsilon=0)", "got 0; expected a number above 0 and at most 1"),
         ("dimension(epsilon=1.1)", "got 1.1; expected a number above 0 and at most 1"),
         ("length,length", "the measure 'length' is named 2 times; name it once: type --measures l"),
+        ("length(top=1, top=2)", r"length\(top=\.\.\.\) is given twice; type it once"),
     ],
 )
 def test_what_cannot_be_measured_is_answered_in_one_line(

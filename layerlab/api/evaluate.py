@@ -303,7 +303,7 @@ def _sum(
         "remarks": remarks,
     }
     if question.against is not None:
-        found, said = differences(question.against.content, names, records)
+        found, said = differences(question.against.content, arms, records)
         content |= {"compared": found, "remarks": [*remarks, *said]}
     if question.compare:
         content["published"] = published_rows(names, benchmarks, subjects, sections)
@@ -339,6 +339,7 @@ def _arm(
 ) -> dict[str, Any]:
     """Return a model in a number format, with a unique name."""
     name = facts["name"] + (f" in {arithmetic.name}" if arithmetic.name else "")
-    taken = [one["arm"] for one in others]
-    unique = name if name not in taken else f"{name} ({len(taken) + 1})"
+    taken = {one["arm"] for one in others}
+    names = (name, *(f"{name} ({number})" for number in range(2, len(taken) + 2)))
+    unique = next(one for one in names if one not in taken)
     return {"arm": unique, "model": facts["name"], "precision": arithmetic.name, **facts}

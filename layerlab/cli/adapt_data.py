@@ -111,8 +111,7 @@ def contamination(
         )
     text = open_source(to_source(source, field))
     places = [find_text(name) for name in benchmark]
-    asked = (one for place in places for one in questions(place))
-    found = search(text.pieces(), asked)
+    found = search(text.pieces(), questions(*places))
     if out is not None:
         write_file(out, json.dumps(found.to_json(), ensure_ascii=False, indent=1) + "\n", _ours)
     _show(found, as_json)

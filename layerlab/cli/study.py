@@ -154,7 +154,7 @@ def parse_options(words: Sequence[str]) -> dict[str, Any]:
     """Parse options as typed: numbers where they look like one, else text.
 
     Raises:
-        UserError: a word without a name or a value.
+        UserError: a word without a name or a value, or a name twice.
     """
     found: dict[str, Any] = {}
     for word in words:
@@ -166,6 +166,8 @@ def parse_options(words: Sequence[str]) -> dict[str, Any]:
             )
         if name in SETTINGS:
             raise UserError(f"{name} is no option of a study; type --{name} {value}")
+        if name in found:
+            raise UserError(f"--option {short_repr(name)} is given twice; type it once")
         found[name] = _value(value)
     return found
 

@@ -19,6 +19,7 @@ from layerlab.corpus.stored import SCHEMA, TOKENIZER, read_contents, write_conte
 from layerlab.corpus.streams import Stream, describe_copies, leave_out_copies
 from layerlab.corpus.tokenize import Layout, write_tokens
 from layerlab.data.documents import DocumentStore, spool_documents
+from layerlab.data.shared_files import describe_shared
 from layerlab.data.sources import Text, open_source
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import DataSection
@@ -118,6 +119,8 @@ def prepare(
         ('python-docs', 300)
     """
     own = _prepare(data, cache, progress)
+    shared = describe_shared(data.sources, data.eval_sources)
+    own = replace(own, notes=(*own.notes, *shared))
     if data.eval_sources is None:
         return _judge(own, copies)
     words = str(own.folder / TOKENIZER)

@@ -6,6 +6,9 @@ gigabytes. So texts are read with their dictionary.
 
 from typing import Any
 
+from layerlab.errors import UserError
+from layerlab.validation import find_twice, short_repr
+
 
 def text_columns(metadata: Any) -> list[str]:
     """Return the paths of the columns of texts, which may be read with their dictionary.
@@ -37,3 +40,24 @@ def unpacked_size(column: Any) -> int:
     if types.is_list(column.type) or types.is_large_list(column.type):
         return unpacked_size(column.flatten()) + int(column.offsets.nbytes)
     return int(column.nbytes)
+
+
+def check_columns(path: str, field: str | None, known: list[str]) -> None:
+    """Refuse a table without the field, or with two of one name: a row has room for the last.
+
+    Args:
+        field: that is read; None where all are.
+
+    Raises:
+        UserError: it is such a table.
+    """
+    if field is not None and field not in known:
+        raise fieldless(path, field, known)
+    if twice := find_twice(one for one in known if field in (None, one)):
+        raise UserError(f"{path} has two columns called {short_repr(twice)}; leave one out")
+
+
+def fieldless(place: str, field: str, known: list[str]) -> UserError:
+    """Return the error about rows without a field, which names another."""
+    hint = f'; write field = "{known[0]}"' if known else ""
+    return UserError(f"{place} has no field {field!r}; it has {', '.join(known) or 'none'}{hint}")

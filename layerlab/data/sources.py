@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 from layerlab.data.archives import ROW, Allowance, is_archive, read_documents
 from layerlab.data.fingerprint import fingerprint, hash_files
-from layerlab.data.parquet_columns import text_columns, unpacked_size
+from layerlab.data.parquet_columns import check_columns, fieldless, text_columns, unpacked_size
 from layerlab.data.places import data_folder
 from layerlab.data.python_docs import topics
 from layerlab.data.text_files import read_lines, read_text_blocks, unreadable
+from layerlab.data.unread import describe_unread, warn_of_unread
 from layerlab.errors import UserError
 from layerlab.recipes.load import validate_table
 from layerlab.recipes.paths import DOCUMENTATION, HUB, KEPT
@@ -93,6 +94,7 @@ def open_source(source: Source) -> Text:
         name=given,
         identity=f"{content} {source.field}",
         pieces=partial(_of_files, files, source.field),
+        notes=describe_unread(Path(given).expanduser(), files, EXPECTED),
     )
 
 
@@ -132,6 +134,7 @@ def rows(given: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     files = [one for one in inside if one.name.lower().endswith(ROWS)]
     if not files:
         raise UserError(f"{given} holds no rows that can be read; expected {', '.join(ROWS)}")
+    warn_of_unread(path, files, ", ".join(ROWS))
     for file in files:
         if file.suffix.lower() == ".parquet":
             yield from _parquet(file, None)
@@ -318,8 +321,7 @@ def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, 
         count = min(ROWS_AT_ONCE, max(1, allowance.most // max(1, sizes.largest)))
         with pyarrow.parquet.ParquetFile(path, read_dictionary=words) as file:
             known = file.schema_arrow.names
-            if field is not None and field not in known:
-                raise _fieldless(str(path), field, known)
+            check_columns(str(path), field, known)
             columns = None if field is None else [field]
             # No batch reaches over two groups, whose dictionaries differ.
             every = [[one] for one in range(metadata.num_row_groups)]
@@ -346,7 +348,7 @@ def _texts(rows: Iterable[tuple[str, Mapping[str, Any]]], field: str) -> Iterato
     """Yield one document from each row."""
     for place, row in rows:
         if field not in row:
-            raise _fieldless(place, field, list(row))
+            raise fieldless(place, field, list(row))
         text = row[field]
         if not isinstance(text, str):
             raise UserError(
@@ -354,11 +356,6 @@ def _texts(rows: Iterable[tuple[str, Mapping[str, Any]]], field: str) -> Iterato
                 "name another field, or leave that row out"
             )
         yield TextChunk(text, True)
-
-
-def _fieldless(place: str, field: str, known: list[str]) -> UserError:
-    hint = f'; write field = "{known[0]}"' if known else ""
-    return UserError(f"{place} has no field {field!r}; it has {', '.join(known) or 'none'}{hint}")
 
 
 def _of_hub(source: Source) -> Iterator[TextChunk]:

@@ -34,5 +34,6 @@ def expand_runs(models: Sequence[Any]) -> list[Any]:
 def _checkpoints(model: Any) -> list[Any]:
     if not isinstance(model, (str, PathLike)) or (Path(model) / "config.json").exists():
         return [model]
-    found = [path for path in Path(model).glob("checkpoint-*") if step(path.name) is not None]
-    return [str(path) for path in found if (path / "config.json").exists()] or [model]
+    found = [str(path.parent) for path in Path(model).glob("checkpoint-*/config.json")]
+    own = [one for one in found if step(one) is not None]
+    return sorted(own, key=lambda one: step(one) or 0) or [model]

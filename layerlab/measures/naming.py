@@ -8,6 +8,7 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.known_names import name_here, unknown_measure
+from layerlab.validation import find_twice
 
 EXAMPLE = "--measures 'diversity,dimension(epsilon=0.9)'"
 # What one reading of a measure shows that somebody may have named it twice for.
@@ -86,13 +87,17 @@ def unreadable(entry: Any) -> UserError:
 def _one(node: ast.expr) -> Named:
     """Return one name, or one name called with keywords.
 
-    Raises ValueError for anything else.
+    Raises:
+        ValueError: it is anything else.
+        UserError: an option is given twice.
     """
     call = node if isinstance(node, ast.Call) else None
     label = call.func if call else node
     if not isinstance(label, ast.Name) or (call and call.args):
         raise ValueError(ast.dump(node))
     words = call.keywords if call else []
+    if twice := find_twice(str(word.arg) for word in words):
+        raise UserError(f"{label.id}({twice}=...) is given twice; type it once")
     return label.id, {str(word.arg): _value(word.value) for word in words}
 
 

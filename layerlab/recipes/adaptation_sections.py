@@ -282,6 +282,12 @@ class EvaluateSection(Section):
     max_new_tokens: Count = 64
 
 
+# Tables list several arms with commas between their names.
+Listed = Annotated[
+    str, Field(pattern=r"^[^,]+$", description="a text without a comma", examples=["no replay"])
+]
+
+
 class ArmSection(Section):
     """A variation of the recipe; stages shared with others run once.
 
@@ -290,7 +296,7 @@ class ArmSection(Section):
         set: settings of the recipe by their paths, as `{"pretrain.ratio" = [1, 0]}`.
     """
 
-    name: Name
+    name: Listed
     set: dict[str, Any] = Field(default_factory=dict)
 
 

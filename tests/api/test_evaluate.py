@@ -268,6 +268,22 @@ def test_differences_to_an_earlier_run(
     assert "asked differently: FinanceIQ: 1 example here, 5 there" in other.content["remarks"]
 
 
+def test_models_of_one_name_are_compared_with_those_of_their_folders(
+    shelf: Path, tmp_path: Path
+) -> None:
+    places = [tmp_path / one / "mine" for one in ("a", "b")]
+    for place, spread in zip(places, (0.02, 0.5), strict=True):
+        candidate(512, initializer_range=spread).model.save_pretrained(place)
+        tokenizer().save_pretrained(place)
+    earlier = run(shelf, "boolq", model=list(map(str, places)), limit=9)
+    one, other = (earlier.score("boolq", arm) for arm in ("mine", "mine (2)"))
+    assert one != other
+    turned = run(shelf, "boolq", model=[str(places[1]), str(places[0])], limit=9, against=earlier)
+    rows = [row for row in turned.content["compared"] if row["title"] == "BoolQ"]
+    assert [row["against"] for row in rows] == ["mine (2), earlier", "mine, earlier"]
+    assert [row["difference"] for row in rows] == [0.0, 0.0]
+
+
 def test_what_a_precision_costs(shelf: Path, tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     layerlab.Policy(format="bf16", keep=("lm_head",)).save(policy)

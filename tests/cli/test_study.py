@@ -102,6 +102,8 @@ def test_options_are_read_as_numbers_where_they_look_like_one():
     }
     with pytest.raises(UserError, match="expected NAME=VALUE"):
         parse_options(["=3"])
+    with pytest.raises(UserError, match="--option 'layers' is given twice; type it once"):
+        parse_options(["layers=4", "layers=5"])
 
 
 @pytest.mark.parametrize("width", [60, 80])

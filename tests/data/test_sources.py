@@ -142,6 +142,35 @@ def test_a_missing_field_names_those_there_are(tmp_path) -> None:
     refused(Source(text=str(tmp_path / "a.parquet")), "has no field 'text'; it has body")
 
 
+def test_two_columns_of_one_name_are_refused_whichever_a_reader_would_take(tmp_path: Path) -> None:
+    arrays = [pyarrow.array([name]) for name in ("one", "two", "three")]
+    table = pyarrow.Table.from_arrays(arrays, names=["text", "text", "body"])
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    refused(Source(text=str(tmp_path / "a.parquet")), "a.parquet has two columns called 'text'")
+    with pytest.raises(UserError, match="has two columns called 'text'; leave one out"):
+        list(rows(str(tmp_path / "a.parquet")))
+    assert documents(Source(text=str(tmp_path / "a.parquet"), field="body")) == ["three"]
+
+
+def test_what_a_folder_holds_beside_its_texts_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "texts"
+    for name in ("a.txt", "inner/b.json", "c.docx", "d.csv", "README.rst", ".git/x", "LICENSE"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text('[{"text": "one"}]')
+    (tmp_path / "more").mkdir()
+    (home / "more").symlink_to(tmp_path / "more")
+    monkeypatch.chdir(home)
+    for name in (str(home), "."):
+        (said,) = open_source(Source(text=name)).notes
+        assert ": c.docx, d.csv, inner/b.json and 1 more; read are .txt, .md" in said
+    assert [row for _, row in rows(str(home))] == [{"text": "one"}]
+    (warned,) = caplog.messages
+    assert warned.startswith("not read in texts: a.txt, c.docx, d.csv and 1 more; read are .json")
+    assert open_source(Source(text=str(home / "a.txt"))).notes == ()
+
+
 def test_rows_that_hold_no_text_are_named(tmp_path) -> None:
     given = lines(tmp_path / "a.jsonl", {"text": 5})
     refused(given, "line 1: the field 'text' is 5; expected a text")

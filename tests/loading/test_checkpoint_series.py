@@ -16,6 +16,8 @@ def test_a_run_folder_stands_for_its_checkpoints_in_order(tmp_path):
     names = [tmp_path / f"checkpoint-{number}" for number in (30, 200, 1000)]
     assert expand_runs([str(tmp_path)]) == [str(name) for name in names]
     assert expand_runs([str(name) for name in reversed(names)]) == [str(name) for name in names]
+    beside = expand_runs(["llama", str(tmp_path)])
+    assert beside == ["llama", *(str(name) for name in names)], "whatever lists the folder"
 
 
 def test_other_models_keep_their_order(tmp_path):

@@ -60,6 +60,10 @@ ROWS = {"name": "a", "path": "a.json"}
         ),
         ({**BASE, "sft": {"sources": [ROWS, ROWS]}}, r"sft\.sources has the name 'a' twice"),
         ({**BASE, "arm": [{"name": "a"}, {"name": "a"}]}, "arm has the name 'a' twice; give each"),
+        (
+            {**BASE, "arm": [{"name": "a, b"}, {"name": "a"}, {"name": "b"}]},
+            "arm.0.name is 'a, b'; expected a text without a comma: write name = ",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(content: dict[str, Any], said: str) -> None:

@@ -208,8 +208,11 @@ def _text(recipe: AdaptationRecipe) -> dict[str, Any]:
 
 def _search(recipe: AdaptationRecipe) -> dict[str, Any]:
     assert recipe.clean is not None
-    rows = _rows(recipe.sft.sources) if recipe.sft else []
+    sections = recipe.sft.sources if recipe.sft else ()
+    rows = _rows(sections)
+    ignored = {one.name: sorted(one.ignore) for one in sections if one.ignore}
     return {
+        **({"ignored": ignored} if ignored else {}),
         "benchmarks": [[name, _there(name)] for name in recipe.clean.benchmarks],
         "rows": rows,
         "base": _base(recipe),
@@ -233,8 +236,11 @@ def _rows(given: tuple[RowsSection, ...]) -> list[list[Any]]:
 
 
 def _content(place: Path) -> list[str]:
-    inside = sorted(path for path in place.rglob("*") if path.is_file()) if place.is_dir() else []
-    return [fingerprint(path) for path in inside or [place]]
+    """Return the hash of a file, or those in a folder, whose names say which of them are read."""
+    if not place.is_dir():
+        return [fingerprint(place)]
+    inside = sorted(path for path in place.rglob("*") if path.is_file())
+    return [f"{path.relative_to(place).as_posix()}:{fingerprint(path)}" for path in inside]
 
 
 def _plain(name: str, section: Any, without: str = "") -> dict[str, Any]:

@@ -71,6 +71,8 @@ class AdaptationResult:
             width: of the terminal in characters.
         """
         parts: list[RenderableType] = [*map(Text, self._vocabulary()), self._scores(width)]
+        if (more := len(self.content["table"]["rows"]) - ROWS) > 0:
+            parts.append(Text(f"... and {more} more scores, on the page"))
         parts += map(Text, [*self._alone(), *self._lost(), *self._changes()])
         left = [f"{one['what']}: {one['why']}" for one in self.content["left_out"]]
         parts += [Text(f"Left out: {printable(one, 300)}") for one in left[:LINES]]

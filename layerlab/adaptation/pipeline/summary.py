@@ -1,5 +1,6 @@
 """Gathers the results of all stages as plain values for a report."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -237,8 +238,12 @@ def _sound(row: Mapping[str, Any]) -> Json:
 
 
 def _placeless(value: Any) -> Any:
+    """Return values without the path of the data folder; of a machine only a whole path tells."""
     if isinstance(value, str):
-        return value.replace(str(data_folder()), "LAYERLAB_DATA")
+        place = str(data_folder())
+        known = rf"(?<![\w./-]){re.escape(place)}(?![\w-]|\.\w)"
+        whole = data_folder().is_absolute() and place != data_folder().anchor
+        return re.sub(known, "LAYERLAB_DATA", value) if whole else value
     if isinstance(value, Mapping):
         return {name: _placeless(one) for name, one in value.items()}
     return [_placeless(one) for one in value] if isinstance(value, list | tuple) else value

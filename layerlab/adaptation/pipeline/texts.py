@@ -15,6 +15,7 @@ from layerlab.data.cleaning.clean import KEEP_ALL, TEXT, clean
 from layerlab.data.cleaning.contamination import contamination
 from layerlab.data.documents import DocumentStore, spool_documents
 from layerlab.data.places import find_text
+from layerlab.data.shared_files import describe_shared
 from layerlab.data.sources import open_source
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation import AdaptationRecipe
@@ -46,6 +47,7 @@ def clean_texts(recipe: AdaptationRecipe, folder: Path, tell: ProgressCallback) 
         place = folder / f"{kind}-{number}"
         found = clean(source, place, rules).to_json()
         told.append({"kind": kind, "place": place.name, "text": source.text, **found})
+    told[-1]["notes"] += describe_shared([source for _, _, source in every])
     return {"sources": told}
 
 
@@ -127,8 +129,7 @@ def contamination_of(recipe: AdaptationRecipe, folder: Path) -> Json:
             chain.from_iterable(texts.pieces() for texts, _ in parts.values()),
         )
         said = chain.from_iterable(map(_translate, recipe.sft.sources)) if recipe.sft else ()
-        asked = (one for place in there for one in questions(place))
-        found = contamination(chain(learned, said), asked).to_json()
+        found = contamination(chain(learned, said), questions(*there)).to_json()
     matches = list(found["matches"])
     return {**found, "matches": matches[:LISTED], "touched": len(matches), "left_out": left_out}
 

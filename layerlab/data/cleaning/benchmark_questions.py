@@ -52,13 +52,14 @@ NO_ROWS = (
     ".lst",
     ".tgt.txt",
 )
-NAMED = 3  # of the files that are passed over
+NAMED = 3  # of the files that are passed over, or share a name
+LONGEST = 300  # characters of those names
 BARE = 0.5  # share of rows without a question that a benchmark may have
 _LOG = logging.getLogger("layerlab")
 
 
-def questions(place: Path) -> Iterator[Question]:
-    """Yield every question of the .json, .jsonl and .csv files of a folder, or of one such file.
+def questions(*places: Path) -> Iterator[Question]:
+    """Yield every question of the .json, .jsonl and .csv files of folders, or of such files.
 
     Of a .src.txt, as LCSTS has them, each line is one. Archives (.tar.gz, .zip) are read where they
     lie. A benchmark is called after its file, without
@@ -67,12 +68,27 @@ def questions(place: Path) -> Iterator[Question]:
     Raises:
         UserError: there is no such file, it cannot be read, or no row has a question.
     """
+    files: dict[str, list[str]] = {}
+    for place in places:
+        yield from _questions(place, files)
+    shared = [f"{one} ({', '.join(names)})" for one, names in files.items() if len(names) > 1]
+    if shared:
+        more = f"; and {len(shared) - NAMED:,} more names" if len(shared) > NAMED else ""
+        _LOG.warning(
+            "the questions of files with one name are counted together: %s%s",
+            printable("; ".join(shared[:NAMED]), LONGEST),
+            more,
+        )
+
+
+def _questions(place: Path, files: dict[str, list[str]]) -> Iterator[Question]:
     if not place.exists():
         raise UserError(f"there is no benchmark {place}; give a folder or a file of questions")
     found = False
     for name, data in _files(place):
         number = bare = 0
         row: Mapping[str, Any] = {}
+        stem, own = PurePosixPath(name).stem, False
         for number, row in enumerate(_rows(name, data), 1):
             if not isinstance(row.get(ASKED[0], ""), str | None):
                 raise UserError(
@@ -81,14 +97,15 @@ def questions(place: Path) -> Iterator[Question]:
                 )
             text = _text(row)
             if text:
-                found = True
-                own = row.get("id")
-                yield Question(
-                    PurePosixPath(name).stem, str(number if own in (None, "") else own), text
-                )
+                own = True
+                known = row.get("id")
+                yield Question(stem, str(number if known in (None, "") else known), text)
             else:
                 bare += 1
         _check_bare(name, bare, number, _names_alone(row))
+        if own:
+            found = True
+            files.setdefault(stem, []).append(f"{place.name}/{name}" if place.is_dir() else name)
     if not found:
         raise UserError(
             f"{place} holds no questions; expected {', '.join(KINDS)} or an archive of them, whose "
@@ -139,7 +156,8 @@ def _files(place: Path) -> Iterator[tuple[str, bytes]]:
             yield from read_members(path, wanted)
         elif wanted(str(path)):
             try:
-                yield path.name, read_whole(path)
+                inside = path.relative_to(place) if path != place else Path(path.name)
+                yield inside.as_posix(), read_whole(path)
             except OSError as error:
                 said = error.strerror or str(error)
                 raise UserError(f"cannot read {path}: {said}; copy it anew") from None

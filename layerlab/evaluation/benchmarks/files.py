@@ -86,7 +86,7 @@ def _read(path: Path) -> bytes:
 
 def _members(path: Path, ending: str) -> Mapping[str, bytes]:
     known = path.stat()
-    return _unpack(path, ending, known.st_mtime_ns, known.st_size)
+    return _unpack(path, ending, known.st_ctime_ns, known.st_size)
 
 
 # Every subject has a file of its own in the same archive.

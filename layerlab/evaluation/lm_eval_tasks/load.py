@@ -1,15 +1,19 @@
 """Tasks of lm-eval made from names and files, with their questions read."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from datasets import data_files
+
+from layerlab.data.fingerprint import fingerprint
 from layerlab.errors import UserError
 from layerlab.evaluation.lm_eval_tasks.counts import check_counts
 from layerlab.evaluation.lm_eval_tasks.declarations import refuse_name
+from layerlab.evaluation.lm_eval_tasks.description import describe_task
 from layerlab.evaluation.lm_eval_tasks.engine import (
     Entry,
     TaskIndex,
@@ -19,7 +23,7 @@ from layerlab.evaluation.lm_eval_tasks.engine import (
     is_higher_better,
 )
 from layerlab.evaluation.lm_eval_tasks.files import ENDINGS, read_task_file
-from layerlab.evaluation.lm_eval_tasks.names import find_entries, member_names
+from layerlab.evaluation.lm_eval_tasks.names import check_names, find_entries, member_names
 from layerlab.evaluation.lm_eval_tasks.request import is_file, split_tasks
 from layerlab.evaluation.lm_eval_tasks.templates import sandboxed
 from layerlab.evaluation.lm_eval_tasks.trusted import check_trusted, is_local
@@ -28,6 +32,7 @@ from layerlab.system.hub import hub
 from layerlab.system.limits import check_work
 from layerlab.system.logs import hush
 from layerlab.system.trust import allows_tasks
+from layerlab.validation import short_repr
 
 TRIED = 32  # questions whose templates are tried under limits
 BOTH = ("acc", "acc_norm")
@@ -74,8 +79,11 @@ def load_named(words: str) -> tuple[list[Loaded], list[GroupMean]]:
     groups: dict[str, GroupMean] = {}
     for word in split_tasks(words):
         found = _load(word)
-        tasks |= {name: task for name, task in found["tasks"].items() if name not in tasks}
-        groups |= {name: _mean(name, one) for name, one in found.get("groups", {}).items()}
+        means = {name: _mean(name, one) for name, one in found.get("groups", {}).items()}
+        _check_alike(word, tasks, found["tasks"], describe_task)
+        _check_alike(word, groups, means, repr)
+        tasks = {**found["tasks"], **tasks}
+        groups |= means
     loaded = [
         Loaded(task, tuple(name for name, one in groups.items() if task.task_name in one.tasks))
         for task in tasks.values()
@@ -84,6 +92,22 @@ def load_named(words: str) -> tuple[list[Loaded], list[GroupMean]]:
         with _worded(one.task.task_name):
             _try(one.task)
     return loaded, [one for one in groups.values() if one.metrics]
+
+
+def _check_alike(
+    word: str, known: Mapping[str, Any], found: Mapping[str, Any], describe: Callable[[Any], str]
+) -> None:
+    """Refuse another task or group of a name that is known: a result has one row for both.
+
+    Raises:
+        UserError: there is one.
+    """
+    for name in found:
+        if name in known and describe(known[name]) != describe(found[name]):
+            raise UserError(
+                f"--tasks {word}: {short_repr(name)} is the name of another task before it; give "
+                "it a name of its own (its line task: or group:), or ask them one after the other"
+            )
 
 
 def _load(word: str) -> Mapping[str, Any]:
@@ -97,10 +121,30 @@ def _load(word: str) -> Mapping[str, Any]:
         raise refuse_name(word)
     _check_installed(manager.task_index, name)
     entries = _members(manager.task_index, name)
-    with _worded(word), hush(), sandboxed(), _hub_if(entries):
+    with _worded(word), hush(), sandboxed(), _by_content(), _hub_if(entries):
         loaded = dict(manager.load([name]))
     prepare_default()
     return loaded
+
+
+@contextmanager
+def _by_content() -> Iterator[None]:
+    """Let datasets know files that lie here by their content too, and not by their time alone.
+
+    Its cache gave the questions of an earlier file of the same time, as archives and copies set it.
+    """
+    plain = data_files._get_single_origin_metadata
+
+    def known(data_file: str, *args: Any, **options: Any) -> Any:
+        found = plain(data_file, *args, **options)
+        place = Path(data_file)
+        return (*found, fingerprint(place)) if place.is_file() else found
+
+    data_files._get_single_origin_metadata = known
+    try:
+        yield
+    finally:
+        data_files._get_single_origin_metadata = plain
 
 
 def _add_file(index: dict[str, Any], path: Path) -> str:
@@ -108,6 +152,7 @@ def _add_file(index: dict[str, Any], path: Path) -> str:
     config = read_task_file(path)
     check_trusted(config, f"the task file {path}")
     check_counts(config, f"the task file {path}")
+    check_names(config, f"the task file {path}")
     name = str(config["group"] if "group" in config else config["task"])
     names = member_names(config)
     siblings = {one: other for one in names if (other := _sibling(path, one)) is not None}

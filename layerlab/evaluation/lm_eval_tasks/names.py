@@ -3,9 +3,18 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from layerlab.errors import UserError
 from layerlab.evaluation.lm_eval_tasks.declarations import NAME, find_declaring_files
 from layerlab.evaluation.lm_eval_tasks.engine import TaskIndex
 from layerlab.system.logs import hush
+from layerlab.validation import short_repr
+
+# Lists of a task, what stands in them, and by what that is known.
+NAMED = {
+    "task": ("tasks", "group", "task"),
+    "metric_list": ("metrics", "metric"),
+    "filter_list": ("filters", "name"),
+}
 
 
 def find_entries(names: Iterable[str]) -> dict[str, Any]:
@@ -52,3 +61,28 @@ def member_names(config: Mapping[str, Any]) -> list[str]:
         elif isinstance(one, str):
             found.append(one)
     return found
+
+
+def check_names(config: Mapping[str, Any], what: str) -> None:
+    """Refuse two tasks, metrics or filters of one name: lm-eval would keep the last alone.
+
+    Raises:
+        UserError: a task, or a group's task, declares them.
+
+    Example:
+        >>> check_names({"group": "a", "task": ["b", {"task": "c"}, "b"]}, "the file a.yaml")
+    """
+    for part, (called, *keys) in NAMED.items():
+        listed, known = config.get(part), dict[str, Mapping[str, Any]]()
+        inside = (
+            [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+        )
+        for one in inside:
+            for name in (one[key] for key in keys if isinstance(one.get(key), str)):
+                if known.setdefault(name, one) != one:
+                    raise UserError(
+                        f"{what} declares two {called} called {short_repr(name)}, of which lm-eval "
+                        "keeps the last; leave one out, or give it another name"
+                    )
+            if part == "task":
+                check_names(one, what)

@@ -18,6 +18,8 @@ from layerlab.records.index.task_metrics import is_share
 from layerlab.validation import short_repr
 
 Record = Mapping[str, Any]
+# What two models of one name differ in, and a model evaluated again does not.
+KNOWN_BY = ("model", "precision", "source")
 DOMAIN, GENERAL, FORGETTING = "domain mean", "general mean", "forgetting"
 # What a record has a hash of, in words.
 MANNER: Mapping[str, str] = {
@@ -170,24 +172,39 @@ def costs(
 
 
 def differences(
-    earlier: Mapping[str, Any], names: Sequence[str], records: Sequence[Mapping[str, Any]]
+    earlier: Mapping[str, Any],
+    arms: Sequence[Mapping[str, Any]],
+    records: Sequence[Mapping[str, Any]],
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Compare every model of ours with the earlier one of its name, or with the only one."""
-    there = [str(one["arm"]) for one in earlier["arms"]]
+    """Compare every model of ours with the earlier one of its name, or with the only one.
+
+    Of several models of one name it is that of the same folder.
+    """
     found: list[dict[str, Any]] = []
     said: dict[str, None] = {}
-    for name in names:
-        if name not in there and len(there) != 1:
-            raise UserError(
-                f"--against holds {', '.join(map(short_repr, there))}, and none is called "
-                f"{short_repr(name)}; give the results of a single model"
-            )
-        other = name if name in there else there[0]
+    for arm in arms:
+        name, other = str(arm["arm"]), _earlier(arm, earlier["arms"])
         ours = _of(records, name)
         theirs = _of([*earlier["subjects"], *earlier.get("tasks", ())], other)
         found += paired_differences(ours, theirs, f"{other}, earlier")
         said |= dict.fromkeys([*differing(ours, theirs), *list_untold(ours, theirs)])
     return found, list(said)
+
+
+def _earlier(arm: Mapping[str, Any], arms: Sequence[Mapping[str, Any]]) -> str:
+    """Return the name of the earlier model that one is compared with."""
+    name, there = str(arm["arm"]), [str(one["arm"]) for one in arms]
+    same = [
+        str(one["arm"])
+        for one in arms
+        if arm.get("source") and all(one.get(key) == arm.get(key) for key in KNOWN_BY)
+    ]
+    if name not in there and len(there) != 1 and len(same) != 1:
+        raise UserError(
+            f"--against holds {', '.join(map(short_repr, there))}, and none is called "
+            f"{short_repr(name)}; give the results of a single model"
+        )
+    return same[0] if len(same) == 1 else name if name in there else there[0]
 
 
 def _of(records: Sequence[Mapping[str, Any]], arm: str) -> list[Mapping[str, Any]]:

@@ -10,6 +10,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ DETAIL_BYTES = 250_000
 PICTURE_BYTES = 450_000
 # A reading whose column `residual` is above this has not converged: it is a lower bound.
 UNCONVERGED = 0.1
+NAME, LONGEST = 60, 4096  # characters of a model's name
 _AXES = ("model", "sequence", "layer", "head", "position", "token")
 
 Json = dict[str, Any]
@@ -31,9 +33,10 @@ Json = dict[str, Any]
 
 def compact(report: Mapping[str, Any]) -> Json:
     """Return what the page draws of a whole report."""
+    steps = _steps(report["models"])
     models = [
-        {"name": text.prose(str(m["name"]), 60), "step": m.get("step"), "layers": m["layers"]}
-        for m in report["models"]
+        {"name": name, "step": step, "layers": model["layers"]}
+        for name, step, model in zip(_names(report["models"]), steps, report["models"], strict=True)
     ]
     opened = details(report["findings"], report["details"])
     kinds = len(report.get("pictures") or ()) or 1
@@ -44,6 +47,24 @@ def compact(report: Mapping[str, Any]) -> Json:
         "measures": [measure_view(report, measure, room) for measure in report["measures"]],
         "details": opened,
     }
+
+
+def _names(models: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return names as a legend has room for them: the ends of those that begin alike."""
+    whole = [text.prose(str(model["name"]), LONGEST) for model in models]
+    cut = [text.prose(name, NAME) for name in whole]
+    return [
+        short if cut.count(short) == 1 or len(name) <= NAME else f"…{name[1 - NAME :]}"
+        for short, name in zip(cut, whole, strict=True)
+    ]
+
+
+def _steps(models: Sequence[Mapping[str, Any]]) -> list[int | None]:
+    """Return the steps of the checkpoints of one run; those of several are no one line."""
+    steps = [model.get("step") for model in models]
+    known = [model for model, step in zip(models, steps, strict=True) if step is not None]
+    runs = {PurePath(str(model.get("source"))).parent for model in known}
+    return steps if len(runs) < 2 else [None] * len(steps)
 
 
 def frame(report: Mapping[str, Any], name: str) -> pd.DataFrame:

@@ -82,6 +82,24 @@ def test_what_a_trained_base_reads_by_its_path_moves_all_stages(part: str, tmp_p
     assert not before & found()
 
 
+def test_rows_that_are_no_longer_read_move_the_stage(model: Path, tmp_path: Path) -> None:
+    content = lessons(model, pretrain=None, evaluate=None)
+    (source,) = content["sft"]["sources"]
+    home = tmp_path / "rows"
+    home.mkdir()
+    for name in ("a.jsonl", "b.jsonl"):
+        shutil.copy(source["path"], home / name)
+    source["path"] = str(home)
+
+    def found() -> set[str]:
+        return {one.key for one in plan_stages(make_recipe(content)) if one.kind == "tune"}
+
+    before = found()
+    assert found() == before
+    (home / "b.jsonl").rename(home / "b.jsonl.off")
+    assert not before & found()
+
+
 def test_files_of_a_stage_are_checked_again_once_they_changed(tmp_path: Path) -> None:
     store, stage = StageStore(tmp_path), Stage(kind="clean", settings={})
     file = store.of(stage.key) / "text.jsonl"

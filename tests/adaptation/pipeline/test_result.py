@@ -4,12 +4,13 @@ import io
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
 from layerlab.adaptation.pipeline.plan import plan_stages
 from layerlab.adaptation.pipeline.result import AdaptationResult
 from layerlab.adaptation.pipeline.stage import StageStore
-from layerlab.adaptation.pipeline.summary import Tally
+from layerlab.adaptation.pipeline.summary import Tally, _placeless
 from layerlab.cli.adapt_embeddings import _table
 from layerlab.recipes.adaptation import make_recipe
 from tests.adaptation.lessons import recipe
@@ -55,6 +56,32 @@ def test_a_model_without_finite_logits_has_no_score(tmp_path: Path) -> None:
     (told,) = content["scores"]
     assert (told["score"], told["low"], told["high"], told["n"]) == (None, None, None, 3)
     assert content["table"]["rows"][0]["cells"][0]["score"] is None
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("/tmp/data", "0.5 of the data in LAYERLAB_DATA/law, not in /tmp/data-2 or /old/tmp/data."),
+        (".", None),
+        ("data", None),
+        ("/", None),
+    ],
+)
+def test_only_the_path_of_the_data_folder_is_hidden(
+    place: str, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERLAB_DATA", place)
+    given = "0.5 of the data in /tmp/data/law, not in /tmp/data-2 or /old/tmp/data."
+    assert _placeless({"said": [given, 1]}) == {"said": [said or given, 1]}
+
+
+def test_scores_that_a_terminal_leaves_out_are_counted() -> None:
+    content = {**passed(), "vocabulary": []}
+    assert "more scores" not in AdaptationResult(content, Path("x"), {}).summary(80)
+    content["table"]["rows"] = content["table"]["rows"][:1] * 17
+    assert "... and 5 more scores, on the page" in AdaptationResult(content, Path("x"), {}).summary(
+        80
+    )
 
 
 def test_ways_to_begin_are_named_below_the_table() -> None:

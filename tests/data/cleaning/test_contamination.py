@@ -313,3 +313,23 @@ def test_what_is_passed_over_is_named(tmp_path: Path, caplog: pytest.LogCaptureF
     (said,) = [one.message for one in caplog.records if "are not looked for" in one.message]
     assert "a.jsonl.gz" in said and "c.parquet and 1 more: passed over" in said
     assert "README" not in said
+
+
+def test_files_of_one_name_are_told_where_they_count_together(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a/val.jsonl", "b/val.jsonl", "other.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"question": "one"}\n')
+    assert [one.benchmark for one in questions(tmp_path)] == ["val", "val", "other"]
+    (said,) = caplog.messages
+    assert said.endswith(
+        f"with one name are counted together: val ({tmp_path.name}/a/val.jsonl, "
+        f"{tmp_path.name}/b/val.jsonl)"
+    )
+    caplog.clear()
+    assert len(list(questions(tmp_path / "a", tmp_path / "b" / "val.jsonl"))) == 2
+    assert caplog.messages[0].endswith("counted together: val (a/val.jsonl, val.jsonl)")
+    caplog.clear()
+    assert len(list(questions(tmp_path / "a", tmp_path / "other.jsonl"))) == 2
+    assert not caplog.messages

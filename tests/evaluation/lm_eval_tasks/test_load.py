@@ -1,5 +1,6 @@
 """Any task of lm-eval by its file: the scores are lm-eval's own, and strangers' code is refused."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,64 @@ def test_options_that_are_none_further_down_are_one_line_too(folder: Path) -> No
         UserError, match=r"lm-eval cannot ask it: SyntaxError: .*; mend it, or name"
     ):
         run(path)
+
+
+def test_other_questions_of_the_same_time_are_asked(folder: Path) -> None:
+    data = folder / "own_choice.jsonl"
+
+    def asked() -> list[str]:
+        os.utime(data, (10**9, 10**9))
+        ((one,), _) = load_named(str(folder / "own_choice.yaml"))
+        return [doc["number"] for doc in one.task.eval_docs]
+
+    before = asked()
+    lines = data.read_text("utf-8").splitlines(keepends=True)
+    data.write_text("".join(lines[::-1]), encoding="utf-8")
+    assert asked() == before[::-1] != before
+
+
+@pytest.mark.parametrize("name", ["own_choice", "own_group"])
+def test_two_files_of_one_name_are_not_taken_for_one(folder: Path, name: str) -> None:
+    other = folder / "other"
+    for one in ("own_choice", "own_more"):
+        write(other, one, CHOICE, 7 if one == "own_choice" else 5)
+    (other / "own_group.yaml").write_text(GROUP % "true", encoding="utf-8")
+    both = [folder / f"{name}.yaml", other / f"{name}.yaml"]
+    with pytest.raises(UserError) as caught:
+        run(both)
+    assert str(caught.value) == (
+        f"--tasks {both[1]}: 'own_choice' is the name of another task before it; give it a name of "
+        "its own (its line task: or group:), or ask them one after the other"
+    )
+    again = run([both[0], both[0], folder / "own_choice.yaml"], limit=3)
+    assert len(again.content["tasks"]) == (1 if name == "own_choice" else 2)
+
+
+def test_two_groups_of_one_name_are_not_taken_for_one(folder: Path) -> None:
+    other = folder / "other.yaml"
+    other.write_text(GROUP % "false", encoding="utf-8")
+    with pytest.raises(UserError, match="'own_group' is the name of another task before it"):
+        run([folder / "own_group.yaml", other])
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("task: [{task: a, repeats: 1}, {task: a, repeats: 2}]", "tasks called 'a'"),
+        ("task: [{group: b, task: [{task: a}, {task: a, repeats: 2}]}]", "tasks called 'a'"),
+        ("metric_list: [{metric: acc}, {metric: acc, x: 1}]", "metrics called 'acc'"),
+        ("filter_list: [{name: b, filter: []}, {name: b, filter: [c]}]", "filters called 'b'"),
+    ],
+)
+def test_of_two_of_one_name_none_is_left_out_in_silence(folder: Path, more: str, said: str) -> None:
+    path = folder / "twice.yaml"
+    path.write_text(f"group: twice\n{more}\n", "utf-8")
+    with pytest.raises(UserError) as caught:
+        run(path)
+    assert str(caught.value) == (
+        f"the task file {path} declares two {said}, of which lm-eval keeps the last; leave one "
+        "out, or give it another name"
+    )
 
 
 @pytest.mark.parametrize("words", ["", " , "])

@@ -195,7 +195,7 @@ def test_an_earlier_run_of_others() -> None:
     ours = [record("boolq", "all", [1.0, 0.0])]
     earlier = {"arms": [{"arm": "x"}, {"arm": "y"}], "subjects": []}
     with pytest.raises(UserError) as caught:
-        differences(earlier, ["a"], ours)
+        differences(earlier, [{"arm": "a"}], ours)
     assert str(caught.value) == (
         "--against holds 'x', 'y', and none is called 'a'; give the results of a single model"
     )

@@ -32,6 +32,22 @@ def test_a_layer_mean_is_the_mean_over_sequences_and_heads():
             assert drawn["high"][index] == pytest.approx(values.max(), rel=ROUNDING)
 
 
+def test_checkpoints_of_two_runs_are_no_line_of_one():
+    report = sample(["a", "b", "c"], steps=[0, 100, 100])
+    for model, run in zip(report["models"], ("one", "one", "two"), strict=True):
+        model["source"] = f"/runs/{run}/checkpoint-{model['step']}"
+    assert [one["step"] for one in inspection.compact(report)["models"]] == [None] * 3
+    report["models"][2]["source"] = "/runs/one/checkpoint-200"
+    assert [one["step"] for one in inspection.compact(report)["models"]] == [0, 100, 100]
+
+
+def test_names_that_begin_alike_are_told_by_their_ends():
+    names = [f"/data/{'long/' * 20}{run}/checkpoint-5" for run in ("one", "two")]
+    shown = [one["name"] for one in inspection.compact(sample([*names, "c" * 99]))["models"]]
+    assert [len(one) for one in shown] == [60] * 3 and shown[2].endswith("c…")
+    assert shown[0].endswith("/long/one/checkpoint-5") and shown[1].endswith("/two/checkpoint-5")
+
+
 def test_a_map_has_one_cell_for_each_layer_and_head_in_that_order():
     report = sample(["a"], layers=3, heads=2, sequences=1)
     (series,) = view(report, "querykey")["series"]

@@ -1,0 +1,55 @@
+"""Sources that share files, where what is held out of one may be learned from the other.
+
+Copies of documents are found by their hashes. A file of plain text is one document, of which each
+source holds out an end of its own, and those ends are no copies of anything.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+
+from layerlab.recipes.paths import DOCUMENTATION, HUB, KEPT
+from layerlab.recipes.training_sections import Source
+
+
+def describe_shared(trained: Sequence[Source], held: Sequence[Source] | None = None) -> list[str]:
+    """Describe which sources may learn what is held out of others; nothing where none does.
+
+    Args:
+        trained: that are learned.
+        held: whose ends are held out; those that are learned, where it is left out.
+    """
+    return list(dict.fromkeys(_describe(trained, trained if held is None else held)))
+
+
+def _describe(trained: Sequence[Source], held: Sequence[Source]) -> Iterator[str]:
+    files = {one: _list_files(one) for one in {*trained, *held}}
+    for one, other in product(trained, held):
+        if _reaches_in(one, other, files[one], files[other]):
+            first, second = sorted((_name(one), _name(other)))
+            yield (
+                f"{first} and {second} share files, of which they hold out other ends: what is "
+                "held out of one may be learned from the other, and its loss then tells what was "
+                "memorised"
+            )
+
+
+def _reaches_in(one: Source, other: Source, own: frozenset[str], its: frozenset[str]) -> bool:
+    """Judge whether what is learned of a source may reach into what is held out of another."""
+    if own != its:
+        return bool(own & its)
+    return other.limit is not None and (one.limit is None or one.limit > other.limit)
+
+
+def _name(source: Source) -> str:
+    return f"{source.text} (limit = {source.limit})" if source.limit else source.text
+
+
+def _list_files(source: Source) -> frozenset[str]:
+    """Return the files of a source, or what it is called where it has none of its own."""
+    given = source.text
+    if given in (DOCUMENTATION, *KEPT) or given.startswith(HUB):
+        return frozenset({f"{given} {source.subset} {source.split}"})
+    place = Path(given).expanduser()
+    files = [one for one in place.rglob("*") if one.is_file()] if place.is_dir() else [place]
+    return frozenset(str(one.resolve()) for one in files)
