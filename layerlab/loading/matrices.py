@@ -1,7 +1,8 @@
-"""Hands out the weight matrices of a model one at a time, from memory or from the files."""
+"""Looks through the weights of a model, in memory or in its files: matrices, what is not finite."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -32,3 +33,30 @@ def _tensors(subject: LoadedModel, names: MatrixNames) -> Iterator[tuple[str, Te
         tensor = found[name]()
         if tensor is not None and tensor.device.type != "meta":
             yield name, tensor
+
+
+def find_weight_faults(subject: LoadedModel) -> list[dict[str, Any]]:
+    """Return the weights that are not finite, with their layer, None outside the blocks."""
+    stack = subject.stack
+    # Some checkpoints leave out what their base model is called.
+    base = f"{subject.model.base_model_prefix}."
+    prefix = None if isinstance(stack, str) else stack.name.removeprefix(base) + "."
+    if subject.stored and subject.folder is not None:
+        tensors = stored_tensors(subject.folder, str)
+    else:
+        tensors = subject.model.named_parameters()
+    found = []
+    for name, tensor in tensors:
+        if tensor.device.type == "meta":
+            continue
+        wide = tensor if tensor.dtype.itemsize > 1 else tensor.float()
+        # One pass instead of four: what has a finite sum is finite.
+        if bool(wide.sum().isfinite()) or bool((finite := wide.isfinite()).all()):
+            continue
+        inner = name.removeprefix(base)
+        inside = prefix is not None and inner.startswith(prefix)
+        layer = int(inner.removeprefix(prefix).split(".")[0]) if inside and prefix else None
+        bad = tensor.numel() - int(finite.sum())
+        what = f"{bad} of {tensor.numel()} weights not finite"
+        found.append({"kind": "weights", "layer": layer, "name": name, "what": what})
+    return found

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import NotApplicable, UserError
-from layerlab.loading.layer_weights import project_layers, read_layers, stored_tensors
-from layerlab.loading.matrices import read_matrices
+from layerlab.loading.layer_weights import project_layers, read_layers
+from layerlab.loading.matrices import find_weight_faults, read_matrices
 from layerlab.loading.model import LoadedModel
 from layerlab.measures.measure import (
     WEIGHTS,
@@ -84,7 +84,7 @@ class _Reader:
         self.subject = subject
         self.sequences = sequences
         self.progress = progress
-        self.found = Readings(faults=_weight_faults(subject))
+        self.found = Readings(faults=find_weight_faults(subject))
         self.runs = {
             measure.name: MeasureContext(
                 options=_fill(measure, sequences), subject=subject, sequences=sequences
@@ -375,30 +375,3 @@ def _rotary(model: nn.Module) -> nn.Module | None:
     return next(
         (module for module in model.modules() if hasattr(module, "attention_scaling")), None
     )
-
-
-def _weight_faults(subject: LoadedModel) -> list[dict[str, Any]]:
-    """Return the weights that are not finite, with their layer, None outside the blocks."""
-    stack = subject.stack
-    # Some checkpoints leave out what their base model is called.
-    base = f"{subject.model.base_model_prefix}."
-    prefix = None if isinstance(stack, str) else stack.name.removeprefix(base) + "."
-    if subject.stored and subject.folder is not None:
-        tensors = stored_tensors(subject.folder, str)
-    else:
-        tensors = subject.model.named_parameters()
-    found = []
-    for name, tensor in tensors:
-        if tensor.device.type == "meta":
-            continue
-        wide = tensor if tensor.dtype.itemsize > 1 else tensor.float()
-        # One pass instead of four: what has a finite sum is finite.
-        if bool(wide.sum().isfinite()) or bool((finite := wide.isfinite()).all()):
-            continue
-        inner = name.removeprefix(base)
-        inside = prefix is not None and inner.startswith(prefix)
-        layer = int(inner.removeprefix(prefix).split(".")[0]) if inside and prefix else None
-        bad = tensor.numel() - int(finite.sum())
-        what = f"{bad} of {tensor.numel()} weights not finite"
-        found.append({"kind": "weights", "layer": layer, "name": name, "what": what})
-    return found

@@ -1,0 +1,39 @@
+"""What readings say of the text that they were given: its loss, and where it does not suffice."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from layerlab.loading.batching import describe_ahead
+from layerlab.loading.model import LoadedModel
+from layerlab.measures.measure import Measure, short_text
+from layerlab.measures.runner import Readings
+
+
+def note_ahead(found: Readings, measures: Sequence[Measure], patient: LoadedModel) -> None:
+    """Give no loss of a model that has seen the next token, and say so of measures that use it."""
+    using = [
+        measure.name
+        for measure in measures
+        if measure.needs & {"model", "gradient"} and found.rows.get(measure.name)
+    ]
+    if (found.loss_nats or using) and patient.reads_ahead:
+        found.loss_nats = []
+        for name in using:
+            found.notes.setdefault(name, []).append(describe_ahead(patient.name))
+
+
+def note_short(found: Readings, measures: Sequence[Measure]) -> None:
+    """Say of measures that pool tokens that the text has no more."""
+    for measure in measures:
+        if measure.pool is not None and measure.name in found.rows:
+            found.notes.setdefault(measure.name, []).append(short_text())
+
+
+def mean_loss(losses: Sequence[float], pieces: Sequence[Tensor]) -> float | None:
+    """Return the loss in nats for each predicted token, of sequences that may differ in length."""
+    if not losses:
+        return None
+    each = [(len(ids) - 1, loss) for loss, ids in zip(losses, pieces, strict=True) if len(ids) > 1]
+    tokens = sum(count for count, _ in each)
+    return sum(count * loss for count, loss in each) / tokens if tokens else None
