@@ -106,7 +106,7 @@ TOLD = (
     *("experiments/stored_runs", "experiments/analysis/timing"),
     *("evaluation/harness/options", "evaluation/results/paired_difference"),
     *("evaluation/results/averages", "evaluation/results/aggregate", "evaluation/harness/fewshot"),
-    "evaluation/results/question_remarks",
+    *("evaluation/results/question_remarks", "evaluation/results/published_comparison"),
     *("adaptation/pipeline/summary", "adaptation/pipeline/stage", "adaptation/pretraining/train"),
     *("training/checkpoints/checkpoint", "training/checkpoints/origin", "records/events"),
     *("adaptation/trainer/resume", "tokenization/published_rates", "tokenization/round_trip"),

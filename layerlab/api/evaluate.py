@@ -31,7 +31,7 @@ from layerlab.evaluation.results.data_issues import remarks as oddities
 from layerlab.evaluation.results.folder import check_folders, list_earlier_tables
 from layerlab.evaluation.results.lm_eval_tasks import lost_text_remarks, task_group_rows
 from layerlab.evaluation.results.paired_difference import costs, differences
-from layerlab.evaluation.results.published_comparison import published_rows
+from layerlab.evaluation.results.published_comparison import published_rows, tell_limit
 from layerlab.evaluation.results.question_remarks import question_remarks
 from layerlab.evaluation.results.result import EvaluationResult, load_result
 from layerlab.loading.generation import special_ids
@@ -311,6 +311,7 @@ def _sum(
             *content["remarks"],
             "rows of tables are published by the source, or measured here; the source's prompts, "
             "examples and scoring are only partly known",
+            *tell_limit(question.options.limit),
         ]
     return content
 

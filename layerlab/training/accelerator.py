@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from layerlab.errors import UserError
 from layerlab.recipes.checks import validate
 from layerlab.recipes.training import TrainingRecipe
+from layerlab.system.hardware import peak_memory
 from layerlab.training.sharding import check, plugin, wrap_model
 
 PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
@@ -82,3 +83,8 @@ class RunAccelerator:
             return values
         total: Tensor = self.accelerator.reduce(values.to(self.device), reduction="sum")
         return total
+
+    def peak_memory(self) -> int:
+        """Return the most bytes that each process took, added up; every process must call this."""
+        own = torch.tensor([peak_memory(self.device)], dtype=torch.float64)
+        return int(self.summed(own))

@@ -15,7 +15,6 @@ from layerlab.corpus.batches import Batch, BatchOrder, EvalBlocks
 from layerlab.errors import UserError
 from layerlab.model.loss import causal_loss
 from layerlab.records.events import EventLog
-from layerlab.system.hardware import peak_memory
 from layerlab.system.rng import random_state, restore_random
 from layerlab.system.signals import GracefulStop
 from layerlab.training.accelerator import RunAccelerator
@@ -382,7 +381,7 @@ class Trainer:
             "tokens": tokens,
             "seconds": self.seconds,
             "tokens_per_second": tokens / self.seconds if self.seconds else None,
-            "peak_memory_bytes": peak_memory(self.place.device) if self.alone else None,
+            "peak_memory_bytes": self.place.peak_memory() if self.alone else None,
             "parameters": self.model.num_parameters(),
             "flops": self.update * self.flops,
             "diverged": diverged,

@@ -67,6 +67,13 @@ def test_rows_of_the_source_are_labelled(whole: EvaluationResult) -> None:
     ours = frame[(frame["from"] == "measured here") & (frame.table == 8)]
     assert ours.cells_average.item() == pytest.approx(100 * whole.score("financeiq"))
     assert "measured here" in whole.summary(200) and "published" in whole.summary(200)
+    assert "measured here are the first" not in whole.summary(200)
+
+
+def test_a_part_beside_published_scores_is_called_one(shelf: Path) -> None:
+    said = "measured here are the first 2 of each subject's questions, published are all"
+    assert said in run(shelf, "boolq", compare=True, limit=2).content["remarks"]
+    assert said not in run(shelf, "boolq", limit=2).content["remarks"]
 
 
 def test_a_model_to_which_all_is_alike_is_above_chance_in_nothing(shelf: Path) -> None:

@@ -32,6 +32,7 @@ PROGRAM = """
 import os, sys
 from pathlib import Path
 import torch
+from layerlab.system.hardware import peak_memory
 from layerlab.training.sharding import is_sharded
 from layerlab.training.trainer import Trainer
 from layerlab.console.progress import NullProgress
@@ -54,7 +55,11 @@ for folder in sorted(Path(sys.argv[1]).glob("*-*")):
             torch.distributed.barrier()
             training = begun(folder)
             assert training.update == 3
-    training.finish()
+    taken = training.finish()["peak_memory_bytes"]
+    # Each process has taken as much as it says, and the run what both have.
+    own = torch.tensor([peak_memory("cpu")], dtype=torch.float64)
+    torch.distributed.all_reduce(own)
+    assert 0.9 * float(own) < taken <= 1.1 * float(own) and taken > 1.5 * peak_memory("cpu")
 torch.distributed.destroy_process_group()
 """
 

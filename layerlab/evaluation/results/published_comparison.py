@@ -39,6 +39,18 @@ def published_rows(
     return found
 
 
+def tell_limit(limit: int | None) -> list[str]:
+    """Say of how few questions the rows beside published ones are.
+
+    Example:
+        >>> tell_limit(None)
+        []
+    """
+    if limit is None:
+        return []
+    return [f"measured here are the first {limit:,} of each subject's questions, published are all"]
+
+
 def _row(table: Published, model: str, origin: str, cells: Row) -> dict[str, Any]:
     names = dict(zip(table.parts, table.columns, strict=False))
     return {
