@@ -17,7 +17,6 @@ from layerlab import builtin
 from layerlab.console.inspection import InspectionBar
 from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import UserError
-from layerlab.loading.batching import describe_ahead
 from layerlab.loading.checkpoint_series import expand_runs
 from layerlab.loading.inputs import Pieces, divide, passage, placeholder, sequences
 from layerlab.loading.model import LoadedModel, check_named, label, subject
@@ -25,9 +24,10 @@ from layerlab.loading.options import AUTO
 from layerlab.loading.text_input import TextInput, no_text
 from layerlab.loading.weights_hash import hashing
 from layerlab.measures.drilldown import Wanted, details
-from layerlab.measures.measure import WEIGHTS, Measure, short_text
+from layerlab.measures.measure import WEIGHTS, Measure
 from layerlab.measures.quantities.dimension import ENOUGH
-from layerlab.measures.runner import Readings, readings
+from layerlab.measures.readings import Readings, note_ahead, note_short
+from layerlab.measures.runner import readings
 from layerlab.plugins import (
     File,
     load_files,
@@ -231,8 +231,8 @@ def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress
     with threads(patient.model.num_parameters()), beside as digest:
         found = readings(patient, pieces, job.measures, progress, read.more)
         if read.short:
-            _note_short(found, job.measures)
-        _note_ahead(found, job.measures, patient)
+            note_short(found, job.measures)
+        note_ahead(found, job.measures, patient)
         card = {
             **patient.facts(digest),
             "faults": found.faults,
@@ -255,26 +255,6 @@ def _pieces(given: TextInput, patient: LoadedModel, weights_only: bool) -> Piece
     if given.samples != AUTO:
         return Pieces(each=pieces)
     return divide(pieces, ENOUGH * getattr(patient.config, "hidden_size", 0))
-
-
-def _note_ahead(found: Readings, measures: Sequence[Measure], patient: LoadedModel) -> None:
-    """Give no loss of a model that has seen the next token, and say so of measures that use it."""
-    using = [
-        measure.name
-        for measure in measures
-        if measure.needs & {"model", "gradient"} and found.rows.get(measure.name)
-    ]
-    if (found.loss_nats or using) and patient.reads_ahead:
-        found.loss_nats = []
-        for name in using:
-            found.notes.setdefault(name, []).append(describe_ahead(patient.name))
-
-
-def _note_short(found: Readings, measures: Sequence[Measure]) -> None:
-    """Say of measures that pool tokens that the text has no more."""
-    for measure in measures:
-        if measure.pool is not None and measure.name in found.rows:
-            found.notes.setdefault(measure.name, []).append(short_text())
 
 
 def _mean_loss(losses: Sequence[float], pieces: Sequence[torch.Tensor]) -> float | None:
