@@ -26,8 +26,8 @@ from layerlab.loading.weights_hash import hashing
 from layerlab.measures.drilldown import Wanted, details
 from layerlab.measures.measure import WEIGHTS, Measure
 from layerlab.measures.quantities.dimension import ENOUGH
-from layerlab.measures.runner import Readings, readings
-from layerlab.measures.text_remarks import mean_loss, note_ahead, note_short
+from layerlab.measures.readings import Readings, mean_loss, note_ahead, note_short
+from layerlab.measures.runner import readings
 from layerlab.plugins import (
     File,
     load_files,

@@ -5,7 +5,7 @@ its turn. What cannot be read is kept as a reason, never as a missing row withou
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from layerlab.measures.measure import (
     describe_packed,
     refuse_offloaded,
 )
+from layerlab.measures.readings import Readings
 from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.structure import ModelStructure
 from layerlab.observe.tracing.records import Layer
@@ -31,27 +32,6 @@ from layerlab.observe.tracing.streams import read_streams
 from layerlab.observe.tracing.trace import Trace, observing, trace
 from layerlab.observe.tracing.verify_weights import verify_weights
 from layerlab.records.layer_names import layer_name
-
-
-@dataclass(kw_only=True)
-class Readings:
-    """The readings of all measures on one model.
-
-    Attributes:
-        rows: of each measure.
-        refused: measures without a reading on this model, and why.
-        notes: remarks of measures that do have readings.
-        pictures: what a measure gave to be drawn besides its rows.
-        loss_nats: mean next-token loss per sequence; none where the text was not read.
-        faults: layers whose output was not finite, and what was found.
-    """
-
-    rows: dict[str, list[Row]] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    notes: dict[str, list[str]] = field(default_factory=dict)
-    pictures: dict[str, dict[str, Any]] = field(default_factory=dict)
-    loss_nats: list[float] = field(default_factory=list)
-    faults: list[dict[str, Any]] = field(default_factory=list)
 
 
 def readings(

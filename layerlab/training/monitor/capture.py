@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -82,6 +83,10 @@ class Recording:
         self._sample, self._options = sample, options
         self._spans: list[tuple[int, slice]] = []
         self._shape = torch.Size()
+
+    def call(self, options: Mapping[str, Any]) -> None:
+        """Take what the model itself is called with, inside of a wrapper."""
+        self._options = options
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -162,12 +167,13 @@ class Recording:
 
 
 def _real(mask: Any, row: int) -> tuple[int, int]:
-    """Return the span from the first token that is not padding to the next that is."""
+    """Return the longest span of tokens that are not padding, the first of several."""
     if not isinstance(mask, Tensor) or mask.dim() != 2:
         return 0, ENDLESS
     kept = [bool(one) for one in mask[row].tolist()]
-    start = kept.index(True) if True in kept else 0
-    return start, kept.index(False, start) if False in kept[start:] else len(kept)
+    ends = [place for place in range(len(kept) + 1) if place == len(kept) or not kept[place]]
+    spans = [(before + 1, end) for before, end in pairwise([-1, *ends])]
+    return max(spans, key=lambda span: span[1] - span[0])
 
 
 def _document(positions: Any, row: int, start: int) -> int:

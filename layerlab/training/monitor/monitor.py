@@ -218,9 +218,11 @@ class Monitor:
     def _begin(self, module: nn.Module, args: Any, options: dict[str, Any]) -> None:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
+        named = _name(self.model, args, options)
+        if self._recording is not None and self._within is not None and module is self.model:
+            self._recording.call(named)  # a wrapper may put tokens in front
         if self._recording is not None or not any(module is face for face in self._faces):
             return
-        named = _name(self.model, args, options)
         self._recording = Recording(self._stack, self._sample, named, not self._checked)
         try:
             if is_compiled(module):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
+import peft
 import pytest
 import torch
 from torch import nn
@@ -124,6 +125,21 @@ def test_padding_that_a_mask_in_second_place_names_is_not_read() -> None:
     monitor.step()
     for name in ("score", "sink_mass", "attention_norm", "relative_residual"):
         assert values(monitor, name) == pytest.approx(reference[name], rel=1e-4), name
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated")
+def test_padding_behind_tokens_that_a_wrapper_puts_in_front_is_not_read(tiny: Family) -> None:
+    model = tiny("llama")
+    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
+    wrapped = peft.get_peft_model(model, config).train()
+    monitor = Monitor(wrapped)
+    given, mask = batch(9)[:1], torch.tensor([[0] * 6 + [1] * 10])
+    streams: list[torch.Tensor] = []
+    model.model.layers[1].register_forward_hook(lambda *call: streams.append(call[2].detach()))
+    wrapped(input_ids=given, attention_mask=mask, labels=given).loss.backward()
+    monitor.step()
+    norm = float(streams[0][0, 10:].norm(dim=-1).mean())
+    assert values(monitor, "stream_norm")[1, None] == pytest.approx(norm, rel=1e-5)
 
 
 def test_a_beginning_is_read_as_if_it_stood_alone() -> None:

@@ -57,7 +57,7 @@ def _gradients(run: Emulation, tokens: Tensor) -> Gradients:
             parameter.requires_grad_(True)
         with run.running(backward=True):
             model(input_ids=tokens[None], labels=tokens[None], use_cache=False).loss.backward()
-    except (UserError, RuntimeError, NotImplementedError) as reason:
+    except (UserError, RuntimeError, ValueError, AssertionError) as reason:
         raise NotApplicable(f"its gradients cannot be computed: {reason}") from reason
     finally:
         for parameter, asked in zip(wanted, before, strict=True):
@@ -72,7 +72,9 @@ def layer_of(name: str, stack: str, blocks: int) -> int:
     """
     if name.startswith(f"{stack}."):
         return int(name.removeprefix(f"{stack}.").split(".")[0])
-    return EMBEDDING if "emb" in name or "wte" in name or "wpe" in name else blocks
+    behind = "embedding_norm" in name or "unembed" in name  # LFM2's last norm, Gemma 3n
+    front = "emb" in name or "wte" in name or "wpe" in name
+    return EMBEDDING if front and not behind else blocks
 
 
 def _row(true: Gradients, seen: Mapping[str, Gradients], names: list[str]) -> Row:

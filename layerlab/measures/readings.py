@@ -1,0 +1,61 @@
+"""What all measures read on one model, and what is said beside it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from layerlab.loading.batching import describe_ahead
+from layerlab.loading.model import LoadedModel
+from layerlab.measures.measure import Measure, Row, short_text
+
+
+@dataclass(kw_only=True)
+class Readings:
+    """The readings of all measures on one model.
+
+    Attributes:
+        rows: of each measure.
+        refused: measures without a reading on this model, and why.
+        notes: remarks of measures that do have readings.
+        pictures: what a measure gave to be drawn besides its rows.
+        loss_nats: mean next-token loss per sequence; none where the text was not read.
+        faults: layers whose output was not finite, and what was found.
+    """
+
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, list[str]] = field(default_factory=dict)
+    pictures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    loss_nats: list[float] = field(default_factory=list)
+    faults: list[dict[str, Any]] = field(default_factory=list)
+
+
+def note_short(found: Readings, measures: Sequence[Measure]) -> None:
+    """Say of measures that pool tokens that the text has no more."""
+    for measure in measures:
+        if measure.pool is not None and measure.name in found.rows:
+            found.notes.setdefault(measure.name, []).append(short_text())
+
+
+def note_ahead(found: Readings, measures: Sequence[Measure], patient: LoadedModel) -> None:
+    """Give no loss of a model that has seen the next token, and say so of measures that use it."""
+    using = [
+        measure.name
+        for measure in measures
+        if measure.needs & {"model", "gradient"} and found.rows.get(measure.name)
+    ]
+    if (found.loss_nats or using) and patient.reads_ahead:
+        found.loss_nats = []
+        for name in using:
+            found.notes.setdefault(name, []).append(describe_ahead(patient.name))
+
+
+def mean_loss(losses: Sequence[float], pieces: Sequence[Tensor]) -> float | None:
+    """Return the loss in nats for each predicted token, of sequences that may differ in length."""
+    if not losses:
+        return None
+    each = [(len(ids) - 1, loss) for loss, ids in zip(losses, pieces, strict=True) if len(ids) > 1]
+    tokens = sum(count for count, _ in each)
+    return sum(count * loss for count, loss in each) / tokens if tokens else None
