@@ -143,12 +143,13 @@ def _judge(corpus: Corpus, copies: bool) -> Corpus:
     if not copies:
         train, left = leave_out_copies(train, corpus.validation)
     copied = describe_copies(train, corpus.validation)
+    sizes = [[one.documents, len(one.tokens)] for one in train]
     lost = [describe_loss(one.name, one.loss) for one in corpus.validation if one.loss]
     return replace(
         corpus,
         train=train,
-        # What is left out follows from the corpus, and where it lies is no part of what it is.
-        digest=_digest([corpus.digest, "copies"]) if left else corpus.digest,
+        # What is left counts, and not what the texts are called where they lie.
+        digest=_digest([corpus.digest, sizes]) if left else corpus.digest,
         notes=(*corpus.notes, *left, *copied, *lost),
     )
 

@@ -54,16 +54,17 @@ def sides(recipe: TrainingRecipe) -> dict[str, TrainingRecipe]:
 
     Raises:
         UserError: two arms have one name, a baseline is none of them, a seed or rate stands there
-            twice, an arm takes no such setting, or would be judged on other text than the others.
+            twice, an arm takes no such setting, has a seed of its own or a rate beside those of
+            all, or would be judged on other text than the others.
     """
     if recipe.compare is None:
         return {recipe.model.variant: recipe}
     _check_repeats(recipe.compare)
     single = recipe.changed({"compare": None})
-    return {
-        str(arm.name): _judge_alike(str(arm.name), _side(arm, single), single)
-        for arm in arms(recipe.compare, single)
-    }
+    found = {str(arm.name): _side(arm, single) for arm in arms(recipe.compare, single)}
+    for name, side in found.items():
+        _check_swept(name, side, single, recipe.compare)
+    return {name: _judge_alike(name, side, single) for name, side in found.items()}
 
 
 def _check_repeats(comparison: CompareSection) -> None:
@@ -73,6 +74,21 @@ def _check_repeats(comparison: CompareSection) -> None:
         raise UserError(
             f"compare.learning_rates {list(comparison.learning_rates)} repeat one; write each once"
         )
+
+
+def _check_swept(
+    name: str, side: TrainingRecipe, single: TrainingRecipe, comparison: CompareSection
+) -> None:
+    """Refuse an arm with a seed or a rate of its own, where all arms run with those that follow."""
+    swept = {"seed": "seeds"}
+    if comparison.learning_rates:
+        swept["learning_rate"] = "learning_rates"
+    for setting, several in swept.items():
+        if getattr(side.train, setting) != getattr(single.train, setting):
+            raise UserError(
+                f"the arm {name!r} sets train.{setting}, and every arm runs with each of "
+                f"compare.{several}; take it out of the arm, or change compare.{several}"
+            )
 
 
 def _side(arm: Arm, single: TrainingRecipe) -> TrainingRecipe:

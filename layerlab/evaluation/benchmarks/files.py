@@ -61,9 +61,15 @@ def _find(home: Path, wanted: str) -> File | None:
     if direct.is_file():
         return File(str(direct), _read(direct))
     inside = sorted(path for path in home.rglob("*") if path.is_file()) if home.is_dir() else []
-    for path in inside:
-        if _ends(path.relative_to(home).as_posix(), wanted):
-            return File(str(path), _read(path))
+    found = [path for path in inside if _ends(path.relative_to(home).as_posix(), wanted)]
+    if found:
+        first, *others = (File(str(path), _read(path)) for path in found)
+        if other := next((one.name for one in others if one.content != first.content), None):
+            raise UserError(
+                f"{first.name} and {other} differ, and nothing says which of them is {wanted}; "
+                "move one of them away"
+            )
+        return first
     for path in inside:
         if is_archive(path):
             for name, content in _members(path, PurePosixPath(wanted).suffix).items():

@@ -82,7 +82,7 @@ def load_named(words: str) -> tuple[list[Loaded], list[GroupMean]]:
         means = {name: _mean(name, one) for name, one in found.get("groups", {}).items()}
         _check_alike(word, tasks, found["tasks"], describe_task)
         _check_alike(word, groups, means, repr)
-        tasks = {**found["tasks"], **tasks}
+        tasks |= {name: task for name, task in found["tasks"].items() if name not in tasks}
         groups |= means
     loaded = [
         Loaded(task, tuple(name for name, one in groups.items() if task.task_name in one.tasks))

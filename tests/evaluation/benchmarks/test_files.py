@@ -54,6 +54,20 @@ def test_an_archive_that_changed_is_read_anew(tmp_path: Path) -> None:
         assert read_files(CEVAL, PART, "val", tmp_path)[0].content == text.encode()
 
 
+def test_of_two_files_that_differ_none_is_taken(tmp_path: Path) -> None:
+    first, other = (put(tmp_path, f"ceval/{name}/val/law_val.csv") for name in ("new", "old"))
+    assert read_files(CEVAL, PART, "val", tmp_path) == [(str(first), b"x")]
+    other.write_text("y")
+    with pytest.raises(UserError) as caught:
+        read_files(CEVAL, PART, "val", tmp_path)
+    assert str(caught.value) == (
+        f"{first} and {other} differ, and nothing says which of them is val/law_val.csv; move one "
+        "of them away"
+    )
+    put(tmp_path, "ceval/val/law_val.csv", "z")
+    assert read_files(CEVAL, PART, "val", tmp_path)[0].content == b"z"
+
+
 def test_another_file_with_the_same_ending_is_not_taken(tmp_path: Path) -> None:
     put(tmp_path, "ceval/interval/law_val.csv")
     put(tmp_path, "ceval/val/criminal_law_val.csv")

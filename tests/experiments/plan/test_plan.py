@@ -106,6 +106,17 @@ def test_arms_change_other_settings_by_their_paths():
         ),
         ({"baseline": "lama"}, "the baseline 'lama' is no arm; did you mean 'llama'"),
         ({"seeds": [1, 1]}, r"compare\.seeds \[1, 1\] repeat one; each counts once"),
+        (
+            {"arms": ["llama", {"name": "own", "set": {"train.seed": 7}}]},
+            r"the arm 'own' sets train\.seed, and every arm runs with each of compare\.seeds; take",
+        ),
+        (
+            {
+                "arms": ["llama", {"name": "own", "set": {"train.learning_rate": 0.1}}],
+                "learning_rates": [1e-3, 3e-3],
+            },
+            r"the arm 'own' sets train\.learning_rate, and every arm .* compare\.learning_rates",
+        ),
         ({"arms": [{"name": "a/b"}]}, "an arm is called 'a/b'"),
         ({"arms": ["lama"]}, "lama"),
     ],
