@@ -181,7 +181,7 @@ def excess(
     for record in records:
         score = float(record.logits()[record.allowed().expand(record.heads, -1, -1)].abs().max())
         for number, (true, row) in enumerate(zip(exact[record.name], heads, strict=False)):
-            assert (row["layer"], row["head"]) == (record.layer, number)
+            assert (row["layer"], row["head"]) == (record.layer, record.first + number)
             worst = max(worst, abs(row["norm"] / float(true) - 1) - 2 * unit * score)
     assert next(heads, None) is None
     return worst
