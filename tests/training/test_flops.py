@@ -142,7 +142,7 @@ def test_a_pass_has_the_rows_that_the_loop_gives_it(
         estimate(plan(one, EXTENT), measure=False).sides[0].memory
         for one in (of_run, recipe(train={"max_steps": 20, "batch_size": rows}))
     ]
-    assert memory[0] == memory[1]
+    assert memory[0] == processes * memory[1]  # all of them stand on this machine
 
 
 def test_what_is_too_long_is_measured_on_less() -> None:
