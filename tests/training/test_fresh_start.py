@@ -9,7 +9,9 @@ from layerlab.system.hardware import peak_memory, reset_peak_memory
 from layerlab.training import fresh_start as module
 from layerlab.training.fresh_start import FreshStart
 
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells and counts memory so")
+LINUX = pytest.mark.skipif(
+    sys.platform != "linux", reason="reads the peak of a process as Linux tells it"
+)
 
 
 def test_the_next_run_draws_what_it_would_in_a_new_process() -> None:

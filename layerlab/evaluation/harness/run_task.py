@@ -76,7 +76,7 @@ def run_task(
     guesses = count_chances(samples, ours=ours) if chosen else []
     return TaskResult(
         scores={_key(one): float(one[worth]) for one in samples} if worth else {},
-        abstained=fmean(_withheld(one, task, engine) for one in samples),
+        abstained=fmean(_count_withheld(one, task, engine) for one in samples),
         metrics=metrics,
         chance=sum(chance * count for chance, count in guesses) / len(samples) if chosen else None,
         guesses=guesses,
@@ -191,7 +191,7 @@ def _lengths(task: Any, choices: Sequence[str], scoring: str) -> dict[str, list[
     return {name: by for name, by in given.items() if name in task._metric_fn_list}
 
 
-def _withheld(sample: Mapping[str, Any], task: Any, engine: HarnessModel) -> float:
+def _count_withheld(sample: Mapping[str, Any], task: Any, engine: HarnessModel) -> float:
     """Return 1 where a question was left without an answer, else 0."""
     if sample["doc_id"] in engine.unfit | engine.unsound:
         return 1.0

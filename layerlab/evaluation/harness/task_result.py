@@ -149,12 +149,12 @@ def metric_rows(found: TaskResult, higher: Mapping[str, bool]) -> list[dict[str,
             whole = mark_accuracy(worth)
             row |= {"error": whole.error, **with_interval(whole)}
             row["share"] = all(0 <= one <= 1 for one in worth)
-            row |= _tied(found, name, whole.value)
+            row |= _count_ties(found, name, whole.value)
         rows.append(row)
     return rows
 
 
-def _tied(found: TaskResult, name: str, value: float) -> dict[str, Any]:
+def _count_ties(found: TaskResult, name: str, value: float) -> dict[str, Any]:
     """Return how many questions of a metric are ties, and its mean where 1 / k counts of k."""
     ties = found.ties.get(name)
     if not ties:

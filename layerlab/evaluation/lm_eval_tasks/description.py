@@ -36,7 +36,7 @@ def describe_task(task: Any, limit: int | None = None) -> str:
     written: list[FunctionType | type] = [type(task), *_functions(vars(task.config))]
     if code := [found for one in written if (found := hash_definition(one))]:
         content["code"] = code
-    return json.dumps(content, sort_keys=True, ensure_ascii=False, default=_named)
+    return json.dumps(content, sort_keys=True, ensure_ascii=False, default=_name)
 
 
 def hash_manner(
@@ -97,7 +97,7 @@ def _hash(value: Any) -> str:
 def _written(value: Any) -> Any:
     """Return a function or class by its name and its file, any other value by its kind."""
     code = hash_definition(value) if isinstance(value, FunctionType | type) else {}
-    return [_named(value), code]
+    return [_name(value), code]
 
 
 def _functions(value: Any) -> Iterator[FunctionType]:
@@ -110,5 +110,5 @@ def _functions(value: Any) -> Iterator[FunctionType]:
         yield from chain.from_iterable(map(_functions, value))
 
 
-def _named(value: Any) -> str:
+def _name(value: Any) -> str:
     return str(getattr(value, "__qualname__", None) or type(value).__name__)

@@ -29,12 +29,12 @@ def task_group_rows(records: Iterable[Record], groups: Iterable[Any]) -> list[di
                     its = [one for one in inside if one["task"] in means]
                     row = _row(arm, group, metric, weighted, means)
                     row["lost"] = all(one.get("lost") for one in its)
-                    row["share"] = all(is_share(_measured(one, metric)) for one in its)
+                    row["share"] = all(is_share(_find_metric(one, metric)) for one in its)
                     found.append(row)
     return found
 
 
-def _measured(task: Record, metric: str) -> Record:
+def _find_metric(task: Record, metric: str) -> Record:
     found: Record = next(row for row in task["measured"] if row["metric"] == metric)
     return found
 

@@ -20,6 +20,7 @@ from layerlab.experiments.analysis.verdict import (
     judge,
     number,
     scale_said,
+    tabulate_test,
 )
 from layerlab.experiments.analysis.warnings import (
     disclose_looks,
@@ -76,7 +77,7 @@ def compare_runs(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> C
     stage = stages[-1]
     planned, section, sides = section, stage.section, stage.sides
     differs = departures(begun_models(records), rivals)
-    rows = _rows(stages, family, rivals, _declared(planned, rivals, records), differs)
+    rows = _rows(stages, family, rivals, _find_declared(planned, rivals, records), differs)
     content = {
         "schema": SCHEMA,
         "layerlab": VERSION,
@@ -247,7 +248,7 @@ def _rows(
     return rows
 
 
-def _declared(
+def _find_declared(
     section: CompareSection, rivals: Mapping[str, str], records: Sequence[RunRecord]
 ) -> dict[str, list[str]]:
     """Return the declared settings in which the runs of each arm and its baseline differ."""
@@ -318,21 +319,7 @@ def _figures(section: CompareSection, side: ArmResults, base: ArmResults) -> dic
 
 
 def _test(found: Difference, corrected: float | None = None) -> dict[str, Any]:
-    return {
-        "n": found.n,
-        "difference": found.mean,
-        "difference_sd": found.sd,
-        "low": found.low,
-        "high": found.high,
-        "seeds_error": found.error,
-        "text_error": found.text[0] if found.text else None,
-        "p": found.p,
-        "holm": None if found.p is None else corrected,
-        "detectable": found.detectable,
-        "seeds_needed": found.needed,
-        "variance": found.kind,
-        "paired": found.kind != "welch",
-    }
+    return {**tabulate_test(found, corrected), "paired": found.kind != "welch"}
 
 
 def _start(side: ArmResults, base: ArmResults) -> float | None:

@@ -22,6 +22,7 @@ from layerlab.experiments.analysis.verdict import (
     number,
     power_said,
     scale_said,
+    tabulate_test,
 )
 from layerlab.experiments.plan.plan import arms
 from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest
@@ -142,18 +143,7 @@ def _row(
         "arms": list(one.block),
         "against": list(one.base),
         "gains": gains,
-        "n": found.n,
-        "difference": found.mean,
-        "difference_sd": found.sd,
-        "low": found.low,
-        "high": found.high,
-        "seeds_error": found.error,
-        "text_error": found.text[0] if found.text else None,
-        "p": found.p,
-        "holm": None if found.p is None else finding.corrected,
-        "detectable": found.detectable,
-        "seeds_needed": found.needed,
-        "variance": found.kind,
+        **tabulate_test(found, finding.corrected),
         "missing": list(case.missing),
         "verdict": verdict.word,
         "said": verdict.said,

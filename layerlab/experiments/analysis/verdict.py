@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from layerlab.console.units import amount
 from layerlab.experiments.analysis.arm_results import ArmResults
@@ -321,3 +321,21 @@ def _seeds(n: int) -> str:
 def _list(losses: Losses) -> str:
     named = ", ".join(map(str, sorted(losses)))
     return f"seed {named}" if len(losses) == 1 else f"seeds {named}"
+
+
+def tabulate_test(found: Difference, corrected: float | None = None) -> dict[str, Any]:
+    """Return a difference and its test as they stand in `comparison.json`."""
+    return {
+        "n": found.n,
+        "difference": found.mean,
+        "difference_sd": found.sd,
+        "low": found.low,
+        "high": found.high,
+        "seeds_error": found.error,
+        "text_error": found.text[0] if found.text else None,
+        "p": found.p,
+        "holm": None if found.p is None else corrected,
+        "detectable": found.detectable,
+        "seeds_needed": found.needed,
+        "variance": found.kind,
+    }

@@ -37,7 +37,7 @@ def effective_weights(
     """
     found: dict[str, Callable[[], Tensor | None]] = {}
     known: set[int] = set()
-    for path, module in _used_modules(root):
+    for path, module in _list_used(root):
         for name in _names(inner_module(module)):
             own = inner_module(module)._parameters.get(name)
             # An adapter makes another weight of one that is shared.
@@ -55,7 +55,7 @@ def effective_weight(module: nn.Module, name: str) -> Tensor | None:
     Raises:
         NotApplicable: it has an adapter that is no plain LoRA.
     """
-    module = _used(module)
+    module = _find_used(module)
     if not _is_adapted(module):
         return _built(module, name)
     value = effective_weight(_base(module), name)
@@ -99,23 +99,23 @@ def linear_map(module: nn.Module) -> tuple[Tensor, Tensor | None] | None:
 
 def linear_maps(root: nn.Module) -> Iterator[tuple[str, Tensor, Tensor | None]]:
     """Yield the path, weight and bias of every linear module; of one with an adapter, together."""
-    for path, module in _used_modules(root):
+    for path, module in _list_used(root):
         if (found := linear_map(module)) is not None:
             yield path, *found
 
 
 def inner_module(module: nn.Module) -> nn.Module:
     """Return the module that an adapter stands in front of, or the module itself."""
-    module = _used(module)
+    module = _find_used(module)
     return inner_module(_base(module)) if _is_adapted(module) else module
 
 
-def _used_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _list_used(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules that are computed with, by path; those with an adapter as one."""
     waiting, met = [("", root)], set[nn.Module]()
     while waiting:
         path, module = waiting.pop()
-        module = _used(module)
+        module = _find_used(module)
         if module in met:
             continue
         met.add(module)
@@ -128,7 +128,7 @@ def _used_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         waiting += reversed(inside)
 
 
-def _used(module: nn.Module) -> nn.Module:
+def _find_used(module: nn.Module) -> nn.Module:
     """Return what computes in place of a module that PEFT trains whole, or of some of its rows."""
     if (rows := module._modules.get("token_adapter")) is not None:
         return rows
