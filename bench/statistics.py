@@ -8,7 +8,7 @@ four times the variance, where one is noisier); effects are in that unit.
 
     --draws N     simulated comparisons of each setting (default 20000)
     --workers N   processes (default: one for each core)
-    --part NAME   noise, claims, divergence, rates, looks, margins or found (default: all)
+    --part NAME   noise, claims, text, divergence, rates, looks, margins or found (default: all)
 """
 
 # ruff: noqa: E402
@@ -162,14 +162,23 @@ def comparison(arms: int, seeds: int, **section: Any) -> Any:
     return make_recipe(content).compare
 
 
-def ended(arm: int, seed: int, nats: float | None, rate: float = 1e-3) -> RunRecord:
-    """Return a run; one without a loss has diverged."""
+def ended(
+    arm: int,
+    seed: int,
+    nats: float | None,
+    rate: float = 1e-3,
+    blocks: list[float] | None = None,
+) -> RunRecord:
+    """Return a run, with the losses of its blocks if any; one without a loss has diverged."""
     manifest = {
         "run": f"a{arm}-{seed}-{rate:g}",
         "arm": f"a{arm}",
         "recipe": {"train": {"seed": seed, "learning_rate": rate}},
     }
-    return RunRecord(manifest=manifest, result={"nats": nats, "diverged": None if nats else "NaN"})
+    result: dict[str, Any] = {"nats": nats, "diverged": None if nats else "NaN"}
+    if blocks is not None:
+        result["blocks"] = {"nats": blocks, "tokens": [10] * len(blocks)}
+    return RunRecord(manifest=manifest, result=result)
 
 
 def false_words(section: Any, arms: int, records: list[RunRecord]) -> bool:
@@ -204,6 +213,25 @@ def whole(table: np.ndarray) -> list[RunRecord]:
     """Return runs that have all ended."""
     places = np.ndindex(*table.shape)
     return [ended(arm, seed, float(table[arm, seed])) for arm, seed in places]
+
+
+def text(share_: float, arms: int, seeds: int, variance: str, draws: int) -> Row:
+    """Return false words where the text adds this share of what seeds add to the variance."""
+    rng, section = np.random.default_rng(8), comparison(arms, seeds, variance=variance)
+    count, false = 64, 0
+    for _ in range(draws):
+        table = (
+            100 + rng.standard_normal((arms, seeds, 1)) + rng.standard_normal((arms, seeds, count))
+        )
+        table += math.sqrt(share_ * count / seeds) * rng.standard_normal((arms, 1, count))
+        runs = [
+            ended(arm, seed, float(table[arm, seed].mean()), blocks=table[arm, seed].tolist())
+            for arm in range(arms)
+            for seed in range(seeds)
+        ]
+        false += false_words(section, arms, runs)
+    head = f"text {100 * share_:g} % of seeds, {variance}, {arms} arms, {seeds} seeds"
+    return head, share(false / draws, draws)
 
 
 def divergence(rate: float, arms: int, seeds: int, draws: int) -> Row:
@@ -314,6 +342,14 @@ PARTS: dict[str, tuple[Row, Callable[..., Row], list[tuple[Any, ...]]]] = {
         ("setting", "false words %"),
         claims,
         [("hub", 1, 8, 3), ("hub", 1, 5, 3), ("hub", 0, 8, 5), ("order", 3, 8, 3)],
+    ),
+    "text": (
+        ("setting", "false words %"),
+        text,
+        [
+            *((share_, 2, seeds, "own") for share_ in (0.1, 0.3) for seeds in (2, 3, 5)),
+            *((0.1, arms, 3, variance) for arms in (4, 8, 18) for variance in ("own", "moderated")),
+        ],
     ),
     "divergence": (
         ("setting", "false words %"),
