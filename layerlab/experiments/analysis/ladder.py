@@ -1,0 +1,437 @@
+"""Judges a comparison at several sizes: by size, the trend of the gain, and what lies beyond.
+
+A gain is the loss of the baseline less that of the arm. All tests of all sizes, of the trends and
+of what lies beyond them are corrected together, by Holm.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from layerlab.console.units import amount
+from layerlab.experiments.analysis.compare import UNITS, compare_runs
+from layerlab.experiments.analysis.comparison import Comparison
+from layerlab.experiments.analysis.evidence import Elsewhere, Looked, look_at_recipe
+from layerlab.experiments.analysis.verdict import number
+from layerlab.experiments.plan.ladder import Rung
+from layerlab.experiments.statistics.differences import Difference, Level, holm
+from layerlab.experiments.statistics.rate_drift import best_octave, drift
+from layerlab.experiments.statistics.size_trend import SizeGain, SizeTrend, lend, sizes_of
+from layerlab.recipes.training import TrainingRecipe
+from layerlab.records.json_values import json_values
+from layerlab.records.run import RunRecord
+
+Pair = tuple[str, str]
+Sizes = Sequence[tuple[Rung, Sequence[RunRecord]]]
+Json = dict[str, Any]
+POINTS = 41  # of a line with its band
+# Of a row, what the table of a size shows.
+_ROW = (
+    *("arm", "against", "n", "nats", "bits_per_byte", "sd", "difference", "low", "high", "p"),
+    *("holm", "detectable", "verdict", "said", "rate", "edge", "rates", "parameters", "flops"),
+    *("seconds", "mismatch", "diverged", "missing"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Arm:
+    """An arm over all sizes.
+
+    Attributes:
+        pair: the arm and its baseline.
+        trend: None where fewer than two sizes have an interval, or runs diverged.
+        lost: sizes at which runs of either side diverged.
+        targets: parameters beyond the largest size that are asked about.
+    """
+
+    pair: Pair
+    trend: SizeTrend | None
+    lost: Sequence[int]
+    targets: Sequence[float]
+
+    @property
+    def tests(self) -> list[tuple[Difference | None, float]]:
+        """The trend and each forecast, with their p; 1 where nothing can be tested."""
+        asked = [None if self.trend is None else self.trend.slope]
+        asked += [self._forecast(target) for target in self.targets]
+        return [(one, 1.0 if one is None or one.p is None else one.p) for one in asked]
+
+    def _forecast(self, target: float) -> Difference | None:
+        trend, there = self.trend, math.log2(target)
+        return trend.beyond(there) if trend is not None and trend.within_reach(there) else None
+
+
+def compare_ladder(recipe: TrainingRecipe, sizes: Sizes) -> Comparison:
+    """Compare the runs of a ladder: the content of its largest size, with all sizes beside.
+
+    Raises:
+        UserError: as `compare_runs`, of any size.
+    """
+    parts = [(size.recipe, list(records)) for size, records in sizes]
+    alone = [look_at_recipe(one, records) for one, records in parts]
+    pairs = [pair for pair in alone[-1].rivals.items() if pair[0] != pair[1]]
+    arms = [_over_sizes(pair, recipe, sizes, alone) for pair in pairs]
+    lent = {arm.pair: common for arm in arms if (common := _common(recipe, arm.pair, alone))}
+    looked = [look_at_recipe(one, records, Elsewhere(lent=lent)) for one, records in parts]
+    own = [p for arm in arms for _, p in arm.tests]
+    raw = [one.family.raw for one in looked]
+    found = []
+    for place, (one, records) in enumerate(parts):
+        others = [p for other, several in enumerate(raw) if other != place for p in several]
+        elsewhere = Elsewhere(tests=[*others, *own], lent=lent)
+        found.append(compare_runs(one, records, elsewhere).content)
+    corrected = iter(holm([*own, *(p for several in raw for p in several)]))
+    count = len(own) + sum(map(len, raw))
+    level, unit = alone[-1].stages[-1].level, UNITS[alone[-1].metric]
+    rows = []
+    for arm in arms:
+        whole = [next(corrected) for _ in arm.tests]
+        rows.append(_row(arm, sizes, found, whole, level, unit, count))
+    rates = [_rates(name, sizes, alone, level) for name in alone[-1].rivals]
+    main = next((one for one in reversed(found) if one["runs"]), found[-1])
+    ladder = {
+        "sizes": [_size(size, one) for (size, _), one in zip(sizes, found, strict=True)],
+        "arms": rows,
+        "rates": rates,
+        "tests": count,
+        "unit": unit,
+    }
+    remarks = [*_length(sizes), *_apart(rates, pairs, level), *main["remarks"]]
+    content = {
+        **main,
+        "recipe": recipe.model_dump(mode="json"),
+        "ladder": json_values(ladder, infinities=False),
+        "remarks": remarks,
+    }
+    return Comparison(content)
+
+
+def _common(recipe: TrainingRecipe, pair: Pair, alone: Sequence[Looked]) -> Any:
+    """Return what the variances of a pair have in common over sizes, where they may tell."""
+    if recipe.compare is None or recipe.compare.variance == "own":
+        return None
+    return lend([one.stages[-1].difference(*pair) for one in alone])
+
+
+def _over_sizes(pair: Pair, recipe: TrainingRecipe, sizes: Sizes, alone: Sequence[Looked]) -> _Arm:
+    stages = [one.stages[-1] for one in alone]
+    lost = [
+        size.parameters
+        for (size, _), stage in zip(sizes, stages, strict=True)
+        if any(stage.sides[name].diverged for name in pair)
+    ]
+    gains = []
+    for stage in stages:
+        arm, rival = (stage.sides[name].values for name in pair)
+        gains.append({seed: rival[seed] - arm[seed] for seed in sorted(arm.keys() & rival.keys())})
+    kept: list[SizeGain] = sizes_of(
+        [math.log2(size.parameters) for size, _ in sizes],
+        [stage.difference(*pair) for stage in stages],
+        gains,
+        _common(recipe, pair, alone),
+    )
+    usable = len(kept) > 1 and not lost
+    trend = SizeTrend(kept, stages[-1].level) if usable else None
+    counts = [size.parameters for size, _ in sizes]
+    given = recipe.ladder.beyond if recipe.ladder else ()
+    return _Arm(
+        pair=pair,
+        trend=trend,
+        lost=lost,
+        targets=given or (counts[-1] * (counts[-1] / counts[-2]),),
+    )
+
+
+def _size(size: Rung, content: Mapping[str, Any]) -> Json:
+    shape = size.recipe.model
+    return {
+        "wanted": size.wanted,
+        "parameters": size.parameters,
+        "tokens": size.tokens,
+        "tokens_per_parameter": size.tokens / size.parameters,
+        "width": shape.width,
+        "layers": shape.layers,
+        "runs": len(size.runs),
+        "rows": [{name: row.get(name) for name in _ROW} for row in content["rows"]],
+        "claims": [
+            {name: claim.get(name) for name in ("source", "says", "verdict", "said")}
+            for claim in content["claims"]
+        ],
+        "remarks": content["remarks"],
+    }
+
+
+def _row(
+    arm: _Arm,
+    sizes: Sizes,
+    found: Sequence[Mapping[str, Any]],
+    corrected: Sequence[float],
+    level: Level,
+    unit: str,
+    count: int,
+) -> Json:
+    name, rival = arm.pair
+    at = [next(row for row in one["rows"] if row["arm"] == name) for one in found]
+    gains = [
+        {"parameters": size.parameters, **_turned(row), "verdict": row["verdict"]}
+        for (size, _), row in zip(sizes, at, strict=True)
+    ]
+    tests = arm.tests
+    trend = _trend(arm, gains, tests[0][0], corrected[0], level)
+    beyond = [
+        _beyond(arm, target, test, whole, at[-1]["verdict"], level)
+        for target, (test, _), whole in zip(arm.targets, tests[1:], corrected[1:], strict=True)
+    ]
+    parts = [
+        f"{name} against {rival}: {_by_size(gains)}",
+        _trend_said(trend, gains, unit),
+        *(_beyond_said(one, unit) for one in beyond),
+        _scale(sizes, at, count),
+    ]
+    return {
+        "arm": name,
+        "against": rival,
+        "gains": gains,
+        "trend": trend,
+        "scatter": arm.trend.scatter if arm.trend else None,
+        "left_out": [vars(one) for one in arm.trend.left_out] if arm.trend else [],
+        "beyond": beyond,
+        "band": _band(arm),
+        "said": "; ".join(part for part in parts if part) + ".",
+    }
+
+
+def _turned(row: Mapping[str, Any]) -> Json:
+    """Return the difference of a row as a gain: above 0 where the arm is better."""
+    low, high, mean = row["low"], row["high"], row["difference"]
+    return {
+        "gain": None if mean is None else -mean,
+        "low": None if high is None else -high,
+        "high": None if low is None else -low,
+    }
+
+
+def _trend(
+    arm: _Arm, gains: Sequence[Json], slope: Difference | None, corrected: float, level: Level
+) -> Json:
+    if slope is None or arm.trend is None:
+        return {"slope": None, "low": None, "high": None, "p": None, "verdict": "no verdict"}
+    word = "not distinguishable"
+    if corrected < level.alpha and slope.mean:
+        word = "grows" if slope.mean > 0 else "shrinks"
+        if any((one["gain"] or 0.0) < 0 for one in gains):
+            word = "rises" if slope.mean > 0 else "falls"
+    return {
+        "slope": slope.mean,
+        "low": slope.low,
+        "high": slope.high,
+        "p": slope.p,
+        "holm": corrected,
+        "verdict": word,
+        "lost": list(arm.lost),
+    }
+
+
+def _beyond(
+    arm: _Arm,
+    target: float,
+    test: Difference | None,
+    corrected: float,
+    largest: str,
+    level: Level,
+) -> Json:
+    """Judge a size beyond the ladder.
+
+    A sign that the largest size does not show is never forecast: a line that falls may end.
+    """
+    found: Json = {"parameters": target, "gain": None, "low": None, "high": None}
+    trend = arm.trend
+    if trend is None or not trend.left_out:
+        return {**found, "verdict": "not decidable", "why": "untested"}
+    there = trend.beyond(math.log2(target))
+    found |= {"gain": there.mean, "low": there.low, "high": there.high, "holm": corrected}
+    if test is None:
+        return {**found, "verdict": "not decidable", "why": "far", "reach": trend.reach}
+    word = "better" if (there.mean or 0.0) > 0 else "worse"
+    if corrected >= level.alpha:
+        return {**found, "verdict": "not decidable", "why": "unsure"}
+    if largest != word:
+        return {**found, "verdict": "not decidable", "why": "unseen"}
+    return {**found, "verdict": word}
+
+
+def _band(arm: _Arm) -> Json | None:
+    """Return the line of the gains with its band, inside the ladder and beyond."""
+    trend = arm.trend
+    if trend is None:
+        return None
+    first, last = trend.sizes[0].doublings, trend.sizes[-1].doublings
+    end = last + trend.reach
+    places = [first + (end - first) * step / (POINTS - 1) for step in range(POINTS)]
+    lines = [trend.at(one) if one <= last else trend.beyond(one) for one in places]
+    return {
+        "parameters": [2**one for one in places],
+        "gain": [one.mean for one in lines],
+        "low": [one.low for one in lines],
+        "high": [one.high for one in lines],
+    }
+
+
+def _by_size(gains: Sequence[Json]) -> str:
+    """Say at which sizes an arm is better, worse or neither."""
+    sizes: dict[str, list[str]] = {}
+    for one in gains:
+        sizes.setdefault(one["verdict"], []).append(amount(one["parameters"]))
+    return ", ".join(f"{word} at {_listed(several)} parameters" for word, several in sizes.items())
+
+
+def _listed(several: Sequence[str]) -> str:
+    *before, last = several
+    return f"{', '.join(before)} and {last}" if before else last
+
+
+def _trend_said(trend: Json, gains: Sequence[Json], unit: str) -> str:
+    if trend["slope"] is None:
+        if trend.get("lost"):
+            sizes = _listed([amount(one) for one in trend["lost"]])
+            return f"no trend: runs diverged at {sizes} parameters"
+        return "no trend: fewer than two sizes have an interval"
+    ends = f"from {amount(gains[0]['parameters'])} to {amount(gains[-1]['parameters'])}"
+    slope, low, high = trend["slope"], trend["low"], trend["high"]
+    if trend["verdict"] == "not distinguishable":
+        between = _between(low, high)
+        return (
+            f"{ends} its gain does not change distinguishably: {number(slope, sign=True)} "
+            f"({between}) {unit} per doubling"
+        )
+    if slope < 0:
+        slope, low, high = -slope, -high, -low
+    return (
+        f"{ends} its gain {trend['verdict']} by {number(slope)} ({number(low)} to {number(high)}) "
+        f"{unit} per doubling"
+    )
+
+
+def _beyond_said(one: Json, unit: str) -> str:
+    place = amount(one["parameters"])
+    if one["gain"] is None:
+        return f"at {place} not decidable from here, as a line takes three sizes to be tested"
+    told = (
+        f"at {place} a gain of {number(one['gain'], sign=True)} "
+        f"({_between(one['low'], one['high'])}) {unit}"
+    )
+    if one["verdict"] != "not decidable":
+        return f"{told}, {one['verdict']} if the line goes on"
+    if one["why"] == "far":
+        return (
+            f"{told}, not decidable from here, as leaving out a size tests no more than "
+            f"{one['reach']:.1f} doublings"
+        )
+    if one["why"] == "unseen":
+        return f"{told}, not decidable from here, as the largest size does not show it"
+    return f"{told}, not decidable from here"
+
+
+def _between(low: float, high: float) -> str:
+    return f"{number(low, sign=True)} to {number(high, sign=True)}"
+
+
+def _scale(sizes: Sizes, at: Sequence[Mapping[str, Any]], count: int) -> str:
+    """Say the scale that this holds for."""
+    tokens = [size.tokens for size, _ in sizes]
+    each = [size.tokens / size.parameters for size, _ in sizes]
+    seeds = sorted({row["n"] for row in at})
+    told = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    per = f"{each[0]:.3g}" if max(each) < 1.02 * min(each) else f"{each[0]:.3g} to {each[-1]:.3g}"
+    said = (
+        f"{amount(tokens[0])} to {amount(tokens[-1])} tokens a run, {per} a parameter; "
+        f"{told} seeds a size; p is corrected for {count} tests"
+    )
+    missing = any(row["missing"] for row in at)
+    return f"{said}; planned runs are missing, so this is not final" if missing else said
+
+
+def _rates(name: str, sizes: Sizes, alone: Sequence[Looked], level: Level) -> Json:
+    """Return the best rate of an arm at each size, and its drift, where rates are swept."""
+    sides = [one.stages[-1].sides[name] for one in alone]
+    best = [
+        {
+            "parameters": size.parameters,
+            "rate": side.chosen.rate if side.chosen else None,
+            "edge": side.chosen.edge if side.chosen else None,
+            "swept": len(side.tried),
+        }
+        for (size, _), side in zip(sizes, sides, strict=True)
+    ]
+    octaves = [_octaves(side, alone[0].metric) for side in sides]
+    found = {"arm": name, "best": best, "drift": None, "low": None, "high": None}
+    whole = all(octaves) and not any(one["edge"] for one in best)
+    if not whole:
+        return found
+    doublings = [math.log2(size.parameters) for size, _ in sizes]
+    moved = drift(doublings, octaves, level)
+    seeds = [{str(seed): one for seed, one in octave.items()} for octave in octaves]
+    return {**found, "drift": moved.mean, "low": moved.low, "high": moved.high, "octaves": seeds}
+
+
+def _octaves(side: Any, metric: str) -> dict[int, float]:
+    """Return log2 of the best rate of each seed, where it lies inside of the sweep."""
+    losses: dict[int, dict[float, float]] = {}
+    for rate, runs in side.sweep.items():
+        for seed, run in runs.items():
+            value = None if run.diverged is not None else run.value(metric)
+            losses.setdefault(seed, {})[rate] = math.inf if value is None else value
+    found = {seed: best_octave(sweep) for seed, sweep in losses.items()}
+    return {seed: one for seed, one in found.items() if one is not None}
+
+
+def _apart(rates: Sequence[Json], pairs: Sequence[Pair], level: Level) -> list[str]:
+    """Return remarks on rates at an end, and on arms whose best rates drift apart."""
+    found, by_name = [], {one["arm"]: one for one in rates}
+    for one in rates:
+        ends = [amount(at["parameters"]) for at in one["best"] if at["edge"]]
+        if ends:
+            found.append(
+                f"the best rate of {one['arm']} is at an end of the range at {_listed(ends)} "
+                "parameters, so its drift is not known"
+            )
+    for name, rival in pairs:
+        arm, base = by_name[name], by_name[rival]
+        if arm["drift"] is None or base["drift"] is None:
+            continue
+        doublings = [math.log2(at["parameters"]) for at in arm["best"]]
+        gaps = [
+            {int(seed): one[seed] - other[seed] for seed in one.keys() & other.keys()}
+            for one, other in zip(arm["octaves"], base["octaves"], strict=True)
+        ]
+        apart = drift(doublings, gaps, level) if all(gaps) else None
+        if apart is not None and apart.p is not None and apart.p < level.alpha:
+            found.append(
+                f"the best rates of {name} and {rival} drift apart: by "
+                f"{number(arm['drift'], sign=True)} and {number(base['drift'], sign=True)} octaves "
+                "per doubling; one rate for both would favour one of them at other sizes"
+            )
+    return found
+
+
+def _length(sizes: Sizes) -> list[str]:
+    """Return remarks on what changes with size beside it."""
+    found = []
+    each = [size.tokens / size.parameters for size, _ in sizes]
+    if max(each) > 1.21 * min(each):
+        found.append(
+            "declared to differ: tokens per parameter, "
+            f"{', '.join(f'{one:.3g}' for one in each)}; a trend over sizes is one over them too"
+        )
+    again = []
+    for size, records in sizes:
+        text = next((one.manifest["data"]["train_tokens"] for one in records), None)
+        if text and size.tokens > text:
+            again.append(f"{size.tokens / text:.1f} times at {amount(size.parameters)}")
+    if again:
+        found.append(
+            f"the text is read {_listed(again)} parameters: a trend over sizes is one over "
+            "repetition too"
+        )
+    return found
