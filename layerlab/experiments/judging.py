@@ -8,9 +8,9 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
-from layerlab.experiments.analysis.ladder import compare_ladder
 from layerlab.experiments.analysis.warnings import disclose_added_seeds
 from layerlab.experiments.executors.local import RunOutcome
+from layerlab.experiments.ladder.compare import compare_ladder
 from layerlab.experiments.page_folder import OTHERS, pages_in
 from layerlab.experiments.plan.arm_checks import check_comparable
 from layerlab.experiments.plan.ladder import Rung

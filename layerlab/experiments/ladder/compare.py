@@ -9,22 +9,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from layerlab.console.units import amount
 from layerlab.experiments.analysis.compare import UNITS, compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.analysis.evidence import Elsewhere, Looked, look_at_recipe
-from layerlab.experiments.analysis.verdict import number
+from layerlab.experiments.ladder.rates import Pair, rates_by_size, warn_of_drift
+from layerlab.experiments.ladder.sentences import (
+    Json,
+    Sizes,
+    beyond_said,
+    by_size_said,
+    ladder_scale,
+    trend_said,
+    warn_of_length,
+)
 from layerlab.experiments.plan.ladder import Rung
 from layerlab.experiments.statistics.differences import Difference, Level, holm
-from layerlab.experiments.statistics.rate_drift import best_octave, drift
 from layerlab.experiments.statistics.size_trend import SizeGain, SizeTrend, lend, sizes_of
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.json_values import json_values
-from layerlab.records.run import RunRecord
 
-Pair = tuple[str, str]
-Sizes = Sequence[tuple[Rung, Sequence[RunRecord]]]
-Json = dict[str, Any]
 POINTS = 41  # of a line with its band
 # Of a row, what the table of a size shows.
 _ROW = (
@@ -88,7 +91,7 @@ def compare_ladder(recipe: TrainingRecipe, sizes: Sizes) -> Comparison:
     for arm in arms:
         whole = [next(corrected) for _ in arm.tests]
         rows.append(_row(arm, sizes, found, whole, level, unit, count))
-    rates = [_rates(name, sizes, alone, level) for name in alone[-1].rivals]
+    rates = [rates_by_size(name, sizes, alone, level) for name in alone[-1].rivals]
     main = next((one for one in reversed(found) if one["runs"]), found[-1])
     ladder = {
         "sizes": [_size(size, one) for (size, _), one in zip(sizes, found, strict=True)],
@@ -97,7 +100,7 @@ def compare_ladder(recipe: TrainingRecipe, sizes: Sizes) -> Comparison:
         "tests": count,
         "unit": unit,
     }
-    remarks = [*_length(sizes), *_apart(rates, pairs, level), *main["remarks"]]
+    remarks = [*warn_of_length(sizes), *warn_of_drift(rates, pairs, level), *main["remarks"]]
     content = {
         **main,
         "recipe": recipe.model_dump(mode="json"),
@@ -184,10 +187,10 @@ def _row(
         for target, (test, _), whole in zip(arm.targets, tests[1:], corrected[1:], strict=True)
     ]
     parts = [
-        f"{name} against {rival}: {_by_size(gains)}",
-        _trend_said(trend, gains, unit),
-        *(_beyond_said(one, unit) for one in beyond),
-        _scale(sizes, at, count),
+        f"{name} against {rival}: {by_size_said(gains)}",
+        trend_said(trend, gains, unit),
+        *(beyond_said(one, unit) for one in beyond),
+        ladder_scale(sizes, at, count),
     ]
     return {
         "arm": name,
@@ -276,162 +279,3 @@ def _band(arm: _Arm) -> Json | None:
         "low": [one.low for one in lines],
         "high": [one.high for one in lines],
     }
-
-
-def _by_size(gains: Sequence[Json]) -> str:
-    """Say at which sizes an arm is better, worse or neither."""
-    sizes: dict[str, list[str]] = {}
-    for one in gains:
-        sizes.setdefault(one["verdict"], []).append(amount(one["parameters"]))
-    return ", ".join(f"{word} at {_listed(several)} parameters" for word, several in sizes.items())
-
-
-def _listed(several: Sequence[str]) -> str:
-    *before, last = several
-    return f"{', '.join(before)} and {last}" if before else last
-
-
-def _trend_said(trend: Json, gains: Sequence[Json], unit: str) -> str:
-    if trend["slope"] is None:
-        if trend.get("lost"):
-            sizes = _listed([amount(one) for one in trend["lost"]])
-            return f"no trend: runs diverged at {sizes} parameters"
-        return "no trend: fewer than two sizes have an interval"
-    ends = f"from {amount(gains[0]['parameters'])} to {amount(gains[-1]['parameters'])}"
-    slope, low, high = trend["slope"], trend["low"], trend["high"]
-    if trend["verdict"] == "not distinguishable":
-        between = _between(low, high)
-        return (
-            f"{ends} its gain does not change distinguishably: {number(slope, sign=True)} "
-            f"({between}) {unit} per doubling"
-        )
-    if slope < 0:
-        slope, low, high = -slope, -high, -low
-    return (
-        f"{ends} its gain {trend['verdict']} by {number(slope)} ({number(low)} to {number(high)}) "
-        f"{unit} per doubling"
-    )
-
-
-def _beyond_said(one: Json, unit: str) -> str:
-    place = amount(one["parameters"])
-    if one["gain"] is None:
-        return f"at {place} not decidable from here, as a line takes three sizes to be tested"
-    told = (
-        f"at {place} a gain of {number(one['gain'], sign=True)} "
-        f"({_between(one['low'], one['high'])}) {unit}"
-    )
-    if one["verdict"] != "not decidable":
-        return f"{told}, {one['verdict']} if the line goes on"
-    if one["why"] == "far":
-        return (
-            f"{told}, not decidable from here, as leaving out a size tests no more than "
-            f"{one['reach']:.1f} doublings"
-        )
-    if one["why"] == "unseen":
-        return f"{told}, not decidable from here, as the largest size does not show it"
-    return f"{told}, not decidable from here"
-
-
-def _between(low: float, high: float) -> str:
-    return f"{number(low, sign=True)} to {number(high, sign=True)}"
-
-
-def _scale(sizes: Sizes, at: Sequence[Mapping[str, Any]], count: int) -> str:
-    """Say the scale that this holds for."""
-    tokens = [size.tokens for size, _ in sizes]
-    each = [size.tokens / size.parameters for size, _ in sizes]
-    seeds = sorted({row["n"] for row in at})
-    told = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    per = f"{each[0]:.3g}" if max(each) < 1.02 * min(each) else f"{each[0]:.3g} to {each[-1]:.3g}"
-    said = (
-        f"{amount(tokens[0])} to {amount(tokens[-1])} tokens a run, {per} a parameter; "
-        f"{told} seeds a size; p is corrected for {count} tests"
-    )
-    missing = any(row["missing"] for row in at)
-    return f"{said}; planned runs are missing, so this is not final" if missing else said
-
-
-def _rates(name: str, sizes: Sizes, alone: Sequence[Looked], level: Level) -> Json:
-    """Return the best rate of an arm at each size, and its drift, where rates are swept."""
-    sides = [one.stages[-1].sides[name] for one in alone]
-    best = [
-        {
-            "parameters": size.parameters,
-            "rate": side.chosen.rate if side.chosen else None,
-            "edge": side.chosen.edge if side.chosen else None,
-            "swept": len(side.tried),
-        }
-        for (size, _), side in zip(sizes, sides, strict=True)
-    ]
-    octaves = [_octaves(side, alone[0].metric) for side in sides]
-    found = {"arm": name, "best": best, "drift": None, "low": None, "high": None}
-    whole = all(octaves) and not any(one["edge"] for one in best)
-    if not whole:
-        return found
-    doublings = [math.log2(size.parameters) for size, _ in sizes]
-    moved = drift(doublings, octaves, level)
-    seeds = [{str(seed): one for seed, one in octave.items()} for octave in octaves]
-    return {**found, "drift": moved.mean, "low": moved.low, "high": moved.high, "octaves": seeds}
-
-
-def _octaves(side: Any, metric: str) -> dict[int, float]:
-    """Return log2 of the best rate of each seed, where it lies inside of the sweep."""
-    losses: dict[int, dict[float, float]] = {}
-    for rate, runs in side.sweep.items():
-        for seed, run in runs.items():
-            value = None if run.diverged is not None else run.value(metric)
-            losses.setdefault(seed, {})[rate] = math.inf if value is None else value
-    found = {seed: best_octave(sweep) for seed, sweep in losses.items()}
-    return {seed: one for seed, one in found.items() if one is not None}
-
-
-def _apart(rates: Sequence[Json], pairs: Sequence[Pair], level: Level) -> list[str]:
-    """Return remarks on rates at an end, and on arms whose best rates drift apart."""
-    found, by_name = [], {one["arm"]: one for one in rates}
-    for one in rates:
-        ends = [amount(at["parameters"]) for at in one["best"] if at["edge"]]
-        if ends:
-            found.append(
-                f"the best rate of {one['arm']} is at an end of the range at {_listed(ends)} "
-                "parameters, so its drift is not known"
-            )
-    for name, rival in pairs:
-        arm, base = by_name[name], by_name[rival]
-        if arm["drift"] is None or base["drift"] is None:
-            continue
-        doublings = [math.log2(at["parameters"]) for at in arm["best"]]
-        gaps = [
-            {int(seed): one[seed] - other[seed] for seed in one.keys() & other.keys()}
-            for one, other in zip(arm["octaves"], base["octaves"], strict=True)
-        ]
-        apart = drift(doublings, gaps, level) if all(gaps) else None
-        if apart is not None and apart.p is not None and apart.p < level.alpha:
-            found.append(
-                f"the best rates of {name} and {rival} drift apart: by "
-                f"{number(arm['drift'], sign=True)} and {number(base['drift'], sign=True)} octaves "
-                "per doubling; one rate for both would favour one of them at other sizes"
-            )
-    return found
-
-
-def _length(sizes: Sizes) -> list[str]:
-    """Return remarks on what changes with size beside it."""
-    found = []
-    each = [size.tokens / size.parameters for size, _ in sizes]
-    if max(each) > 1.21 * min(each):
-        found.append(
-            "declared to differ: tokens per parameter, "
-            f"{', '.join(f'{one:.3g}' for one in each)}; a trend over sizes is one over them too"
-        )
-    again = []
-    for size, records in sizes:
-        text = next((one.manifest["data"]["train_tokens"] for one in records), None)
-        if text and size.tokens > text:
-            again.append(f"{size.tokens / text:.1f} times at {amount(size.parameters)}")
-    if again:
-        found.append(
-            f"the text is read {_listed(again)} parameters: a trend over sizes is one over "
-            "repetition too"
-        )
-    return found
