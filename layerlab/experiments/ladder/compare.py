@@ -38,7 +38,7 @@ _ROW = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Arm:
+class ArmOverSizes:
     """An arm over all sizes.
 
     Attributes:
@@ -65,47 +65,91 @@ class _Arm:
         return trend.beyond(there) if trend is not None and trend.within_reach(there) else None
 
 
-def compare_ladder(recipe: TrainingRecipe, sizes: Sizes) -> Comparison:
-    """Compare the runs of a ladder: the content of its largest size, with all sizes beside.
+@dataclass(frozen=True, kw_only=True)
+class Tested:
+    """The tests of a ladder, before any word.
+
+    Attributes:
+        alone: the runs of each size by themselves.
+        arms: each over all sizes.
+        elsewhere: of each size, what the others say to it.
+        corrected: p of each arm's trend and forecasts, after the correction for all tests.
+        count: of all tests.
+    """
+
+    alone: Sequence[Looked]
+    arms: Sequence[ArmOverSizes]
+    elsewhere: Sequence[Elsewhere]
+    corrected: Sequence[Sequence[float]]
+    count: int
+
+    @property
+    def level(self) -> Level:
+        """How sure a ladder has to be."""
+        return self.alone[-1].stages[-1].level
+
+
+def judge_tests(recipe: TrainingRecipe, sizes: Sizes) -> Tested:
+    """Return every test of all sizes, of the trends, and of what lies beyond.
 
     Raises:
-        UserError: as `compare_runs`, of any size.
+        UserError: as `look_at_recipe`, of any size.
     """
     parts = [(size.recipe, list(records)) for size, records in sizes]
     alone = [look_at_recipe(one, records) for one, records in parts]
     pairs = [pair for pair in alone[-1].rivals.items() if pair[0] != pair[1]]
     arms = [_over_sizes(pair, recipe, sizes, alone) for pair in pairs]
     lent = {arm.pair: common for arm in arms if (common := _common(recipe, arm.pair, alone))}
-    looked = [look_at_recipe(one, records, Elsewhere(lent=lent)) for one, records in parts]
+    raw = [look_at_recipe(one, records, Elsewhere(lent=lent)).family.raw for one, records in parts]
     own = [p for arm in arms for _, p in arm.tests]
-    raw = [one.family.raw for one in looked]
-    found = []
-    for place, (one, records) in enumerate(parts):
-        others = [p for other, several in enumerate(raw) if other != place for p in several]
-        elsewhere = Elsewhere(tests=[*others, *own], lent=lent)
-        found.append(compare_runs(one, records, elsewhere).content)
     corrected = iter(holm([*own, *(p for several in raw for p in several)]))
-    count = len(own) + sum(map(len, raw))
-    level, unit = alone[-1].stages[-1].level, UNITS[alone[-1].metric]
-    rows = []
-    for arm in arms:
-        whole = [next(corrected) for _ in arm.tests]
-        rows.append(_row(arm, sizes, found, whole, level, unit, count))
+    return Tested(
+        alone=alone,
+        arms=arms,
+        elsewhere=[
+            Elsewhere(
+                tests=[*(p for other, ps in enumerate(raw) if other != place for p in ps), *own],
+                lent=lent,
+            )
+            for place in range(len(raw))
+        ],
+        corrected=[[next(corrected) for _ in arm.tests] for arm in arms],
+        count=len(own) + sum(map(len, raw)),
+    )
+
+
+def compare_ladder(recipe: TrainingRecipe, sizes: Sizes) -> Comparison:
+    """Compare the runs of a ladder: the content of its largest size, with all sizes beside.
+
+    Raises:
+        UserError: as `compare_runs`, of any size.
+    """
+    tested = judge_tests(recipe, sizes)
+    alone, level = tested.alone, tested.level
+    found = [
+        compare_runs(size.recipe, list(records), elsewhere).content
+        for (size, records), elsewhere in zip(sizes, tested.elsewhere, strict=True)
+    ]
+    unit = UNITS[alone[-1].metric]
+    rows = [
+        _row(arm, sizes, found, whole, level, unit, tested.count)
+        for arm, whole in zip(tested.arms, tested.corrected, strict=True)
+    ]
     rates = [rates_by_size(name, sizes, alone, level) for name in alone[-1].rivals]
     main = next((one for one in reversed(found) if one["runs"]), found[-1])
     ladder = {
         "sizes": [_size(size, one) for (size, _), one in zip(sizes, found, strict=True)],
         "arms": rows,
         "rates": rates,
-        "tests": count,
+        "tests": tested.count,
         "unit": unit,
     }
-    remarks = [*warn_of_length(sizes), *warn_of_drift(rates, pairs, level), *main["remarks"]]
+    drifts = warn_of_drift(rates, [arm.pair for arm in tested.arms], level)
     content = {
         **main,
         "recipe": recipe.model_dump(mode="json"),
         "ladder": json_values(ladder, infinities=False),
-        "remarks": remarks,
+        "remarks": [*warn_of_length(sizes), *drifts, *main["remarks"]],
     }
     return Comparison(content)
 
@@ -117,7 +161,9 @@ def _common(recipe: TrainingRecipe, pair: Pair, alone: Sequence[Looked]) -> Any:
     return lend([one.stages[-1].difference(*pair) for one in alone])
 
 
-def _over_sizes(pair: Pair, recipe: TrainingRecipe, sizes: Sizes, alone: Sequence[Looked]) -> _Arm:
+def _over_sizes(
+    pair: Pair, recipe: TrainingRecipe, sizes: Sizes, alone: Sequence[Looked]
+) -> ArmOverSizes:
     stages = [one.stages[-1] for one in alone]
     lost = [
         size.parameters
@@ -138,7 +184,7 @@ def _over_sizes(pair: Pair, recipe: TrainingRecipe, sizes: Sizes, alone: Sequenc
     trend = SizeTrend(kept, stages[-1].level) if usable else None
     counts = [size.parameters for size, _ in sizes]
     given = recipe.ladder.beyond if recipe.ladder else ()
-    return _Arm(
+    return ArmOverSizes(
         pair=pair,
         trend=trend,
         lost=lost,
@@ -166,7 +212,7 @@ def _size(size: Rung, content: Mapping[str, Any]) -> Json:
 
 
 def _row(
-    arm: _Arm,
+    arm: ArmOverSizes,
     sizes: Sizes,
     found: Sequence[Mapping[str, Any]],
     corrected: Sequence[float],
@@ -180,11 +226,10 @@ def _row(
         {"parameters": size.parameters, **_turned(row), "verdict": row["verdict"]}
         for (size, _), row in zip(sizes, at, strict=True)
     ]
-    tests = arm.tests
-    trend = _trend(arm, gains, tests[0][0], corrected[0], level)
+    trend = judge_trend(arm, gains, corrected[0], level)
     beyond = [
-        _beyond(arm, target, test, whole, at[-1]["verdict"], level)
-        for target, (test, _), whole in zip(arm.targets, tests[1:], corrected[1:], strict=True)
+        judge_beyond(arm, target, whole, at[-1]["verdict"], level)
+        for target, whole in zip(arm.targets, corrected[1:], strict=True)
     ]
     parts = [
         f"{name} against {rival}: {by_size_said(gains)}",
@@ -215,9 +260,14 @@ def _turned(row: Mapping[str, Any]) -> Json:
     }
 
 
-def _trend(
-    arm: _Arm, gains: Sequence[Json], slope: Difference | None, corrected: float, level: Level
-) -> Json:
+def judge_trend(arm: ArmOverSizes, gains: Sequence[Json], corrected: float, level: Level) -> Json:
+    """Return the change of the gain per doubling with its word.
+
+    Args:
+        gains: by size.
+        corrected: p of the change after the correction.
+    """
+    slope = arm.tests[0][0]
     if slope is None or arm.trend is None:
         return {"slope": None, "low": None, "high": None, "p": None, "verdict": "no verdict"}
     word = "not distinguishable"
@@ -236,17 +286,16 @@ def _trend(
     }
 
 
-def _beyond(
-    arm: _Arm,
-    target: float,
-    test: Difference | None,
-    corrected: float,
-    largest: str,
-    level: Level,
+def judge_beyond(
+    arm: ArmOverSizes, target: float, corrected: float, largest: str, level: Level
 ) -> Json:
     """Judge a size beyond the ladder.
 
     A sign that the largest size does not show is never forecast: a line that falls may end.
+
+    Args:
+        corrected: p of the forecast after the correction.
+        largest: the verdict at the largest size.
     """
     found: Json = {"parameters": target, "gain": None, "low": None, "high": None}
     trend = arm.trend
@@ -254,7 +303,7 @@ def _beyond(
         return {**found, "verdict": "not decidable", "why": "untested"}
     there = trend.beyond(math.log2(target))
     found |= {"gain": there.mean, "low": there.low, "high": there.high, "holm": corrected}
-    if test is None:
+    if not trend.within_reach(math.log2(target)):
         return {**found, "verdict": "not decidable", "why": "far", "reach": trend.reach}
     word = "better" if (there.mean or 0.0) > 0 else "worse"
     if corrected >= level.alpha:
@@ -264,7 +313,7 @@ def _beyond(
     return {**found, "verdict": word}
 
 
-def _band(arm: _Arm) -> Json | None:
+def _band(arm: ArmOverSizes) -> Json | None:
     """Return the line of the gains with its band, inside the ladder and beyond."""
     trend = arm.trend
     if trend is None:
