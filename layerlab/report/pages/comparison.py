@@ -19,6 +19,7 @@ from layerlab.records.json_values import json_values
 from layerlab.records.parse import seal
 from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
+from layerlab.report.figures.ladder import ladder_pictures
 from layerlab.report.i18n.language import ENGLISH, label, language
 from layerlab.report.pages.shell import DRAWING, assemble, environment, join_scripts, words
 from layerlab.report.views import command, equal_terms, forest_plot, monitor_timeline, text
@@ -121,7 +122,8 @@ def save_comparison(
     data = json.dumps(sealed, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     files.write_file(folder / run_files.COMPARISON, data + "\n")
     _write_tables(whole, folder, _HEADS)
-    for name, drawing in comparison_svg.pictures(whole).items():
+    drawn = {**comparison_svg.pictures(whole), **ladder_pictures(whole)}
+    for name, drawing in drawn.items():
         if drawing:
             files.write_file(folder / PICTURES / name, drawing)
         else:  # of an earlier comparison
@@ -189,7 +191,7 @@ def view(content: Mapping[str, Any]) -> Json:
 
 
 def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
-    shown = view(whole)
+    shown, known = view(whole), language(lang)
     script = join_scripts(_SCRIPTS)
     recipe = current_settings(whole["recipe"])
     section = _of(recipe, "compare")
@@ -200,6 +202,8 @@ def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
         .render(
             content=whole,
             single=single,
+            ladder=whole.get("ladder") or {},
+            pictures=ladder_pictures(whole, known.label),
             names=_arms(whole),
             confidence=f"{100 * _confidence(whole):g} %",
             forest=forest_plot.forest(whole["rows"], whole["baseline"], _arms(whole)),
