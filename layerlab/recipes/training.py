@@ -124,6 +124,11 @@ class TrainingRecipe(Section):
                 f"compare.seeds has {len(section.seeds)}, too few seeds for a ladder, which needs "
                 f"the noise of each size; expected {FEWEST_SEEDS} or more: write seeds = [1, 2, 3]"
             )
+        if self.train.num_train_epochs is not None:
+            raise ValueError(
+                "train.num_train_epochs is the length of one size, and a ladder's follows from its "
+                "parameters; write train.max_steps, or ladder.tokens_per_parameter beside it"
+            )
         if section.looks:
             raise ValueError(
                 "compare.looks stops a comparison early, and a ladder needs every size; write "

@@ -269,7 +269,8 @@ def judge_trend(arm: ArmOverSizes, gains: Sequence[Json], corrected: float, leve
     """
     slope = arm.tests[0][0]
     if slope is None or arm.trend is None:
-        return {"slope": None, "low": None, "high": None, "p": None, "verdict": "no verdict"}
+        none = dict.fromkeys(("slope", "low", "high", "p"))
+        return {**none, "verdict": "no verdict", "lost": list(arm.lost)}
     word = "not distinguishable"
     if corrected < level.alpha and slope.mean:
         word = "grows" if slope.mean > 0 else "shrinks"
@@ -302,7 +303,8 @@ def judge_beyond(
     if trend is None or not trend.left_out:
         return {**found, "verdict": "not decidable", "why": "untested"}
     there = trend.beyond(math.log2(target))
-    found |= {"gain": there.mean, "low": there.low, "high": there.high, "holm": corrected}
+    found |= {"gain": there.mean, "low": there.low, "high": there.high}
+    found |= {"p": there.p, "holm": corrected}
     if not trend.within_reach(math.log2(target)):
         return {**found, "verdict": "not decidable", "why": "far", "reach": trend.reach}
     word = "better" if (there.mean or 0.0) > 0 else "worse"

@@ -24,7 +24,7 @@ from layerlab.recipes.training import LENGTHS, TrainingRecipe
 from layerlab.training.run_spec import RunSpec, design_model
 
 # How far a shape may be from its size, and its ratio of width to depth from the recipe's.
-NEAR, PROPORTION = 1.1, 3.0
+NEAR, PROPORTION = 0.1, 3.0
 _CHOSEN = (
     *("model.preset", "model.width", "model.layers", "model.heads", "model.kv_heads"),
     *("model.head_width", "model.inner", *(f"train.{name}" for name in LENGTHS)),
@@ -137,8 +137,8 @@ def _fit(
 
     every = list(_candidates(base, design, size))
     inside = [one for one in every if odd(one) <= math.log(PROPORTION)]
-    about = NEAR if ladder.sizes else max(NEAR, ladder.ratio**0.25)
-    near = [one for one in inside if abs(math.log(one[1] / size)) <= math.log(about)]
+    about = NEAR if ladder.sizes else max(NEAR, ladder.ratio**0.25 - 1)
+    near = [one for one in inside if abs(one[1] / size - 1) <= about]
     if not near:
         raise UserError(_unmet(inside or every, size, about, ladder))
     return min(near, key=odd)
@@ -163,7 +163,7 @@ def _candidates(
         one, two = parameters(1), parameters(2)
         layers = max(1, round(1 + (size - one) / (two - one)))
         yield {**sizes, "layers": layers}, parameters(layers)
-        if one > NEAR * size:
+        if one > (1 + NEAR) * size:
             return
 
 
@@ -196,7 +196,7 @@ def _unmet(
     way = f"{nearest} among ladder.sizes" if ladder.sizes else "a smaller ladder.count or ratio"
     return (
         f"no width and depth of this recipe's proportion has {amount(size)} parameters within "
-        f"{100 * (about - 1):.0f} %; the nearest are {told}: write {way}, or narrower heads in "
+        f"{100 * about:.0f} %; the nearest are {told}: write {way}, or narrower heads in "
         "[model]"
     )
 

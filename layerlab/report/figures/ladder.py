@@ -14,7 +14,7 @@ from layerlab.report.views import curves as curve
 from layerlab.report.views import forest_plot, text
 
 WIDTH, HEIGHT = 780, 340
-LEFT, RIGHT, TOP, BOTTOM = 78.0, 190.0, 16.0, 48.0
+LEFT, RIGHT, TOP, BOTTOM = 78.0, 190.0, 32.0, 48.0
 NAME, TICKS, APART = 24, 6, 14.0
 COLOURS = ("#0072b2", "#d55e00", "#00805d", "#b8588f", "#c98600", "#3a9fd6", "#1b1e23")
 INK, MUTED, RULE = "#1b1e23", "#5c636e", "#d5d8dd"
@@ -194,6 +194,7 @@ class _Frame:
             yield _words(self.x(value), self.bottom + 18, _amount(10**value), "middle")
         yield _stroke((LEFT, self.bottom), (self.right, self.bottom), MUTED, "zero")
         yield _words((LEFT + self.right) / 2, HEIGHT - 8, names[0], "middle")
+        yield _words(LEFT, 16, names[1], "start")
 
     def _steps(self) -> list[float]:
         """Return places of 1, 3, 10 and so on; ends where they say more."""
