@@ -232,7 +232,7 @@ def _row(
         for target, whole in zip(arm.targets, corrected[1:], strict=True)
     ]
     parts = [
-        f"{name} against {rival}: {by_size_said(gains)}",
+        *by_size_said(name, rival, gains),
         trend_said(trend, gains, unit),
         *(beyond_said(one, unit) for one in beyond),
         ladder_scale(sizes, at, count),

@@ -12,18 +12,22 @@ Sizes = Sequence[tuple[Rung, Sequence[RunRecord]]]
 Json = dict[str, Any]
 
 
-def by_size_said(gains: Sequence[Json]) -> str:
+def by_size_said(name: str, rival: str, gains: Sequence[Json]) -> list[str]:
     """Say at which sizes an arm is better, worse or neither."""
     sizes: dict[str, list[str]] = {}
     for one in gains:
         sizes.setdefault(one["verdict"], []).append(amount(one["parameters"]))
-    return ", ".join(f"{word} at {listed(several)} parameters" for word, several in sizes.items())
+    (first, several), *others = ((word, listed(several)) for word, several in sizes.items())
+    return [
+        f"{name} against {rival}: {first} at {several} parameters",
+        *(f"but {word} at {several} parameters" for word, several in others),
+    ]
 
 
 def listed(several: Sequence[str]) -> str:
     """Join several with commas and an "and"."""
     *before, last = several
-    return f"{', '.join(before)} and {last}" if before else last
+    return " and ".join(part for part in (", ".join(before), last) if part)
 
 
 def trend_said(trend: Json, gains: Sequence[Json], unit: str) -> str:

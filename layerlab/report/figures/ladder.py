@@ -57,7 +57,7 @@ def ladder_pictures(content: Json, say: Say = str) -> dict[str, str]:
         say: translates what stands at the axes.
     """
     ladder, names = content.get("ladder"), [str(name) for name in content.get("arms") or ()]
-    if not isinstance(ladder, Mapping):
+    if not ladder:
         return {}
     unit = str(ladder.get("unit") or "nats")
     return {
@@ -116,7 +116,7 @@ def _losses(ladder: Json, names: Sequence[str], metric: str) -> Iterator[_Line]:
 def _rates(ladder: Json, names: Sequence[str]) -> Iterator[_Line]:
     for one in ladder["rates"]:
         if not any(at["swept"] > 1 for at in one["best"]):
-            continue
+            continue  # one declared rate says nothing
         points = [(_log(at["parameters"]), _log(at["rate"])) for at in one["best"] if at["rate"]]
         yield _Line(
             name=str(one["arm"]),

@@ -21,6 +21,7 @@ from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
 from layerlab.report.figures.ladder import ladder_pictures
 from layerlab.report.i18n.language import ENGLISH, label, language
+from layerlab.report.pages.ladder import check_ladder
 from layerlab.report.pages.shell import DRAWING, assemble, environment, join_scripts, words
 from layerlab.report.views import command, equal_terms, forest_plot, monitor_timeline, text
 from layerlab.report.views import curves as curve
@@ -202,7 +203,7 @@ def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
         .render(
             content=whole,
             single=single,
-            ladder=whole.get("ladder") or {},
+            ladder=whole["ladder"],
             pictures=ladder_pictures(whole, known.label),
             names=_arms(whole),
             confidence=f"{100 * _confidence(whole):g} %",
@@ -277,6 +278,7 @@ def _check(content: Mapping[str, Any]) -> Json:
                 "type layerlab compare RECIPE.toml to make it anew"
             )
         whole[name] = found
+    whole["ladder"] = check_ladder(whole.get("ladder"))
     whole["metric"] = whole["metric"] or "nats"
     whole["arms"] = [str(name) for name in whole["arms"]]
     for part, key in (("rows", "arm"), ("runs", "run")):
