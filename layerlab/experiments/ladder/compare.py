@@ -236,6 +236,7 @@ def _row(
         trend_said(trend, gains, unit),
         *(beyond_said(one, unit) for one in beyond),
         ladder_scale(sizes, at, count),
+        "planned runs are missing, so this is not final" if _missing(at) else "",
     ]
     return {
         "arm": name,
@@ -248,6 +249,10 @@ def _row(
         "band": _band(arm),
         "said": "; ".join(part for part in parts if part) + ".",
     }
+
+
+def _missing(at: Sequence[Mapping[str, Any]]) -> bool:
+    return any(row["missing"] for row in at)
 
 
 def _turned(row: Mapping[str, Any]) -> Json:

@@ -85,12 +85,10 @@ def ladder_scale(sizes: Sizes, at: Sequence[Mapping[str, Any]], count: int) -> s
     seeds = sorted({row["n"] for row in at})
     told = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     per = f"{each[0]:.3g}" if max(each) < 1.02 * min(each) else f"{each[0]:.3g} to {each[-1]:.3g}"
-    said = (
+    return (
         f"{amount(tokens[0])} to {amount(tokens[-1])} tokens a run, {per} a parameter; "
         f"{told} seeds a size; p is corrected for {count} tests"
     )
-    missing = any(row["missing"] for row in at)
-    return f"{said}; planned runs are missing, so this is not final" if missing else said
 
 
 def warn_of_length(sizes: Sizes) -> list[str]:
