@@ -161,7 +161,9 @@ def _candidates(
             return account(there.spec, replace(there.shape, layers=layers)).parameters
 
         one, two = parameters(1), parameters(2)
-        layers = max(1, round(1 + (size - one) / (two - one)))
+        ideal = sizes["width"] * own.layers / own.width
+        least, most = max(1, math.ceil(ideal / PROPORTION)), max(1, int(ideal * PROPORTION))
+        layers = min(max(least, round(1 + (size - one) / (two - one))), most)
         yield {**sizes, "layers": layers}, parameters(layers)
         if one > (1 + NEAR) * size:
             return
