@@ -310,7 +310,7 @@ def _catalogue(*, single: bool) -> None:
         found = load_recipe(name)
         if single and found.compare is not None:
             continue
-        size = "one run" if found.compare is None else _size(found.compare)
+        size = "one run" if found.compare is None else _size(found)
         table.add_row(Text(name, style="bold", no_wrap=True), Text(found.about), Text(size))
     show(table)
     if not single:
@@ -320,6 +320,8 @@ def _catalogue(*, single: bool) -> None:
         )
 
 
-def _size(comparison: Any) -> str:
+def _size(recipe: Any) -> str:
+    comparison, ladder = recipe.compare, recipe.ladder
     rates = f" x {len(comparison.learning_rates)} rates" if comparison.learning_rates else ""
-    return f"{len(comparison.arms)} x {len(comparison.seeds)}{rates}"
+    sizes = "" if ladder is None else f" x {ladder.steps} sizes"
+    return f"{len(comparison.arms)} x {len(comparison.seeds)}{rates}{sizes}"

@@ -122,7 +122,7 @@ def save_comparison(
     sealed = seal(json_values(kept))
     data = json.dumps(sealed, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     files.write_file(folder / run_files.COMPARISON, data + "\n")
-    _write_tables(whole, folder, _HEADS)
+    _write_tables(whole, folder, [*_HEADS, *(["ladder"] if whole["ladder"] else [])])
     drawn = {**comparison_svg.pictures(whole), **ladder_pictures(whole)}
     for name, drawing in drawn.items():
         if drawing:
@@ -347,6 +347,13 @@ def _cell(value: Any) -> Any:
 
 def _rows(content: Mapping[str, Any], name: str) -> list[Any]:
     """Return the rows of a table; of curves, a row is a point."""
+    if name == "ladder":
+        sizes = content[name]["sizes"]
+        return [
+            {"size": size["parameters"], "tokens": size["tokens"], **row}
+            for size in sizes
+            for row in size["rows"]
+        ]
     if name == "paired":
         points = [(one.get("arm"), p) for one in content[name] for p in one.get("points") or ()]
         return [{"arm": arm, **point} for arm, point in points]

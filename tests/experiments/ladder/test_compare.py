@@ -93,6 +93,9 @@ def test_the_largest_size_is_the_content_and_all_sizes_stand_beside() -> None:
     assert found.content["recipe"]["ladder"]["sizes"] == SIZES
     ladder = found.content["ladder"]
     assert [size["parameters"] for size in ladder["sizes"]] == [one.parameters for one, _ in sizes]
+    frame = found.frame("ladder")
+    assert list(frame["size"]) == [one.parameters for one, _ in sizes for _ in range(2)]
+    assert list(frame["arm"]) == 3 * ["llama", "relu2"]
     for size, (rung, records) in zip(ladder["sizes"], sizes, strict=True):
         own = compare_runs(rung.recipe, records).row("relu2")
         row = size["rows"][1]

@@ -122,6 +122,8 @@ def test_the_page_has_them_with_a_row_for_each_arm_and_size(tmp_path: Any) -> No
     assert "its gain shrinks by 0.0063" in section and "octaves per doubling" in section
     save_comparison(content(), tmp_path)
     assert (tmp_path / "pictures" / "ladder-gain.svg").read_text("utf-8").startswith("<svg")
+    lines = (tmp_path / "tables" / "ladder.csv").read_text("utf-8").splitlines()
+    assert len(lines) == 7 and lines[0].startswith("size,tokens,arm,against,n,nats")
     save_comparison({**content(), "ladder": None}, tmp_path)
     assert '<section id="ladder"' not in (tmp_path / "report.html").read_text("utf-8")
 
