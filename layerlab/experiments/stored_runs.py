@@ -4,6 +4,7 @@ A plan has to know how long a text is and what its tokens are. Manifests say bot
 planned again, and judged, where the text itself is no longer there.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -106,18 +107,22 @@ def _plan_size(recipe: TrainingRecipe, records: Sequence[RunRecord]) -> list[Run
 def sort_by_size(
     sizes: Sequence[Rung], records: Sequence[RunRecord]
 ) -> list[tuple[Rung, list[RunRecord]]]:
-    """Return the records of each size; those of none are handed on with the largest."""
-    left = list(records)
-    found = []
-    for one in sizes[:-1]:
-        found.append((one, [record for record in left if _is_of(one, record)]))
-        left = [record for record in left if record not in found[-1][1]]
-    return [*found, *((one, left) for one in sizes[-1:])]
+    """Return the records of each size: of that from whose plan they differ least.
+
+    Those of other arms are handed on with the largest.
+    """
+    found: list[tuple[Rung, list[RunRecord]]] = [(one, []) for one in sizes]
+    for record in records:
+        apart = [_apart(one, record) for one in sizes]
+        near = min(range(len(sizes)), key=lambda place: (apart[place], -place))
+        found[near][1].append(record)
+    return found
 
 
-def _is_of(size: Rung, record: RunRecord) -> bool:
+def _apart(size: Rung, record: RunRecord) -> float:
+    """Return in how many settings a record differs from the run of a size; inf without one."""
     run = _closest(size.runs, record)
-    return run is not None and not _differences(run, record, size.recipe.compare)
+    return math.inf if run is None else len(_differences(run, record, size.recipe.compare))
 
 
 def runs_of_recipe(

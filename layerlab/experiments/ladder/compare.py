@@ -233,7 +233,7 @@ def _row(
     ]
     parts = [
         *by_size_said(name, rival, gains),
-        trend_said(trend, gains, unit),
+        trend_said(trend, unit),
         *(beyond_said(one, unit) for one in beyond),
         ladder_scale(sizes, at, count),
         "planned runs are missing, so this is not final" if _missing(at) else "",
@@ -281,7 +281,10 @@ def judge_trend(arm: ArmOverSizes, gains: Sequence[Json], corrected: float, leve
         word = "grows" if slope.mean > 0 else "shrinks"
         if any((one["gain"] or 0.0) < 0 for one in gains):
             word = "rises" if slope.mean > 0 else "falls"
+    first, *_, last = [round(2**one.doublings) for one in arm.trend.sizes]
     return {
+        "from": first,
+        "to": last,
         "slope": slope.mean,
         "low": slope.low,
         "high": slope.high,

@@ -30,14 +30,14 @@ def listed(several: Sequence[str]) -> str:
     return " and ".join(part for part in (", ".join(before), last) if part)
 
 
-def trend_said(trend: Json, gains: Sequence[Json], unit: str) -> str:
+def trend_said(trend: Json, unit: str) -> str:
     """Say how the gain changes per doubling."""
     if trend["slope"] is None:
         if trend.get("lost"):
             sizes = listed([amount(one) for one in trend["lost"]])
             return f"no trend: runs diverged at {sizes} parameters"
         return "no trend: fewer than two sizes have an interval"
-    ends = f"from {amount(gains[0]['parameters'])} to {amount(gains[-1]['parameters'])}"
+    ends = f"from {amount(trend['from'])} to {amount(trend['to'])}"
     slope, low, high = trend["slope"], trend["low"], trend["high"]
     if trend["verdict"] == "not distinguishable":
         between = _between(low, high)

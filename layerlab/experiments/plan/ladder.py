@@ -8,6 +8,7 @@ the one whose ratio of width to depth is nearest to the recipe's is taken.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -79,6 +80,7 @@ def rungs(recipe: TrainingRecipe, extent: CorpusSize) -> list[Rung]:
     sizes = _sizes(ladder, whole)
     found = [_fit(base, design, size, ladder) for size in sizes]
     _check_apart(sizes, [parameters for _, parameters in found])
+    _check_beyond(ladder, found[-1][1])
     tokens = [
         ladder.tokens[place]
         if ladder.tokens
@@ -97,6 +99,15 @@ def rungs(recipe: TrainingRecipe, extent: CorpusSize) -> list[Rung]:
             zip(sizes, found, tokens, strict=True)
         )
     ]
+
+
+@contextmanager
+def name_size(size: Rung) -> Iterator[None]:
+    """Say at which size an error is."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"at {amount(size.parameters)} parameters: {error}") from None
 
 
 def baseline_of(recipe: TrainingRecipe) -> TrainingRecipe:
@@ -209,6 +220,15 @@ def _check_apart(sizes: Sequence[float], found: Sequence[int]) -> None:
             f"the sizes {', '.join(map(amount, sizes))} give models of "
             f"{', '.join(map(amount, found))} parameters; expected each larger than the one "
             "before: write ladder.sizes farther apart"
+        )
+
+
+def _check_beyond(ladder: LadderSection, largest: int) -> None:
+    inside = next((size for size in ladder.beyond if size <= largest), None)
+    if inside is not None:
+        raise UserError(
+            f"ladder.beyond has {amount(inside)}, which is not beyond the largest size of "
+            f"{amount(largest)}; expected larger sizes: write beyond = [{2 * largest}]"
         )
 
 

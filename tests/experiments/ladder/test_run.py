@@ -1,6 +1,7 @@
 """A ladder that is really trained: resumed, judged from its folder, and one with plain runs."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 import layerlab
+from layerlab import UserError
 from layerlab.experiments.analysis.comparison import Comparison
 
 RECIPE: dict[str, Any] = {
@@ -108,3 +110,25 @@ def test_processes_carry_out_the_same_runs(
     )
     losses = [[[row["nats"] for row in rows] for rows in one] for one in (ours, theirs)]
     assert losses[0] == losses[1]
+
+
+def test_an_arm_that_no_size_can_be_matched_at_names_the_size(
+    climbed: tuple[Path, Comparison],
+) -> None:
+    """WideNet at its narrowest is larger than the smallest baseline."""
+    folder, _ = climbed
+    compare = {**RECIPE["compare"], "arms": ["llama", "widenet"], "match": "parameters"}
+    model = {**RECIPE["model"], "inner": 8}
+    with pytest.raises(UserError, match=r"^at [\d.]+ k parameters: .*already gives"):
+        layerlab.compare(given(folder, compare=compare, model=model), out=folder, progress=False)
+
+
+def test_a_run_under_other_settings_is_left_out_for_what_differs(
+    climbed: tuple[Path, Comparison], tmp_path: Path
+) -> None:
+    """It is held against its own size, not against the largest."""
+    folder, _ = climbed
+    shutil.copytree(folder / "small" / "runs", tmp_path / "small" / "runs")
+    changed = given(folder, train={**RECIPE["train"], "weight_decay": 0.2})
+    with pytest.raises(UserError, match=r"left out, because train\.weight_decay is 0\.1 there"):
+        layerlab.compare(changed, out=tmp_path, judge=True, progress=False)

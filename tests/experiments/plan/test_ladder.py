@@ -123,6 +123,10 @@ def test_presets_give_sizes_that_are_scaled_too() -> None:
             "the arm 'gpt2' sets train.max_steps, which a ladder chooses",
         ),
         (
+            recipe({"sizes": ["100k", "300k"], "beyond": ["200k"]}),
+            "ladder.beyond has 200 k, which is not beyond the largest size of",
+        ),
+        (
             recipe({"count": 2, "tokens": [1_000_000, 1_000_000]}),
             "tokens per parameter, so that length changes with size; write",
         ),
