@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from layerlab.experiments.analysis.compare import look_at_runs
+from layerlab.experiments.analysis.evidence import look_at_runs
 from layerlab.experiments.statistics.additive_model import FEWEST, Additive
 from layerlab.experiments.statistics.differences import Difference, Level, spread_limits
 from layerlab.experiments.statistics.moderated_variance import LENT, MOST, prior

@@ -306,9 +306,13 @@ def _extent(recipe: TrainingRecipe) -> tuple[str, ...]:
     size = "1" if many is None else f"{len(many.arms)} x {len(many.seeds)}"
     if many is not None and many.learning_rates:
         size += f" x {len(many.learning_rates)} rates"
+    if (ladder := recipe.ladder) is not None:
+        size += f" x {ladder.steps} sizes"
     lengths = {"updates": train.max_steps, "tokens": train.tokens, "epochs": train.num_train_epochs}
     (length,) = (f"{most:,} {name}" for name, most in lengths.items() if most is not None)
     length = length.replace(".0 ", " ")
+    if ladder is not None and ladder.tokens_per_parameter is not None:
+        length = f"{ladder.tokens_per_parameter:g} tokens a parameter"
     texts = ", ".join(f"`{source.text}`" for source in recipe.data.sources)
     return size, texts, f"{length}, {train.batch_size:,} sequences each", recipe.run.device
 

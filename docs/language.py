@@ -61,6 +61,7 @@ WORDS = (
     *("{value} nats per token", "{value} bits per byte", "{value} loss spikes a run"),
     "{value} powers of ten",
     *("looks", "look", "smallest", "largest", "smaller", "is", "are", "seeds"),
+    *("grows", "shrinks", "rises", "falls"),
     "counted it does; the printed latency grows by {steps} ms, {times} times as much for the last "
     "as for the first",
     *("{setting} is {one} in {run} and {other} in {second}", "not set"),
@@ -103,7 +104,8 @@ TOLD = (
     *("report/pages/vocabulary", "report/views/equal_terms"),
     *("experiments/analysis/verdict", "experiments/analysis/compare", "training/monitor/rules"),
     *("training/step/nonfinite", "training/step/microbatch", "training/trainer"),
-    *("experiments/stored_runs", "experiments/analysis/timing"),
+    *("experiments/stored_runs", "experiments/analysis/timing", "experiments/analysis/evidence"),
+    *("experiments/ladder/compare", "experiments/ladder/sentences", "experiments/ladder/rates"),
     *("evaluation/harness/options", "evaluation/results/paired_difference"),
     *("evaluation/results/averages", "evaluation/results/aggregate", "evaluation/harness/fewshot"),
     *("evaluation/results/question_remarks", "evaluation/results/published_comparison"),

@@ -52,7 +52,7 @@ WITHIN = {
     "adaptation": "trainer sft|pretraining|embeddings pipeline",
     "data": "data cleaning",
     "evaluation": "metrics benchmarks lawbench tasks|lm_eval_tasks harness results",
-    "experiments": "statistics|plan executors estimate|analysis experiments",
+    "experiments": "statistics|plan executors estimate|analysis ladder experiments",
     "measures": "support quantities",
     "numerics": "formats emulation prediction|mixed_precision",
     "observe": "architecture tracing",

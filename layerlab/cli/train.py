@@ -118,6 +118,12 @@ def compare(
         str | None,
         typer.Option(metavar="NAME,NAME", help="Variants to compare, in place of the recipe's."),
     ] = None,
+    ladder: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Compare at N sizes, each three times the last, up to the recipe's."
+        ),
+    ] = None,
     setting: Setting = None,
     out: Out = OUT,
     planned: Planned = False,
@@ -136,7 +142,8 @@ def compare(
     if recipe is None:
         _catalogue(single=False)
         return
-    changes = settings([*_name_arms(arms), *(setting or ())])
+    climbs = [] if ladder is None else [f"ladder.count={ladder}"]
+    changes = settings([*_name_arms(arms), *climbs, *(setting or ())])
     stored = judge and not planned
     if not (stored and Path(recipe).is_dir()):
         recipe, changes = _check_recipe(recipe, changes, load, several=True, read=not judge), {}
@@ -257,18 +264,30 @@ def settings(words: Sequence[str]) -> dict[str, Any]:
 def _plan(task: Any, as_json: bool, *, several: bool) -> None:
     """Print the cost of a task's runs, how arms differ, and remarks on their texts."""
     from layerlab.experiments.analysis.table import differences
+    from layerlab.experiments.estimate.ladder import describe_rung, describe_sum, plan_to_json
     from layerlab.experiments.plan.factors import planned_factors, warn_of_many_slots
     from layerlab.experiments.session import estimate_task
     from layerlab.experiments.statistics.looks import describe_looks
 
-    found, rows = estimate_task(task, several=several), planned_factors(task.recipe, task.runs)
     section = task.recipe.compare
     looks = [] if section is None else describe_looks(section, len(section.arms))
+    parts = [
+        (estimate_task(one, several=several), planned_factors(one.recipe, one.runs))
+        for one in task.sizes
+    ]
     if as_json:
-        show_json({**found.to_json(), "differs": rows, "looks": looks, "notes": task.notes})
+        told = [{**found.to_json(), "differs": rows} for found, rows in parts]
+        sizes = plan_to_json(task.rungs, told) if task.rungs else told[0]
+        show_json({**sizes, "looks": looks, "notes": task.notes})
         return
-    show(found.table)
-    for line in (*differences(rows), *warn_of_many_slots(rows), *looks, *task.notes):
+    for place, (found, rows) in enumerate(parts):
+        if task.rungs:
+            say(describe_rung(task.rungs[place]))
+        show(found.table)
+        for line in (*differences(rows), *warn_of_many_slots(rows)):
+            say(line)
+    summed = describe_sum([found for found, _ in parts]) if task.rungs else []
+    for line in (*summed, *looks, *task.notes):
         say(line)
 
 
@@ -291,7 +310,7 @@ def _catalogue(*, single: bool) -> None:
         found = load_recipe(name)
         if single and found.compare is not None:
             continue
-        size = "one run" if found.compare is None else _size(found.compare)
+        size = "one run" if found.compare is None else _size(found)
         table.add_row(Text(name, style="bold", no_wrap=True), Text(found.about), Text(size))
     show(table)
     if not single:
@@ -301,6 +320,8 @@ def _catalogue(*, single: bool) -> None:
         )
 
 
-def _size(comparison: Any) -> str:
+def _size(recipe: Any) -> str:
+    comparison, ladder = recipe.compare, recipe.ladder
     rates = f" x {len(comparison.learning_rates)} rates" if comparison.learning_rates else ""
-    return f"{len(comparison.arms)} x {len(comparison.seeds)}{rates}"
+    sizes = "" if ladder is None else f" x {ladder.steps} sizes"
+    return f"{len(comparison.arms)} x {len(comparison.seeds)}{rates}{sizes}"

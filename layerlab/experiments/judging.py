@@ -10,16 +10,25 @@ from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.analysis.warnings import disclose_added_seeds
 from layerlab.experiments.executors.local import RunOutcome
+from layerlab.experiments.ladder.compare import compare_ladder
 from layerlab.experiments.page_folder import OTHERS, pages_in
 from layerlab.experiments.plan.arm_checks import check_comparable
+from layerlab.experiments.plan.ladder import Rung
 from layerlab.experiments.plan.own_files import Files, load_files
 from layerlab.experiments.session import Given, Task, recipe_given
-from layerlab.experiments.stored_runs import plan_again, runs_of_recipe, sort_out
+from layerlab.experiments.stored_runs import (
+    plan_again,
+    plan_ladder_again,
+    runs_of_recipe,
+    sort_by_size,
+    sort_out,
+)
 from layerlab.recipes.load import validate_table
 from layerlab.recipes.training import TrainingRecipe, list_packaged
 from layerlab.records.heartbeat import LOG
 from layerlab.records.parse import check_digest, read_json
 from layerlab.records.renamed_settings import current_settings
+from layerlab.records.run import RunRecord
 from layerlab.records.run_files import COMPARISON, RUNS
 from layerlab.system.files import check_links
 from layerlab.validation import short_repr
@@ -53,6 +62,12 @@ def find_stored(
         )
     check_links(place)
     records, _ = sort_out(place / RUNS)
+    if read.ladder is not None:
+        sizes = tuple(plan_ladder_again(read, records) if records else ())
+        for one in sizes:
+            check_comparable(read.compare, one.runs)
+        whole = tuple(run for one in sizes for run in one.runs)
+        return Task(recipe=read, runs=whole, out=place, rungs=sizes)
     runs = plan_again(read, records) if records else []
     check_comparable(read.compare, runs)
     return Task(recipe=read, runs=tuple(runs), out=place)
@@ -67,9 +82,13 @@ def judge(task: Task, failed: Sequence[RunOutcome] = ()) -> Comparison:
     Raises:
         UserError: runs differ in what the recipe does not declare, or none of them is the recipe's.
     """
-    section = task.recipe.compare
     records, unfit = sort_out(task.out / RUNS)
-    found, left = (records, []) if section is None else runs_of_recipe(section, task.runs, records)
+    counted = [
+        (size, *_count(part, own))
+        for (size, own), part in zip(_sort(task, records), task.sizes, strict=True)
+    ]
+    left = [remark for _, _, remarks in counted for remark in remarks]
+    found = [record for _, own, _ in counted for record in own]
     told = [
         *(
             f"{one.run.name} {one.text}; all that it said is in {one.folder / LOG}"
@@ -83,7 +102,11 @@ def judge(task: Task, failed: Sequence[RunOutcome] = ()) -> Comparison:
             if told
             else f"nothing has run yet in {task.out}; type layerlab compare without --judge"
         )
-    content = disclose_added_seeds(compare_runs(task.recipe, found).content, *pages_in(task.out))
+    if task.rungs:
+        whole = compare_ladder(task.recipe, [(size, own) for size, own, _ in counted if size])
+    else:
+        whole = compare_runs(task.recipe, found)
+    content = disclose_added_seeds(whole.content, *pages_in(task.out))
     if not content["runs"]:
         missing = [
             f"runs of {name!r} lie there, and the recipe has no arm {name!r}"
@@ -96,6 +119,19 @@ def judge(task: Task, failed: Sequence[RunOutcome] = ()) -> Comparison:
     texts = dict.fromkeys(note for one in found for note in one.manifest["data"].get("notes", ()))
     remarks = [*content["remarks"], *left, *texts, *told]
     return Comparison({**content, "failed": told, "remarks": remarks})
+
+
+def _sort(
+    task: Task, records: Sequence[RunRecord]
+) -> Sequence[tuple[Rung | None, Sequence[RunRecord]]]:
+    """Return the records of each size of a task; of one without a ladder, all."""
+    return sort_by_size(task.rungs, records) if task.rungs else [(None, records)]
+
+
+def _count(task: Task, records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[str]]:
+    """Return the records that are of a task, and remarks on the others."""
+    section = task.recipe.compare
+    return (list(records), []) if section is None else runs_of_recipe(section, task.runs, records)
 
 
 def _comparison(given: Given) -> Path | None:

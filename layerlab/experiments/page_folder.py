@@ -136,7 +136,8 @@ def _terms(recipe: TrainingRecipe) -> dict[str, Any]:
         return found
     sides = {str(arm.name): _changes(arm) for arm in arms(section, recipe)}
     rules = section.model_dump(mode="json", exclude=set(_GROWING))
-    declared = flatten({"compare": {**rules, "arms": sides}})
+    ladder = recipe.ladder and recipe.ladder.model_dump(mode="json", exclude={"beyond"})
+    declared = flatten({"compare": {**rules, "arms": sides}, "ladder": ladder or {}})
     return {**found, **{path: one for path, one in declared if one != {}}}
 
 

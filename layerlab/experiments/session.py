@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from layerlab.experiments.executors.local import RunOutcome, is_here, run_all
 from layerlab.experiments.executors.lockstep import run_in_lockstep
 from layerlab.experiments.executors.worker_pool import WorkerPool
 from layerlab.experiments.plan.arm_checks import check_comparable, check_same_eval_text
+from layerlab.experiments.plan.ladder import Rung, baseline_of, name_size, rungs
 from layerlab.experiments.plan.lr_search import search_rates
 from layerlab.experiments.plan.own_files import Files, load_files
 from layerlab.experiments.plan.plan import plan
@@ -30,7 +31,7 @@ from layerlab.experiments.statistics.looks import is_decided, stretches
 from layerlab.experiments.stored_runs import (
     records_in,
 )
-from layerlab.recipes.arms import arms
+from layerlab.recipes.arms import arms, sides
 from layerlab.recipes.checks import check_arms, check_sides
 from layerlab.recipes.training import TrainingRecipe, load_recipe, make_recipe
 from layerlab.recipes.training_sections import DataSection
@@ -51,6 +52,7 @@ class Task:
         out: folder of the recipe.
         corpora: the text of each arm as tokens; none where runs are only judged.
         lang: language of the page.
+        rungs: the sizes of a ladder with the runs of each; none where all have one size.
     """
 
     recipe: TrainingRecipe
@@ -58,6 +60,7 @@ class Task:
     out: Path
     corpora: Mapping[str, Corpus] = field(default_factory=dict)
     lang: str = "en"
+    rungs: tuple[Rung, ...] = ()
 
     @property
     def notes(self) -> list[str]:
@@ -67,6 +70,13 @@ class Task:
     def folder(self, run: RunSpec) -> Path:
         """Return the folder of a run."""
         return self.out / RUNS / run.name
+
+    @property
+    def sizes(self) -> "list[Task]":
+        """The comparison at each size of a ladder; itself where there is none."""
+        if not self.rungs:
+            return [self]
+        return [replace(self, recipe=one.recipe, runs=one.runs, rungs=()) for one in self.rungs]
 
 
 def prepare(
@@ -92,15 +102,34 @@ def prepare(
     found = check_sides(read)
     with _reading(progress) as told:
         made = _prepare([read, *found.values()], told)
-    own = {arm: side for arm, side in found.items() if side.data.text() != read.data.text()}
-    runs = plan(read, _extent(read, made), {arm: _extent(side, made) for arm, side in own.items()})
     corpora = {arm: made[side.data.text()] for arm, side in found.items()}
+    task = Task(recipe=read, corpora=corpora, runs=(), out=out / read.name)
+    if read.ladder is None:
+        return replace(task, runs=_plan(read, made, corpora))
+    sizes = []
+    for one in rungs(read, _extent(baseline_of(read), made)):
+        with name_size(one):
+            sizes.append(replace(one, runs=_plan(one.recipe, made, corpora)))
+    whole = tuple(run for one in sizes for run in one.runs)
+    return replace(task, runs=whole, rungs=tuple(sizes))
+
+
+def _plan(
+    recipe: TrainingRecipe, made: Mapping[DataSection, Corpus], corpora: Mapping[str, Corpus]
+) -> tuple[RunSpec, ...]:
+    """Plan the runs of one size, and check that they can be compared."""
+    own = {
+        arm: _extent(side, made)
+        for arm, side in sides(recipe).items()
+        if side.data.text() != recipe.data.text()
+    }
+    runs = plan(recipe, _extent(recipe, made), own)
     check_same_eval_text(runs, corpora)
-    if read.compare is not None:
-        check_comparable(read.compare, runs)
-    if read.compare is not None and read.compare.match == "time":
-        runs = equal_time(runs, arms(read.compare, read), read.compare.baseline)
-    return Task(recipe=read, corpora=corpora, runs=tuple(runs), out=out / read.name)
+    if recipe.compare is not None:
+        check_comparable(recipe.compare, runs)
+    if recipe.compare is not None and recipe.compare.match == "time":
+        runs = equal_time(runs, arms(recipe.compare, recipe), recipe.compare.baseline)
+    return tuple(runs)
 
 
 def recipe_given(given: Given, settings: Mapping[str, Any]) -> TrainingRecipe:
@@ -125,23 +154,30 @@ def run(task: Task, *, progress: bool = True) -> list[RunOutcome]:
     Raises:
         UserError: the recipe compares nothing.
     """
+    comparison = check_task(task, several=True)
+    # All at once, so that no slot waits for the end of a size; side by side, only what has one.
+    parts = task.sizes if comparison.lockstep or comparison.search == "optuna" else [task]
+    with display(task, progress) as watch, closing(WorkerPool()) as pool:
+        return [outcome for part in parts for outcome in _carry_out(part, watch, pool)]
+
+
+def _carry_out(task: Task, watch: Progress, pool: WorkerPool) -> list[RunOutcome]:
     comparison, out = check_task(task, several=True), task.out / RUNS
     outcomes: list[RunOutcome] = []
-    with display(task, progress) as watch, closing(WorkerPool()) as pool:
 
-        def carry(runs: Sequence[RunSpec]) -> None:
-            outcomes.extend(run_all(runs, out, task.recipe.run, watch, pool=pool))
+    def carry(runs: Sequence[RunSpec]) -> None:
+        outcomes.extend(run_all(runs, out, task.recipe.run, watch, pool=pool))
 
-        for runs in stretches(comparison, task.runs):
-            if comparison.lockstep:
-                run_in_lockstep(runs, out, watch)
-            elif comparison.search == "optuna":
-                search_rates(comparison, runs, out, carry)
-            else:
-                carry(runs)
-            # Whatever a look has decided stays so: there is nothing left to run for.
-            if comparison.looks and is_decided(compare_runs(task.recipe, records_in(out)).content):
-                break
+    for runs in stretches(comparison, task.runs):
+        if comparison.lockstep:
+            run_in_lockstep(runs, out, watch)
+        elif comparison.search == "optuna":
+            search_rates(comparison, runs, out, carry)
+        else:
+            carry(runs)
+        # Whatever a look has decided stays so: there is nothing left to run for.
+        if comparison.looks and is_decided(compare_runs(task.recipe, records_in(out)).content):
+            break
     return outcomes
 
 

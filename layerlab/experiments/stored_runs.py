@@ -4,6 +4,7 @@ A plan has to know how long a text is and what its tokens are. Manifests say bot
 planned again, and judged, where the text itself is no longer there.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from layerlab.corpus.extent import CorpusSize
 from layerlab.errors import UserError
+from layerlab.experiments.plan.ladder import Rung, baseline_of, rungs
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes.arms import arms, sides
 from layerlab.recipes.comparison_sections import CompareSection
@@ -78,6 +80,49 @@ def plan_again(recipe: TrainingRecipe, records: Sequence[RunRecord]) -> list[Run
                 "here; leave the runs of one, and put the others in a folder of their own"
             )
     return runs
+
+
+def plan_ladder_again(recipe: TrainingRecipe, records: Sequence[RunRecord]) -> list[Rung]:
+    """Plan the sizes of a ladder again on the text of its runs.
+
+    Args:
+        records: one at least.
+
+    Raises:
+        UserError: as `plan_again`, or no model has a size.
+    """
+    found = rungs(recipe, _extent(baseline_of(recipe), records[0]))
+    return [replace(one, runs=tuple(_plan_size(one.recipe, records))) for one in found]
+
+
+def _plan_size(recipe: TrainingRecipe, records: Sequence[RunRecord]) -> list[RunSpec]:
+    """Plan one size; where time is what arms have in common, by the times that it took there."""
+    if recipe.compare is None or recipe.compare.match != "time":
+        return plan_again(recipe, records)
+    own = (recipe.model.width, recipe.model.layers)
+    there = [one for one in records if (_recipe(one).model.width, _recipe(one).model.layers) == own]
+    return plan_again(recipe, there or records)
+
+
+def sort_by_size(
+    sizes: Sequence[Rung], records: Sequence[RunRecord]
+) -> list[tuple[Rung, list[RunRecord]]]:
+    """Return the records of each size: of that from whose plan they differ least.
+
+    Those of other arms are handed on with the largest.
+    """
+    found: list[tuple[Rung, list[RunRecord]]] = [(one, []) for one in sizes]
+    for record in records:
+        apart = [_apart(one, record) for one in sizes]
+        near = min(range(len(sizes)), key=lambda place: (apart[place], -place))
+        found[near][1].append(record)
+    return found
+
+
+def _apart(size: Rung, record: RunRecord) -> float:
+    """Return in how many settings a record differs from the run of a size; inf without one."""
+    run = _closest(size.runs, record)
+    return math.inf if run is None else len(_differences(run, record, size.recipe.compare))
 
 
 def runs_of_recipe(

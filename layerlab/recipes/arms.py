@@ -60,7 +60,7 @@ def sides(recipe: TrainingRecipe) -> dict[str, TrainingRecipe]:
     if recipe.compare is None:
         return {recipe.model.variant: recipe}
     _check_repeats(recipe.compare)
-    single = recipe.changed({"compare": None})
+    single = recipe.changed({"compare": None, "ladder": None})
     found = {str(arm.name): _side(arm, single) for arm in arms(recipe.compare, single)}
     for name, side in found.items():
         _check_swept(name, side, single, recipe.compare)

@@ -12,6 +12,7 @@ from pydantic import model_validator
 from layerlab.errors import UserError
 from layerlab.recipes import load
 from layerlab.recipes.comparison_sections import Arm, CompareSection
+from layerlab.recipes.ladder_section import FEWEST_SEEDS, LadderSection
 from layerlab.recipes.load import (
     load_table,
     merge_settings,
@@ -37,11 +38,11 @@ from layerlab.system.files import read_whole
 from layerlab.validation import short_repr, suggest
 
 # How a run is carried out and what it is called do not decide what comes out of it.
-_BESIDE = frozenset({"name", "about", "inferred", "run", "compare"})
+_BESIDE = frozenset({"name", "about", "inferred", "run", "compare", "ladder"})
 DEEPEST = 16  # recipes that extend one another
 HOME = "training"
 LENGTHS = ("max_steps", "tokens", "num_train_epochs")
-EXCLUSIVE = {"train": LENGTHS}
+EXCLUSIVE = {"train": LENGTHS, "ladder": ("sizes", "count")}
 
 
 class TrainingRecipe(Section):
@@ -61,6 +62,7 @@ class TrainingRecipe(Section):
     train: TrainSection = TrainSection()
     evaluate: EvaluateSection = EvaluateSection()
     compare: CompareSection | None = None
+    ladder: LadderSection | None = None
     monitor: MonitorSection = MonitorSection()
     control: ControlSection = ControlSection()
     emulate: EmulateSection = EmulateSection()
@@ -104,6 +106,34 @@ class TrainingRecipe(Section):
                         f"the claim {claim.statement!r} names {name!r}, which is no arm; {hint}"
                         f"arms: {', '.join(names)}; or judge none: claims = []"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _climbs(self) -> "TrainingRecipe":
+        """Check that a ladder compares, with seeds enough and without looks."""
+        section = self.compare
+        if self.ladder is None:
+            return self
+        if section is None:
+            raise ValueError(
+                "[ladder] compares arms at several sizes, and the recipe has no compare section; "
+                'write [compare] with arms = ["llama", "pangu-pi"]'
+            )
+        if len(section.seeds) < FEWEST_SEEDS:
+            raise ValueError(
+                f"compare.seeds has {len(section.seeds)}, too few seeds for a ladder, which needs "
+                f"the noise of each size; expected {FEWEST_SEEDS} or more: write seeds = [1, 2, 3]"
+            )
+        if self.train.num_train_epochs is not None:
+            raise ValueError(
+                "train.num_train_epochs is the length of one size, and a ladder's follows from its "
+                "parameters; write train.max_steps, or ladder.tokens_per_parameter beside it"
+            )
+        if section.looks:
+            raise ValueError(
+                "compare.looks stops a comparison early, and a ladder needs every size; write "
+                "looks = [], or leave [ladder] out"
+            )
         return self
 
     def decisive(self) -> dict[str, Any]:
@@ -180,9 +210,10 @@ def _whole(content: Mapping[str, Any], place: str, seen: tuple[Path, ...]) -> di
         raise UserError(f"{place}: extends {given!r}, which extends it in turn; leave one out")
     base = _whole(found, name, way)
     del base["name"]
-    train, mine = base.get("train"), own.get("train")
-    if isinstance(train, dict) and isinstance(mine, dict) and not mine.keys().isdisjoint(LENGTHS):
-        base["train"] = {key: value for key, value in train.items() if key not in LENGTHS}
+    for name, keys in EXCLUSIVE.items():
+        table, mine = base.get(name), own.get(name)
+        if isinstance(table, dict) and isinstance(mine, dict) and not mine.keys().isdisjoint(keys):
+            base[name] = {key: value for key, value in table.items() if key not in keys}
     return _merge(base, own)
 
 

@@ -163,3 +163,23 @@ def test_settings_are_toml_where_they_can_be() -> None:
             settings([word])
     with pytest.raises(UserError, match=r"--set 'train\.max_steps' is given twice"):
         settings(["train.max_steps=7", "train.max_steps=9"])
+
+
+def test_a_ladder_is_planned_by_size_and_one_size_is_refused(place: Path) -> None:
+    words = ("compare", "small.toml", "--set", ARMS, "--set", "compare.seeds=[1, 2, 3]")
+    words += ("--set", "ladder.ratio=2", "--set", "model.width=32", "--set", "model.layers=2")
+    done = layerlab(place, *words, "--ladder", "2", "--plan", "--json", "--out", "planned")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    small, large = found["sizes"]
+    assert small["parameters"] < large["parameters"] and small["width"] < 32 == large["width"]
+    assert found["runs"] == small["runs"] + large["runs"] == 12
+    assert found["seconds"] == pytest.approx(small["seconds"] + large["seconds"])
+    assert found["memory"] == max(small["memory"], large["memory"])
+    assert [arm["arm"] for arm in small["arms"]] == ["llama", "gpt2"]
+    table = layerlab(place, *words, "--ladder", "2", "--plan", "--out", "planned")
+    assert "parameters (width 32, layers 2)" in table.stdout
+    assert "all sizes: 12 runs, " in table.stdout
+    refused = layerlab(place, *words, "--ladder", "1", "--plan")
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+    assert "ladder has 1 size, and one size tells of no other" in refused.stderr

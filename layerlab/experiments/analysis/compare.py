@@ -5,15 +5,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerlab.errors import UserError
 from layerlab.experiments.analysis.arm_results import ArmResults
-from layerlab.experiments.analysis.claims import judge_claims, tests
+from layerlab.experiments.analysis.claims import judge_claims
 from layerlab.experiments.analysis.comparison import SCHEMA, Comparison
 from layerlab.experiments.analysis.curves import curves, paired_curves
+from layerlab.experiments.analysis.evidence import (
+    Elsewhere,
+    look_at_recipe,
+    missing_seeds,
+    section_of,
+)
 from layerlab.experiments.analysis.gradient_profile import gradients
-from layerlab.experiments.analysis.interaction import find_interactions, judge_interactions
-from layerlab.experiments.analysis.interim import LOSS, Stage, collect_arms
-from layerlab.experiments.analysis.timing import without_untimed
+from layerlab.experiments.analysis.interaction import judge_interactions
+from layerlab.experiments.analysis.interim import Stage
 from layerlab.experiments.analysis.verdict import (
     Case,
     explain_uncounted,
@@ -30,52 +34,40 @@ from layerlab.experiments.analysis.warnings import (
 )
 from layerlab.experiments.plan.equal_terms import Varied, check_equal_terms, notes
 from layerlab.experiments.plan.factors import begun_models, departures, together, warn_of_many_slots
-from layerlab.experiments.statistics.additive_model import presence
-from layerlab.experiments.statistics.differences import Difference, Level
-from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest, shares
-from layerlab.recipes.arms import arms
+from layerlab.experiments.statistics.differences import Difference
+from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.json_values import json_values
 from layerlab.records.run import RunRecord, read_record
 from layerlab.version import VERSION
 
-# Where these differ, tokens are not the same tokens, and only bytes can be compared. A tokenizer
-# that is trained differs with its text.
-_WORDS = ("data.tokenizer", "data.vocab_size", "data.sources")
 _COUNTS = {"parameters": "parameters", "flops": "forward_flops"}
 UNITS = {"nats": "nats", "bits_per_byte": "bits per byte"}
 
 
-def compare_runs(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> Comparison:
+def compare_runs(
+    recipe: TrainingRecipe,
+    found: Sequence[Path | RunRecord],
+    elsewhere: Elsewhere | None = None,
+) -> Comparison:
     """Compare the runs of a recipe, and name those that are not finished.
 
     Args:
         found: folders of runs, or what was read from them.
+        elsewhere: the other sizes, where the recipe is one of a ladder.
 
     Raises:
         UserError: the recipe compares nothing, runs differ in what was not declared, or two runs
             claim one arm, seed and rate.
     """
-    section = recipe.compare
-    if section is None:
-        raise UserError(
-            f"the recipe {recipe.name} has no compare section; write [compare] with "
-            'arms = ["llama", "gpt2"]'
-        )
-    rivals = {str(arm.name): str(arm.against) for arm in arms(section, recipe)}
-    names = list(rivals)
-    read = _read(found)
-    elsewhere = Counter(one.arm for one in read if one.arm not in names)
-    records, left = _plan(section, [one for one in read if one.arm in names])
-    records, speeds = without_untimed(section, records)
-    contrasts = check_equal_terms([one.manifest for one in records], Varied.of(section))
-    _refuse_twice(records)
-    metric = "bits_per_byte" if any(one.path in _WORDS for one in contrasts) else "nats"
-    crossed = find_interactions(recipe, section)
-    stages, family = look_at_runs(section, rivals, records, metric, [one.test for one in crossed])
+    planned, read = section_of(recipe), _read(found)
+    looked = look_at_recipe(recipe, read, elsewhere)
+    rivals, records, metric = looked.rivals, looked.records, looked.metric
+    stages, family, names = looked.stages, looked.family, list(rivals)
+    others = Counter(one.arm for one in read if one.arm not in names)
     stage = stages[-1]
-    planned, section, sides = section, stage.section, stage.sides
+    section, sides = stage.section, stage.sides
     differs = departures(begun_models(records), rivals)
     rows = _rows(stages, family, rivals, _find_declared(planned, rivals, records), differs)
     content = {
@@ -93,7 +85,7 @@ def compare_runs(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> C
         "seeds": list(planned.seeds),
         "match": section.match,
         "rows": rows,
-        "interactions": judge_interactions(crossed, stages, family, planned, UNITS[metric]),
+        "interactions": judge_interactions(looked.crossed, stages, family, planned, UNITS[metric]),
         "tests": len(family),
         "claims": judge_claims(section, rivals, stages, family, UNITS[metric]),
         "runs": [_run(one, sides) for one in records],
@@ -102,7 +94,7 @@ def compare_runs(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> C
         # Runs matched by time meet at the k-th evaluation of each.
         "paired": paired_curves(stage, rivals, "rank" if section.match == "time" else "tokens"),
         "remarks": [
-            *remarks(section, sides, contrasts, _worse(rows)),
+            *remarks(section, sides, looked.contrasts, _worse(rows)),
             *disclose_looks(planned, section if family.looked else None),
             *_unequal(stage),
             *_one_text(stage, rivals),
@@ -110,10 +102,10 @@ def compare_runs(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> C
             *notes([one.manifest for one in records]),
             *warn_of_many_slots(rows),
             *_loose(section, rows),
-            *speeds,
-            *left,
+            *looked.speeds,
+            *looked.left,
         ],
-        "elsewhere": dict(elsewhere),
+        "elsewhere": dict(others),
     }
     return Comparison(json_values(content, infinities=False))
 
@@ -121,89 +113,6 @@ def compare_runs(recipe: TrainingRecipe, found: Sequence[Path | RunRecord]) -> C
 def _read(found: Sequence[Path | RunRecord]) -> list[RunRecord]:
     read = [one if isinstance(one, RunRecord) else read_record(one) for one in found]
     return [one for one in read if one is not None]
-
-
-def _plan(
-    section: CompareSection, records: Sequence[RunRecord]
-) -> tuple[list[RunRecord], list[str]]:
-    """Return the runs that the plan knows, and a remark on each that it does not."""
-    kept, left = [], []
-    for record in records:
-        if record.seed not in section.seeds:
-            left.append(
-                f"{record.name} is left out: seed {record.seed} is none of those fixed in advance"
-            )
-        elif (
-            section.search == "grid"
-            and section.learning_rates
-            and record.rate not in section.learning_rates
-        ):
-            left.append(
-                f"{record.name} is left out: the sweep does not have its rate {record.rate:g}"
-            )
-        else:
-            kept.append(record)
-    return kept, left
-
-
-def _refuse_twice(records: Sequence[RunRecord]) -> None:
-    seen: dict[tuple[str, int, float], str] = {}
-    for record in records:
-        key = record.arm, record.seed, record.rate
-        if key in seen:
-            raise UserError(
-                f"{seen[key]} and {record.name} are both {record.arm} with seed {record.seed} at "
-                f"rate {record.rate:g}; delete one of them"
-            )
-        seen[key] = record.name
-
-
-def look_at_runs(
-    section: CompareSection,
-    rivals: Mapping[str, str],
-    records: Sequence[RunRecord],
-    metric: str,
-    beside: Sequence[PairTest] = (),
-) -> tuple[list[Stage], Family]:
-    """Return the runs up to each interim look, and the result of every test.
-
-    Where none was, the stage is that of the first.
-
-    Args:
-        beside: tests beside those of arms and claims.
-    """
-    asked = [PairTest(name, rival) for name, rival in rivals.items() if name != rival]
-    asked += beside
-    asked += [
-        test for claim in section.claims for several in tests(claim, rivals) for test, _ in several
-    ]
-    shared = presence([test.arms for test in asked if test.measure == LOSS])
-    parts = shares(section.looks or (len(section.seeds),), 1 - section.confidence)
-    level = Level(
-        confidence=section.confidence,
-        power=section.power,
-        comparisons=len(Family(asked, (), 0.0)),
-        share=parts[-1],
-    )
-
-    def at(asked: CompareSection) -> Stage:
-        return Stage(
-            section=asked,
-            sides=collect_arms(records, list(rivals), metric, asked.seeds),
-            shared=shared,
-            level=level,
-        )
-
-    if not section.looks:
-        whole = at(section)
-        return [whole], Family(asked, [(1.0, whole)], level.alpha)
-    stages = [at(section.at(look)) for look in section.looks]
-    taken = [
-        (part, stage)
-        for part, stage in zip(parts, stages, strict=True)
-        if not any(_missing(stage.section, side) for side in stage.sides.values())
-    ]
-    return [stage for _, stage in taken] or stages[:1], Family(asked, taken, level.alpha)
 
 
 def _rows(
@@ -234,7 +143,7 @@ def _rows(
             planned=len(section.seeds),
             diverged=judged.sides[name].diverged,
             base_diverged=judged.sides[rival].diverged,
-            missing=sorted({*_missing(section, side), *_missing(section, base)}),
+            missing=sorted({*missing_seeds(section, side), *missing_seeds(section, base)}),
             uncounted=[one.name for one in (side, base) if one.uncounted],
             differ=differ[name],
             looked=family.looked,
@@ -282,10 +191,6 @@ def _one_text(stage: Stage, rivals: Mapping[str, str]) -> list[str]:
     return [f"intervals are over seeds, and hold for this held-out text alone: {why}"]
 
 
-def _missing(section: CompareSection, side: ArmResults) -> list[int]:
-    return side.missing(section.seeds, section.learning_rates if section.search == "grid" else ())
-
-
 def _loose(section: CompareSection, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     told = [loose(row["arm"], row["against"], section.match, row["mismatch"]) for row in rows]
     return [one for one in told if one is not None]
@@ -314,7 +219,7 @@ def _figures(section: CompareSection, side: ArmResults, base: ArmResults) -> dic
         "start": _start(side, base),
         "mismatch": _mismatch(section, side, base),
         "diverged": sorted(side.diverged),
-        "missing": _missing(section, side),
+        "missing": missing_seeds(section, side),
     }
 
 

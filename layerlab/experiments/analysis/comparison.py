@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 SHOWN = ("arm", "n", "nats", "difference", "low", "high", "verdict")  # in a notebook
 # What has to be looked into; texts and whole numbers, most of all there is, need no look.
-Part = Literal["rows", "claims", "runs", "curves", "paired"]
+Part = Literal["rows", "claims", "runs", "curves", "paired", "ladder"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,8 @@ class Comparison:
                 f'{", ".join(get_args(Part))}: type frame("rows")'
             )
 
+        if part == "ladder":
+            return pd.DataFrame(rows_by_size(self.content))
         if part in ("rows", "runs"):
             return pd.DataFrame(self.content[part])
         if part == "claims":
@@ -83,6 +85,15 @@ class Comparison:
         from layerlab.experiments.analysis.table import table
 
         return table(self.content, width)
+
+
+def rows_by_size(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each size of a ladder and each arm; none without a ladder."""
+    return [
+        {"size": size["parameters"], "tokens": size["tokens"], **row}
+        for size in (content.get("ladder") or {}).get("sizes", ())
+        for row in size["rows"]
+    ]
 
 
 def _points(curves: list[dict[str, Any]], part: Part) -> list[dict[str, Any]]:

@@ -16,7 +16,9 @@ from layerlab.experiments.statistics.differences import (
     contrast_of,
     difference_to,
 )
+from layerlab.experiments.statistics.moderated_variance import Prior
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, PairTest
+from layerlab.experiments.statistics.size_trend import borrow
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.records.run import RunRecord
 
@@ -34,12 +36,14 @@ class Stage:
         sides: by arm.
         shared: by arm, the part of the other tests that it stands in as well.
         level: how sure a comparison has to be.
+        lent: by arm and rival, what their variance has in common with that at other sizes.
     """
 
     section: CompareSection
     sides: Mapping[str, ArmResults]
     shared: Mapping[str, float]
     level: Level
+    lent: Mapping[tuple[str, str], Prior] = field(default_factory=dict)
     _found: dict[tuple[str, str, str], Difference] = field(default_factory=dict, compare=False)
 
     @property
@@ -104,6 +108,7 @@ class Stage:
                 last_readings(measure, ours.runs), last_readings(measure, theirs.runs), self.level
             )
         found = self.judging(self.model)(arm, rival)
+        found = borrow(found, self.lent.get((arm, rival)) or self.lent.get((rival, arm)))
         sides = {arm: ours, rival: theirs}
         return replace(found, text=text_error(sides, {arm: 1, rival: -1}))
 

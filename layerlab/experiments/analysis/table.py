@@ -9,6 +9,7 @@ from rich.text import Text
 
 from layerlab.console.tables import WORDS, grids, plain
 from layerlab.console.units import amount, duration
+from layerlab.experiments.analysis.ladder_table import ladder_table
 from layerlab.experiments.analysis.verdict import number
 
 Row = Mapping[str, Any]
@@ -67,6 +68,7 @@ def table(content: Mapping[str, Any], width: int) -> Group:
             drawn += [Text(), plain(title, "bold"), below]
     return Group(
         *_above(content),
+        *ladder_table(content, width),
         *drawn,
         plain(_legend(content), "dim"),
         Text(),

@@ -125,15 +125,20 @@ class Family:
         stages: the runs at each look that has been taken, each with its share of alpha; the shares
             add up to no more than 1.
         alpha: probability of a false word, of all tests and looks together.
+        beside: p of tests that are corrected with these, as those at the other sizes of a ladder.
 
     Attributes:
         looked: whether any look has been taken.
     """
 
     def __init__(
-        self, tests: Iterable[PairTest], stages: Sequence[tuple[float, Stage]], alpha: float
+        self,
+        tests: Iterable[PairTest],
+        stages: Sequence[tuple[float, Stage]],
+        alpha: float,
+        beside: Sequence[float] = (),
     ) -> None:
-        self.alpha, self.looked = alpha, bool(stages)
+        self.alpha, self.looked, self._beside = alpha, bool(stages), list(beside)
         self.tests: list[PairTest] = []
         for test in tests:
             if test not in self.tests and test.turned not in self.tests:
@@ -144,7 +149,12 @@ class Family:
             self._judge(look, share, stage)
 
     def __len__(self) -> int:
-        return len(self.tests)
+        return len(self.tests) + len(self._beside)
+
+    @property
+    def raw(self) -> list[float]:
+        """The p of each of its own tests, before any correction."""
+        return [self[test].raw for test in self.tests]
 
     def __getitem__(self, test: PairTest) -> Finding:
         """Return the result of a test, from either arm's side."""
@@ -153,8 +163,8 @@ class Family:
     def _judge(self, look: int, share: float, stage: Stage) -> None:
         """Judge again; what an earlier look decided stays decided."""
         seen = [stage.evidence(test).at(test.shift) for test in self.tests]
-        corrected = holm([raw for raw, _ in seen])
-        for test, (raw, side), after in zip(self.tests, seen, corrected, strict=True):
+        corrected = holm([*(raw for raw, _ in seen), *self._beside])
+        for test, (raw, side), after in zip(self.tests, seen, corrected, strict=False):
             if self._found[test].corrected >= self.alpha:
                 whole = min(1.0, after / share)
                 self._found[test] = Finding(raw=raw, corrected=whole, side=side, look=look)

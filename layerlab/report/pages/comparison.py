@@ -19,7 +19,9 @@ from layerlab.records.json_values import json_values
 from layerlab.records.parse import seal
 from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
+from layerlab.report.figures.ladder import ladder_pictures
 from layerlab.report.i18n.language import ENGLISH, label, language
+from layerlab.report.pages.ladder import check_ladder
 from layerlab.report.pages.shell import DRAWING, assemble, environment, join_scripts, words
 from layerlab.report.views import command, equal_terms, forest_plot, monitor_timeline, text
 from layerlab.report.views import curves as curve
@@ -120,8 +122,9 @@ def save_comparison(
     sealed = seal(json_values(kept))
     data = json.dumps(sealed, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     files.write_file(folder / run_files.COMPARISON, data + "\n")
-    _write_tables(whole, folder, _HEADS)
-    for name, drawing in comparison_svg.pictures(whole).items():
+    _write_tables(whole, folder, [*_HEADS, *(["ladder"] if whole["ladder"] else [])])
+    drawn = {**comparison_svg.pictures(whole), **ladder_pictures(whole)}
+    for name, drawing in drawn.items():
         if drawing:
             files.write_file(folder / PICTURES / name, drawing)
         else:  # of an earlier comparison
@@ -189,7 +192,7 @@ def view(content: Mapping[str, Any]) -> Json:
 
 
 def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
-    shown = view(whole)
+    shown, known = view(whole), language(lang)
     script = join_scripts(_SCRIPTS)
     recipe = current_settings(whole["recipe"])
     section = _of(recipe, "compare")
@@ -200,6 +203,8 @@ def _render(whole: Mapping[str, Any], lang: str, *, single: bool) -> str:
         .render(
             content=whole,
             single=single,
+            ladder=whole["ladder"],
+            pictures=ladder_pictures(whole, known.label),
             names=_arms(whole),
             confidence=f"{100 * _confidence(whole):g} %",
             forest=forest_plot.forest(whole["rows"], whole["baseline"], _arms(whole)),
@@ -273,6 +278,7 @@ def _check(content: Mapping[str, Any]) -> Json:
                 "type layerlab compare RECIPE.toml to make it anew"
             )
         whole[name] = found
+    whole["ladder"] = check_ladder(whole.get("ladder"))
     whole["metric"] = whole["metric"] or "nats"
     whole["arms"] = [str(name) for name in whole["arms"]]
     for part, key in (("rows", "arm"), ("runs", "run")):
@@ -341,6 +347,13 @@ def _cell(value: Any) -> Any:
 
 def _rows(content: Mapping[str, Any], name: str) -> list[Any]:
     """Return the rows of a table; of curves, a row is a point."""
+    if name == "ladder":
+        sizes = content[name]["sizes"]
+        return [
+            {"size": size["parameters"], "tokens": size["tokens"], **row}
+            for size in sizes
+            for row in size["rows"]
+        ]
     if name == "paired":
         points = [(one.get("arm"), p) for one in content[name] for p in one.get("points") or ()]
         return [{"arm": arm, **point} for arm, point in points]

@@ -29,6 +29,6 @@ def test_every_point_of_a_curve_is_a_row(found: Comparison) -> None:
 def test_an_arm_and_a_part_that_are_not_there_are_named(found: Comparison) -> None:
     with pytest.raises(UserError, match="has no arm 'gpt3'; expected one of llama, gpt2"):
         found.row("gpt3")
-    said = "no part 'bad'; expected one of rows, claims, runs, curves, paired: type frame"
+    said = "no part 'bad'; expected one of rows, claims, runs, curves, paired, ladder: type"
     with pytest.raises(UserError, match=said):
         found.frame("bad")

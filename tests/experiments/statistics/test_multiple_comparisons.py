@@ -107,3 +107,14 @@ def test_words_of_twelve_seeds_at_three_looks_are_false_no_more_often_than_promi
         ]
         false += Family([test], stages, 0.05)[test].corrected < 0.05
     assert false <= stats.binom.ppf(0.999, draws, 0.05)
+
+
+def test_tests_made_elsewhere_are_corrected_with_these() -> None:
+    """As those of the other sizes of a ladder: Holm over all, and the word may fall."""
+    test, stage = PairTest("a", "base"), Fixed(evidence())
+    alone = Family([test], [(1.0, stage)], 0.05)
+    beside = [alone.raw[0] / 2, 0.5, 0.9]
+    found = Family([test], [(1.0, stage)], 0.05, beside)
+    assert len(alone) == 1 and len(found) == 4 and found.raw == alone.raw
+    assert alone[test].corrected == alone.raw[0]
+    assert found[test].corrected == pytest.approx(3 * alone.raw[0])

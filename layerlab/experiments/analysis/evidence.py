@@ -1,0 +1,201 @@
+"""The runs of a comparison that count, and the result of every test, before any word."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from layerlab.errors import UserError
+from layerlab.experiments.analysis.arm_results import ArmResults
+from layerlab.experiments.analysis.claims import tests
+from layerlab.experiments.analysis.interaction import Interaction, find_interactions
+from layerlab.experiments.analysis.interim import LOSS, Stage, collect_arms
+from layerlab.experiments.analysis.timing import without_untimed
+from layerlab.experiments.plan.equal_terms import SettingDifference, Varied, check_equal_terms
+from layerlab.experiments.statistics.additive_model import presence
+from layerlab.experiments.statistics.differences import Level
+from layerlab.experiments.statistics.moderated_variance import Prior
+from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest, shares
+from layerlab.recipes.arms import arms
+from layerlab.recipes.comparison_sections import CompareSection
+from layerlab.recipes.training import TrainingRecipe
+from layerlab.records.run import RunRecord
+
+# Where these differ, tokens are not the same tokens, and only bytes can be compared. A tokenizer
+# that is trained differs with its text.
+_WORDS = ("data.tokenizer", "data.vocab_size", "data.sources")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """What the other sizes of a ladder say to the comparison at one.
+
+    Attributes:
+        tests: p of all tests of the ladder beside those at this size.
+        lent: by arm and rival, what their variance has in common over the sizes.
+    """
+
+    tests: Sequence[float] = ()
+    lent: Mapping[tuple[str, str], Prior] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """The runs of a recipe on equal terms, and what their tests say, before any word.
+
+    Attributes:
+        rivals: of each arm.
+        records: that count.
+        left: remarks on those that do not.
+        speeds: remarks on those whose speed does not.
+        contrasts: settings in which runs differ.
+        metric: that is compared.
+        crossed: interactions that the arms tell of.
+        stages: the runs up to each look.
+        family: every test with its result.
+    """
+
+    rivals: Mapping[str, str]
+    records: Sequence[RunRecord]
+    left: Sequence[str]
+    speeds: Sequence[str]
+    contrasts: Sequence[SettingDifference]
+    metric: str
+    crossed: Sequence[Interaction]
+    stages: Sequence[Stage]
+    family: Family
+
+
+def look_at_recipe(
+    recipe: TrainingRecipe, found: Sequence[RunRecord], elsewhere: Elsewhere | None = None
+) -> Looked:
+    """Return the runs of a recipe that count, and the result of every test.
+
+    Raises:
+        UserError: as `compare_runs`.
+    """
+    section = section_of(recipe)
+    rivals = {str(arm.name): str(arm.against) for arm in arms(section, recipe)}
+    records, left = _plan(section, [one for one in found if one.arm in rivals])
+    records, speeds = without_untimed(section, records)
+    contrasts = check_equal_terms([one.manifest for one in records], Varied.of(section))
+    _refuse_twice(records)
+    metric = "bits_per_byte" if any(one.path in _WORDS for one in contrasts) else "nats"
+    crossed = find_interactions(recipe, section)
+    beside = [one.test for one in crossed]
+    stages, family = look_at_runs(section, rivals, records, metric, beside, elsewhere)
+    return Looked(
+        rivals=rivals,
+        records=records,
+        left=left,
+        speeds=speeds,
+        contrasts=contrasts,
+        metric=metric,
+        crossed=crossed,
+        stages=stages,
+        family=family,
+    )
+
+
+def section_of(recipe: TrainingRecipe) -> CompareSection:
+    """Return the section that says what is compared.
+
+    Raises:
+        UserError: the recipe compares nothing.
+    """
+    if recipe.compare is None:
+        raise UserError(
+            f"the recipe {recipe.name} has no compare section; write [compare] with "
+            'arms = ["llama", "gpt2"]'
+        )
+    return recipe.compare
+
+
+def _plan(
+    section: CompareSection, records: Sequence[RunRecord]
+) -> tuple[list[RunRecord], list[str]]:
+    """Return the runs that the plan knows, and a remark on each that it does not."""
+    kept, left = [], []
+    for record in records:
+        if record.seed not in section.seeds:
+            left.append(
+                f"{record.name} is left out: seed {record.seed} is none of those fixed in advance"
+            )
+        elif (
+            section.search == "grid"
+            and section.learning_rates
+            and record.rate not in section.learning_rates
+        ):
+            left.append(
+                f"{record.name} is left out: the sweep does not have its rate {record.rate:g}"
+            )
+        else:
+            kept.append(record)
+    return kept, left
+
+
+def _refuse_twice(records: Sequence[RunRecord]) -> None:
+    seen: dict[tuple[str, int, float], str] = {}
+    for record in records:
+        key = record.arm, record.seed, record.rate
+        if key in seen:
+            raise UserError(
+                f"{seen[key]} and {record.name} are both {record.arm} with seed {record.seed} at "
+                f"rate {record.rate:g}; delete one of them"
+            )
+        seen[key] = record.name
+
+
+def look_at_runs(
+    section: CompareSection,
+    rivals: Mapping[str, str],
+    records: Sequence[RunRecord],
+    metric: str,
+    beside: Sequence[PairTest] = (),
+    elsewhere: Elsewhere | None = None,
+) -> tuple[list[Stage], Family]:
+    """Return the runs up to each interim look, and the result of every test.
+
+    Where none was, the stage is that of the first.
+
+    Args:
+        beside: tests beside those of arms and claims.
+        elsewhere: the other sizes of a ladder.
+    """
+    others = elsewhere or Elsewhere()
+    asked = [PairTest(name, rival) for name, rival in rivals.items() if name != rival]
+    asked += beside
+    asked += [
+        test for claim in section.claims for several in tests(claim, rivals) for test, _ in several
+    ]
+    shared = presence([test.arms for test in asked if test.measure == LOSS])
+    parts = shares(section.looks or (len(section.seeds),), 1 - section.confidence)
+    level = Level(
+        confidence=section.confidence,
+        power=section.power,
+        comparisons=len(Family(asked, (), 0.0, others.tests)),
+        share=parts[-1],
+    )
+
+    def at(asked: CompareSection) -> Stage:
+        return Stage(
+            section=asked,
+            sides=collect_arms(records, list(rivals), metric, asked.seeds),
+            shared=shared,
+            level=level,
+            lent=others.lent,
+        )
+
+    if not section.looks:
+        whole = at(section)
+        return [whole], Family(asked, [(1.0, whole)], level.alpha, others.tests)
+    stages = [at(section.at(look)) for look in section.looks]
+    taken = [
+        (part, stage)
+        for part, stage in zip(parts, stages, strict=True)
+        if not any(missing_seeds(stage.section, side) for side in stage.sides.values())
+    ]
+    return [stage for _, stage in taken] or stages[:1], Family(asked, taken, level.alpha)
+
+
+def missing_seeds(section: CompareSection, side: ArmResults) -> list[int]:
+    """Return the planned seeds that an arm has not finished at every rate."""
+    return side.missing(section.seeds, section.learning_rates if section.search == "grid" else ())

@@ -1,0 +1,73 @@
+"""The sizes of a ladder for a terminal: gains by size, best rates, and what all of it says."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from layerlab.console.tables import grids, plain
+from layerlab.console.units import amount
+from layerlab.experiments.analysis.verdict import number
+
+_HEADS = ("arm", "parameters", "tokens", "loss", "gain", "interval", "p (Holm)", "rate", "verdict")
+
+
+def ladder_table(content: Mapping[str, Any], width: int) -> Iterator[RenderableType]:
+    """Yield a row for each arm and size, then each arm's sentence over all sizes."""
+    ladder = content.get("ladder")
+    if not ladder:
+        return
+    yield plain("By size", "bold")
+    rows = [
+        _cells(row, size, str(content["metric"]))
+        for name in content["arms"]
+        for size in ladder["sizes"]
+        for row in size["rows"]
+        if row["arm"] == name
+    ]
+    yield grids(_HEADS, rows, {"arm", "verdict"}, width)
+    yield plain(
+        f"gain: the baseline's loss less the arm's, in {ladder['unit']}, above 0 where the arm is "
+        "better; p (Holm): corrected for all tests of all sizes",
+        "dim",
+    )
+    yield Text()
+    for arm in ladder["arms"]:
+        yield plain(arm["said"])
+    for one in ladder["rates"]:
+        if one["drift"] is not None:
+            yield plain(f"{one['arm']}: the best rate drifts by {_drift(one)}")
+    yield Text()
+    last = next(
+        (size for size in reversed(ladder["sizes"]) if any(row["n"] for row in size["rows"])),
+        ladder["sizes"][-1],
+    )
+    yield plain(f"What follows is of {amount(last['parameters'])} parameters", "bold")
+
+
+def _drift(one: Mapping[str, Any]) -> str:
+    told = f"{number(one['drift'], sign=True)} octaves per doubling"
+    if one["low"] is None:
+        return told
+    return f"{told} ({number(one['low'], sign=True)} to {number(one['high'], sign=True)})"
+
+
+def _cells(row: Mapping[str, Any], size: Mapping[str, Any], metric: str) -> list[str]:
+    gain, low, high = (
+        None if row[name] is None else -row[name] for name in ("difference", "high", "low")
+    )
+    interval = (
+        "-" if low is None or high is None else f"{number(low, True)} to {number(high, True)}"
+    )
+    return [
+        str(row["arm"]),
+        amount(size["parameters"]),
+        amount(size["tokens"]),
+        "-" if row[metric] is None else f"{row[metric]:.4f}",
+        "-" if gain is None or row["verdict"] == "baseline" else number(gain, sign=True),
+        interval,
+        "-" if row["holm"] is None else f"{row['holm']:.2g}",
+        "-" if row["rate"] is None else f"{row['rate']:g}",
+        str(row["verdict"]),
+    ]

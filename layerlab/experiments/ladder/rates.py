@@ -1,0 +1,77 @@
+"""The best learning rate of each arm by size, and how it drifts."""
+
+import math
+from collections.abc import Sequence
+
+from layerlab.console.units import amount
+from layerlab.experiments.analysis.arm_results import ArmResults
+from layerlab.experiments.analysis.evidence import Looked
+from layerlab.experiments.analysis.verdict import number
+from layerlab.experiments.ladder.sentences import Json, Sizes, listed
+from layerlab.experiments.statistics.differences import Level
+from layerlab.experiments.statistics.rate_drift import best_octave, drift
+
+Pair = tuple[str, str]
+
+
+def rates_by_size(name: str, sizes: Sizes, alone: Sequence[Looked], level: Level) -> Json:
+    """Return the best rate of an arm at each size, and its drift, where rates are swept."""
+    sides = [one.stages[-1].sides[name] for one in alone]
+    best = [
+        {
+            "parameters": size.parameters,
+            "rate": side.chosen.rate if side.chosen else None,
+            "edge": side.chosen.edge if side.chosen else None,
+            "swept": len(side.tried),
+        }
+        for (size, _), side in zip(sizes, sides, strict=True)
+    ]
+    octaves = [_octaves(side, alone[0].metric) for side in sides]
+    found = {"arm": name, "best": best, "drift": None, "low": None, "high": None}
+    whole = all(octaves) and not any(one["edge"] for one in best)
+    if not whole:
+        return found
+    doublings = [math.log2(size.parameters) for size, _ in sizes]
+    moved = drift(doublings, octaves, level)
+    seeds = [{str(seed): one for seed, one in octave.items()} for octave in octaves]
+    return {**found, "drift": moved.mean, "low": moved.low, "high": moved.high, "octaves": seeds}
+
+
+def _octaves(side: ArmResults, metric: str) -> dict[int, float]:
+    """Return log2 of the best rate of each seed, where it lies inside of the sweep."""
+    losses: dict[int, dict[float, float]] = {}
+    for rate, runs in side.sweep.items():
+        for seed, run in runs.items():
+            value = None if run.diverged is not None else run.value(metric)
+            losses.setdefault(seed, {})[rate] = math.inf if value is None else value
+    found = {seed: best_octave(sweep) for seed, sweep in losses.items()}
+    return {seed: one for seed, one in found.items() if one is not None}
+
+
+def warn_of_drift(rates: Sequence[Json], pairs: Sequence[Pair], level: Level) -> list[str]:
+    """Return remarks on rates at an end, and on arms whose best rates drift apart."""
+    found, by_name = [], {one["arm"]: one for one in rates}
+    for one in rates:
+        ends = [amount(at["parameters"]) for at in one["best"] if at["edge"]]
+        if ends:
+            found.append(
+                f"the best rate of {one['arm']} is at an end of the range at {listed(ends)} "
+                "parameters, so its drift is not known"
+            )
+    for name, rival in pairs:
+        arm, base = by_name[name], by_name[rival]
+        if arm["drift"] is None or base["drift"] is None:
+            continue
+        doublings = [math.log2(at["parameters"]) for at in arm["best"]]
+        gaps = [
+            {int(seed): one[seed] - other[seed] for seed in one.keys() & other.keys()}
+            for one, other in zip(arm["octaves"], base["octaves"], strict=True)
+        ]
+        apart = drift(doublings, gaps, level) if all(gaps) else None
+        if apart is not None and apart.p is not None and apart.p < level.alpha:
+            found.append(
+                f"the best rates of {name} and {rival} drift apart: by "
+                f"{number(arm['drift'], sign=True)} and {number(base['drift'], sign=True)} octaves "
+                "per doubling; one rate for both would favour one of them at other sizes"
+            )
+    return found

@@ -1,0 +1,271 @@
+"""The sizes of a ladder: each a comparison of its own, with models, tokens and rates written out.
+
+A size is met by the baseline's width and depth together. Heads keep their width, so the width goes
+in whole heads (in whole groups of them, where queries share keys), and what stands beside it in
+numbers (feed-forward, heads of keys) goes in proportion. Of the shapes within a tenth of the size,
+the one whose ratio of width to depth is nearest to the recipe's is taken.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+from layerlab.blocks.shape import Shape
+from layerlab.console.units import amount
+from layerlab.corpus.extent import CorpusSize
+from layerlab.errors import UserError
+from layerlab.model.cost.cost import account
+from layerlab.model.design import Design
+from layerlab.recipes.arms import arms, sides
+from layerlab.recipes.ladder_section import ALIKE, LadderSection
+from layerlab.recipes.training import LENGTHS, TrainingRecipe
+from layerlab.training.run_spec import RunSpec, design_model
+
+# How far a shape may be from its size, and its ratio of width to depth from the recipe's.
+NEAR, PROPORTION = 0.1, 3.0
+_CHOSEN = (
+    *("model.preset", "model.width", "model.layers", "model.heads", "model.kv_heads"),
+    *("model.head_width", "model.inner", *(f"train.{name}" for name in LENGTHS)),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """One size of a ladder.
+
+    Attributes:
+        wanted: parameters that were asked for.
+        parameters: that the baseline has.
+        tokens: that a run of the baseline trains on.
+        recipe: the comparison at this size, which is one like any other.
+        runs: of it.
+    """
+
+    wanted: float
+    parameters: int
+    tokens: int
+    recipe: TrainingRecipe
+    runs: tuple[RunSpec, ...] = ()
+
+
+def rungs(recipe: TrainingRecipe, extent: CorpusSize) -> list[Rung]:
+    """Return the sizes of a ladder, the smallest first, as comparisons of their own.
+
+    Args:
+        extent: of the baseline's corpus.
+
+    Raises:
+        UserError: no shape has a size, an arm has a size or a length of its own, or tokens per
+            parameter differ and this is not declared.
+    """
+    ladder, section = recipe.ladder, recipe.compare
+    if ladder is None or section is None:
+        return []
+    listed = arms(section, recipe)
+    for arm in listed:
+        own = next((path for path in arm.set if path in _CHOSEN), None)
+        if own is not None:
+            raise UserError(
+                f"the arm {arm.name!r} sets {own}, which a ladder chooses for all arms of a size; "
+                "take it out of the arm, or leave [ladder] out"
+            )
+    base = baseline_of(recipe)
+    base = base.changed({"model.vocab": base.model.vocab or extent.vocab})
+    design = design_model(base)
+    whole = account(design.spec, design.shape).parameters
+    length = _length(base, design.shape, extent)
+    sizes = _sizes(ladder, whole)
+    found = [_fit(base, design, size, ladder) for size in sizes]
+    _check_apart(sizes, [parameters for _, parameters in found])
+    _check_beyond(ladder, found[-1][1])
+    tokens = [
+        ladder.tokens[place]
+        if ladder.tokens
+        else (ladder.tokens_per_parameter or length / whole) * parameters
+        for place, (_, parameters) in enumerate(found)
+    ]
+    _check_equal(ladder, tokens, [parameters for _, parameters in found])
+    return [
+        Rung(
+            wanted=size,
+            parameters=parameters,
+            tokens=round(wanted),
+            recipe=_recipe(recipe, shape, wanted, wanted / length, _rates(ladder, place)),
+        )
+        for place, (size, (shape, parameters), wanted) in enumerate(
+            zip(sizes, found, tokens, strict=True)
+        )
+    ]
+
+
+@contextmanager
+def name_size(size: Rung) -> Iterator[None]:
+    """Say at which size an error is."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"at {amount(size.parameters)} parameters: {error}") from None
+
+
+def baseline_of(recipe: TrainingRecipe) -> TrainingRecipe:
+    """Return the recipe of the arm that others are judged against."""
+    found, section = sides(recipe), recipe.compare
+    named = None if section is None else section.baseline
+    return found[named or next(iter(found))]
+
+
+def _sizes(ladder: LadderSection, whole: int) -> list[float]:
+    """Return the parameters that are asked for; without a list, they end at the recipe's own."""
+    if ladder.sizes is not None:
+        return list(ladder.sizes)
+    return [whole / ladder.ratio**back for back in reversed(range(ladder.steps))]
+
+
+def _length(base: TrainingRecipe, shape: Shape, extent: CorpusSize) -> float:
+    """Return the tokens that a run of the recipe's own length trains on."""
+    train, block = base.train, base.data.block_size or shape.context
+    if train.max_steps is not None:
+        return float(train.max_steps * train.batch_size * block)
+    return float(train.tokens or (train.num_train_epochs or 0) * extent.tokens)
+
+
+def _fit(
+    base: TrainingRecipe, design: Design, size: float, ladder: LadderSection
+) -> tuple[dict[str, int], int]:
+    """Return the sizes of a model with about so many parameters, and how many it has.
+
+    Raises:
+        UserError: none is near enough.
+    """
+    own = design.shape
+    aspect = own.width / own.layers
+
+    def odd(one: tuple[dict[str, int], int]) -> float:
+        return abs(math.log(one[0]["width"] / one[0]["layers"] / aspect))
+
+    every = list(_candidates(base, design, size))
+    inside = [one for one in every if odd(one) <= math.log(PROPORTION)]
+    about = NEAR if ladder.sizes else max(NEAR, ladder.ratio**0.25 - 1)
+    near = [one for one in inside if abs(one[1] / size - 1) <= about]
+    if not near:
+        raise UserError(_unmet(inside or every, size, about, ladder))
+    return min(near, key=odd)
+
+
+def _candidates(
+    base: TrainingRecipe, design: Design, size: float
+) -> Iterator[tuple[dict[str, int], int]]:
+    """Yield shapes in about the recipe's proportion with their parameters, until all are larger."""
+    own = design.shape
+    group = own.heads // math.gcd(own.heads, own.kv_heads)
+    for number in count(1):
+        heads = group * number
+        if own.width * heads % own.heads:
+            continue
+        sizes = _scaled(design, heads)
+        there = design_model(base.changed({f"model.{name}": one for name, one in sizes.items()}))
+
+        def parameters(layers: int, there: Design = there) -> int:
+            return account(there.spec, replace(there.shape, layers=layers)).parameters
+
+        one, two = parameters(1), parameters(2)
+        ideal = sizes["width"] * own.layers / own.width
+        least, most = max(1, math.ceil(ideal / PROPORTION)), max(1, int(ideal * PROPORTION))
+        layers = min(max(least, round(1 + (size - one) / (two - one))), most)
+        yield {**sizes, "layers": layers}, parameters(layers)
+        if one > (1 + NEAR) * size:
+            return
+
+
+def _scaled(design: Design, heads: int) -> dict[str, int]:
+    """Return the sizes that go with the number of heads, as far as a recipe or preset gives them.
+
+    A feed-forward that is given as a multiple of the width stays one.
+    """
+    own, asked = design.shape, design.asked
+    found = {"heads": heads, "width": own.width * heads // own.heads}
+    if "kv_heads" in asked:
+        found["kv_heads"] = own.kv_heads * heads // own.heads
+    if "head_width" in asked:
+        found["head_width"] = own.head_width
+    if isinstance(asked.get("inner"), int):
+        found["inner"] = max(1, round(own.inner * heads / own.heads))
+    return found
+
+
+def _unmet(
+    every: Sequence[tuple[Mapping[str, int], int]], size: float, about: float, ladder: LadderSection
+) -> str:
+    below = max((one for one in every if one[1] < size), key=lambda one: one[1], default=None)
+    above = min((one for one in every if one[1] > size), key=lambda one: one[1], default=None)
+    told = " and ".join(
+        f"{amount(parameters)} (width {sizes['width']}, layers {sizes['layers']})"
+        for sizes, parameters in (one for one in (below, above) if one is not None)
+    )
+    nearest = min(every, key=lambda one: abs(math.log(one[1] / size)))[1]
+    way = f"{nearest} among ladder.sizes" if ladder.sizes else "a smaller ladder.count or ratio"
+    return (
+        f"no width and depth of this recipe's proportion has {amount(size)} parameters within "
+        f"{100 * about:.0f} %; the nearest are {told}: write {way}, or narrower heads in "
+        "[model]"
+    )
+
+
+def _check_apart(sizes: Sequence[float], found: Sequence[int]) -> None:
+    if list(found) != sorted(set(found)):
+        raise UserError(
+            f"the sizes {', '.join(map(amount, sizes))} give models of "
+            f"{', '.join(map(amount, found))} parameters; expected each larger than the one "
+            "before: write ladder.sizes farther apart"
+        )
+
+
+def _check_beyond(ladder: LadderSection, largest: int) -> None:
+    inside = next((size for size in ladder.beyond if size <= largest), None)
+    if inside is not None:
+        raise UserError(
+            f"ladder.beyond has {amount(inside)}, which is not beyond the largest size of "
+            f"{amount(largest)}; expected larger sizes: write beyond = [{2 * largest}]"
+        )
+
+
+def _check_equal(ladder: LadderSection, tokens: Sequence[float], found: Sequence[int]) -> None:
+    """Refuse tokens per parameter that differ and are not declared to."""
+    each = [one / parameters for one, parameters in zip(tokens, found, strict=True)]
+    if max(each) > ALIKE * ALIKE * min(each) and not ladder.unequal_tokens:
+        raise UserError(
+            f"the sizes have {', '.join(f'{one:.3g}' for one in each)} tokens per parameter, so "
+            "that length changes with size; write ladder.tokens_per_parameter = "
+            f"{each[-1]:.3g}, or declare it: ladder.unequal_tokens = true"
+        )
+
+
+def _rates(ladder: LadderSection, place: int) -> dict[str, Any]:
+    """Return the learning rates of a size as settings: one, or several that are swept."""
+    if not ladder.learning_rates:
+        return {}
+    given = ladder.learning_rates[place]
+    if isinstance(given, tuple):
+        return {"compare.learning_rates": list(given)}
+    return {"compare.learning_rates": [], "train.learning_rate": given}
+
+
+def _recipe(
+    recipe: TrainingRecipe,
+    sizes: Mapping[str, int],
+    tokens: float,
+    share: float,
+    rates: Mapping[str, Any],
+) -> TrainingRecipe:
+    """Return the comparison at a size; what is given in updates keeps its share of the run."""
+    train, evaluate = recipe.train, recipe.evaluate
+    found = {f"model.{name}": size for name, size in sizes.items()}
+    if evaluate.eval_steps is not None:
+        found["evaluate.eval_steps"] = max(1, round(evaluate.eval_steps * share))
+    if train.warmup_steps >= 1:
+        found["train.warmup_steps"] = max(1, round(train.warmup_steps * share))
+    lengths = {"train.tokens": round(tokens)}
+    return recipe.changed({**found, **lengths, **rates, "ladder": None})

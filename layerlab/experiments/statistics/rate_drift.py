@@ -1,0 +1,55 @@
+"""How the best learning rate moves with size, in octaves per doubling of parameters.
+
+A sweep knows a seed's best rate to a step of its grid; the parabola through the best rate and its
+two neighbours, on a logarithmic scale, says where between them it lies. Seeds then tell how sure
+that is.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from layerlab.experiments.statistics.differences import Difference, Level, paired_difference
+
+# Losses by rate.
+Sweep = Mapping[float, float]
+
+
+def best_octave(sweep: Sweep) -> float | None:
+    """Return log2 of the rate at which a parabola is lowest; None where the best is at an end.
+
+    Example:
+        >>> best_octave({1.0: 1.0, 2.0: 0.0, 4.0: 1.0}), best_octave({1.0: 1.0, 2.0: 0.5, 4.0: 0.1})
+        (1.0, None)
+    """
+    rates = sorted(rate for rate, loss in sweep.items() if math.isfinite(loss))
+    place = min(range(len(rates)), key=lambda one: sweep[rates[one]], default=0)
+    if not 0 < place < len(rates) - 1:
+        return None
+    near = rates[place - 1 : place + 2]
+    octaves = np.log2(near)
+    bend, lean, _ = np.polyfit(octaves - octaves[1], [sweep[rate] for rate in near], 2)
+    if bend <= 0:
+        return float(octaves[1])
+    inside = np.clip(-lean / (2 * bend) + octaves[1], octaves[0], octaves[2])
+    return float(inside)
+
+
+def drift(
+    doublings: Sequence[float], octaves: Sequence[Mapping[int, float]], level: Level
+) -> Difference:
+    """Return the change of the best rate in octaves per doubling, over the seeds of all sizes.
+
+    Args:
+        doublings: log2 of the parameters of each size.
+        octaves: of each size, the best rate by seed.
+    """
+    places = np.array(doublings) - np.mean(doublings)
+    weights = places / (places @ places)
+    seeds = sorted(set.intersection(*(set(one) for one in octaves)))
+    slopes = [
+        math.fsum(float(weight) * one[seed] for weight, one in zip(weights, octaves, strict=True))
+        for seed in seeds
+    ]
+    return paired_difference(slopes, [0.0] * len(slopes), level)

@@ -1,0 +1,232 @@
+"""A ladder judged: by size, the trend, what lies beyond, and all of it corrected together."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from layerlab.corpus.extent import CorpusSize
+from layerlab.experiments.analysis.compare import compare_runs
+from layerlab.experiments.analysis.comparison import Comparison
+from layerlab.experiments.ladder.compare import compare_ladder
+from layerlab.experiments.plan.ladder import Rung, rungs
+from layerlab.experiments.plan.plan import plan
+from layerlab.experiments.statistics.differences import holm
+from layerlab.recipes.training import TrainingRecipe, make_recipe
+from layerlab.records.run import RunRecord
+from layerlab.training.run_spec import RunSpec
+from tests.training.drawn import record
+
+EXTENT = CorpusSize(vocab=300, tokens=10_000_000, digest="d1")
+SIZES = [100_000, 200_000, 400_000]
+Sizes = list[tuple[Rung, list[RunRecord]]]
+
+
+def recipe(ladder: Any = None, **compare: Any) -> TrainingRecipe:
+    return make_recipe(
+        {
+            "name": "drawn",
+            "model": {"width": 64, "layers": 4, "heads": 8, "context": 16},
+            "train": {"max_steps": 20, "batch_size": 4},
+            "compare": {"arms": ["llama", "relu2"], "seeds": [1, 2, 3, 4], **compare},
+            "ladder": {"sizes": SIZES, "tokens_per_parameter": 2, **(ladder or {})},
+        }
+    )
+
+
+def drawn(given: TrainingRecipe, loss: Callable[[int, RunSpec], float | None]) -> Sizes:
+    """Runs of a ladder whose losses are given by size and run."""
+    found = []
+    for place, size in enumerate(rungs(given, EXTENT)):
+        runs = plan(size.recipe, EXTENT)
+        made = [record(run, loss(place, run)) for run in runs]
+        found.append((size, made))
+    return found
+
+
+def gaining(*gains: float, noise: float = 0.01) -> Callable[[int, RunSpec], float]:
+    """Losses in which relu2 gains so much at each size; noise by seed, arm and size."""
+
+    def loss(place: int, run: RunSpec) -> float:
+        rng = np.random.default_rng([place, run.seed, run.arm == "relu2"])
+        gain = gains[place] if run.arm == "relu2" else 0.0
+        return float(4 - 0.3 * place - gain + noise * rng.standard_normal())
+
+    return loss
+
+
+def judged(given: TrainingRecipe, loss: Callable[[int, RunSpec], float | None]) -> Comparison:
+    return compare_ladder(given, drawn(given, loss))
+
+
+def arm(found: Comparison) -> dict[str, Any]:
+    (row,) = found.content["ladder"]["arms"]
+    return dict(row)
+
+
+def test_a_gain_that_shrinks_is_said_by_size_with_its_change_and_its_scale() -> None:
+    found = judged(recipe(), gaining(0.30, 0.20, 0.10))
+    row = arm(found)
+    assert [one["verdict"] for one in row["gains"]] == ["better"] * 3
+    assert row["trend"]["verdict"] == "shrinks"
+    doublings = [math.log2(one["parameters"]) for one in row["gains"]]
+    slope = np.polyfit(doublings, [one["gain"] for one in row["gains"]], 1)[0]
+    assert row["trend"]["slope"] == pytest.approx(slope)
+    assert row["trend"]["low"] < slope < row["trend"]["high"] < 0
+    said = row["said"]
+    assert said.startswith("relu2 against llama: better at 104 k, 192 k and 366 k parameters;")
+    assert "; from 104 k to 366 k its" in said
+    assert "its gain shrinks by 0.1" in said and "nats per doubling; at" in said
+    assert "2 a parameter; 4 seeds a size; p is corrected for 5 tests." in said
+    json.dumps(found.content, allow_nan=False)
+
+
+def test_the_largest_size_is_the_content_and_all_sizes_stand_beside() -> None:
+    given = recipe()
+    sizes = drawn(given, gaining(0.3, 0.2, 0.1))
+    found = compare_ladder(given, sizes)
+    alone = compare_runs(sizes[-1][0].recipe, sizes[-1][1])
+    assert found.row("relu2")["difference"] == alone.row("relu2")["difference"]
+    assert found.content["recipe"]["ladder"]["sizes"] == SIZES
+    ladder = found.content["ladder"]
+    assert [size["parameters"] for size in ladder["sizes"]] == [one.parameters for one, _ in sizes]
+    frame = found.frame("ladder")
+    assert list(frame["size"]) == [one.parameters for one, _ in sizes for _ in range(2)]
+    assert list(frame["arm"]) == 3 * ["llama", "relu2"]
+    for size, (rung, records) in zip(ladder["sizes"], sizes, strict=True):
+        own = compare_runs(rung.recipe, records).row("relu2")
+        row = size["rows"][1]
+        assert row["difference"] == own["difference"] and row["rate"] == own["rate"]
+        assert size["tokens"] == rung.tokens == 2 * rung.parameters
+
+
+def test_all_tests_of_all_sizes_are_corrected_together() -> None:
+    found = judged(recipe(), gaining(0.02, 0.015, 0.0, noise=0.01))
+    row, ladder = arm(found), found.content["ladder"]
+    raw = [size["rows"][1]["p"] for size in ladder["sizes"]]
+    corrected = [size["rows"][1]["holm"] for size in ladder["sizes"]]
+    assert ladder["tests"] == 5
+    beyond = row["beyond"][0]
+    whole = holm([row["trend"]["p"], beyond["p"], *raw])
+    assert [row["trend"]["holm"], beyond["holm"], *corrected] == pytest.approx(whole)
+
+
+def test_sizes_tell_of_each_others_noise_unless_each_is_to_keep_its_own() -> None:
+    losses = gaining(0.3, 0.2, 0.1)
+    shared, alone = judged(recipe(), losses), judged(recipe(variance="own"), losses)
+    for one, other in zip(
+        shared.content["ladder"]["sizes"], alone.content["ladder"]["sizes"], strict=True
+    ):
+        assert one["rows"][1]["difference"] == pytest.approx(other["rows"][1]["difference"])
+        assert one["rows"][1]["p"] != other["rows"][1]["p"]
+
+
+def test_what_lies_beyond_is_said_where_the_line_was_tested_and_sure() -> None:
+    row = arm(judged(recipe(), gaining(0.30, 0.31, 0.32)))
+    (beyond,) = row["beyond"]
+    assert beyond["verdict"] == "better" and 0 < beyond["low"] < beyond["gain"] < beyond["high"]
+    assert "better if the line goes on" in row["said"]
+    last, before = (row["gains"][place]["parameters"] for place in (2, 1))
+    assert beyond["parameters"] == pytest.approx(last * last / before)
+
+
+@pytest.mark.parametrize(
+    ("gains", "ladder", "why", "words"),
+    [
+        ((0.30, 0.15, 0.0), {}, "unseen", "as the largest size does not show it"),
+        ((0.30, 0.10, 0.05), {}, "unsure", "not decidable from here"),
+        ((0.30, 0.31, 0.32), {"beyond": ["100M"]}, "far", "leaving out a size tests no more than"),
+    ],
+)
+def test_what_cannot_be_decided_from_here_says_so(
+    gains: tuple[float, ...], ladder: Any, why: str, words: str
+) -> None:
+    row = arm(judged(recipe(ladder), gaining(*gains)))
+    (beyond,) = row["beyond"]
+    assert (beyond["verdict"], beyond["why"]) == ("not decidable", why)
+    assert words in row["said"] and "not decidable from here" in row["said"]
+
+
+def test_two_sizes_have_a_trend_and_decide_nothing_beyond() -> None:
+    given = recipe({"sizes": SIZES[:2]})
+    row = arm(judged(given, gaining(0.3, 0.1)))
+    assert row["trend"]["verdict"] == "shrinks"
+    assert row["beyond"][0]["why"] == "untested"
+    assert "as a line takes three sizes to be tested" in row["said"]
+
+
+def test_a_gain_that_turns_falls_and_one_that_stays_is_not_said_to_change() -> None:
+    assert arm(judged(recipe(), gaining(0.3, 0.1, -0.1)))["trend"]["verdict"] == "falls"
+    row = arm(judged(recipe(), gaining(0.1, 0.1, 0.1)))
+    assert row["trend"]["verdict"] == "not distinguishable"
+    assert "its gain does not change distinguishably" in row["said"]
+
+
+def test_runs_that_diverged_leave_no_trend() -> None:
+    def loss(place: int, run: RunSpec) -> float:
+        lost = (place, run.arm, run.seed) == (0, "relu2", 2)
+        return math.nan if lost else gaining(0.3, 0.2, 0.1)(place, run)
+
+    row = arm(judged(recipe(), loss))
+    assert row["trend"]["verdict"] == "no verdict" and row["beyond"][0]["gain"] is None
+    assert "no trend: runs diverged at 104 k parameters" in row["said"]
+
+
+def test_what_is_not_finished_is_said_not_to_be_final() -> None:
+    def loss(place: int, run: RunSpec) -> float | None:
+        return None if place == 2 else gaining(0.3, 0.2, 0.1)(place, run)
+
+    found = judged(recipe(), loss)
+    row = arm(found)
+    assert "planned runs are missing, so this is not final" in row["said"]
+    assert [one["verdict"] for one in row["gains"]] == ["better", "better", "no verdict"]
+    json.dumps(found.content, allow_nan=False)
+
+
+def swept(best: Callable[[str, int], float]) -> tuple[TrainingRecipe, Comparison]:
+    """A ladder of swept rates, of which an arm's best in octaves is given by size."""
+    rates = [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2]
+    given = recipe(learning_rates=rates, seeds=[1, 2, 3, 4])
+
+    def loss(place: int, run: RunSpec) -> float:
+        rng = np.random.default_rng([place, run.seed, run.arm == "relu2"])
+        away = math.log2(run.rate / 4e-3) - best(run.arm, place) - 0.1 * rng.standard_normal()
+        return float(4 - 0.3 * place + 0.05 * away**2 + 0.001 * rng.standard_normal())
+
+    return given, judged(given, loss)
+
+
+def test_the_best_rate_drifts_in_octaves_per_doubling() -> None:
+    _, found = swept(lambda name, place: 0.8 - 0.8 * place if name == "relu2" else 0.0)
+    llama, relu = found.content["ladder"]["rates"]
+    assert abs(llama["drift"]) < 0.15 and llama["low"] < 0 < llama["high"]
+    assert relu["drift"] == pytest.approx(-0.8, abs=0.2) and relu["high"] < 0
+    assert [one["rate"] for one in llama["best"]] == [4e-3] * 3
+    apart = [one for one in found.content["remarks"] if "drift apart" in one]
+    assert len(apart) == 1 and apart[0].startswith("the best rates of relu2 and llama drift apart")
+
+
+def test_a_best_rate_at_an_end_leaves_its_drift_unknown() -> None:
+    _, found = swept(lambda name, place: 2.5 if name == "relu2" and place == 2 else 0.0)
+    relu = found.content["ladder"]["rates"][1]
+    assert relu["drift"] is None and relu["best"][2]["edge"] == "largest"
+    assert any(
+        one.startswith("the best rate of relu2 is at an end of the range at")
+        for one in found.content["remarks"]
+    )
+
+
+def remarks_on_length(given: TrainingRecipe) -> Sequence[str]:
+    return [
+        one for one in judged(given, gaining(0.1, 0.1, 0.1)).content["remarks"] if "over" in one
+    ]
+
+
+def test_what_changes_with_size_beside_it_is_a_remark() -> None:
+    tokens = {"tokens": [100_000, 200_000, 200_000], "tokens_per_parameter": None}
+    unequal = remarks_on_length(recipe({**tokens, "unequal_tokens": True}))
+    assert any("tokens per parameter, 0.96" in one for one in unequal)
+    assert any(one.startswith("the text is read") and "repetition" in one for one in unequal)

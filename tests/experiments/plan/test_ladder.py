@@ -1,0 +1,147 @@
+"""Sizes of a ladder: what they are met by, and that a size is a comparison like any other."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from layerlab import UserError
+from layerlab.corpus.extent import CorpusSize
+from layerlab.experiments.plan.ladder import NEAR, PROPORTION, baseline_of, rungs
+from layerlab.experiments.plan.plan import plan
+from layerlab.model.build import build
+from layerlab.recipes.training import TrainingRecipe, load_recipe, make_recipe
+from layerlab.training.run_spec import count_costs, design_model
+
+EXTENT = CorpusSize(vocab=512, tokens=10_000_000, digest="a")
+MODEL = {"width": 64, "layers": 4, "heads": 8, "kv_heads": 4, "inner": 128, "context": 64}
+
+
+def recipe(ladder: Any, arms: Any = ("llama", "pangu-pi"), **sections: Any) -> TrainingRecipe:
+    return make_recipe(
+        {
+            "model": {**MODEL, **sections.pop("model", {})},
+            "train": {"max_steps": 100, "batch_size": 4, **sections.pop("train", {})},
+            "compare": {"arms": list(arms), "seeds": [1, 2, 3], **sections.pop("compare", {})},
+            "ladder": ladder,
+            **sections,
+        }
+    )
+
+
+def test_sizes_are_met_in_whole_heads_and_in_the_recipes_proportion() -> None:
+    found = rungs(recipe({"sizes": ["100k", "300k", "900k"], "tokens_per_parameter": 20}), EXTENT)
+    for rung, size in zip(found, (1e5, 3e5, 9e5), strict=True):
+        run = plan(rung.recipe, EXTENT)[0]
+        shape = design_model(run.recipe).shape
+        model = build("llama", **{**vars(shape)}, device="meta")
+        assert model.num_parameters() == rung.parameters
+        assert abs(rung.parameters / size - 1) <= NEAR
+        assert shape.head_width == 8 and shape.heads == 2 * shape.kv_heads
+        assert shape.inner == 2 * shape.width
+        assert abs(math.log(shape.width / shape.layers / 16)) <= math.log(PROPORTION)
+        assert rung.tokens == 20 * rung.parameters
+        each = run.recipe.train.batch_size * 64
+        assert run.recipe.train.max_steps == round(rung.tokens / each)
+
+
+def test_a_run_of_a_size_is_the_plain_run_of_the_same_specification() -> None:
+    """Name and hash: whoever trains the size alone finds the run finished."""
+    first, *_ = rungs(recipe({"sizes": ["100k", "300k"]}), EXTENT)
+    shape, names = first.recipe.model, ("width", "layers", "heads", "kv_heads", "inner")
+    alone = recipe(None, model={name: getattr(shape, name) for name in names})
+    alone = alone.changed({"train.tokens": first.tokens})
+    ours, theirs = ([run.name for run in plan(one, EXTENT)] for one in (first.recipe, alone))
+    assert ours == theirs and len(ours) == 6
+
+
+def test_a_count_ends_at_the_recipes_own_runs() -> None:
+    given = recipe({"count": 3, "ratio": 2.0})
+    *_, last = rungs(given, EXTENT)
+    alone = given.changed({"ladder": None})
+    assert [run.name for run in plan(last.recipe, EXTENT)] == [
+        run.name for run in plan(alone, EXTENT)
+    ]
+    counts = [one.parameters for one in rungs(given, EXTENT)]
+    assert all(1.6 < more / less < 2.5 for less, more in pairwise(counts))
+
+
+def test_arms_are_matched_at_each_size_as_they_always_are() -> None:
+    for one in rungs(recipe({"sizes": ["200k", "600k"]}, compare={"match": "parameters"}), EXTENT):
+        llama, pangu = (count_costs(run.recipe).parameters for run in plan(one.recipe, EXTENT)[:2])
+        assert llama == one.parameters and abs(pangu / llama - 1) < 0.005
+
+
+def test_rates_are_those_of_a_size() -> None:
+    ladder = {"sizes": ["100k", "300k"], "learning_rates": [[1e-3, 3e-3], 1e-3]}
+    swept, single = rungs(recipe(ladder), EXTENT)
+    assert {run.rate for run in plan(swept.recipe, EXTENT)} == {1e-3, 3e-3}
+    assert {run.rate for run in plan(single.recipe, EXTENT)} == {1e-3}
+    common = rungs(recipe({"count": 2}, compare={"learning_rates": [1e-3, 2e-3]}), EXTENT)
+    assert all(one.recipe.compare.learning_rates == (1e-3, 2e-3) for one in common)
+
+
+def test_what_is_given_in_updates_keeps_its_share() -> None:
+    given = recipe({"sizes": ["100k", "400k"]}, train={"warmup_steps": 10})
+    given = given.changed({"evaluate.eval_steps": 20})
+    for one in rungs(given, EXTENT):
+        run = plan(one.recipe, EXTENT)[0].recipe
+        assert run.train.max_steps / run.evaluate.eval_steps == pytest.approx(5, rel=0.1)
+        assert run.train.max_steps / run.train.warmup_steps == pytest.approx(10, rel=0.15)
+
+
+def test_presets_give_sizes_that_are_scaled_too() -> None:
+    given = recipe({"sizes": ["400M", "900M"]}, model=dict.fromkeys(MODEL))
+    given = given.changed({"model.preset": "pangu-pi-1b"})
+    small, large = (plan(one.recipe, EXTENT)[0].recipe.model for one in rungs(given, EXTENT))
+    assert small.inner / small.width == pytest.approx(large.inner / large.width, rel=0.01)
+    assert small.width < large.width and baseline_of(given).model.preset == "pangu-pi-1b"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            recipe({"sizes": ["10k", "300k"]}),
+            "has 10.0 k parameters within 10 %; the nearest are 18.7 k (width 16, layers 1): write",
+        ),
+        (
+            recipe({"count": 5, "ratio": 10.0}),
+            "write a smaller ladder.count or ratio, or narrower heads in [model]",
+        ),
+        (
+            recipe({"sizes": [95_000, 96_000]}),
+            "expected each larger than the one before: write ladder.sizes farther apart",
+        ),
+        (
+            recipe({"count": 2}, ["llama", {"variant": "gpt2", "set": {"model.width": 32}}]),
+            "the arm 'gpt2' sets model.width, which a ladder chooses for all arms of a size",
+        ),
+        (
+            recipe({"count": 2}, ["llama", {"variant": "gpt2", "set": {"train.max_steps": 7}}]),
+            "the arm 'gpt2' sets train.max_steps, which a ladder chooses",
+        ),
+        (
+            recipe({"sizes": ["100k", "300k"], "beyond": ["200k"]}),
+            "ladder.beyond has 200 k, which is not beyond the largest size of",
+        ),
+        (
+            recipe({"count": 2, "tokens": [1_000_000, 1_000_000]}),
+            "tokens per parameter, so that length changes with size; write",
+        ),
+    ],
+)
+def test_what_cannot_be_met_is_one_line(given: TrainingRecipe, words: str) -> None:
+    with pytest.raises(UserError) as error:
+        rungs(given, EXTENT)
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["ladder-pangu", "ladder-residuals"])
+def test_ladders_of_the_package_can_be_met(name: str) -> None:
+    given = load_recipe(name)
+    vocabulary = CorpusSize(vocab=given.data.vocab_size, tokens=1_000_000, digest="a")
+    found = rungs(given, vocabulary)
+    assert len(found) == 3
+    assert all(plan(one.recipe, vocabulary) for one in found)
