@@ -2,9 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from layerlab.recipes.compared_measures import check_measure
 from layerlab.recipes.training_sections import Count, Name, Positive, Section, Whole
+
+
+def _check_claimed(name: str) -> str:
+    return name if name == "loss" else check_measure(name)
 
 
 class Arm(Section):
@@ -40,8 +45,7 @@ class Claim(Section):
             among each other; of `alike`, arms that are alike.
         against: the arm that it is held against; the arm's baseline where it is left out.
         margin: in the unit of the comparison, below which a difference counts as none.
-        measure: what is compared: the `loss` at the end, or of a monitor the `spikes` of the loss,
-            or how much larger the `gradient` is in the first block than in the last.
+        measure: what is compared: the `loss` at the end, or one of `measures` below.
     """
 
     source: Name
@@ -51,7 +55,7 @@ class Claim(Section):
     arms: tuple[str | tuple[str, ...], ...] = ()
     against: str | None = None
     margin: Positive = 0.02
-    measure: Literal["loss", "spikes", "gradient"] = "loss"
+    measure: Annotated[str, AfterValidator(_check_claimed), Field(examples=["spikes"])] = "loss"
 
     @model_validator(mode="after")
     def _whole(self) -> "Claim":
@@ -107,6 +111,11 @@ class CompareSection(Section):
         match: what arms have in common with the baseline: `parameters`, `flops` of a token,
             `time` of the whole run, or `none`.
         match_by: the size that is changed for it: `ffn`, `depth`, `width`.
+        measures: beside the loss, each a verdict for every arm: `steps:LOSS`, updates until the
+            held-out loss is reached, between two evaluations; of a monitor `peak:READING`, the
+            largest `score`, `attention_norm`, `stream_norm`, `growth` or `gradient`, the `spikes`
+            of the loss, and by how much the `gradient` is larger in the first block than in the
+            last, in powers of ten.
         lockstep: all arms of a seed see each batch in turn, in one process.
         allowed_differences: settings, by their paths, in which runs may differ and still be
             compared.
@@ -128,6 +137,9 @@ class CompareSection(Section):
     variance: Literal["moderated", "own"] = "moderated"
     match: Literal["none", "parameters", "flops", "time"] = "none"
     match_by: Literal["ffn", "depth", "width"] = "ffn"
+    measures: Annotated[
+        tuple[Annotated[str, AfterValidator(check_measure)], ...], Field(examples=[["steps:2.5"]])
+    ] = ()
     lockstep: bool = False
     allowed_differences: tuple[str, ...] = ()
     timed: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from pydantic import model_validator
 
 from layerlab.errors import UserError
 from layerlab.recipes import load
+from layerlab.recipes.compared_measures import is_watched
 from layerlab.recipes.comparison_sections import Arm, CompareSection
 from layerlab.recipes.ladder_section import FEWEST_SEEDS, LadderSection
 from layerlab.recipes.load import (
@@ -106,6 +107,18 @@ class TrainingRecipe(Section):
                         f"the claim {claim.statement!r} names {name!r}, which is no arm; {hint}"
                         f"arms: {', '.join(names)}; or judge none: claims = []"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _watched(self) -> "TrainingRecipe":
+        """Check that there is a monitor where a measure is read off one."""
+        measures = self.compare.measures if self.compare is not None else ()
+        for name in measures:
+            if is_watched(name) and not self.monitor.interval:
+                raise ValueError(
+                    f"compare.measures has {name!r}, which is read off a monitor, and "
+                    "monitor.interval is 0, which watches nothing; write [monitor] interval = 10"
+                )
         return self
 
     @model_validator(mode="after")

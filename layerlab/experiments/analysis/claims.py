@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from layerlab.experiments.analysis.interim import Stage
-from layerlab.experiments.analysis.monitor_metrics import UNITS
+from layerlab.experiments.analysis.interim import LOSS, Stage
+from layerlab.experiments.analysis.run_readings import unit_of
 from layerlab.experiments.analysis.verdict import interval_said, later_said, number
 from layerlab.experiments.statistics.differences import Difference, Level
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, Family, Finding, PairTest
+from layerlab.recipes.compared_measures import is_watched
 from layerlab.recipes.comparison_sections import Claim, CompareSection
 
 Word = Literal["holds", "fails", "not decided"]
@@ -115,7 +116,7 @@ def judge_claims(
             word = "holds" if right[1] <= wrong[1] else "fails"
         decisive = wrong if word == "fails" else right
         judged = Judged(claim=claim, pairs=found, word=word, p=decisive[0], holm=decisive[1])
-        rows.append(_row(judged, level, UNITS.get(claim.measure, unit)))
+        rows.append(_row(judged, level, unit if claim.measure == LOSS else unit_of(claim.measure)))
     return rows
 
 
@@ -232,7 +233,8 @@ def _pair_said(judged: Judged, pair: Pair, level: Level, unit: str) -> str:
             f"p = {judged.holm:.2g} of the claim"
         )
     if found.mean is None or found.n == 0:
-        lacking = " with a monitor" if judged.claim.measure in UNITS else ""
+        measure = judged.claim.measure
+        lacking = " with a monitor" if measure != LOSS and is_watched(measure) else ""
         return f"no seed has finished for {pair.arm} and {pair.rival} both{lacking}"
     within = f", with a margin of {judged.claim.margin:g}" if _is_margined(judged) else ""
     if found.identical:

@@ -18,6 +18,7 @@ from layerlab.experiments.analysis.evidence import (
 from layerlab.experiments.analysis.gradient_profile import gradients
 from layerlab.experiments.analysis.interaction import judge_interactions
 from layerlab.experiments.analysis.interim import Stage
+from layerlab.experiments.analysis.judged_measures import judge_measures
 from layerlab.experiments.analysis.verdict import (
     Case,
     explain_uncounted,
@@ -86,6 +87,7 @@ def compare_runs(
         "match": section.match,
         "rows": rows,
         "interactions": judge_interactions(looked.crossed, stages, family, planned, UNITS[metric]),
+        "measures": judge_measures(rivals, stages, family, planned),
         "tests": len(family),
         "claims": judge_claims(section, rivals, stages, family, UNITS[metric]),
         "runs": [_run(one, sides) for one in records],

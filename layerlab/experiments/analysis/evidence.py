@@ -8,6 +8,7 @@ from layerlab.experiments.analysis.arm_results import ArmResults
 from layerlab.experiments.analysis.claims import tests
 from layerlab.experiments.analysis.interaction import Interaction, find_interactions
 from layerlab.experiments.analysis.interim import LOSS, Stage, collect_arms
+from layerlab.experiments.analysis.judged_measures import measure_tests
 from layerlab.experiments.analysis.timing import without_untimed
 from layerlab.experiments.plan.equal_terms import SettingDifference, Varied, check_equal_terms
 from layerlab.experiments.statistics.additive_model import presence
@@ -80,7 +81,7 @@ def look_at_recipe(
     _refuse_twice(records)
     metric = "bits_per_byte" if any(one.path in _WORDS for one in contrasts) else "nats"
     crossed = find_interactions(recipe, section)
-    beside = [one.test for one in crossed]
+    beside = [*(one.test for one in crossed), *measure_tests(section, rivals)]
     stages, family = look_at_runs(section, rivals, records, metric, beside, elsewhere)
     return Looked(
         rivals=rivals,

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from layerlab.experiments.analysis.arm_results import ArmResults, collect_arm
-from layerlab.experiments.analysis.monitor_metrics import last_readings
+from layerlab.experiments.analysis.run_readings import read_runs, unreached
 from layerlab.experiments.statistics.additive_model import Additive
 from layerlab.experiments.statistics.differences import (
     Difference,
@@ -88,9 +88,16 @@ class Stage:
         arm, rival = sides
         return Evidence(
             found=self.difference(test.arm, test.rival, test.measure),
-            lost=(len(arm.diverged), len(rival.diverged)),
+            lost=(len(self.lost(arm.name, test.measure)), len(self.lost(rival.name, test.measure))),
             ended=(arm.ended, rival.ended),
         )
+
+    def lost(self, arm: str, measure: str = LOSS) -> dict[int, str]:
+        """Return by seed why an arm has no number: its run diverged, or never came so far."""
+        side = self.sides[arm]
+        if measure == LOSS:
+            return side.diverged
+        return {**side.diverged, **unreached(measure, side.runs, side.metric)}
 
     def interaction(self, test: PairTest) -> Difference:
         """Return the difference of a pair less that of another, seed by seed."""
@@ -104,9 +111,8 @@ class Stage:
     def _difference(self, arm: str, rival: str, measure: str) -> Difference:
         ours, theirs = self.sides[arm], self.sides[rival]
         if measure != LOSS:
-            return difference_to(
-                last_readings(measure, ours.runs), last_readings(measure, theirs.runs), self.level
-            )
+            read = [read_runs(measure, side.runs, side.metric) for side in (ours, theirs)]
+            return difference_to(read[0], read[1], self.level)
         found = self.judging(self.model)(arm, rival)
         found = borrow(found, self.lent.get((arm, rival)) or self.lent.get((rival, arm)))
         sides = {arm: ours, rival: theirs}

@@ -198,7 +198,7 @@ def _differs(content: Mapping[str, Any]) -> Iterator[Text]:
 def _below(content: Mapping[str, Any]) -> Iterator[Text]:
     for row in content["rows"]:
         yield plain(row["said"], STYLES.get(str(row["verdict"]), ""))
-    for one in content.get("interactions", ()):
+    for one in (*content.get("interactions", ()), *content.get("measures", ())):
         yield plain(one["said"])
     for claim in content.get("claims", ()):
         said = f"{claim['source']}: {claim['says'].rstrip('.')} - {claim['said']}"

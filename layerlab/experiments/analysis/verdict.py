@@ -104,13 +104,14 @@ def judge(case: Case, say: Callable[[Case, Word], str] | None = None) -> Verdict
 
 
 def number(value: int | float, sign: bool = False) -> str:
-    """Format a number with four decimals, or two digits if it is smaller.
+    """Format a number with four decimals, two digits if it is smaller, or one decimal from 100 on.
 
     Example:
-        >>> number(0.01234), number(-0.000012), number(0.5, sign=True)
-        ('0.0123', '-1.2e-05', '+0.5000')
+        >>> number(0.01234), number(-0.000012), number(0.5, sign=True), number(150.94)
+        ('0.0123', '-1.2e-05', '+0.5000', '150.9')
     """
     style = ".4f" if value == 0 or abs(value) >= 1e-3 else ".2g"
+    style = ".1f" if abs(value) >= 100 else style
     return format(value, f"+{style}" if sign else style)
 
 

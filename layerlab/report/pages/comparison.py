@@ -53,7 +53,7 @@ _DIFFER = "declared to differ"
 _BULK = ("curves", "monitor")
 # Lists of rows, other lists, tables, texts: whatever is missing is empty.
 _ROWS = (
-    *("rows", "interactions", "claims", "runs", "curves", "paired", "gradients"),
+    *("rows", "interactions", "measures", "claims", "runs", "curves", "paired", "gradients"),
     *("monitor", "alarms", "notes", "samples"),
 )
 _KINDS: Mapping[str, type] = {

@@ -1,0 +1,136 @@
+"""Verdicts on what is compared beside the loss: each arm against its own, measure by measure."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from layerlab.experiments.analysis.arm_results import ArmResults
+from layerlab.experiments.analysis.interim import Stage
+from layerlab.experiments.analysis.run_readings import read_runs, unit_of
+from layerlab.experiments.analysis.verdict import (
+    Case,
+    Word,
+    evidence_said,
+    judge,
+    number,
+    power_said,
+    scale_said,
+    tabulate_test,
+)
+from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest
+from layerlab.recipes.comparison_sections import CompareSection
+
+
+def measure_tests(section: CompareSection, rivals: Mapping[str, str]) -> list[PairTest]:
+    """Return the tests of the measures that a recipe names, of every arm against its baseline."""
+    pairs = [(arm, rival) for arm, rival in rivals.items() if arm != rival]
+    return [PairTest(*pair, measure=measure) for measure in section.measures for pair in pairs]
+
+
+def judge_measures(
+    rivals: Mapping[str, str], stages: Sequence[Stage], family: Family, planned: CompareSection
+) -> list[dict[str, Any]]:
+    """Return every arm's verdict in every measure, as plain values.
+
+    Args:
+        rivals: the baseline of each arm.
+        stages: the runs up to each look.
+        family: the tests of the recipe with their results.
+        planned: the section with all its seeds.
+    """
+    return [_row(test, stages, family, planned) for test in measure_tests(planned, rivals)]
+
+
+def _row(
+    test: PairTest, stages: Sequence[Stage], family: Family, planned: CompareSection
+) -> dict[str, Any]:
+    stage, finding, measure = stages[-1], family[test], test.measure
+    judged = stages[finding.look]
+    arm, rival = (judged.sides[name] for name in test.arms)
+    rates = planned.learning_rates if planned.search == "grid" else ()
+    asked = stage.section.seeds
+    case = Case(
+        arm=test.arm,
+        baseline=test.rival,
+        evidence=judged.evidence(test),
+        finding=finding,
+        later=None if judged is stage else stage.difference(test.arm, test.rival, measure),
+        level=stage.level,
+        planned=len(planned.seeds),
+        missing=sorted({*arm.missing(asked, rates), *rival.missing(asked, rates)}),
+        diverged=judged.lost(test.arm, measure),
+        base_diverged=judged.lost(test.rival, measure),
+        looked=family.looked,
+        scale=scale_said(stage.sides[test.arm]),
+        unit=unit_of(measure),
+        words=("smaller", "larger"),
+    )
+    verdict = judge(case, partial(_sentence, measure=measure))
+    return {
+        "measure": measure,
+        "unit": case.unit,
+        "arm": test.arm,
+        "against": test.rival,
+        "mean": _mean(measure, arm),
+        "against_mean": _mean(measure, rival),
+        **tabulate_test(case.difference, finding.corrected),
+        "lost": sorted(case.diverged),
+        "missing": list(case.missing),
+        "verdict": verdict.word,
+        "said": verdict.said,
+    }
+
+
+def _mean(measure: str, side: ArmResults) -> float | None:
+    found = read_runs(measure, side.runs, side.metric)
+    return sum(found.values()) / len(found) if found else None
+
+
+def _sentence(case: Case, word: Word, *, measure: str) -> str:
+    mean = case.difference.mean or 0.0
+    told = _lost_said(case)
+    if word in case.words and any(case.evidence.lost):
+        return f"{measure} of {case.arm} is {word} than that of {case.baseline}{told}"
+    if word in case.words:
+        return (
+            f"{measure} of {case.arm} is {word} than that of {case.baseline} by "
+            f"{number(abs(mean))} {case.unit} ({evidence_said(case)})"
+        )
+    if word == "not distinguishable":
+        return (
+            f"{measure} of {case.arm} is not distinguishable from that of {case.baseline} at this "
+            f"budget: {number(mean, sign=True)} {case.unit} ({evidence_said(case)})"
+            f"{power_said(case)}{told}"
+        )
+    if word == "identical":
+        return f"{measure} of {case.arm} is that of {case.baseline} at every seed"
+    return f"no verdict on {measure} of {case.arm} and {case.baseline}: {_lack(case)}{told}"
+
+
+def _lost_said(case: Case) -> str:
+    """Describe how many runs have no number, why, and what those that are left say."""
+    if not any(case.evidence.lost):
+        return ""
+    (ours, theirs), (ended, its) = case.evidence.lost, case.evidence.ended
+    sides = ((case.arm, case.diverged), (case.baseline, case.base_diverged))
+    reasons = [f"{name}: {why}" for name, lost in sides for why in dict.fromkeys(lost.values())]
+    said = (
+        f"; {ours} of {ended} runs against {theirs} of {its} without one, Fisher's exact p = "
+        f"{case.evidence.divergence:.2g} ({'; '.join(reasons)})"
+    )
+    found = case.difference
+    if found.mean is None:
+        return said
+    left = f"; over the seeds left ({found.n}) it is {number(found.mean, sign=True)} {case.unit}"
+    return said + left + (f" ({evidence_said(case)})" if found.interval else "")
+
+
+def _lack(case: Case) -> str:
+    """Say why there is no verdict."""
+    if not case.looked:
+        return "the seeds of the first look have not all finished"
+    if case.difference.n == 1:
+        return "one seed cannot say how much of the difference is chance"
+    if case.difference.flat:
+        return "every seed shows the same difference, and tells nothing of chance"
+    return "no seed has it for both"

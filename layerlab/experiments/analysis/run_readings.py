@@ -1,0 +1,98 @@
+"""Readings of a run as one number, which is compared beside the loss."""
+
+from collections.abc import Mapping
+
+from layerlab.experiments.analysis import gradient_profile
+from layerlab.recipes.compared_measures import ComparedMeasure, parse_measure
+from layerlab.records.run import RunRecord
+
+LOSS_UNITS = {"nats": "nats", "bits_per_byte": "bits per byte"}
+
+
+def unit_of(measure: str) -> str:
+    """Return the unit of a measure's numbers."""
+    known = parse_measure(measure)
+    if known.kind == "peak":
+        return f"of {known.reading}"
+    return {
+        "steps": "updates",
+        "spikes": "loss spikes a run",
+        "gradient": gradient_profile.UNIT,
+    }[known.kind]
+
+
+def read_runs(measure: str, runs: Mapping[int, RunRecord], metric: str) -> dict[int, float]:
+    """Return the reading of each finished run by seed; runs that have none are left out.
+
+    Args:
+        measure: by its name in a recipe.
+        metric: of the losses that are compared.
+    """
+    known = parse_measure(measure)
+    found = {seed: _read(known, run, metric) for seed, run in runs.items() if run.finished}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def unreached(measure: str, runs: Mapping[int, RunRecord], metric: str) -> dict[int, str]:
+    """Return by seed why a finished run never came to what a measure counts the steps to.
+
+    A run that diverged is not among them.
+    """
+    known = parse_measure(measure)
+    if known.kind != "steps":
+        return {}
+    read = read_runs(measure, runs, metric)
+    unit = LOSS_UNITS[metric]
+    return {
+        seed: f"not below {known.loss:g} {unit} in {int(run.value('updates') or 0):,} updates"
+        for seed, run in runs.items()
+        if run.finished and run.diverged is None and seed not in read
+    }
+
+
+def _read(measure: ComparedMeasure, run: RunRecord, metric: str) -> float | None:
+    if measure.kind == "steps":
+        return _steps(run, measure.loss, metric)
+    if measure.kind == "peak":
+        return _peak(run, measure.reading)
+    return _loss_spikes(run) if measure.kind == "spikes" else gradient_profile.gradient_ratio(run)
+
+
+def _steps(run: RunRecord, loss: float, metric: str) -> float | None:
+    """Return after how many updates the held-out loss was reached, between two evaluations.
+
+    None where it never was; the loss may rise above it again.
+    """
+    before: tuple[float, float] | None = None
+    for event in run.events:
+        value = event.get(metric) if event.get("kind") == "evaluation" else None
+        if value is None:
+            continue
+        update = float(event["update"])
+        if value <= loss:
+            if before is None:
+                return update
+            share = (before[1] - loss) / (before[1] - value)
+            return before[0] + share * (update - before[0])
+        before = update, float(value)
+    return None
+
+
+def _peak(run: RunRecord, reading: str) -> float | None:
+    """Return the largest of a monitor's readings in all layers over the run."""
+    values = [
+        row["value"]
+        for event in run.events
+        if event.get("kind") == "monitor"
+        for row in event["readings"]
+        if row["measure"] == reading and row["value"] is not None
+    ]
+    return max(values, default=None)
+
+
+def _loss_spikes(run: RunRecord) -> float | None:
+    """Count how many there were; None where nobody listened."""
+    if not run.manifest["recipe"].get("monitor", {}).get("interval"):
+        return None
+    alarms = (one for one in run.events if one.get("kind") == "alarm")
+    return float(sum(one.get("measure") == "loss" for one in alarms))
