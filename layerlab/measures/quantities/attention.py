@@ -36,7 +36,7 @@ class Focus:
     logit_range: HeadVector
 
 
-_COLUMNS = frozenset(one.name for one in fields(Focus))
+_COLUMNS = tuple(one.name for one in fields(Focus))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +66,11 @@ def focus(attended: AttentionRecord, *, dtype: torch.dtype = torch.float32) -> F
     Source: zhai23, section 3; xiao23; dehghani23; wortsman23.
     Unit: none.
     """
-    return Focus(**read_heads(attended, [_quantity(dtype)]))
+    return Focus(**read_heads(attended, [ask_focus(dtype)]))
 
 
-def _quantity(dtype: torch.dtype) -> HeadQuantity:
+def ask_focus(dtype: torch.dtype = torch.float32) -> HeadQuantity:
+    """Return what asks for the columns of `focus` in a pass that others share."""
     return HeadQuantity(columns=_COLUMNS, dtype=dtype, watch=_watch)
 
 
@@ -162,7 +163,7 @@ def _relative(entropy: HeadRows, counts: HeadRows) -> HeadVector:
 
 
 def _heads(options: Mapping[str, Any]) -> HeadQuantity:
-    return _quantity(getattr(torch, options["dtype"]))
+    return ask_focus(getattr(torch, options["dtype"]))
 
 
 def _read(layer: Layer, run: MeasureContext) -> Iterator[Row]:

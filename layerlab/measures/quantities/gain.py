@@ -79,7 +79,7 @@ def _solve(part: AttentionRecord, known: Profile) -> tuple[Sequence[Process], En
     return (ritz,), lambda: {"contraction": ritz.norm}
 
 
-_CONTRACTION = HeadQuantity(columns=frozenset({"contraction"}), solve=_solve)
+_CONTRACTION = HeadQuantity(columns=("contraction",), solve=_solve)
 
 
 def spectral_bound(matrix: Float[Tensor, "*batch row column"]) -> Float[Tensor, " *batch"]:

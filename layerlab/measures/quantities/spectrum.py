@@ -38,7 +38,7 @@ class Spectrum:
     contraction: HeadVector
 
 
-_COLUMNS = frozenset(one.name for one in fields(Spectrum))
+_COLUMNS = tuple(one.name for one in fields(Spectrum))
 
 
 def spectrum(

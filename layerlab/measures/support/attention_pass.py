@@ -7,6 +7,7 @@ of equal length are read as those of one record.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -41,7 +42,7 @@ class HeadQuantity:
         solve: begins processes on some heads, whose matrix has the given profile.
     """
 
-    columns: frozenset[str]
+    columns: tuple[str, ...]
     dtype: torch.dtype = torch.float32
     watch: Callable[[AttentionRecord], tuple[Watch, End]] | None = None
     solve: Callable[[AttentionRecord, Profile], tuple[Sequence[Process], End]] | None = None
@@ -63,9 +64,8 @@ def read_heads(
         chosen.setdefault(quantity.dtype, []).append(quantity)
     found: dict[str, HeadVector] = {}
     for dtype, together in chosen.items():
-        parts = each_group(
-            triangular(attended), dtype, lambda part: _read(part, together, dense), dense
-        )
+        read = partial(_read, quantities=together, dense=dense)
+        parts = each_group(triangular(attended), dtype, read, dense)
         found |= {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     return found
 
@@ -74,7 +74,7 @@ def _distinct(quantities: Iterable[HeadQuantity]) -> list[HeadQuantity]:
     """Return the quantities but for those that others contain, the richest first."""
     found: list[HeadQuantity] = []
     for quantity in sorted(quantities, key=lambda one: -len(one.columns)):
-        if not any(quantity.columns <= other.columns for other in found):
+        if not any(set(quantity.columns) <= set(other.columns) for other in found):
             found.append(quantity)
     return found
 
