@@ -1,7 +1,7 @@
 """Where an attention head looks: the spread of a row, what its sink takes, how large scores get."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -66,12 +66,7 @@ def focus(attended: AttentionRecord, *, dtype: torch.dtype = torch.float32) -> F
     Source: zhai23, section 3; xiao23; dehghani23; wortsman23.
     Unit: none.
     """
-    return Focus(**read_heads(attended, [ask_focus(dtype)]))
-
-
-def ask_focus(dtype: torch.dtype = torch.float32) -> HeadQuantity:
-    """Return what asks for the columns of `focus` in a pass that others share."""
-    return HeadQuantity(columns=_COLUMNS, dtype=dtype, watch=_watch)
+    return Focus(**read_heads(attended, [replace(FOCUS, dtype=dtype)]))
 
 
 def _watch(part: AttentionRecord) -> tuple[Watch, End]:
@@ -81,6 +76,10 @@ def _watch(part: AttentionRecord) -> tuple[Watch, End]:
         seen.append(_rows(block, record, scores))
 
     return watch, lambda: vars(_pool(part, seen))
+
+
+# The columns of `focus`, in a pass that others share.
+FOCUS = HeadQuantity(columns=_COLUMNS, watch=_watch)
 
 
 def entropy_bound(spread: HeadRows, counts: HeadRows) -> HeadRows:
@@ -163,7 +162,7 @@ def _relative(entropy: HeadRows, counts: HeadRows) -> HeadVector:
 
 
 def _heads(options: Mapping[str, Any]) -> HeadQuantity:
-    return ask_focus(getattr(torch, options["dtype"]))
+    return replace(FOCUS, dtype=getattr(torch, options["dtype"]))
 
 
 def _read(layer: Layer, run: MeasureContext) -> Iterator[Row]:

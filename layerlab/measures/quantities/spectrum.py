@@ -1,7 +1,7 @@
 """How far an attention head can stretch a signal: norms of its matrix, enclosed on both sides."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -68,11 +68,7 @@ def spectrum(
         dtype: of the matrix and the products, and of streamed scores.
         dense: up to how many tokens a matrix is kept; above, each pass computes it again.
     """
-    return Spectrum(**read_heads(attended, [_quantity(dtype)], dense))
-
-
-def _quantity(dtype: torch.dtype) -> HeadQuantity:
-    return HeadQuantity(columns=_COLUMNS, dtype=dtype, solve=_solve)
+    return Spectrum(**read_heads(attended, [replace(_SPECTRUM, dtype=dtype)], dense))
 
 
 def _solve(part: AttentionRecord, known: Profile) -> tuple[Sequence[Process], End]:
@@ -92,6 +88,9 @@ def _solve(part: AttentionRecord, known: Profile) -> tuple[Sequence[Process], En
         return vars(found)
 
     return (perron, ritz), end
+
+
+_SPECTRUM = HeadQuantity(columns=_COLUMNS, solve=_solve)
 
 
 @lru_cache(maxsize=256)
@@ -131,7 +130,7 @@ def _back(image: Tensor, keys: int) -> Tensor:
 
 
 def _heads(options: Mapping[str, Any]) -> HeadQuantity:
-    return _quantity(getattr(torch, options["dtype"]))
+    return replace(_SPECTRUM, dtype=getattr(torch, options["dtype"]))
 
 
 def _read(layer: Layer, run: MeasureContext) -> Iterator[Row]:

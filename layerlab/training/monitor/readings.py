@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from layerlab.measures.quantities.attention import ask_focus
+from layerlab.measures.quantities.attention import FOCUS
 from layerlab.measures.quantities.diversity import relative_residual
 from layerlab.measures.quantities.low_precision.gradients import layer_of
 from layerlab.measures.quantities.stream import norm
@@ -142,7 +142,7 @@ class Reading:
 
 
 def _heads(attended: AttentionRecord) -> dict[str, HeadVector]:
-    seen = read_heads(attended, [ask_focus(), _NORM])
+    seen = read_heads(attended, [FOCUS, _NORM])
     return {
         "score": seen["logit_max"],
         "attention_norm": seen["norm"],

@@ -9,7 +9,7 @@ import torch
 from layerlab.measures.quantities import attention as attention_measure
 from layerlab.measures.quantities import gain
 from layerlab.measures.quantities import spectrum as spectrum_measure
-from layerlab.measures.quantities.attention import ask_focus, focus
+from layerlab.measures.quantities.attention import FOCUS, focus
 from layerlab.measures.quantities.spectrum import spectrum
 from layerlab.measures.support import attention_pass
 from layerlab.measures.support.attention_pass import HeadGroup, HeadQuantity
@@ -124,6 +124,6 @@ def test_what_one_quantity_gives_is_not_read_for_another(monkeypatch):
 
 def test_quantities_of_other_dtypes_have_passes_of_their_own():
     one = record("peaky", 40)
-    made = HeadGroup([one], [ask_focus(torch.float64), asked()[1]]).read(0)
+    made = HeadGroup([one], [replace(FOCUS, dtype=torch.float64), asked()[1]]).read(0)
     assert torch.equal(made.vectors["entropy"], focus(one, dtype=torch.float64).entropy)
     assert torch.equal(made.vectors["norm"], spectrum(one).norm)
