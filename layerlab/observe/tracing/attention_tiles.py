@@ -59,13 +59,16 @@ class Tile:
         watches, self.watches = self.watches, ()
         # The longest rows first: what the allocator gives back then holds every later block.
         for rows in reversed(list(blocks(self.attended.tokens, self.height))):
-            keys, part = cut(self.attended, rows)
-            scores = part.masked(dtype=self.scores)
-            block = Block(rows, keys, part.normalised(scores).to(self.dtype))
-            for watch in watches:
-                watch(block, part, scores.to(self.dtype))
-            del scores
-            yield block
+            # In no variable: a block would be held until the next one is computed.
+            yield self._block(rows, watches)
+
+    def _block(self, rows: slice, watches: Sequence[Watch]) -> Block:
+        keys, part = cut(self.attended, rows)
+        scores = part.masked(dtype=self.scores)
+        block = Block(rows, keys, part.normalised(scores).to(self.dtype))
+        for watch in watches:
+            watch(block, part, scores.to(self.dtype))
+        return block
 
 
 def stream(attended: AttentionRecord, dtype: torch.dtype, watches: Sequence[Watch] = ()) -> Tile:
