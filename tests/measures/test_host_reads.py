@@ -31,7 +31,7 @@ OPERATIONS = {
 }
 # Most for the heads of one layer, of all sequences and all measures together; 14,700 before, for
 # two sequences.
-HEADS, HEAD_OPERATIONS = ("spectrum", "attention"), 4200
+HEADS, HEAD_OPERATIONS = ("spectrum", "attention"), 3100
 
 
 @pytest.fixture
@@ -82,10 +82,10 @@ def test_heads_of_all_sequences_and_measures_wait_three_times_for_a_layer(
     tiny, cut_for_an_accelerator
 ):
     model = tiny("llama", **SHAPE)
-    (one, *_), both = of_heads(model, SEQUENCES[:1]), of_heads(model, SEQUENCES)
+    (*_, one), both = of_heads(model, SEQUENCES[:1]), of_heads(model, SEQUENCES)
     assert len(both) == model.config.num_hidden_layers
     for reads, operations in both:
-        assert reads <= 3 and operations <= HEAD_OPERATIONS
+        assert 0 < reads <= 3 and operations <= HEAD_OPERATIONS
         # As many rounds as the slowest head takes, whichever sequence it is in.
         assert operations <= 1.5 * one[1]
 
