@@ -118,8 +118,8 @@ def configuration(
         vocab_size=sizes.vocab,
         max_position_embeddings=sizes.context,
         tie_word_embeddings=spec.stack.head == "tied",
-        mup_base_width=base and base.width,
-        mup_base_head_width=base and base.head_width,
+        mup_base_width=None if base is None else base.width,
+        mup_base_head_width=None if base is None else base.head_width,
     )
 
 

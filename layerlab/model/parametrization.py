@@ -16,8 +16,8 @@ from torch import nn
 from layerlab.blocks.growth import Axes, axes_of
 from layerlab.blocks.init import Constant
 
-# So wide that no size is held at its least (a bottleneck has one feature at least).
-WIDER = (16, 32)
+# Times the width. From the second on no size is held at its least, as a bottleneck is at 1.
+WIDER = (1, 16, 32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Growth:
     Attributes:
         read: of the number of features that it sums over.
         written: of the number that it writes.
-        start: of the constant that it starts at.
+        start: of the constant that it starts at; 0 where that is no power of the width.
     """
 
     read: float
@@ -128,15 +128,15 @@ def scales(config: Any, make: Callable[[Any], nn.Module]) -> dict[str, Scale]:
 
 
 def growths(config: Any, make: Callable[[Any], nn.Module]) -> dict[str, Growth]:
-    """Return how each parameter grows with the width: by two models without memory.
+    """Return how each parameter grows with the width: by three models without memory.
 
     The feed-forward grows as the width does. Where heads are as wide as at the base, there are more
     of them; else they are wider.
     """
     with torch.device("meta"):
         models = [make(_widened(config, times)) for times in WIDER]
-    small, large = (dict(_parameters(one)) for one in models)
-    return {name: _growth(small[name], large[name]) for name in small}
+    given, small, large = (dict(_parameters(one)) for one in models)
+    return {name: _growth(one, small[name], large[name]) for name, one in given.items()}
 
 
 def _widened(config: Any, times: int) -> Any:
@@ -164,22 +164,24 @@ def _parameters(model: nn.Module) -> Iterator[tuple[str, _Held]]:
             yield f"{place}.{name}", held
 
 
-def _growth(small: _Held, large: _Held) -> Growth:
+def _growth(given: _Held, small: _Held, large: _Held) -> Growth:
     def features(of: _Held, axes: tuple[int, ...]) -> int:
         return math.prod(of.shape[axis] for axis in axes)
 
     def constant(of: _Held) -> float:
         return of.start.value if isinstance(of.start, Constant) else 0.0
 
+    near, far = WIDER[1] / WIDER[0], WIDER[2] / WIDER[1]
+    power = _power(constant(small), constant(large), far)
     return Growth(
-        read=_power(features(small, small.axes.read), features(large, large.axes.read)),
-        written=_power(features(small, small.axes.written), features(large, large.axes.written)),
-        start=_power(constant(small), constant(large)),
+        read=_power(features(small, small.axes.read), features(large, large.axes.read), far),
+        written=_power(
+            features(small, small.axes.written), features(large, large.axes.written), far
+        ),
+        start=power if power == _power(constant(given), constant(small), near) else 0.0,
     )
 
 
-def _power(small: float, large: float) -> float:
+def _power(small: float, large: float, times: float) -> float:
     """Return the power with which a number grows, to a half: sizes are rounded to whole numbers."""
-    if small * large <= 0:
-        return 0.0
-    return round(2 * math.log(large / small) / math.log(WIDER[1] / WIDER[0])) / 2
+    return round(2 * math.log(large / small, times)) / 2 if small * large > 0 else 0.0
