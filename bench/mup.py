@@ -1,4 +1,4 @@
-"""Where the best learning rate lies at each width, under standard and under muP: `python bench/mup.py`.
+"""Where the best learning rate lies at each width, standard and muP: `python bench/mup.py`.
 
 Real runs of one recipe on the built-in text, one thread: every width learns with every rate, an
 octave apart, and then with rates half an octave beside the best. The best rate of a curve is the
@@ -11,7 +11,7 @@ both parametrizations are the same runs. Target: muP drifts at most 0.25 octaves
     --layers N       default 2
     --updates N      updates of a run (default 200), of 8 x 64 tokens
     --seeds N        seeds (default 2); a point is their mean, and each gives a drift of its own
-    --octaves A B    rates from 2^A to 2^B (default -10 -4)
+    --octaves A B    rates from 2^A to 2^B (default -11 -6)
     --optimizer NAME adamw (default) or muon
     --json FILE      keeps every loss, and goes on from it
 """
@@ -141,7 +141,7 @@ def show(way: str, curves: Mapping[int, Curve]) -> None:
     for width, curve in curves.items():
         cells = (f"{curve[octave]:8.4f}" if octave in curve else " " * 8 for octave in octaves)
         lowest = best(curve)
-        end = "at the edge" if lowest is None else f"{lowest:8.2f}"
+        end = "  at the edge" if lowest is None else f"{lowest:8.2f}"
         print(f"  {width:>9} " + "".join(cells) + end)
 
 
@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--updates", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--octaves", type=int, nargs=2, default=[-10, -4])
+    parser.add_argument("--octaves", type=int, nargs=2, default=[-11, -6])
     parser.add_argument("--optimizer", default="adamw")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -171,12 +171,9 @@ def main() -> None:
         ]
         each = ", ".join("no minimum" if one is None else f"{one:+.2f}" for one in alone)
         told = "no minimum inside the rates" if found is None else f"{found:+.2f}"
-        met = (
-            ""
-            if way == "standard" or found is None
-            else ("met" if abs(found) <= TARGET else "MISSED")
-        )
-        print(f"  drift of the best rate, octaves per doubling: {told} (each seed: {each}) {met}")
+        print(f"  drift of the best rate, octaves per doubling: {told} (each seed: {each})")
+        if way == "mup" and found is not None:
+            print(f"  target {TARGET}: " + ("met" if abs(found) <= TARGET else "MISSED"))
     print(f"\n{time.perf_counter() - start:.0f} s")
 
 

@@ -204,17 +204,17 @@ def _describe(
     if error["type"] == "value_error":
         return f"{place}: {error['msg'].removeprefix('Value error, ')}"
     given = f" is {short_repr(error['input'])}" if error["type"] != "missing" else " is missing"
-    message = _remedy(kind, where) or error["msg"][:1].lower() + error["msg"][1:]
+    message = _remedy(kind, where, error["input"]) or error["msg"][:1].lower() + error["msg"][1:]
     named = any(f"{path}.".startswith(f"{one}.") for one in settings)
     return f"{path}{given}; {message}" if named else f"{place}: {path}{given}; {message}"
 
 
-def _remedy(kind: type[BaseModel], where: Sequence[str]) -> str:
+def _remedy(kind: type[BaseModel], where: Sequence[str], given: Any) -> str:
     """Say what a setting takes, and what to write.
 
     Nothing is known of what is in free content.
     """
-    found = describe_expected(kind, where)
+    found = describe_expected(kind, where, given)
     if found is None:
         return ""
     words, path, example = found
