@@ -22,6 +22,8 @@ Title = Annotated[
     ),
 ]
 
+FROM_FIRST_WEIGHTS = ("parametrization", "mup_base_width", "mup_base_head_width")
+
 
 class Section(BaseModel):
     """A table of a recipe: frozen, no key that is not declared, no value of another kind."""
@@ -192,7 +194,7 @@ class TrainSection(Section):
                 'train.parametrization is "mup", which scales a model from a base width; write '
                 "mup_base_width = 256, the width at which the learning rate was found"
             )
-        for name in ("mup_base_width", "mup_base_head_width"):
+        for name in FROM_FIRST_WEIGHTS[1:]:
             if self.parametrization == "standard" and getattr(self, name) is not None:
                 raise ValueError(
                     f"train.{name} is {getattr(self, name)}, and train.parametrization is "
