@@ -43,11 +43,11 @@ ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
         ),
         (
             {"train": {"max_steps": 3, "parametrization": "mup"}},
-            r'train\.parametrization is "mup", which scales a model from a base width; write mup_base',
+            r'train\.parametrization is "mup", which scales a model from a base width; write',
         ),
         (
             {"train": {"max_steps": 3, "mup_base_width": 64}},
-            r'train\.mup_base_width is 64, and train\.parametrization is "standard", which has no base',
+            r'train\.mup_base_width is 64, and train\.parametrization is "standard", which has no',
         ),
         (
             {"train": {"max_steps": 3, "parametrization": "mup", "mup_base_width": -64}},

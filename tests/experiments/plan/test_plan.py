@@ -105,7 +105,6 @@ MUP = {"max_steps": 4, "parametrization": "mup", "mup_base_width": 16}
     [
         ({}, 8),  # both heads share the base width, as they do that of the model
         ({"head_width": 16}, 16),  # heads stay as wide as they are
-        ({"preset": "eight-residuals-small"}, 8),
     ],
 )
 def test_heads_at_the_base_width_are_those_of_the_recipe_there(model, width):
