@@ -12,7 +12,7 @@ from layerlab.model.parametrization import PLAIN, Scale
 from layerlab.recipes.training_sections import TrainSection
 
 DECAYED = (nn.Linear, nn.Embedding, nn.Conv1d)
-ORIGINAL = ".parametrizations.weight.original", ".weight"
+WRAPPED = ".parametrizations.weight.original"  # the weight of a module that torch reparametrises
 Group = dict[str, Any]
 
 
@@ -105,10 +105,13 @@ def _factors(model: nn.Module, train: TrainSection) -> Mapping[int, Scale]:
             f'train.parametrization is "mup", and this {type(model).__name__} was not built for '
             'it, from its first weights on; write parametrization = "standard"'
         )
+    factors = {}
     scales = model.scales()
-    # Under a parametrization of torch's, a weight has a longer name.
-    named = ((name.replace(*ORIGINAL), one) for name, one in model.named_parameters())
-    return {id(one): scales[name] for name, one in named if name in scales}
+    for name, one in model.named_parameters():
+        plain = f"{name.removesuffix(WRAPPED)}.weight" if name.endswith(WRAPPED) else name
+        if plain in scales:
+            factors[id(one)] = scales[plain]
+    return factors
 
 
 def _groups(
