@@ -104,6 +104,7 @@ def configuration(
     Raises:
         UserError: the seed is no whole number, or the spec names a part that is not there.
     """
+    tied = spec.stack.head == "tied"
     return LabConfig(
         variant=name,
         spec=spec.to_json(),
@@ -117,9 +118,10 @@ def configuration(
         head_dim=sizes.head_width,
         vocab_size=sizes.vocab,
         max_position_embeddings=sizes.context,
-        tie_word_embeddings=spec.stack.head == "tied",
+        tie_word_embeddings=tied,
         mup_base_width=None if base is None else base.width,
         mup_base_head_width=None if base is None else base.head_width,
+        logit_factor=base.width / sizes.width if base is not None and tied else 1.0,
     )
 
 

@@ -25,6 +25,8 @@ class LabConfig(PreTrainedConfig):
         files: files from outside the package that the variant needs: name and SHA-256.
         mup_base_width: width from which muP scales; None: the standard parametrization.
         mup_base_head_width: width of a head there.
+        logit_factor: on logits; under muP a head that is the embedding starts and moves as that
+            does.
     """
 
     model_type = "layerlab"
@@ -52,6 +54,7 @@ class LabConfig(PreTrainedConfig):
     files: dict | None = None
     mup_base_width: int | None = None
     mup_base_head_width: int | None = None
+    logit_factor: float = 1.0
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.spec is None:

@@ -27,7 +27,7 @@ from layerlab.model.config import LabConfig
 from layerlab.model.ecosystem.tensor_parallel_plan import tensor_plan
 from layerlab.model.init_weights import draw
 from layerlab.model.loss import causal_loss
-from layerlab.model.parametrization import Scale, logit_factor, scales, score_factor
+from layerlab.model.parametrization import Scale, scales, score_factor
 from layerlab.variants.registry import part, require
 
 
@@ -93,9 +93,10 @@ class LabPreTrainedModel(PreTrainedModel):
     def initialize_weights(self) -> None:
         """Draw the weights that were not loaded."""
         models = [one for one in self.modules() if isinstance(one, LabPreTrainedModel)]
+        factors = self.scales()
         for one in models:
             one._names = one._named()
-            one._scales = one.scales()
+            one._scales = factors
         try:
             super().initialize_weights()
         finally:
@@ -270,7 +271,7 @@ class LabForCausalLM(LabPreTrainedModel, GenerationMixin):
         self.model = LabModel(config)
         self.vocab_size = config.vocab_size
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.logit_factor = logit_factor(config)
+        self.logit_factor = config.logit_factor
         self.post_init()
 
     @can_return_tuple

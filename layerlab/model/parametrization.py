@@ -109,11 +109,6 @@ def score_factor(config: Any) -> float:
     return 1.0 if base is None else float((base / config.head_dim) ** 0.5)
 
 
-def logit_factor(config: Any) -> float:
-    """Return the factor on logits: a head that is the embedding starts and moves as that does."""
-    return 1 / width_ratio(config) if config.tie_word_embeddings else 1.0
-
-
 def scales(config: Any, make: Callable[[Any], nn.Module]) -> dict[str, Scale]:
     """Return the factors of every parameter by its name; none where all of them are 1.
 
