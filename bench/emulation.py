@@ -44,6 +44,9 @@ SMALL = {
     "max_position_embeddings": 256,
 }
 ROWS = 4
+LONG_TOKENS = 1024
+LONG_MODEL = {**SMALL, "hidden_size": 512, "intermediate_size": 1376, "num_attention_heads": 8}
+LONG_MODEL |= {"num_key_value_heads": 4, "max_position_embeddings": LONG_TOKENS}
 
 Line = Callable[..., None]
 
@@ -58,28 +61,13 @@ def emulation(given: Any, line: Line, in_turns: Callable[..., dict[str, float]])
     model = gpt2_124m()
     ids = torch.randint(0, model.config.vocab_size, (1, TOKENS))
 
-    def plain() -> None:
-        with torch.no_grad():
-            model(ids)
-
-    def emulated(format: str, mode: str) -> Callable[[], None]:
-        run = Emulation(model, regime(format, mode))
-
-        def step() -> None:
-            with run.running():
-                model(ids)
-
-        return step
-
     def exact() -> None:
         with reference(model):
             model(ids)
 
-    contestants: dict[str, Callable[[], None]] = {"float32": plain, "float64 reference": exact}
-    for format, mode in (("bf16", "as-run"), ("bf16", "flat"), ("fp16", "as-run")):
-        contestants[f"{format} {mode}"] = emulated(format, mode)
-    contestants["fp8_e4m3 as-run"] = emulated("fp8_e4m3", "as-run")
-    best = in_turns(contestants, given.rounds, given.threads)
+    contestants = {"float64 reference": exact}
+    kinds = [("bf16", "as-run"), ("bf16", "flat"), ("fp16", "as-run"), ("fp8_e4m3", "as-run")]
+    best = in_turns(passes(model, ids, kinds) | contestants, given.rounds, given.threads)
     for name, taken in best.items():
         share = taken / best["float32"]
         rounded = name not in ("float32", "float64 reference")
@@ -94,6 +82,40 @@ def emulation(given: Any, line: Line, in_turns: Callable[..., dict[str, float]])
     taken = time.perf_counter() - start
     value = f"{taken:.0f} s, {found.runs} runs, closure {found.closure:.2f}"
     line("attribution, components and layers", value, f"<= {LONG:.0f} s", taken <= LONG)
+
+
+def passes(
+    model: nn.Module, ids: Tensor, kinds: list[tuple[str, str]]
+) -> dict[str, Callable[[], None]]:
+    """Return a plain pass, and one in each format and mode."""
+
+    def plain() -> None:
+        with torch.no_grad():
+            model(ids)
+
+    def emulated(format: str, mode: str) -> Callable[[], None]:
+        run = Emulation(model, regime(format, mode))
+
+        def step() -> None:
+            with run.running():
+                model(ids)
+
+        return step
+
+    found = {"float32": plain}
+    return found | {f"{format} {mode}": emulated(format, mode) for format, mode in kinds}
+
+
+def long_emulation(given: Any, line: Line, in_turns: Callable[..., dict[str, float]]) -> None:
+    """Time a text so long that attention, which is fused in the plain pass, counts."""
+    print(f"\nA Llama of 6 layers, width 512, {LONG_TOKENS} tokens, over its fused float32 pass")
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**LONG_MODEL)).eval()
+    ids = torch.randint(0, LONG_MODEL["vocab_size"], (1, LONG_TOKENS))
+    kinds = [("bf16", "as-run"), ("bf16", "flat"), ("fp8_e4m3", "as-run"), ("mxfp4", "as-run")]
+    best = in_turns(passes(model, ids, kinds), given.rounds, given.threads)
+    for name, taken in best.items():
+        line(name, f"{taken:.2f} s, {taken / best['float32']:.2f} of float32")
 
 
 def agreement(line: Line) -> None:

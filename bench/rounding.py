@@ -5,7 +5,7 @@ seconds of one thread, or wall seconds of several, and a ratio is that of the be
 what disturbs a round can only make it longer. pychop, gfloat and ml_dtypes run where they are
 installed.
 
-    --section NAME   throughput, emulation, agreement, predictor or figure; all if left out
+    --section NAME   throughput, emulation, long, agreement, predictor or figure; all if left out
     --rounds N       rounds of each comparison (default 7)
     --threads N      threads of torch and of the kernel (default 1)
     --count N        numbers in the section throughput (default 10 million)
@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.emulation import agreement, emulation
+from bench.emulation import agreement, emulation, long_emulation
 from bench.figure import figure
 from bench.predictor import predictor
 from layerlab.numerics.formats.kernel import kernel
@@ -243,6 +243,7 @@ def _differ(ours: Tensor, theirs: Tensor) -> int:
 SECTIONS: dict[str, Callable[[Setting], None]] = {
     "throughput": throughput,
     "emulation": lambda given: emulation(given, line, in_turns),
+    "long": lambda given: long_emulation(given, line, in_turns),
     "agreement": lambda given: agreement(line),
     "predictor": lambda given: predictor(line),
     "figure": lambda given: figure(line, optional),

@@ -20,7 +20,7 @@ del sys.path[0]
 import argparse
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,19 +32,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
+from bench.simulated import ALPHA, BASE, Row, comparison, ended, false_words, share, table, whole
 from layerlab.experiments.analysis.evidence import look_at_runs
 from layerlab.experiments.statistics.additive_model import FEWEST, Additive
 from layerlab.experiments.statistics.differences import Difference, Level, spread_limits
 from layerlab.experiments.statistics.moderated_variance import LENT, MOST, prior
 from layerlab.experiments.statistics.multiple_comparisons import PairTest
-from layerlab.recipes.training import make_recipe
-from layerlab.records.run import RunRecord
 
-ALPHA = 0.05
 SEEDS = (3, 5, 10)
 ARMS = (2, 3, 4, 8, 18)
-BASE = "a0"
-Row = tuple[str, ...]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
 
@@ -151,43 +147,6 @@ def noise(kind: str, arms: int, seeds: int, draws: int) -> Row:
     )
 
 
-def comparison(arms: int, seeds: int, **section: Any) -> Any:
-    """Return the section of a recipe with so many arms."""
-    listed = [{"name": f"a{arm}", "variant": "llama"} for arm in range(arms)]
-    content = {
-        "name": "simulated",
-        "train": {"max_steps": 1},
-        "compare": {"arms": listed, "seeds": list(range(seeds)), **section},
-    }
-    return make_recipe(content).compare
-
-
-def ended(
-    arm: int,
-    seed: int,
-    nats: float | None,
-    rate: float = 1e-3,
-    blocks: list[float] | None = None,
-) -> RunRecord:
-    """Return a run, with the losses of its blocks if any; one without a loss has diverged."""
-    manifest = {
-        "run": f"a{arm}-{seed}-{rate:g}",
-        "arm": f"a{arm}",
-        "recipe": {"train": {"seed": seed, "learning_rate": rate}},
-    }
-    result: dict[str, Any] = {"nats": nats, "diverged": None if nats else "NaN"}
-    if blocks is not None:
-        result["blocks"] = {"nats": blocks, "tokens": [10] * len(blocks)}
-    return RunRecord(manifest=manifest, result=result)
-
-
-def false_words(section: Any, arms: int, records: list[RunRecord]) -> bool:
-    """Return whether any arm gets a word."""
-    rivals = dict.fromkeys((f"a{arm}" for arm in range(arms)), BASE)
-    _, family = look_at_runs(section, rivals, records, "nats")
-    return any(family[test].corrected < ALPHA and family[test].side for test in family.tests)
-
-
 def claims(kind: str, noisy: int, arms: int, seeds: int, draws: int) -> Row:
     """Return false words of arms and claims together, where one arm has four times the variance."""
     rng = np.random.default_rng(7)
@@ -207,12 +166,6 @@ def claims(kind: str, noisy: int, arms: int, seeds: int, draws: int) -> Row:
         false += false_words(section, arms, whole(10 + table))
     told = {"hub": "others against a1", "order": "one half before the other"}[kind]
     return f"{told}, a{noisy} noisy, {arms} arms, {seeds} seeds", share(false / draws, draws)
-
-
-def whole(table: np.ndarray) -> list[RunRecord]:
-    """Return runs that have all ended."""
-    places = np.ndindex(*table.shape)
-    return [ended(arm, seed, float(table[arm, seed])) for arm, seed in places]
 
 
 def text(share_: float, arms: int, seeds: int, variance: str, draws: int) -> Row:
@@ -326,12 +279,6 @@ def found(arms: int, seeds: int, draws: int) -> Row:
     return head, share(inside, draws), share(right, draws), told
 
 
-def share(value: float, draws: int) -> str:
-    """Return a share in percent, with twice its Monte-Carlo error."""
-    error = math.sqrt(max(value * (1 - value), 1 / draws) / draws)
-    return f"{100 * value:.2f} +- {200 * error:.2f}"
-
-
 PARTS: dict[str, tuple[Row, Callable[..., Row], list[tuple[Any, ...]]]] = {
     "noise": (
         ("setting", "false words %", "coverage %", "power %", "t-tests alone %", "ratio"),
@@ -382,13 +329,6 @@ PARTS: dict[str, tuple[Row, Callable[..., Row], list[tuple[Any, ...]]]] = {
         [(2, 3), (8, 3), (8, 10), (18, 5)],
     ),
 }
-
-
-def table(rows: list[Row]) -> Iterator[str]:
-    """Yield rows as lines, column under column."""
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip()
 
 
 def main() -> None:

@@ -105,7 +105,7 @@ TOLD = (
     *("report/pages/vocabulary", "report/views/equal_terms"),
     *("experiments/analysis/verdict", "experiments/analysis/compare", "training/monitor/rules"),
     *("training/step/nonfinite", "training/step/microbatch", "training/trainer"),
-    *("experiments/stored_runs", "experiments/analysis/timing", "experiments/analysis/evidence"),
+    *("experiments/stored_runs", "experiments/analysis/evidence"),
     *("experiments/analysis/judged_measures", "experiments/analysis/run_readings"),
     *("experiments/ladder/compare", "experiments/ladder/sentences", "experiments/ladder/rates"),
     *("evaluation/harness/options", "evaluation/results/paired_difference"),

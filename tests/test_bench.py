@@ -35,6 +35,21 @@ def test_runs_are_timed_while_both_are_at_work(bench: Any) -> None:
         together([early, [(20.0, 0.0), (21.0, 100.0)]])
 
 
+def test_the_best_rate_of_a_curve_and_its_drift(bench: Any) -> None:
+    """Parabolas with their lowest points at -8.3, -8.3 - d and -8.3 - 2 d."""
+    made = bench("mup")
+    octaves = [-11.0, -10.0, -9.0, -8.5, -8.0, -7.5, -7.0, -6.0]
+    for step in (0.0, 0.25, 0.7):
+        lowest = [-8.3 - step * doubling for doubling in range(3)]
+        curves = [{one: 3 + 0.2 * (one - place) ** 2 for one in octaves} for place in lowest]
+        found = [made["best"](curve) for curve in curves]
+        assert found == pytest.approx(lowest)
+        assert made["drift"]([64, 128, 256], found) == pytest.approx(-step, abs=1e-9)
+    assert made["best"]({-9.0: 4.0, -8.0: 3.0, -7.0: 2.0}) is None
+    assert made["best"]({-9.0: 4.0, -8.0: 3.0, -7.0: float("inf")}) is None
+    assert made["drift"]([64, 128], [-8.0, None]) is None
+
+
 @pytest.mark.parametrize("alive", [True, False])
 def test_fewer_kills_than_asked_for_are_a_failure(
     alive: bool, bench: Any, monkeypatch: pytest.MonkeyPatch

@@ -39,7 +39,7 @@ class Attention(Part):
         assert site.attend is not None, "a model gives its attention function"
         self.head_dim = shape.head_width  # this and the next four are read by attention functions
         self.num_key_value_groups = shape.heads // shape.kv_heads
-        self.scaling = shape.head_width**-0.5
+        self.scaling = shape.head_width**-0.5 * site.score_factor
         self.is_causal = True
         self.layer_idx = site.layer
         self.dropout = 0.0

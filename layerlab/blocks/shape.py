@@ -57,12 +57,14 @@ class Site:
         layer: counts from 0; -1 for what concerns the whole stack.
         role: the sublayer that the part serves.
         attend: softmax attention over heads, as transformers' attention interface has it.
+        score_factor: on attention scores, beside what an attention has itself for its head width.
     """
 
     shape: Shape
     layer: int = -1
     role: Role = "stack"
     attend: Callable[..., Any] | None = None
+    score_factor: float = 1.0
 
     @property
     def first(self) -> bool:

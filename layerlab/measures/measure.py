@@ -17,6 +17,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from layerlab.known_options import Options, check_measure
+from layerlab.measures.support.attention_pass import HeadQuantity
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import layer_name
 from layerlab.shapes import Words
@@ -140,6 +141,8 @@ class Measure:
         better: which direction is healthier, or None where there is no such direction.
         needs: what the trace must provide; one pass serves the union over all measures.
         read: rows of one record.
+        heads: what it asks of every head, with what it was given; what all measures ask is read in
+            one pass, and `read` takes its part from there.
         pool: takes a layer's tokens of sequences that nothing else reads, before `close`.
         close: rows that exist only when the last record was read.
         applies: why the measure has no reading on this model, or None.
@@ -168,6 +171,7 @@ class Measure:
     better: Literal["higher", "lower"] | None
     needs: frozenset[Need]
     read: Callable[[Any, MeasureContext], Iterable[Row]]
+    heads: Callable[[Mapping[str, Any]], HeadQuantity] | None = None
     pool: Callable[[int, Tensor, MeasureContext], None] | None = None
     close: Callable[[MeasureContext], Iterable[Row]] | None = None
     applies: Callable[[Any], str | None] = lambda subject: None

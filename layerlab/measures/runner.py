@@ -25,6 +25,7 @@ from layerlab.measures.measure import (
     refuse_offloaded,
 )
 from layerlab.measures.readings import Readings
+from layerlab.measures.waiting import Waiting
 from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.structure import ModelStructure
 from layerlab.observe.tracing.records import Layer
@@ -76,6 +77,11 @@ class _Reader:
         self.matrices = [one for one in accepted if "matrices" in one.needs]
         passing = [*self.runners, *self.matrices]
         self.measures = [one for one in accepted if one not in passing]
+        self.waiting = Waiting(
+            () if subject.offloaded else sequences,  # what waits would hold the layer's weights
+            len(getattr(subject.stack, "blocks", ())),
+            [one.heads(self.runs[one.name].options) for one in self.measures if one.heads],
+        )
         self.weights: dict[str, HeadWeights] = {}
         self.fronts: dict[int, nn.Module] = {}
         self.exposed = False
@@ -116,6 +122,8 @@ class _Reader:
                     gradient=gradient,
                     fronts=self.fronts,
                 )
+                for layer in self.waiting.end():
+                    self._read_heads(layer)
                 if not found.no_stream:
                     self._read_more(self.subject.stack)
                 self._finish(found)
@@ -229,27 +237,39 @@ class _Reader:
 
     def read(self, layer: Layer) -> None:
         """Give one layer to every measure."""
-        bare = not layer.stream.numel()
-        known = bool(layer.sublayers) or not bare  # otherwise nothing to check the cut against
+        # Otherwise there is nothing to check the cut of its weights against.
+        known = bool(layer.sublayers or layer.stream.numel())
         if layer.attention is not None and known and self._needs("weights"):
             layer = replace(layer, weights=self._weights(layer))
         self.exposed = self.exposed or bool(layer.sublayers)
-        # Those of attention alone come first: others use what they found of the layer.
-        for measure in sorted(self.measures, key=lambda one: one.needs != {"attention"}):
-            if bare and not measure.needs <= {"attention", "weights"}:
-                continue
-            if layer.attention is not None and not known and "weights" in measure.needs:
+        for measure in self.measures:
+            if measure.heads is None:
+                self._give(measure, layer)
+        for ready in self.waiting.add(layer):
+            self._read_heads(ready)
+
+    def _read_heads(self, layer: Layer) -> None:
+        """Give one layer to the measures that ask of its heads, once these are read together."""
+        for measure in self.measures:
+            if measure.heads is not None:
+                self._give(measure, layer)
+
+    def _give(self, measure: Measure, layer: Layer) -> None:
+        """Give one layer to one measure, where it has what the measure needs."""
+        bare = not layer.stream.numel()
+        if bare and not measure.needs <= {"attention", "weights"}:
+            return
+        if layer.attention is not None and bare and not layer.sublayers:
+            if "weights" in measure.needs:
                 reason = "what its attention reads is not seen, so its weights cannot be checked"
                 self.runs[measure.name].notes.setdefault("unchecked", reason)
-            if measure.needs == {"weights"}:
-                if layer.sequence == 0 and layer.weights is not None:
-                    self.progress.step(f"{layer_name(layer.layer)}: {measure.name}")
-                    self.take(measure, measure.read, layer.weights)
-                continue
-            self.progress.step(f"{layer_name(layer.layer)}: {measure.name}")
-            if measure.needs == {"attention"} and layer.attention is None:
-                continue
-            self.take(measure, measure.read, layer)
+        given = layer.weights if measure.needs == {"weights"} else layer
+        if given is None or (given is not layer and layer.sequence):
+            return
+        self.progress.step(f"{layer_name(layer.layer)}: {measure.name}")
+        if measure.needs == {"attention"} and layer.attention is None:
+            return
+        self.take(measure, measure.read, given)
 
     def take(self, measure: Measure, read: Callable[..., Iterable[Row]], *record: Any) -> None:
         """Keep the rows of one record, or the reason why it has none."""
@@ -319,6 +339,8 @@ class _Reader:
         if not self.found.rows[measure.name]:
             self.refuse(measure, self._why(measure, found))
             return
+        if measure.heads is not None:  # those of several sequences were read a layer at a time
+            self.found.rows[measure.name].sort(key=lambda row: row["sequence"])
         if run.notes:
             self.found.notes[measure.name] = list(run.notes.values())
         if run.picture:

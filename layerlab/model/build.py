@@ -10,6 +10,7 @@ from layerlab.errors import UserError
 from layerlab.model.config import LabConfig
 from layerlab.model.design import design, seed_of
 from layerlab.model.modeling import LabForCausalLM
+from layerlab.model.parametrization import Base
 from layerlab.system.locks import MODELS
 from layerlab.variants.registry import needed
 
@@ -74,24 +75,36 @@ def build(
 
 
 def assemble(
-    name: str, spec: Spec, sizes: Shape, *, seed: int = 0, device: str | None = None
+    name: str,
+    spec: Spec,
+    sizes: Shape,
+    *,
+    seed: int = 0,
+    device: str | None = None,
+    base: Base | None = None,
 ) -> LabForCausalLM:
     """Return a model from a spec and sizes.
+
+    Args:
+        base: from which muP scales it; None: the standard parametrization.
 
     Raises:
         UserError: the spec names a part that is not there, or an option that it does not take, or
             there is no such device.
     """
     with MODELS, _place(device):
-        return LabForCausalLM(configuration(name, spec, sizes, seed=seed)).eval()
+        return LabForCausalLM(configuration(name, spec, sizes, seed=seed, base=base)).eval()
 
 
-def configuration(name: str, spec: Spec, sizes: Shape, *, seed: int = 0) -> LabConfig:
+def configuration(
+    name: str, spec: Spec, sizes: Shape, *, seed: int = 0, base: Base | None = None
+) -> LabConfig:
     """Return the configuration that holds a spec and sizes.
 
     Raises:
         UserError: the seed is no whole number, or the spec names a part that is not there.
     """
+    tied = spec.stack.head == "tied"
     return LabConfig(
         variant=name,
         spec=spec.to_json(),
@@ -105,7 +118,10 @@ def configuration(name: str, spec: Spec, sizes: Shape, *, seed: int = 0) -> LabC
         head_dim=sizes.head_width,
         vocab_size=sizes.vocab,
         max_position_embeddings=sizes.context,
-        tie_word_embeddings=spec.stack.head == "tied",
+        tie_word_embeddings=tied,
+        mup_base_width=None if base is None else base.width,
+        mup_base_head_width=None if base is None else base.head_width,
+        logit_factor=base.width / sizes.width if base is not None and tied else 1.0,
     )
 
 

@@ -23,6 +23,10 @@ class LabConfig(PreTrainedConfig):
         spec: what `Spec.to_json` wrote.
         seed: from which every parameter is drawn, each from its own stream.
         files: files from outside the package that the variant needs: name and SHA-256.
+        mup_base_width: width from which muP scales; None: the standard parametrization.
+        mup_base_head_width: width of a head there.
+        logit_factor: on logits; under muP a head that is the embedding starts and moves as that
+            does.
     """
 
     model_type = "layerlab"
@@ -48,6 +52,9 @@ class LabConfig(PreTrainedConfig):
     spec: dict | None = None
     seed: int = 0
     files: dict | None = None
+    mup_base_width: int | None = None
+    mup_base_head_width: int | None = None
+    logit_factor: float = 1.0
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.spec is None:

@@ -1,7 +1,7 @@
 """What a user asked for, checked: a variant or a preset by name, sizes, options."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from layerlab.blocks.shape import Shape
@@ -9,6 +9,7 @@ from layerlab.blocks.spec import Spec, Variant
 from layerlab.errors import UserError
 from layerlab.known_names import unknown_variant
 from layerlab.model.option import with_options
+from layerlab.model.parametrization import Base
 from layerlab.model.preset import Preset, preset_of, presets, sizes_of
 from layerlab.model.size import check_limit, shape
 from layerlab.validation import short_repr
@@ -24,6 +25,7 @@ class Design:
     Attributes:
         preset: whose sizes these are, where one was named.
         asked: the sizes that a preset or the user named; the others are the variant's own.
+        base: from which muP scales the model; None: the standard parametrization.
     """
 
     variant: Variant
@@ -31,6 +33,7 @@ class Design:
     shape: Shape
     preset: Preset | None = None
     asked: Mapping[str, Any] = field(default_factory=dict)
+    base: Base | None = None
 
 
 def design(
@@ -67,6 +70,37 @@ def design(
             f"odd; type head_width={found.head_width + 1}, or other heads"
         )
     return Design(variant=kind, spec=spec, shape=found, preset=chosen, asked=asked)
+
+
+def with_base(found: Design, width: int, head_width: int | None = None) -> Design:
+    """Return a design that muP scales from a base width.
+
+    Args:
+        head_width: of a head there; where it is left out, that of the same design at that width:
+            where nobody gave the head width, as many heads share the smaller width.
+
+    Raises:
+        UserError: heads do not fit into the base width.
+    """
+    heads = found.shape.heads
+    own = "head_width" in found.asked
+    if head_width is None and not own and width % heads:
+        raise UserError(
+            f"train.mup_base_width is {width}, which the model's {heads} heads do not divide; "
+            f"write mup_base_width = {_multiple(width, heads)}, or give mup_base_head_width"
+        )
+    head_width = head_width or (found.shape.head_width if own else width // heads)
+    if width % head_width:
+        raise UserError(
+            f"train.mup_base_width is {width}, no multiple of a head's width there, {head_width}; "
+            f"write mup_base_width = {_multiple(width, head_width)}, or another "
+            "mup_base_head_width"
+        )
+    return replace(found, base=Base(width=width, head_width=head_width))
+
+
+def _multiple(width: int, of: int) -> int:
+    return max(1, round(width / of)) * of
 
 
 def find_model(name: Any) -> tuple[Preset | None, Variant]:

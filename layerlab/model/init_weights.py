@@ -1,8 +1,9 @@
 """Name-keyed initialisation: each parameter is drawn from hash(seed, its name)."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from transformers import initialization
 
 from layerlab.blocks.init import Draw, Start, normal, ones, zeros
 from layerlab.errors import UserError
+from layerlab.model.parametrization import PLAIN, Scale
 
 DEFAULTS: dict[tuple[type[nn.Module], str], Start] = {
     (nn.Linear, "weight"): normal,
@@ -31,7 +33,14 @@ def stream(seed: int, name: str) -> torch.Generator:
 
 
 @torch.no_grad()
-def draw(module: nn.Module, prefix: str, config: Any, *, depth_scaled: bool) -> None:
+def draw(
+    module: nn.Module,
+    prefix: str,
+    config: Any,
+    *,
+    depth_scaled: bool,
+    scales: Mapping[str, Scale] = MappingProxyType({}),
+) -> None:
     """Give the parameters that a module itself holds their first values.
 
     What was loaded from a checkpoint stays: transformers' initialisation functions leave it alone.
@@ -41,22 +50,27 @@ def draw(module: nn.Module, prefix: str, config: Any, *, depth_scaled: bool) -> 
         prefix: canonical name of the module.
         config: of the model: its seed, range and depth.
         depth_scaled: whether what joins the stream starts smaller by sqrt(2 layers).
+        scales: factors on starts by the names of parameters, where they are not 1.
     """
     if getattr(module, "lent", False):
         return
     depth = 2 * config.num_hidden_layers
-    std = config.initializer_range
     for name, parameter in module.named_parameters(recurse=False):
         if parameter.is_meta or getattr(parameter, "_is_hf_initialized", False):
             continue
         start = _start(module, prefix, name)
+        whole = f"{prefix}.{name}".lstrip(".")
+        factors = scales.get(whole, PLAIN)
+        std = config.initializer_range * factors.std
         numbers = Draw(
-            generator=stream(config.seed, f"{prefix}.{name}".lstrip(".")),
+            generator=stream(config.seed, whole),
             std=std,
             residual_std=std / depth**0.5 if depth_scaled else std,
         )
         with _everywhere_alike():
             values = start(parameter.shape, numbers)
+            if factors.start != 1:
+                values *= factors.start
         initialization.copy_(parameter, values.to(parameter.device, parameter.dtype))
 
 

@@ -1,5 +1,6 @@
 """`LabForCausalLM`: any variant as a Hugging Face model."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from layerlab.model.config import LabConfig
 from layerlab.model.ecosystem.tensor_parallel_plan import tensor_plan
 from layerlab.model.init_weights import draw
 from layerlab.model.loss import causal_loss
+from layerlab.model.parametrization import Scale, scales, score_factor
 from layerlab.variants.registry import part, require
 
 
@@ -86,24 +88,32 @@ class LabPreTrainedModel(PreTrainedModel):
 
     # While all modules are drawn: to list them again for each would grow with their square.
     _names: dict[nn.Module, str] | None = None
+    _scales: dict[str, Scale] | None = None
 
     def initialize_weights(self) -> None:
         """Draw the weights that were not loaded."""
         models = [one for one in self.modules() if isinstance(one, LabPreTrainedModel)]
+        factors = self.scales()
         for one in models:
             one._names = one._named()
+            one._scales = factors
         try:
             super().initialize_weights()
         finally:
             for one in models:
-                one._names = None
+                one._names = one._scales = None
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, LlamaRotaryEmbedding):
             super()._init_weights(module)
         base: Any = self.base_model
         scaled = base.spec.stack.initialisation == "depth-scaled"
-        draw(module, self._name(module), self.config, depth_scaled=scaled)
+        factors = self.scales() if self._scales is None else self._scales
+        draw(module, self._name(module), self.config, depth_scaled=scaled, scales=factors)
+
+    def scales(self) -> dict[str, Scale]:
+        """Return the factors of muP by canonical names; none where all of them are 1."""
+        return scales(self.config, LabForCausalLM)
 
     def _named(self) -> dict[nn.Module, str]:
         """Return the canonical names: those in the causal model, even of its base alone."""
@@ -129,7 +139,8 @@ class LabModel(LabPreTrainedModel):
         super().__init__(config)
         require(config.files or {}, config.name_or_path or "")
         spec, shape = config.parsed(), config.shape()
-        stack, site = spec.stack, Site(shape=shape, attend=attend)
+        stack = spec.stack
+        site = Site(shape=shape, attend=attend, score_factor=score_factor(config))
         self.spec = spec
         self.embed_tokens = nn.Embedding(shape.vocab, shape.width)
         if stack.position == "learned":
@@ -139,9 +150,7 @@ class LabModel(LabPreTrainedModel):
             self.embedding_dropout = Dropout(stack.dropout, "embedding")
         self.residual = make_part(part, "residual", spec.block.residual, shape.width, site)
         layers = [
-            LabDecoderLayer(
-                spec.block, Site(shape=shape, layer=layer, attend=attend), part, stack.dropout
-            )
+            LabDecoderLayer(spec.block, replace(site, layer=layer), part, stack.dropout)
             for layer in range(shape.layers)
         ]
         self.layers = nn.ModuleList(layers)
@@ -262,6 +271,7 @@ class LabForCausalLM(LabPreTrainedModel, GenerationMixin):
         self.model = LabModel(config)
         self.vocab_size = config.vocab_size
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.logit_factor = config.logit_factor
         self.post_init()
 
     @can_return_tuple
@@ -287,7 +297,7 @@ class LabForCausalLM(LabPreTrainedModel, GenerationMixin):
             **kwargs,
         )
         kept = slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep)
-        logits = self.lm_head(kept)
+        logits = self.lm_head(kept if self.logit_factor == 1 else kept * self.logit_factor)
         loss = None
         if labels is not None:
             loss = self.loss_function(

@@ -1,5 +1,6 @@
 """Describes what a setting takes, with an example, from the JSON schema of its section."""
 
+import difflib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -31,12 +32,15 @@ _EXAMPLES: Mapping[str, Any] = {
 }
 
 
-def describe_expected(kind: type[BaseModel], path: Sequence[str]) -> tuple[str, str, Any] | None:
+def describe_expected(
+    kind: type[BaseModel], path: Sequence[str], given: Any = None
+) -> tuple[str, str, Any] | None:
     """Return what the setting at a path takes, which setting is then written, and a value for it.
 
     Args:
         kind: the section that the path begins in.
         path: names of settings, and places in lists.
+        given: what stands there; of choices the example is the nearest to it.
 
     Returns:
         Nothing where the path leads into a table of free content.
@@ -47,6 +51,8 @@ def describe_expected(kind: type[BaseModel], path: Sequence[str]) -> tuple[str, 
         ('a whole number from 1 to 1e+15', 'train.batch_size', 16)
         >>> describe_expected(TrainingRecipe, ["compare", "seeds", "0"])
         ('a whole number from 0 to 1e+15', 'compare.seeds', [1, 2, 3])
+        >>> describe_expected(TrainingRecipe, ["train", "parametrization"], "muP")[-1]
+        'mup'
     """
     whole = _schema(kind)
     # A list is set whole; within a table of a list, a setting is known by its own name.
@@ -56,7 +62,8 @@ def describe_expected(kind: type[BaseModel], path: Sequence[str]) -> tuple[str, 
     if not setting or taken is None or written is None:
         return None
     name = setting[-1] if any(map(str.isdigit, setting)) else ".".join(setting)
-    return _words(whole, taken), name, _example(whole, written)
+    near = difflib.get_close_matches(str(given).lower(), written.get("enum", ()), n=1)
+    return _words(whole, taken), name, near[0] if near else _example(whole, written)
 
 
 @cache

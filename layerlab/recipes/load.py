@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 from layerlab.errors import UserError
 from layerlab.recipes.error_messages import describe_expected
 from layerlab.recipes.toml import write_value
+from layerlab.recipes.training_sections import FROM_FIRST_WEIGHTS
 from layerlab.records.parse import toml_of
 from layerlab.records.renamed_settings import NAMES, current_changes, current_settings
 from layerlab.system.files import check_size
@@ -200,21 +201,22 @@ def _describe(
         near = _nearest(last, known, tables)
         hint = f"did you mean {near!r}? " if near else ""
         table = f"[{'.'.join(tables)}]" if tables else "a recipe"
-        return f"{place}: {table} has no {last!r}; {hint}known: {', '.join(known)}"
+        remedy = _refuse_late(kind, last) or f"{hint}known: {', '.join(known)}"
+        return f"{place}: {table} has no {last!r}; {remedy}"
     if error["type"] == "value_error":
         return f"{place}: {error['msg'].removeprefix('Value error, ')}"
     given = f" is {short_repr(error['input'])}" if error["type"] != "missing" else " is missing"
-    message = _remedy(kind, where) or error["msg"][:1].lower() + error["msg"][1:]
+    message = _remedy(kind, where, error["input"]) or error["msg"][:1].lower() + error["msg"][1:]
     named = any(f"{path}.".startswith(f"{one}.") for one in settings)
     return f"{path}{given}; {message}" if named else f"{place}: {path}{given}; {message}"
 
 
-def _remedy(kind: type[BaseModel], where: Sequence[str]) -> str:
+def _remedy(kind: type[BaseModel], where: Sequence[str], given: Any) -> str:
     """Say what a setting takes, and what to write.
 
     Nothing is known of what is in free content.
     """
-    found = describe_expected(kind, where)
+    found = describe_expected(kind, where, given)
     if found is None:
         return ""
     words, path, example = found
@@ -273,6 +275,8 @@ def _models(kinds: Sequence[Any]) -> list[type[BaseModel]]:
 def _unknown(kind: type[BaseModel], path: str) -> UserError:
     """Return the error of a path that leads nowhere: its first unknown name and the nearest."""
     names = path.split(".")
+    if late := _refuse_late(kind, names[-1]):
+        return UserError(f"a recipe has no setting {path!r}; {late}")
     section: type[BaseModel] | None = kind
     known: list[str] = []
     hint = ""
@@ -289,6 +293,16 @@ def _unknown(kind: type[BaseModel], path: str) -> UserError:
             break
         section = next(iter(_models([section.model_fields[name].annotation])), None)
     return UserError(f"a recipe has no setting {path!r}; {hint}known here: {', '.join(known)}")
+
+
+def _refuse_late(kind: type[BaseModel], name: str) -> str:
+    """Say why a recipe for models that exist has no setting of their first weights."""
+    if name not in FROM_FIRST_WEIGHTS or "train" in kind.model_fields:
+        return ""
+    return (
+        "muP begins with a model's first weights, and a model that is adapted, of ours or of "
+        "transformers', has them behind it: leave it out"
+    )
 
 
 def _nearest(name: str, known: Sequence[str], tables: Sequence[str]) -> str | None:

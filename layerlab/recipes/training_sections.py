@@ -22,6 +22,8 @@ Title = Annotated[
     ),
 ]
 
+FROM_FIRST_WEIGHTS = ("parametrization", "mup_base_width", "mup_base_head_width")
+
 
 class Section(BaseModel):
     """A table of a recipe: frozen, no key that is not declared, no value of another kind."""
@@ -138,7 +140,12 @@ class TrainSection(Section):
         optimizer: `adamw`, or `muon`: Muon for the weights of linear layers before the head, its
             updates scaled to the size of AdamW's, so that rate and decay carry over; AdamW for all
             else: embeddings, head, norms, biases, scalars, series and convolutions.
-        learning_rate: the largest learning rate.
+        parametrization: `standard`, or `mup`: first weights and the rate of each matrix follow the
+            width, from a base width, so that the best learning rate stays where it is.
+        mup_base_width: width at which `mup` is `standard`.
+        mup_base_head_width: width of a head there; where it is left out, the model's own if the
+            recipe gives it, else the base width over the heads.
+        learning_rate: the largest learning rate; with `mup`, that at the base width.
         lr_scheduler_type: its course after the warm-up.
         warmup_steps: updates, or below 1 a share of them, in which it rises from 0.
         min_lr_ratio: share of the rate that is left at the end (cosine, linear, wsd).
@@ -161,6 +168,9 @@ class TrainSection(Section):
     batch_size: Count = 16
     micro_batch_size: Count | None = None
     optimizer: Literal["adamw", "muon"] = "adamw"
+    parametrization: Literal["standard", "mup"] = "standard"
+    mup_base_width: Count | None = None
+    mup_base_head_width: Count | None = None
     learning_rate: Positive = 1e-3
     lr_scheduler_type: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
     warmup_steps: Annotated[float, Field(ge=0)] = 0.05
@@ -175,6 +185,22 @@ class TrainSection(Section):
     torch_compile: bool = False
     attn_implementation: Literal["sdpa", "eager", "flex_attention", "flash_attention_2"] = "sdpa"
     seed: Whole = 0
+
+    @model_validator(mode="after")
+    def _based(self) -> "TrainSection":
+        """Refuse muP without a base width, and a base width without muP."""
+        if self.parametrization == "mup" and self.mup_base_width is None:
+            raise ValueError(
+                'train.parametrization is "mup", which scales a model from a base width; write '
+                "mup_base_width = 256, the width at which the learning rate was found"
+            )
+        for name in FROM_FIRST_WEIGHTS[1:]:
+            if self.parametrization == "standard" and getattr(self, name) is not None:
+                raise ValueError(
+                    f"train.{name} is {getattr(self, name)}, and train.parametrization is "
+                    f'"standard", which has no base; write parametrization = "mup"'
+                )
+        return self
 
 
 class EvaluateSection(Section):

@@ -99,7 +99,9 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     "sft.lora": {"alpha": "lora_alpha", "dropout": "lora_dropout", "whole": "modules_to_save"},
 }
 # Settings that came after 0.1, with what runs did before there was a choice.
-ADDED: Mapping[str, Mapping[str, Any]] = {"train": {"optimizer": "adamw"}}
+ADDED: Mapping[str, Mapping[str, Any]] = {
+    "train": {"optimizer": "adamw", "parametrization": "standard"}
+}
 _OLD = {table: {new: old for old, new in names.items()} for table, names in NAMES.items()}
 # Settings that name others by their paths, and a table that is a recipe of its own.
 _PATHS = frozenset({"compare.allowed_differences"})

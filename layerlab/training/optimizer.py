@@ -7,9 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from layerlab.errors import UserError
+from layerlab.model.modeling import LabForCausalLM
+from layerlab.model.parametrization import PLAIN, Scale
 from layerlab.recipes.training_sections import TrainSection
 
 DECAYED = (nn.Linear, nn.Embedding, nn.Conv1d)
+WRAPPED = ".parametrizations.weight.original"  # the weight of a module that torch reparametrises
+Group = dict[str, Any]
 
 
 def build_optimizer(model: nn.Module, train: TrainSection) -> torch.optim.Optimizer:
@@ -32,35 +36,33 @@ def build_optimizer(model: nn.Module, train: TrainSection) -> torch.optim.Optimi
     taken = {id(one) for one in hidden}
     # Tied parameters are listed once, and stand in the group of the first that holds them.
     every = [one for one in model.parameters() if one.requires_grad and id(one) not in taken]
-    groups = [
-        {
-            "params": [one for one in every if id(one) in decayed],
-            "weight_decay": train.weight_decay,
-        },
-        {"params": [one for one in every if id(one) not in decayed], "weight_decay": 0.0},
-    ]
+    factors = _factors(model, train)
     adamw = torch.optim.AdamW(
-        [group for group in groups if group["params"]],
+        [
+            *_groups([one for one in every if id(one) in decayed], factors, train, decays=True),
+            *_groups([one for one in every if id(one) not in decayed], factors, train),
+        ],
         lr=train.learning_rate,
         betas=(train.adam_beta1, train.adam_beta2),
         eps=train.adam_epsilon,
         fused=True,
     )
-    return MuonWithAdamW(hidden, adamw, train) if hidden else adamw
+    muon = _groups(hidden, factors, train, decays=True, muon=True)
+    return MuonWithAdamW(muon, adamw, train) if hidden else adamw
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
     """Muon for the hidden matrices of a model, and AdamW for all other parameters, as one.
 
     Both work on the groups and the state of this one, which a checkpoint therefore has whole: the
-    group of Muon comes first. An update of Muon is scaled by 0.2 sqrt(max(rows, columns)), so that
+    groups of Muon come first. An update of Muon is scaled by 0.2 sqrt(max(rows, columns)), so that
     its root mean square is about that of AdamW's; learning rate and weight decay are then those of
     AdamW.
 
     Source: jordan24 for the update; liu25, section 2.2, for its scale.
     """
 
-    def __init__(self, hidden: list[Tensor], adamw: torch.optim.AdamW, train: TrainSection) -> None:
+    def __init__(self, hidden: list[Group], adamw: torch.optim.AdamW, train: TrainSection) -> None:
         muon = torch.optim.Muon(
             hidden,
             lr=train.learning_rate,
@@ -85,8 +87,58 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     def _share(self) -> None:
         muon, adamw = self.both
-        muon.param_groups, adamw.param_groups = self.param_groups[:1], self.param_groups[1:]
+        first = len(muon.param_groups)
+        muon.param_groups, adamw.param_groups = self.param_groups[:first], self.param_groups[first:]
         muon.state = adamw.state = self.state
+
+
+def _factors(model: nn.Module, train: TrainSection) -> Mapping[int, Scale]:
+    """Return the factors of muP of each parameter by its identity.
+
+    Raises:
+        UserError: the model was not built for it.
+    """
+    if train.parametrization == "standard":
+        return {}
+    if not isinstance(model, LabForCausalLM) or model.config.mup_base_width is None:
+        raise UserError(
+            f'train.parametrization is "mup", and this {type(model).__name__} was not built for '
+            'it, from its first weights on; write parametrization = "standard"'
+        )
+    factors = {}
+    scales = model.scales()
+    for name, one in model.named_parameters():
+        plain = f"{name.removesuffix(WRAPPED)}.weight" if name.endswith(WRAPPED) else name
+        if plain in scales:
+            factors[id(one)] = scales[plain]
+    return factors
+
+
+def _groups(
+    parameters: list[Tensor],
+    factors: Mapping[int, Scale],
+    train: TrainSection,
+    *,
+    decays: bool = False,
+    muon: bool = False,
+) -> list[Group]:
+    """Return parameters in groups of one rate.
+
+    What a weight loses in an update, rate times decay, is the same at every width.
+    """
+    together: dict[Scale, list[Tensor]] = {}
+    for one in parameters:
+        together.setdefault(factors.get(id(one), PLAIN), []).append(one)
+    groups: list[Group] = []
+    for scale, members in together.items():
+        factor = scale.std if muon else scale.rate
+        group = {"params": members, "weight_decay": train.weight_decay / factor if decays else 0.0}
+        if factor != 1:
+            group |= {"lr": train.learning_rate * factor, "lr_factor": factor}
+        if scale.epsilon != 1 and not muon:
+            group["eps"] = train.adam_epsilon * scale.epsilon
+        groups.append(group)
+    return groups
 
 
 def allocate(optimizer: torch.optim.Optimizer) -> None:

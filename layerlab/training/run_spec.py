@@ -11,7 +11,7 @@ from layerlab.blocks.shape import Shape
 from layerlab.errors import UserError
 from layerlab.model.cost.cost import Account, account
 from layerlab.model.cost.match import Match
-from layerlab.model.design import Design, design
+from layerlab.model.design import Design, design, with_base
 from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.renamed_settings import current_settings
 from layerlab.records.run_files import RECIPE, RUN, read_table
@@ -70,9 +70,12 @@ def design_model(recipe: TrainingRecipe) -> Design:
     Raises:
         UserError: an unknown variant or option, or sizes that do not fit.
     """
-    model = recipe.model
+    model, train = recipe.model, recipe.train
     sizes = {name: getattr(model, name) for name in SIZES}
-    return design(model.variant, preset=model.preset, sizes=sizes, options=model.options)
+    found = design(model.variant, preset=model.preset, sizes=sizes, options=model.options)
+    if train.mup_base_width is None:
+        return found
+    return with_base(found, train.mup_base_width, train.mup_base_head_width)
 
 
 def own_code(recipe: TrainingRecipe) -> dict[str, str]:

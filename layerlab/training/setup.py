@@ -34,7 +34,7 @@ def build_model(run: RunSpec, device: torch.device) -> LabForCausalLM:
     plugins.load_named(run.recipe.model.load)
     found = design_model(run.recipe)
     _check_code(run, code_beside(found.spec))
-    model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed)
+    model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed, base=found.base)
     torch.nn.Module.to(model, device)
     train = run.recipe.train
     if train.torch_compile or train.attn_implementation == "flex_attention":

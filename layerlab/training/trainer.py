@@ -164,7 +164,7 @@ class Trainer:
         """Do one optimizer step; return loss, gradient norm and learning rate."""
         rate = lr_at(self.update, self.updates, self.train)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("lr_factor", 1.0)
         loss = self._gradient()
         norm = self._clip_gradient()
         # In float16 a gradient too large to be held makes the scaler pass over an update.

@@ -29,6 +29,10 @@ ROWS = {"name": "a", "path": "a.json"}
     [
         ({}, "base is missing; expected a table: write .base. above its settings"),
         ({**BASE, "pretrian": {}}, r"a recipe has no 'pretrian'; did you mean 'pretrain'\?"),
+        (
+            {**BASE, **TEXT, "pretrain": {"parametrization": "mup"}},
+            r"\[pretrain\] has no 'parametrization'; muP begins with a model's first weights",
+        ),
         ({**BASE, "vocabulary": {"siez": "+1"}}, r"\[vocabulary\] has no 'siez'; .* 'size'\?"),
         ({"base": {"recipe": {"train": {"rte": 1}}}}, r"\[base\.recipe\.train\] has no 'rte'"),
         ({"base": {"recipe": {"train": {}}}}, "train gives no length; expected one of"),

@@ -38,6 +38,22 @@ ARM = {"variant": "gpt2", "name": 'a"b', "options": {"shortcut.form": "full"}}
             r"train\.learning_rate is -1; expected a number above 0: write train\.learning_rate = ",
         ),
         (
+            {"train": {"max_steps": 3, "parametrization": "muP"}},
+            r"is 'muP'; expected 'standard' or 'mup': write train\.parametrization = \"mup\"",
+        ),
+        (
+            {"train": {"max_steps": 3, "parametrization": "mup"}},
+            r'train\.parametrization is "mup", which scales a model from a base width; write',
+        ),
+        (
+            {"train": {"max_steps": 3, "mup_base_width": 64}},
+            r'train\.mup_base_width is 64, and train\.parametrization is "standard", which has no',
+        ),
+        (
+            {"train": {"max_steps": 3, "parametrization": "mup", "mup_base_width": -64}},
+            r"train\.mup_base_width is -64; expected a whole number from 1",
+        ),
+        (
             {"train": {"max_steps": 1, "tokens": 3}},
             "train gives max_steps and tokens; expected one of",
         ),
@@ -188,13 +204,16 @@ def test_every_other_setting_decides_it(setting):
 
 
 def test_a_setting_left_at_its_default_leaves_the_name_of_a_run():
-    """The hash is of before there were optimizers to choose from."""
+    """The hash is of before there were optimizers, or parametrizations, to choose from."""
     plain = make_recipe({"train": {"max_steps": 3, "batch_size": 4}})
     content = [{"train": {"batch": 4, "updates": 3}}, []]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     assert plain.hash() == hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
     assert plain.changed({"train.optimizer": "adamw"}).hash() == plain.hash()
     assert plain.changed({"train.optimizer": "muon"}).hash() != plain.hash()
+    assert plain.changed({"train.parametrization": "standard"}).hash() == plain.hash()
+    scaled = {"train.parametrization": "mup", "train.mup_base_width": 64}
+    assert plain.changed(scaled).hash() != plain.hash()
 
 
 def test_a_variant_of_ones_own_decides_by_its_content(tmp_path):

@@ -10,8 +10,11 @@ from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
 
 from layerlab import UserError, build, list_variants
-from layerlab.recipes.training_sections import TrainSection
+from layerlab.model.build import assemble
+from layerlab.model.design import design, with_base
+from layerlab.recipes.training_sections import ControlSection, TrainSection
 from layerlab.training.optimizer import MuonWithAdamW, allocate, build_optimizer
+from layerlab.training.qk_control.penalties import QKControl
 
 TRAIN = TrainSection(max_steps=1, weight_decay=0.25)
 MUON = TRAIN.model_copy(update={"optimizer": "muon"})
@@ -239,3 +242,97 @@ def test_muon_with_nothing_to_do_is_refused():
     with pytest.raises(UserError, match=r'no linear layer .* learns; write optimizer = "adamw"'):
         build_optimizer(model, MUON)
     assert not isinstance(build_optimizer(model, TRAIN), MuonWithAdamW)
+
+
+MUP = {"parametrization": "mup", "mup_base_width": 8}
+
+
+def scaled(train, *, variant="pangu-pi", width=16):
+    """A model of twice the base width, and its optimizer."""
+    found = with_base(design(variant, sizes={**SIZE, "width": width}), 8)
+    model = assemble(variant, found.spec, found.shape, base=found.base)
+    return model, build_optimizer(model, train.model_copy(update=MUP))
+
+
+def factors(model, optimizer):
+    """Rate, rate times decay, and epsilon of every parameter beside those of the recipe."""
+    names = {id(one): name for name, one in model.named_parameters()}
+    return {
+        names[id(one)]: (
+            group["lr"] / TRAIN.learning_rate,
+            group["lr"] * group["weight_decay"] / TRAIN.learning_rate / TRAIN.weight_decay,
+            group["eps"] / TRAIN.adam_epsilon,
+        )
+        for group in optimizer.param_groups
+        for one in group["params"]
+    }
+
+
+def test_rates_under_mup_follow_the_width_and_decay_does_not():
+    model, optimizer = scaled(TRAIN)
+    found = factors(model, optimizer)
+    assert found["model.layers.0.ffn.up.weight"] == (0.5, 1, 0.5)
+    assert found["model.layers.0.attention_shortcut.paths.0.down.weight"] == (0.5, 1, 0.5)
+    assert found["lm_head.weight"] == (0.5, 1, 1)
+    assert found["model.embed_tokens.weight"] == (1, 1, 0.5)
+    assert found["model.norm.weight"] == found["model.layers.1.ffn.terms.1.scale"] == (1, 0, 0.5)
+    assert found.keys() == dict(model.named_parameters()).keys()
+    # A schedule multiplies: what it sets is the rate at the base.
+    assert all(
+        group["lr"] == TRAIN.learning_rate * group.get("lr_factor", 1.0)
+        for group in optimizer.param_groups
+    )
+
+
+@pytest.mark.parametrize("variant", ["llama", "laurel"])
+def test_an_update_of_muon_has_the_norm_of_one_at_the_base(variant):
+    """Its spectral norm over sqrt(outputs / inputs), whatever the shape and the width."""
+    found = {}
+    for width in (8, 64):
+        model, optimizer = scaled(
+            MUON.model_copy(update={"weight_decay": 0.0}), variant=variant, width=width
+        )
+        before = {name: one.detach().clone() for name, one in model.named_parameters()}
+        taught(model, optimizer, (0,))
+        for group in optimizer.param_groups:
+            for one in group["params"] if "momentum" in group else ():
+                name = next(key for key, value in model.named_parameters() if value is one)
+                norm = torch.linalg.matrix_norm(one.detach() - before[name], 2)
+                if norm > 0:
+                    rows, columns = one.shape
+                    found.setdefault(name, []).append(float(norm) * math.sqrt(columns / rows))
+    assert len(found) > 10
+    for name, (small, large) in found.items():
+        # Newton-Schulz leaves singular values between 0.7 and 1.2; ranks and sizes are rounded.
+        assert 0.4 < large / small < 2.5, (name, small, large)
+
+
+@pytest.mark.parametrize("train", [TRAIN, MUON], ids=["adamw", "muon"])
+def test_mup_goes_on_from_its_state_to_the_bit(train):
+    model, optimizer = scaled(train)
+    taught(model, optimizer, (0, 1))
+    other, twin = scaled(train)
+    other.load_state_dict(model.state_dict())
+    twin.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert sum("momentum" in group for group in twin.param_groups) == (0 if train is TRAIN else 1)
+    taught(model, optimizer, (2, 3))
+    taught(other, twin, (2, 3))
+    for one, same in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, same)
+
+
+def test_a_wrapped_matrix_keeps_its_rate():
+    model, _ = scaled(TRAIN)
+    QKControl(model, ControlSection(sigma_reparam=True))
+    found = factors(model, build_optimizer(model, TRAIN.model_copy(update=MUP)))
+    place = "model.layers.0.attention.query.parametrizations.weight"
+    assert found[f"{place}.original"] == (0.5, 1, 0.5) and found[f"{place}.0.gamma"] == (1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "model", [build("llama", **SIZE), nn.Linear(2, 2)], ids=["ours", "torch's"]
+)
+def test_a_model_that_was_not_built_for_mup_is_refused(model):
+    said = f'"mup", and this {type(model).__name__} was not built for it, .*; write parametrization'
+    with pytest.raises(UserError, match=said):
+        build_optimizer(model, TRAIN.model_copy(update=MUP))

@@ -1,7 +1,7 @@
 """The runs of a comparison that count, and the result of every test, before any word."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from layerlab.errors import UserError
 from layerlab.experiments.analysis.arm_results import ArmResults
@@ -9,7 +9,6 @@ from layerlab.experiments.analysis.claims import tests
 from layerlab.experiments.analysis.interaction import Interaction, find_interactions
 from layerlab.experiments.analysis.interim import LOSS, Stage, collect_arms
 from layerlab.experiments.analysis.judged_measures import measure_tests
-from layerlab.experiments.analysis.timing import without_untimed
 from layerlab.experiments.plan.equal_terms import SettingDifference, Varied, check_equal_terms
 from layerlab.experiments.statistics.additive_model import presence
 from layerlab.experiments.statistics.differences import Level
@@ -23,6 +22,7 @@ from layerlab.records.run import RunRecord
 # Where these differ, tokens are not the same tokens, and only bytes can be compared. A tokenizer
 # that is trained differs with its text.
 _WORDS = ("data.tokenizer", "data.vocab_size", "data.sources")
+SPEEDS = ("seconds", "tokens_per_second")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,3 +200,30 @@ def look_at_runs(
 def missing_seeds(section: CompareSection, side: ArmResults) -> list[int]:
     """Return the planned seeds that an arm has not finished at every rate."""
     return side.missing(section.seeds, section.learning_rates if section.search == "grid" else ())
+
+
+def without_untimed(
+    section: CompareSection, records: Sequence[RunRecord]
+) -> tuple[list[RunRecord], list[str]]:
+    """Drop the speeds of runs that were not timed alone, with a remark on it.
+
+    Example:
+        >>> without_untimed(CompareSection(arms=("llama",)), [])
+        ([], [])
+    """
+    named = set(section.timed)
+    if not named:
+        return list(records), []
+    told = ", ".join(section.timed)
+    return [one if f"{one.arm}-s{one.seed}" in named else _untimed(one) for one in records], [
+        f"of speeds only those of {told} count: the other runs shared their device, and their "
+        "seconds and tokens per second are left out"
+    ]
+
+
+def _untimed(record: RunRecord) -> RunRecord:
+    result = record.result and {
+        name: value for name, value in record.result.items() if name not in SPEEDS
+    }
+    events = tuple({**event, "seconds": None} for event in record.events)
+    return replace(record, result=result, events=events)

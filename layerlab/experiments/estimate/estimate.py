@@ -18,6 +18,7 @@ from layerlab.experiments.executors.local import shares_processes
 from layerlab.experiments.executors.slots import fit_at_once
 from layerlab.model.cost.cost import account
 from layerlab.model.cost.match import Match
+from layerlab.model.parametrization import Base
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.recipes.training_sections import RunSection
 from layerlab.training.flops import TokenFlops, flops_per_token, peak_of, utilisation
@@ -31,6 +32,7 @@ class ArmEstimate:
     Attributes:
         layers: of the model.
         match: what was resized, where arms are matched.
+        base: widths from which muP scales the model; None: the standard parametrization.
         parameters: of embedding, head, blocks and scalars.
         token_flops: of one token, forward and backward, by both conventions.
         update_tokens: of one update.
@@ -51,6 +53,7 @@ class ArmEstimate:
     runs: int
     layers: int
     match: Match | None
+    base: Base | None
     parameters: Mapping[str, int]
     token_flops: TokenFlops
     updates: int
@@ -235,6 +238,7 @@ def _side(runs: Sequence[RunSpec], pace: StepTime, peak: float | None) -> ArmEst
         runs=len(runs),
         layers=found.shape.layers,
         match=runs[0].match,
+        base=found.base,
         parameters={
             name: getattr(cost, name) for name in ("embedding", "head", "blocks", "scalars")
         },

@@ -187,7 +187,9 @@ class _Trial:
         # A shorter sequence has less attention, which time is scaled by.
         self.flops = flops
         self.spec, self.shape = found.spec, found.shape
-        model = assemble(found.variant.name, found.spec, found.shape, seed=run.seed)
+        model = assemble(
+            found.variant.name, found.spec, found.shape, seed=run.seed, base=found.base
+        )
         set_attention(model, recipe.train.attn_implementation)
         self.model = model.train()
         self.model.to(self.device)

@@ -63,9 +63,26 @@ def _lines(estimate: Any) -> list[str]:
     if matched:
         each = "; ".join(f"{side.arm} {side.match.brief}" for side in matched)
         lines.append(f"matched on {matched[0].match.on}: {each}")
+    lines += _parametrizations(estimate.sides)
     if estimate.peak is None:
         return [*lines, "times are unknown: there is no such device here"]
     return [*lines, *_conditions(estimate)]
+
+
+def _parametrizations(sides: Sequence[Any]) -> list[str]:
+    """Return from which width arms are scaled by muP; nothing where none is."""
+    told = {side.arm: _based(side.base) for side in sides}
+    if {*told.values()} == {"standard"}:
+        return []
+    if len({*told.values()}) == 1:
+        return [f"parametrization: {told[sides[0].arm]}"]
+    return ["parametrization: " + ", ".join(f"{arm} {one}" for arm, one in told.items())]
+
+
+def _based(base: Any) -> str:
+    if base is None:
+        return "standard"
+    return f"muP from width {base.width}, heads of {base.head_width}"
 
 
 def _conditions(estimate: Any) -> list[str]:

@@ -30,6 +30,8 @@ _CUT = ("data.digest", "data.train_tokens", "data.validation_tokens", "data.orde
 _FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "train.batch_size": ("batch_tokens", "micro_batch"),
     "train.micro_batch_size": ("micro_batch",),
+    "train.parametrization": ("train.mup_base_width", "train.mup_base_head_width"),
+    "train.mup_base_width": ("train.mup_base_head_width",),
     "data.block_size": ("batch_tokens", "data.digest", "data.order", "data.evaluation"),
     "data.tokenizer": (*_CUT, "data.evaluation"),
     "data.vocab_size": (*_CUT, "data.evaluation"),

@@ -25,7 +25,8 @@ def resolve_recipe(recipe: TrainingRecipe, extent: CorpusSize) -> TrainingRecipe
             "leave it out, or write a larger one"
         )
     recipe = recipe.changed({"model.vocab": given or extent.vocab})
-    shape = design_model(recipe).shape
+    found = design_model(recipe)
+    shape = found.shape
     sizes = {f"model.{name}": getattr(shape, name) for name in SIZES}
     block = recipe.data.block_size or shape.context
     if block > shape.context:
@@ -35,8 +36,9 @@ def resolve_recipe(recipe: TrainingRecipe, extent: CorpusSize) -> TrainingRecipe
         )
     updates = _updates(recipe, block, extent)
     return recipe.changed(
-        {"model.preset": None, "model.variant": design_model(recipe).variant.name}
+        {"model.preset": None, "model.variant": found.variant.name}
         | sizes
+        | ({} if found.base is None else {"train.mup_base_head_width": found.base.head_width})
         | {"data.block_size": block, "train.max_steps": updates}
         | {"evaluate.eval_steps": recipe.evaluate.eval_steps or max(1, updates // 10)}
     )

@@ -1,23 +1,22 @@
 """Where an attention head looks: the spread of a row, what its sink takes, how large scores get."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
-from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.attention_tiles import (
-    blocks,
-    cut,
-    each_group,
-    height,
-    one_thread,
-    triangular,
+from layerlab.measures.support.attention_pass import (
+    End,
+    HeadQuantity,
+    heads_of,
+    read_heads,
 )
-from layerlab.observe.tracing.device_schedule import read_lists
+from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention_tiles import Block, Watch
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import HeadVector
 from layerlab.validation import Constraint
@@ -37,6 +36,9 @@ class Focus:
     logit_range: HeadVector
 
 
+_COLUMNS = tuple(one.name for one in fields(Focus))
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
     """Statistics of some rows; `counts` is T, the number of keys that a row may use."""
@@ -50,7 +52,6 @@ class _Rows:
     ranges: HeadRows
 
 
-@one_thread()
 def focus(attended: AttentionRecord, *, dtype: torch.dtype = torch.float32) -> Focus:
     """Return the entropy, sink mass and logit extremes of every head, in one pass over row blocks.
 
@@ -65,12 +66,20 @@ def focus(attended: AttentionRecord, *, dtype: torch.dtype = torch.float32) -> F
     Source: zhai23, section 3; xiao23; dehghani23; wortsman23.
     Unit: none.
     """
-    parts = each_group(
-        triangular(attended), dtype, lambda part: _pool(part, list(_rows(part, dtype)))
-    )
-    return Focus(
-        **{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Focus)}
-    )
+    return Focus(**read_heads(attended, [replace(FOCUS, dtype=dtype)]))
+
+
+def _watch(part: AttentionRecord) -> tuple[Watch, End]:
+    seen: list[_Rows] = []
+
+    def watch(block: Block, record: AttentionRecord, scores: Tensor) -> None:
+        seen.append(_rows(block, record, scores))
+
+    return watch, lambda: vars(_pool(part, seen))
+
+
+# The columns of `focus`, in a pass that others share.
+FOCUS = HeadQuantity(columns=_COLUMNS, watch=_watch)
 
 
 def entropy_bound(spread: HeadRows, counts: HeadRows) -> HeadRows:
@@ -96,26 +105,22 @@ def entropy_bound(spread: HeadRows, counts: HeadRows) -> HeadRows:
     return mass.log() + spread * (counts * others).sqrt() * decay / mass
 
 
-def _rows(part: AttentionRecord, dtype: torch.dtype) -> Iterator[_Rows]:
-    for rows in reversed(list(blocks(part.tokens, height(part)))):
-        keys, block = cut(part, rows)
-        scores = block.masked(dtype=dtype)
-        allowed = block.allowed()
-        counts = allowed.sum(-1).to(dtype).expand(block.heads, -1)
-        altered = block.softcap is not None or block.bias is not None
-        logits = block.logits(dtype=dtype) if altered else scores
-        high = (logits.masked_fill(~allowed, -torch.inf) if altered else scores).amax(-1)
-        low = logits.masked_fill(~allowed, torch.inf).amin(-1)
-        weights = block.normalised(scores)
-        yield _Rows(
-            keys=keys,
-            received=weights.sum(1),
-            counts=counts,
-            entropy=torch.special.entr(weights).sum(-1),
-            spread=_spread(scores, allowed, counts),
-            largest=torch.maximum(high.abs(), low.abs()),
-            ranges=high - low,
-        )
+def _rows(block: Block, record: AttentionRecord, scores: Tensor) -> _Rows:
+    allowed = record.allowed()
+    counts = allowed.sum(-1).to(scores.dtype).expand(record.heads, -1)
+    altered = record.softcap is not None or record.bias is not None
+    logits = record.logits(dtype=scores.dtype) if altered else scores
+    high = (logits.masked_fill(~allowed, -torch.inf) if altered else scores).amax(-1)
+    low = logits.masked_fill(~allowed, torch.inf).amin(-1)
+    return _Rows(
+        keys=block.keys,
+        received=block.entries.sum(1),
+        counts=counts,
+        entropy=torch.special.entr(block.entries).sum(-1),
+        spread=_spread(scores, allowed, counts),
+        largest=torch.maximum(high.abs(), low.abs()),
+        ranges=high - low,
+    )
 
 
 def _spread(scores: Tensor, allowed: Tensor, counts: Tensor) -> Tensor:
@@ -156,18 +161,21 @@ def _relative(entropy: HeadRows, counts: HeadRows) -> HeadVector:
     return shares.sum(-1) / wide.sum(-1)
 
 
+def _heads(options: Mapping[str, Any]) -> HeadQuantity:
+    return replace(FOCUS, dtype=getattr(torch, options["dtype"]))
+
+
 def _read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
     if layer.attention is None:
         return
-    found = focus(layer.attention, dtype=getattr(torch, run.options["dtype"]))
-    columns = read_lists(vars(found))
+    columns = heads_of(layer, _heads(run.options)).columns
     for head in range(layer.attention.heads):
         place = {
             "sequence": layer.sequence,
             "layer": layer.attention.layer,
             "head": layer.attention.first + head,
         }
-        row = place | {name: values[head] for name, values in columns.items()}
+        row = place | {name: columns[name][head] for name in _COLUMNS}
         yield row | {"sink_column": int(row["sink_column"])}
 
 
@@ -197,6 +205,7 @@ MEASURES = (
         better=None,
         needs=frozenset({"attention"}),
         read=_read,
+        heads=_heads,
         bound=(Bound(column="entropy", limit="entropy_bound", side="lower", source="zhai23"),),
         options={"dtype": "float32"},
         domains={"dtype": Constraint(kind=str, choices=("float32", "float64"))},

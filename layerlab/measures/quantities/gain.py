@@ -6,7 +6,7 @@ a layer is of the form a theorem speaks about is not guessed from its class: its
 again from that form, and the bound is given only where this reproduces what the model computed.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, nan, sqrt
 
@@ -17,8 +17,14 @@ from torch import Tensor
 from layerlab.errors import NotApplicable
 from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
 from layerlab.measures.quantities.diversity import diversity
-from layerlab.measures.support.attention_products import products
-from layerlab.measures.support.lanczos import Ritz, settle
+from layerlab.measures.support.attention_pass import (
+    End,
+    HeadQuantity,
+    heads_of,
+    read_heads,
+)
+from layerlab.measures.support.lanczos import Process, Ritz
+from layerlab.measures.support.products import Profile
 from layerlab.measures.support.sublayer_forms import (
     attention_fit,
     feedforward_fit,
@@ -27,7 +33,7 @@ from layerlab.measures.support.sublayer_forms import (
 )
 from layerlab.observe.architecture.head_weights import HeadWeights
 from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS, each_group, triangular
+from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS
 from layerlab.observe.tracing.device_schedule import read_numbers, widen
 from layerlab.observe.tracing.records import Layer, Sublayer
 from layerlab.shapes import HeadVector, Hidden, Scalar
@@ -60,7 +66,7 @@ def contraction(attended: AttentionRecord, *, exact: bool = False) -> HeadVector
             which now and then stop at a smaller singular value.
     """
     if not exact:
-        return _contraction(attended)
+        return read_heads(attended, [_CONTRACTION])["contraction"]
     norms = []
     for head in range(attended.heads):
         matrix = attended.weights(slice(head, head + 1), dtype=torch.float64)
@@ -68,16 +74,12 @@ def contraction(attended: AttentionRecord, *, exact: bool = False) -> HeadVector
     return torch.cat(norms)
 
 
-def _contraction(attended: AttentionRecord) -> HeadVector:
-    return torch.cat(each_group(triangular(attended), torch.float32, _centred_norm))
-
-
-def _centred_norm(part: AttentionRecord) -> HeadVector:
-    matrix = products(part)
-    known = matrix.profile()
+def _solve(part: AttentionRecord, known: Profile) -> tuple[Sequence[Process], End]:
     ritz = Ritz(known, part.sums_to_one)
-    settle(matrix, known, (ritz,))
-    return ritz.norm
+    return (ritz,), lambda: {"contraction": ritz.norm}
+
+
+_CONTRACTION = HeadQuantity(columns=("contraction",), solve=_solve)
 
 
 def spectral_bound(matrix: Float[Tensor, "*batch row column"]) -> Float[Tensor, " *batch"]:
@@ -200,10 +202,10 @@ def _theorem(layer: Layer, constants: Constants, exact: bool) -> dict[str, Tenso
     attended = layer.attention
     if attended is None or not attended.sums_to_one:
         return {}
-    if exact or "contraction" not in layer.shared:
-        contractions = contraction(attended, exact=exact)
+    if exact:
+        contractions = contraction(attended, exact=True)
     else:
-        contractions = layer.shared["contraction"]
+        contractions = heads_of(layer, _CONTRACTION).vectors["contraction"]
     if constants.values is None or constants.output is None:
         return {"contraction": contractions.max()}
     plain, sharp = attention_bound(
@@ -306,6 +308,7 @@ MEASURES = (
         better=None,
         needs=frozenset({"stream", "attention", "weights"}),
         read=read,
+        heads=lambda options: _CONTRACTION,
         bound=(
             Bound(
                 column="measured",

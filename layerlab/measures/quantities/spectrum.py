@@ -1,23 +1,24 @@
 """How far an attention head can stretch a signal: norms of its matrix, enclosed on both sides."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
-from layerlab.measures.support.attention_products import products
-from layerlab.measures.support.lanczos import Krylov, Perron, Ritz, settle
-from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.attention_tiles import (
-    DENSE_TOKENS,
-    each_group,
-    one_thread,
-    triangular,
+from layerlab.measures.support.attention_pass import (
+    End,
+    HeadQuantity,
+    heads_of,
+    read_heads,
 )
-from layerlab.observe.tracing.device_schedule import read_lists
+from layerlab.measures.support.lanczos import Krylov, Perron, Process, Ritz
+from layerlab.measures.support.products import Profile
+from layerlab.observe.tracing.attention_record import AttentionRecord
+from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import HeadVector
 from layerlab.validation import Constraint
@@ -37,7 +38,9 @@ class Spectrum:
     contraction: HeadVector
 
 
-@one_thread()
+_COLUMNS = tuple(one.name for one in fields(Spectrum))
+
+
 def spectrum(
     attended: AttentionRecord, *, dtype: torch.dtype = torch.float32, dense: int = DENSE_TOKENS
 ) -> Spectrum:
@@ -65,29 +68,29 @@ def spectrum(
         dtype: of the matrix and the products, and of streamed scores.
         dense: up to how many tokens a matrix is kept; above, each pass computes it again.
     """
-    parts = each_group(
-        triangular(attended), dtype, lambda part: _spectrum(part, dtype, dense), dense
-    )
-    return Spectrum(
-        **{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Spectrum)}
-    )
+    return Spectrum(**read_heads(attended, [replace(_SPECTRUM, dtype=dtype)], dense))
 
 
-def _spectrum(part: AttentionRecord, dtype: torch.dtype, dense: int) -> Spectrum:
-    matrix = products(part, dtype, dense)
-    known = matrix.profile()
+def _solve(part: AttentionRecord, known: Profile) -> tuple[Sequence[Process], End]:
     perron, ritz = Perron(known), Ritz(known, part.sums_to_one)
-    settle(matrix, known, (perron, ritz))
-    return Spectrum(
-        norm=perron.norm,
-        lower=perron.lower,
-        upper=perron.upper,
-        column_bound=known.column_sums.amax(-1).sqrt(),
-        column_lower=known.column_norms.amax(-1),
-        row_lower=known.row_norm,
-        row_sum_min=known.row_sum_min,
-        contraction=ritz.norm,
-    )
+
+    def end() -> Mapping[str, HeadVector]:
+        found = Spectrum(
+            norm=perron.norm,
+            lower=perron.lower,
+            upper=perron.upper,
+            column_bound=known.column_sums.amax(-1).sqrt(),
+            column_lower=known.column_norms.amax(-1),
+            row_lower=known.row_norm,
+            row_sum_min=known.row_sum_min,
+            contraction=ritz.norm,
+        )
+        return vars(found)
+
+    return (perron, ritz), end
+
+
+_SPECTRUM = HeadQuantity(columns=_COLUMNS, solve=_solve)
 
 
 @lru_cache(maxsize=256)
@@ -126,20 +129,22 @@ def _back(image: Tensor, keys: int) -> Tensor:
     return torch.cat([later[:, :1].expand(-1, keys - image.shape[1]), later], -1)
 
 
+def _heads(options: Mapping[str, Any]) -> HeadQuantity:
+    return replace(_SPECTRUM, dtype=getattr(torch, options["dtype"]))
+
+
 def _read(layer: Layer, run: MeasureContext) -> Iterator[Row]:
     if layer.attention is None:
         return
-    attended = triangular(layer.attention)
-    found = spectrum(attended, dtype=getattr(torch, run.options["dtype"]))
+    found = heads_of(layer, _heads(run.options))
+    attended, columns = found.attended, found.columns
     uniform = uniform_norm(attended.tokens, attended.keys, attended.causal)
-    layer.shared["contraction"] = found.contraction
-    columns = read_lists(vars(found))
     for head in range(attended.heads):
         yield {
             "sequence": layer.sequence,
             "layer": attended.layer,
             "head": attended.first + head,
-            **{name: values[head] for name, values in columns.items()},
+            **{name: columns[name][head] for name in _COLUMNS},
             "token_bound": attended.tokens**0.5,
             "uniform_ratio": columns["norm"][head] / uniform,
         }
@@ -174,6 +179,7 @@ MEASURES = (
         better=None,
         needs=frozenset({"attention"}),
         read=_read,
+        heads=_heads,
         bound=(
             Bound(column="norm", limit="upper", side="upper", source="wielandt50"),
             Bound(column="norm", limit="lower", side="lower", source="golub13"),

@@ -1,29 +1,34 @@
 """Chooses how products with attention matrices are computed: stored, in tiles, or by kernels."""
 
 import logging
+from collections.abc import Sequence
 
 import torch
 
 from layerlab.measures.support.products import Blocks, Operator
 from layerlab.numerics.formats.choose_kernel import gpu_kernel
 from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS, tile
+from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS, Watch, stream, tile
 from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule
 
 
 def products(
-    attended: AttentionRecord, dtype: torch.dtype = torch.float32, kept: int = DENSE_TOKENS
+    attended: AttentionRecord,
+    dtype: torch.dtype = torch.float32,
+    kept: int = DENSE_TOKENS,
+    watches: Sequence[Watch] = (),
 ) -> Operator:
     """Return the attention matrices of a record: stored up to some tokens, computed anew above.
 
-    Above, an accelerator with Triton computes tiles of scores that never leave its cache.
+    Above, an accelerator with Triton computes tiles of scores that never leave its cache; what
+    watches is then shown the rows in a pass of its own.
     """
     if _is_fused(attended, dtype, kept):
         # Late: triton is there only beside a GPU.
         from layerlab.measures.support.flash_products import FlashProducts
 
         try:
-            return FlashProducts(attended)
+            fused = FlashProducts(attended)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # of a compiler for a GPU that it does not know
@@ -33,7 +38,17 @@ def products(
                 type(error).__name__,
                 said,
             )
-    return Blocks(tile(attended, dtype, kept), attended.keys)
+        else:
+            watch_rows(attended, dtype, watches)
+            return fused
+    return Blocks(tile(attended, dtype, kept, watches), attended.keys)
+
+
+def watch_rows(attended: AttentionRecord, dtype: torch.dtype, watches: Sequence[Watch]) -> None:
+    """Show every row to what watches, and keep none."""
+    if watches:
+        for _ in stream(attended, dtype, watches):
+            pass
 
 
 def _is_fused(attended: AttentionRecord, dtype: torch.dtype, kept: int) -> bool:

@@ -80,27 +80,24 @@ def settle(matrix: Operator, known: Profile, processes: Sequence[Process]) -> No
 def _pass(matrix: Operator, known: Profile, active: Sequence[Process]) -> None:
     """Hand every process the product with its vector."""
     vectors = torch.stack([process.vector for process in active], 1)
-    mean = torch.einsum("hvk,hk->hv", widen(vectors), widen(known.column_sums)) / known.tokens
-    shift = _only_centred(mean, active)
+    sums = widen(known.column_sums)[..., None]
+    shift = _only_centred(torch.bmm(widen(vectors), sums)[..., 0], known, active)
     product, energy, total = matrix.gram(vectors, shift)
     # The mean that was taken off is rounded, and A^T carries what is left into the column sums:
     # far above the rest where all rows nearly agree.
-    drift = _only_centred(total / known.tokens, active).to(product.dtype)
+    drift = _only_centred(total, known, active).to(product.dtype)
     product = product - drift[..., None] * known.column_sums[:, None]
     for index, process in enumerate(active):
         process.absorb(product[:, index], energy[:, index])
 
 
-def _only_centred(values: Energies, processes: Sequence[Process]) -> Energies:
-    """Return zero in place of the values of processes that are not centred."""
-    columns = values.unbind(1)
-    return torch.stack(
-        [
-            column if process.centred else torch.zeros_like(column)
-            for column, process in zip(columns, processes, strict=True)
-        ],
-        1,
-    )
+def _only_centred(sums: Energies, known: Profile, processes: Sequence[Process]) -> Energies:
+    """Return means over the rows, and zero for processes that are not centred."""
+    means = sums / known.tokens
+    for index, process in enumerate(processes):
+        if not process.centred:
+            means[:, index].zero_()
+    return means
 
 
 class Krylov:
@@ -141,13 +138,14 @@ class Krylov:
         basis = self._basis[:, : step + 1]
         rest = product[:, None]
         for _ in range(2):
-            rest = rest - (rest @ basis.mT) @ basis
-        length = rest[:, 0].norm(dim=-1)
-        noise = 4 * torch.finfo(product.dtype).eps * product.norm(dim=-1)
-        length = torch.where(length <= noise, 0.0, length)
+            rest = rest - torch.bmm(torch.bmm(rest, basis.mT), basis)
+        rest = rest[:, 0]
+        length = rest.norm(dim=-1, keepdim=True)
+        noise = 4 * torch.finfo(product.dtype).eps * product.norm(dim=-1, keepdim=True)
+        exhausted = length <= noise
         self._energies.append(energy)
-        self._lengths.append(length)
-        self.vector = torch.where(length[:, None] == 0, 0.0, rest[:, 0] / length[:, None])
+        self._lengths.append(length[:, 0].masked_fill(exhausted[:, 0], 0.0))
+        self.vector = (rest / length).masked_fill(exhausted, 0.0)
 
     def judge(self, evidence: Evidence) -> None:
         """Take the Ritz vector for `vector` where every head has converged, or none can go on."""

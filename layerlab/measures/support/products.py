@@ -75,8 +75,8 @@ class Blocks:
                 squares = torch.zeros_like(columns)
             sums.append(entries.sum(-1))
             height = max(height, entries.shape[1])
-            columns[:, block.keys] += entries.sum(1)
-            squares[:, block.keys] += entries.square().sum(1)
+            columns[:, block.keys].add_(entries.sum(1))
+            squares[:, block.keys].add_(entries.square().sum(1))
         rows = torch.cat(sums, 1)
         return Profile(
             tokens=rows.shape[1],
@@ -90,20 +90,22 @@ class Blocks:
     def gram(self, vectors: Vectors, shift: Energies) -> tuple[Vectors, Energies, Energies]:
         """Return A^T y, ||y||^2 and sum(y) with y = A x - shift, in one pass over the rows of A."""
         product = torch.zeros_like(vectors)
-        energy, total = torch.zeros_like(shift), torch.zeros_like(shift)
+        less = shift.to(vectors.dtype)[..., None]
+        images: list[Tensor] = []
         for block in self.blocks:
-            image = _image(block, vectors[:, :, block.keys]) - shift.to(vectors.dtype)[..., None]
-            wide = widen(image)
-            energy += wide.square().sum(-1)
-            total += wide.sum(-1)
-            product[:, :, block.keys] += image @ block.entries
-        return product, energy, total
+            images.append(_image(block, vectors[:, :, block.keys]) - less)
+            # Not summed onto what is there: that would lengthen the sums that `depth` counts.
+            product[:, :, block.keys].add_(torch.bmm(images[-1], block.entries))
+        wide = widen(torch.cat(images, -1))
+        return product, wide.square().sum(-1), wide.sum(-1)
 
 
 def _image(block: Block, vectors: Tensor) -> Tensor:
     """Return A x, summed in chunks: that keeps the worst rounding of long rows small."""
-    chunks = zip(vectors.split(CHUNK, -1), block.entries.mT.split(CHUNK, -2), strict=True)
-    first, *rest = (vector @ entries for vector, entries in chunks)
+    across = block.entries.mT
+    if vectors.shape[-1] <= CHUNK:
+        return torch.bmm(vectors, across)
+    first, *rest = map(torch.bmm, vectors.split(CHUNK, -1), across.split(CHUNK, -2))
     return sum(rest, start=first)
 
 

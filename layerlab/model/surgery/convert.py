@@ -91,11 +91,12 @@ def read(model: PreTrainedModel) -> ConvertedModel:
 
 def _own(model: PreTrainedModel) -> ConvertedModel:
     config: Any = model.config
+    own = ("rope_parameters", "mup_base_width", "mup_base_head_width", "logit_factor")
     return ConvertedModel(
         variant=config.variant,
         spec=config.parsed(),
         shape=config.shape(),
-        settings={**_share(config), "rope_parameters": config.rope_parameters},
+        settings=_share(config) | {name: getattr(config, name) for name in own},
         state=model.state_dict(),
     )
 

@@ -5,7 +5,8 @@ attention by themselves hand over the scores that their softmax received. Either
 matrix is asked for in tiles: some heads, some rows.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -154,3 +155,35 @@ class AttentionRecord:
 def _forbidden(bias: Tensor) -> Tensor:
     """Return which entries mean minus infinity: some families write the dtype's lowest number."""
     return bias <= torch.finfo(bias.dtype).min / 2
+
+
+def join(records: Sequence[AttentionRecord]) -> AttentionRecord | None:
+    """Return the heads of one layer on several sequences as those of one record, in their order.
+
+    None where they differ in more than what query and key hold, or where scores would be copied.
+    """
+    first = records[0]
+    if any(one.query is None or _rules(one) != _rules(first) for one in records):
+        return None
+    if not all(_same_bias(one.bias, first.bias) for one in records[1:]):
+        return None
+    return replace(
+        first,
+        query=torch.cat([one.query for one in records if one.query is not None]),
+        key=torch.cat([one.key for one in records if one.key is not None]),
+        value=None,
+        sinks=None if first.sinks is None else first.sinks.repeat(len(records)),
+    )
+
+
+def _rules(record: AttentionRecord) -> tuple[object, ...]:
+    key = None if record.key is None else record.key.shape
+    rules = (record.scaling, record.softcap, record.causal, record.window, record.sinks is None)
+    return record._shape, key, *rules
+
+
+def _same_bias(one: Tensor | None, other: Tensor | None) -> bool:
+    """Return whether all heads of both have the same bias."""
+    if one is None or other is None:
+        return one is other
+    return len(one) == 1 and (one is other or torch.equal(one, other))

@@ -5,7 +5,7 @@ is computed nor kept. What fits the memory budget is kept, the rest is computed 
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -33,11 +33,16 @@ class Block:
     entries: Tensor
 
 
-@dataclass(frozen=True, kw_only=True)
+# Looks at some rows once: the block, the record cut to its rows and keys, and its masked scores.
+Watch = Callable[[Block, AttentionRecord, Tensor], None]
+
+
+@dataclass(kw_only=True)
 class Tile:
     """Rows in blocks, either kept or computed on every pass.
 
-    `scores` is what the softmax is computed in, `dtype` what its rows are stored in.
+    `scores` is what the softmax is computed in, `dtype` what its rows are stored in. `watches` look
+    at the rows as they are computed for the first time.
     """
 
     attended: AttentionRecord
@@ -45,30 +50,50 @@ class Tile:
     scores: torch.dtype
     height: int
     kept: tuple[Block, ...] = ()
+    watches: Sequence[Watch] = ()
 
     def __iter__(self) -> Iterator[Block]:
         return iter(self.kept) if self.kept else self._compute()
 
     def _compute(self) -> Iterator[Block]:
+        watches, self.watches = self.watches, ()
         # The longest rows first: what the allocator gives back then holds every later block.
         for rows in reversed(list(blocks(self.attended.tokens, self.height))):
-            keys, part = cut(self.attended, rows)
-            yield Block(rows, keys, part.weights(dtype=self.scores).to(self.dtype))
+            # In no variable: a block would be held until the next one is computed.
+            yield self._block(rows, watches)
+
+    def _block(self, rows: slice, watches: Sequence[Watch]) -> Block:
+        keys, part = cut(self.attended, rows)
+        scores = part.masked(dtype=self.scores)
+        block = Block(rows, keys, part.normalised(scores).to(self.dtype))
+        for watch in watches:
+            watch(block, part, scores.to(self.dtype))
+        return block
 
 
-def tile(attended: AttentionRecord, dtype: torch.dtype, dense: int = DENSE_TOKENS) -> Tile:
+def stream(attended: AttentionRecord, dtype: torch.dtype, watches: Sequence[Watch] = ()) -> Tile:
+    """Return the attention matrices of a record, computed on every pass."""
+    rows = height(attended)
+    return Tile(attended=attended, dtype=dtype, scores=dtype, height=rows, watches=watches)
+
+
+def tile(
+    attended: AttentionRecord,
+    dtype: torch.dtype,
+    dense: int = DENSE_TOKENS,
+    watches: Sequence[Watch] = (),
+) -> Tile:
     """Return the attention matrices of a record, kept up to `dense` tokens and streamed above.
 
     A score of size s that is rounded to u s moves its probability by as much, relatively, however
     the matrix is used. Kept tiles have their softmax in float64, which is done once;
     streamed ones, done in every pass, stay with `dtype`.
     """
-    rows = height(attended)
-    streamed = Tile(attended=attended, dtype=dtype, scores=dtype, height=rows)
+    streamed = stream(attended, dtype, watches)
     if attended.tokens > dense:
         return streamed
     fine = dtype if attended.device.type == "mps" else torch.float64
-    return replace(streamed, kept=tuple(replace(streamed, scores=fine)))
+    return replace(streamed, kept=tuple(replace(streamed, scores=fine)), watches=())
 
 
 def height(attended: AttentionRecord) -> int:

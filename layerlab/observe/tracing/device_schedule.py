@@ -18,22 +18,32 @@ class DeviceSchedule:
     Attributes:
         tile_bytes: the largest tensor of attention weights that is kept.
         block_bytes: the largest that is computed at once, in float64.
+        waiting_bytes: the most that layers hold which wait for those of other sequences.
         sync_interval: steps of an iteration until the host first reads how far it is.
         sync_growth: the factor by which that grows with every reading.
     """
 
     tile_bytes: int
     block_bytes: int
+    waiting_bytes: int
     sync_interval: int
     sync_growth: int
 
 
 PROCESSOR = DeviceSchedule(
-    tile_bytes=16 * 2**20, block_bytes=4 * 2**20, sync_interval=1, sync_growth=1
+    tile_bytes=16 * 2**20,
+    block_bytes=4 * 2**20,
+    waiting_bytes=0,
+    sync_interval=1,
+    sync_growth=1,
 )
 # All heads of a layer at 4,096 tokens; 20 steps are enough for most heads, 60 are the most.
 ACCELERATOR = DeviceSchedule(
-    tile_bytes=4 * 2**30, block_bytes=2**29, sync_interval=20, sync_growth=3
+    tile_bytes=4 * 2**30,
+    block_bytes=2**29,
+    waiting_bytes=4 * 2**30,
+    sync_interval=20,
+    sync_growth=3,
 )
 
 

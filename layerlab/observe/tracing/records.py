@@ -33,8 +33,8 @@ class Layer:
     """One block of the stack, on one sequence, as the model computed it.
 
     `layer` counts the blocks from 0; EMBEDDING is what the first one reads, with a `stream` and
-    nothing else. A stream of width 0 means that only the attention is known. `shared` holds what
-    one measure computed of this layer and another can use.
+    nothing else. A stream of width 0 means that only the attention is known. `heads` is what all
+    measures ask of its heads, of several sequences, and which of them this one is.
     """
 
     sequence: int
@@ -48,4 +48,4 @@ class Layer:
     block: nn.Module | None = None
     rerun: Callable[[Any], Any] | None = None
     gradient: Hidden | None = None
-    shared: dict[str, Any] = field(default_factory=dict)
+    heads: tuple[Any, int] | None = None

@@ -7,7 +7,7 @@ in a few products, and decomposing the thin factors of W_k^T W_q was measured to
 quicker than iterating with them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import nan
 from typing import Any
@@ -16,18 +16,18 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from layerlab.measures.quantities.attention import focus
+from layerlab.measures.quantities.attention import FOCUS
 from layerlab.measures.quantities.diversity import relative_residual
 from layerlab.measures.quantities.low_precision.gradients import layer_of
 from layerlab.measures.quantities.stream import norm
 from layerlab.measures.quantities.weights.querykey import NORMED, factored_spectrum
-from layerlab.measures.support.attention_products import products
-from layerlab.measures.support.lanczos import Perron, settle
+from layerlab.measures.support.attention_pass import End, HeadQuantity, read_heads
+from layerlab.measures.support.lanczos import Perron, Process
+from layerlab.measures.support.products import Profile
 from layerlab.observe.architecture.qkv_layouts import KEY_NORM, QUERY_NORM, layout
 from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, text_config
 from layerlab.observe.tracing.attention_probe import AttentionCall
 from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.attention_tiles import each_group, one_thread, triangular
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import HeadVector
 from layerlab.training.monitor.capture import Recording
@@ -94,7 +94,7 @@ class Reading:
             return
         found: dict[str, list[Tensor]] = {}
         for call in calls:
-            for measure, values in _heads(triangular(call.attended(0))).items():
+            for measure, values in _heads(call.attended(0)).items():
                 found.setdefault(measure, []).append(values)
         for measure, each in found.items():
             for head, value in enumerate(_pool(measure, torch.stack(each)).tolist()):
@@ -141,28 +141,22 @@ class Reading:
         self.rows.append((None, None, "gradient", found * factor))
 
 
-@one_thread()
 def _heads(attended: AttentionRecord) -> dict[str, HeadVector]:
-    seen = focus(attended)
+    seen = read_heads(attended, [FOCUS, _NORM])
     return {
-        "score": seen.logit_max,
-        "attention_norm": attention_norm(attended),
-        "entropy": seen.entropy,
-        "sink_mass": seen.sink_mass,
+        "score": seen["logit_max"],
+        "attention_norm": seen["norm"],
+        "entropy": seen["entropy"],
+        "sink_mass": seen["sink_mass"],
     }
 
 
-def attention_norm(attended: AttentionRecord) -> HeadVector:
-    """Return the spectral norm of every head's attention matrix."""
-    return torch.cat(each_group(attended, torch.float32, _attention_norm))
-
-
-def _attention_norm(part: AttentionRecord) -> HeadVector:
-    matrix = products(part)
-    known = matrix.profile()
+def _solve(part: AttentionRecord, known: Profile) -> tuple[Sequence[Process], End]:
     perron = Perron(known)
-    settle(matrix, known, (perron,))
-    return perron.norm
+    return (perron,), lambda: {"norm": perron.norm}
+
+
+_NORM = HeadQuantity(columns=("norm",), solve=_solve)
 
 
 def _exact(weight: Tensor) -> Tensor:

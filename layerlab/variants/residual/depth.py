@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost
+from layerlab.blocks.growth import Axes, axes
 from layerlab.blocks.init import Draw, starts, zeros
 from layerlab.blocks.part import Option
 from layerlab.blocks.residual import Residual
@@ -180,6 +181,7 @@ class AttentionResiduals(Residual):
         if done:
             self.query = nn.Parameter(torch.zeros(width))
             starts(self, query=zeros)
+            axes(self, query=Axes(read=(0,)))
 
     def read(self, x: Stream, flow: Flow) -> Stream:
         scale = self._inverse_size(x)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from layerlab.blocks.activation import NAMED, Activation, activated
 from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost, linear_cost
+from layerlab.blocks.growth import Axes, axes
 from layerlab.blocks.init import Start, linear, normal, residual, starts, zeros
 from layerlab.blocks.part import Option, Part
 from layerlab.blocks.shape import Site
@@ -102,6 +103,8 @@ class Circulant(nn.Module):
         self.weight = nn.Parameter(torch.zeros(width // block, width // block, block))
         self.shift = nn.Parameter(torch.zeros(width)) if bias else None
         starts(self, weight=start, shift=zeros)
+        # Blocks out, blocks in, and places of a block, each of which both reads and writes.
+        axes(self, weight=Axes(read=(1, 2), written=(0, 2)))
 
     def forward(self, x: Stream) -> Stream:
         out = self._turn(x.to(torch.promote_types(x.dtype, torch.float32))).to(x.dtype)

@@ -107,6 +107,18 @@ def test_what_was_resized_is_said_at_any_width() -> None:
     assert "MORE MEMORY than the 1.00 kB" in drawn(replace(found, room=1000), 80).replace("\n", " ")
 
 
+def test_a_plan_names_the_parametrization() -> None:
+    mup = {"max_steps": 20, "parametrization": "mup", "mup_base_width": 16}
+    assert "parametrization" not in drawn(estimate(runs(), measure=False), 90)
+    found = estimate(runs(train=mup), measure=False)
+    assert "parametrization: muP from width 16, heads of 8" in drawn(found, 90)
+    assert found.to_json()["arms"][0]["base"] == {"width": 16, "head_width": 8}
+    settings = {"train.parametrization": "mup", "train.mup_base_width": 16}
+    other = {"name": "other", "variant": "llama", "set": settings}
+    mixed = estimate(runs(compare={"arms": ["llama", other]}), measure=False)
+    assert "parametrization: llama standard, other muP from width 16" in drawn(mixed, 90)
+
+
 def drawn(found: Estimate, width: int) -> str:
     console = Console(width=width)
     with console.capture() as captured:

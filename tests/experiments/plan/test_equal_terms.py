@@ -34,6 +34,22 @@ def test_arms_differ_in_their_model_their_seed_and_their_size_alone() -> None:
         check_equal_terms(swept, NOTHING)
 
 
+def test_parametrizations_are_not_mixed() -> None:
+    """Nor base widths: neither between arms nor within one, unless that is declared."""
+    base = {"train.parametrization": "mup", "train.mup_base_width": 16}
+    arms = [{"name": "plain", "variant": "llama"}, {"name": "mup", "variant": "llama", "set": base}]
+    found = manifests(*arms)
+    with pytest.raises(UserError, match=r"declared: train\.parametrization is 'standard' in pl"):
+        check_equal_terms(found, NOTHING)
+    declared = check_equal_terms(found, Varied(differ=("train.parametrization",)))
+    assert [one.path for one in declared] == ["train.parametrization"]
+    other = {"name": "wide", "variant": "llama", "set": {**base, "train.mup_base_width": 8}}
+    with pytest.raises(
+        UserError, match=r"train\.mup_base_width is 16 in mup-s1.* and 8 in wide-s1"
+    ):
+        check_equal_terms(manifests(arms[1], other), NOTHING)
+
+
 def test_the_batch_change_of_the_eight_residuals_is_refused() -> None:
     """Methods 3, 4 and 6 ran at half the batch with twice the updates (residuals24)."""
     arms = ["llama", {"name": "three", "variant": "history-3", "set": {"train.batch_size": 8}}]

@@ -7,8 +7,9 @@ from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.plan import plan, resolve_recipe
 from layerlab.recipes.arms import sides
 from layerlab.recipes.training import load_recipe, make_recipe
+from layerlab.recipes.training_sections import FROM_FIRST_WEIGHTS
 from layerlab.records.settings import flatten
-from layerlab.training.run_spec import count_costs
+from layerlab.training.run_spec import count_costs, design_model
 
 EXTENT = CorpusSize(vocab=300, tokens=10_000, digest="a")
 SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
@@ -94,6 +95,50 @@ def test_arms_change_other_settings_by_their_paths():
     arm = {"name": "half", "set": {"train.batch_size": 1, "train.max_steps": 8}}
     runs = plan(compared(arms=["llama", arm]), EXTENT)
     assert differing(runs) == {"train.batch_size", "train.max_steps", "train.seed"}
+
+
+MUP = {"max_steps": 4, "parametrization": "mup", "mup_base_width": 16}
+
+
+@pytest.mark.parametrize(
+    ("model", "width"),
+    [
+        ({}, 8),  # both heads share the base width, as they do that of the model
+        ({"head_width": 16}, 16),  # heads stay as wide as they are
+    ],
+)
+def test_heads_at_the_base_width_are_those_of_the_recipe_there(model, width):
+    (run,) = plan(recipe(model={**SMALL, **model}, train=MUP), EXTENT)
+    assert run.recipe.train.mup_base_head_width == width
+    base = design_model(run.recipe).base
+    assert base is not None and (base.width, base.head_width) == (16, width)
+    # What is written out says the same again, whatever else was left out before.
+    assert design_model(make_recipe(run.recipe.model_dump(mode="json"))).base == base
+    plain = make_recipe({"model": {**SMALL, **model}, "train": {"max_steps": 4}})
+    assert differing([run, *plan(plain, EXTENT)]) == {
+        f"train.{name}" for name in FROM_FIRST_WEIGHTS
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "base", "said"),
+    [
+        (
+            {},
+            {"mup_base_width": 17},
+            r"is 17, which the model's 2 heads do not divide; .* = 16, or",
+        ),
+        (
+            {"head_width": 16},
+            {"mup_base_width": 40},
+            "is 40, no multiple of a head's width there, 16; write mup_base_width = 32, or another",
+        ),
+        ({}, {"mup_base_head_width": 12}, "is 16, no multiple of a head's width there, 12; write"),
+    ],
+)
+def test_heads_that_do_not_fit_into_the_base_width_are_refused(model, base, said):
+    with pytest.raises(UserError, match=r"^train\.mup_base_width " + said):
+        plan(recipe(model={**SMALL, **model}, train={**MUP, **base}), EXTENT)
 
 
 @pytest.mark.parametrize(

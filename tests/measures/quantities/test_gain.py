@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from layerlab.measures.measure import MeasureContext, Row
-from layerlab.measures.quantities import gain
 from layerlab.measures.quantities.gain import (
     MEASURES,
     attention_bound,
@@ -21,6 +20,7 @@ from layerlab.measures.quantities.gain import (
     read,
     spectral_bound,
 )
+from layerlab.measures.support import attention_pass
 from layerlab.observe.architecture.head_weights import HeadWeights, project
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.observe.tracing.attention_record import AttentionRecord
@@ -345,7 +345,8 @@ def test_a_contraction_that_came_out_too_small_is_computed_again_before_it_accus
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     record = attained(1)
-    monkeypatch.setattr(gain, "_contraction", lambda part: torch.full((part.heads,), 1e-3).double())
+    short = {"contraction": torch.full((record.attention.heads,), 1e-3).double()}
+    monkeypatch.setattr(attention_pass, "read_heads", lambda attended, asked: short)
     (row,) = rows([record])
     assert not row["violated"]
     assert row["tightness"] == pytest.approx(1, rel=1e-4)

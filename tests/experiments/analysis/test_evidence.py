@@ -4,7 +4,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.experiments.analysis.compare import compare_runs
-from layerlab.experiments.analysis.timing import SPEEDS
+from layerlab.experiments.analysis.evidence import SPEEDS
 from tests.training.drawn import recipe, records
 
 LOSSES = {"llama": {1: 3.0, 2: 3.3, 3: 3.1}, "gpt2": {1: 2.99, 2: 3.2895, 3: 3.0905}}

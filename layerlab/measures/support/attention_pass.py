@@ -1,0 +1,153 @@
+"""What measures ask of the heads of a layer, read in one pass over the tiles of its attention.
+
+The scores and the softmax of a tile are computed once for all quantities: some look at its rows
+while they are computed, others take products with the whole matrix. The heads of several sequences
+of equal length are read as those of one record.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from layerlab.measures.support.attention_products import products, watch_rows
+from layerlab.measures.support.lanczos import Process, settle
+from layerlab.measures.support.products import Profile
+from layerlab.observe.tracing.attention_record import AttentionRecord, join
+from layerlab.observe.tracing.attention_tiles import (
+    DENSE_TOKENS,
+    Watch,
+    each_group,
+    one_thread,
+    triangular,
+)
+from layerlab.observe.tracing.device_schedule import read_host
+from layerlab.observe.tracing.records import Layer
+from layerlab.shapes import HeadVector
+
+HeadVectors = Mapping[str, HeadVector]
+# Gives what was found, once all rows were seen and all processes have settled.
+End = Callable[[], HeadVectors]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadQuantity:
+    """A quantity of every head; those of one dtype are read together.
+
+    Attributes:
+        columns: the names of what it gives.
+        dtype: of the matrix, of products with it, and of the scores that are looked at.
+        watch: begins to look at the rows of some heads.
+        solve: begins processes on some heads, whose matrix has the given profile.
+    """
+
+    columns: tuple[str, ...]
+    dtype: torch.dtype = torch.float32
+    watch: Callable[[AttentionRecord], tuple[Watch, End]] | None = None
+    solve: Callable[[AttentionRecord, Profile], tuple[Sequence[Process], End]] | None = None
+
+
+@one_thread()
+def read_heads(
+    attended: AttentionRecord, quantities: Iterable[HeadQuantity], dense: int = DENSE_TOKENS
+) -> dict[str, HeadVector]:
+    """Return the columns of all quantities, of every head of a record.
+
+    Args:
+        attended: one layer on one sequence, or on several that were joined.
+        quantities: what is read; what another one gives as well is read once.
+        dense: up to how many tokens a matrix is kept; above, each pass computes it again.
+    """
+    chosen: dict[torch.dtype, list[HeadQuantity]] = {}
+    for quantity in _distinct(quantities):
+        chosen.setdefault(quantity.dtype, []).append(quantity)
+    found: dict[str, HeadVector] = {}
+    for dtype, together in chosen.items():
+        read = partial(_read, quantities=together, dense=dense)
+        parts = each_group(triangular(attended), dtype, read, dense)
+        found |= {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return found
+
+
+def _distinct(quantities: Iterable[HeadQuantity]) -> list[HeadQuantity]:
+    """Return the quantities but for those that others contain, the richest first."""
+    found: list[HeadQuantity] = []
+    for quantity in sorted(quantities, key=lambda one: -len(one.columns)):
+        if not any(set(quantity.columns) <= set(other.columns) for other in found):
+            found.append(quantity)
+    return found
+
+
+def _read(part: AttentionRecord, quantities: Sequence[HeadQuantity], dense: int) -> HeadVectors:
+    dtype = quantities[0].dtype
+    watching = [one.watch(part) for one in quantities if one.watch is not None]
+    watches = [watch for watch, _ in watching]
+    ends = [end for _, end in watching]
+    begin = [one.solve for one in quantities if one.solve is not None]
+    if begin:
+        matrix = products(part, dtype, dense, watches)
+        known = matrix.profile()
+        solving = [solve(part, known) for solve in begin]
+        settle(matrix, known, [one for processes, _ in solving for one in processes])
+        ends += [end for _, end in solving]
+    else:
+        watch_rows(part, dtype, watches)
+    return {name: values for end in ends for name, values in end().items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceHeads:
+    """What was read of the heads of one layer on one sequence, on its device and on the host."""
+
+    attended: AttentionRecord
+    vectors: HeadVectors
+    columns: Mapping[str, list[float]]
+
+
+class HeadGroup:
+    """The heads of one layer on sequences of equal length, read when one of them is first asked."""
+
+    def __init__(
+        self, records: Sequence[AttentionRecord], quantities: Sequence[HeadQuantity]
+    ) -> None:
+        self._records = records
+        self._quantities = quantities
+        self._found: list[SequenceHeads] = []
+
+    def read(self, number: int) -> SequenceHeads:
+        """Return what was read of the sequence with this number in the group."""
+        if not self._found:
+            records = [triangular(one) for one in self._records]
+            vectors = _read_together(records, self._quantities)
+            names = [(index, name) for index, one in enumerate(vectors) for name in one]
+            host = read_host([vectors[index][name] for index, name in names])
+            columns: list[dict[str, list[float]]] = [{} for _ in records]
+            for (index, name), values in zip(names, host, strict=True):
+                columns[index][name] = values.tolist()
+            self._found = [
+                SequenceHeads(attended=record, vectors=one, columns=read)
+                for record, one, read in zip(records, vectors, columns, strict=True)
+            ]
+        return self._found[number]
+
+
+def _read_together(
+    records: Sequence[AttentionRecord], quantities: Sequence[HeadQuantity]
+) -> list[HeadVectors]:
+    joined = join(records)
+    if joined is None:
+        return [read_heads(one, quantities) for one in records]
+    found = read_heads(joined, quantities)
+    heads = records[0].heads
+    return [
+        {name: values[first : first + heads] for name, values in found.items()}
+        for first in range(0, joined.heads, heads)
+    ]
+
+
+def heads_of(layer: Layer, quantity: HeadQuantity) -> SequenceHeads:
+    """Return what was read of a layer's heads for all measures; alone, if nobody gathered them."""
+    assert layer.attention is not None
+    group, number = layer.heads or (HeadGroup([layer.attention], [quantity]), 0)
+    return group.read(number)
