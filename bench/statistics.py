@@ -8,7 +8,7 @@ four times the variance, where one is noisier); effects are in that unit.
 
     --draws N     simulated comparisons of each setting (default 20000)
     --workers N   processes (default: one for each core)
-    --part NAME   noise, claims, divergence, rates, looks, margins or found (default: all)
+    --part NAME   noise, claims, text, divergence, rates, looks, margins or found (default: all)
 """
 
 # ruff: noqa: E402
@@ -20,7 +20,7 @@ del sys.path[0]
 import argparse
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,19 +32,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
+from bench.simulated import ALPHA, BASE, Row, comparison, ended, false_words, share, table, whole
 from layerlab.experiments.analysis.evidence import look_at_runs
 from layerlab.experiments.statistics.additive_model import FEWEST, Additive
 from layerlab.experiments.statistics.differences import Difference, Level, spread_limits
 from layerlab.experiments.statistics.moderated_variance import LENT, MOST, prior
 from layerlab.experiments.statistics.multiple_comparisons import PairTest
-from layerlab.recipes.training import make_recipe
-from layerlab.records.run import RunRecord
 
-ALPHA = 0.05
 SEEDS = (3, 5, 10)
 ARMS = (2, 3, 4, 8, 18)
-BASE = "a0"
-Row = tuple[str, ...]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
 
@@ -151,34 +147,6 @@ def noise(kind: str, arms: int, seeds: int, draws: int) -> Row:
     )
 
 
-def comparison(arms: int, seeds: int, **section: Any) -> Any:
-    """Return the section of a recipe with so many arms."""
-    listed = [{"name": f"a{arm}", "variant": "llama"} for arm in range(arms)]
-    content = {
-        "name": "simulated",
-        "train": {"max_steps": 1},
-        "compare": {"arms": listed, "seeds": list(range(seeds)), **section},
-    }
-    return make_recipe(content).compare
-
-
-def ended(arm: int, seed: int, nats: float | None, rate: float = 1e-3) -> RunRecord:
-    """Return a run; one without a loss has diverged."""
-    manifest = {
-        "run": f"a{arm}-{seed}-{rate:g}",
-        "arm": f"a{arm}",
-        "recipe": {"train": {"seed": seed, "learning_rate": rate}},
-    }
-    return RunRecord(manifest=manifest, result={"nats": nats, "diverged": None if nats else "NaN"})
-
-
-def false_words(section: Any, arms: int, records: list[RunRecord]) -> bool:
-    """Return whether any arm gets a word."""
-    rivals = dict.fromkeys((f"a{arm}" for arm in range(arms)), BASE)
-    _, family = look_at_runs(section, rivals, records, "nats")
-    return any(family[test].corrected < ALPHA and family[test].side for test in family.tests)
-
-
 def claims(kind: str, noisy: int, arms: int, seeds: int, draws: int) -> Row:
     """Return false words of arms and claims together, where one arm has four times the variance."""
     rng = np.random.default_rng(7)
@@ -200,10 +168,23 @@ def claims(kind: str, noisy: int, arms: int, seeds: int, draws: int) -> Row:
     return f"{told}, a{noisy} noisy, {arms} arms, {seeds} seeds", share(false / draws, draws)
 
 
-def whole(table: np.ndarray) -> list[RunRecord]:
-    """Return runs that have all ended."""
-    places = np.ndindex(*table.shape)
-    return [ended(arm, seed, float(table[arm, seed])) for arm, seed in places]
+def text(share_: float, arms: int, seeds: int, variance: str, draws: int) -> Row:
+    """Return false words where the text adds this share of what seeds add to the variance."""
+    rng, section = np.random.default_rng(8), comparison(arms, seeds, variance=variance)
+    count, false = 64, 0
+    for _ in range(draws):
+        table = (
+            100 + rng.standard_normal((arms, seeds, 1)) + rng.standard_normal((arms, seeds, count))
+        )
+        table += math.sqrt(share_ * count / seeds) * rng.standard_normal((arms, 1, count))
+        runs = [
+            ended(arm, seed, float(table[arm, seed].mean()), blocks=table[arm, seed].tolist())
+            for arm in range(arms)
+            for seed in range(seeds)
+        ]
+        false += false_words(section, arms, runs)
+    head = f"text {100 * share_:g} % of seeds, {variance}, {arms} arms, {seeds} seeds"
+    return head, share(false / draws, draws)
 
 
 def divergence(rate: float, arms: int, seeds: int, draws: int) -> Row:
@@ -298,12 +279,6 @@ def found(arms: int, seeds: int, draws: int) -> Row:
     return head, share(inside, draws), share(right, draws), told
 
 
-def share(value: float, draws: int) -> str:
-    """Return a share in percent, with twice its Monte-Carlo error."""
-    error = math.sqrt(max(value * (1 - value), 1 / draws) / draws)
-    return f"{100 * value:.2f} +- {200 * error:.2f}"
-
-
 PARTS: dict[str, tuple[Row, Callable[..., Row], list[tuple[Any, ...]]]] = {
     "noise": (
         ("setting", "false words %", "coverage %", "power %", "t-tests alone %", "ratio"),
@@ -314,6 +289,14 @@ PARTS: dict[str, tuple[Row, Callable[..., Row], list[tuple[Any, ...]]]] = {
         ("setting", "false words %"),
         claims,
         [("hub", 1, 8, 3), ("hub", 1, 5, 3), ("hub", 0, 8, 5), ("order", 3, 8, 3)],
+    ),
+    "text": (
+        ("setting", "false words %"),
+        text,
+        [
+            *((share_, 2, seeds, "own") for share_ in (0.1, 0.3) for seeds in (2, 3, 5)),
+            *((0.1, arms, 3, variance) for arms in (4, 8, 18) for variance in ("own", "moderated")),
+        ],
     ),
     "divergence": (
         ("setting", "false words %"),
@@ -346,13 +329,6 @@ PARTS: dict[str, tuple[Row, Callable[..., Row], list[tuple[Any, ...]]]] = {
         [(2, 3), (8, 3), (8, 10), (18, 5)],
     ),
 }
-
-
-def table(rows: list[Row]) -> Iterator[str]:
-    """Yield rows as lines, column under column."""
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip()
 
 
 def main() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 _NAME = re.compile(r"step-(\d{8,})")
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "state.json"
+# As torch.distributed.checkpoint names the file of a process, and one of several that it writes.
+_PART = re.compile(r"shard-(\d{5,})-model-\d{5,}-of-\d{5,}\.safetensors")
 
 
 def list_checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
@@ -26,7 +28,14 @@ def say_update(path: Path) -> str:
 
 def is_checkpoint(path: Path) -> bool:
     """Tell whether a folder holds files of a checkpoint, whole or not, and nothing else."""
-    return {one.name for one in path.iterdir()} <= {WEIGHTS, OPTIMIZER, STATE}
+    names = {one.name for one in path.iterdir()} - {WEIGHTS, OPTIMIZER, STATE}
+    return all(map(_PART.fullmatch, names))
+
+
+def list_parts(folder: Path, rank: int) -> list[Path]:
+    """List the files of a sharded checkpoint that one process has written."""
+    found = ((path, _PART.fullmatch(path.name)) for path in sorted(folder.iterdir()))
+    return [path for path, name in found if name and int(name[1]) == rank + 1]
 
 
 def remove_checkpoints(folder: Path) -> None:

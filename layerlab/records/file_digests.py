@@ -26,6 +26,11 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def hash_if_there(path: Path) -> str | None:
+    """Return the SHA-256 of a file, or None where there is none."""
+    return hash_file(path) if path.is_file() else None
+
+
 def hash_folder(folder: Path, *, leave: Sequence[str] = ()) -> dict[str, str]:
     """Return the SHA-256 of every file below a folder, by its path in there.
 

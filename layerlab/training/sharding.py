@@ -6,7 +6,7 @@ accelerate knows no FSDP2 and says nothing when it falls back to something else,
 PyTorch's `fully_shard` over gloo.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -21,6 +21,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import RunSection
+from layerlab.training.checkpoints.checkpoint import CheckpointState
+from layerlab.training.checkpoints.parts import read_parts
+from layerlab.training.optimizer import allocate
 
 COPIES = {
     DistributedType.MULTI_CPU,
@@ -127,14 +130,12 @@ def any_process(accelerator: Accelerator, wanted: bool) -> bool:
     return bool(accelerator.reduce(flag, reduction="sum") > 0)
 
 
-def gather_state(content: Any, *, keep: bool = True) -> Any:
-    """Gather sharded weights or moments whole, on the CPU.
+def gather_weights(model: nn.Module, *, keep: bool = True) -> dict[str, Tensor]:
+    """Gather sharded weights whole, on the CPU.
 
     All processes have to ask at once.
 
     Args:
-        content: a tensor, or dicts and lists of them, as a state_dict; of weights that are tied
-            one with `keep_vars=True`, which alone shows it.
         keep: what was put together; all processes but the first have no use for it.
     """
     found: dict[int, Tensor] = {}
@@ -148,27 +149,30 @@ def gather_state(content: Any, *, keep: bool = True) -> Any:
             found[id(one)] = full.cpu() if keep else full.new_empty(0)
         return found[id(one)]
 
-    return _each(content, joint)
+    # Weights that are tied are one with `keep_vars` alone.
+    return {name: joint(one) for name, one in model.state_dict(keep_vars=True).items()}
 
 
 def restore_state(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    weights: Mapping[str, Tensor],
-    moments: Mapping[str, Any],
+    model: nn.Module, optimizer: torch.optim.Optimizer, state: CheckpointState, processes: int
 ) -> None:
-    """Restore what `gather_state` gave; every process keeps its own part.
+    """Restore weights and moments of a checkpoint; every process keeps its own part.
 
     The number of processes may be another one than it was.
     """
     own = model.state_dict()
-    model.load_state_dict({name: _part(one, own[name]) for name, one in weights.items()})
+    kept = {"weights": state.weights, "optimizer": state.optimizer}
+    if state.folder is not None:
+        allocate(optimizer)
+        room = {"weights": own, "optimizer": optimizer.state_dict()}
+        kept = read_parts(state.folder, kept, room, processes)
+    model.load_state_dict({name: _part(one, own[name]) for name, one in kept["weights"].items()})
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    state = {
+    moments = {
         number: {name: _part(one, parameters[number]) for name, one in content.items()}
-        for number, content in moments["state"].items()
+        for number, content in kept["optimizer"]["state"].items()
     }
-    optimizer.load_state_dict({**moments, "state": state})
+    optimizer.load_state_dict({**kept["optimizer"], "state": moments})
 
 
 def _part(value: Any, like: Tensor) -> Any:
@@ -183,13 +187,3 @@ def _part(value: Any, like: Tensor) -> Any:
 def full_tensor(value: Tensor) -> Tensor:
     """Return the whole value of a number that is sharded, such as a gradient norm."""
     return value.full_tensor() if isinstance(value, DTensor) else value
-
-
-def _each(content: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(content, Tensor):
-        return change(content)
-    if isinstance(content, Mapping):
-        return {name: _each(one, change) for name, one in content.items()}
-    if isinstance(content, list | tuple):
-        return type(content)(_each(one, change) for one in content)
-    return content

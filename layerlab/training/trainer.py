@@ -20,6 +20,7 @@ from layerlab.system.signals import GracefulStop
 from layerlab.training.accelerator import RunAccelerator
 from layerlab.training.checkpoints.checkpoint import CheckpointManager, CheckpointState, restoring
 from layerlab.training.checkpoints.origin import RUN, load_own
+from layerlab.training.checkpoints.parts import hash_together
 from layerlab.training.checkpoints.result import CHECKPOINTS, fingerprint, keep_model, write_result
 from layerlab.training.checkpoints.trackers import trackers
 from layerlab.training.flops import flops_per_token
@@ -34,7 +35,7 @@ from layerlab.training.setup import build_model, load_corpus
 from layerlab.training.sharding import (
     any_process,
     full_tensor,
-    gather_state,
+    gather_weights,
     is_sharded,
     restore_state,
     without_sync,
@@ -308,33 +309,30 @@ class Trainer:
         self.trackers.take(event)
 
     def checkpoint(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint: where weights are sharded, every process its own part."""
         self.journal.settle()
-        weights = gather_state(self.model.state_dict(keep_vars=True), keep=self.place.first)
-        moments = gather_state(self.optimizer.state_dict(), keep=self.place.first)
-        if self.place.first:
-            state = CheckpointState(
-                weights=weights,
-                optimizer=moments,
-                counters={
-                    "update": self.update,
-                    "seconds": self.seconds,
-                    "losses": self.losses,
-                    **self.journal.mark(),
-                    RUN: self.run.identity,
-                    "sittings": self.sittings,
-                    "resumes": self.resumes,
-                    "micro_batch": self.split.size,
-                    "reading": self.reader.size,
-                    "step0_nats": self.step0,
-                    "clipped": self.control.untold,
-                    "monitor": None if self.monitor is None else self.monitor.state(),
-                },
-                random=random_state(),
-                extra=self._scaler(),
-            )
-            if (said := self.keeper.save(state)) is not None:
-                self.note(said)
+        state = CheckpointState(
+            weights=self.model.state_dict(keep_vars=True),
+            optimizer=self.optimizer.state_dict(),
+            counters={
+                "update": self.update,
+                "seconds": self.seconds,
+                "losses": self.losses,
+                **self.journal.mark(),
+                RUN: self.run.identity,
+                "sittings": self.sittings,
+                "resumes": self.resumes,
+                "micro_batch": self.split.size,
+                "reading": self.reader.size,
+                "step0_nats": self.step0,
+                "clipped": self.control.untold,
+                "monitor": None if self.monitor is None else self.monitor.state(),
+            },
+            random=random_state(),
+            extra=self._scaler(),
+        )
+        if (said := self.keeper.save(state, self.place.rank, self.place.processes)) is not None:
+            self.note(said)
 
     def _scaler(self) -> dict[str, Any]:
         """Return the state of the gradient scaler of float16."""
@@ -343,11 +341,12 @@ class Trainer:
 
     def _resume(self) -> tuple[list[str], int]:
         """Resume from the newest checkpoint, and note what was wrong with newer ones."""
-        state, remarks = load_own(self.run.identity, self.folder)
+        hasher = partial(hash_together, self.place.rank, self.place.processes)
+        state, remarks = load_own(self.run.identity, self.folder, hasher)
         if state is None:
             return remarks, 0
         with restoring(dict(self.model.state_dict()), state, self.keeper.folder):
-            restore_state(self.model, self.optimizer, state.weights, state.optimizer)
+            restore_state(self.model, self.optimizer, state, self.place.processes)
             restore_random(state.random)
             if self.place.accelerator.scaler is not None:
                 self.place.accelerator.scaler.load_state_dict(state.extra["scaler"])
@@ -367,7 +366,7 @@ class Trainer:
         self.control.finish()
         self.journal.settle()
         score = None if diverged else self.score
-        weights = gather_state(self.model.state_dict(keep_vars=True), keep=self.place.first)
+        weights = gather_weights(self.model, keep=self.place.first)
         tokens = self.update * self.train.batch_size * self.block
         result = {
             "run": self.run.name,

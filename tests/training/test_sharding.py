@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from layerlab.experiments.executors.slots import Slot
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes.training import make_recipe
 from layerlab.recipes.training_sections import RunSection
+from layerlab.records.checkpoint_names import WEIGHTS, list_parts
 from layerlab.records.events import read
 from layerlab.records.result import read_result
 from layerlab.training.run_spec import RunSpec, read_run, write_run
-from layerlab.training.sharding import check, gather_state, is_sharded, plugin
+from layerlab.training.sharding import check, gather_weights, is_sharded, plugin
+from tests import mounted
 from tests.forked import Forked
 from tests.training.test_worker import SMALL, WORDS
 
@@ -29,7 +32,7 @@ ROUNDING = 64 * 2.0**-23
 WAYS = {"copies": "none", "parts": "fsdp"}
 # Each way twice: without a stop, and with one after three updates.
 PROGRAM = """
-import os, sys
+import os, shutil, sys
 from pathlib import Path
 import torch
 from layerlab.system.hardware import peak_memory
@@ -51,6 +54,8 @@ for folder in sorted(Path(sys.argv[1]).glob("*-*")):
         training.advance()
         if training.update == 3 and "stopped" in folder.name:
             training.checkpoint()
+            if training.place.first:
+                shutil.copytree(folder, folder.parent / "left" / folder.name)
             # So far the others might not have found what the first is still writing.
             torch.distributed.barrier()
             training = begun(folder)
@@ -60,6 +65,26 @@ for folder in sorted(Path(sys.argv[1]).glob("*-*")):
     own = torch.tensor([peak_memory("cpu")], dtype=torch.float64)
     torch.distributed.all_reduce(own)
     assert 0.9 * float(own) < taken <= 1.1 * float(own) and taken > 1.5 * peak_memory("cpu")
+torch.distributed.destroy_process_group()
+"""
+# A checkpoint for which there is no room, and training after it.
+FULL = """
+import sys
+from pathlib import Path
+import torch
+from layerlab.console.progress import NullProgress
+from layerlab.training.run_spec import read_run
+from layerlab.training.trainer import Trainer
+
+folder = Path(sys.argv[1])
+training = Trainer(read_run(folder), folder, NullProgress())
+training.start()
+training.advance()
+training.advance()
+training.checkpoint()
+training.advance()
+assert training.update == 3
+torch.distributed.barrier()
 torch.distributed.destroy_process_group()
 """
 
@@ -84,6 +109,12 @@ def made(text: Path, **settings: Any) -> RunSpec:
     return found
 
 
+def started(program: str, place: Path) -> list[Forked]:
+    """Two processes of one run."""
+    settings = {**os.environ, **Slot(threads=1).environment()}
+    return [Forked("-c", program, place, env={**settings, **rank}) for rank in ranks(2)]
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("text") / "text.txt"
@@ -99,11 +130,7 @@ def two(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for how in ("whole", "stopped"):
             settings = {"run.num_processes": 2, "run.sharding": sharding}
             write_run(made(text, **settings), out / f"{way}-{how}")
-    running = [
-        Forked("-c", PROGRAM, out, env={**os.environ, **Slot(threads=1).environment(), **rank})
-        for rank in ranks(2)
-    ]
-    for one in running:
+    for one in started(PROGRAM, out):
         done = one.wait()
         assert done.returncode == 0, done.stderr[-4000:]
     return out
@@ -153,6 +180,65 @@ def test_two_processes_go_on_bit_for_bit(way: str, two: Path) -> None:
     assert (whole["resumes"], stopped["resumes"]) == (0, 1)
 
 
+def resumed(left: Path, text: Path, folder: Path) -> dict[str, Any]:
+    """What one process makes of what two have left."""
+    shutil.copytree(left, folder)
+    write_run(made(text), folder)
+    return run_one(made(text), folder)
+
+
+@pytest.mark.full
+def test_each_process_writes_its_part_and_one_alone_reads_all(
+    two: Path, one: Path, text: Path, tmp_path: Path
+) -> None:
+    left = two / "left" / "parts-stopped"
+    (checkpoint,) = (left / "checkpoints").iterdir()
+    whole = sum(value.nbytes for value in weights(one).values())
+    sizes = [sum(path.stat().st_size for path in list_parts(checkpoint, n)) for n in range(3)]
+    # Weights and two moments of each, in halves; names and places take little.
+    assert sizes[2] == 0 and abs(sizes[0] - sizes[1]) < 0.1 * whole
+    assert 2.9 * whole < sizes[0] + sizes[1] < 3.1 * whole + 60_000
+    assert (checkpoint / WEIGHTS).stat().st_size < 2000
+    result = resumed(left, text, tmp_path / "run")
+    assert result["resumes"] == 1
+    for name, value in weights(one).items():
+        gap = float((weights(tmp_path / "run")[name] - value).norm())
+        assert "key.bias" in name or gap <= ROUNDING * float(value.norm()), name
+
+
+@pytest.mark.full
+def test_a_part_that_is_damaged_or_missing_is_not_believed(
+    two: Path, one: Path, text: Path, tmp_path: Path
+) -> None:
+    left = tmp_path / "left"
+    shutil.copytree(two / "left" / "parts-stopped", left)
+    (checkpoint,) = (left / "checkpoints").iterdir()
+    (first, *_), (second, *_) = (list_parts(checkpoint, rank) for rank in range(2))
+    content = bytearray(second.read_bytes())
+    content[-1] ^= 1
+    second.write_bytes(content)
+    result = resumed(left, text, tmp_path / "damaged")
+    assert result["resumes"] == 0 and result["weights"] == read_result(one)["weights"]
+    (said,) = [event["text"] for event in read(tmp_path / "damaged") if event["kind"] == "note"]
+    assert f"is damaged ({second.name} is not what was written); no other is left" in said
+    first.unlink()
+    resumed(left, text, tmp_path / "missing")
+    assert f"({first.name} is missing)" in (tmp_path / "missing" / "events.jsonl").read_text()
+
+
+@pytest.mark.full
+def test_parts_that_find_no_room_are_told_and_training_goes_on(text: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "disk" / "parts-full"
+    with mounted.disk(tmp_path / "disk", "150k"):
+        write_run(made(text, **{"run.num_processes": 2, "run.sharding": "fsdp"}), folder)
+        for one in started(FULL, folder):
+            done = one.wait()
+            assert done.returncode == 0, done.stderr[-4000:]
+        (said,) = [event["text"] for event in read(folder) if event["kind"] == "note"]
+        assert said.startswith("no checkpoint of update 2 (") and "no space is left" in said
+        assert not (folder / "checkpoints").exists()
+
+
 @pytest.mark.full
 def test_the_model_of_a_sharded_run_is_whole(two: Path) -> None:
     from transformers import AutoModelForCausalLM
@@ -166,8 +252,12 @@ def test_the_model_of_a_sharded_run_is_whole(two: Path) -> None:
 
 
 def test_what_is_in_one_place_is_gathered_as_it_is() -> None:
-    content = {"state": {0: {"step": torch.ones(())}}, "groups": [{"lr": 0.1, "params": [0]}]}
-    assert gather_state(content) == content
+    model = torch.nn.Linear(3, 2)
+    gathered = gather_weights(model)
+    assert gathered.keys() == model.state_dict().keys()
+    assert all(
+        gathered[name].data_ptr() == one.data_ptr() for name, one in model.named_parameters()
+    )
 
 
 def asked(**settings: Any) -> RunSection:

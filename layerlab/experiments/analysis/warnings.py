@@ -102,7 +102,14 @@ def _unfinished(section: CompareSection, sides: Mapping[str, ArmResults]) -> Ite
 
 def _few(section: CompareSection) -> Iterator[str]:
     # Of one seed every verdict says so itself.
-    if len(section.seeds) == 2:
+    swept = section.search == "optuna" or len(section.learning_rates) > 1
+    if swept and len(section.seeds) == 3:
+        yield (
+            "of three seeds the first chooses rates and judges nothing: a small p may mean no more "
+            "than that the other two happen to agree, and does not say that the difference "
+            "matters; plan four or more"
+        )
+    if not swept and len(section.seeds) == 2:
         yield (
             "with two seeds the spread is that of two numbers: a small p may mean no more than "
             "that they happen to agree, and does not say that the difference matters; plan three "

@@ -6,13 +6,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from layerlab.experiments.estimate.disk_space import (
-    WEIGHT,
     checkpoint_bytes,
     journal_bytes,
     kept_bytes,
-    moment_bytes,
     page_bytes,
 )
+from layerlab.experiments.estimate.process_memory import process_memory
 from layerlab.experiments.estimate.startup import free_memory, startup_seconds
 from layerlab.experiments.estimate.step_time import StepTime, measure_step_time
 from layerlab.experiments.executors.local import shares_processes
@@ -23,8 +22,6 @@ from layerlab.recipes.training import TrainingRecipe
 from layerlab.recipes.training_sections import RunSection
 from layerlab.training.flops import TokenFlops, flops_per_token, peak_of, utilisation
 from layerlab.training.run_spec import RunSpec, design_model
-
-GRADIENT = 4  # bytes of a parameter's, which lives in memory alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +39,9 @@ class ArmEstimate:
         seconds: of a run, with its evaluations and, unless it is shared, the start of its process.
         measured: by a calibration; else by formula.
         mfu: FLOPs per second over the measured peak of all processes of a run.
-        memory: bytes of weights, gradients, moments and activations in all processes of a run; the
-            processes come on top.
+        process_memory: bytes of weights, gradients, moments and activations in each process of a
+            run at its peak; the process itself comes on top.
+        memory: bytes of it in all processes of a run.
         activations: bytes of it that are held during an update alone.
         checkpoints: bytes on disk while a run is under way.
         disk: bytes that a finished run keeps.
@@ -62,6 +60,7 @@ class ArmEstimate:
     seconds: float | None
     measured: bool
     mfu: float | None
+    process_memory: int
     memory: int
     activations: int
     checkpoints: int
@@ -85,6 +84,7 @@ class Estimate:
         compiled: whether models will be, and are measured as they are before.
         lockstep: whether all runs of a seed share a process.
         cluster: whether runs go to a cluster, and not to this machine.
+        processes: of each run.
     """
 
     sides: tuple[ArmEstimate, ...]
@@ -99,6 +99,7 @@ class Estimate:
     compiled: bool = False
     lockstep: bool = False
     cluster: bool = False
+    processes: int = 1
 
     @property
     def runs(self) -> int:
@@ -122,6 +123,7 @@ class Estimate:
             "disk",
             "peak",
             "start",
+            "processes",
         )
         return {name: getattr(self, name) for name in totals} | {
             "arms": [
@@ -194,6 +196,7 @@ def estimate(
         compiled=any(run.recipe.train.torch_compile for run in runs),
         lockstep=lockstep,
         cluster=cluster,
+        processes=first.run.num_processes,
     )
 
 
@@ -223,11 +226,10 @@ def _side(runs: Sequence[RunSpec], pace: StepTime, peak: float | None) -> ArmEst
     recipe = runs[0].recipe
     found = design_model(recipe)
     cost, each = account(found.spec, found.shape), flops_per_token(recipe)
+    own = process_memory(recipe, pace.activations)
     updates = recipe.train.max_steps or 0
     tokens = recipe.train.batch_size * (recipe.data.block_size or found.shape.context)
     processes = recipe.run.num_processes
-    kept = (WEIGHT + GRADIENT) * cost.parameters + moment_bytes(recipe)
-    copies = 1 if recipe.run.sharding == "fsdp" else processes
     return ArmEstimate(
         arm=runs[0].arm,
         runs=len(runs),
@@ -244,7 +246,8 @@ def _side(runs: Sequence[RunSpec], pace: StepTime, peak: float | None) -> ArmEst
         seconds=pace.update and updates * pace.update,
         measured=pace.measured,
         mfu=pace.update and peak and utilisation(each.full * tokens, pace.update, processes * peak),
-        memory=copies * kept + processes * pace.activations,
+        process_memory=own,
+        memory=processes * own,
         activations=processes * pace.activations,
         checkpoints=checkpoint_bytes(recipe),
         disk=kept_bytes(recipe),

@@ -15,6 +15,7 @@ from layerlab.errors import UserError
 from layerlab.model.build import assemble
 from layerlab.model.cost.cost import account
 from layerlab.model.loss import causal_loss
+from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.kept import read_kept, write_kept
 from layerlab.system.hardware import (
     DTYPES,
@@ -156,16 +157,18 @@ def _assumed_activations(run: RunSpec) -> int:
     shape, recipe = design_model(run.recipe).shape, run.recipe
     size = 4 if recipe.train.mixed_precision == "fp32" else 2
     layer = (10 * shape.width + 4 * shape.inner) * size
-    tokens = _rows(run) * (recipe.data.block_size or shape.context)
-    return tokens * (shape.layers * layer + 8 * shape.vocab)
+    return passed_tokens(recipe) * (shape.layers * layer + 8 * shape.vocab)
 
 
-def _rows(run: RunSpec) -> int:
+def passed_tokens(recipe: TrainingRecipe) -> int:
+    """Return the tokens of a forward pass in one process."""
+    return _rows(recipe) * (recipe.data.block_size or design_model(recipe).shape.context)
+
+
+def _rows(recipe: TrainingRecipe) -> int:
     """Return sequences of a forward pass in one process, as the loop splits its batch."""
-    train = run.recipe.train
-    return MicroBatcher(
-        train.batch_size // run.recipe.run.num_processes, train.micro_batch_size
-    ).size
+    train = recipe.train
+    return MicroBatcher(train.batch_size // recipe.run.num_processes, train.micro_batch_size).size
 
 
 class _Trial:
@@ -179,7 +182,7 @@ class _Trial:
         self.block = recipe.data.block_size or found.shape.context
         slower = 1 if recipe.emulate.format is None else EMULATED
         self.rows, self.length = _portion(
-            int(PASS * ASSUMED * peak / flops / slower), _rows(run), self.block
+            int(PASS * ASSUMED * peak / flops / slower), _rows(recipe), self.block
         )
         # A shorter sequence has less attention, which time is scaled by.
         self.flops = flops
@@ -206,7 +209,7 @@ class _Trial:
         through, step = (min(column) for column in zip(*taken, strict=True))
         wanted = self.recipe.train.batch_size * self.block / self.recipe.run.num_processes
         scale = wanted / (self.rows * self.length) * self._longer()
-        portion = _rows(self.run) * self.block / (self.rows * self.length)
+        portion = passed_tokens(self.recipe) / (self.rows * self.length)
         return StepTime(
             update=through * scale + step,
             activations=round(kept.bytes * portion),

@@ -56,6 +56,9 @@ def _lines(estimate: Any) -> list[str]:
         "FLOPs: forward and backward, attention with its full square; a causal mask saves "
         + _savings(estimate.sides),
     ]
+    if (processes := estimate.processes) > 1:
+        most = max(side.process_memory for side in estimate.sides)
+        lines.append(f"each of the {processes} processes of a run takes {amount(most, 'B')} of it")
     matched = [side for side in estimate.sides if side.match is not None]
     if matched:
         each = "; ".join(f"{side.arm} {side.match.brief}" for side in matched)

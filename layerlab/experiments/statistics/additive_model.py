@@ -17,8 +17,8 @@ from layerlab.experiments.statistics.differences import (
     Difference,
     Level,
     contrast_of,
-    satterthwaite,
 )
+from layerlab.experiments.statistics.joined_variance import satterthwaite
 from layerlab.experiments.statistics.moderated_variance import LENT, MOST, Prior, moderate, prior
 
 Values = Mapping[str, Mapping[int, float]]

@@ -9,10 +9,18 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Literal
 
+from layerlab.experiments.statistics.joined_variance import (
+    Number,
+    Range,
+    half_width,
+    join,
+    p_of,
+    satterthwaite,
+)
+
 # Beyond this many seeds nobody trains; the search for a number of them ends here.
 MOST_SEEDS = 1_000_000
 Kind = Literal["paired", "welch", "moderated"]
-Number = int | float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +56,6 @@ class Level:
         return self.alpha * self.share / max(1, self.comparisons)
 
 
-Range = tuple[float, float]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """The difference of an arm to the baseline.
@@ -83,11 +88,16 @@ class Difference:
         return self.kind == "paired" and self.n > 0 and self.mean == 0 and (self.error or 0) == 0
 
     @cached_property
-    def whole(self) -> Range | None:
-        """Standard error with its degrees, of seeds and text together; None without a spread."""
+    def parts(self) -> list[Range]:
+        """Variances of seeds and of text with their degrees; none without a spread."""
         if self.error is None or self.flat:
-            return None
-        return satterthwaite([(self.error**2, self.freedom), *self._text])
+            return []
+        return [(self.error**2, self.freedom), *self._text]
+
+    @cached_property
+    def whole(self) -> Range | None:
+        """Standard error of seeds and text together, with its degrees at the strictest level."""
+        return join(self.parts, self.level.strictest) if self.parts else None
 
     @property
     def sd(self) -> float | None:
@@ -98,12 +108,9 @@ class Difference:
         """Return the two-sided p-value of a true difference of `shift`, uncorrected."""
         if self.mean is None:
             return None
-        if self.whole is None:
+        if not self.parts:
             return float(self.mean == shift) if self.identical else None
-        from scipy.special import stdtr
-
-        error, freedom = self.whole
-        return 2 * float(stdtr(freedom, -abs(self.mean - shift) / error))
+        return p_of(self.parts, abs(self.mean - shift))
 
     @property
     def p(self) -> float | None:
@@ -113,12 +120,9 @@ class Difference:
     @cached_property
     def interval(self) -> Range | None:
         """The confidence interval; None where there is none."""
-        if self.whole is None or self.mean is None:
+        if not self.parts or self.mean is None:
             return None
-        from scipy.special import stdtrit
-
-        error, freedom = self.whole
-        half = -float(stdtrit(freedom, self.level.alpha / 2)) * error
+        half = half_width(self.parts, self.level.alpha)
         return self.mean - half, self.mean + half
 
     @property
@@ -163,7 +167,7 @@ class Difference:
 
         def at(n: int) -> Range:
             seeds = error**2 * self.n / n, self.freedom * (n - 1) / (self.n - 1)
-            return satterthwaite([seeds, *self._text])
+            return join([seeds, *self._text], self.level.strictest)
 
         return at
 
@@ -258,22 +262,6 @@ def welch(
     parts = [(one / size, size - 1) for one, size in zip(spreads, sizes, strict=True)]
     error, freedom = satterthwaite(parts)
     return Difference(kind="welch", n=n, mean=mean, error=error, freedom=freedom, level=level)
-
-
-def satterthwaite(parts: Sequence[tuple[float, Number]]) -> Range:
-    """Return standard error and degrees of freedom of a sum of independent estimates of variance.
-
-    Args:
-        parts: variances with their degrees.
-
-    Example:
-        >>> error, freedom = satterthwaite([(1.0, 2), (1.0, 2)])
-        >>> round(error, 3), freedom
-        (1.414, 4.0)
-    """
-    total = math.fsum(variance for variance, _ in parts)
-    below = math.fsum(variance**2 / freedom for variance, freedom in parts if variance)
-    return math.sqrt(total), total**2 / below if below else math.inf
 
 
 def spread_limits(error: Number, freedom: Number, confidence: float) -> Range:

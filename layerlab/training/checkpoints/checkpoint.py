@@ -1,16 +1,17 @@
 """Checkpoints: all a run needs to go on bit for bit, written whole and checked when read.
 
 A checkpoint is a folder `step-00000100` with `model.safetensors`, `optimizer.pt` (tensors and plain
-values, read with `weights_only=True` alone) and `state.json`, which holds the hashes of the other
-two and of itself. It is written beside its place, forced onto the disk, and renamed.
+values, read with `weights_only=True` alone) and `state.json`, which holds the hashes of the
+others and of itself. Of a sharded run it holds the parts of every process, in files of their own.
+It is written beside its place, forced onto the disk, and renamed.
 """
 
 import hashlib
 import json
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from layerlab.records.checkpoint_names import (
     remove_partials,
     say_update,
 )
-from layerlab.records.file_digests import hash_file
+from layerlab.records.file_digests import hash_file, hash_if_there
 from layerlab.records.parse import json_of, one_line
 from layerlab.system.files import (
     check_regular,
@@ -41,6 +42,7 @@ from layerlab.system.files import (
     write_folder,
 )
 from layerlab.system.write_errors import WriteError
+from layerlab.training.checkpoints.parts import Digests, PartsWriter, split_parts
 
 SCHEMA = 1
 _PLAIN = (type(None), bool, int, float, str)
@@ -56,6 +58,7 @@ class CheckpointState:
         counters: whatever JSON holds; `update` is how many are finished.
         random: every random state, as `layerlab.system.rng` takes it.
         extra: further tensors and plain values, as those of a gradient scaler.
+        folder: where the parts lie of those tensors that have no memory here, if there are any.
     """
 
     weights: dict[str, Tensor]
@@ -63,6 +66,7 @@ class CheckpointState:
     counters: dict[str, Any]
     random: dict[str, Any]
     extra: dict[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
 
 
 class _DamagedError(Exception):
@@ -75,13 +79,20 @@ class MisfitError(Exception):
 
 # Returns notes on a checkpoint, which it is handed with its counters.
 Check = Callable[[Path, Mapping[str, Any]], list[str]]
+Hasher = Callable[[Path, Iterable[str]], Digests]
 
 
-def save(folder: Path, state: CheckpointState, keep: int) -> Path:
+def hash_each(folder: Path, names: Iterable[str]) -> Digests:
+    """Return the SHA-256 of files of a checkpoint, None of those that are missing."""
+    return {name: hash_if_there(folder / name) for name in names}
+
+
+def save(folder: Path, state: CheckpointState, keep: int, parts: PartsWriter | None = None) -> Path:
     """Write a checkpoint, and remove all but the `keep` newest.
 
     Args:
         folder: of all checkpoints of the run.
+        parts: writes what the processes have a part of each.
 
     Raises:
         UserError: it cannot be written; what was there before stays.
@@ -89,19 +100,24 @@ def save(folder: Path, state: CheckpointState, keep: int) -> Path:
     target = folder / f"step-{state.counters['update']:08d}"
     # Where the run was stopped right after this very checkpoint, it is never out of its place.
     if not _same(target, state):
-        write_folder(target, lambda partial: _fill(partial, state), "checkpoint", is_checkpoint)
+
+        def fill(partial: Path) -> None:
+            _fill(partial, state, {} if parts is None else parts.write(partial))
+
+        write_folder(target, fill, "checkpoint", is_checkpoint)
         force_to_disk(folder)
     _prune(folder, state.counters["update"], keep)
     return target
 
 
 def load(
-    folder: Path, check: Check = lambda path, counters: []
+    folder: Path, check: Check = lambda path, counters: [], hasher: Hasher = hash_each
 ) -> tuple[CheckpointState | None, list[str]]:
     """Load the newest whole checkpoint, with a note on each that was skipped.
 
     Args:
         check: raises MisfitError where the files beside a checkpoint do not fit it.
+        hasher: of files of a checkpoint; several processes may share the work.
 
     Returns:
         No state where there is none, or none that is whole; the notes say which.
@@ -114,7 +130,7 @@ def load(
     misfit = ""
     for place, (_, path) in enumerate(found):
         try:
-            state = _read(path)
+            state = _read(path, hasher)
             return state, [*notes, *check(path, state.counters)]
         except _DamagedError as error:
             said = f"checkpoint {path.name} is damaged ({error})"
@@ -185,17 +201,37 @@ class CheckpointManager:
         self.keep = keep
         self._failed = 0
 
-    def save(self, state: CheckpointState) -> str | None:
+    def save(self, state: CheckpointState, rank: int = 0, processes: int = 1) -> str | None:
         """Write a checkpoint; return a note for the user where it failed, or works again.
+
+        Every process of a run calls it. The first writes; of tensors that are sharded each its own
+        part.
+
+        Args:
+            rank: the number of this process.
+            processes: of the run.
 
         Raises:
             UserError: two in a row could not be written.
         """
+        content = {"weights": state.weights, "optimizer": state.optimizer}
+        outlined, parts = split_parts(content)
+        writer = PartsWriter(parts, rank, processes) if parts else None
+        if rank == 0:
+            return self._save(replace(state, **outlined), writer)
+        if writer is not None:
+            writer.follow()
+        return None
+
+    def _save(self, state: CheckpointState, parts: PartsWriter | None) -> str | None:
         try:
-            save(self.folder, state, self.keep)
+            save(self.folder, state, self.keep, parts)
         except WriteError as error:
             self._failed += 1
             return self._told(state, error)
+        finally:
+            if parts is not None:
+                parts.release()
         again, self._failed = self._failed > 0, 0
         return "checkpoints can be written again" if again else None
 
@@ -220,17 +256,20 @@ def _kind(tensor: Tensor | None) -> str:
     return f"{size} ({str(tensor.dtype).removeprefix('torch.')})"
 
 
-def _fill(folder: Path, state: CheckpointState) -> None:
+def _fill(folder: Path, state: CheckpointState, parts: Digests) -> None:
     kept, tied = _untie(state.weights)
+    outlines = {name: one for name, one in kept.items() if one.is_meta}
+    whole = {name: one for name, one in kept.items() if not one.is_meta}
     rest = {"optimizer": state.optimizer, "random": state.random, "extra": state.extra}
-    save_file(kept, folder / WEIGHTS, metadata={"format": "pt"})
+    rest |= {"outlines": outlines} if outlines else {}
+    save_file(whole, folder / WEIGHTS, metadata={"format": "pt"})
     with (folder / OPTIMIZER).open("wb") as file:
         torch.save(_plain(rest), file)
     body = {
         "schema": SCHEMA,
         "counters": state.counters,
         "tied": tied,
-        "sha256": {name: hash_file(folder / name) for name in (WEIGHTS, OPTIMIZER)},
+        "sha256": {**{name: hash_file(folder / name) for name in (WEIGHTS, OPTIMIZER)}, **parts},
     }
     text = json.dumps({**body, "self": _seal(body)}, indent=1)
     (folder / STATE).write_text(text, encoding="utf-8")
@@ -238,16 +277,22 @@ def _fill(folder: Path, state: CheckpointState) -> None:
 
 
 def _untie(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return each tensor once, on the CPU, with all names that share it."""
+    """Return each tensor once, on the CPU, with all names that share it.
+
+    One without memory, whose parts the processes have, stays without.
+    """
     first: dict[tuple[Any, ...], str] = {}
     kept, tied = {}, {}
     for name, tensor in weights.items():
-        memory = tensor.untyped_storage().data_ptr()
+        memory = id(tensor) if tensor.is_meta else tensor.untyped_storage().data_ptr()
         key = (memory or name, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
         if key in first:
             tied[name] = first[key]
         else:
             first[key] = name
+            if tensor.is_meta:
+                kept[name] = tensor
+                continue
             copy = tensor.detach().cpu().contiguous()
             # Two views of one memory, of which neither is the other, are kept as two tensors.
             whole = copy.untyped_storage().nbytes() == copy.numel() * copy.element_size()
@@ -274,7 +319,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a checkpoint cannot hold a {type(value).__name__}")
 
 
-def _read(path: Path) -> CheckpointState:
+def _read(path: Path, hasher: Hasher = hash_each) -> CheckpointState:
     body = _body(path)
     files = body.get("sha256")
     if not isinstance(files, dict) or not {WEIGHTS, OPTIMIZER} <= files.keys():
@@ -282,10 +327,10 @@ def _read(path: Path) -> CheckpointState:
     counters = body.get("counters")
     if not isinstance(counters, dict) or not isinstance(counters.get("update"), int):
         raise _DamagedError(f"{STATE} counts no updates")
-    for name, expected in files.items():
-        if not (path / name).is_file():
+    for name, found in hasher(path, files).items():
+        if found is None:
             raise _DamagedError(f"{name} is missing")
-        if hash_file(path / name) != expected:
+        if found != files[name]:
             raise _DamagedError(f"{name} is not what was written")
     try:
         weights = load_file(path / WEIGHTS)
@@ -293,8 +338,11 @@ def _read(path: Path) -> CheckpointState:
     except (OSError, RuntimeError, SafetensorError, pickle.UnpicklingError, EOFError) as error:
         raise _DamagedError(str(error).partition("\n")[0]) from error
     try:
+        outlines = rest.pop("outlines", {})
+        weights |= outlines
         weights |= {name: weights[first] for name, first in body["tied"].items()}
-        return CheckpointState(weights=weights, counters=body["counters"], **rest)
+        where = path if outlines else None
+        return CheckpointState(weights=weights, counters=body["counters"], folder=where, **rest)
     except (KeyError, TypeError, AttributeError) as error:
         raise _DamagedError(f"{STATE} is no state: {type(error).__name__} {error}") from error
 

@@ -6,14 +6,16 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.records.events import find_misfit
-from layerlab.training.checkpoints.checkpoint import CheckpointState, MisfitError, load
+from layerlab.training.checkpoints.checkpoint import CheckpointState, Hasher, MisfitError, load
 from layerlab.training.checkpoints.result import CHECKPOINTS
 from layerlab.validation import short_repr
 
 RUN = "run"  # the entry of a checkpoint's counters with the identity of its run
 
 
-def load_own(identity: Mapping[str, str], folder: Path) -> tuple[CheckpointState | None, list[str]]:
+def load_own(
+    identity: Mapping[str, str], folder: Path, hasher: Hasher
+) -> tuple[CheckpointState | None, list[str]]:
     """Load a run's newest checkpoint that its journal fits, and notes on what was not taken.
 
     Checkpoints of earlier versions, which tell neither of their run nor of more than the number of
@@ -22,6 +24,7 @@ def load_own(identity: Mapping[str, str], folder: Path) -> tuple[CheckpointState
     Args:
         identity: of the run: what its checkpoints must agree in.
         folder: of the run.
+        hasher: of files of a checkpoint; several processes may share the work.
 
     Raises:
         UserError: one is of another run, or none has the journal that it was written beside.
@@ -33,7 +36,7 @@ def load_own(identity: Mapping[str, str], folder: Path) -> tuple[CheckpointState
             raise MisfitError(why)
         return notes
 
-    return load(folder / CHECKPOINTS, check)
+    return load(folder / CHECKPOINTS, check, hasher)
 
 
 def _check_run(identity: Mapping[str, str], path: Path, counters: Mapping[str, Any]) -> list[str]:

@@ -162,6 +162,10 @@ def test_two_seeds_are_told_what_they_cannot_say() -> None:
         found = compare_runs(planned, records(planned, losses(BASE, BETTER)))
         said = [one for one in remarks(found) if one.startswith("with two seeds the spread is")]
         assert bool(said) == expected
+    for seeds, expected in (([1, 2], False), ([1, 2, 3], True), ([1, 2, 3, 4], False)):
+        swept = recipe(seeds=seeds, learning_rates=[1e-3, 3e-3])
+        content = compare_runs(swept, records(swept, losses(BASE, BETTER)))
+        assert any(one.startswith("of three seeds") for one in remarks(content)) == expected
 
 
 def test_unequal_runs_are_refused_and_declared_ones_are_told_with_every_verdict() -> None:

@@ -19,7 +19,6 @@ from layerlab.experiments.statistics.differences import (
     needed,
     paired_difference,
     power,
-    satterthwaite,
     welch,
 )
 
@@ -202,15 +201,6 @@ def test_what_is_detectable_lies_in_its_range_as_often_as_promised(n: int) -> No
     inside = sum(low <= truth <= high for low, high in ranges)
     low, high = stats.binomtest(inside, draws).proportion_ci(0.999, method="exact")
     assert low <= 0.95 <= high
-
-
-@given(st.floats(0.01, 3), st.floats(0.01, 3), st.integers(1, 60), st.integers(1, 60))
-def test_satterthwaite_lies_between_the_least_and_the_sum_of_degrees(
-    one: float, other: float, few: int, many: int
-) -> None:
-    error, freedom = satterthwaite([(one, few), (other, many)])
-    assert error == pytest.approx(math.sqrt(one + other))
-    assert min(few, many) * (1 - 1e-12) <= freedom <= (few + many) * (1 + 1e-12)
 
 
 @given(st.floats(-1, 1), st.floats(0.01, 1), st.integers(2, 30), st.floats(0, 0.5))
