@@ -145,7 +145,8 @@ def decidable(gains: tuple[float, ...], spread: str, arms: int, seeds: int) -> n
 
 def setting(kind: str, spread: str, arms: int, seeds: int, draws: int) -> tuple[str, Count, Count]:
     """Return ladders with a wrong word, wrong words, and words where they could be had."""
-    rng, whole = np.random.default_rng(11), recipe(arms, seeds)
+    place = list(TRUTHS).index(kind), list(SPREADS).index(spread)
+    rng, whole = np.random.default_rng([*place, arms, seeds]), recipe(arms, seeds)
     signs, open_ = np.sign(truth(TRUTHS[kind])), decidable(TRUTHS[kind], spread, arms, seeds)
     wrong, right = np.zeros(6), np.zeros(5)
     for _ in range(draws):

@@ -1,6 +1,7 @@
 """What benches say of their own measurements."""
 
 import json
+import math
 import runpy
 import sys
 from pathlib import Path
@@ -115,3 +116,12 @@ def test_a_section_without_time_is_named_and_not_begun(
     gpu["_run"]("large", gpu["Bench"](device, False, end=0.0), table)
     (line,) = table.lines
     assert line.value.startswith("not run: it takes 90 s") and not line.failed
+
+
+def test_a_ladder_whose_gain_is_large_is_decided_at_every_size(bench: Any) -> None:
+    """By the code that judges trained ones; one that gains nothing gets no word of a gain."""
+    ladder = bench("ladder")
+    _, wrong, right = ladder["setting"]("stays large", "alike", 2, 5, 4)
+    assert list(right[:3]) == [1.0, 1.0, 1.0] and list(wrong[1:4]) == [0.0, 0.0, 0.0]
+    _, _, none = ladder["setting"]("none", "alike", 2, 3, 1)
+    assert all(math.isnan(one) for one in none)  # there is nothing that could be decided

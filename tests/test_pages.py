@@ -19,6 +19,7 @@ import pytest
 import typer
 
 from layerlab.experiments.analysis.interaction import find_interactions
+from layerlab.experiments.plan.ladder import rungs
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes import adaptation, training
 from layerlab.studies.engine.discovery import studies
@@ -182,6 +183,15 @@ def looked(table: Table) -> None:
     assert planned({"compare": {"arms": ["llama", "gpt2"], **table["compare"]}})
 
 
+def climbed(table: Table) -> None:
+    """Sizes that a model of the package can be built at, rising as they are written."""
+    compare = {"arms": ["llama", "pangu-pi"], "seeds": [1, 2, 3]}
+    given = {"model": {"heads": 16}, "train": {"max_steps": 4}, "compare": compare, **table}
+    found = rungs(training.make_recipe(given), EXTENT)
+    assert [one.wanted for one in found] == [1e6, 3e6, 1e7]
+    assert all(one.tokens == 20 * one.parameters for one in found)
+
+
 def claimed(table: Table) -> None:
     """Claims, in a comparison of the arms that they are about."""
     (claim,) = table["compare"]["claims"]
@@ -197,7 +207,7 @@ def taken(table: Table) -> object:
 # Who reads each recipe of a page.
 READ: Mapping[str, Sequence[Callable[[Table], object]]] = {
     "adaptation.md": (adaptation.make_recipe,),
-    "comparison.md": (compared, crossed, looked, claimed),
+    "comparison.md": (compared, crossed, looked, climbed, claimed),
     "precision.md": (taken,),
     "scale.md": (planned,),
     "training.md": (planned,),

@@ -19,6 +19,8 @@ _ENTRY = re.compile(r"[^\s\d]+(?: [^\s\d]+){0,2}")
 _NUMBER = re.compile(r"[\d.-]+")
 _AND = " and "
 _ALSO = re.compile(f"({_AND})")
+# Amounts with their prefixes, which have no words of their own.
+_AMOUNTS = re.compile(r"\d[\d.]*(?: [kMGT])?(?:, \d[\d.]*(?: [kMGT])?)*")
 _BRACKETS = re.compile(r"( ?\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))")
 _BRACKETED = "{value} ({note})"
 _NUMBERED = re.compile(r"(.*\S) ([+-]?\d\S*)")
@@ -128,6 +130,8 @@ class Clauses:
         """Translate the parts that "and" joins, if each of them is known or a name."""
         entries = _split(_ALSO, text)[::2]
         said = [self.said(one) for one in entries] if len(entries) > 1 else entries
+        if len(entries) > 1 and all(map(_AMOUNTS.fullmatch, entries)):
+            return self.label(_AND).join(entries)
         stand = [one for one, other in zip(entries, said, strict=True) if one == other]
         if len(stand) == len(entries) or any(" " in one for one in stand):
             return None

@@ -132,7 +132,15 @@ def test_the_page_speaks_chinese() -> None:
     page = render(content(), "zh")
     section = page[page.index('<section id="ladder"') :]
     section = section[: section.index("</section>")]
-    for english in ("shrinks", "not decidable", "doubling", "tokens a run", "Gain", "forecast"):
+    for english in (
+        "shrinks",
+        "not decidable",
+        "doubling",
+        "tokens a run",
+        "Gain",
+        "forecast",
+        " and ",
+    ):
         assert english not in section
     assert (
         language("zh").said(content()["ladder"]["arms"][0]["said"]).startswith("history-1 对 llama")
