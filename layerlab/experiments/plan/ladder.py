@@ -75,6 +75,7 @@ def rungs(recipe: TrainingRecipe, extent: CorpusSize) -> list[Rung]:
     base = baseline_of(recipe)
     base = base.changed({"model.vocab": base.model.vocab or extent.vocab})
     design = design_model(base)
+    base = base.changed(_head_width(base, design.shape))
     whole = account(design.spec, design.shape).parameters
     length = _length(base, design.shape, extent)
     sizes = _sizes(ladder, whole)
@@ -93,7 +94,13 @@ def rungs(recipe: TrainingRecipe, extent: CorpusSize) -> list[Rung]:
             wanted=size,
             parameters=parameters,
             tokens=round(wanted),
-            recipe=_recipe(recipe, shape, wanted, wanted / length, _rates(ladder, place)),
+            recipe=_recipe(
+                recipe,
+                shape,
+                wanted,
+                wanted / length,
+                _rates(ladder, place) | _head_width(base, design.shape),
+            ),
         )
         for place, (size, (shape, parameters), wanted) in enumerate(
             zip(sizes, found, tokens, strict=True)
@@ -243,6 +250,13 @@ def _check_equal(ladder: LadderSection, tokens: Sequence[float], found: Sequence
         )
 
 
+def _head_width(base: TrainingRecipe, own: Shape) -> dict[str, Any]:
+    """Return the base of muP for heads: of a ladder they are as wide at every size."""
+    if base.train.parametrization == "standard":
+        return {}
+    return {"train.mup_base_head_width": base.train.mup_base_head_width or own.head_width}
+
+
 def _rates(ladder: LadderSection, place: int) -> dict[str, Any]:
     """Return the learning rates of a size as settings: one, or several that are swept."""
     if not ladder.learning_rates:
@@ -258,7 +272,7 @@ def _recipe(
     sizes: Mapping[str, int],
     tokens: float,
     share: float,
-    rates: Mapping[str, Any],
+    others: Mapping[str, Any],
 ) -> TrainingRecipe:
     """Return the comparison at a size; what is given in updates keeps its share of the run."""
     train, evaluate = recipe.train, recipe.evaluate
@@ -268,4 +282,4 @@ def _recipe(
     if train.warmup_steps >= 1:
         found["train.warmup_steps"] = max(1, round(train.warmup_steps * share))
     lengths = {"train.tokens": round(tokens)}
-    return recipe.changed({**found, **lengths, **rates, "ladder": None})
+    return recipe.changed({**found, **lengths, **others, "ladder": None})

@@ -5,14 +5,17 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+import torch
 
 from layerlab import UserError
 from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.ladder import NEAR, PROPORTION, baseline_of, rungs
 from layerlab.experiments.plan.plan import plan
 from layerlab.model.build import build
+from layerlab.model.parametrization import score_factor, width_ratio
 from layerlab.recipes.training import TrainingRecipe, load_recipe, make_recipe
 from layerlab.training.run_spec import count_costs, design_model
+from layerlab.training.setup import build_model
 
 EXTENT = CorpusSize(vocab=512, tokens=10_000_000, digest="a")
 MODEL = {"width": 64, "layers": 4, "heads": 8, "kv_heads": 4, "inner": 128, "context": 64}
@@ -44,6 +47,19 @@ def test_sizes_are_met_in_whole_heads_and_in_the_recipes_proportion() -> None:
         assert rung.tokens == 20 * rung.parameters
         each = run.recipe.train.batch_size * 64
         assert run.recipe.train.max_steps == round(rung.tokens / each)
+
+
+def test_under_mup_one_rate_is_that_of_every_size_and_heads_stay_as_wide() -> None:
+    train = {"parametrization": "mup", "mup_base_width": 64, "learning_rate": 3e-3}
+    ladder = {"sizes": ["100k", "300k", "900k"], "tokens_per_parameter": 20}
+    found = [plan(rung.recipe, EXTENT)[0] for rung in rungs(recipe(ladder, train=train), EXTENT)]
+    designs = [design_model(run.recipe) for run in found]
+    assert {one.shape.head_width for one in designs} == {8}
+    assert {run.recipe.train.mup_base_head_width for run in found} == {8}
+    assert {run.rate for run in found} == {3e-3}
+    for run, one in zip(found, designs, strict=True):
+        config = build_model(run, torch.device("cpu")).config
+        assert width_ratio(config) == one.shape.width / 64 and score_factor(config) == 1
 
 
 def test_a_run_of_a_size_is_the_plain_run_of_the_same_specification() -> None:
