@@ -146,12 +146,12 @@ def _draw(
     if not drawn:
         return ""
     across = [x for line in drawn for x, _ in line.points]
-    # What lies beyond the sizes measured may be as uncertain as it is: it does not set the scale.
+    # How uncertain a forecast is does not set the scale.
     up = [
         value
         for line in drawn
         for value in (
-            *(y for x, y in line.points if x <= line.known),
+            *(y for _, y in line.points),
             *(end for _, *ends in line.marks for end in ends),
         )
     ]
