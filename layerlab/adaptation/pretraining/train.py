@@ -43,6 +43,7 @@ from layerlab.adaptation.trainer.resume import (
     remember_plan,
     resume,
 )
+from layerlab.adaptation.trainer.separation import check_separation
 from layerlab.corpus.batches import BatchOrder, EvalBlocks
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.errors import UserError
@@ -98,11 +99,13 @@ def pretrain(
         What was read, both curves' ends, and what was forgotten.
 
     Raises:
-        UserError: the text, the tokenizer or an argument cannot be used, `out` holds another run
-            or files of yours, or a gradient is not finite: no update is made by it, and the
-            checkpoints stay.
+        UserError: the text, the tokenizer, the model or an argument cannot be used, `out` holds
+            another run or files of yours, or a gradient is not finite: no update is made by it,
+            and the checkpoints stay.
     """
     check_entries(model, words)
+    if reading.documents:
+        check_separation(model, "documents", "leave documents=True out")
     block = section.block_size or block_of(model)
     updates = count_updates(section, block)
     given = {**section_arguments(section), **arguments}

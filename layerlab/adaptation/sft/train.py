@@ -14,7 +14,6 @@ from layerlab.adaptation.sft.conversations import Conversation
 from layerlab.adaptation.sft.dataset import Rows, SFTDataset, prepare_dataset
 from layerlab.adaptation.sft.lora import add_adapters, merge_adapters
 from layerlab.adaptation.sft.mixing import SourceStats
-from layerlab.adaptation.sft.packing_check import check_separation
 from layerlab.adaptation.trainer.arguments import (
     block_of,
     check_entries,
@@ -26,6 +25,7 @@ from layerlab.adaptation.trainer.arguments import (
 from layerlab.adaptation.trainer.beginning import describe_beginning
 from layerlab.adaptation.trainer.own_folder import check_own
 from layerlab.adaptation.trainer.resume import build_trainer, check_same_plan, remember_plan, resume
+from layerlab.adaptation.trainer.separation import check_separation
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.model.loss import causal_loss
 from layerlab.recipes.adaptation_sections import SftSection
@@ -140,7 +140,7 @@ def tune(
     notes = (note,) if note else ()
     block = section.block_size or block_of(model)
     if section.packing:
-        check_separation(model)
+        check_separation(model, "packed conversations", "set packing to false")
     given = {**section_arguments(section), **arguments}
     with ExitStack() as stack:
         stack.enter_context(quiet_libraries())
