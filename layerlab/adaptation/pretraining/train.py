@@ -28,6 +28,7 @@ from layerlab.adaptation.pretraining.result import Pretrained
 from layerlab.adaptation.trainer.arguments import (
     block_of,
     check_entries,
+    check_trained,
     section_arguments,
     split_batch,
     step_counts,
@@ -86,7 +87,7 @@ def pretrain(
     Source: pangu23, section on YunShan (domain and replayed general text 1:1).
 
     Args:
-        model: of transformers or layerlab.
+        model: of transformers or layerlab; what is trained of it in float32.
         words: its tokenizer.
         reading: the text.
         section: how long, in what steps, and how closely watched; its `seeds` are not looked at.
@@ -104,6 +105,7 @@ def pretrain(
             and the checkpoints stay.
     """
     check_entries(model, words)
+    check_trained(model)
     if reading.documents:
         check_separation(model, "documents", "leave documents=True out")
     block = section.block_size or block_of(model)

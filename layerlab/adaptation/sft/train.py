@@ -12,11 +12,12 @@ from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, Trai
 from layerlab.adaptation.sft.chat_template import add_plain_template
 from layerlab.adaptation.sft.conversations import Conversation
 from layerlab.adaptation.sft.dataset import Rows, SFTDataset, prepare_dataset
-from layerlab.adaptation.sft.lora import add_adapters, merge_adapters
+from layerlab.adaptation.sft.lora import add_adapters, find_trained_whole, merge_adapters
 from layerlab.adaptation.sft.mixing import SourceStats
 from layerlab.adaptation.trainer.arguments import (
     block_of,
     check_entries,
+    check_trained,
     section_arguments,
     split_batch,
     step_counts,
@@ -120,7 +121,7 @@ def tune(
     Source: pangu23, section on YunShan (domain and general instructions shuffled in one stage).
 
     Args:
-        model: of transformers or layerlab.
+        model: of transformers or layerlab; what is trained of it in float32, beside adapters.
         words: its tokenizer; it is given a plain chat template where it has none.
         rows: conversations by the name of their source.
         section: as in a recipe; its sources are not read.
@@ -136,6 +137,8 @@ def tune(
             checkpoints stay.
     """
     check_entries(model, words)
+    lora = section.lora
+    check_trained(model, find_trained_whole(model, lora) if lora else None)
     note = add_plain_template(words)
     notes = (note,) if note else ()
     block = section.block_size or block_of(model)
@@ -156,7 +159,6 @@ def tune(
         if first:
             plan = _plan(found, block, weights, merge)
             check_same_plan(out, plan, given, describe_beginning(model, words))
-        lora = section.lora
         learner = add_adapters(model, lora) if lora else model
         curve, trainer, damaged = _train(learner, found, settings, out, progress)
         learner.eval()
