@@ -23,7 +23,7 @@ from layerlab.model.cost.cost import account
 from layerlab.recipes.arms import arms
 from layerlab.training import flops as cost
 from layerlab.training.flops import TokenFlops, flops_per_token, utilisation
-from layerlab.training.run_spec import RunSpec, design_model
+from layerlab.training.run_spec import RunSpec, count_costs, design_model
 from layerlab.variants import registry
 from layerlab.variants.registry import variants
 from layerlab.variants.template import write_template
@@ -90,6 +90,30 @@ def test_emulated_rounding_takes_the_time_it_takes() -> None:
     assert step_time._timeless(plain) != step_time._timeless(rounded)
 
 
+@pytest.mark.parametrize(
+    ("control", "longer"),
+    [
+        ({"spectral_penalty": 0.1, "condition_penalty": 0.1}, 1.2),
+        ({"qk_clip": 1e-6}, 1.05),
+        ({"sigma_reparam": True}, 1.05),
+    ],
+)
+def test_control_takes_the_time_it_takes(control: dict[str, Any], longer: float) -> None:
+    settings: dict[str, Any] = {
+        "model": {"width": 48, "layers": 4, "heads": 4, "context": 32},
+        "train": {"max_steps": 20, "batch_size": 2},
+    }
+    plain = plan(recipe(**settings), EXTENT)[0]
+    held = plan(recipe(**settings, control=control), EXTENT)[0]
+    flops = flops_per_token(plain.recipe).full
+    turns = [[measure_step_time(run, flops, 1e11).update for run in (plain, held)] for _ in "123"]
+    times = [min(one or 0.0 for one in column) for column in zip(*turns, strict=True)]
+    assert longer < times[1] / times[0] < 30
+    assert step_time._timeless(plain) != step_time._timeless(held)
+    # What was kept of runs without control is still theirs.
+    assert len(step_time._timeless(plain)) == 6
+
+
 def test_a_measured_pace_is_that_of_the_real_loop() -> None:
     run = plan(recipe({"width": 64, "context": 64}), EXTENT)[0]
     pace = measure_step_time(run, flops_per_token(run.recipe).full, 1e11)
@@ -137,12 +161,14 @@ def test_a_pass_has_the_rows_that_the_loop_gives_it(
 ) -> None:
     train = {"max_steps": 20, "batch_size": 16, "micro_batch_size": micro_batch}
     of_run = recipe(train=train, run={"num_processes": processes})
-    assert step_time._rows(plan(of_run, EXTENT)[0]) == rows
+    assert step_time._rows(of_run) == rows
     memory = [
         estimate(plan(one, EXTENT), measure=False).sides[0].memory
         for one in (of_run, recipe(train={"max_steps": 20, "batch_size": rows}))
     ]
-    assert memory[0] == processes * memory[1]  # all of them stand on this machine
+    # All of them stand on this machine; what several exchange, they hold twice.
+    exchanged = 4 * count_costs(plan(of_run, EXTENT)[0].recipe).parameters if processes > 1 else 0
+    assert memory[0] == processes * (memory[1] + exchanged)
 
 
 def test_what_is_too_long_is_measured_on_less() -> None:
