@@ -20,6 +20,8 @@ from layerlab.errors import UserError
 from layerlab.system.write_errors import FULL, REASONS, WriteError, find_os_error
 
 Like = Callable[[Path], bool]
+# What stands under a name: a folder's device, number and last change; nothing where nothing does.
+Standing = tuple[int, ...]
 # Of a file that is read whole: bytes.
 LARGEST = 256 << 20
 # In a folder that is written as a whole: what was written, with its hashes, so that nothing else
@@ -28,30 +30,38 @@ OWN = ".written.json"
 
 
 def write_folder(
-    folder: Path, fill: Callable[[Path], None], what: str, like: Like | None = None
+    folder: Path,
+    fill: Callable[[Path], None],
+    what: str,
+    like: Like | None = None,
+    before: Standing | None = None,
 ) -> Path:
     """Write a folder; `fill` is handed an empty one to write into.
 
     Args:
         what: is written, in words.
         like: tells whether a folder holds an earlier one, whose place it may then take.
+        before: what stood there when the work began, as `check_folder` said; what stands there now
+            where it is left out.
 
-    What comes into the folder while it is filled stays there, and what was made then gets a folder
-    beside it.
+    What came into the folder since then stays there, an earlier one that another process wrote too,
+    and what was made then gets a folder beside it.
 
     Raises:
         UserError: the folder cannot be written, or holds something that must not be lost.
     """
     with _explain(folder):
         target = resolve(folder)
-        _refuse_others(target, folder, what, like)
+        if before is None:
+            _refuse_others(target, folder, what, like)
+            before = _stand(target)
         with _parents(target), _neighbour(target) as partial:
             partial.mkdir()
             fill(partial)
             if isinstance(like, OnlyOwn):
                 own = {name: _identify(path) for name, path in _paths(partial).items()}
                 (partial / OWN).write_text(json.dumps(own), encoding="utf-8")
-            if not _swap(partial, target, like):
+            if not _swap(partial, target, like, before):
                 kept = _beside(target)
                 partial.rename(kept)
                 raise UserError(
@@ -61,8 +71,11 @@ def write_folder(
     return target
 
 
-def check_folder(folder: Path, what: str, like: Like | None = None) -> None:
+def check_folder(folder: Path, what: str, like: Like | None = None) -> Standing:
     """Raise at once what `write_folder` would raise when the work is done.
+
+    Returns:
+        What stands there now.
 
     Raises:
         UserError: the folder cannot be written, or holds something that must not be lost.
@@ -74,6 +87,7 @@ def check_folder(folder: Path, what: str, like: Like | None = None) -> None:
         nearest = next(parent for parent in target.parents if parent.exists())
         with _neighbour(nearest / target.name) as partial:
             partial.mkdir()
+        return _stand(target)
 
 
 def write_file(path: Path, content: str | bytes, like: Like | None = None) -> Path:
@@ -306,16 +320,27 @@ def _may_go(folder: Path, like: Like | None) -> bool:
     return not any(folder.iterdir()) or bool(like and like(folder))
 
 
-def _swap(partial: Path, target: Path, like: Like | None) -> bool:
+def _stand(target: Path) -> Standing:
+    """Return what is known of a folder however it is called: it has a number of its own."""
+    try:
+        found = target.stat()
+    except FileNotFoundError:
+        return ()
+    return (found.st_dev, found.st_ino, found.st_mtime_ns)
+
+
+def _swap(partial: Path, target: Path, like: Like | None, before: Standing) -> bool:
     """Give a folder its name; return whether what is there now may go, without which it stays."""
     if not target.exists():
         return _take_name(partial, target)
+    if not target.is_dir():
+        return False
     # A process that is killed here leaves the earlier one under a name that says what it is.
     aside = target.with_name(f"{target.name[:80]}.{uuid.uuid4().hex[:8]}.earlier")
     target.rename(aside)
     try:
         # Under this name nothing more comes in by the other.
-        if not _may_go(aside, like):
+        if not _may_go(aside, like if _stand(aside) == before else None):
             _take_name(aside, target)
             return False
         if not _take_name(partial, target):
