@@ -107,7 +107,7 @@ def pretrain(
     check_entries(model, words)
     check_trained(model)
     if reading.documents:
-        check_separation(model, "documents", "leave documents=True out")
+        check_separation(model, "documents", "documents")
     block = section.block_size or block_of(model)
     updates = count_updates(section, block)
     given = {**section_arguments(section), **arguments}

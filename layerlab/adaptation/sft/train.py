@@ -143,7 +143,7 @@ def tune(
     notes = (note,) if note else ()
     block = section.block_size or block_of(model)
     if section.packing:
-        check_separation(model, "packed conversations", "set packing to false")
+        check_separation(model, "packed conversations", "packing")
     given = {**section_arguments(section), **arguments}
     with ExitStack() as stack:
         stack.enter_context(quiet_libraries())

@@ -18,7 +18,7 @@ LENGTHS = (5, 5, 7)
 
 
 @torch.no_grad()
-def check_separation(model: Any, texts: str, way_out: str) -> None:
+def check_separation(model: Any, texts: str, setting: str) -> None:
     """Compare texts in one row and apart once, on a few tokens.
 
     The first of three texts is exchanged for another one: of the features of the rest no
@@ -27,7 +27,7 @@ def check_separation(model: Any, texts: str, way_out: str) -> None:
 
     Args:
         texts: what shares a row, in words.
-        way_out: what to do where they are not kept apart.
+        setting: that asks for it.
 
     Raises:
         UserError: they see each other, the model does not depend on what stands before, or what it
@@ -54,8 +54,8 @@ def check_separation(model: Any, texts: str, way_out: str) -> None:
         return
     raise UserError(
         f"{type(model).__name__} does not keep {texts} apart: logits differ by {off:.1e} from "
-        f"those of each alone, and by {seen:.1e} where all is seen; {way_out}, or use "
-        "attention that makes its mask from position_ids"
+        f"those of each alone, and by {seen:.1e} where all is seen; set {setting} "
+        "to false, or use attention that makes its mask from position_ids"
     )
 
 

@@ -298,7 +298,9 @@ def test_a_model_that_sees_past_documents_does_not_begin(
     config = AutoConfig.for_model(family, vocab_size=300, hidden_size=16, **options)
     model = AutoModelForCausalLM.from_config(config)
     apart = {"section": stage(tokens=4 * BLOCK), "out": tmp_path / "out", "use_cpu": True}
-    with pytest.raises(UserError, match=r"does not keep documents apart: .*; leave documents=True"):
+    with pytest.raises(
+        UserError, match=r"does not keep documents apart: .*; set documents to false"
+    ):
         pretrain(model, words(), replace(reading(texts), documents=True), **apart)
     assert not (tmp_path / "out").exists()
     assert pretrain(model, words(), reading(texts), **apart).updates == 1

@@ -37,7 +37,7 @@ FAMILIES = {
 }
 OURS = ("llama", "pangu-pi", "history-3", "canon")
 BOTH = ("sdpa", "eager")
-PACKED = ("packed conversations", "set packing to false")
+PACKED = ("packed conversations", "packing")
 
 
 def made(name: str, implementation: str = "sdpa") -> Any:
