@@ -44,6 +44,7 @@ from layerlab.adaptation.trainer.resume import (
     remember_plan,
     resume,
 )
+from layerlab.adaptation.trainer.router_loss import weigh_router_loss
 from layerlab.adaptation.trainer.separation import check_separation
 from layerlab.corpus.batches import BatchOrder, EvalBlocks
 from layerlab.corpus.corpus import ProgressCallback
@@ -146,18 +147,13 @@ class Run:
     def loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> Any:
         """Return the part of an update's mean loss that some of its rows contribute.
 
-        Every block is full: an update has batch * block tokens, whoever reads them. A router's own
-        loss is added as its model would.
+        Every block is full: an update has batch * block tokens, whoever reads them.
         """
         size = self.section.batch_size * self.block
         nats = cross_entropy(
             outputs.logits.flatten(0, 1).float(), labels.flatten(), reduction="sum"
         )
-        loss = nats / size
-        if getattr(outputs, "aux_loss", None) is not None:
-            weight = getattr(self.model.config, "router_aux_loss_coef", 0.0)
-            loss = loss + weight * outputs.aux_loss * (labels.numel() / size)
-        return loss
+        return nats / size + weigh_router_loss(self.model, outputs, labels.numel() / size)
 
 
 def _train(run: Run, out: Path, progress: ProgressCallback | None) -> Pretrained:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,10 @@ from layerlab.adaptation.trainer.arguments import (
 from layerlab.adaptation.trainer.beginning import describe_beginning
 from layerlab.adaptation.trainer.own_folder import check_own
 from layerlab.adaptation.trainer.resume import build_trainer, check_same_plan, remember_plan, resume
+from layerlab.adaptation.trainer.router_loss import weigh_router_loss
 from layerlab.adaptation.trainer.separation import check_separation
 from layerlab.corpus.corpus import ProgressCallback
-from layerlab.model.loss import causal_loss
+from layerlab.model.loss import IGNORED, causal_loss
 from layerlab.recipes.adaptation_sections import SftSection
 from layerlab.records.renamed_settings import settings_of_0_1
 from layerlab.system.locks import lock_folder
@@ -209,11 +211,14 @@ class AnswerLossCallback(TrainerCallback):
             state.log_history.append({"step": state.global_step, HELD: found})
 
 
-def mean_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Any:
+def mean_loss(model: Any, outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Any:
     """Return the part of an update's mean over the assistant's tokens from some of its rows."""
-    return causal_loss(
+    nats = causal_loss(
         outputs.logits, labels, outputs.logits.shape[-1], num_items_in_batch=num_items_in_batch
     )
+    own = (labels[..., 1:] != IGNORED).sum()
+    share = 1.0 if num_items_in_batch is None else own / num_items_in_batch
+    return nats + weigh_router_loss(model, outputs, share)
 
 
 def _train(
@@ -223,9 +228,8 @@ def _train(
     out: Path,
     progress: ProgressCallback | None,
 ) -> tuple[list[tuple[int, dict[str, float]]], Trainer, list[str]]:
-    trainer = build_trainer(
-        model, settings, rows=Rows(found), collator=found.collator, loss=mean_loss
-    )
+    loss = partial(mean_loss, model)
+    trainer = build_trainer(model, settings, rows=Rows(found), collator=found.collator, loss=loss)
     trainer.add_callback(AnswerLossCallback(found, trainer, progress))
     damaged = resume(trainer, out, "instruction tuning")
     history: list[Any] = trainer.state.log_history

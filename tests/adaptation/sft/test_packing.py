@@ -96,7 +96,7 @@ def test_the_loss_of_a_packed_batch_is_the_mean_over_the_tokens_of_all(name: str
 
     def loss(rows: dict[str, torch.Tensor]) -> torch.Tensor:
         labels = rows.pop("labels")
-        return mean_loss(model(**rows, use_cache=False), labels, count)
+        return mean_loss(model, model(**rows, use_cache=False), labels, count)
 
     packed = loss(Collator(5)([EXAMPLES[:2], EXAMPLES[2:]]))
     parts = [loss(Collator(5, packed=False)([[one]])) for one in EXAMPLES]
