@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from layerlab.errors import UserError
-from layerlab.system.write_errors import FULL, REASONS, WriteError, find_os_error
+from layerlab.system.write_errors import explain_write
 
 Like = Callable[[Path], bool]
 # What stands under a name: a folder's device, number and last change; nothing where nothing does.
@@ -41,8 +41,7 @@ def write_folder(
     Args:
         what: is written, in words.
         like: tells whether a folder holds an earlier one, whose place it may then take.
-        before: what stood there when the work began, as `check_folder` said; what stands there now
-            where it is left out.
+        before: what stood there when the work began, as `check_folder` said; else what does now.
 
     What came into the folder since then stays there, an earlier one that another process wrote too,
     and what was made then gets a folder beside it.
@@ -50,7 +49,7 @@ def write_folder(
     Raises:
         UserError: the folder cannot be written, or holds something that must not be lost.
     """
-    with _explain(folder):
+    with explain_write(folder):
         target = resolve(folder)
         if before is None:
             _refuse_others(target, folder, what, like)
@@ -72,15 +71,12 @@ def write_folder(
 
 
 def check_folder(folder: Path, what: str, like: Like | None = None) -> Standing:
-    """Raise at once what `write_folder` would raise when the work is done.
-
-    Returns:
-        What stands there now.
+    """Raise at once what `write_folder` would raise when the work is done; return what stands there.
 
     Raises:
         UserError: the folder cannot be written, or holds something that must not be lost.
     """
-    with _explain(folder):
+    with explain_write(folder):
         target = resolve(folder)
         check_links(target)
         _refuse_others(target, folder, what, like)
@@ -100,7 +96,7 @@ def write_file(path: Path, content: str | bytes, like: Like | None = None) -> Pa
     Raises:
         UserError: it cannot be written, or a folder or a link to nothing has that name.
     """
-    with _explain(path):
+    with explain_write(path):
         target = _file_target(path)
         with _parents(target), _neighbour(target) as partial:
             partial.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -120,7 +116,7 @@ def check_file(path: Path) -> None:
     Raises:
         UserError: it cannot be written, or a folder or a link to nothing has that name.
     """
-    with _explain(path):
+    with explain_write(path):
         target = _file_target(path)
         # Rights do not tell of folders in which nobody can make a file: so one is made.
         nearest = next(parent for parent in target.parents if parent.exists())
@@ -402,22 +398,3 @@ def _parents(target: Path) -> Iterator[None]:
             except OSError:
                 break
         raise
-
-
-@contextmanager
-def _explain(path: Path) -> Iterator[None]:
-    """Turn an error of the file system into one line that says what to do."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        if isinstance(error, ValueError) and "null" in str(error):
-            said = f"cannot write {str(path)!r}: a name cannot hold a null byte"
-            raise UserError(said) from error
-        found = find_os_error(error)
-        if found is None:
-            raise
-        reason = REASONS.get(found.errno or 0, found.strerror or str(found))
-        room = "make room there, or " if found.errno in FULL else ""
-        raise WriteError(f"cannot write {path}: {reason}", f"{room}name another place") from error
