@@ -71,7 +71,7 @@ def write_folder(
 
 
 def check_folder(folder: Path, what: str, like: Like | None = None) -> Standing:
-    """Raise at once what `write_folder` would raise when the work is done; return what stands there.
+    """Raise at once what `write_folder` would raise when the work is done; return what is there.
 
     Raises:
         UserError: the folder cannot be written, or holds something that must not be lost.

@@ -87,7 +87,7 @@ def test_emulated_rounding_takes_the_time_it_takes() -> None:
     assert 0.2 < (paces[1].forward or 0.0) / (paces[0].forward or 0.0) < 5
     assert (paces[0].forward or 0.0) < times[0]
     assert 1.3 < times[1] / times[0] < 30
-    assert step_time._timeless(plain) != step_time._timeless(rounded)
+    assert step_time.timeless(plain) != step_time.timeless(rounded)
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_control_takes_the_time_it_takes(control: dict[str, Any], longer: float)
     turns = [[measure_step_time(run, flops, 1e11).update for run in (plain, held)] for _ in "123"]
     times = [min(one or 0.0 for one in column) for column in zip(*turns, strict=True)]
     assert longer < times[1] / times[0] < 30
-    assert step_time._timeless(plain) != step_time._timeless(held)
+    assert step_time.timeless(plain) != step_time.timeless(held)
     # What was kept of runs without control is still theirs.
-    assert len(step_time._timeless(plain)) == 6
+    assert len(step_time.timeless(plain)) == 6
 
 
 def test_a_measured_pace_is_that_of_the_real_loop() -> None:
@@ -169,6 +169,21 @@ def test_a_pass_has_the_rows_that_the_loop_gives_it(
     # All of them stand on this machine; what several exchange, they hold twice.
     exchanged = 4 * count_costs(plan(of_run, EXTENT)[0].recipe).parameters if processes > 1 else 0
     assert memory[0] == processes * (memory[1] + exchanged)
+
+
+def test_arms_whose_updates_take_the_same_are_measured_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = [{"train.learning_rate": rate} for rate in (1e-3, 2e-3)] + [{"model.layers": 3}]
+    named = [{"name": f"a{n}", "variant": "llama", "set": one} for n, one in enumerate(settings)]
+    asked = timed(monkeypatch, [0.1, 0.2])
+    monkeypatch.setattr(
+        "layerlab.experiments.estimate.estimate.measure_step_time",
+        lambda *given, **_: step_time.measure_step_time(*given),
+    )
+    found = estimate(runs(compare={"arms": named, "allowed_differences": ["*"]}))
+    assert [run.arm for run in asked] == ["a0", "a2"]
+    assert [side.update_seconds for side in found.sides] == [0.1, 0.1, 0.2]
 
 
 def test_what_is_too_long_is_measured_on_less() -> None:

@@ -96,7 +96,7 @@ def cached_step_times(
     Raises:
         UserError: what was measured cannot be kept.
     """
-    content = [[_timeless(run) for run in runs.values()], versions(), SITTINGS]
+    content = [[timeless(run) for run in runs.values()], versions(), SITTINGS]
     key = hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
     file = cache_folder() / PACE / f"{key}.json"
 
@@ -125,7 +125,7 @@ def _turns(runs: Mapping[str, RunSpec], flops: Mapping[str, int], peak: float) -
     return {arm: min(turn[arm] for turn in turns) for arm in runs}
 
 
-def _timeless(run: RunSpec) -> list[Any]:
+def timeless(run: RunSpec) -> list[Any]:
     """Return the settings that the time of an update depends on."""
     recipe = run.recipe
     kept = recipe.decisive()
