@@ -26,7 +26,7 @@ from layerlab.loading.weights_hash import hashing
 from layerlab.measures.drilldown import Wanted, details
 from layerlab.measures.measure import WEIGHTS, Measure
 from layerlab.measures.quantities.dimension import ENOUGH
-from layerlab.measures.readings import Readings, mean_loss, note_ahead, note_short
+from layerlab.measures.readings import Readings, mean_loss, note_ahead, note_lacking, note_short
 from layerlab.measures.runner import readings
 from layerlab.plugins import (
     File,
@@ -233,6 +233,7 @@ def _measure(job: InspectionRequest, model: Model, name: str, progress: Progress
         if read.short:
             note_short(found, job.measures)
         note_ahead(found, job.measures, patient)
+        note_lacking(found, patient)
         card = {
             **patient.facts(digest),
             "faults": found.faults,

@@ -11,7 +11,7 @@ from layerlab.loading.weights import check_finite
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.surgery.retrofit import rebuild, step0
 from layerlab.plugins import File, load_files
-from layerlab.system.files import write_folder
+from layerlab.system.files import Standing, write_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.torch_settings import usual_arithmetic
 from layerlab.system.trust import trust
@@ -75,11 +75,15 @@ def rework(
     options: Mapping[str, Any],
     *,
     out: Path,
+    before: Standing | None = None,
     seed: int = 0,
     device: str | None = None,
     dtype: str | None = None,
 ) -> str:
     """Retrofit a saved model into a folder, with its tokenizer, and say in words what was done.
+
+    Args:
+        before: as `write_folder` takes it.
 
     Raises:
         UserError: as `retrofit`, or the folder cannot be written.
@@ -95,5 +99,5 @@ def rework(
             if source.tokenizer is not None:
                 source.tokenizer.save_pretrained(folder)
 
-        write_folder(out, fill, "model")
+        write_folder(out, fill, "model", before=before)
     return said.summary(source.name, new.config.variant, str(out))

@@ -61,7 +61,7 @@ def embed(
 
     start = {"input": input, "head": head, "seed": seed}
     chosen = validate_table(EmbeddingSection, start, "adapt embed")
-    check_folder(out, "model", OnlyOwn())
+    before = check_folder(out, "model", OnlyOwn())
     check_loads(load)
     check_found([model])
     opened = [open_source(to_source(one)) for one in text or [str(SAMPLE)]]
@@ -90,7 +90,7 @@ def embed(
         (folder / FILE).write_text(json.dumps(done.to_json(), indent=1) + "\n", encoding="utf-8")
 
     with quiet_libraries():
-        write_folder(out, fill, "model", OnlyOwn())
+        write_folder(out, fill, "model", OnlyOwn(), before)
     if as_json:
         show_json(done.to_json())
         return

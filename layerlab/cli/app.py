@@ -187,7 +187,7 @@ def retrofit(
     from layerlab.model.typed_options import check_options, parse_options
     from layerlab.system.files import check_folder
 
-    check_folder(out, "model")
+    before = check_folder(out, "model")
     check_loads(load)
     options = parse_options(option or ())
     if not load:
@@ -200,7 +200,8 @@ def retrofit(
 
     plugins.load_files(load or (), [model])
 
-    say(rework(model, variant, options, out=out, seed=seed, device=device, dtype=dtype))
+    place = {"device": device, "dtype": dtype}
+    say(rework(model, variant, options, out=out, before=before, seed=seed, **place))
 
 
 @app.command()

@@ -133,8 +133,7 @@ def inspect(
     from layerlab.report.results.folder import check_folder
 
     folder = out or (None if as_json else OUT)
-    if folder is not None:
-        check_folder(folder)
+    before = None if folder is None else check_folder(folder)
     if opened and folder is None:
         raise UserError("--open shows a page that --json does not write; give --out DIR as well")
     if figures is not None:
@@ -183,7 +182,8 @@ def inspect(
         progress=not quiet,
     )
     if folder is not None:
-        report.save(folder, figures=None if figures is None else figures.value, lang=lang)
+        drawn = None if figures is None else figures.value
+        report.save(folder, figures=drawn, lang=lang, before=before)
     _show(report, as_json)
     if opened and folder is not None:
         webbrowser.open((folder / "report.html").resolve().as_uri())

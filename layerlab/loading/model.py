@@ -40,6 +40,7 @@ from layerlab.loading.weights import (
     weights,
 )
 from layerlab.loading.weights_hash import weights_hash
+from layerlab.numerics.emulation.policy import APPLIED, CARRIED
 from layerlab.observe.architecture.structure import ModelStructure, anatomy, text_config
 from layerlab.system.locks import MODELS
 from layerlab.system.logs import quiet_libraries
@@ -104,6 +105,12 @@ class LoadedModel:
     def reads_ahead(self) -> bool:
         """Tell whether logits at a token hang on later ones, as those of an encoder do; tried."""
         return reads_ahead(self.model)
+
+    @property
+    def lacks_policy(self) -> bool:
+        """Tell whether the configuration carries a precision policy that was not applied."""
+        carried = getattr(self.model.config, CARRIED, None) is not None
+        return carried and not hasattr(self.model, APPLIED)
 
     @property
     def place(self) -> str:
@@ -209,6 +216,20 @@ def _size(config: Any, name: str, usual: Any = None) -> Any:
         return getattr(config, name, None) or usual
     except Exception:  # each family has its own kind
         return None
+
+
+def describe_lacking(name: str) -> str:
+    """Describe what a model is whose configuration carries a precision policy.
+
+    Example:
+        >>> describe_lacking("low").split(";")[0]
+        'low: it was saved with a precision policy, which is not applied here'
+    """
+    return (
+        f"{name}: it was saved with a precision policy, which is not applied here; for the model "
+        "with it, load it in Python with dtype=torch.float32, and hand over "
+        "layerlab.apply_precision(model)"
+    )
 
 
 def check_named(models: Iterable[Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from layerlab.loading.batching import describe_ahead
-from layerlab.loading.model import LoadedModel
+from layerlab.loading.model import LoadedModel, describe_lacking
 from layerlab.measures.measure import Measure, Row, short_text
 
 
@@ -50,6 +50,13 @@ def note_ahead(found: Readings, measures: Sequence[Measure], patient: LoadedMode
         found.loss_nats = []
         for name in using:
             found.notes.setdefault(name, []).append(describe_ahead(patient.name))
+
+
+def note_lacking(found: Readings, patient: LoadedModel) -> None:
+    """Say of all readings that they are those of the model without its precision policy."""
+    if patient.lacks_policy:
+        for name in (name for name, rows in found.rows.items() if rows):
+            found.notes.setdefault(name, []).append(describe_lacking(patient.name))
 
 
 def mean_loss(losses: Sequence[float], pieces: Sequence[Tensor]) -> float | None:

@@ -12,7 +12,7 @@ from layerlab.errors import UserError
 from layerlab.recipes.arms import sides
 from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.recipes.training import TrainingRecipe
-from layerlab.recipes.training_sections import warmup_of
+from layerlab.recipes.training_sections import ControlSection, warmup_of
 from layerlab.validation import short_repr
 
 DEVICES = ("cpu", "cuda", "cuda:N", "mps", "npu", "xpu")
@@ -100,10 +100,23 @@ def validate(recipe: TrainingRecipe) -> None:
         UserError: a device that is none, a precision or attention that it cannot train with,
             emulated rounding of what hides it, rows that cannot be split, sharding of nothing, a
             setting that needs whole weights in every process, or a warm-up that leaves nothing of
-            the run.
+            the run; control that excludes itself, or sees no scores.
     """
-    for check in (_place, _emulate, _rising, _share, _whole):
+    for check in (_place, _emulate, _rising, _share, _whole, _control):
         check(recipe)
+
+
+def check_control(section: ControlSection) -> None:
+    """Refuse two ways at once to set the size of the query and key weights.
+
+    Raises:
+        UserError: it asks for both.
+    """
+    if section.qk_clip and section.sigma_reparam:
+        raise UserError(
+            "control.qk_clip and control.sigma_reparam both set the size of the query and key "
+            "weights; choose one of them"
+        )
 
 
 def _place(recipe: TrainingRecipe) -> None:
@@ -190,3 +203,13 @@ def _whole(recipe: TrainingRecipe) -> None:
                 f'[{name}] reads whole weights, and run.sharding = "fsdp" leaves a part in each '
                 f'process; leave [{name}] out, or write sharding = "none"'
             )
+
+
+def _control(recipe: TrainingRecipe) -> None:
+    check_control(recipe.control)
+    attention = recipe.train.attn_implementation
+    if recipe.control.qk_clip and attention not in ("sdpa", "eager"):
+        raise UserError(
+            f'train.attn_implementation is "{attention}", of which control.qk_clip cannot see the '
+            'scores; write attn_implementation = "sdpa"'
+        )

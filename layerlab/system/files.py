@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from layerlab.errors import UserError
-from layerlab.system.write_errors import FULL, REASONS, WriteError, find_os_error
+from layerlab.system.write_errors import explain_write
 
 Like = Callable[[Path], bool]
+# What stands under a name: a folder's device, number and last change; nothing where nothing does.
+Standing = tuple[int, ...]
 # Of a file that is read whole: bytes.
 LARGEST = 256 << 20
 # In a folder that is written as a whole: what was written, with its hashes, so that nothing else
@@ -28,30 +30,37 @@ OWN = ".written.json"
 
 
 def write_folder(
-    folder: Path, fill: Callable[[Path], None], what: str, like: Like | None = None
+    folder: Path,
+    fill: Callable[[Path], None],
+    what: str,
+    like: Like | None = None,
+    before: Standing | None = None,
 ) -> Path:
     """Write a folder; `fill` is handed an empty one to write into.
 
     Args:
         what: is written, in words.
         like: tells whether a folder holds an earlier one, whose place it may then take.
+        before: what stood there when the work began, as `check_folder` said; else what does now.
 
-    What comes into the folder while it is filled stays there, and what was made then gets a folder
-    beside it.
+    What came into the folder since then stays there, an earlier one that another process wrote too,
+    and what was made then gets a folder beside it.
 
     Raises:
         UserError: the folder cannot be written, or holds something that must not be lost.
     """
-    with _explain(folder):
+    with explain_write(folder):
         target = resolve(folder)
-        _refuse_others(target, folder, what, like)
+        if before is None:
+            _refuse_others(target, folder, what, like)
+            before = _stand(target)
         with _parents(target), _neighbour(target) as partial:
             partial.mkdir()
             fill(partial)
             if isinstance(like, OnlyOwn):
                 own = {name: _identify(path) for name, path in _paths(partial).items()}
                 (partial / OWN).write_text(json.dumps(own), encoding="utf-8")
-            if not _swap(partial, target, like):
+            if not _swap(partial, target, like, before):
                 kept = _beside(target)
                 partial.rename(kept)
                 raise UserError(
@@ -61,19 +70,20 @@ def write_folder(
     return target
 
 
-def check_folder(folder: Path, what: str, like: Like | None = None) -> None:
-    """Raise at once what `write_folder` would raise when the work is done.
+def check_folder(folder: Path, what: str, like: Like | None = None) -> Standing:
+    """Raise at once what `write_folder` would raise when the work is done; return what is there.
 
     Raises:
         UserError: the folder cannot be written, or holds something that must not be lost.
     """
-    with _explain(folder):
+    with explain_write(folder):
         target = resolve(folder)
         check_links(target)
         _refuse_others(target, folder, what, like)
         nearest = next(parent for parent in target.parents if parent.exists())
         with _neighbour(nearest / target.name) as partial:
             partial.mkdir()
+        return _stand(target)
 
 
 def write_file(path: Path, content: str | bytes, like: Like | None = None) -> Path:
@@ -86,7 +96,7 @@ def write_file(path: Path, content: str | bytes, like: Like | None = None) -> Pa
     Raises:
         UserError: it cannot be written, or a folder or a link to nothing has that name.
     """
-    with _explain(path):
+    with explain_write(path):
         target = _file_target(path)
         with _parents(target), _neighbour(target) as partial:
             partial.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -106,7 +116,7 @@ def check_file(path: Path) -> None:
     Raises:
         UserError: it cannot be written, or a folder or a link to nothing has that name.
     """
-    with _explain(path):
+    with explain_write(path):
         target = _file_target(path)
         # Rights do not tell of folders in which nobody can make a file: so one is made.
         nearest = next(parent for parent in target.parents if parent.exists())
@@ -306,16 +316,27 @@ def _may_go(folder: Path, like: Like | None) -> bool:
     return not any(folder.iterdir()) or bool(like and like(folder))
 
 
-def _swap(partial: Path, target: Path, like: Like | None) -> bool:
+def _stand(target: Path) -> Standing:
+    """Return what is known of a folder however it is called: it has a number of its own."""
+    try:
+        found = target.stat()
+    except FileNotFoundError:
+        return ()
+    return (found.st_dev, found.st_ino, found.st_mtime_ns)
+
+
+def _swap(partial: Path, target: Path, like: Like | None, before: Standing) -> bool:
     """Give a folder its name; return whether what is there now may go, without which it stays."""
     if not target.exists():
         return _take_name(partial, target)
+    if not target.is_dir():
+        return False
     # A process that is killed here leaves the earlier one under a name that says what it is.
     aside = target.with_name(f"{target.name[:80]}.{uuid.uuid4().hex[:8]}.earlier")
     target.rename(aside)
     try:
         # Under this name nothing more comes in by the other.
-        if not _may_go(aside, like):
+        if not _may_go(aside, like if _stand(aside) == before else None):
             _take_name(aside, target)
             return False
         if not _take_name(partial, target):
@@ -377,22 +398,3 @@ def _parents(target: Path) -> Iterator[None]:
             except OSError:
                 break
         raise
-
-
-@contextmanager
-def _explain(path: Path) -> Iterator[None]:
-    """Turn an error of the file system into one line that says what to do."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        if isinstance(error, ValueError) and "null" in str(error):
-            said = f"cannot write {str(path)!r}: a name cannot hold a null byte"
-            raise UserError(said) from error
-        found = find_os_error(error)
-        if found is None:
-            raise
-        reason = REASONS.get(found.errno or 0, found.strerror or str(found))
-        room = "make room there, or " if found.errno in FULL else ""
-        raise WriteError(f"cannot write {path}: {reason}", f"{room}name another place") from error

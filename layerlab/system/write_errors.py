@@ -3,6 +3,9 @@
 import errno
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from layerlab.errors import UserError
 
@@ -44,3 +47,22 @@ def find_os_error(error: Exception) -> OSError | None:
         return cause
     matched = _SYSTEM.search(str(error))
     return OSError(int(matched[1]), os.strerror(int(matched[1]))) if matched else None
+
+
+@contextmanager
+def explain_write(path: Path) -> Iterator[None]:
+    """Turn an error of the file system into one line that says what to do."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if isinstance(error, ValueError) and "null" in str(error):
+            said = f"cannot write {str(path)!r}: a name cannot hold a null byte"
+            raise UserError(said) from error
+        found = find_os_error(error)
+        if found is None:
+            raise
+        reason = REASONS.get(found.errno or 0, found.strerror or str(found))
+        room = "make room there, or " if found.errno in FULL else ""
+        raise WriteError(f"cannot write {path}: {reason}", f"{room}name another place") from error

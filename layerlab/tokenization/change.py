@@ -107,7 +107,7 @@ def change(
     Raises:
         UserError: the tokenizer, a text or the size is none that can be used.
     """
-    check_folder(out, WHAT, OnlyOwn())
+    before = check_folder(out, WHAT, OnlyOwn())
     parse_size(asked.size)
     terms = _terms(asked.terms)
     base = load_or_convert(asked.tokenizer)
@@ -140,7 +140,7 @@ def change(
         _fill(place, asked, changed)
         page(place)
 
-    write_folder(out, fill, WHAT, OnlyOwn())
+    write_folder(out, fill, WHAT, OnlyOwn(), before)
     return changed
 
 

@@ -1,5 +1,6 @@
 from importlib.metadata import version
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -211,6 +212,22 @@ def test_a_model_that_has_seen_the_next_token_has_no_loss() -> None:
     assert found.models[0]["loss_nats"] is None
     said = {one["name"]: one["notes"] for one in found.to_dict()["measures"]}
     assert "hang on later tokens" in said["lens"][0] and not said["stream"]
+
+
+def test_a_model_whose_saved_policy_is_not_applied_is_said_to_lack_it(tiny, tmp_path) -> None:
+    low = layerlab.apply_precision(tiny("llama"), layerlab.Policy(format="bf16", keep=["lm_head"]))
+    low.save_pretrained(tmp_path / "low")
+
+    def notes(model: Any, **options: Any) -> list[str]:
+        found = layerlab.inspect(model, progress=False, **options)
+        return [note for one in found.to_dict()["measures"] for note in one["notes"]]
+
+    ids = {"input_ids": torch.arange(3, 23), "measures": ["stream", "querykey"]}
+    for options in (ids, {"weights": True}):
+        said = notes(tmp_path / "low", **options)
+        assert all("low: it was saved with a precision policy, which is not" in one for one in said)
+        assert said
+    assert notes(low, **ids) == []
 
 
 def test_a_head_smaller_than_the_vocabulary_is_one_clear_line(tiny) -> None:

@@ -61,6 +61,81 @@ def test_a_file_that_comes_meanwhile_stays(like: Like | None, before: str, tmp_p
         assert (out / "state.json").exists()
 
 
+@pytest.mark.parametrize("before", ["none", "empty", "own"])
+def test_what_another_process_wrote_meanwhile_stays_too(before: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    if before == "empty":
+        out.mkdir()
+    if before == "own":
+        write_folder(out, lambda one: (one / "a").write_text("first"), "text", OnlyOwn())
+
+    def work(folder: Path) -> None:
+        write_folder(out, lambda one: (one / "a").write_text("theirs"), "text", OnlyOwn())
+        (folder / "a").write_text("mine")
+
+    with pytest.raises(UserError, match=r"the text is in .*out-2: move one of the two"):
+        write_folder(out, work, "text", OnlyOwn())
+    assert (out / "a").read_text() == "theirs"
+    assert (tmp_path / "out-2" / "a").read_text() == "mine"
+    write_folder(out, lambda one: (one / "a").write_text("later"), "text", OnlyOwn())
+    assert (out / "a").read_text() == "later"
+
+
+@pytest.mark.parametrize(
+    ("work", "words", "what"),
+    [
+        (
+            "layerlab.api.inspect.run_inspection",
+            ("inspect", "pre-norm", "--measures=stream", "--samples=1", "--context=16", "-q"),
+            "report",
+        ),
+        (
+            "layerlab.tokenization.change.remake",
+            (
+                "adapt",
+                "vocabulary",
+                "--tokenizer",
+                "llama",
+                "--corpus",
+                str(SAMPLE),
+                "--size=+2",
+                "-q",
+            ),
+            "vocabulary",
+        ),
+        pytest.param(
+            "layerlab.adaptation.embeddings.compare_inits.embed",
+            ("adapt", "embed", "llama", "--tokenizer", "llama", "-q"),
+            "model",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            "layerlab.api.retrofit.rebuild",
+            ("retrofit", "llama", "--variant", "as-32"),
+            "model",
+            marks=pytest.mark.full,
+        ),
+    ],
+)
+def test_of_two_commands_at_once_both_results_stay(
+    work: str, words: tuple[str, ...], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    given = (*words, "--out", str(out))
+    module, name = work.rsplit(".", 1)
+    done = getattr(importlib.import_module(module), name)
+
+    def meanwhile(*asked: Any, **more: Any) -> Any:
+        monkeypatch.setattr(work, done)
+        assert typed(*given).code == 0
+        return done(*asked, **more)
+
+    monkeypatch.setattr(work, meanwhile)
+    typed(*given).refused(f"out was given files while this ran, and they stay; the {what} is in")
+    names = [sorted(one.name for one in (tmp_path / end).iterdir()) for end in ("out", "out-2")]
+    assert names[0] == names[1]
+
+
 def test_the_work_of_a_second_time_has_a_name_too(tmp_path: Path) -> None:
     for number in (2, 3):
         with pytest.raises(UserError, match=f"the text is in .*out-{number}: move"):

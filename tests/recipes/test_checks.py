@@ -35,6 +35,18 @@ SMALL = {"width": 32, "layers": 2, "heads": 2, "context": 16}
             r"\[control\] reads",
         ),
         (
+            {"control.qk_clip": 9.0, "control.sigma_reparam": True},
+            "control.qk_clip and control.sigma_reparam both set the size of .*; choose one",
+        ),
+        (
+            {
+                "control.qk_clip": 9.0,
+                "train.attn_implementation": "flex_attention",
+                "run.device": "cuda",
+            },
+            'is "flex_attention", of which control.qk_clip cannot see the scores; write attn',
+        ),
+        (
             {"run.sharding": "fsdp", "run.num_processes": 2, "train.optimizer": "muon"},
             'is "muon", which needs whole matrices, and run.sharding = "fsdp" leaves a part in '
             'each process; write optimizer = "adamw" or sharding = "none"',

@@ -23,7 +23,7 @@ from layerlab.model.cost.cost import account
 from layerlab.recipes.arms import arms
 from layerlab.training import flops as cost
 from layerlab.training.flops import TokenFlops, flops_per_token, utilisation
-from layerlab.training.run_spec import RunSpec, design_model
+from layerlab.training.run_spec import RunSpec, count_costs, design_model
 from layerlab.variants import registry
 from layerlab.variants.registry import variants
 from layerlab.variants.template import write_template
@@ -87,7 +87,31 @@ def test_emulated_rounding_takes_the_time_it_takes() -> None:
     assert 0.2 < (paces[1].forward or 0.0) / (paces[0].forward or 0.0) < 5
     assert (paces[0].forward or 0.0) < times[0]
     assert 1.3 < times[1] / times[0] < 30
-    assert step_time._timeless(plain) != step_time._timeless(rounded)
+    assert step_time.timeless(plain) != step_time.timeless(rounded)
+
+
+@pytest.mark.parametrize(
+    ("control", "longer"),
+    [
+        ({"spectral_penalty": 0.1, "condition_penalty": 0.1}, 1.2),
+        ({"qk_clip": 1e-6}, 1.05),
+        ({"sigma_reparam": True}, 1.05),
+    ],
+)
+def test_control_takes_the_time_it_takes(control: dict[str, Any], longer: float) -> None:
+    settings: dict[str, Any] = {
+        "model": {"width": 48, "layers": 4, "heads": 4, "context": 32},
+        "train": {"max_steps": 20, "batch_size": 2},
+    }
+    plain = plan(recipe(**settings), EXTENT)[0]
+    held = plan(recipe(**settings, control=control), EXTENT)[0]
+    flops = flops_per_token(plain.recipe).full
+    turns = [[measure_step_time(run, flops, 1e11).update for run in (plain, held)] for _ in "123"]
+    times = [min(one or 0.0 for one in column) for column in zip(*turns, strict=True)]
+    assert longer < times[1] / times[0] < 30
+    assert step_time.timeless(plain) != step_time.timeless(held)
+    # What was kept of runs without control is still theirs.
+    assert len(step_time.timeless(plain)) == 6
 
 
 def test_a_measured_pace_is_that_of_the_real_loop() -> None:
@@ -137,12 +161,29 @@ def test_a_pass_has_the_rows_that_the_loop_gives_it(
 ) -> None:
     train = {"max_steps": 20, "batch_size": 16, "micro_batch_size": micro_batch}
     of_run = recipe(train=train, run={"num_processes": processes})
-    assert step_time._rows(plan(of_run, EXTENT)[0]) == rows
+    assert step_time._rows(of_run) == rows
     memory = [
         estimate(plan(one, EXTENT), measure=False).sides[0].memory
         for one in (of_run, recipe(train={"max_steps": 20, "batch_size": rows}))
     ]
-    assert memory[0] == processes * memory[1]  # all of them stand on this machine
+    # All of them stand on this machine; what several exchange, they hold twice.
+    exchanged = 4 * count_costs(plan(of_run, EXTENT)[0].recipe).parameters if processes > 1 else 0
+    assert memory[0] == processes * (memory[1] + exchanged)
+
+
+def test_arms_whose_updates_take_the_same_are_measured_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = [{"train.learning_rate": rate} for rate in (1e-3, 2e-3)] + [{"model.layers": 3}]
+    named = [{"name": f"a{n}", "variant": "llama", "set": one} for n, one in enumerate(settings)]
+    asked = timed(monkeypatch, [0.1, 0.2])
+    monkeypatch.setattr(
+        "layerlab.experiments.estimate.estimate.measure_step_time",
+        lambda *given, **_: step_time.measure_step_time(*given),
+    )
+    found = estimate(runs(compare={"arms": named, "allowed_differences": ["*"]}))
+    assert [run.arm for run in asked] == ["a0", "a2"]
+    assert [side.update_seconds for side in found.sides] == [0.1, 0.1, 0.2]
 
 
 def test_what_is_too_long_is_measured_on_less() -> None:

@@ -38,7 +38,8 @@ class ReplayData:
         general: text to replay. None knows no general text; the ratio (1, 0) keeps what there is
             for the measurement of forgetting alone.
         validation: share of each source's bytes that is held out, at its end.
-        documents: whether attention stops at the boundaries of documents.
+        documents: whether attention stops at the boundaries of documents; a model in which it does
+            not is refused.
         cache: where tokens are kept; LAYERLAB_CACHE or ~/.cache/layerlab where it is left out.
     """
 

@@ -28,6 +28,7 @@ from layerlab.adaptation.pretraining.result import Pretrained
 from layerlab.adaptation.trainer.arguments import (
     block_of,
     check_entries,
+    check_trained,
     section_arguments,
     split_batch,
     step_counts,
@@ -43,6 +44,8 @@ from layerlab.adaptation.trainer.resume import (
     remember_plan,
     resume,
 )
+from layerlab.adaptation.trainer.router_loss import weigh_router_loss
+from layerlab.adaptation.trainer.separation import check_separation
 from layerlab.corpus.batches import BatchOrder, EvalBlocks
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.errors import UserError
@@ -85,7 +88,7 @@ def pretrain(
     Source: pangu23, section on YunShan (domain and replayed general text 1:1).
 
     Args:
-        model: of transformers or layerlab.
+        model: of transformers or layerlab; what is trained of it in float32.
         words: its tokenizer.
         reading: the text.
         section: how long, in what steps, and how closely watched; its `seeds` are not looked at.
@@ -98,11 +101,14 @@ def pretrain(
         What was read, both curves' ends, and what was forgotten.
 
     Raises:
-        UserError: the text, the tokenizer or an argument cannot be used, `out` holds another run
-            or files of yours, or a gradient is not finite: no update is made by it, and the
-            checkpoints stay.
+        UserError: the text, the tokenizer, the model or an argument cannot be used, `out` holds
+            another run or files of yours, or a gradient is not finite: no update is made by it,
+            and the checkpoints stay.
     """
     check_entries(model, words)
+    check_trained(model)
+    if reading.documents:
+        check_separation(model, "documents", "documents")
     block = section.block_size or block_of(model)
     updates = count_updates(section, block)
     given = {**section_arguments(section), **arguments}
@@ -141,18 +147,13 @@ class Run:
     def loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> Any:
         """Return the part of an update's mean loss that some of its rows contribute.
 
-        Every block is full: an update has batch * block tokens, whoever reads them. A router's own
-        loss is added as its model would.
+        Every block is full: an update has batch * block tokens, whoever reads them.
         """
         size = self.section.batch_size * self.block
         nats = cross_entropy(
             outputs.logits.flatten(0, 1).float(), labels.flatten(), reduction="sum"
         )
-        loss = nats / size
-        if getattr(outputs, "aux_loss", None) is not None:
-            weight = getattr(self.model.config, "router_aux_loss_coef", 0.0)
-            loss = loss + weight * outputs.aux_loss * (labels.numel() / size)
-        return loss
+        return nats / size + weigh_router_loss(self.model, outputs, labels.numel() / size)
 
 
 def _train(run: Run, out: Path, progress: ProgressCallback | None) -> Pretrained:

@@ -1,25 +1,45 @@
 """Adds LoRA adapters to any causal language model, by PEFT."""
 
+import importlib.util
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from torch import Tensor
 
 from layerlab.errors import UserError
 from layerlab.recipes.adaptation_sections import LoraSection
 from layerlab.validation import short_repr
 
 
-def add_adapters(model: Any, lora: LoraSection) -> Any:
-    """Return the model with adapters, its own weights frozen.
+def find_trained_whole(model: Any, lora: LoraSection) -> list[tuple[str, Tensor]]:
+    """Return the weights of the modules that are trained whole, with their names.
 
     Raises:
         UserError: PEFT is not installed, or a module is not there.
     """
-    try:
-        import peft
-    except ImportError:
-        raise UserError("LoRA needs PEFT; type: pip install 'layerlab[sft]'") from None
+    if importlib.util.find_spec("peft") is None:
+        raise UserError("LoRA needs PEFT; type: pip install 'layerlab[sft]'")
+    known = [name for name, _ in model.named_modules()]
+    for name in (*(lora.target_modules or ()), *lora.modules_to_save):
+        if not any(_is_called(one, name) for one in known):
+            raise UserError(
+                f"the model has no module {short_repr(name)} for LoRA; expected names such as "
+                f"{', '.join(_linear(model))}"
+            )
+    return [
+        (f"{path}.{name}", weight)
+        for path, module in model.named_modules()
+        if any(_is_called(path, one) for one in lora.modules_to_save)
+        for name, weight in module.named_parameters()
+    ]
+
+
+def add_adapters(model: Any, lora: LoraSection) -> Any:
+    """Return the model with adapters, which are in float32, its own weights frozen."""
+    import peft
+
     settings = peft.LoraConfig(
         r=lora.r,
         lora_alpha=lora.lora_alpha,  # type: ignore[arg-type]  # a number, whole or not
@@ -28,13 +48,6 @@ def add_adapters(model: Any, lora: LoraSection) -> Any:
         modules_to_save=list(lora.modules_to_save) or None,
         task_type="CAUSAL_LM",
     )
-    known = [name for name, _ in model.named_modules()]
-    for name in (*(lora.target_modules or ()), *lora.modules_to_save):
-        if not any(one == name or one.endswith(f".{name}") for one in known):
-            raise UserError(
-                f"the model has no module {short_repr(name)} for LoRA; expected names such as "
-                f"{', '.join(_linear(model))}"
-            )
     with _calm():
         return peft.get_peft_model(model, settings)
 
@@ -43,6 +56,10 @@ def merge_adapters(model: Any) -> Any:
     """Add what the adapters have learned to the weights, and return the plain model."""
     with _calm():
         return model.merge_and_unload()
+
+
+def _is_called(path: str, name: str) -> bool:
+    return path == name or path.endswith(f".{name}")
 
 
 def _linear(model: Any) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, Trai
 from layerlab.adaptation.sft.chat_template import add_plain_template
 from layerlab.adaptation.sft.conversations import Conversation
 from layerlab.adaptation.sft.dataset import Rows, SFTDataset, prepare_dataset
-from layerlab.adaptation.sft.lora import add_adapters, merge_adapters
+from layerlab.adaptation.sft.lora import add_adapters, find_trained_whole, merge_adapters
 from layerlab.adaptation.sft.mixing import SourceStats
-from layerlab.adaptation.sft.packing_check import check_separation
 from layerlab.adaptation.trainer.arguments import (
     block_of,
     check_entries,
+    check_trained,
     section_arguments,
     split_batch,
     step_counts,
@@ -26,8 +27,10 @@ from layerlab.adaptation.trainer.arguments import (
 from layerlab.adaptation.trainer.beginning import describe_beginning
 from layerlab.adaptation.trainer.own_folder import check_own
 from layerlab.adaptation.trainer.resume import build_trainer, check_same_plan, remember_plan, resume
+from layerlab.adaptation.trainer.router_loss import weigh_router_loss
+from layerlab.adaptation.trainer.separation import check_separation
 from layerlab.corpus.corpus import ProgressCallback
-from layerlab.model.loss import causal_loss
+from layerlab.model.loss import IGNORED, causal_loss
 from layerlab.recipes.adaptation_sections import SftSection
 from layerlab.records.renamed_settings import settings_of_0_1
 from layerlab.system.locks import lock_folder
@@ -120,7 +123,7 @@ def tune(
     Source: pangu23, section on YunShan (domain and general instructions shuffled in one stage).
 
     Args:
-        model: of transformers or layerlab.
+        model: of transformers or layerlab; what is trained of it in float32, beside adapters.
         words: its tokenizer; it is given a plain chat template where it has none.
         rows: conversations by the name of their source.
         section: as in a recipe; its sources are not read.
@@ -136,11 +139,13 @@ def tune(
             checkpoints stay.
     """
     check_entries(model, words)
+    lora = section.lora
+    check_trained(model, find_trained_whole(model, lora) if lora else None)
     note = add_plain_template(words)
     notes = (note,) if note else ()
     block = section.block_size or block_of(model)
     if section.packing:
-        check_separation(model)
+        check_separation(model, "packed conversations", "packing")
     given = {**section_arguments(section), **arguments}
     with ExitStack() as stack:
         stack.enter_context(quiet_libraries())
@@ -156,7 +161,6 @@ def tune(
         if first:
             plan = _plan(found, block, weights, merge)
             check_same_plan(out, plan, given, describe_beginning(model, words))
-        lora = section.lora
         learner = add_adapters(model, lora) if lora else model
         curve, trainer, damaged = _train(learner, found, settings, out, progress)
         learner.eval()
@@ -207,11 +211,14 @@ class AnswerLossCallback(TrainerCallback):
             state.log_history.append({"step": state.global_step, HELD: found})
 
 
-def mean_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Any:
+def mean_loss(model: Any, outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Any:
     """Return the part of an update's mean over the assistant's tokens from some of its rows."""
-    return causal_loss(
+    nats = causal_loss(
         outputs.logits, labels, outputs.logits.shape[-1], num_items_in_batch=num_items_in_batch
     )
+    own = (labels[..., 1:] != IGNORED).sum()
+    share = 1.0 if num_items_in_batch is None else own / num_items_in_batch
+    return nats + weigh_router_loss(model, outputs, share)
 
 
 def _train(
@@ -221,9 +228,8 @@ def _train(
     out: Path,
     progress: ProgressCallback | None,
 ) -> tuple[list[tuple[int, dict[str, float]]], Trainer, list[str]]:
-    trainer = build_trainer(
-        model, settings, rows=Rows(found), collator=found.collator, loss=mean_loss
-    )
+    loss = partial(mean_loss, model)
+    trainer = build_trainer(model, settings, rows=Rows(found), collator=found.collator, loss=loss)
     trainer.add_callback(AnswerLossCallback(found, trainer, progress))
     damaged = resume(trainer, out, "instruction tuning")
     history: list[Any] = trainer.state.log_history

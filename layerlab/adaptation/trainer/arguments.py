@@ -1,10 +1,11 @@
 """Builds the arguments of transformers' Trainer from those of the caller and the stage."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerFast, TrainingArguments
 
 from layerlab.errors import UserError
@@ -138,6 +139,28 @@ def check_entries(model: Any, words: PreTrainedTokenizerFast) -> None:
             f"the tokenizer has {entries(words)} entries and the model embeds {known} tokens; "
             "type: layerlab adapt embed MODEL --tokenizer DIR --out DIR"
         )
+
+
+def check_trained(model: Any, weights: Iterable[tuple[str, Tensor]] | None = None) -> None:
+    """Refuse to train weights that hold too few digits for a sum of small updates.
+
+    Args:
+        model: that they are of.
+        weights: that are trained, with their names; those of the model that ask for a gradient
+            where it is left out.
+
+    Raises:
+        UserError: one has fewer bits than float32.
+    """
+    if weights is None:
+        weights = ((name, one) for name, one in model.named_parameters() if one.requires_grad)
+    for name, one in weights:
+        if one.dtype.itemsize < torch.float32.itemsize:
+            kind = str(one.dtype).removeprefix("torch.")
+            raise UserError(
+                f"{type(model).__name__} has {name} in {kind}, in which most updates are rounded "
+                "away; load it with dtype=torch.float32, and give bf16=True for mixed precision"
+            )
 
 
 def context_of(model: Any) -> int | None:

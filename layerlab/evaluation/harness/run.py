@@ -32,7 +32,7 @@ from layerlab.evaluation.lm_eval_tasks.engine import ENGINE
 from layerlab.evaluation.lm_eval_tasks.load import load_named
 from layerlab.loading.batching import describe_ahead
 from layerlab.loading.generation import describe_unused, list_unused, special_ids
-from layerlab.loading.model import LoadedModel
+from layerlab.loading.model import LoadedModel, describe_lacking
 from layerlab.system.hardware import versions
 from layerlab.training.step.microbatch import is_out_of_memory
 from layerlab.version import VERSION
@@ -77,6 +77,8 @@ class EvaluationRun:
             self.notes.append(describe_unused(self.subject.name, unused))
         if self.subject.reads_ahead:
             self.notes.append(describe_ahead(self.subject.name))
+        if self.subject.lacks_policy:
+            self.notes.append(describe_lacking(self.subject.name))
         if self.arithmetic.alone and self.options.batch_size != 1:
             self.notes.append(describe_alone(self.arithmetic.name))
         for leaf in leaves:

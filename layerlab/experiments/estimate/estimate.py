@@ -1,6 +1,7 @@
 """Estimates time (by calibration), memory and disk space of a plan before anything runs."""
 
 import heapq
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -13,7 +14,7 @@ from layerlab.experiments.estimate.disk_space import (
 )
 from layerlab.experiments.estimate.process_memory import process_memory
 from layerlab.experiments.estimate.startup import free_memory, startup_seconds
-from layerlab.experiments.estimate.step_time import StepTime, measure_step_time
+from layerlab.experiments.estimate.step_time import StepTime, measure_step_time, timeless
 from layerlab.experiments.executors.local import shares_processes
 from layerlab.experiments.executors.slots import fit_at_once
 from layerlab.model.cost.cost import account
@@ -168,10 +169,8 @@ def estimate(
     arms: dict[str, list[RunSpec]] = {}
     for run in runs:
         arms.setdefault(run.arm, []).append(run)
-    paces = {
-        arm: measure_step_time(of[0], flops_per_token(of[0].recipe).full, peak, measure=measure)
-        for arm, of in arms.items()
-    }
+    known: dict[str, StepTime] = {}  # of arms whose updates take the same, measured once
+    paces = {arm: _pace(of[0], peak, measure, known) for arm, of in arms.items()}
     sides = {arm: _side(of, paces[arm], peak) for arm, of in arms.items()}
     own = processes and not lockstep
     start = startup_seconds(first.run.device, measure=measure) if own and peak else 0.0
@@ -211,6 +210,16 @@ def _crowd(
         return [sides[run.arm] for run in runs if run.seed == runs[0].seed]
     largest = max(sides.values(), key=lambda side: side.memory)
     return [largest] * fit_at_once(settings, len(runs))
+
+
+def _pace(run: RunSpec, peak: float | None, measure: bool, known: dict[str, StepTime]) -> StepTime:
+    flops = flops_per_token(run.recipe).full
+    if peak is None or not measure:
+        return measure_step_time(run, flops, peak, measure=measure)
+    key = json.dumps(timeless(run))
+    if key not in known:
+        known[key] = measure_step_time(run, flops, peak)
+    return known[key]
 
 
 def _in_one(crowd: Sequence[ArmEstimate]) -> int:

@@ -27,7 +27,9 @@ from layerlab.system.hardware import (
     with_threads,
 )
 from layerlab.system.rng import keep_device_state
+from layerlab.system.torch_settings import evaluation_mode
 from layerlab.training.optimizer import build_optimizer
+from layerlab.training.qk_control.penalties import QKControl
 from layerlab.training.run_spec import RunSpec, design_model, own_files
 from layerlab.training.setup import set_attention
 from layerlab.training.step.emulated_rounding import emulation
@@ -94,7 +96,7 @@ def cached_step_times(
     Raises:
         UserError: what was measured cannot be kept.
     """
-    content = [[_timeless(run) for run in runs.values()], versions(), SITTINGS]
+    content = [[timeless(run) for run in runs.values()], versions(), SITTINGS]
     key = hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
     file = cache_folder() / PACE / f"{key}.json"
 
@@ -123,7 +125,7 @@ def _turns(runs: Mapping[str, RunSpec], flops: Mapping[str, int], peak: float) -
     return {arm: min(turn[arm] for turn in turns) for arm in runs}
 
 
-def _timeless(run: RunSpec) -> list[Any]:
+def timeless(run: RunSpec) -> list[Any]:
     """Return the settings that the time of an update depends on."""
     recipe = run.recipe
     kept = recipe.decisive()
@@ -136,7 +138,10 @@ def _timeless(run: RunSpec) -> list[Any]:
     emulate = recipe.emulate.model_dump()
     # A file of one's own is known by what is in it, not by where it lies.
     model = {**kept["model"], "load": own_files(recipe)}
-    return [model, recipe.data.block_size, train, emulate, recipe.run.num_processes, place]
+    found = [model, recipe.data.block_size, train, emulate, recipe.run.num_processes, place]
+    # Where nothing is controlled, what was kept before this counted holds on.
+    controlled = recipe.control.model_dump(exclude_defaults=True)
+    return [*found, controlled] if controlled else found
 
 
 def _fits(run: RunSpec) -> bool:
@@ -172,7 +177,7 @@ def _rows(recipe: TrainingRecipe) -> int:
 
 
 class _Trial:
-    """The real model with its real optimizer, on tokens drawn at random."""
+    """The real model with its real optimizer and control, on tokens drawn at random."""
 
     def __init__(self, run: RunSpec, flops: int, peak: float) -> None:
         recipe = run.recipe
@@ -193,6 +198,7 @@ class _Trial:
         set_attention(model, recipe.train.attn_implementation)
         self.model = model.train()
         self.model.to(self.device)
+        self.control = QKControl(self.model, recipe.control)
         self.optimizer = build_optimizer(self.model, recipe.train)
         self.clock: Callable[[], float] = stopwatch(self.device, recipe.run.threads)
         own = torch.Generator().manual_seed(0)
@@ -206,7 +212,7 @@ class _Trial:
             with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
                 loss = self._loss()
             loss.backward()
-        self._step()
+        self._end_update()
         taken = [self._time() for _ in range(TIMES)]
         through, step = (min(column) for column in zip(*taken, strict=True))
         wanted = self.recipe.train.batch_size * self.block / self.recipe.run.num_processes
@@ -216,21 +222,25 @@ class _Trial:
             update=through * scale + step,
             activations=round(kept.bytes * portion),
             measured=True,
-            forward=min(self._forward() for _ in range(TIMES)) * scale,
+            forward=self._forward() * scale,
         )
 
     @torch.no_grad()
     def _forward(self) -> float:
-        start = self.clock()
-        self._loss()
-        return self.clock() - start
+        taken = []
+        with evaluation_mode(self.model):
+            for _ in range(TIMES):
+                start = self.clock()
+                self._loss()
+                taken.append(self.clock() - start)
+        return min(taken)
 
     def _time(self) -> tuple[float, float]:
         start = self.clock()
         with self._round():
             self._loss().backward()
         middle = self.clock()
-        self._step()
+        self._end_update()
         return middle - start, self.clock() - middle
 
     def _loss(self) -> Tensor:
@@ -238,10 +248,15 @@ class _Trial:
             logits = self.model(input_ids=self.tokens, use_cache=False).logits
         return causal_loss(logits, self.tokens, logits.shape[-1])
 
-    def _step(self) -> None:
+    def _end_update(self) -> None:
+        """Do what an update does once, however many tokens it has."""
+        with self._round():
+            if (penalty := self.control.loss()) is not None:
+                penalty.backward()
         limit = self.recipe.train.max_grad_norm or float("inf")
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         self.optimizer.step()
+        self.control.after_update()
         self.optimizer.zero_grad()
 
     def _precision(self) -> AbstractContextManager[Any]:

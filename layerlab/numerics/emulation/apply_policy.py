@@ -25,14 +25,17 @@ from layerlab.numerics.emulation.attention_dtype import (
     implementations,
 )
 from layerlab.numerics.emulation.emulated_tensor import floating
-from layerlab.numerics.emulation.policy import ATTENTION, RESIDUAL, Policy, load_policy
+from layerlab.numerics.emulation.policy import (
+    APPLIED,
+    ATTENTION,
+    CARRIED,
+    RESIDUAL,
+    Policy,
+    load_policy,
+)
 from layerlab.numerics.emulation.selection import patterns
 from layerlab.numerics.emulation.snapshot import Snapshot
 
-# The policy that `apply_precision` gave to a model.
-APPLIED = "_precision_policy"
-# Where the configuration carries it.
-CARRIED = "precision_policy"
 # What attention is given beside the stream, as transformers calls it.
 SUPPLIES = ("attention_mask", "alibi")
 REAL = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -14,6 +14,10 @@ from layerlab.system.files import check_file, read_whole, write_file
 
 RESIDUAL = "residual"
 ATTENTION = ":attention"
+# The policy that `apply_precision` gave to a model.
+APPLIED = "_precision_policy"
+# Where the configuration carries it.
+CARRIED = "precision_policy"
 
 
 @dataclass(frozen=True, kw_only=True)

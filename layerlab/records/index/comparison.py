@@ -1,7 +1,8 @@
 """A comparison in the index: the verdict on each arm, or the best arm and how many are which."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -38,6 +39,7 @@ class _Row(Table):
     against: str
     verdict: str
     difference: float | None = None
+    diverged: list[Any] = Field(default_factory=list)
 
 
 class _Run(Table):
@@ -72,14 +74,24 @@ def _name(content: _Comparison) -> str:
 def _verdict(content: _Comparison) -> str:
     judged = [row for row in content.rows if row.verdict != BASELINE]
     bits = content.metric == "bits_per_byte"
+    lost = {row.arm: len(row.diverged) for row in content.rows if row.diverged}
     if len(judged) <= MOST:
-        return "; ".join(_judge(row, bits) for row in judged) or "no arm is judged"
+        return "; ".join(_judge(row, bits, lost) for row in judged) or "no arm is judged"
     counted = count_verdicts((row.verdict for row in judged), SAID)
-    return "; ".join([*_lead(judged, bits), f"of {len(judged)} arms: {counted}"])
+    return "; ".join([*_lead(judged, bits, lost), f"of {len(judged)} arms: {counted}"])
 
 
-def _judge(row: _Row, bits: bool) -> str:
-    """Describe the verdict on one arm, in the words of the comparison."""
+def _judge(row: _Row, bits: bool, lost: Mapping[str, int]) -> str:
+    """Describe the verdict on one arm, in the words of the comparison.
+
+    Args:
+        lost: runs that diverged, by arm: where there are some, the difference of the others may not
+            be what decided.
+    """
+    if row.verdict in (BETTER, WORSE) and {row.arm, row.against} & lost.keys():
+        counts = [f"{lost[name]} of {name}" for name in (row.arm, row.against) if name in lost]
+        told = " and ".join(counts)
+        return f"{row.arm} is {row.verdict} than {row.against}; runs that diverged: {told}"
     if row.verdict in (BETTER, WORSE) and row.difference is not None:
         size = _size(row)
         if bits:
@@ -92,9 +104,15 @@ def _judge(row: _Row, bits: bool) -> str:
     return f"{row.arm}: {row.verdict}"
 
 
-def _lead(judged: Sequence[_Row], bits: bool) -> list[str]:
-    """Return the sentence on the best arm, if any is better."""
-    better = [row for row in judged if row.verdict == BETTER and row.difference is not None]
+def _lead(judged: Sequence[_Row], bits: bool, lost: Mapping[str, int]) -> list[str]:
+    """Return the sentence on the best arm, if any is better by a difference."""
+    better = [
+        row
+        for row in judged
+        if row.verdict == BETTER
+        and row.difference is not None
+        and not {row.arm, row.against} & lost.keys()
+    ]
     if not better:
         return []
     best = max(better, key=lambda row: abs(row.difference or 0))

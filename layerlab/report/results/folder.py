@@ -92,19 +92,30 @@ def _is_accident(file: Path) -> bool:
 _OWN: Mapping[str, files.Like] = {"report": is_report, "study": is_study}
 
 
-def write_folder(folder: Path, fill: Callable[[Path], None], what: str = "report") -> Path:
+def write_folder(
+    folder: Path,
+    fill: Callable[[Path], None],
+    what: str = "report",
+    before: files.Standing | None = None,
+) -> Path:
     """Write a report or a study; only another of its kind may be there before.
 
+    Args:
+        before: as `files.write_folder` takes it.
+
     Raises:
         UserError: the folder cannot be written, or holds something that must not be lost.
     """
-    return files.write_folder(folder, fill, what, _OWN[what])
+    return files.write_folder(folder, fill, what, _OWN[what], before)
 
 
-def check_folder(folder: Path, what: str = "report") -> None:
+def check_folder(folder: Path, what: str = "report") -> files.Standing:
     """Raise at once what `write_folder` would raise when the work is done.
 
+    Returns:
+        What stands there now.
+
     Raises:
         UserError: the folder cannot be written, or holds something that must not be lost.
     """
-    files.check_folder(folder, what, _OWN[what])
+    return files.check_folder(folder, what, _OWN[what])

@@ -125,7 +125,14 @@ class Report:
         """Return the text of `report.json`: the content, and a digest over it."""
         return json.dumps(seal(self.to_dict()), allow_nan=False, separators=(",", ":")) + "\n"
 
-    def save(self, folder: str | Path, *, figures: str | None = None, lang: str = ENGLISH) -> Path:
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        figures: str | None = None,
+        lang: str = ENGLISH,
+        before: files.Standing | None = None,
+    ) -> Path:
         """Write report.html, report.json and tables/, all of it or nothing.
 
         An earlier report in that folder is replaced. Returns the folder.
@@ -134,6 +141,9 @@ class Report:
             figures: "svg", "png" or "pdf": also write every picture into figures/, for papers.
             lang: language of the page, "en" or "zh"; report.json, tables/ and figures/ stay
                 English: an axis is called as the column whose numbers it shows.
+            before: what stood there when the work began, as `check_folder` said: a report that
+                another process wrote since then is not replaced. What stands there now where it is
+                left out.
 
         Raises:
             UserError: the folder cannot be written, or holds something that is no report; the
@@ -155,7 +165,7 @@ class Report:
                     shutil.rmtree(empty_folder / place.FIGURES)
                     undrawn.append(error)
 
-        self._folder = place.write_folder(Path(folder), fill)
+        self._folder = place.write_folder(Path(folder), fill, before=before)
         if undrawn:
             raise UserError(f"{undrawn[0]}; all else is in {self._folder}")
         return self._folder

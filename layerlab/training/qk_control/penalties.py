@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from layerlab.errors import UserError
 from layerlab.measures.quantities.weights.querykey import KeyWeights, QueryWeights
 from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor, plain, unwrap
+from layerlab.recipes.checks import check_control
 from layerlab.recipes.training_sections import ControlSection
 from layerlab.shapes import HeadVector
 from layerlab.training.qk_control.heads import QKHead, heads_of
@@ -63,11 +64,7 @@ class QKControl:
 
     def _check(self) -> None:
         section = self.section
-        if section.qk_clip and section.sigma_reparam:
-            raise UserError(
-                "control.qk_clip and control.sigma_reparam both set the size of the query and key "
-                "weights; choose one of them"
-            )
+        check_control(section)
         weights = section.spectral_penalty or section.condition_penalty or section.qk_clip
         if weights and any(head.normed for head in self.heads):
             raise UserError(

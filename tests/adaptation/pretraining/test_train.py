@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 import layerlab
 from layerlab import UserError
@@ -277,6 +277,8 @@ def test_our_own_models_and_adapters_are_trained_too(texts: Path, tmp_path: Path
         ({"section": {"resample_fraction": 1.5}}, "resample_fraction is 1.5; expected a number"),
         ({"max_steps": 3}, "max_steps is no argument of yours here: the stage decides it"),
         ({"learning_rat": 1.0}, "learning_rat'; expected arguments of transformers.Training"),
+        ({"model": llama().bfloat16()}, r"embed_tokens.weight in bfloat16, .*dtype=torch.float32"),
+        ({"model": llama().half(), "bf16": True}, r"weight in float16, .* for mixed precision"),
         ({"model": llama(vocab=200)}, "has 300 entries and the model embeds 200 tokens; type"),
     ],
 )
@@ -284,6 +286,26 @@ def test_what_cannot_be_is_one_line(texts: Path, tmp_path: Path, options, said: 
     with pytest.raises(UserError, match=said) as caught:
         run(texts, tmp_path / "out", **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [("bloom", {"n_layer": 1, "n_head": 2}), ("mamba", {"num_hidden_layers": 1, "state_size": 4})],
+)
+def test_a_model_that_sees_past_documents_does_not_begin(
+    texts: Path, tmp_path: Path, family: str, options: dict[str, int]
+) -> None:
+    config = AutoConfig.for_model(family, vocab_size=300, hidden_size=16, **options)
+    model = AutoModelForCausalLM.from_config(config)
+    apart = {"section": stage(tokens=4 * BLOCK), "out": tmp_path / "out", "use_cpu": True}
+    with pytest.raises(
+        UserError, match=r"does not keep documents apart: .*; set documents to false"
+    ):
+        pretrain(model, words(), replace(reading(texts), documents=True), **apart)
+    assert not (tmp_path / "out").exists()
+    assert pretrain(model, words(), reading(texts), **apart).updates == 1
+    apart["out"] = tmp_path / "separates"
+    assert pretrain(llama(), words(), replace(reading(texts), documents=True), **apart).updates == 1
 
 
 def test_a_loss_that_is_no_number_ends_it_with_what_was_kept(texts: Path, tmp_path: Path) -> None:

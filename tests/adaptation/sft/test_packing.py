@@ -15,8 +15,8 @@ from layerlab import UserError, build
 from layerlab.adaptation.sft.dataset import answer_loss
 from layerlab.adaptation.sft.encode import Example
 from layerlab.adaptation.sft.packing import Collator, best_fit
-from layerlab.adaptation.sft.packing_check import check_separation
 from layerlab.adaptation.sft.train import mean_loss
+from layerlab.adaptation.trainer.separation import check_separation
 from layerlab.corpus.batches import IGNORED
 from tests.evaluation.candidate import candidate
 from tests.loading.test_batching import LONGROPE
@@ -37,6 +37,7 @@ FAMILIES = {
 }
 OURS = ("llama", "pangu-pi", "history-3", "canon")
 BOTH = ("sdpa", "eager")
+PACKED = ("packed conversations", "packing")
 
 
 def made(name: str, implementation: str = "sdpa") -> Any:
@@ -95,7 +96,7 @@ def test_the_loss_of_a_packed_batch_is_the_mean_over_the_tokens_of_all(name: str
 
     def loss(rows: dict[str, torch.Tensor]) -> torch.Tensor:
         labels = rows.pop("labels")
-        return mean_loss(model(**rows, use_cache=False), labels, count)
+        return mean_loss(model, model(**rows, use_cache=False), labels, count)
 
     packed = loss(Collator(5)([EXAMPLES[:2], EXAMPLES[2:]]))
     parts = [loss(Collator(5, packed=False)([[one]])) for one in EXAMPLES]
@@ -115,14 +116,14 @@ def test_the_loss_of_a_packed_batch_is_the_mean_over_the_tokens_of_all(name: str
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_models_that_keep_conversations_apart_are_accepted(name: str, dtype: torch.dtype) -> None:
     model = made(name).to(dtype).train()
-    check_separation(model)
+    check_separation(model, *PACKED)
     assert model.training
 
 
 def test_a_fresh_model_is_accepted(tiny: Callable[..., PreTrainedModel]) -> None:
     for family in ("llama", "gpt2"):
-        check_separation(tiny(family))
-    check_separation(build("pangu-pi", **SIZES))
+        check_separation(tiny(family), *PACKED)
+    check_separation(build("pangu-pi", **SIZES), *PACKED)
 
 
 def test_a_model_that_ignores_positions_is_refused() -> None:
@@ -132,8 +133,8 @@ def test_a_model_that_ignores_positions_is_refused() -> None:
     deaf = model.forward
     model.forward = lambda position_ids=None, **rest: deaf(**rest)
     with pytest.raises(UserError, match="does not keep packed conversations apart") as error:
-        check_separation(model)
-    assert "write pack=False" in str(error.value) and "\n" not in str(error.value)
+        check_separation(model, *PACKED)
+    assert "; set packing to false, or" in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_model_whose_positions_alone_start_again_is_refused() -> None:
@@ -148,7 +149,7 @@ def test_a_model_whose_positions_alone_start_again_is_refused() -> None:
 
     model.forward = seeing
     with pytest.raises(UserError, match="does not keep packed conversations apart"):
-        check_separation(model)
+        check_separation(model, *PACKED)
 
 
 def test_a_model_that_gives_no_numbers_is_refused_as_that(tiny: Callable[..., Any]) -> None:
@@ -156,7 +157,7 @@ def test_a_model_that_gives_no_numbers_is_refused_as_that(tiny: Callable[..., An
     with torch.no_grad():
         model.lm_head.weight.fill_(torch.nan)
     with pytest.raises(UserError, match="LlamaForCausalLM gives logits that are not finite"):
-        check_separation(model)
+        check_separation(model, *PACKED)
 
 
 @settings(max_examples=100, deadline=None)

@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, TrainerCallback
 
 from layerlab import UserError, build
 from layerlab.adaptation.sft import train
-from layerlab.adaptation.sft.lora import add_adapters
 from layerlab.adaptation.sft.train import Tuned, tune
 from layerlab.adaptation.trainer.own_folder import BEGUN
 from layerlab.experiments.executors.process import ranks
@@ -195,12 +194,29 @@ def test_adapters_that_stay_apart_are_saved_alone(
     assert "adapter_model.safetensors" in saved and "model.safetensors" not in saved
     with pytest.raises(UserError, match=r"the model has no module 'q_proj' for LoRA; expected"):
         tuned(tmp_path / "other", tiny("gpt2", vocab_size=288), section=adapting("q_proj"))
+    assert not (tmp_path / "other").exists()  # a plan there would refuse the right name
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_in_16_bits_are_not_trained_but_stand_below_adapters(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    kind = str(dtype).removeprefix("torch.")
+    for lora in (None, LoraSection(r=2, modules_to_save=("embed_tokens",))):
+        section = BLOCKS.model_copy(update={"lora": lora})
+        with pytest.raises(UserError, match=rf"embed_tokens.weight in {kind}, .*dtype=torch.floa"):
+            tuned(tmp_path / "run", fresh().to(dtype), section=section)
+        assert not (tmp_path / "run").exists()
+    section = BLOCKS.model_copy(update={"lora": LoraSection(r=4, lora_alpha=8)})
+    found = tuned(tmp_path / "run", fresh().to(dtype), section=section)
+    assert found.after["law"] < found.before["law"]
 
 
 def test_adapters_need_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
+    section = BLOCKS.model_copy(update={"lora": LoraSection()})
     with pytest.raises(UserError, match="LoRA needs PEFT; type: pip install"):
-        add_adapters(fresh(), LoraSection())
+        tuned(tmp_path / "run", section=section)
 
 
 def test_unpacked_rows_are_learned_too(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from layerlab import Policy, apply_precision
 from layerlab.loading.model import LoadedModel
 from tests.evaluation.candidate import (
     CHOICE,
@@ -67,12 +68,25 @@ def test_a_likelihood_is_that_of_the_text_alone(tmp_path: Path, name: str) -> No
 
 
 def test_likelihoods_of_a_model_that_has_seen_the_answer_are_remarked_on(shelf: Path) -> None:
-    remarks = {
-        name: run(shelf, "boolq", model=family(name).model, limit=2).content["remarks"]
-        for name in ("xlnet", "llama")
-    }
-    said = {name: [one for one in each if "later tokens" in one] for name, each in remarks.items()}
+    said = remarks(shelf, "later tokens", {name: family(name).model for name in ("xlnet", "llama")})
     assert len(said["xlnet"]) == 1 and not said["llama"]
+
+
+def test_a_model_without_the_policy_that_it_was_saved_with_is_remarked_on(shelf: Path) -> None:
+    low = apply_precision(family("llama").model, Policy(format="bf16", keep=("lm_head",)))
+    without = family("llama").model
+    without.config.precision_policy = low.config.precision_policy
+    said = remarks(shelf, "saved with a precision policy", {"with": low, "without": without})
+    assert len(said["without"]) == 1 and not said["with"]
+
+
+def remarks(shelf: Path, part: str, models: dict[str, Any]) -> dict[str, list[str]]:
+    """The remarks of an evaluation of each model that hold some words."""
+    found = {name: run(shelf, "boolq", model=one, limit=2) for name, one in models.items()}
+    return {
+        name: [one for one in each.content["remarks"] if part in one]
+        for name, each in found.items()
+    }
 
 
 @pytest.mark.parametrize("format", ["int4", "nvfp4"])

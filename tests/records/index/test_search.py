@@ -77,58 +77,6 @@ def test_a_run_without_a_journal_has_no_update_yet(tmp_path: Path) -> None:
     assert only(tmp_path).headline == "no update yet"
 
 
-def compared(place: Path, *verdicts: str) -> dict[str, Any]:
-    """A comparison of so many arms with llama, each 0.25 apart from the one before."""
-    content = race(("llama", *(f"arm-{n}" for n in range(1, len(verdicts) + 1))), updates=100)
-    for number, (row, verdict) in enumerate(
-        zip(content["rows"], ("baseline", *verdicts), strict=True)
-    ):
-        row |= {"verdict": verdict, "difference": 0.25 * number}
-    put(place, "comparison.json", content)
-    return content
-
-
-def test_a_comparison_of_few_arms_has_the_verdict_on_each(tmp_path: Path) -> None:
-    place = tmp_path / "own" / "comparisons" / "x"
-    content = compared(place, "better", "worse")
-    found = only(tmp_path)
-    assert (found.kind, found.name, found.state) == (
-        "comparison",
-        f"{content['name']}: {', '.join(row['arm'] for row in content['rows'])}",
-        "finished",
-    )
-    assert found.headline == (
-        "arm-1 is better than llama by 0.25 nats; arm-2 is worse than llama by 0.5 nats"
-    )
-    put(place, "comparison.json", {**content, "metric": "bits_per_byte"})
-    assert "better than llama by 0.25 bits per byte; " in only(tmp_path).headline
-    content["runs"][0]["finished"] = False
-    put(place, "comparison.json", content)
-    found = only(tmp_path)
-    assert found.state == "interrupted"
-    assert found.headline == f"1 of {len(content['runs'])} runs are not finished"
-
-
-def test_a_comparison_says_what_is_not_decided_in_its_own_words(tmp_path: Path) -> None:
-    compared(tmp_path, "not distinguishable")
-    assert only(tmp_path).headline == "arm-1 and llama are not distinguishable"
-    compared(tmp_path, "identical", "too few seeds", "diverged")
-    assert only(tmp_path).headline == (
-        "arm-1 and llama are identical; arm-2: too few seeds; arm-3: diverged"
-    )
-    compared(tmp_path)
-    assert only(tmp_path).headline == "no arm is judged"
-
-
-def test_a_comparison_of_many_arms_names_the_best_and_counts_verdicts(tmp_path: Path) -> None:
-    compared(tmp_path, "better", "better", "worse", "not distinguishable", "not distinguishable")
-    assert only(tmp_path).headline == (
-        "arm-2 comes out ahead of llama by 0.5 nats; of 5 arms: 2 are better, 1 is worse, "
-        "2 are not distinguishable"
-    )
-    assert only(tmp_path).name.endswith(": llama, arm-1, arm-2, arm-3 and 2 more")
-
-
 def test_a_report_counts_its_findings(tmp_path: Path) -> None:
     file = put(tmp_path / "out", "report.json", REPORT)
     found = only(tmp_path)

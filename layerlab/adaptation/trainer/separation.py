@@ -1,7 +1,7 @@
-"""Tests whether a model keeps packed conversations apart.
+"""Tests whether a model keeps texts that share a row apart.
 
 Models of transformers make their mask from positions that start again. One that does not would
-let each conversation see those before it, and nothing would say so.
+let each text see those before it, and nothing would say so.
 """
 
 from typing import Any
@@ -13,17 +13,21 @@ from layerlab.errors import UserError
 from layerlab.shapes import Features
 from layerlab.system.torch_settings import evaluation_mode
 
-# Of three conversations; the first is as long as the second, so that they can change places.
+# Of three texts; the first is as long as the second, so that they can change places.
 LENGTHS = (5, 5, 7)
 
 
 @torch.no_grad()
-def check_separation(model: Any) -> None:
-    """Compare packed and separate conversations once, on a few tokens.
+def check_separation(model: Any, texts: str, setting: str) -> None:
+    """Compare texts in one row and apart once, on a few tokens.
 
-    The first of three conversations is exchanged for another one: of the features of the rest no
+    The first of three texts is exchanged for another one: of the features of the rest no
     bit may change, in any precision. Against each of the rest alone, only rounding may differ,
     which is told from seeing by what a row without restarts gives.
+
+    Args:
+        texts: what shares a row, in words.
+        setting: that asks for it.
 
     Raises:
         UserError: they see each other, the model does not depend on what stands before, or what it
@@ -49,9 +53,9 @@ def check_separation(model: Any) -> None:
     if torch.equal(packed[rest], other[rest]) and off <= min(seen / 2, _rounding(alone, seen)):
         return
     raise UserError(
-        f"{type(model).__name__} does not keep packed conversations apart: logits differ by "
-        f"{off:.1e} from those of each alone, and by {seen:.1e} where all is seen; write "
-        "pack=False, or use attention that makes its mask from position_ids"
+        f"{type(model).__name__} does not keep {texts} apart: logits differ by {off:.1e} from "
+        f"those of each alone, and by {seen:.1e} where all is seen; set {setting} "
+        "to false, or use attention that makes its mask from position_ids"
     )
 
 
