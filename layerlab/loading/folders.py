@@ -1,15 +1,13 @@
 """Finds the folder of a model and refuses what is none; without torch, so that it costs no time."""
 
 import shlex
-import socket
 from collections.abc import Iterable
 from pathlib import Path
-from urllib.parse import urlparse
-from urllib.request import getproxies
 
 from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.loading.checkpoint_series import expand_runs
+from layerlab.system.hub import explain_no_answer
 
 ADAPTER = "adapter_config.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -132,7 +130,7 @@ def fetch(name: str, *, whole: bool) -> Path:
     from huggingface_hub.constants import ENDPOINT
 
     # Without a network the Hub's client tries again for half a minute before it says so.
-    local = not _reachable(ENDPOINT)
+    local = bool(explain_no_answer(ENDPOINT))
     wanted = WHOLE if whole else CHECKED
     try:
         return Path(snapshot_download(name, allow_patterns=wanted, local_files_only=local))
@@ -142,14 +140,3 @@ def fetch(name: str, *, whole: bool) -> Path:
             f"({', '.join(builtin.NAMES)}), nor could it be fetched from the Hub; "
             "check the spelling and the network, or give a local folder"
         ) from error
-
-
-def _reachable(address: str) -> bool:
-    """Return whether the name of a server can be looked up; a proxy does that for itself."""
-    if getproxies():
-        return True
-    try:
-        socket.getaddrinfo(urlparse(address).hostname, None)
-    except OSError:
-        return False
-    return True

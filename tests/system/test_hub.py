@@ -11,6 +11,7 @@ from huggingface_hub import constants
 
 from layerlab import UserError
 from layerlab.data.sources import open_source
+from layerlab.loading.folders import fetch
 from layerlab.recipes.training_sections import Source
 from layerlab.system.hub import explain_no_answer, hub
 from layerlab.tokenization.load import load_tokenizer
@@ -63,3 +64,19 @@ def test_without_a_network_nothing_is_tried_again(
         load_tokenizer("nobody/nothing")
     assert time.perf_counter() - start < 20  # five attempts at each take 46
     assert not caplog.records and capfd.readouterr() == ("", "")
+
+
+def test_a_model_is_looked_for_in_the_cache_alone_where_an_address_resolves_and_is_silent(
+    online: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client would try again for half a minute."""
+    asked: dict[str, object] = {}
+
+    def download(name: str, **options: object) -> str:
+        asked.update(options)
+        raise OSError("nothing is kept here")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    with pytest.raises(UserError, match="nor could it be fetched from the Hub"):
+        fetch("nobody/nothing", whole=False)
+    assert asked["local_files_only"] is True
