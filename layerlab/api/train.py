@@ -172,6 +172,7 @@ def compare(
     *,
     out: str | PathLike[str] = OUT,
     progress: bool = True,
+    ladder: int | None = None,
     settings: Mapping[str, Any] | None = None,
     lang: str = ENGLISH,
     judge: bool = False,
@@ -188,6 +189,7 @@ def compare(
             compare section.
         out: folder under which the recipe has one of its own, with all runs and the report.
         progress: show a live display on standard error.
+        ladder: compare at so many sizes, each three times the last, up to the recipe's.
         settings: changes of the recipe by path, as `{"compare.seeds": [1, 2, 3, 4]}`.
         lang: language of the page.
         judge: run nothing, read no text, and judge the runs that lie there; then `recipe` may also
@@ -201,6 +203,8 @@ def compare(
         UserError: a setting is wrong, the text cannot be read, or runs differ in anything that the
             recipe does not declare.
     """
+    climbs = {} if ladder is None else {"ladder.count": ladder}
+    settings = {**climbs, **(settings or {})}
     with trust(trust_remote_code, trust_recipe):
         if judge:
             return judge_task(find(recipe, Path(out), settings, load=load, lang=lang))

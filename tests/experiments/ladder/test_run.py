@@ -32,7 +32,9 @@ def climbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Co
         text = folder / "corpus.txt"
         text.write_text("\n".join(f"The cat sat on {n * n} mats." for n in range(800)))
         given = {**RECIPE, "data": {**RECIPE["data"], "sources": [{"text": str(text)}]}}
-        yield folder, layerlab.compare(given, out=folder, progress=False)
+        # As many sizes as the argument says, which is that of the recipe in the tests below.
+        given["ladder"] = {**RECIPE["ladder"], "count": 2}
+        yield folder, layerlab.compare(given, out=folder, ladder=3, progress=False)
 
 
 def given(folder: Path, **changed: Any) -> dict[str, Any]:
