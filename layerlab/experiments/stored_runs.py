@@ -137,11 +137,7 @@ def runs_of_recipe(
     left: dict[str, list[str]] = {}
     for record in records:
         run = _closest(runs, record)
-        swept = (
-            section.search == "grid"
-            and section.learning_rates
-            and record.rate not in section.learning_rates
-        )
+        swept = section.grid_rates and record.rate not in section.grid_rates
         if run is None or swept:
             kept.append((len(runs), record))
         elif differ := _differences(run, record, section):

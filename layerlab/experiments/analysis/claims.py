@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
+from layerlab.experiments.analysis.arm_results import missing_seeds
 from layerlab.experiments.analysis.interim import LOSS, Stage
 from layerlab.experiments.analysis.run_readings import unit_of
 from layerlab.experiments.analysis.verdict import interval_said, later_said, number
@@ -157,7 +158,6 @@ def _pair(
     """Return a pair with the results of the last look at any of its tests."""
     test, stage = asked[0][0], stages[-1]
     judged = stages[max((family[one].look for one, _ in asked))]
-    planned = section.seeds, section.learning_rates if section.search == "grid" else ()
     sides = stage.sides[test.arm], stage.sides[test.rival]
     return Pair(
         arm=test.arm,
@@ -165,7 +165,7 @@ def _pair(
         evidence=judged.evidence(test),
         later=(None if judged is stage else stage.difference(test.arm, test.rival, test.measure)),
         asked=[(family[one], side) for one, side in asked],
-        missing=sorted({seed for side in sides for seed in side.missing(*planned)}),
+        missing=sorted({seed for side in sides for seed in missing_seeds(section, side)}),
     )
 
 

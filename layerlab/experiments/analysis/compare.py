@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerlab.experiments.analysis.arm_results import ArmResults
+from layerlab.experiments.analysis.arm_results import ArmResults, missing_seeds
 from layerlab.experiments.analysis.claims import judge_claims
 from layerlab.experiments.analysis.comparison import SCHEMA, Comparison
 from layerlab.experiments.analysis.curves import curves, paired_curves
 from layerlab.experiments.analysis.evidence import (
     Elsewhere,
     look_at_recipe,
-    missing_seeds,
     section_of,
 )
 from layerlab.experiments.analysis.gradient_profile import gradients
@@ -86,7 +85,7 @@ def compare_runs(
         "seeds": list(planned.seeds),
         "match": section.match,
         "rows": rows,
-        "interactions": judge_interactions(looked.crossed, stages, family, planned, UNITS[metric]),
+        "interactions": judge_interactions(looked.crossed, stages, family, UNITS[metric]),
         "measures": judge_measures(rivals, stages, family, planned),
         "tests": len(family),
         "claims": judge_claims(section, rivals, stages, family, UNITS[metric]),

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from layerlab.errors import UserError
-from layerlab.experiments.analysis.arm_results import ArmResults
+from layerlab.experiments.analysis.arm_results import missing_seeds
 from layerlab.experiments.analysis.claims import tests
 from layerlab.experiments.analysis.interaction import Interaction, find_interactions
 from layerlab.experiments.analysis.interim import LOSS, Stage, collect_arms
@@ -120,11 +120,7 @@ def _plan(
             left.append(
                 f"{record.name} is left out: seed {record.seed} is none of those fixed in advance"
             )
-        elif (
-            section.search == "grid"
-            and section.learning_rates
-            and record.rate not in section.learning_rates
-        ):
+        elif section.grid_rates and record.rate not in section.grid_rates:
             left.append(
                 f"{record.name} is left out: the sweep does not have its rate {record.rate:g}"
             )
@@ -195,11 +191,6 @@ def look_at_runs(
         if not any(missing_seeds(stage.section, side) for side in stage.sides.values())
     ]
     return [stage for _, stage in taken] or stages[:1], Family(asked, taken, level.alpha)
-
-
-def missing_seeds(section: CompareSection, side: ArmResults) -> list[int]:
-    """Return the planned seeds that an arm has not finished at every rate."""
-    return side.missing(section.seeds, section.learning_rates if section.search == "grid" else ())
 
 
 def without_untimed(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from layerlab.experiments.analysis.arm_results import ArmResults
+from layerlab.experiments.analysis.arm_results import ArmResults, missing_seeds
 from layerlab.experiments.analysis.interim import Stage
 from layerlab.experiments.analysis.run_readings import read_runs, unit_of
 from layerlab.experiments.analysis.verdict import (
@@ -47,8 +47,6 @@ def _row(
     stage, finding, measure = stages[-1], family[test], test.measure
     judged = stages[finding.look]
     arm, rival = (judged.sides[name] for name in test.arms)
-    rates = planned.learning_rates if planned.search == "grid" else ()
-    asked = stage.section.seeds
     case = Case(
         arm=test.arm,
         baseline=test.rival,
@@ -57,7 +55,9 @@ def _row(
         later=None if judged is stage else stage.difference(test.arm, test.rival, measure),
         level=stage.level,
         planned=len(planned.seeds),
-        missing=sorted({*arm.missing(asked, rates), *rival.missing(asked, rates)}),
+        missing=sorted(
+            {seed for side in (arm, rival) for seed in missing_seeds(stage.section, side)}
+        ),
         diverged=judged.lost(test.arm, measure),
         base_diverged=judged.lost(test.rival, measure),
         looked=family.looked,
