@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from layerlab.experiments.analysis.compare import UNITS, compare_runs
+from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.analysis.evidence import Elsewhere, Looked, look_at_recipe
+from layerlab.experiments.analysis.run_readings import LOSS_UNITS
 from layerlab.experiments.ladder.rates import Pair, rates_by_size, warn_of_drift
 from layerlab.experiments.ladder.sentences import (
     Json,
@@ -130,7 +131,7 @@ def compare_ladder(recipe: TrainingRecipe, sizes: Sizes) -> Comparison:
         compare_runs(size.recipe, list(records), elsewhere).content
         for (size, records), elsewhere in zip(sizes, tested.elsewhere, strict=True)
     ]
-    unit = UNITS[alone[-1].metric]
+    unit = LOSS_UNITS[alone[-1].metric]
     rows = [
         _row(arm, sizes, found, whole, level, unit, tested.count)
         for arm, whole in zip(tested.arms, tested.corrected, strict=True)
