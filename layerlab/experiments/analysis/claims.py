@@ -15,7 +15,7 @@ from typing import Any, Literal
 from layerlab.experiments.analysis.arm_results import missing_seeds
 from layerlab.experiments.analysis.interim import LOSS, Stage
 from layerlab.experiments.analysis.run_readings import unit_of
-from layerlab.experiments.analysis.verdict import interval_said, later_said, number
+from layerlab.experiments.analysis.verdict import describe_interval, describe_later, number
 from layerlab.experiments.statistics.differences import Difference, Level
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, Family, Finding, PairTest
 from layerlab.recipes.compared_measures import is_watched
@@ -200,7 +200,7 @@ def _describe(judged: Judged, level: Level, unit: str) -> str:
     head = str(judged.word) + (" at this budget" if judged.word == "not decided" else "")
     if count > 1:
         head += f", {_share(judged, level)}"
-    later = later_said(told.later, told.evidence, unit)
+    later = describe_later(told.later, told.evidence, unit)
     parts = [f"{head}: {_pair_said(judged, told, level, unit)}", later, _unfinished(judged)]
     return "; ".join(part for part in parts if part) + "."
 
@@ -252,7 +252,7 @@ def _is_margined(judged: Judged) -> bool:
 
 def _evidence(judged: Judged, pair: Pair, level: Level) -> str:
     found, count = pair.evidence.found, level.comparisons
-    told = interval_said(found)
+    told = describe_interval(found)
     if count > 1:
         told += f", p = {judged.holm:.2g} of the claim after Holm's correction for {count} tests"
     else:

@@ -10,7 +10,7 @@ from layerlab.experiments.analysis.claims import judge_claims
 from layerlab.experiments.analysis.comparison import SCHEMA, Comparison
 from layerlab.experiments.analysis.curves import curves, paired_curves
 from layerlab.experiments.analysis.evidence import (
-    Elsewhere,
+    OtherSizes,
     look_at_recipe,
     section_of,
 )
@@ -21,10 +21,10 @@ from layerlab.experiments.analysis.judged_measures import judge_measures
 from layerlab.experiments.analysis.run_readings import LOSS_UNITS
 from layerlab.experiments.analysis.verdict import (
     Case,
+    describe_scale,
     explain_uncounted,
     judge,
     number,
-    scale_said,
     tabulate_test,
 )
 from layerlab.experiments.analysis.warnings import (
@@ -49,7 +49,7 @@ _COUNTS = {"parameters": "parameters", "flops": "forward_flops"}
 def compare_runs(
     recipe: TrainingRecipe,
     found: Sequence[Path | RunRecord],
-    elsewhere: Elsewhere | None = None,
+    elsewhere: OtherSizes | None = None,
 ) -> Comparison:
     """Compare the runs of a recipe, and name those that are not finished.
 
@@ -149,7 +149,7 @@ def _rows(
             differ=differ[name],
             looked=family.looked,
             together=together(differs[name]),
-            scale=scale_said(side),
+            scale=describe_scale(side),
             unit=LOSS_UNITS[side.metric],
         )
         verdict = judge(case)

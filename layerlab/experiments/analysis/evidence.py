@@ -26,7 +26,7 @@ SPEEDS = ("seconds", "tokens_per_second")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Elsewhere:
+class OtherSizes:
     """What the other sizes of a ladder say to the comparison at one.
 
     Attributes:
@@ -39,7 +39,7 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looked:
+class RecipeEvidence:
     """The runs of a recipe on equal terms, and what their tests say, before any word.
 
     Attributes:
@@ -66,8 +66,8 @@ class Looked:
 
 
 def look_at_recipe(
-    recipe: TrainingRecipe, found: Sequence[RunRecord], elsewhere: Elsewhere | None = None
-) -> Looked:
+    recipe: TrainingRecipe, found: Sequence[RunRecord], elsewhere: OtherSizes | None = None
+) -> RecipeEvidence:
     """Return the runs of a recipe that count, and the result of every test.
 
     Raises:
@@ -83,7 +83,7 @@ def look_at_recipe(
     crossed = find_interactions(recipe, section)
     beside = [*(one.test for one in crossed), *measure_tests(section, rivals)]
     stages, family = look_at_runs(section, rivals, records, metric, beside, elsewhere)
-    return Looked(
+    return RecipeEvidence(
         rivals=rivals,
         records=records,
         left=left,
@@ -147,7 +147,7 @@ def look_at_runs(
     records: Sequence[RunRecord],
     metric: str,
     beside: Sequence[PairTest] = (),
-    elsewhere: Elsewhere | None = None,
+    elsewhere: OtherSizes | None = None,
 ) -> tuple[list[Stage], Family]:
     """Return the runs up to each interim look, and the result of every test.
 
@@ -157,7 +157,7 @@ def look_at_runs(
         beside: tests beside those of arms and claims.
         elsewhere: the other sizes of a ladder.
     """
-    others = elsewhere or Elsewhere()
+    others = elsewhere or OtherSizes()
     asked = [PairTest(name, rival) for name, rival in rivals.items() if name != rival]
     asked += beside
     asked += [

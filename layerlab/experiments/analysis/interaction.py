@@ -17,11 +17,11 @@ from layerlab.experiments.analysis.interim import Stage
 from layerlab.experiments.analysis.verdict import (
     Case,
     Word,
-    evidence_said,
+    describe_evidence,
+    describe_power,
+    describe_scale,
     judge,
     number,
-    power_said,
-    scale_said,
     tabulate_test,
 )
 from layerlab.experiments.plan.plan import arms
@@ -124,7 +124,7 @@ def _row(one: Interaction, stages: Sequence[Stage], family: Family, unit: str) -
         diverged={seed: why for side in sides for seed, why in side.diverged.items()},
         looked=family.looked,
         together=_both(one, gains, unit),
-        scale=scale_said(sides[1]),
+        scale=describe_scale(sides[1]),
         unit=unit,
         words=("smaller", "larger"),
     )
@@ -145,7 +145,7 @@ def _row(one: Interaction, stages: Sequence[Stage], family: Family, unit: str) -
 
 def _sentence(case: Case, word: Word, *, one: Interaction, sides: Sequence[ArmResults]) -> str:
     (then, now), mean = one.under, case.difference.mean or 0.0
-    evidence = evidence_said(case)
+    evidence = describe_evidence(case)
     if word in case.words:
         size = number(abs(mean))
         return (
@@ -158,7 +158,7 @@ def _sentence(case: Case, word: Word, *, one: Interaction, sides: Sequence[ArmRe
             f"the gain of {case.arm} over {case.baseline} is not distinguishable under {now} from "
             f"that under {then} at this budget: {change} {case.unit} ({evidence})"
         )
-        return said + power_said(case)
+        return said + describe_power(case)
     if word == "identical":
         return f"the gain of {case.arm} over {case.baseline} is the same under {now} and {then}"
     return (

@@ -10,11 +10,11 @@ from layerlab.experiments.analysis.run_readings import read_runs, unit_of
 from layerlab.experiments.analysis.verdict import (
     Case,
     Word,
-    evidence_said,
+    describe_evidence,
+    describe_power,
+    describe_scale,
     judge,
     number,
-    power_said,
-    scale_said,
     tabulate_test,
 )
 from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest
@@ -61,7 +61,7 @@ def _row(
         diverged=judged.lost(test.arm, measure),
         base_diverged=judged.lost(test.rival, measure),
         looked=family.looked,
-        scale=scale_said(stage.sides[test.arm]),
+        scale=describe_scale(stage.sides[test.arm]),
         unit=unit_of(measure),
         words=("smaller", "larger"),
     )
@@ -94,13 +94,13 @@ def _sentence(case: Case, word: Word, *, measure: str) -> str:
     if word in case.words:
         return (
             f"{measure} of {case.arm} is {word} than that of {case.baseline} by "
-            f"{number(abs(mean))} {case.unit} ({evidence_said(case)})"
+            f"{number(abs(mean))} {case.unit} ({describe_evidence(case)})"
         )
     if word == "not distinguishable":
         return (
             f"{measure} of {case.arm} is not distinguishable from that of {case.baseline} at this "
-            f"budget: {number(mean, sign=True)} {case.unit} ({evidence_said(case)})"
-            f"{power_said(case)}{told}"
+            f"budget: {number(mean, sign=True)} {case.unit} ({describe_evidence(case)})"
+            f"{describe_power(case)}{told}"
         )
     if word == "identical":
         return f"{measure} of {case.arm} is that of {case.baseline} at every seed"
@@ -122,7 +122,7 @@ def _lost_said(case: Case) -> str:
     if found.mean is None:
         return said
     left = f"; over the seeds left ({found.n}) it is {number(found.mean, sign=True)} {case.unit}"
-    return said + left + (f" ({evidence_said(case)})" if found.interval else "")
+    return said + left + (f" ({describe_evidence(case)})" if found.interval else "")
 
 
 def _lack(case: Case) -> str:
