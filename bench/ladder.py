@@ -33,7 +33,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from layerlab.experiments.analysis.evidence import look_at_recipe
-from layerlab.experiments.ladder.compare import judge_beyond, judge_tests, judge_trend
+from layerlab.experiments.ladder.compare import collect_tests, judge_beyond, judge_trend
 from layerlab.experiments.plan.ladder import Rung
 from layerlab.experiments.statistics.multiple_comparisons import PairTest
 from layerlab.recipes.training import TrainingRecipe, make_recipe
@@ -105,7 +105,7 @@ def draw(
 
 def words(whole: TrainingRecipe, sizes: list[tuple[Rung, list[RunRecord]]]) -> np.ndarray:
     """Return the signs of the words on each arm: by size, on the trend, one step beyond."""
-    tested = judge_tests(whole, sizes)
+    tested = collect_tests(whole, sizes)
     level, found = tested.level, []
     families = [
         look_at_recipe(rung.recipe, runs, elsewhere).family

@@ -19,7 +19,7 @@ import pytest
 import typer
 
 from layerlab.experiments.analysis.interaction import find_interactions
-from layerlab.experiments.plan.ladder import rungs
+from layerlab.experiments.plan.ladder import plan_rungs
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes import adaptation, training
 from layerlab.studies.engine.discovery import studies
@@ -187,7 +187,7 @@ def climbed(table: Table) -> None:
     """Sizes that a model of the package can be built at, rising as they are written."""
     compare = {"arms": ["llama", "pangu-pi"], "seeds": [1, 2, 3]}
     given = {"model": {"heads": 16}, "train": {"max_steps": 4}, "compare": compare, **table}
-    found = rungs(training.make_recipe(given), EXTENT)
+    found = plan_rungs(training.make_recipe(given), EXTENT)
     assert [one.wanted for one in found] == [1e6, 3e6, 1e7]
     assert all(one.tokens == 20 * one.parameters for one in found)
 

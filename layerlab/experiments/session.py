@@ -23,7 +23,7 @@ from layerlab.experiments.executors.local import RunOutcome, is_here, run_all
 from layerlab.experiments.executors.lockstep import run_in_lockstep
 from layerlab.experiments.executors.worker_pool import WorkerPool
 from layerlab.experiments.plan.arm_checks import check_comparable, check_same_eval_text
-from layerlab.experiments.plan.ladder import Rung, baseline_of, name_size, rungs
+from layerlab.experiments.plan.ladder import Rung, baseline_of, name_size, plan_rungs
 from layerlab.experiments.plan.lr_search import search_rates
 from layerlab.experiments.plan.own_files import Files, load_files
 from layerlab.experiments.plan.plan import plan
@@ -107,7 +107,7 @@ def prepare(
     if read.ladder is None:
         return replace(task, runs=_plan(read, made, corpora))
     sizes = []
-    for one in rungs(read, _extent(baseline_of(read), made)):
+    for one in plan_rungs(read, _extent(baseline_of(read), made)):
         with name_size(one):
             sizes.append(replace(one, runs=_plan(one.recipe, made, corpora)))
     whole = tuple(run for one in sizes for run in one.runs)

@@ -12,7 +12,7 @@ from typing import Any
 
 from layerlab.corpus.extent import CorpusSize
 from layerlab.errors import UserError
-from layerlab.experiments.plan.ladder import Rung, baseline_of, rungs
+from layerlab.experiments.plan.ladder import Rung, baseline_of, plan_rungs
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes.arms import arms, sides
 from layerlab.recipes.comparison_sections import CompareSection
@@ -91,7 +91,7 @@ def plan_ladder_again(recipe: TrainingRecipe, records: Sequence[RunRecord]) -> l
     Raises:
         UserError: as `plan_again`, or no model has a size.
     """
-    found = rungs(recipe, _extent(baseline_of(recipe), records[0]))
+    found = plan_rungs(recipe, _extent(baseline_of(recipe), records[0]))
     return [replace(one, runs=tuple(_plan_size(one.recipe, records))) for one in found]
 
 
@@ -137,11 +137,7 @@ def runs_of_recipe(
     left: dict[str, list[str]] = {}
     for record in records:
         run = _closest(runs, record)
-        swept = (
-            section.search == "grid"
-            and section.learning_rates
-            and record.rate not in section.learning_rates
-        )
+        swept = section.grid_rates and record.rate not in section.grid_rates
         if run is None or swept:
             kept.append((len(runs), record))
         elif differ := _differences(run, record, section):

@@ -165,6 +165,11 @@ class CompareSection(Section):
             )
         return self
 
+    @property
+    def grid_rates(self) -> tuple[float, ...]:
+        """The learning rates that every arm and seed has to run at; none of a search by optuna."""
+        return self.learning_rates if self.search == "grid" else ()
+
     def at(self, look: int) -> "CompareSection":
         """Return the same with the seeds of a look."""
         return self.model_copy(update={"seeds": self.seeds[:look]})

@@ -16,6 +16,7 @@ import numpy as np
 
 from layerlab.experiments.plan.lr_search import Best, best
 from layerlab.experiments.statistics.differences import deviation
+from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.records.run import RunRecord
 
 Runs = Mapping[int, RunRecord]
@@ -119,15 +120,6 @@ class ArmResults:
         values = list(self.values.values())
         return deviation(values) if len(values) > 1 else None
 
-    def missing(self, seeds: Sequence[int], rates: Sequence[float] = ()) -> list[int]:
-        """Planned seeds that have not finished at every learning rate."""
-        sweep = [self.sweep.get(rate, {}) for rate in rates or self.sweep]
-        return [
-            seed
-            for seed in seeds
-            if not sweep or any(seed not in runs or not runs[seed].finished for runs in sweep)
-        ]
-
     def _value(self, seed: int) -> float | None:
         """Return the value of both halves of the held-out text together."""
         runs = [self.sweep[rate].get(seed) for rate in self.rates[seed]]
@@ -156,6 +148,16 @@ def collect_arm(name: str, records: Sequence[RunRecord], metric: str) -> ArmResu
     tried = _try(sweep, metric)
     chosen = best(tried) if tried else None
     return ArmResults(name=name, sweep=sweep, tried=tried, chosen=chosen, metric=metric)
+
+
+def missing_seeds(section: CompareSection, side: ArmResults) -> list[int]:
+    """Return the planned seeds that an arm has not finished at every learning rate."""
+    sweep = [side.sweep.get(rate, {}) for rate in section.grid_rates or side.sweep]
+    return [
+        seed
+        for seed in section.seeds
+        if not sweep or any(seed not in runs or not runs[seed].finished for runs in sweep)
+    ]
 
 
 def _try(sweep: Mapping[float, Runs], metric: str, half: int | None = None) -> dict[float, float]:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
+from layerlab.experiments.analysis.arm_results import missing_seeds
 from layerlab.experiments.analysis.interim import LOSS, Stage
 from layerlab.experiments.analysis.run_readings import unit_of
-from layerlab.experiments.analysis.verdict import interval_said, later_said, number
+from layerlab.experiments.analysis.verdict import describe_interval, describe_later, number
 from layerlab.experiments.statistics.differences import Difference, Level
 from layerlab.experiments.statistics.multiple_comparisons import Evidence, Family, Finding, PairTest
 from layerlab.recipes.compared_measures import is_watched
@@ -157,7 +158,6 @@ def _pair(
     """Return a pair with the results of the last look at any of its tests."""
     test, stage = asked[0][0], stages[-1]
     judged = stages[max((family[one].look for one, _ in asked))]
-    planned = section.seeds, section.learning_rates if section.search == "grid" else ()
     sides = stage.sides[test.arm], stage.sides[test.rival]
     return Pair(
         arm=test.arm,
@@ -165,7 +165,7 @@ def _pair(
         evidence=judged.evidence(test),
         later=(None if judged is stage else stage.difference(test.arm, test.rival, test.measure)),
         asked=[(family[one], side) for one, side in asked],
-        missing=sorted({seed for side in sides for seed in side.missing(*planned)}),
+        missing=sorted({seed for side in sides for seed in missing_seeds(section, side)}),
     )
 
 
@@ -200,7 +200,7 @@ def _describe(judged: Judged, level: Level, unit: str) -> str:
     head = str(judged.word) + (" at this budget" if judged.word == "not decided" else "")
     if count > 1:
         head += f", {_share(judged, level)}"
-    later = later_said(told.later, told.evidence, unit)
+    later = describe_later(told.later, told.evidence, unit)
     parts = [f"{head}: {_pair_said(judged, told, level, unit)}", later, _unfinished(judged)]
     return "; ".join(part for part in parts if part) + "."
 
@@ -252,7 +252,7 @@ def _is_margined(judged: Judged) -> bool:
 
 def _evidence(judged: Judged, pair: Pair, level: Level) -> str:
     found, count = pair.evidence.found, level.comparisons
-    told = interval_said(found)
+    told = describe_interval(found)
     if count > 1:
         told += f", p = {judged.holm:.2g} of the claim after Holm's correction for {count} tests"
     else:

@@ -5,26 +5,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerlab.experiments.analysis.arm_results import ArmResults
+from layerlab.experiments.analysis.arm_results import ArmResults, missing_seeds
 from layerlab.experiments.analysis.claims import judge_claims
 from layerlab.experiments.analysis.comparison import SCHEMA, Comparison
 from layerlab.experiments.analysis.curves import curves, paired_curves
 from layerlab.experiments.analysis.evidence import (
-    Elsewhere,
+    OtherSizes,
     look_at_recipe,
-    missing_seeds,
     section_of,
 )
 from layerlab.experiments.analysis.gradient_profile import gradients
 from layerlab.experiments.analysis.interaction import judge_interactions
 from layerlab.experiments.analysis.interim import Stage
 from layerlab.experiments.analysis.judged_measures import judge_measures
+from layerlab.experiments.analysis.run_readings import LOSS_UNITS
 from layerlab.experiments.analysis.verdict import (
     Case,
+    describe_scale,
     explain_uncounted,
     judge,
     number,
-    scale_said,
     tabulate_test,
 )
 from layerlab.experiments.analysis.warnings import (
@@ -44,13 +44,12 @@ from layerlab.records.run import RunRecord, read_record
 from layerlab.version import VERSION
 
 _COUNTS = {"parameters": "parameters", "flops": "forward_flops"}
-UNITS = {"nats": "nats", "bits_per_byte": "bits per byte"}
 
 
 def compare_runs(
     recipe: TrainingRecipe,
     found: Sequence[Path | RunRecord],
-    elsewhere: Elsewhere | None = None,
+    elsewhere: OtherSizes | None = None,
 ) -> Comparison:
     """Compare the runs of a recipe, and name those that are not finished.
 
@@ -86,10 +85,10 @@ def compare_runs(
         "seeds": list(planned.seeds),
         "match": section.match,
         "rows": rows,
-        "interactions": judge_interactions(looked.crossed, stages, family, planned, UNITS[metric]),
+        "interactions": judge_interactions(looked.crossed, stages, family, LOSS_UNITS[metric]),
         "measures": judge_measures(rivals, stages, family, planned),
         "tests": len(family),
-        "claims": judge_claims(section, rivals, stages, family, UNITS[metric]),
+        "claims": judge_claims(section, rivals, stages, family, LOSS_UNITS[metric]),
         "runs": [_run(one, sides) for one in records],
         "gradients": gradients(section, sides),
         "curves": [curves(one, _is_chosen(one, sides)) for one in records],
@@ -150,8 +149,8 @@ def _rows(
             differ=differ[name],
             looked=family.looked,
             together=together(differs[name]),
-            scale=scale_said(side),
-            unit=UNITS[side.metric],
+            scale=describe_scale(side),
+            unit=LOSS_UNITS[side.metric],
         )
         verdict = judge(case)
         tested = _test(case.difference, family[test].corrected)
@@ -261,12 +260,12 @@ def _baseline(side: ArmResults) -> dict[str, str]:
     mean, sd = side.mean(side.metric), side.sd()
     said = f"{side.name} is the baseline"
     if side.uncounted:
-        said += f": {explain_uncounted([side.name], UNITS[side.metric])}"
+        said += f": {explain_uncounted([side.name], LOSS_UNITS[side.metric])}"
     elif mean is None:
         said += ", and no seed of it has finished with a number"
     else:
         spread = f", from seed to seed {number(sd)}" if sd is not None else ""
-        unit, n = UNITS[side.metric], len(side.values)
+        unit, n = LOSS_UNITS[side.metric], len(side.values)
         said = f"{side.name} is the baseline: {mean:.4f} {unit} (mean of {n}{spread})"
     return {"verdict": "baseline", "said": f"{said}."}
 

@@ -89,9 +89,4 @@ def _columns(record: RunRecord, kind: str, names: Sequence[str]) -> Points:
     stride = max(1, math.ceil(len(events) / MOST))
     # Counted from the end, so that the last point stays.
     kept = events[::-1][::stride][::-1]
-    return {name: [_plain(event.get(name)) for event in kept] for name in names}
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON can hold it: no infinity and no NaN."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return {name: [event.get(name) for event in kept] for name in names}

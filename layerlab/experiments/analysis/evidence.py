@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from layerlab.errors import UserError
-from layerlab.experiments.analysis.arm_results import ArmResults
+from layerlab.experiments.analysis.arm_results import missing_seeds
 from layerlab.experiments.analysis.claims import tests
 from layerlab.experiments.analysis.interaction import Interaction, find_interactions
 from layerlab.experiments.analysis.interim import LOSS, Stage, collect_arms
@@ -26,7 +26,7 @@ SPEEDS = ("seconds", "tokens_per_second")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Elsewhere:
+class OtherSizes:
     """What the other sizes of a ladder say to the comparison at one.
 
     Attributes:
@@ -39,7 +39,7 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looked:
+class RecipeEvidence:
     """The runs of a recipe on equal terms, and what their tests say, before any word.
 
     Attributes:
@@ -66,8 +66,8 @@ class Looked:
 
 
 def look_at_recipe(
-    recipe: TrainingRecipe, found: Sequence[RunRecord], elsewhere: Elsewhere | None = None
-) -> Looked:
+    recipe: TrainingRecipe, found: Sequence[RunRecord], elsewhere: OtherSizes | None = None
+) -> RecipeEvidence:
     """Return the runs of a recipe that count, and the result of every test.
 
     Raises:
@@ -83,7 +83,7 @@ def look_at_recipe(
     crossed = find_interactions(recipe, section)
     beside = [*(one.test for one in crossed), *measure_tests(section, rivals)]
     stages, family = look_at_runs(section, rivals, records, metric, beside, elsewhere)
-    return Looked(
+    return RecipeEvidence(
         rivals=rivals,
         records=records,
         left=left,
@@ -120,11 +120,7 @@ def _plan(
             left.append(
                 f"{record.name} is left out: seed {record.seed} is none of those fixed in advance"
             )
-        elif (
-            section.search == "grid"
-            and section.learning_rates
-            and record.rate not in section.learning_rates
-        ):
+        elif section.grid_rates and record.rate not in section.grid_rates:
             left.append(
                 f"{record.name} is left out: the sweep does not have its rate {record.rate:g}"
             )
@@ -151,7 +147,7 @@ def look_at_runs(
     records: Sequence[RunRecord],
     metric: str,
     beside: Sequence[PairTest] = (),
-    elsewhere: Elsewhere | None = None,
+    elsewhere: OtherSizes | None = None,
 ) -> tuple[list[Stage], Family]:
     """Return the runs up to each interim look, and the result of every test.
 
@@ -161,7 +157,7 @@ def look_at_runs(
         beside: tests beside those of arms and claims.
         elsewhere: the other sizes of a ladder.
     """
-    others = elsewhere or Elsewhere()
+    others = elsewhere or OtherSizes()
     asked = [PairTest(name, rival) for name, rival in rivals.items() if name != rival]
     asked += beside
     asked += [
@@ -195,11 +191,6 @@ def look_at_runs(
         if not any(missing_seeds(stage.section, side) for side in stage.sides.values())
     ]
     return [stage for _, stage in taken] or stages[:1], Family(asked, taken, level.alpha)
-
-
-def missing_seeds(section: CompareSection, side: ArmResults) -> list[int]:
-    """Return the planned seeds that an arm has not finished at every rate."""
-    return side.missing(section.seeds, section.learning_rates if section.search == "grid" else ())
 
 
 def without_untimed(

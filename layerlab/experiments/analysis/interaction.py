@@ -12,16 +12,16 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from layerlab.experiments.analysis.arm_results import ArmResults
+from layerlab.experiments.analysis.arm_results import ArmResults, missing_seeds
 from layerlab.experiments.analysis.interim import Stage
 from layerlab.experiments.analysis.verdict import (
     Case,
     Word,
-    evidence_said,
+    describe_evidence,
+    describe_power,
+    describe_scale,
     judge,
     number,
-    power_said,
-    scale_said,
     tabulate_test,
 )
 from layerlab.experiments.plan.plan import arms
@@ -95,7 +95,6 @@ def judge_interactions(
     crossed: Sequence[Interaction],
     stages: Sequence[Stage],
     family: Family,
-    planned: CompareSection,
     unit: str,
 ) -> list[dict[str, Any]]:
     """Return every interaction with its verdict, as plain values.
@@ -103,19 +102,15 @@ def judge_interactions(
     Args:
         stages: the runs up to each look.
         family: the tests of the recipe with their results.
-        planned: the section with all its seeds.
         unit: of the losses.
     """
-    return [_row(one, stages, family, planned, unit) for one in crossed]
+    return [_row(one, stages, family, unit) for one in crossed]
 
 
-def _row(
-    one: Interaction, stages: Sequence[Stage], family: Family, planned: CompareSection, unit: str
-) -> dict[str, Any]:
+def _row(one: Interaction, stages: Sequence[Stage], family: Family, unit: str) -> dict[str, Any]:
     stage, finding = stages[-1], family[one.test]
     judged = stages[finding.look]
     sides = [stage.sides[name] for name in one.test.arms]
-    rates = planned.learning_rates if planned.search == "grid" else ()
     gains = [judged.difference(*pair).mean for pair in zip(one.base, one.block, strict=True)]
     case = Case(
         arm=one.block[0],
@@ -125,13 +120,11 @@ def _row(
         later=None if judged is stage else stage.evidence(one.test).found,
         level=stage.level,
         planned=len(stage.section.seeds),
-        missing=sorted(
-            {seed for side in sides for seed in side.missing(stage.section.seeds, rates)}
-        ),
+        missing=sorted({seed for side in sides for seed in missing_seeds(stage.section, side)}),
         diverged={seed: why for side in sides for seed, why in side.diverged.items()},
         looked=family.looked,
         together=_both(one, gains, unit),
-        scale=scale_said(sides[1]),
+        scale=describe_scale(sides[1]),
         unit=unit,
         words=("smaller", "larger"),
     )
@@ -152,7 +145,7 @@ def _row(
 
 def _sentence(case: Case, word: Word, *, one: Interaction, sides: Sequence[ArmResults]) -> str:
     (then, now), mean = one.under, case.difference.mean or 0.0
-    evidence = evidence_said(case)
+    evidence = describe_evidence(case)
     if word in case.words:
         size = number(abs(mean))
         return (
@@ -165,7 +158,7 @@ def _sentence(case: Case, word: Word, *, one: Interaction, sides: Sequence[ArmRe
             f"the gain of {case.arm} over {case.baseline} is not distinguishable under {now} from "
             f"that under {then} at this budget: {change} {case.unit} ({evidence})"
         )
-        return said + power_said(case)
+        return said + describe_power(case)
     if word == "identical":
         return f"the gain of {case.arm} over {case.baseline} is the same under {now} and {then}"
     return (

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from layerlab.experiments.analysis.arm_results import ArmResults, collect_arm
-from layerlab.experiments.analysis.run_readings import read_runs, unreached
+from layerlab.experiments.analysis.run_readings import explain_unreached, read_runs
 from layerlab.experiments.statistics.additive_model import Additive
 from layerlab.experiments.statistics.differences import (
     Difference,
@@ -97,7 +97,7 @@ class Stage:
         side = self.sides[arm]
         if measure == LOSS:
             return side.diverged
-        return {**side.diverged, **unreached(measure, side.runs, side.metric)}
+        return {**side.diverged, **explain_unreached(measure, side.runs, side.metric)}
 
     def interaction(self, test: PairTest) -> Difference:
         """Return the difference of a pair less that of another, seed by seed."""

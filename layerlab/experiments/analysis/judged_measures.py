@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from layerlab.experiments.analysis.arm_results import ArmResults
+from layerlab.experiments.analysis.arm_results import ArmResults, missing_seeds
 from layerlab.experiments.analysis.interim import Stage
 from layerlab.experiments.analysis.run_readings import read_runs, unit_of
 from layerlab.experiments.analysis.verdict import (
     Case,
     Word,
-    evidence_said,
+    describe_evidence,
+    describe_power,
+    describe_scale,
     judge,
     number,
-    power_said,
-    scale_said,
     tabulate_test,
 )
 from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest
@@ -47,8 +47,6 @@ def _row(
     stage, finding, measure = stages[-1], family[test], test.measure
     judged = stages[finding.look]
     arm, rival = (judged.sides[name] for name in test.arms)
-    rates = planned.learning_rates if planned.search == "grid" else ()
-    asked = stage.section.seeds
     case = Case(
         arm=test.arm,
         baseline=test.rival,
@@ -57,11 +55,13 @@ def _row(
         later=None if judged is stage else stage.difference(test.arm, test.rival, measure),
         level=stage.level,
         planned=len(planned.seeds),
-        missing=sorted({*arm.missing(asked, rates), *rival.missing(asked, rates)}),
+        missing=sorted(
+            {seed for side in (arm, rival) for seed in missing_seeds(stage.section, side)}
+        ),
         diverged=judged.lost(test.arm, measure),
         base_diverged=judged.lost(test.rival, measure),
         looked=family.looked,
-        scale=scale_said(stage.sides[test.arm]),
+        scale=describe_scale(stage.sides[test.arm]),
         unit=unit_of(measure),
         words=("smaller", "larger"),
     )
@@ -94,13 +94,13 @@ def _sentence(case: Case, word: Word, *, measure: str) -> str:
     if word in case.words:
         return (
             f"{measure} of {case.arm} is {word} than that of {case.baseline} by "
-            f"{number(abs(mean))} {case.unit} ({evidence_said(case)})"
+            f"{number(abs(mean))} {case.unit} ({describe_evidence(case)})"
         )
     if word == "not distinguishable":
         return (
             f"{measure} of {case.arm} is not distinguishable from that of {case.baseline} at this "
-            f"budget: {number(mean, sign=True)} {case.unit} ({evidence_said(case)})"
-            f"{power_said(case)}{told}"
+            f"budget: {number(mean, sign=True)} {case.unit} ({describe_evidence(case)})"
+            f"{describe_power(case)}{told}"
         )
     if word == "identical":
         return f"{measure} of {case.arm} is that of {case.baseline} at every seed"
@@ -122,7 +122,7 @@ def _lost_said(case: Case) -> str:
     if found.mean is None:
         return said
     left = f"; over the seeds left ({found.n}) it is {number(found.mean, sign=True)} {case.unit}"
-    return said + left + (f" ({evidence_said(case)})" if found.interval else "")
+    return said + left + (f" ({describe_evidence(case)})" if found.interval else "")
 
 
 def _lack(case: Case) -> str:

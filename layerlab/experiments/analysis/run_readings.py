@@ -33,7 +33,7 @@ def read_runs(measure: str, runs: Mapping[int, RunRecord], metric: str) -> dict[
     return {seed: value for seed, value in found.items() if value is not None}
 
 
-def unreached(measure: str, runs: Mapping[int, RunRecord], metric: str) -> dict[int, str]:
+def explain_unreached(measure: str, runs: Mapping[int, RunRecord], metric: str) -> dict[int, str]:
     """Return by seed why a finished run never came to what a measure counts the steps to.
 
     A run that diverged is not among them.

@@ -94,7 +94,7 @@ def judge(case: Case, say: Callable[[Case, Word], str] | None = None) -> Verdict
     word = _word(case)
     parts = [
         (say or _sentence)(case, word),
-        later_said(case.later, case.evidence, case.unit),
+        describe_later(case.later, case.evidence, case.unit),
         case.scale,
         case.together,
         _unfinished(case),
@@ -146,7 +146,7 @@ def _sentence(case: Case, word: Word) -> str:
         return _few(case)
     if word == "not distinguishable":
         return _undecided(case)
-    size, evidence = number(abs(case.difference.mean or 0)), evidence_said(case)
+    size, evidence = number(abs(case.difference.mean or 0)), describe_evidence(case)
     return f"{case.arm} is {word} than {case.baseline} by {size} {case.unit} ({evidence})"
 
 
@@ -170,7 +170,7 @@ def _divergence(case: Case, word: Word) -> str:
         mean = number(found.mean, sign=True)
         left = _seeds(found.n)
         said += f"; over the {left} left the difference is {mean} {case.unit}"
-        said += f" ({evidence_said(case)})" if found.interval else ""
+        said += f" ({describe_evidence(case)})" if found.interval else ""
     return said
 
 
@@ -205,7 +205,7 @@ def _few(case: Case) -> str:
 
 
 def _undecided(case: Case) -> str:
-    found, evidence = case.difference, evidence_said(case)
+    found, evidence = case.difference, describe_evidence(case)
     said = (
         f"{case.arm} is not distinguishable from {case.baseline} at this budget: "
         f"{number(found.mean or 0, sign=True)} {case.unit} ({evidence})"
@@ -215,10 +215,10 @@ def _undecided(case: Case) -> str:
             "; the interval alone leaves 0 out, but not after the correction for "
             f"{case.level.comparisons} tests"
         )
-    return said + power_said(case)
+    return said + describe_power(case)
 
 
-def power_said(case: Case) -> str:
+def describe_power(case: Case) -> str:
     """Describe what so many seeds find, and how many more would confirm what was observed."""
     found, said = case.difference, ""
     if found.detectable is not None:
@@ -246,10 +246,10 @@ def _more(case: Case) -> str:
     return f"; confirming the observed difference with that probability would need {more}"
 
 
-def evidence_said(case: Case) -> str:
+def describe_evidence(case: Case) -> str:
     """Describe what a verdict rests on: the interval, p and the seeds."""
     found = case.difference
-    told, holm = interval_said(found), case.finding.corrected
+    told, holm = describe_interval(found), case.finding.corrected
     if case.level.comparisons > 1:
         tests = case.level.comparisons
         told += f", p = {holm:.2g} after Holm's correction for {tests} tests"
@@ -259,7 +259,7 @@ def evidence_said(case: Case) -> str:
     return told + (", unpaired: the two share no seed" if found.kind == "welch" else "")
 
 
-def later_said(later: Difference | None, decided: Evidence, unit: str) -> str:
+def describe_later(later: Difference | None, decided: Evidence, unit: str) -> str:
     """Describe what seeds after the deciding look say; the verdict stays.
 
     Args:
@@ -270,13 +270,13 @@ def later_said(later: Difference | None, decided: Evidence, unit: str) -> str:
         return ""
     mean, seeds = number(later.mean, sign=True), _seeds(later.n)
     said = f"decided by the look at {_seeds(max(decided.ended))}; over {seeds} it is {mean} {unit}"
-    said += f" ({interval_said(later)})" if later.interval else ""
+    said += f" ({describe_interval(later)})" if later.interval else ""
     if later.mean * (decided.found.mean or 0.0) < 0:
         said += ", on the other side of 0: doubt the word"
     return said
 
 
-def interval_said(found: Difference) -> str:
+def describe_interval(found: Difference) -> str:
     """Describe the interval, and how much of it is due to seeds and to text."""
     low, high = found.interval or (0.0, 0.0)
     told = (
@@ -288,7 +288,7 @@ def interval_said(found: Difference) -> str:
     return f"{told}, standard error {seeds} by seeds and {text} by held-out text"
 
 
-def scale_said(side: ArmResults) -> str:
+def describe_scale(side: ArmResults) -> str:
     """Describe the scale that a verdict is about: parameters and tokens."""
     parameters, tokens = side.most("parameters"), side.most("tokens")
     if parameters is None or tokens is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.errors import UserError
-from layerlab.experiments.analysis.arm_results import ArmResults
+from layerlab.experiments.analysis.arm_results import ArmResults, missing_seeds
 from layerlab.experiments.analysis.comparison import SCHEMA
 from layerlab.experiments.plan.equal_terms import SettingDifference
 from layerlab.experiments.plan.lr_search import wider
@@ -66,7 +66,7 @@ def _rates(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator
         elif rates:
             yield "each arm is compared at one declared learning rate of its own"
         return
-    if len(section.learning_rates) == 2 and section.search == "grid":
+    if len(section.grid_rates) == 2:
         yield "two learning rates are no sweep: an optimum shows between three or more"
     counts = {name: len(side.tried) for name, side in sides.items()}
     if max(counts.values(), default=0) > 1:
@@ -90,8 +90,7 @@ def _rates(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator
 
 
 def _unfinished(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator[str]:
-    rates = section.learning_rates if section.search == "grid" else ()
-    missing = {name: side.missing(section.seeds, rates) for name, side in sides.items()}
+    missing = {name: missing_seeds(section, side) for name, side in sides.items()}
     told = [f"{name} {', '.join(map(str, seeds))}" for name, seeds in missing.items() if seeds]
     if told:
         yield (

@@ -9,17 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from layerlab.experiments.analysis.compare import UNITS, compare_runs
+from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
-from layerlab.experiments.analysis.evidence import Elsewhere, Looked, look_at_recipe
+from layerlab.experiments.analysis.evidence import OtherSizes, RecipeEvidence, look_at_recipe
+from layerlab.experiments.analysis.run_readings import LOSS_UNITS
 from layerlab.experiments.ladder.rates import Pair, rates_by_size, warn_of_drift
 from layerlab.experiments.ladder.sentences import (
     Json,
     Sizes,
-    beyond_said,
-    by_size_said,
+    describe_forecast,
+    describe_sizes,
+    describe_trend,
     ladder_scale,
-    trend_said,
     warn_of_length,
 )
 from layerlab.experiments.plan.ladder import Rung
@@ -66,7 +67,7 @@ class ArmOverSizes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tested:
+class LadderTests:
     """The tests of a ladder, before any word.
 
     Attributes:
@@ -77,9 +78,9 @@ class Tested:
         count: of all tests.
     """
 
-    alone: Sequence[Looked]
+    alone: Sequence[RecipeEvidence]
     arms: Sequence[ArmOverSizes]
-    elsewhere: Sequence[Elsewhere]
+    elsewhere: Sequence[OtherSizes]
     corrected: Sequence[Sequence[float]]
     count: int
 
@@ -89,7 +90,7 @@ class Tested:
         return self.alone[-1].stages[-1].level
 
 
-def judge_tests(recipe: TrainingRecipe, sizes: Sizes) -> Tested:
+def collect_tests(recipe: TrainingRecipe, sizes: Sizes) -> LadderTests:
     """Return every test of all sizes, of the trends, and of what lies beyond.
 
     Raises:
@@ -100,14 +101,14 @@ def judge_tests(recipe: TrainingRecipe, sizes: Sizes) -> Tested:
     pairs = [pair for pair in alone[-1].rivals.items() if pair[0] != pair[1]]
     arms = [_over_sizes(pair, recipe, sizes, alone) for pair in pairs]
     lent = {arm.pair: common for arm in arms if (common := _common(recipe, arm.pair, alone))}
-    raw = [look_at_recipe(one, records, Elsewhere(lent=lent)).family.raw for one, records in parts]
+    raw = [look_at_recipe(one, records, OtherSizes(lent=lent)).family.raw for one, records in parts]
     own = [p for arm in arms for _, p in arm.tests]
     corrected = iter(holm([*own, *(p for several in raw for p in several)]))
-    return Tested(
+    return LadderTests(
         alone=alone,
         arms=arms,
         elsewhere=[
-            Elsewhere(
+            OtherSizes(
                 tests=[*(p for other, ps in enumerate(raw) if other != place for p in ps), *own],
                 lent=lent,
             )
@@ -124,13 +125,13 @@ def compare_ladder(recipe: TrainingRecipe, sizes: Sizes) -> Comparison:
     Raises:
         UserError: as `compare_runs`, of any size.
     """
-    tested = judge_tests(recipe, sizes)
+    tested = collect_tests(recipe, sizes)
     alone, level = tested.alone, tested.level
     found = [
         compare_runs(size.recipe, list(records), elsewhere).content
         for (size, records), elsewhere in zip(sizes, tested.elsewhere, strict=True)
     ]
-    unit = UNITS[alone[-1].metric]
+    unit = LOSS_UNITS[alone[-1].metric]
     rows = [
         _row(arm, sizes, found, whole, level, unit, tested.count)
         for arm, whole in zip(tested.arms, tested.corrected, strict=True)
@@ -154,7 +155,7 @@ def compare_ladder(recipe: TrainingRecipe, sizes: Sizes) -> Comparison:
     return Comparison(content)
 
 
-def _common(recipe: TrainingRecipe, pair: Pair, alone: Sequence[Looked]) -> Any:
+def _common(recipe: TrainingRecipe, pair: Pair, alone: Sequence[RecipeEvidence]) -> Any:
     """Return what the variances of a pair have in common over sizes, where they may tell."""
     if recipe.compare is None or recipe.compare.variance == "own":
         return None
@@ -162,7 +163,7 @@ def _common(recipe: TrainingRecipe, pair: Pair, alone: Sequence[Looked]) -> Any:
 
 
 def _over_sizes(
-    pair: Pair, recipe: TrainingRecipe, sizes: Sizes, alone: Sequence[Looked]
+    pair: Pair, recipe: TrainingRecipe, sizes: Sizes, alone: Sequence[RecipeEvidence]
 ) -> ArmOverSizes:
     stages = [one.stages[-1] for one in alone]
     lost = [
@@ -232,9 +233,9 @@ def _row(
         for target, whole in zip(arm.targets, corrected[1:], strict=True)
     ]
     parts = [
-        *by_size_said(name, rival, gains),
-        trend_said(trend, unit),
-        *(beyond_said(one, unit) for one in beyond),
+        *describe_sizes(name, rival, gains),
+        describe_trend(trend, unit),
+        *(describe_forecast(one, unit) for one in beyond),
         ladder_scale(sizes, at, count),
         "planned runs are missing, so this is not final" if _missing(at) else "",
     ]

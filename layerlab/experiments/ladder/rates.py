@@ -5,16 +5,16 @@ from collections.abc import Sequence
 
 from layerlab.console.units import amount
 from layerlab.experiments.analysis.arm_results import ArmResults
-from layerlab.experiments.analysis.evidence import Looked
+from layerlab.experiments.analysis.evidence import RecipeEvidence
 from layerlab.experiments.analysis.verdict import number
-from layerlab.experiments.ladder.sentences import Json, Sizes, listed
+from layerlab.experiments.ladder.sentences import Json, Sizes, join_words
 from layerlab.experiments.statistics.differences import Level
 from layerlab.experiments.statistics.rate_drift import best_octave, drift
 
 Pair = tuple[str, str]
 
 
-def rates_by_size(name: str, sizes: Sizes, alone: Sequence[Looked], level: Level) -> Json:
+def rates_by_size(name: str, sizes: Sizes, alone: Sequence[RecipeEvidence], level: Level) -> Json:
     """Return the best rate of an arm at each size, and its drift, where rates are swept."""
     sides = [one.stages[-1].sides[name] for one in alone]
     best = [
@@ -55,7 +55,7 @@ def warn_of_drift(rates: Sequence[Json], pairs: Sequence[Pair], level: Level) ->
         ends = [amount(at["parameters"]) for at in one["best"] if at["edge"]]
         if ends:
             found.append(
-                f"the best rate of {one['arm']} is at an end of the range at {listed(ends)} "
+                f"the best rate of {one['arm']} is at an end of the range at {join_words(ends)} "
                 "parameters, so its drift is not known"
             )
     for name, rival in pairs:

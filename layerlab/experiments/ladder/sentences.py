@@ -12,29 +12,29 @@ Sizes = Sequence[tuple[Rung, Sequence[RunRecord]]]
 Json = dict[str, Any]
 
 
-def by_size_said(name: str, rival: str, gains: Sequence[Json]) -> list[str]:
+def describe_sizes(name: str, rival: str, gains: Sequence[Json]) -> list[str]:
     """Say at which sizes an arm is better, worse or neither."""
     sizes: dict[str, list[str]] = {}
     for one in gains:
         sizes.setdefault(one["verdict"], []).append(amount(one["parameters"]))
-    (first, several), *others = ((word, listed(several)) for word, several in sizes.items())
+    (first, several), *others = ((word, join_words(several)) for word, several in sizes.items())
     return [
         f"{name} against {rival}: {first} at {several} parameters",
         *(f"but {word} at {several} parameters" for word, several in others),
     ]
 
 
-def listed(several: Sequence[str]) -> str:
+def join_words(several: Sequence[str]) -> str:
     """Join several with commas and an "and"."""
     *before, last = several
     return " and ".join(part for part in (", ".join(before), last) if part)
 
 
-def trend_said(trend: Json, unit: str) -> str:
+def describe_trend(trend: Json, unit: str) -> str:
     """Say how the gain changes per doubling."""
     if trend["slope"] is None:
         if trend.get("lost"):
-            sizes = listed([amount(one) for one in trend["lost"]])
+            sizes = join_words([amount(one) for one in trend["lost"]])
             return f"no trend: runs diverged at {sizes} parameters"
         return "no trend: fewer than two sizes have an interval"
     ends = f"from {amount(trend['from'])} to {amount(trend['to'])}"
@@ -53,7 +53,7 @@ def trend_said(trend: Json, unit: str) -> str:
     )
 
 
-def beyond_said(one: Json, unit: str) -> str:
+def describe_forecast(one: Json, unit: str) -> str:
     """Say what the line forecasts for a larger size, and whether that decides."""
     place = amount(one["parameters"])
     if one["gain"] is None:
@@ -107,7 +107,7 @@ def warn_of_length(sizes: Sizes) -> list[str]:
             again.append(f"{size.tokens / text:.1f} times at {amount(size.parameters)}")
     if again:
         found.append(
-            f"the text is read {listed(again)} parameters: a trend over sizes is one over "
+            f"the text is read {join_words(again)} parameters: a trend over sizes is one over "
             "repetition too"
         )
     return found

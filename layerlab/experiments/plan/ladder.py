@@ -51,7 +51,7 @@ class Rung:
     runs: tuple[RunSpec, ...] = ()
 
 
-def rungs(recipe: TrainingRecipe, extent: CorpusSize) -> list[Rung]:
+def plan_rungs(recipe: TrainingRecipe, extent: CorpusSize) -> list[Rung]:
     """Return the sizes of a ladder, the smallest first, as comparisons of their own.
 
     Args:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerlab.experiments.analysis.arm_results import collect_arm
+from layerlab.experiments.analysis.arm_results import collect_arm, missing_seeds
 from layerlab.experiments.analysis.interim import text_error
 from tests.training.drawn import recipe, record, runs
 
@@ -92,3 +92,12 @@ def test_what_the_text_adds_is_its_spread_over_the_root_of_its_blocks() -> None:
     assert of_both(*text_of(0.0, 0.2))[0] < 0.2 / 8 / 2
     bare = side(lambda rate, seed: 3.0)
     assert of_both(bare, bare) is None
+
+
+def test_a_seed_of_a_grid_is_missing_without_one_rate_and_of_a_search_only_without_all() -> None:
+    given = recipe(learning_rates=RATES, seeds=[2, 1]).compare
+    assert given is not None
+    found = side(lambda rate, seed: 3.0, seeds=1, rates=RATES[:2])
+    assert missing_seeds(given, found) == [2, 1]
+    assert missing_seeds(given.model_copy(update={"search": "optuna"}), found) == [2]
+    assert missing_seeds(given, side(lambda rate, seed: 3.0, seeds=1)) == [2]

@@ -111,6 +111,19 @@ def test_a_diverged_run_is_named_and_not_dropped() -> None:
     json.dumps(found.content, allow_nan=False)
 
 
+def test_a_curve_has_a_gap_where_a_loss_is_not_finite() -> None:
+    first, *others = records(recipe(), losses(BASE, BETTER))
+    lost = [
+        {"kind": "train", "update": 31, "loss": math.inf},
+        {"kind": "evaluation", "update": 31, "nats": math.nan, "bits_per_byte": -math.inf},
+    ]
+    found = compare_runs(recipe(), [replace(first, events=(*first.events, *lost)), *others])
+    curve = found.content["curves"][0]
+    assert curve["train"]["loss"] == [5.0, 4.0, 3.0, None]
+    assert curve["evaluation"]["nats"] == [5.0, 4.0, 3.0, None]
+    assert curve["evaluation"]["bits_per_byte"] == [2.5, 2.0, 1.5, None]
+
+
 def test_each_seed_is_judged_at_the_best_rate_of_those_before() -> None:
     swept = recipe(learning_rates=[1e-3, 3e-3, 1e-2], seeds=[1, 2, 3, 4])
     best, base = {"llama": 3e-3, "gpt2": 1e-2}, {**BASE, 4: 3.2}

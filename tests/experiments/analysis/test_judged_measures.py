@@ -10,7 +10,7 @@ from rich.console import Console
 from scipy import stats
 
 from layerlab.experiments.analysis.compare import compare_runs
-from layerlab.experiments.analysis.run_readings import read_runs, unreached
+from layerlab.experiments.analysis.run_readings import explain_unreached, read_runs
 from layerlab.experiments.statistics.differences import holm
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.run import RunRecord
@@ -53,8 +53,10 @@ def test_steps_lie_between_two_evaluations() -> None:
         assert read_runs(f"steps:{loss}", {1: found}, "nats") == {1: steps}
     assert read_runs("steps:1.5", {1: found}, "bits_per_byte") == {1: 150.0}
     assert read_runs("steps:1.9", {1: found}, "nats") == {}
-    assert unreached("steps:1.9", {1: found}, "nats") == {1: "not below 1.9 nats in 30 updates"}
-    assert unreached("spikes", {1: found}, "nats") == {}
+    assert explain_unreached("steps:1.9", {1: found}, "nats") == {
+        1: "not below 1.9 nats in 30 updates"
+    }
+    assert explain_unreached("spikes", {1: found}, "nats") == {}
 
 
 def test_an_arm_that_is_sooner_is_told_with_its_interval_in_one_family() -> None:

@@ -12,7 +12,7 @@ from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.experiments.analysis.comparison import Comparison
 from layerlab.experiments.ladder.compare import compare_ladder
-from layerlab.experiments.plan.ladder import Rung, rungs
+from layerlab.experiments.plan.ladder import Rung, plan_rungs
 from layerlab.experiments.plan.plan import plan
 from layerlab.experiments.statistics.differences import holm
 from layerlab.recipes.training import TrainingRecipe, make_recipe
@@ -40,7 +40,7 @@ def recipe(ladder: Any = None, **compare: Any) -> TrainingRecipe:
 def drawn(given: TrainingRecipe, loss: Callable[[int, RunSpec], float | None]) -> Sizes:
     """Runs of a ladder whose losses are given by size and run."""
     found = []
-    for place, size in enumerate(rungs(given, EXTENT)):
+    for place, size in enumerate(plan_rungs(given, EXTENT)):
         runs = plan(size.recipe, EXTENT)
         made = [record(run, loss(place, run)) for run in runs]
         found.append((size, made))

@@ -9,7 +9,7 @@ import torch
 
 from layerlab import UserError
 from layerlab.corpus.extent import CorpusSize
-from layerlab.experiments.plan.ladder import NEAR, PROPORTION, baseline_of, rungs
+from layerlab.experiments.plan.ladder import NEAR, PROPORTION, baseline_of, plan_rungs
 from layerlab.experiments.plan.plan import plan
 from layerlab.model.build import build
 from layerlab.model.parametrization import score_factor, width_ratio
@@ -34,7 +34,9 @@ def recipe(ladder: Any, arms: Any = ("llama", "pangu-pi"), **sections: Any) -> T
 
 
 def test_sizes_are_met_in_whole_heads_and_in_the_recipes_proportion() -> None:
-    found = rungs(recipe({"sizes": ["100k", "300k", "900k"], "tokens_per_parameter": 20}), EXTENT)
+    found = plan_rungs(
+        recipe({"sizes": ["100k", "300k", "900k"], "tokens_per_parameter": 20}), EXTENT
+    )
     for rung, size in zip(found, (1e5, 3e5, 9e5), strict=True):
         run = plan(rung.recipe, EXTENT)[0]
         shape = design_model(run.recipe).shape
@@ -52,7 +54,9 @@ def test_sizes_are_met_in_whole_heads_and_in_the_recipes_proportion() -> None:
 def test_under_mup_one_rate_is_that_of_every_size_and_heads_stay_as_wide() -> None:
     train = {"parametrization": "mup", "mup_base_width": 64, "learning_rate": 3e-3}
     ladder = {"sizes": ["100k", "300k", "900k"], "tokens_per_parameter": 20}
-    found = [plan(rung.recipe, EXTENT)[0] for rung in rungs(recipe(ladder, train=train), EXTENT)]
+    found = [
+        plan(rung.recipe, EXTENT)[0] for rung in plan_rungs(recipe(ladder, train=train), EXTENT)
+    ]
     designs = [design_model(run.recipe) for run in found]
     assert {one.shape.head_width for one in designs} == {8}
     assert {run.recipe.train.mup_base_head_width for run in found} == {8}
@@ -64,7 +68,7 @@ def test_under_mup_one_rate_is_that_of_every_size_and_heads_stay_as_wide() -> No
 
 def test_a_run_of_a_size_is_the_plain_run_of_the_same_specification() -> None:
     """Name and hash: whoever trains the size alone finds the run finished."""
-    first, *_ = rungs(recipe({"sizes": ["100k", "300k"]}), EXTENT)
+    first, *_ = plan_rungs(recipe({"sizes": ["100k", "300k"]}), EXTENT)
     shape, names = first.recipe.model, ("width", "layers", "heads", "kv_heads", "inner")
     alone = recipe(None, model={name: getattr(shape, name) for name in names})
     alone = alone.changed({"train.tokens": first.tokens})
@@ -74,34 +78,36 @@ def test_a_run_of_a_size_is_the_plain_run_of_the_same_specification() -> None:
 
 def test_a_count_ends_at_the_recipes_own_runs() -> None:
     given = recipe({"count": 3, "ratio": 2.0})
-    *_, last = rungs(given, EXTENT)
+    *_, last = plan_rungs(given, EXTENT)
     alone = given.changed({"ladder": None})
     assert [run.name for run in plan(last.recipe, EXTENT)] == [
         run.name for run in plan(alone, EXTENT)
     ]
-    counts = [one.parameters for one in rungs(given, EXTENT)]
+    counts = [one.parameters for one in plan_rungs(given, EXTENT)]
     assert all(1.6 < more / less < 2.5 for less, more in pairwise(counts))
 
 
 def test_arms_are_matched_at_each_size_as_they_always_are() -> None:
-    for one in rungs(recipe({"sizes": ["200k", "600k"]}, compare={"match": "parameters"}), EXTENT):
+    for one in plan_rungs(
+        recipe({"sizes": ["200k", "600k"]}, compare={"match": "parameters"}), EXTENT
+    ):
         llama, pangu = (count_costs(run.recipe).parameters for run in plan(one.recipe, EXTENT)[:2])
         assert llama == one.parameters and abs(pangu / llama - 1) < 0.005
 
 
 def test_rates_are_those_of_a_size() -> None:
     ladder = {"sizes": ["100k", "300k"], "learning_rates": [[1e-3, 3e-3], 1e-3]}
-    swept, single = rungs(recipe(ladder), EXTENT)
+    swept, single = plan_rungs(recipe(ladder), EXTENT)
     assert {run.rate for run in plan(swept.recipe, EXTENT)} == {1e-3, 3e-3}
     assert {run.rate for run in plan(single.recipe, EXTENT)} == {1e-3}
-    common = rungs(recipe({"count": 2}, compare={"learning_rates": [1e-3, 2e-3]}), EXTENT)
+    common = plan_rungs(recipe({"count": 2}, compare={"learning_rates": [1e-3, 2e-3]}), EXTENT)
     assert all(one.recipe.compare.learning_rates == (1e-3, 2e-3) for one in common)
 
 
 def test_what_is_given_in_updates_keeps_its_share() -> None:
     given = recipe({"sizes": ["100k", "400k"]}, train={"warmup_steps": 10})
     given = given.changed({"evaluate.eval_steps": 20})
-    for one in rungs(given, EXTENT):
+    for one in plan_rungs(given, EXTENT):
         run = plan(one.recipe, EXTENT)[0].recipe
         assert run.train.max_steps / run.evaluate.eval_steps == pytest.approx(5, rel=0.1)
         assert run.train.max_steps / run.train.warmup_steps == pytest.approx(10, rel=0.15)
@@ -110,7 +116,7 @@ def test_what_is_given_in_updates_keeps_its_share() -> None:
 def test_presets_give_sizes_that_are_scaled_too() -> None:
     given = recipe({"sizes": ["400M", "900M"]}, model=dict.fromkeys(MODEL))
     given = given.changed({"model.preset": "pangu-pi-1b"})
-    small, large = (plan(one.recipe, EXTENT)[0].recipe.model for one in rungs(given, EXTENT))
+    small, large = (plan(one.recipe, EXTENT)[0].recipe.model for one in plan_rungs(given, EXTENT))
     assert small.inner / small.width == pytest.approx(large.inner / large.width, rel=0.01)
     assert small.width < large.width and baseline_of(given).model.preset == "pangu-pi-1b"
 
@@ -150,7 +156,7 @@ def test_presets_give_sizes_that_are_scaled_too() -> None:
 )
 def test_what_cannot_be_met_is_one_line(given: TrainingRecipe, words: str) -> None:
     with pytest.raises(UserError) as error:
-        rungs(given, EXTENT)
+        plan_rungs(given, EXTENT)
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
@@ -158,6 +164,6 @@ def test_what_cannot_be_met_is_one_line(given: TrainingRecipe, words: str) -> No
 def test_ladders_of_the_package_can_be_met(name: str) -> None:
     given = load_recipe(name)
     vocabulary = CorpusSize(vocab=given.data.vocab_size, tokens=1_000_000, digest="a")
-    found = rungs(given, vocabulary)
+    found = plan_rungs(given, vocabulary)
     assert len(found) == 3
     assert all(plan(one.recipe, vocabulary) for one in found)
