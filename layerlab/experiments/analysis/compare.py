@@ -86,7 +86,7 @@ def compare_runs(
         "match": section.match,
         "rows": rows,
         "interactions": judge_interactions(looked.crossed, stages, family, LOSS_UNITS[metric]),
-        "measures": judge_measures(rivals, stages, family, planned),
+        "measures": judge_measures(rivals, stages, family),
         "tests": len(family),
         "claims": judge_claims(section, rivals, stages, family, LOSS_UNITS[metric]),
         "runs": [_run(one, sides) for one in records],

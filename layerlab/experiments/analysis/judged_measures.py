@@ -28,7 +28,7 @@ def measure_tests(section: CompareSection, rivals: Mapping[str, str]) -> list[Pa
 
 
 def judge_measures(
-    rivals: Mapping[str, str], stages: Sequence[Stage], family: Family, planned: CompareSection
+    rivals: Mapping[str, str], stages: Sequence[Stage], family: Family
 ) -> list[dict[str, Any]]:
     """Return every arm's verdict in every measure, as plain values.
 
@@ -36,17 +36,15 @@ def judge_measures(
         rivals: the baseline of each arm.
         stages: the runs up to each look.
         family: the tests of the recipe with their results.
-        planned: the section with all its seeds.
     """
-    return [_row(test, stages, family, planned) for test in measure_tests(planned, rivals)]
+    section = stages[-1].section
+    return [_row(test, stages, family) for test in measure_tests(section, rivals)]
 
 
-def _row(
-    test: PairTest, stages: Sequence[Stage], family: Family, planned: CompareSection
-) -> dict[str, Any]:
+def _row(test: PairTest, stages: Sequence[Stage], family: Family) -> dict[str, Any]:
     stage, finding, measure = stages[-1], family[test], test.measure
     judged = stages[finding.look]
-    arm, rival = (judged.sides[name] for name in test.arms)
+    arm, rival = (stage.sides[name] for name in test.arms)
     case = Case(
         arm=test.arm,
         baseline=test.rival,
@@ -54,7 +52,7 @@ def _row(
         finding=finding,
         later=None if judged is stage else stage.difference(test.arm, test.rival, measure),
         level=stage.level,
-        planned=len(planned.seeds),
+        planned=len(stage.section.seeds),
         missing=sorted(
             {seed for side in (arm, rival) for seed in missing_seeds(stage.section, side)}
         ),

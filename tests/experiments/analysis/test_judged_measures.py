@@ -103,6 +103,24 @@ def test_runs_that_never_come_so_far_speak_against_their_arm() -> None:
     assert row["lost"] == many[1:]
 
 
+def test_what_an_early_look_decided_is_of_all_seeds_that_have_finished() -> None:
+    many = list(range(1, 7))
+    reach = {
+        "llama": {seed: 1000.0 + 3 * seed for seed in many},
+        "gpt2": {seed: 500.0 + 2 * seed for seed in many},
+    }
+    given = recipe(seeds=many, looks=[3, 6], measures=["steps:4"])
+    found = [
+        curved(record(run, 3.0), {0: 10.0, 1000: 10.0 - 8000.0 / reach[run.arm][run.seed]})
+        for run in runs(given)
+    ]
+    (row,) = judged(given, found).content["measures"]
+    assert row["verdict"] == "smaller" and row["n"] == 3 and row["missing"] == []
+    assert "decided by the look at 3 seeds; over 6 seeds it is" in row["said"]
+    assert "not final" not in row["said"]
+    assert row["mean"] == pytest.approx(0.75 * sum(reach["gpt2"].values()) / 6)
+
+
 def test_peaks_are_the_largest_of_a_monitors_readings() -> None:
     given = recipe(seeds=[1])
     (one, *_) = records(given, {"llama": {1: 2.0}, "gpt2": {1: 2.0}})
