@@ -299,6 +299,7 @@ def _manifest(run: dict[str, Any]) -> dict[str, Any]:
             "model": {"variant": run["arm"], "width": 128, "layers": 6},
             "train": {
                 "optimizer": "adamw",
+                "parametrization": "standard",
                 "batch_size": 16,
                 "seed": run["seed"],
                 "learning_rate": run["rate"],

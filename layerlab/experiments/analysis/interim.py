@@ -97,7 +97,8 @@ class Stage:
         side = self.sides[arm]
         if measure == LOSS:
             return side.diverged
-        return {**side.diverged, **explain_unreached(measure, side.runs, side.metric)}
+        ended = {seed: side.runs[seed] for seed in side.values}
+        return {**side.diverged, **explain_unreached(measure, ended, side.metric)}
 
     def interaction(self, test: PairTest) -> Difference:
         """Return the difference of a pair less that of another, seed by seed."""

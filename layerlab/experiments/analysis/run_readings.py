@@ -22,21 +22,28 @@ def unit_of(measure: str) -> str:
 
 
 def read_runs(measure: str, runs: Mapping[int, RunRecord], metric: str) -> dict[int, float]:
-    """Return the reading of each finished run by seed; runs that have none are left out.
+    """Return the reading of each run by seed that ended and did not diverge, if it has one.
+
+    What a monitor read of a run before it diverged is not the reading of a run.
 
     Args:
         measure: by its name in a recipe.
         metric: of the losses that are compared.
     """
     known = parse_measure(measure)
-    found = {seed: _read(known, run, metric) for seed, run in runs.items() if run.finished}
+    found = {
+        seed: _read(known, run, metric)
+        for seed, run in runs.items()
+        if run.finished and run.diverged is None
+    }
     return {seed: value for seed, value in found.items() if value is not None}
 
 
 def explain_unreached(measure: str, runs: Mapping[int, RunRecord], metric: str) -> dict[int, str]:
-    """Return by seed why a finished run never came to what a measure counts the steps to.
+    """Return by seed why a run never came to what a measure counts the steps to.
 
-    A run that diverged is not among them.
+    Args:
+        runs: that ended with a loss in the metric.
     """
     known = parse_measure(measure)
     if known.kind != "steps":
@@ -46,7 +53,7 @@ def explain_unreached(measure: str, runs: Mapping[int, RunRecord], metric: str) 
     return {
         seed: f"not below {known.loss:g} {unit} in {int(run.value('updates') or 0):,} updates"
         for seed, run in runs.items()
-        if run.finished and run.diverged is None and seed not in read
+        if seed not in read
     }
 
 

@@ -27,25 +27,28 @@ def rates_by_size(name: str, sizes: Sizes, alone: Sequence[RecipeEvidence], leve
         for (size, _), side in zip(sizes, sides, strict=True)
     ]
     octaves = [_octaves(side, alone[0].metric) for side in sides]
-    found = {"arm": name, "best": best, "drift": None, "low": None, "high": None}
-    whole = all(octaves) and not any(one["edge"] for one in best)
-    if not whole:
+    at_ends = [sorted(seed for seed, one in octave.items() if one is None) for octave in octaves]
+    none = {"drift": None, "low": None, "high": None}
+    found = {"arm": name, "best": best, "at_ends": at_ends, **none}
+    known = [{seed: one for seed, one in octave.items() if one is not None} for octave in octaves]
+    # Which seeds are left where some are at an end is no chance: without them the rest is too sure.
+    alike = all(one.keys() == octaves[0].keys() for one in octaves)
+    if not octaves[0] or not alike or any(at_ends) or any(one["edge"] for one in best):
         return found
     doublings = [math.log2(size.parameters) for size, _ in sizes]
-    moved = drift(doublings, octaves, level)
-    seeds = [{str(seed): one for seed, one in octave.items()} for octave in octaves]
+    moved = drift(doublings, known, level)
+    seeds = [{str(seed): one for seed, one in octave.items()} for octave in known]
     return {**found, "drift": moved.mean, "low": moved.low, "high": moved.high, "octaves": seeds}
 
 
-def _octaves(side: ArmResults, metric: str) -> dict[int, float]:
-    """Return log2 of the best rate of each seed, where it lies inside of the sweep."""
+def _octaves(side: ArmResults, metric: str) -> dict[int, float | None]:
+    """Return log2 of the best rate of each seed; None where it is at an end of the sweep."""
     losses: dict[int, dict[float, float]] = {}
     for rate, runs in side.sweep.items():
         for seed, run in runs.items():
             value = None if run.diverged is not None else run.value(metric)
             losses.setdefault(seed, {})[rate] = math.inf if value is None else value
-    found = {seed: best_octave(sweep) for seed, sweep in losses.items()}
-    return {seed: one for seed, one in found.items() if one is not None}
+    return {seed: best_octave(sweep) for seed, sweep in losses.items()}
 
 
 def warn_of_drift(rates: Sequence[Json], pairs: Sequence[Pair], level: Level) -> list[str]:
@@ -57,6 +60,14 @@ def warn_of_drift(rates: Sequence[Json], pairs: Sequence[Pair], level: Level) ->
             found.append(
                 f"the best rate of {one['arm']} is at an end of the range at {join_words(ends)} "
                 "parameters, so its drift is not known"
+            )
+            continue
+        swept = [at["swept"] > 1 for at in one["best"]]
+        seeds = sorted({seed for at in one["at_ends"] for seed in at})
+        if seeds and all(swept):
+            found.append(
+                f"the best rate of {one['arm']} is at an end of the range for the seeds "
+                f"{', '.join(map(str, seeds))} at some size, so its drift is not known"
             )
     for name, rival in pairs:
         arm, base = by_name[name], by_name[rival]

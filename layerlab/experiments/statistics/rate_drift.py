@@ -19,16 +19,20 @@ Sweep = Mapping[float, float]
 def best_octave(sweep: Sweep) -> float | None:
     """Return log2 of the rate at which a parabola is lowest; None where the best is at an end.
 
+    Beside a rate at which the run diverged there is none: the best one is then taken as it is.
+
     Example:
         >>> best_octave({1.0: 1.0, 2.0: 0.0, 4.0: 1.0}), best_octave({1.0: 1.0, 2.0: 0.5, 4.0: 0.1})
         (1.0, None)
     """
-    rates = sorted(rate for rate, loss in sweep.items() if math.isfinite(loss))
+    rates = sorted(sweep)
     place = min(range(len(rates)), key=lambda one: sweep[rates[one]], default=0)
-    if not 0 < place < len(rates) - 1:
+    if not 0 < place < len(rates) - 1 or not math.isfinite(sweep[rates[place]]):
         return None
     near = rates[place - 1 : place + 2]
     octaves = np.log2(near)
+    if not all(math.isfinite(sweep[rate]) for rate in near):
+        return float(octaves[1])
     bend, lean, _ = np.polyfit(octaves - octaves[1], [sweep[rate] for rate in near], 2)
     if bend <= 0:
         return float(octaves[1])
@@ -39,15 +43,15 @@ def best_octave(sweep: Sweep) -> float | None:
 def drift(
     doublings: Sequence[float], octaves: Sequence[Mapping[int, float]], level: Level
 ) -> Difference:
-    """Return the change of the best rate in octaves per doubling, over the seeds of all sizes.
+    """Return the change of the best rate in octaves per doubling, over the seeds.
 
     Args:
         doublings: log2 of the parameters of each size.
-        octaves: of each size, the best rate by seed.
+        octaves: of each size, the best rate by seed, for the same seeds.
     """
     places = np.array(doublings) - np.mean(doublings)
     weights = places / (places @ places)
-    seeds = sorted(set.intersection(*(set(one) for one in octaves)))
+    seeds = sorted(octaves[0])
     slopes = [
         math.fsum(float(weight) * one[seed] for weight, one in zip(weights, octaves, strict=True))
         for seed in seeds

@@ -1,6 +1,7 @@
 """Verdicts beside the loss: steps to a loss, also where it is not reached, and monitors."""
 
 import io
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -119,6 +120,53 @@ def test_what_an_early_look_decided_is_of_all_seeds_that_have_finished() -> None
     assert "decided by the look at 3 seeds; over 6 seeds it is" in row["said"]
     assert "not final" not in row["said"]
     assert row["mean"] == pytest.approx(0.75 * sum(reach["gpt2"].values()) / 6)
+
+
+def test_what_was_read_before_a_run_diverged_is_no_reading_of_it() -> None:
+    many = list(range(1, 6))
+    given = recipe(seeds=many, measures=["steps:4"])
+
+    def ended(lost: tuple[str, ...]) -> list[RunRecord]:
+        losses = {0: 10.0, 1000: 2.0}
+        return [
+            curved(
+                record(run, math.nan if run.arm in lost else 3.0),
+                {update: loss - run.seed / 50 for update, loss in losses.items()},
+            )
+            for run in runs(given)
+        ]
+
+    (row,) = judged(given, ended(("llama", "gpt2"))).content["measures"]
+    assert row["n"] == 0 and row["mean"] is None and row["lost"] == many
+    assert row["verdict"] == "diverged" and row["said"].startswith("no verdict on steps:4")
+    (row,) = judged(given, ended(("gpt2",))).content["measures"]
+    assert row["n"] == 0 and row["mean"] is None and row["against_mean"] is not None
+    assert row["verdict"] == "larger" and "over the seeds left" not in row["said"]
+
+
+def test_an_arm_whose_loss_is_not_known_in_the_unit_has_not_failed_to_reach_it() -> None:
+    arms = ["llama", {"name": "gpt2", "variant": "gpt2", "set": {"data.vocab_size": 500}}]
+    given = recipe(*arms, seeds=SEEDS, allowed_differences=["data.*"], measures=["steps:1.8"])
+    found = [
+        record(run, SAME[run.seed], bits_per_byte=None if run.arm == "gpt2" else 1.0)
+        for run in runs(given)
+    ]
+    unknown = [
+        replace(one, events=tuple({**event, "bits_per_byte": None} for event in one.events))
+        if one.arm == "gpt2"
+        else one
+        for one in found
+    ]
+    (row,) = judged(given, unknown).content["measures"]
+    assert row["verdict"] == "no verdict" and row["lost"] == []
+
+
+def test_a_sweep_that_lacks_a_run_is_judged_without_its_seed() -> None:
+    given = recipe(seeds=[1, 2, 3, 4], learning_rates=[1e-3, 2e-3, 4e-3], measures=["steps:0.1"])
+    found = [record(run, SAME[run.seed] + abs(run.rate - 2e-3)) for run in runs(given)]
+    left = [one for one in found if (one.arm, one.seed, one.rate) != ("gpt2", 3, 2e-3)]
+    (row,) = judged(given, left).content["measures"]
+    assert "no verdict" in row["said"] and 3 in row["missing"]
 
 
 def test_peaks_are_the_largest_of_a_monitors_readings() -> None:

@@ -186,14 +186,20 @@ def test_what_is_not_finished_is_said_not_to_be_final() -> None:
     json.dumps(found.content, allow_nan=False)
 
 
-def swept(best: Callable[[str, int], float]) -> tuple[TrainingRecipe, Comparison]:
-    """A ladder of swept rates, of which an arm's best in octaves is given by size."""
+def swept(
+    best: Callable[[str, int], float], odd: tuple[str, int, int] | None = None
+) -> tuple[TrainingRecipe, Comparison]:
+    """A ladder of swept rates, of which an arm's best in octaves is given by size.
+
+    The best of one odd run, by arm, size and seed, is beyond all rates.
+    """
     rates = [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2]
     given = recipe(learning_rates=rates, seeds=[1, 2, 3, 4])
 
     def loss(place: int, run: RunSpec) -> float:
         rng = np.random.default_rng([place, run.seed, run.arm == "relu2"])
-        away = math.log2(run.rate / 4e-3) - best(run.arm, place) - 0.1 * rng.standard_normal()
+        middle = 2.4 if (run.arm, place, run.seed) == odd else best(run.arm, place)
+        away = math.log2(run.rate / 4e-3) - middle - 0.1 * rng.standard_normal()
         return float(4 - 0.3 * place + 0.05 * away**2 + 0.001 * rng.standard_normal())
 
     return given, judged(given, loss)
@@ -207,6 +213,21 @@ def test_the_best_rate_drifts_in_octaves_per_doubling() -> None:
     assert [one["rate"] for one in llama["best"]] == [4e-3] * 3
     apart = [one for one in found.content["remarks"] if "drift apart" in one]
     assert len(apart) == 1 and apart[0].startswith("the best rates of relu2 and llama drift apart")
+
+
+def test_one_seed_at_an_end_leaves_the_drift_unknown() -> None:
+    """Without it the rest would be too sure: which seeds are left is no chance."""
+    _, found = swept(
+        lambda name, place: 0.8 - 0.8 * place if name == "relu2" else 0.0, ("llama", 1, 2)
+    )
+    llama, relu = found.content["ladder"]["rates"]
+    assert llama["drift"] is None and relu["drift"] is not None
+    assert [bool(seeds) for seeds in llama["at_ends"]] == [False, True, False]
+    assert llama["at_ends"][1] == [2] and not any(one["edge"] for one in llama["best"])
+    assert any(
+        one.startswith("the best rate of llama is at an end of the range for the seeds 2 at some")
+        for one in found.content["remarks"]
+    )
 
 
 def test_a_best_rate_at_an_end_leaves_its_drift_unknown() -> None:
