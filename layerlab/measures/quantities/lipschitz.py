@@ -26,6 +26,7 @@ from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden, Matrix
+from layerlab.system.hardware import is_out_of_memory
 from layerlab.validation import Constraint
 
 # Of several matrices in one call, each has a size of its own.
@@ -92,6 +93,8 @@ def local_lipschitz(
                 run = GolubKahan(forward, adjoint, start, steps=steps, tolerance=tolerance)
                 return largest_singular([run])[0]
             except (*FAILURES, NotApplicable) as error:
+                if is_out_of_memory(error):
+                    raise
                 reasons.append((str(error).splitlines() or [type(error).__name__])[0])
     raise NotApplicable("; ".join(dict.fromkeys(reasons)))
 

@@ -15,8 +15,7 @@ from layerlab.observe.tracing import device_schedule
 from tests.measures.regime import KINDS, attention, record, svd_contraction, svd_norm
 
 triton = pytest.importorskip("triton", reason="triton is not installed: it is in the extra gpu")
-from layerlab.measures.support import flash_products
-
+flash_products = pytest.importorskip("layerlab.measures.support.flash_products")
 DRAW = torch.Generator().manual_seed(3)
 SINKS = torch.randn(2, generator=DRAW)
 OPTIONS = {
@@ -145,9 +144,8 @@ def test_a_kernel_that_does_not_compile_is_replaced_by_tiles(name, fails, caplog
     attended = record("init", 40, heads=1)
     found, exact = spectrum(attended, dense=10), attention(attended)
     assert close(found.norm, svd_norm(exact), 1e-5)
-    assert {
-        "attention is read without Triton, which is slower: RuntimeError: no such instruction"
-    } == {one.getMessage() for one in caplog.records}
+    (said,) = {one.getMessage() for one in caplog.records}
+    assert said.endswith("without Triton, which is slower: RuntimeError: no such instruction")
 
 
 def test_queries_in_float64_are_read_with_tiles_without_a_warning(caplog):

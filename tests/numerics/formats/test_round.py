@@ -19,7 +19,6 @@ from layerlab.numerics.formats.formats import FLOATS, Format, find
 from layerlab.numerics.formats.grid import MODES
 from layerlab.numerics.formats.round import round_to, rounder
 from tests.numerics import exact
-from tests.numerics.formats.operations import Operations
 from tests.oldest import needs_views
 
 WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
@@ -397,21 +396,3 @@ def test_the_largest_of_a_block_may_saturate_even_stochastically(
     chance = (small - low) / (high - low)
     deviation = (high - low) * (chance * (1 - chance) / (499 * 16)).sqrt()
     assert low < high and (found[:, 1::2].mean() - small).abs() < 5 * deviation
-
-
-@pytest.mark.parametrize("name", ("mxfp4", "nvfp4", "int8", "int8:channel"))
-def test_blocks_and_whole_numbers_are_written_once(name: str) -> None:
-    x = torch.randn(8, 64)
-    wanted, out = round_to(x, name), torch.empty(8, 64)
-    with Operations() as plain:
-        round_to(x, name)
-    with Operations() as direct:
-        assert round_to(x, name, out=out) is out
-    assert torch.equal(out, wanted)
-    assert len(direct.names) <= len(plain.names)
-    assert direct.count("copy_") == name.endswith("fp4")  # from float64, once
-    # Another view of the same numbers is not written over while it is read.
-    both = torch.cat([x.flatten(), torch.zeros(64)])
-    assert torch.equal(round_to(both[:512].view(8, 64), name, out=both[64:].view(8, 64)), wanted)
-    turned = torch.empty(64, 8).T
-    assert torch.equal(round_to(x, name, out=turned), wanted)

@@ -17,10 +17,10 @@ from layerlab.numerics.formats.integer_formats import join_blocks, split_blocks
 from layerlab.numerics.formats.round import round_to
 from layerlab.numerics.formats.round_reference import in_torch
 from layerlab.numerics.formats.triton_blocks import is_known, round_blocks
-from tests.numerics.formats.operations import Operations
 from tests.numerics.formats.test_block_formats import spread
 from tests.numerics.formats.test_kernel import random
 from tests.numerics.formats.test_round import awkward, halves
+from tests.numerics.formats.test_round_out import Operations
 from tests.numerics.formats.triton_sample import (
     DEVICE,
     WORDS,
