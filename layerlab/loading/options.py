@@ -10,7 +10,7 @@ from layerlab.validation import short_repr
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 # Kinds of devices that torch may find here; whether it does, only torch can tell.
 KINDS = {"auto", "cpu", "cuda", "mps", "xpu", "hpu", "mtia", "xla", "maia", "meta", "privateuseone"}
-BUSY = "busy or unavailable"  # CUDA, of a GPU that another process has for itself
+BUSY = ("busy", "unavailable")  # CUDA, of a GPU that another process has for itself
 LEAST = {"samples": 1, "context": 2}
 # As many samples as a measure of all tokens together needs.
 AUTO = "auto"
@@ -44,7 +44,7 @@ def refuse_device(name: str, error: BaseException) -> UserError:
     """Return the error of a device that holds no number: it is full, busy, or not here."""
     from layerlab.system.hardware import is_out_of_memory  # late: it needs torch
 
-    if not is_out_of_memory(error) and BUSY not in str(error):
+    if not is_out_of_memory(error) and not all(word in str(error) for word in BUSY):
         return missing_device(name)
     return UserError(
         f"device {short_repr(name)} is full or busy ({one_line(error)}); end what else runs there, "
