@@ -165,3 +165,33 @@ def test_kernels_run_on_the_device_of_what_they_are_given(monkeypatch):
     assert entered == [attended.query.shape] * 2
     with pytest.raises(AssertionError, match="one or two vectors"):
         found.gram(torch.rand(1, 3, 40), torch.zeros(1, 3).double())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gpu_gives_the_norms_of_float64(kind, dtype):
+    assert_close_on("cuda", kind, dtype)
+
+
+def assert_close_on(device, kind, dtype, tokens=150):
+    """Products, spectra and enclosures on a device, beside the matrix in float64 on the host."""
+    for name, options in OPTIONS.items():
+        whole = record(kind, tokens, heads=4, **{**options, "sinks": None})
+        sinks = torch.linspace(-1, 1, 4) if "sinks" in options else None
+        # Numbers that the format holds, so that it is the kernels alone that may differ.
+        query, key = whole.query.to(dtype), whole.key[::2].to(dtype)
+        held = replace(whole, query=query, key=key, sinks=sinks)
+        there = {
+            name: value.to(device) for name, value in vars(held).items() if torch.is_tensor(value)
+        }
+        attended, exact = replace(held, **there), attention(held)
+        assert not isinstance(products(attended, kept=10), Blocks)
+        found = spectrum(attended, dense=10)
+        for column, expected in (("norm", svd_norm), ("contraction", svd_contraction)):
+            value = getattr(found, column).cpu()
+            assert torch.allclose(value.double(), expected(exact), rtol=1e-4, atol=1e-6), name
+        known, stored = products(attended, kept=10).profile(), dense(exact).profile()
+        for column in ("column_sums", "column_norms", "row_sum_min", "row_norm"):
+            assert close(getattr(known, column).cpu(), getattr(stored, column)), (column, name)
+        assert (found.lower <= found.norm).all() and (found.norm <= found.upper).all()
