@@ -48,8 +48,9 @@ test: $(READY)
 	$(BIN) -m pytest -n $(WORKERS) -ra $(ARGS)
 
 gpu: $(READY)
-	$(BIN) bench/gpu.py --minutes 8
-	$(BIN) -m pytest -ra -m gpu
+	@$(BIN) bench/gpu.py --minutes 8; bench=$$?; \
+	  $(BIN) -m pytest -ra -m gpu; tests=$$?; \
+	  exit $$((bench | tests))
 
 # torch's builds for CUDA bring a triton of their own, which constraints.txt would contradict.
 triton: $(READY)

@@ -5,7 +5,8 @@ run. Each line stands beside what the GPU could do (a copy, a matrix product, a 
 beside its target. `make gpu` also runs the tests with the marker `gpu`.
 
     --minutes M      time for all sections (default 8)
-    --section NAME   limits, rounding, inspect, commands, emulation, monitor, long, large or use
+    --section NAME   limits, rounding, inspect, commands, emulation, monitor, use,
+                     long, large or formats
     --out FOLDER     where gpu.json and gpu.md go (default build/gpu)
     --small          tiny shapes on whatever device there is, to try the script itself
 """
@@ -20,6 +21,7 @@ import argparse
 import json
 import time
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,8 +75,8 @@ def main() -> None:
     table = Table(device_name(device), versions(), given.small)
     end = time.monotonic() + 60 * given.minutes
     for name in given.section or SECTIONS:
-        _run(name, Bench(torch.device(device), given.small, end), table)
-        _save(table, given.out)
+        bench = Bench(torch.device(device), given.small, end, save=partial(_save, table, given.out))
+        _run(name, bench, table)
     if any(line.failed for line in table.lines):
         raise SystemExit(1)
 

@@ -44,13 +44,18 @@ class Line:
 
 @dataclass
 class Bench:
-    """The device, the shapes, the time that is left, and the lines so far."""
+    """The device, the shapes, the time that is left, and the lines so far.
+
+    Attributes:
+        save: called after every line: what was measured outlives whatever comes next.
+    """
 
     device: torch.device
     small: bool
     end: float
     section: str = ""
     lines: list[Line] = field(default_factory=list)
+    save: Callable[[], None] = lambda: None
 
     def left(self) -> float:
         return self.end - time.monotonic()
@@ -61,6 +66,7 @@ class Bench:
     def line(self, name: str, value: str, **rest: Any) -> None:
         found = Line(self.section, name, value, **rest)
         self.lines.append(found)
+        self.save()
         parts = (found.section, name, value, found.limit, found.target, found.verdict(self.small))
         print("  ".join(part for part in parts if part), flush=True)
 
@@ -113,7 +119,10 @@ class Bench:
 
 @dataclass(frozen=True)
 class Section:
-    """What is run, and about how long it takes on an H100, in seconds."""
+    """What is run, and about how long it takes on an H100, in seconds.
+
+    Those of the larger models are reckoned from what they compute; none is the target.
+    """
 
     run: Callable[[Bench], None]
     seconds: float

@@ -6,9 +6,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +25,11 @@ from layerlab.adaptation.sft.train import tune
 from layerlab.measures.measure import Measure
 from layerlab.numerics.emulation.arithmetic import regime
 from layerlab.numerics.emulation.emulate import Emulation
+from layerlab.numerics.formats.choose_kernel import gpu_kernel
 from layerlab.numerics.formats.round import rounder
 from layerlab.plugins import resolve
 from layerlab.recipes.adaptation_sections import LoraSection, SftSection
-from layerlab.system.logs import quiet_libraries
+from layerlab.system.logs import listen, quiet_libraries
 
 ROOT = Path(__file__).resolve().parents[1]
 ONE_B = {
@@ -45,6 +49,7 @@ EIGHT_B = {
     "vocab_size": 128256,
 }
 SCALAR, BLOCK, DRAWN = 0.85, 0.6, 0.7
+GROWTH = 2.2  # of memory at twice the tokens; linear is 2
 ATTENTION = ("spectrum", "attention")
 TASK = """
 task: four_choices
@@ -182,48 +187,92 @@ def emulation(bench: Bench) -> None:
 
 
 def long(bench: Bench) -> None:
-    """Read the attention of one sequence of 32,768 tokens."""
-    model, ids = bench.model(ONE_B), bench.ids(1, 32768)
-    measures = resolve(ATTENTION)
-    with bench.watching_memory() as peak:
-        taken, _ = _inspected(bench, model, ids, measures)
-        bench.at_most("1 B, 32,768 tokens, attention", taken, 60, f"{peak():.1f} GiB")
+    """Read the attention of one sequence of 16,384 tokens, and of 32,768."""
+    model, measures = bench.model(ONE_B), resolve(ATTENTION)
+    grown: list[float] = []
+    for tokens, most in ((16384, None), (32768, 60)):
+        name = f"1 B, {tokens:,} tokens, attention"
+        with bench.watching_memory() as peak, _watching_kernels() as computed:
+            before = peak()
+            taken, _ = _inspected(bench, model, bench.ids(1, tokens), measures)
+            limit = f"{peak():.1f} GiB, by {computed()}"
+        if most is None:
+            bench.line(name, f"{taken:.2f} s", limit=limit)
+        else:
+            bench.at_most(name, taken, most, limit)
+        grown.append(peak() - before)
+        bench.free()
+    if all(grown):
+        growth = grown[1] / grown[0]
+        bench.line(
+            "1 B, memory of attention, twice the tokens",
+            f"{growth:.2f} x",
+            limit="2 is linear, 4 is square",
+            target=f"<= {GROWTH}",
+            share=growth / GROWTH,
+        )
+
+
+@contextmanager
+def _watching_kernels() -> Iterator[Callable[[], str]]:
+    """Give a function that says whether kernels or torch computed attention, and why torch."""
+    reason, calls = gpu_kernel().reason, list[bool]()
+    if reason is not None:
+        yield lambda: f"torch: {reason}"
+        return
+    # Late: triton is there only beside a GPU.
+    from layerlab.measures.support.flash_products import FlashProducts
+
+    plain = FlashProducts.gram
+
+    def counted(self: FlashProducts, *given: Any) -> Any:
+        calls.append(True)
+        return plain(self, *given)
+
+    with listen("layerlab") as remarks, patch.object(FlashProducts, "gram", counted):
+        yield lambda: ": ".join(["kernels" if calls else "torch", *remarks[:1]])
 
 
 def large(bench: Bench) -> None:
+    """Read the default measures of a model of 8 B."""
+    _read_large(bench, "default measures", 90, 40)
+
+
+def formats(bench: Bench) -> None:
     """Read the default measures of a model of 8 B, and its errors in bf16."""
+    _read_large(bench, "--formats bf16", 300, 60, formats=["bf16"])
+
+
+def _read_large(bench: Bench, name: str, seconds: float, most: float, **options: Any) -> None:
     model, ids = bench.model(EIGHT_B), bench.ids(4, 2048)
-    for name, formats, seconds, most in (
-        ("default measures", None, 90, 40),
-        ("--formats bf16", ["bf16"], 300, 60),
-    ):
-        if bench.left() < (0 if bench.small else seconds):
-            bench.note(f"8 B, {name}: not run: {seconds} s may be needed")
-            continue
-        with bench.watching_memory() as peak:
-            taken, _ = _inspected(bench, model, ids, resolve(), formats=formats)
-            bench.at_most(f"8 B, 4 x 2048 tokens, {name}", taken, seconds)
-            bench.line(
-                f"8 B, memory, {name}",
-                f"{peak():.1f} GiB",
-                target=f"<= {most}",
-                share=peak() / most,
-            )
+    with bench.watching_memory() as peak:
+        taken, _ = _inspected(bench, model, ids, resolve(), **options)
+        bench.at_most(f"8 B, 4 x 2048 tokens, {name}", taken, seconds)
+        bench.line(
+            f"8 B, memory, {name}", f"{peak():.1f} GiB", target=f"<= {most}", share=peak() / most
+        )
 
 
 def monitor(bench: Bench) -> None:
-    """Train with and without a monitor, in turns."""
-    every, steps = 50, 2 if bench.small else 3
-    model = bench.model({**ONE_B, "num_hidden_layers": 4}, torch.float32).train()
+    """Train compiled layers in bf16 with and without a monitor, whole updates."""
+    every, steps = 50, 2 if bench.small else 5
+    model: Any = bench.model({**ONE_B, "num_hidden_layers": 4}).train()
+    for layer in model.model.layers:
+        layer.compile(dynamic=False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     ids = bench.ids(4, 1024).to(bench.device)
 
-    def update() -> None:
-        model.zero_grad(set_to_none=True)
-        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+    def update(watching: layerlab.Monitor | None = None) -> None:
+        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        if watching is not None:
+            watching.step(loss)
+        optimizer.step()
+        optimizer.zero_grad()
 
     plain = bench.seconds(update, steps)
     watching = layerlab.Monitor(model, every=1, on_alarm=None)
-    read = bench.seconds(lambda: (update(), watching.step(torch.zeros(()))), steps)
+    read = bench.seconds(lambda: update(watching), steps)
     share = (read - plain) / every / plain
     bench.line(
         f"a reading every {every} updates",
@@ -292,8 +341,9 @@ SECTIONS = {
     "inspect": Section(inspect, 40),
     "commands": Section(commands, 30),
     "emulation": Section(emulation, 30),
-    "monitor": Section(monitor, 20),
-    "long": Section(long, 60),
-    "large": Section(large, 90),
+    "monitor": Section(monitor, 60),
     "use": Section(use, 60),
+    "long": Section(long, 60),
+    "large": Section(large, 60),
+    "formats": Section(formats, 180),
 }

@@ -3,6 +3,8 @@
 import json
 import math
 import runpy
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,77 @@ def test_sections_of_a_gpu_fill_a_table_and_one_that_fails_stops_no_other(
     assert page.count("\n| inspect |") == 1 + len(rest) and "FAILED" in page
 
 
+def test_small_shapes_try_every_section_that_needs_no_process(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sections = ("limits", "rounding", "emulation", "long", "large", "formats")
+    words = [word for name in sections for word in ("--section", name)]
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--small", "--out", str(tmp_path), *words])
+    bench("gpu")["main"]()
+    lines = json.loads((tmp_path / "gpu.json").read_text())["lines"]
+    assert {line["section"] for line in lines} == set(sections)
+    assert not any(line["failed"] for line in lines)
+    long = [line for line in lines if line["section"] == "long"]
+    assert [line["target"] for line in long[:2]] == ["", "<= 60 s"]
+    assert "16,384" in long[0]["name"] and "by torch" in long[0]["limit"]
+    assert len(capsys.readouterr().out.splitlines()) == len(lines)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: `apt-get install g++`")
+@pytest.mark.filterwarnings("ignore")  # what torch says while it compiles
+def test_small_shapes_try_a_monitor_beside_compiled_updates(bench: Any) -> None:
+    gpu = bench("gpu")
+    table, device = gpu["Table"]("a GPU", {}, True), torch.device("cpu")
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    gpu["_run"]("monitor", gpu["Bench"](device, True, end=math.inf), table)
+    (line,) = table.lines
+    assert not line.failed and line.value.endswith("% of an update")
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > before
+
+
+def test_every_line_is_kept_before_the_next_is_measured(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gpu = bench("gpu")
+    sections = gpu["SECTIONS"]
+
+    def killed(given: Any) -> None:
+        given.line("first", "1 s")
+        raise SystemExit(137)
+
+    monkeypatch.setitem(sections, "limits", type(sections["limits"])(killed, 5))
+    words = ["gpu.py", "--small", "--section", "limits", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit):
+        gpu["main"]()
+    (line,) = json.loads((tmp_path / "gpu.json").read_text())["lines"]
+    assert line["name"] == "first" and "| limits | first |" in (tmp_path / "gpu.md").read_text()
+
+
+def test_what_users_do_comes_before_the_longest_and_formats_are_gated_by_themselves(
+    bench: Any,
+) -> None:
+    order = list(bench("gpu")["SECTIONS"])
+    assert order.index("use") < order.index("long") < order.index("large") == len(order) - 2
+    assert bench("gpu")["SECTIONS"]["formats"].seconds < 300  # what it may take at most
+
+
+@pytest.mark.parametrize(("fails", "code"), [("bench/gpu.py", 2), ("pytest", 2), ("", 0)])
+def test_make_gpu_runs_the_tests_too_where_the_bench_fails(
+    fails: str, code: int, tmp_path: Path
+) -> None:
+    python, ready = tmp_path / "python", tmp_path / "ready"
+    stops = f'case "$*" in *{fails or "nothing"}*) exit 1;; esac'
+    python.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/said\n{stops}\n')
+    python.chmod(0o755)
+    ready.touch()
+    command = ["make", "gpu", f"BIN={python}", f"READY={ready}"]
+    done = subprocess.run(command, cwd=BENCH.parent, capture_output=True, check=False)
+    said = (tmp_path / "said").read_text().splitlines()
+    assert said == ["bench/gpu.py --minutes 8", "-m pytest -ra -m gpu"]
+    assert done.returncode == code
+
+
 def test_a_section_without_time_is_named_and_not_begun(
     bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +188,7 @@ def test_a_section_without_time_is_named_and_not_begun(
     device = torch.device("cpu")
     gpu["_run"]("large", gpu["Bench"](device, False, end=0.0), table)
     (line,) = table.lines
-    assert line.value.startswith("not run: it takes 90 s") and not line.failed
+    assert line.value.startswith("not run: it takes 60 s") and not line.failed
 
 
 def test_a_ladder_whose_gain_is_large_is_decided_at_every_size(bench: Any) -> None:

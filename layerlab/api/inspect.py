@@ -42,11 +42,16 @@ from layerlab.records.json_values import json_values
 from layerlab.report.findings.find import find
 from layerlab.report.results.report import SCHEMA, Report
 from layerlab.report.results.source_notes import notes
+from layerlab.system.hardware import explain_memory
 from layerlab.system.torch_settings import threads, usual_arithmetic
 from layerlab.system.trust import granted_options, trust
 from layerlab.version import VERSION
 
 Model = str | PathLike[str] | PreTrainedModel
+LESS = (
+    "type --device auto, which leaves on the processor what a device cannot hold, a smaller "
+    "--context, or fewer --measures"
+)
 LIBRARIES = ("torch", "transformers", "accelerate", "numpy", "pandas", "safetensors", "tokenizers")
 
 
@@ -155,11 +160,12 @@ class InspectionRequest:
     load: Sequence[str] = ()
 
 
+@explain_memory(LESS)
 def run_inspection(job: InspectionRequest, *, progress: bool = True) -> Report:
     """Do an inspection; one model is in memory at a time.
 
     Raises:
-        UserError: a model or its text cannot be read.
+        UserError: a model or its text cannot be read, or memory does not suffice.
     """
     models = expand_runs(job.models)
     check_named(models)

@@ -19,10 +19,12 @@ from layerlab.numerics.mixed_precision.advice import Advice
 from layerlab.numerics.mixed_precision.request import check_request
 from layerlab.numerics.mixed_precision.select_policy import SHORTLIST, advise, candidates
 from layerlab.plugins import File, load_files
+from layerlab.system.hardware import explain_memory
 from layerlab.system.logs import quiet_libraries
 from layerlab.system.torch_settings import evaluation_mode, threads, usual_arithmetic
 from layerlab.system.trust import trust
 
+LESS = "type --device auto, --device cpu, or a smaller --context"
 FORMAT, BUDGET = "bf16", 0.3
 # Steps of a search beyond one for each candidate: references, real runs, a few rounds of choosing.
 ROUNDS = 3
@@ -105,6 +107,7 @@ class PrecisionRequest:
     dtype: str | None = None
 
 
+@explain_memory(LESS)
 def find_policy(question: PrecisionRequest, *, progress: bool = True) -> Advice:
     """Load the model and find what to keep in float32.
 

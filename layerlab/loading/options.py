@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from layerlab.errors import UserError
+from layerlab.records.parse import one_line
 from layerlab.validation import short_repr
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 # Kinds of devices that torch may find here; whether it does, only torch can tell.
 KINDS = {"auto", "cpu", "cuda", "mps", "xpu", "hpu", "mtia", "xla", "maia", "meta", "privateuseone"}
+BUSY = ("busy", "unavailable")  # CUDA, of a GPU that another process has for itself
 LEAST = {"samples": 1, "context": 2}
 # As many samples as a measure of all tokens together needs.
 AUTO = "auto"
@@ -35,6 +37,18 @@ def missing_device(name: str) -> UserError:
     """Return the error that this machine has no such device."""
     return UserError(
         f"device {short_repr(name)} is not here; expected cpu, cuda, cuda:N, mps or auto"
+    )
+
+
+def refuse_device(name: str, error: BaseException) -> UserError:
+    """Return the error of a device that holds no number: it is full, busy, or not here."""
+    from layerlab.system.hardware import is_out_of_memory  # late: it needs torch
+
+    if not is_out_of_memory(error) and not all(word in str(error) for word in BUSY):
+        return missing_device(name)
+    return UserError(
+        f"device {short_repr(name)} is full or busy ({one_line(error)}); end what else runs there, "
+        "or name another: type --device cuda:1, --device cpu or --device auto"
     )
 
 

@@ -220,7 +220,7 @@ def weights(
         raise UserError(
             f"the weights of {place!r} are damaged ({error}); copy them anew"
         ) from error
-    except UserError:
+    except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
     except ImportError as error:
         raise UserError(
@@ -378,7 +378,7 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # meta devices hold no numbers
     except (RuntimeError, AssertionError) as error:
-        raise options.missing_device(name) from error
+        raise options.refuse_device(name, error) from error
     return device
 
 

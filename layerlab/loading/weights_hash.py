@@ -1,10 +1,9 @@
 """Tells by a hash which weights were looked at."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -19,19 +18,36 @@ PIECE = 1 << 22
 
 @contextmanager
 def hashing(folder: Path | None, model: nn.Module) -> Iterator[Callable[[], str | None]]:
-    """Hash the weights in a folder beside what is done until the context ends.
+    """Hash the weights beside what is done until the context ends.
 
-    Those that are in memory alone are hashed when the result is asked for.
+    Those in memory that were written to meanwhile are hashed when the result is asked for.
     """
-    if folder is None:
-        yield partial(weights_hash, folder, model)
-        return
     stop = Event()
+    # Asked for here: a pass may move the weights of a model, but not those that this holds.
+    held = None if folder is not None else model.state_dict()
     with ThreadPoolExecutor(1) as pool:
         try:
-            yield pool.submit(weights_hash, folder, model, stop.is_set).result
+            if held is None:
+                yield pool.submit(weights_hash, folder, model, stop.is_set).result
+            else:
+                before = _count_writes(held)
+                found = pool.submit(hash_tensors, held.items(), stop.is_set)
+                yield (
+                    lambda: (
+                        found.result()
+                        if before is not None and _count_writes(held) == before
+                        else weights_hash(None, model)
+                    )
+                )
         finally:
             stop.set()
+
+
+def _count_writes(tensors: Mapping[str, torch.Tensor]) -> list[int] | None:
+    """Return how often each tensor was written to; None where torch does not count it."""
+    if any(tensor.is_inference() for tensor in tensors.values()):
+        return None
+    return [tensor._version for tensor in tensors.values()]
 
 
 def weights_hash(
@@ -42,7 +58,7 @@ def weights_hash(
     None where one is not in memory.
     """
     if folder is None:
-        return hash_tensors(model.state_dict().items())
+        return hash_tensors(model.state_dict().items(), stopped)
     digest = hashlib.sha256()
     for path in list_files(folder):
         check_regular(path)
@@ -52,7 +68,9 @@ def weights_hash(
     return f"sha256:files:{digest.hexdigest()}"
 
 
-def hash_tensors(tensors: Iterable[tuple[str, torch.Tensor]]) -> str | None:
+def hash_tensors(
+    tensors: Iterable[tuple[str, torch.Tensor]], stopped: Callable[[], bool] = lambda: False
+) -> str | None:
     """Return sha256 of named tensors; None where one is not in memory."""
     digest, found = hashlib.sha256(), dict(tensors)
     if any(tensor.is_meta for tensor in found.values()):
@@ -60,5 +78,8 @@ def hash_tensors(tensors: Iterable[tuple[str, torch.Tensor]]) -> str | None:
     for name, tensor in sorted(found.items()):
         digest.update(name.encode())
         content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
-        digest.update(content.numpy().data)
+        for start in range(0, len(content), PIECE):
+            if stopped():
+                return None
+            digest.update(content[start : start + PIECE].numpy().data)
     return f"sha256:tensors:{digest.hexdigest()}"

@@ -1,4 +1,4 @@
-"""Describes the machine: name, versions, memory, fastest matrix product."""
+"""Describes the machine: name, versions, memory and its end, fastest matrix product."""
 
 import hashlib
 import json
@@ -27,6 +27,14 @@ BUDGET = 0.3  # seconds that measuring one takes
 LARGEST = 8192
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"  # where torch keeps the code that it compiles
 LONGEST = 1e9  # seconds that anything takes
+# How those say it that raise a plain RuntimeError: the CPU, Apple's and Huawei's devices, cuBLAS.
+_SAYINGS = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+_MOST = 200  # characters of what an error says
 
 
 def machine(device: str, threads: int) -> dict[str, Any]:
@@ -246,3 +254,39 @@ def here(device: str) -> bool:
     except (RuntimeError, AssertionError):
         return False
     return True
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out, of the machine or of a device."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(one in str(error) for one in _SAYINGS)
+
+
+@contextmanager
+def explain_memory(advice: str) -> Iterator[None]:
+    """Turn running out of memory into one line that says what to do.
+
+    Args:
+        advice: what the user may type or write so that less is needed.
+
+    Raises:
+        UserError: memory ran out; of several processes it names the one.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        said = " ".join(str(error).split())[:_MOST]
+        raise UserError(
+            f"out of memory{_process()} ({said or type(error).__name__}); {advice}"
+        ) from error
+
+
+def _process() -> str:
+    """Say which process this is, if there are several."""
+    joined = torch.distributed
+    if not joined.is_available() or not joined.is_initialized() or joined.get_world_size() == 1:
+        return ""
+    return f" in process {joined.get_rank()} of {joined.get_world_size()}"

@@ -15,6 +15,7 @@ from layerlab.corpus.batches import Batch, BatchOrder, EvalBlocks
 from layerlab.errors import UserError
 from layerlab.model.loss import causal_loss
 from layerlab.records.events import EventLog
+from layerlab.system.hardware import explain_memory
 from layerlab.system.rng import random_state, restore_random
 from layerlab.system.signals import GracefulStop
 from layerlab.training.accelerator import RunAccelerator
@@ -42,12 +43,12 @@ from layerlab.training.sharding import (
 )
 from layerlab.training.step.emulated_rounding import emulation
 from layerlab.training.step.keyed_dropout import key_dropout
-from layerlab.training.step.microbatch import CatchOutOfMemory, MicroBatcher, explain_memory
+from layerlab.training.step.microbatch import SMALLER, CatchOutOfMemory, MicroBatcher
 from layerlab.training.step.nonfinite import Diverged, NonFiniteOrigin, explain_origin, find_origin
 from layerlab.training.validation import ValidationResult, Validator
 
 
-@explain_memory()
+@explain_memory(SMALLER)
 def train_run(run: RunSpec, folder: Path, watch: Progress | None = None) -> dict[str, Any]:
     """Train the run of a folder from where it stands to its end; return its result.
 

@@ -3,6 +3,7 @@ import threading
 import time
 
 import pytest
+import torch
 
 import layerlab
 from layerlab import UserError
@@ -30,26 +31,56 @@ def test_the_hash_follows_the_weights(saved, tiny):
     assert weights_hash(saved, stored) != before
 
 
-def test_a_folder_is_hashed_by_a_thread_of_its_own_and_memory_when_asked(saved, tiny, monkeypatch):
-    threads = []
-    plain = module.weights_hash
+@pytest.fixture
+def threads(monkeypatch):
+    found = []
 
-    def watched(*args):
-        threads.append(threading.current_thread())
-        return plain(*args)
+    class Watched:
+        def __getattr__(self, name):
+            found.append(threading.current_thread())
+            return getattr(hashlib, name)
 
-    monkeypatch.setattr(module, "weights_hash", watched)
-    with hashing(saved, tiny("llama")) as digest:
-        assert digest() == plain(saved, tiny("llama"))
-    assert threads[0] is not threading.main_thread()
-    with hashing(None, tiny("llama")) as digest:
-        assert digest() == plain(None, tiny("llama"))
-    assert threads[1] is threading.main_thread()
+    monkeypatch.setattr(module, "hashlib", Watched())
+    return found
+
+
+def test_weights_are_hashed_by_a_thread_of_its_own(saved, tiny, threads):
+    for folder in (saved, None):
+        expected = weights_hash(folder, tiny("llama"))
+        threads.clear()
+        with hashing(folder, tiny("llama")) as digest:
+            assert digest() == expected
+        assert threads and threading.main_thread() not in threads
+
+
+def test_weights_that_are_written_to_meanwhile_are_hashed_as_they_are_when_asked(tiny):
+    for changed in (tiny("llama"), _inferring(tiny)):
+        with hashing(None, changed) as digest, torch.inference_mode():
+            time.sleep(0.05)  # the first hash is done
+            changed.model.norm.weight[0] = 2
+            assert digest() == weights_hash(None, changed)
+
+
+def _inferring(tiny):
+    with torch.inference_mode():
+        return tiny("llama")
+
+
+def test_weights_that_a_pass_moves_are_hashed_as_they_were(tiny):
+    model = tiny("llama")
+    expected = weights_hash(None, model)
+    with hashing(None, model) as digest:
+        for parameter in model.parameters():
+            parameter.data = torch.zeros_like(parameter)
+        assert digest() == expected
 
 
 def test_a_hash_that_nobody_waits_for_any_more_stops(saved, tiny, monkeypatch):
     pieces, asked = [], []
     monkeypatch.setattr(module, "PIECE", 1)
+    with hashing(None, tiny("llama")):
+        began = time.monotonic()
+    assert time.monotonic() - began < 1  # and not after every byte
 
     def hash_slowly(folder, model, stopped):
         def stopped_later():  # three pieces are read, and then it is waited for

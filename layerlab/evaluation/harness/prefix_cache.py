@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from layerlab.training.step.microbatch import is_out_of_memory
+from layerlab.system.hardware import is_out_of_memory
 
 # A shorter beginning is not worth a pass of its own.
 WORTH = 16

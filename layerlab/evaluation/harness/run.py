@@ -33,8 +33,7 @@ from layerlab.evaluation.lm_eval_tasks.load import load_named
 from layerlab.loading.batching import describe_ahead
 from layerlab.loading.generation import describe_unused, list_unused, special_ids
 from layerlab.loading.model import LoadedModel, describe_lacking
-from layerlab.system.hardware import versions
-from layerlab.training.step.microbatch import is_out_of_memory
+from layerlab.system.hardware import is_out_of_memory, versions
 from layerlab.version import VERSION
 
 __all__ = ["ENGINE", "BenchmarkTask", "EvaluationRun", "LmEvalTask", "load_named", "load_tasks"]

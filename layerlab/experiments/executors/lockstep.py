@@ -11,10 +11,11 @@ from pathlib import Path
 from layerlab.console.progress import Progress
 from layerlab.experiments.executors.local import finished_result
 from layerlab.experiments.executors.run_locks import lock_runs
+from layerlab.system.hardware import explain_memory
 from layerlab.system.locks import lock_folder
 from layerlab.system.signals import GracefulStop
 from layerlab.training.run_spec import RunSpec, write_run
-from layerlab.training.step.microbatch import explain_memory
+from layerlab.training.step.microbatch import SMALLER
 from layerlab.training.step.nonfinite import Diverged
 from layerlab.training.trainer import Trainer
 
@@ -37,7 +38,7 @@ def run_in_lockstep(runs: Sequence[RunSpec], out: Path, watch: Progress) -> None
             for run in waiting:
                 stack.enter_context(lock_folder(out / run.name))
                 write_run(run, out / run.name)
-            stack.enter_context(explain_memory())
+            stack.enter_context(explain_memory(SMALLER))
             _together([_Sharing(run, out / run.name, watch) for run in waiting])
 
 

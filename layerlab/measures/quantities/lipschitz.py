@@ -20,12 +20,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from layerlab.errors import NotApplicable
 from layerlab.measures.measure import Measure, MeasureContext, Row, describe_packed
-from layerlab.measures.support.golub_kahan import GolubKahan, Map, Ritz, largest_singular
+from layerlab.measures.support.golub_kahan import GolubKahan, Map, Ritz, Vector, largest_singular
 from layerlab.observe.architecture.effective_weights import effective_weights
 from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden, Matrix
+from layerlab.system.hardware import is_out_of_memory
 from layerlab.validation import Constraint
 
 # Of several matrices in one call, each has a size of its own.
@@ -45,7 +46,13 @@ FAILURES = (RuntimeError, TypeError, ValueError, AttributeError)
 
 
 def local_lipschitz(
-    rerun: Map, stream: Hidden, *, steps: int = 4, tolerance: float = 0.01, seed: int = 0
+    rerun: Map,
+    stream: Hidden,
+    *,
+    steps: int = 4,
+    tolerance: float = 0.01,
+    seed: int = 0,
+    start: Vector | None = None,
 ) -> Ritz:
     """Return the largest singular value of a block's Jacobian at one input, all tokens together.
 
@@ -64,6 +71,7 @@ def local_lipschitz(
         steps: most products with J, and with its transpose.
         tolerance: the relative residual at which to stop early.
         seed: of the Gaussian first direction.
+        start: that direction, where it has been drawn before.
 
     Raises:
         NotApplicable: the block has no derivative, or none that is consistent.
@@ -72,10 +80,8 @@ def local_lipschitz(
         >>> round(local_lipschitz(lambda x: 3 * x, torch.ones(4, 2)).value, 4)
         3.0
     """
-    noise = torch.Generator().manual_seed(seed)
-    precision = torch.promote_types(stream.dtype, torch.float32)
-    start = torch.randn(stream.numel(), generator=noise, dtype=torch.float64)
-    start = start.to(stream.device, precision)
+    if start is None:
+        start = _draw_start(stream, seed)
     # The fused kernels for attention have neither forward-mode nor second derivatives.
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         reasons: list[str] = []
@@ -87,8 +93,18 @@ def local_lipschitz(
                 run = GolubKahan(forward, adjoint, start, steps=steps, tolerance=tolerance)
                 return largest_singular([run])[0]
             except (*FAILURES, NotApplicable) as error:
+                if is_out_of_memory(error):
+                    raise
                 reasons.append((str(error).splitlines() or [type(error).__name__])[0])
     raise NotApplicable("; ".join(dict.fromkeys(reasons)))
+
+
+def _draw_start(stream: Hidden, seed: int) -> Vector:
+    """Return a direction that is the same on every device, drawn on the host."""
+    noise = torch.Generator().manual_seed(seed)
+    precision = torch.promote_types(stream.dtype, torch.float32)
+    drawn = torch.randn(stream.numel(), generator=noise, dtype=torch.float64)
+    return drawn.to(stream.device, precision)
 
 
 def _reverse_twice(rerun: Map, stream: Hidden) -> tuple[Map, Map]:
@@ -248,11 +264,21 @@ def _local(layer: Layer, run: MeasureContext) -> Ritz:
         )
         return unknown
     try:
-        return local_lipschitz(layer.rerun, layer.entered, **options)
+        start = _start(layer.entered, options["seed"], run)
+        return local_lipschitz(layer.rerun, layer.entered, **options, start=start)
     except NotApplicable as error:
         remark = f"local: not applicable to {{layers}}, because {error}"
         run.note_layer("local", remark, layer.layer)
         return unknown
+
+
+def _start(stream: Hidden, seed: int, run: MeasureContext) -> Vector:
+    """Return the first direction, drawn once for all layers in a row that are alike."""
+    key = (stream.numel(), seed, stream.device, stream.dtype)
+    if run.memory.get("start", (None,))[0] != key:
+        run.memory["start"] = key, _draw_start(stream, seed)
+    found: Vector = run.memory["start"][1]
+    return found
 
 
 def _memory_gib(layer: Layer) -> float:

@@ -29,6 +29,7 @@ def products(
 
         try:
             fused = FlashProducts(attended)
+            fused.try_kernels()
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # of a compiler for a GPU that it does not know
@@ -53,11 +54,16 @@ def watch_rows(attended: AttentionRecord, dtype: torch.dtype, watches: Sequence[
 
 def _is_fused(attended: AttentionRecord, dtype: torch.dtype, kept: int) -> bool:
     """Return whether kernels can compute these matrices, and are wanted."""
-    return (
-        attended.tokens > kept
-        and device_schedule(attended.device) is not PROCESSOR
-        and dtype == torch.float32
-        and attended.query is not None
-        and attended.bias is None
-        and gpu_kernel().reason is None
-    )
+    if (
+        attended.tokens <= kept
+        or device_schedule(attended.device) is PROCESSOR
+        or dtype != torch.float32
+        or attended.query is None
+        or attended.bias is not None
+        or gpu_kernel().reason is not None
+    ):
+        return False
+    # Late: triton is there only beside a GPU.
+    from layerlab.measures.support.flash_products import TILES
+
+    return attended.query.element_size() in TILES

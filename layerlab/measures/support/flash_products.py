@@ -9,7 +9,7 @@ What is proved runs in Triton's interpreter on a processor, and compiles for com
 to matrix instructions without spills; no GPU has timed it yet.
 """
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import triton
@@ -22,6 +22,7 @@ from layerlab.observe.tracing.device_schedule import widen
 
 # Rows, and keys, of a tile: of two bytes for tensor cores, of four for what registers hold.
 TILES = {2: 64, 4: 32}
+Grid: TypeAlias = tuple[int, int]
 LEAST = 16  # sides of a product of tiles
 
 
@@ -193,12 +194,20 @@ class FlashProducts:
             "block_d": max(LEAST, triton.next_power_of_2(self._query.shape[2])),
         }
         self._sums = self._query.new_empty(self._heads, self._tokens, dtype=torch.float32)
-        _log_sums[triton.cdiv(self._tokens, self._tile), self._heads](
-            *(self._query, self._key, self._sums if sinks is None else sinks.float(), self._sums),
-            *self._shape,
+        self._launch(
+            *(_log_sums, self._all(self._tokens)),
+            *(self._sums if sinks is None else sinks.float(), self._sums),
             sunk=sinks is not None,
-            **self._kind,
         )
+
+    def try_kernels(self) -> None:
+        """Compile what products need, on one tile of one head, so that what fails does so here."""
+        for count in (1, 2):
+            vectors = self._sums.new_zeros(self._heads, count, self._keys)
+            images = self._sums.new_zeros(self._heads, count, self._tokens)
+            self._forward(vectors, grid=(1, 1))
+            self._backward(images, grid=(1, 1))
+        self._backward(images[:, :1].contiguous(), squared=True, grid=(1, 1))
 
     def profile(self) -> Profile:
         """Return the column sums, column norms and row sums."""
@@ -218,29 +227,34 @@ class FlashProducts:
 
     def gram(self, vectors: Vectors, shift: Energies) -> tuple[Vectors, Energies, Energies]:
         """Return A^T y, ||y||^2 and sum(y) with y = A x - shift, for one x or two."""
+        assert vectors.shape[1] in (1, 2), "the kernels keep one or two vectors"
         image = self._forward(vectors.contiguous()) - shift.float()[..., None]
         wide = widen(image)
         return self._backward(image.contiguous()), wide.square().sum(-1), wide.sum(-1)
 
-    def _forward(self, vectors: Tensor) -> Tensor:
+    def _forward(self, vectors: Tensor, grid: Grid | None = None) -> Tensor:
         count = vectors.shape[1]
         out = vectors.new_empty(self._heads, count, self._tokens)
-        _forward[triton.cdiv(self._tokens, self._tile), self._heads](
-            *(self._query, self._key, self._sums, vectors, out),
-            *self._shape,
-            two=count == 2,
-            **self._kind,
+        grid = grid or self._all(self._tokens)
+        self._launch(_forward, grid, self._sums, vectors, out, two=count == 2)
+        return out
+
+    def _backward(
+        self, images: Tensor, *, squared: bool = False, grid: Grid | None = None
+    ) -> Tensor:
+        count = images.shape[1]
+        out = images.new_empty(self._heads, count, self._keys)
+        grid = grid or self._all(self._keys)
+        self._launch(
+            *(_backward, grid, self._sums, images, out), two=count == 2, entries_squared=squared
         )
         return out
 
-    def _backward(self, images: Tensor, *, squared: bool = False) -> Tensor:
-        count = images.shape[1]
-        out = images.new_empty(self._heads, count, self._keys)
-        _backward[triton.cdiv(self._keys, self._tile), self._heads](
-            *(self._query, self._key, self._sums, images, out),
-            *self._shape,
-            two=count == 2,
-            entries_squared=squared,
-            **self._kind,
-        )
-        return out
+    def _all(self, length: int) -> Grid:
+        """Return the programs for all tiles along a length, of all heads."""
+        return triton.cdiv(length, self._tile), self._heads
+
+    def _launch(self, kernel: Any, grid: Grid, *tensors: Tensor, **kind: bool) -> None:
+        """Run a kernel on the device of the query, whichever is the current one."""
+        with torch.cuda.device_of(self._query):
+            kernel[grid](self._query, self._key, *tensors, *self._shape, **kind, **self._kind)

@@ -168,6 +168,8 @@ def _attention(
     )
     try:
         return made if _same(made.value_of(x), y) else None
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError:  # rotary tables of another width than the heads
         return None
 

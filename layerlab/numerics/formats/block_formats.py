@@ -14,7 +14,11 @@ LEAST, MOST = -127, 127
 
 
 def to_blocks(
-    x: Tensor, format: Block, mode: Mode = "nearest", generator: torch.Generator | None = None
+    x: Tensor,
+    format: Block,
+    mode: Mode = "nearest",
+    generator: torch.Generator | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Round each element to the block's format times the scale of its block, in the dtype of x.
 
@@ -27,12 +31,15 @@ def to_blocks(
     Differs: of an infinity or a NaN MX makes the whole block NaN; here an infinity saturates and a
     NaN stays alone, so that a mask does not wipe out its neighbours; and NVFP4's quotients are
     exact, where its source multiplies by reciprocals in float32.
+
+    Args:
+        out: where the result goes, contiguous and of the dtype of x; it may be x.
     """
     if x.numel() == 0:
-        return x.clone()
+        return x.clone() if out is None else out
     kernels = kernels_with_scales(x).blocks
     if kernels is not None and kernels.is_known(format):
-        fused: Tensor = kernels.round_blocks(x, format, mode, generator)
+        fused: Tensor = kernels.round_blocks(x, format, mode, generator, out)
         return fused
     # In float64, where the numbers of float32 times any scale are exact.
     wide = torch.atleast_1d(x.double())
@@ -41,7 +48,8 @@ def to_blocks(
     scale = _power(peaks, format) if format.scale == "power of two" else _two_level(peaks, format)
     # A scale of zero, which only NVFP4 has, makes its block zero whatever is divided by.
     elements = Rounding(format.element, mode, generator)(blocks / torch.where(scale == 0, 1, scale))
-    return join_blocks(elements * scale, wide).view(x.shape).to(x.dtype)
+    found = join_blocks(elements * scale, wide).view(x.shape)
+    return found.to(x.dtype) if out is None else out.copy_(found)
 
 
 def _power(peaks: Tensor, format: Block) -> Tensor:

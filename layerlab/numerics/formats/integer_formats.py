@@ -12,7 +12,11 @@ from layerlab.numerics.formats.random_bits import generator_on
 
 
 def to_integers(
-    x: Tensor, format: Integer, mode: str = "nearest", generator: torch.Generator | None = None
+    x: Tensor,
+    format: Integer,
+    mode: str = "nearest",
+    generator: torch.Generator | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Round to whole numbers times their scale, in the dtype of x (float32 or float64).
 
@@ -21,13 +25,16 @@ def to_integers(
     the finite values; what is infinite becomes the largest number and NaN stays NaN.
 
     Source: jacob18, section 2.1; symmetric: wu20, section 3.1.
+
+    Args:
+        out: where the result goes, contiguous and of the dtype of x; it may be x.
     """
     if x.numel() == 0:
-        return x.clone()
+        return x.clone() if out is None else out
     _check_axis(x, format)
     kernels = kernels_with_scales(x).integers
     if kernels is not None:
-        fused: Tensor = kernels.round_integers(x, format, mode, generator)
+        fused: Tensor = kernels.round_integers(x, format, mode, generator, out)
         return fused
     grouped, restore = _group(x, format)
     finite = torch.where(grouped.isfinite(), grouped, 0)
@@ -45,7 +52,11 @@ def to_integers(
         zero = torch.round(-low / scale)
     whole = (_whole(grouped / scale, mode, generator) + zero).clamp(first, last) - zero
     limit = torch.finfo(x.dtype).max
-    return restore((whole * scale).clamp(-limit, limit))
+    if out is not None and (target := _group(out, format)[0]).numel() == x.numel():
+        torch.mul(whole, scale, out=target).clamp_(-limit, limit)
+        return out
+    found = restore((whole * scale).clamp_(-limit, limit))
+    return found if out is None else out.copy_(found)  # where zeros pad the last group
 
 
 def _positive(scale: Tensor) -> Tensor:

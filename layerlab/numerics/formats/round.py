@@ -13,6 +13,7 @@ from torch import Tensor
 
 from layerlab.errors import UserError
 from layerlab.numerics.formats.block_formats import to_blocks
+from layerlab.numerics.formats.choose_kernel import has_memory
 from layerlab.numerics.formats.formats import AnyFormat, Block, Format, find
 from layerlab.numerics.formats.grid import CARRIERS, HALVES, MASK, MODES, Mode
 from layerlab.numerics.formats.integer_formats import to_integers
@@ -105,17 +106,31 @@ def _apply(format: AnyFormat, mode: Mode, generator: torch.Generator | None) -> 
 
     def together(x: Tensor, out: Tensor | None = None) -> Tensor:
         wide = x.detach().float() if x.dtype in HALVES else x.detach()
+        direct = out if out is not None and _takes_result(out, x) else None
         if isinstance(format, Block):
-            found = to_blocks(wide, format, mode, generator)
+            found = to_blocks(wide, format, mode, generator, direct)
         else:
-            found = to_integers(wide, format, mode, generator)
+            found = to_integers(wide, format, mode, generator, direct)
         if x.dtype in HALVES:
             # The last step up may be more than sixteen bits hold.
             limit = torch.finfo(x.dtype).max
             found = found.clamp(-limit, limit).to(x.dtype)
-        return found if out is None else out.copy_(found)
+        return found if out is None or out is direct else out.copy_(found)
 
     return together
+
+
+def _takes_result(out: Tensor, x: Tensor) -> bool:
+    """Return whether a kernel may write the result of x there, element by element."""
+    return (
+        x.dtype in CARRIERS
+        and has_memory(x)
+        and has_memory(out)
+        and out.is_contiguous()
+        and not out.is_neg()
+        # Another view of what is still to be read would be written over.
+        and (out is x or out.untyped_storage().data_ptr() != x.untyped_storage().data_ptr())
+    )
 
 
 class _Rounder:

@@ -186,18 +186,21 @@ def round_blocks(
     format: Block,
     mode: Mode,
     generator: torch.Generator | None = None,
+    out: Tensor | None = None,
     words: Tensor | None = None,
 ) -> Tensor:
     """Round float32 or float64 to blocks along the last axis, as `to_blocks` says.
 
     Args:
+        out: where the result goes, as `to_blocks` takes it.
         words: random words of the quotients, as many as the blocks have places, drawn from the
             generator if left out; int64, or int32 for the narrow way.
     """
     whole = torch.atleast_1d(x).contiguous()
-    out = torch.empty_like(whole)
+    if out is None:
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if whole.numel() == 0:
-        return out.view(x.shape)
+        return out
     bits, two_level = whole.view(WORDS[x.dtype]), format.scale == "fp8_e4m3"
     carrier = torch.float64 if _is_wide(x, format, mode, words) else torch.float32
     own = grid(EIGHT, "nearest", x.dtype)  # for what it says of the carrier
@@ -232,7 +235,7 @@ def round_blocks(
         blocks * span > LARGE,
         rows,
     )
-    return out.view(x.shape)
+    return out
 
 
 def _is_wide(x: Tensor, format: Block, mode: Mode, words: Tensor | None) -> bool:

@@ -150,16 +150,18 @@ def round_integers(
     format: Integer,
     mode: Mode,
     generator: torch.Generator | None = None,
+    out: Tensor | None = None,
     draws: Tensor | None = None,
 ) -> Tensor:
     """Round float32 or float64 to whole numbers times their scale, as `to_integers` says.
 
     Args:
+        out: where the result goes, as `to_integers` takes it.
         draws: uniform numbers from 0 up to 1 for stochastic rounding, of the carrier's dtype, one
             for each number of each unit; drawn from the generator if left out.
     """
     whole = x.contiguous()
-    out, bits = torch.empty_like(whole), whole.view(WORDS[x.dtype])
+    out, bits = torch.empty_like(whole) if out is None else out, whole.view(WORDS[x.dtype])
     # Along the axis; how many share a scale there; how far apart they lie.
     length, inner = x.numel(), 1
     if format.per != "tensor" and x.dim() > 0:

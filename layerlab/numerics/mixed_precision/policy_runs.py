@@ -17,6 +17,7 @@ from layerlab.numerics.emulation.policy import Policy
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.mixed_precision.advice import Candidate
 from layerlab.numerics.mixed_precision.request import check_request
+from layerlab.system.hardware import is_out_of_memory
 from layerlab.system.offload import is_offloaded
 
 Run = Callable[[nn.Module], Any]
@@ -233,6 +234,8 @@ class PolicyRuns:
             with torch.no_grad():
                 seen: Any = self.run(low)
         except RuntimeError as reason:
+            if is_out_of_memory(reason):
+                raise
             self.refused["torch's own " + self.format] = str(reason).splitlines()[0]
             return inf
         logits = seen if isinstance(seen, Tensor) else seen.logits

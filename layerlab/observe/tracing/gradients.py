@@ -24,6 +24,7 @@ from layerlab.observe.architecture.structure import ModelStructure, first_tensor
 from layerlab.observe.tracing.block_calls import hidden
 from layerlab.records.layer_names import EMBEDDING, layer_name
 from layerlab.shapes import Scalar, Tokens
+from layerlab.system.hardware import is_out_of_memory
 
 Vocabulary = Float[Tensor, " vocab"]
 Objective = Callable[[Tensor], Scalar]
@@ -70,6 +71,8 @@ def logits_and_gradient(
                 pass
         return run(copied=True)
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise NotApplicable(f"its backward pass failed: {said}") from error
 

@@ -23,6 +23,7 @@ from layerlab.observe.tracing.block_calls import BlockCall, hidden, hidden_call,
 from layerlab.observe.tracing.compiled import run_uncompiled
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
+from layerlab.system.hardware import is_out_of_memory
 from layerlab.system.torch_settings import evaluation_mode
 
 
@@ -336,6 +337,8 @@ def _gradients(
                 return {}
             nn.functional.cross_entropy(logits[0, :-1].float(), tokens[1:]).backward()
         except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
             found.no_gradient = f"its backward pass failed: {str(error).splitlines()[0]}"
             return {}
     return gradients

@@ -2,30 +2,19 @@
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
 from types import TracebackType
 
 import torch
 
 from layerlab.corpus.batches import Batch
 from layerlab.errors import UserError
+from layerlab.system.hardware import is_out_of_memory
 
-# How those say it that raise a plain RuntimeError: the CPU, Apple's and Huawei's devices, cuBLAS.
-_SAYINGS = (
-    "out of memory",
-    "can't allocate memory",
-    "not enough memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
+SMALLER = (
+    "write a smaller train.micro_batch_size, evaluate.batch_size, data.block_size, model.width or "
+    "model.layers, then type the same command again"
 )
 _DEVICES = ("cuda", "npu", "xpu")
-_MOST = 200  # characters of what an error says
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory ran out, of the machine or of a device."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(one in str(error) for one in _SAYINGS)
 
 
 class CatchOutOfMemory:
@@ -49,34 +38,6 @@ class CatchOutOfMemory:
     ) -> bool:
         self.found = self.bears and error is not None and is_out_of_memory(error)
         return self.found
-
-
-@contextmanager
-def explain_memory() -> Iterator[None]:
-    """Turn running out of memory into one line that says what to do.
-
-    Raises:
-        UserError: memory ran out; of several processes it names the one.
-    """
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        said = " ".join(str(error).split())[:_MOST]
-        raise UserError(
-            f"out of memory{_process()} ({said or type(error).__name__}); write a smaller "
-            "train.micro_batch_size, evaluate.batch_size, data.block_size, model.width or "
-            "model.layers, then type the same command again"
-        ) from error
-
-
-def _process() -> str:
-    """Say which process this is, if there are several."""
-    joined = torch.distributed
-    if not joined.is_available() or not joined.is_initialized() or joined.get_world_size() == 1:
-        return ""
-    return f" in process {joined.get_rank()} of {joined.get_world_size()}"
 
 
 class MicroBatcher:

@@ -268,3 +268,20 @@ def test_rows_have_exactly_the_declared_columns(tiny: Callable[..., PreTrainedMo
     for layer in traced(tiny("llama")):
         for row in read(layer, run(steps=1)):
             assert list(row) == [*MEASURE.per, *MEASURE.columns]
+
+
+def test_the_first_direction_is_drawn_once_for_layers_that_are_alike(
+    tiny: Callable[..., PreTrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = traced(tiny("llama"))[1:]
+    expected = [local_lipschitz(one.rerun, one.entered).value for one in layers]  # type: ignore[arg-type]
+    drawn, plain = list[int](), torch.randn
+
+    def counted(*given: Any, **options: Any) -> Tensor:
+        drawn.append(options.get("dtype") == torch.float64)
+        return plain(*given, **options)
+
+    monkeypatch.setattr(torch, "randn", counted)
+    context = run()
+    assert [next(iter(read(one, context)))["local"] for one in layers] == expected
+    assert len(layers) > 1 and sum(drawn) == 1

@@ -15,6 +15,7 @@ from layerlab.observe.tracing import device_schedule
 from tests.measures.regime import KINDS, attention, record, svd_contraction, svd_norm
 
 triton = pytest.importorskip("triton", reason="triton is not installed: it is in the extra gpu")
+flash_products = pytest.importorskip("layerlab.measures.support.flash_products")
 DRAW = torch.Generator().manual_seed(3)
 SINKS = torch.randn(2, generator=DRAW)
 OPTIONS = {
@@ -121,3 +122,76 @@ def test_what_the_kernels_do_not_know_is_done_with_tiles(caplog, monkeypatch):
     monkeypatch.setattr("layerlab.measures.support.flash_products.FlashProducts", full)
     with pytest.raises(torch.OutOfMemoryError):
         products(attended, kept=10)
+
+
+@pytest.mark.parametrize("name", ["_log_sums", "_forward", "_backward"])
+@pytest.mark.parametrize("fails", ["compile", "compile for two"])
+def test_a_kernel_that_does_not_compile_is_replaced_by_tiles(name, fails, caplog, monkeypatch):
+    if fails == "compile for two" and name == "_log_sums":
+        pytest.skip("it takes no vectors")
+    plain = getattr(flash_products, name)
+
+    class Broken:
+        def __getitem__(self, grid):
+            def run(*given, **kind):
+                if fails == "compile" or kind["two"]:
+                    raise RuntimeError("no such instruction")
+                return plain[grid](*given, **kind)
+
+            return run
+
+    monkeypatch.setattr(flash_products, name, Broken())
+    attended = record("init", 40, heads=1)
+    found, exact = spectrum(attended, dense=10), attention(attended)
+    assert close(found.norm, svd_norm(exact), 1e-5)
+    (said,) = {one.getMessage() for one in caplog.records}
+    assert said.endswith("without Triton, which is slower: RuntimeError: no such instruction")
+
+
+def test_queries_in_float64_are_read_with_tiles_without_a_warning(caplog):
+    attended = record("init", 40)
+    wide = replace(attended, query=attended.query.double(), key=attended.key.double())
+    assert isinstance(products(wide, kept=10), Blocks) and not caplog.records
+
+
+def test_kernels_run_on_the_device_of_what_they_are_given(monkeypatch):
+    entered, plain = [], torch.cuda.device_of
+    monkeypatch.setattr(torch.cuda, "device_of", lambda x: entered.append(x.shape) or plain(x))
+    attended = record("init", 40, heads=1)
+    found = fused(attended)
+    entered.clear()
+    vectors = torch.rand(1, 2, 40)
+    found.gram(vectors, torch.zeros(1, 2).double())
+    assert entered == [attended.query.shape] * 2
+    with pytest.raises(AssertionError, match="one or two vectors"):
+        found.gram(torch.rand(1, 3, 40), torch.zeros(1, 3).double())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gpu_gives_the_norms_of_float64(kind, dtype):
+    assert_close_on("cuda", kind, dtype)
+
+
+def assert_close_on(device, kind, dtype, tokens=150):
+    """Products, spectra and enclosures on a device, beside the matrix in float64 on the host."""
+    for name, options in OPTIONS.items():
+        whole = record(kind, tokens, heads=4, **{**options, "sinks": None})
+        sinks = torch.linspace(-1, 1, 4) if "sinks" in options else None
+        # Numbers that the format holds, so that it is the kernels alone that may differ.
+        query, key = whole.query.to(dtype), whole.key[::2].to(dtype)
+        held = replace(whole, query=query, key=key, sinks=sinks)
+        there = {
+            name: value.to(device) for name, value in vars(held).items() if torch.is_tensor(value)
+        }
+        attended, exact = replace(held, **there), attention(held)
+        assert not isinstance(products(attended, kept=10), Blocks)
+        found = spectrum(attended, dense=10)
+        for column, expected in (("norm", svd_norm), ("contraction", svd_contraction)):
+            value = getattr(found, column).cpu()
+            assert torch.allclose(value.double(), expected(exact), rtol=1e-4, atol=1e-6), name
+        known, stored = products(attended, kept=10).profile(), dense(exact).profile()
+        for column in ("column_sums", "column_norms", "row_sum_min", "row_norm"):
+            assert close(getattr(known, column).cpu(), getattr(stored, column)), (column, name)
+        assert (found.lower <= found.norm).all() and (found.norm <= found.upper).all()

@@ -20,6 +20,7 @@ from layerlab.numerics.formats.triton_blocks import is_known, round_blocks
 from tests.numerics.formats.test_block_formats import spread
 from tests.numerics.formats.test_kernel import random
 from tests.numerics.formats.test_round import awkward, halves
+from tests.numerics.formats.test_round_out import Operations
 from tests.numerics.formats.triton_sample import (
     DEVICE,
     WORDS,
@@ -233,3 +234,22 @@ def test_a_gpu_takes_them(mode: str) -> None:
     for name in BLOCKS:
         found = round_to(x.cuda(), name, mode)
         assert mode == "stochastic" or equal(found, round_to(x, name, mode)), name
+
+
+@pytest.mark.parametrize("name", ("mxfp4", "nvfp4", "int8", "int8:channel"))
+def test_a_result_is_written_where_it_is_asked_for_and_nowhere_before(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = spread(6, 64)
+    wanted = round_to(x, name)
+    take_for_gpu(monkeypatch)
+    there, out = x.to(DEVICE), torch.empty_like(x, device=DEVICE)
+    round_to(there, name, out=out)  # what is made once
+    with Operations() as plain:
+        round_to(there, name)
+    with Operations() as direct:
+        assert round_to(there, name, out=out) is out
+    # The interpreter itself copies what a kernel was given.
+    assert equal(out, wanted) and direct.count("copy_") == plain.count("copy_")
+    assert direct.count("empty") == plain.count("empty") - 1
+    assert equal(round_to(there, name, out=there), wanted)

@@ -16,9 +16,10 @@ from layerlab.experiments.executors.process import ranks
 from layerlab.experiments.executors.slots import Slot
 from layerlab.model.loss import causal_loss
 from layerlab.records.result import read_result
+from layerlab.system.hardware import is_out_of_memory
 from layerlab.training import trainer
 from layerlab.training.run_spec import write_run
-from layerlab.training.step.microbatch import MicroBatcher, is_out_of_memory
+from layerlab.training.step.microbatch import MicroBatcher
 from tests.forked import Forked
 from tests.training import killed
 
