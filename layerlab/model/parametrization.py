@@ -129,12 +129,12 @@ def growths(config: Any, make: Callable[[Any], nn.Module]) -> dict[str, Growth]:
     of them; else they are wider.
     """
     with torch.device("meta"):
-        models = [make(_widened(config, times)) for times in WIDER]
+        models = [make(_widen(config, times)) for times in WIDER]
     given, small, large = (dict(_parameters(one)) for one in models)
     return {name: _growth(one, small[name], large[name]) for name, one in given.items()}
 
 
-def _widened(config: Any, times: int) -> Any:
+def _widen(config: Any, times: int) -> Any:
     wider = copy.deepcopy(config)
     heads = ["num_attention_heads", "num_key_value_heads"]
     grown = heads if config.head_dim == config.mup_base_head_width else ["head_dim"]

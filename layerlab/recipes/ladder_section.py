@@ -90,8 +90,8 @@ class LadderSection(Section):
         given = list(self.sizes or ())
         if given != sorted(set(given)):
             raise ValueError(
-                f"ladder.sizes is {_listed(given)}, which does not rise; expected each larger "
-                f"than the one before: write sizes = {_listed(sorted(set(given)))}"
+                f"ladder.sizes is {_join_sizes(given)}, which does not rise; expected each larger "
+                f"than the one before: write sizes = {_join_sizes(sorted(set(given)))}"
             )
         return self
 
@@ -127,5 +127,5 @@ class LadderSection(Section):
         return len(self.sizes or ()) or self.count or 0
 
 
-def _listed(sizes: Sequence[float]) -> str:
+def _join_sizes(sizes: Sequence[float]) -> str:
     return f"[{', '.join(f'{size:g}' for size in sizes)}]"

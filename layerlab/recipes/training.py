@@ -110,7 +110,7 @@ class TrainingRecipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _watched(self) -> "TrainingRecipe":
+    def _check_monitor(self) -> "TrainingRecipe":
         """Check that there is a monitor where a measure is read off one."""
         measures = self.compare.measures if self.compare is not None else ()
         for name in measures:

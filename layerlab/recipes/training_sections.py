@@ -187,7 +187,7 @@ class TrainSection(Section):
     seed: Whole = 0
 
     @model_validator(mode="after")
-    def _based(self) -> "TrainSection":
+    def _check_base(self) -> "TrainSection":
         """Refuse muP without a base width, and a base width without muP."""
         if self.parametrization == "mup" and self.mup_base_width is None:
             raise ValueError(

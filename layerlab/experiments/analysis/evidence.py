@@ -206,13 +206,13 @@ def without_untimed(
     if not named:
         return list(records), []
     told = ", ".join(section.timed)
-    return [one if f"{one.arm}-s{one.seed}" in named else _untimed(one) for one in records], [
+    return [one if f"{one.arm}-s{one.seed}" in named else _drop_speeds(one) for one in records], [
         f"of speeds only those of {told} count: the other runs shared their device, and their "
         "seconds and tokens per second are left out"
     ]
 
 
-def _untimed(record: RunRecord) -> RunRecord:
+def _drop_speeds(record: RunRecord) -> RunRecord:
     result = record.result and {
         name: value for name, value in record.result.items() if name not in SPEEDS
     }

@@ -13,7 +13,7 @@ def unit_of(measure: str) -> str:
     """Return the unit of a measure's numbers."""
     known = parse_measure(measure)
     if known.kind == "peak":
-        return f"of {known.reading}"
+        return f"in {known.reading}"
     return {
         "steps": "updates",
         "spikes": "loss spikes a run",

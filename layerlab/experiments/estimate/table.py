@@ -71,7 +71,7 @@ def _lines(estimate: Any) -> list[str]:
 
 def _parametrizations(sides: Sequence[Any]) -> list[str]:
     """Return from which width arms are scaled by muP; nothing where none is."""
-    told = {side.arm: _based(side.base) for side in sides}
+    told = {side.arm: _describe_base(side.base) for side in sides}
     if {*told.values()} == {"standard"}:
         return []
     if len({*told.values()}) == 1:
@@ -79,7 +79,7 @@ def _parametrizations(sides: Sequence[Any]) -> list[str]:
     return ["parametrization: " + ", ".join(f"{arm} {one}" for arm, one in told.items())]
 
 
-def _based(base: Any) -> str:
+def _describe_base(base: Any) -> str:
     if base is None:
         return "standard"
     return f"muP from width {base.width}, heads of {base.head_width}"

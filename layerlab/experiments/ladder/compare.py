@@ -224,7 +224,7 @@ def _row(
     name, rival = arm.pair
     at = [next(row for row in one["rows"] if row["arm"] == name) for one in found]
     gains = [
-        {"parameters": size.parameters, **_turned(row), "verdict": row["verdict"]}
+        {"parameters": size.parameters, **_turn(row), "verdict": row["verdict"]}
         for (size, _), row in zip(sizes, at, strict=True)
     ]
     trend = judge_trend(arm, gains, corrected[0], level)
@@ -256,7 +256,7 @@ def _missing(at: Sequence[Mapping[str, Any]]) -> bool:
     return any(row["missing"] for row in at)
 
 
-def _turned(row: Mapping[str, Any]) -> Json:
+def _turn(row: Mapping[str, Any]) -> Json:
     """Return the difference of a row as a gain: above 0 where the arm is better."""
     low, high, mean = row["low"], row["high"], row["difference"]
     return {

@@ -172,7 +172,7 @@ def _candidates(
         heads = group * number
         if own.width * heads % own.heads:
             continue
-        sizes = _scaled(design, heads)
+        sizes = _scale(design, heads)
         there = design_model(base.changed({f"model.{name}": one for name, one in sizes.items()}))
 
         def parameters(layers: int, there: Design = there) -> int:
@@ -187,7 +187,7 @@ def _candidates(
             return
 
 
-def _scaled(design: Design, heads: int) -> dict[str, int]:
+def _scale(design: Design, heads: int) -> dict[str, int]:
     """Return the sizes that go with the number of heads, as far as a recipe or preset gives them.
 
     A feed-forward that is given as a multiple of the width stays one.

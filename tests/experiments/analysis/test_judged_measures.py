@@ -11,7 +11,7 @@ from rich.console import Console
 from scipy import stats
 
 from layerlab.experiments.analysis.compare import compare_runs
-from layerlab.experiments.analysis.run_readings import explain_unreached, read_runs
+from layerlab.experiments.analysis.run_readings import explain_unreached, read_runs, unit_of
 from layerlab.experiments.statistics.differences import holm
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.run import RunRecord
@@ -186,6 +186,7 @@ def test_peaks_are_the_largest_of_a_monitors_readings() -> None:
     watched = replace(one, events=tuple(rows))
     assert read_runs("peak:score", {1: watched}, "nats") == {1: 7.5}
     assert read_runs("peak:stream_norm", {1: watched}, "nats") == {}
+    assert unit_of("peak:score") == "in score" and unit_of("steps:2") == "updates"
 
 
 def test_without_a_reading_there_is_no_verdict_and_one_seed_is_too_few() -> None:
