@@ -89,7 +89,7 @@ def rounding(dtype: torch.dtype, terms: int, scores: float = 0.0) -> float:
 def attention_fit(attended: AttentionRecord, weights: HeadWeights, sublayer: Sublayer) -> Fit:
     """Compare concat_h(A_h (z W_v + b_v)) W_o + b_o with the sublayer's output on some rows.
 
-    Source: pangu23, Eq. 2.
+    Source: pangu23, equation 1.
     """
     assert weights.value is not None and weights.output is not None
     rows = slice(0, attended.tokens, -(-attended.tokens // ROWS))
@@ -123,7 +123,7 @@ def feedforward_fit(block: nn.Module, sublayer: Sublayer) -> FeedForward | None:
 
     Where the data cannot tell two activations apart, the one with the larger constant is taken.
 
-    Source: pangu23, Eq. 3.
+    Source: pangu23, equation 3.
     """
     step = -(-len(sublayer.entered) // ROWS)
     entered, left = sublayer.entered[::step].float(), sublayer.left[::step].float()
