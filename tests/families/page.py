@@ -78,8 +78,8 @@ def _introduction(rows: Mapping[str, Row]) -> list[str]:
                 f"configuration, matrices four times as large as initialised, {TOKENS} tokens.",
                 f"- **Norm of attention**: {len(agreed)} families agree with a float64 SVD of "
                 f"their own eager attention within {TOLERANCE:.0e} (worst: {worst:.1e}), with "
-                f"every implementation they were run with. For {literal} of them, which do not return "
-                "the matrix that they multiply with, the SVD is of what their softmax gave.",
+                f"every implementation they were run with. For {literal} of them, which do not "
+                "return the matrix that they multiply with, the SVD is of what their softmax gave.",
                 f"- **Not applicable**: {len(silent)} families: {', '.join(silent)}.",
                 "- **Logits**: bit-identical with the trace, before it and after it, in every "
                 "implementation of every family that can be traced, also while every default "
