@@ -22,7 +22,7 @@ CUBE = 0.044715
 
 
 @dataclass(frozen=True, kw_only=True)
-class Activation:
+class SelfGatedActivation:
     """phi(z) = z gate(z).
 
     Attributes:
@@ -101,8 +101,8 @@ def _bracket(z: Place, odd: Place, moved: Place, arithmetic: Arithmetic) -> Plac
     return z.abs() / 2 * error * (1 + second * arithmetic.growth(activation=2))
 
 
-def _silu(roundings: int) -> Activation:
-    return Activation(
+def _silu(roundings: int) -> SelfGatedActivation:
+    return SelfGatedActivation(
         gate=torch.sigmoid,
         elasticity=lambda z: z * torch.sigmoid(-z),
         lipschitz=1.09984,
@@ -113,22 +113,22 @@ def _silu(roundings: int) -> Activation:
     )
 
 
-ACTIVATIONS: Mapping[str, Activation] = {
-    "relu": Activation(
+ACTIVATIONS: Mapping[str, SelfGatedActivation] = {
+    "relu": SelfGatedActivation(
         gate=lambda z: (z > 0).to(z),
         elasticity=torch.zeros_like,
         lipschitz=1.0,
         curvature=math.inf,
         rounding=lambda z, arithmetic: torch.zeros_like(z),
     ),
-    "gelu": Activation(
+    "gelu": SelfGatedActivation(
         gate=_normal,
         elasticity=_normal_elasticity,
         lipschitz=1.12891,
         curvature=0.79789,
         rounding=_gelu_rounding,
     ),
-    "gelu-tanh": Activation(
+    "gelu-tanh": SelfGatedActivation(
         gate=lambda z: torch.sigmoid(2 * _cubic(z)),
         elasticity=_cubic_elasticity,
         lipschitz=1.12900,
@@ -142,7 +142,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
 """By name. The rows of GELU are those of the formula; a library's own kernel may be worse."""
 
 
-def activation(name: str) -> Activation:
+def activation(name: str) -> SelfGatedActivation:
     """Return the activation with that name.
 
     Source: hendrycks16, section 2; ramachandran17, section 4; their roundings Own.

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from layerlab.numerics.theory.error_bounds import affine, sums_of_others
-from layerlab.numerics.theory.modules import Attention, OneHead, Sequence
+from layerlab.numerics.theory.modules import OneHead, Sequence, TheoryAttention
 from layerlab.numerics.theory.roundoff_model import Arithmetic
 
 Scores = Float[Tensor, "*place token key"]
@@ -21,7 +21,7 @@ MOST = 300.0
 
 
 def rotary(
-    x: OneHead, parts: Attention, arithmetic: Arithmetic, error: OneHead | None = None
+    x: OneHead, parts: TheoryAttention, arithmetic: Arithmetic, error: OneHead | None = None
 ) -> OneHead:
     """Bound the error of x cos + turned(x) sin.
 
@@ -46,7 +46,7 @@ def rotary(
 
 def scores(
     x: Sequence,
-    parts: Attention,
+    parts: TheoryAttention,
     arithmetic: Arithmetic,
     error: Sequence | None = None,
     index: int = 0,
@@ -142,7 +142,7 @@ def _lower(chance: Scores, error: Scores) -> Scores:
 
 def attention(
     x: Sequence,
-    parts: Attention,
+    parts: TheoryAttention,
     arithmetic: Arithmetic,
     error: Sequence | None = None,
     scoring: Arithmetic | None = None,
@@ -179,7 +179,7 @@ def attention(
 
 def _head(
     x: Sequence,
-    parts: Attention,
+    parts: TheoryAttention,
     arithmetics: tuple[Arithmetic, Arithmetic],
     error: Sequence | None,
     index: int,

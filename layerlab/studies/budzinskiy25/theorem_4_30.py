@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab.numerics.theory.modules import Attention, Block, FeedForward, Norm
+from layerlab.numerics.theory.modules import TheoryAttention, TheoryBlock, TheoryFFN, TheoryNorm
 from layerlab.numerics.theory.roundoff_model import mixed, uniform
 from layerlab.studies.budzinskiy25.support import reference_transformer
 from layerlab.studies.budzinskiy25.support.random_transformers import MAX, Ensemble
@@ -35,19 +35,19 @@ VACUOUS = 1.0
 CLOSE = 1e3
 
 
-def theory_of_block(weights: Weights, draw: int) -> Block:
+def theory_of_block(weights: Weights, draw: int) -> TheoryBlock:
     """Return one draw of the source's block in the theory's terms."""
-    norm = Norm(kind="rms")
-    return Block(
+    norm = TheoryNorm(kind="rms")
+    return TheoryBlock(
         attention_norm=norm,
-        attention=Attention(
+        attention=TheoryAttention(
             query=weights.query[draw][None],
             key=weights.key[draw][None],
             value=weights.value[draw][None],
             scale=weights.query.shape[-2] ** -0.5,
         ),
         feedforward_norm=norm,
-        feedforward=FeedForward(
+        feedforward=TheoryFFN(
             inward=weights.inner[draw], outward=weights.outer[draw], activation="relu"
         ),
     )

@@ -25,7 +25,7 @@ from layerlab.studies.support.passages import excerpts, for_each_layer, overlap,
 from layerlab.studies.support.theory_block import theory_of
 
 if TYPE_CHECKING:
-    from layerlab.numerics.theory.modules import Attention, FeedForward, Norm
+    from layerlab.numerics.theory.modules import TheoryAttention, TheoryFFN, TheoryNorm
 
 MODEL = "llama"
 TOKENS = 64
@@ -42,10 +42,10 @@ Linear = Callable[[Tensor], Tensor]
 class Piece:
     """One layer x + attention(norm x), then y + feedforward(norm y) if it has one; no biases."""
 
-    norm: "Norm"
-    attention: "Attention"
-    second: "Norm | None" = None
-    feedforward: "FeedForward | None" = None
+    norm: "TheoryNorm"
+    attention: "TheoryAttention"
+    second: "TheoryNorm | None" = None
+    feedforward: "TheoryFFN | None" = None
 
 
 def attending(piece: Piece, x: Tensor) -> Linear:
@@ -80,7 +80,7 @@ def feeding(piece: Piece, x: Tensor) -> Linear:
     return apply
 
 
-def _hold(norm: "Norm", x: Tensor) -> Tensor:
+def _hold(norm: "TheoryNorm", x: Tensor) -> Tensor:
     """Return the factor by which an RMS norm multiplies the features of each token."""
     assert norm.kind == "rms" and norm.shift is None, "a held norm is linear without a mean"
     gain = torch.ones(x.shape[-1]).to(x) if norm.gain is None else norm.gain
@@ -137,7 +137,7 @@ def embedded(ids: Tensor) -> Tensor:
 
 def random(draw: Draw, causal: bool) -> tuple[Piece, ...]:
     """Return layers of attention with skips alone, each matrix of entries N(0, 1 / inputs)."""
-    from layerlab.numerics.theory.modules import Attention, Norm
+    from layerlab.numerics.theory.modules import TheoryAttention, TheoryNorm
 
     allowed = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
     size = WIDTH // HEADS
@@ -148,8 +148,8 @@ def random(draw: Draw, causal: bool) -> tuple[Piece, ...]:
 
     return tuple(
         Piece(
-            norm=Norm(kind="rms"),
-            attention=Attention(
+            norm=TheoryNorm(kind="rms"),
+            attention=TheoryAttention(
                 query=matrix(HEADS, size, WIDTH),
                 key=matrix(HEADS, size, WIDTH),
                 value=matrix(HEADS, size, WIDTH),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerlab.numerics.theory.modules import Attention, Norm
+from layerlab.numerics.theory.modules import TheoryAttention, TheoryNorm
 from layerlab.studies.engine.sampling import Draw
 from layerlab.studies.spectral25.path_decomposition import (
     CAUSAL,
@@ -65,7 +65,7 @@ def own(factor):
     Its norm divides by the root mean square, which is 1 for the features it is given here.
     """
     eye = factor * torch.eye(WIDTH, dtype=torch.float64)[None]
-    attention = Attention(
+    attention = TheoryAttention(
         query=eye,
         key=eye,
         value=eye,
@@ -73,7 +73,7 @@ def own(factor):
         scale=1.0,
         allowed=torch.eye(TOKENS, dtype=torch.bool),
     )
-    return Piece(norm=Norm(kind="rms"), attention=attention)
+    return Piece(norm=TheoryNorm(kind="rms"), attention=attention)
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(1.0, [0.5, 0.5]), (0.0, [1.0, 0.0])])

@@ -11,7 +11,7 @@ from torch import Tensor
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.support.rounding_theory import Theory, theory
 from layerlab.numerics.theory import condition_numbers
-from layerlab.numerics.theory.modules import Attention, Norm
+from layerlab.numerics.theory.modules import TheoryAttention, TheoryNorm
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden
 from layerlab.validation import Constraint
@@ -144,7 +144,7 @@ def components(known: Theory) -> Iterator[tuple[str, Numbers]]:
         yield "feed-forward sum", _sum(known.middle, known.left)
 
 
-def _normed(parts: Norm, x: Hidden) -> Numbers:
+def _normed(parts: TheoryNorm, x: Hidden) -> Numbers:
     return Numbers(
         componentwise=condition_numbers.norm(x, parts),
         normwise=normwise(parts.value, x, alone=True),
@@ -164,12 +164,12 @@ def _sum(x: Hidden, added: Hidden) -> Numbers:
     )
 
 
-def _scores(x: Hidden, parts: Attention) -> Numbers:
+def _scores(x: Hidden, parts: TheoryAttention) -> Numbers:
     every = [condition_numbers.scores(x, parts, head) for head in range(parts.heads)]
     return Numbers(componentwise=torch.stack(every).amax(0))
 
 
-def _softmax(x: Hidden, parts: Attention) -> Numbers:
+def _softmax(x: Hidden, parts: TheoryAttention) -> Numbers:
     """Return the numbers of the softmax of every head's rows; a token's is that of its worst head.
 
     (|J| |s|)_i = p_i ((1 - 2 p_i) |s_i| + p . |s|), and J is symmetric.
