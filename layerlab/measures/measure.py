@@ -20,7 +20,7 @@ from layerlab.known_options import Options, check_measure
 from layerlab.measures.support.attention_pass import HeadQuantity
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import layer_name
-from layerlab.shapes import Words
+from layerlab.shapes import TokenIds
 from layerlab.validation import Constraint
 
 Need = Literal["stream", "attention", "weights", "matrices", "gradient", "rerun", "model"]
@@ -87,7 +87,7 @@ class ModelContext:
     """
 
     subject: Any
-    sequences: Sequence[Words]
+    sequences: Sequence[TokenIds]
     begin: Callable[[int], None]
     step: Callable[[str], None]
     trace: Callable[[Tensor, Callable[[Layer], None]], None]
@@ -107,7 +107,7 @@ class MeasureContext:
 
     options: Mapping[str, Any]
     subject: Any = None
-    sequences: Sequence[Words] = ()
+    sequences: Sequence[TokenIds] = ()
     memory: dict[Any, Any] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     picture: dict[str, Any] = field(default_factory=dict)

@@ -23,7 +23,7 @@ from layerlab.measures.support.attention_pass import (
     heads_of,
     read_heads,
 )
-from layerlab.measures.support.lanczos import Process, Ritz
+from layerlab.measures.support.lanczos import CentredRitz, Process
 from layerlab.measures.support.products import Profile
 from layerlab.measures.support.sublayer_forms import (
     attention_fit,
@@ -75,7 +75,7 @@ def contraction(attended: AttentionRecord, *, exact: bool = False) -> HeadVector
 
 
 def _solve(part: AttentionRecord, known: Profile) -> tuple[Sequence[Process], End]:
-    ritz = Ritz(known, part.sums_to_one)
+    ritz = CentredRitz(known, part.sums_to_one)
     return (ritz,), lambda: {"contraction": ritz.norm}
 
 

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from layerlab.measures.support.activations import ACTIVATIONS, Activation
+from layerlab.measures.support.activations import ACTIVATIONS, Elementwise
 from layerlab.observe.architecture.effective_weights import linear_maps
 from layerlab.observe.architecture.head_weights import HeadWeights
 from layerlab.observe.tracing.attention_record import AttentionRecord
@@ -57,7 +57,7 @@ class FeedForward:
 
     inward: Float[Tensor, "width inner"]
     outward: Float[Tensor, "inner out"]
-    activation: Activation
+    activation: Elementwise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +155,7 @@ def _is_chained(entered: Hidden, inward: Linear, outward: Linear, left: Hidden) 
 
 
 def _feedforward_sizes(
-    entered: Hidden, left: Hidden, inward: Linear, outward: Linear, activation: Activation
+    entered: Hidden, left: Hidden, inward: Linear, outward: Linear, activation: Elementwise
 ) -> Tensor:
     inner = entered @ inward.weight + inward.bias
     active = activation.function(inner)
