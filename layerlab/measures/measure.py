@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from layerlab.known_options import Options, check_measure
+from layerlab.known_options import KnownOptions, check_measure
 from layerlab.measures.support.attention_pass import HeadQuantity
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import layer_name
@@ -197,7 +197,7 @@ class Measure:
         return replace(self, options=given)
 
     @property
-    def known_options(self) -> Options:
+    def known_options(self) -> KnownOptions:
         """Return what each option is when nobody sets it, and which values it takes."""
         return {name: (usual, self.domain(name)) for name, usual in self.options.items()}
 

@@ -32,7 +32,7 @@ Loss = Annotated[float, Field(ge=-WORST, le=WORST)]
 STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
-class Blocks(BaseModel):
+class BlockLosses(BaseModel):
     """The loss of each held-out block, and its tokens."""
 
     model_config = STRICT
@@ -40,7 +40,7 @@ class Blocks(BaseModel):
     tokens: list[Annotated[int, Field(gt=0, le=LARGEST)]]
 
     @model_validator(mode="after")
-    def _alike(self) -> "Blocks":
+    def _alike(self) -> "BlockLosses":
         if len(self.nats) != len(self.tokens):
             raise ValueError(f"{len(self.nats)} nats and {len(self.tokens)} tokens")
         return self
@@ -68,7 +68,7 @@ class Result(BaseModel):
     flops: Annotated[float, Field(ge=0, le=MOST)]
     diverged: Annotated[str, Field(min_length=1)] | None
     weights: str
-    blocks: Blocks | None = None
+    blocks: BlockLosses | None = None
     digest: str | None = None
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ from layerlab.adaptation.pretraining.replay import (
 )
 from layerlab.corpus.batches import BatchOrder
 from layerlab.corpus.corpus import Corpus
-from layerlab.corpus.streams import Stream
+from layerlab.corpus.streams import TokenStream
 from layerlab.recipes.training_sections import Source
 from tests.adaptation.small import LAW, NATURE, words, written
 
@@ -45,10 +45,10 @@ def mix(
     return mix_texts(words(), reading, ratio=ratio)
 
 
-def stream(lengths: list[int], name: str, weight: float) -> Stream:
+def stream(lengths: list[int], name: str, weight: float) -> TokenStream:
     """Documents of so many tokens each, a separator before each of them."""
     sizes = np.array(lengths) + 1
-    return Stream(
+    return TokenStream(
         name=name,
         tokens=np.arange(sizes.sum(), dtype=np.uint16),
         starts=np.concatenate([[0], np.cumsum(sizes)[:-1]]),
