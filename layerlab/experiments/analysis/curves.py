@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from layerlab.experiments.analysis.interim import Judging, Stage
+from layerlab.experiments.analysis.interim import Judging, Look
 from layerlab.experiments.statistics.additive_model import Additive
 from layerlab.records.run import RunRecord
 
@@ -33,7 +33,7 @@ def curves(record: RunRecord, chosen: bool) -> dict[str, Any]:
     }
 
 
-def paired_curves(stage: Stage, rivals: Mapping[str, str], by: str) -> list[dict[str, Any]]:
+def paired_curves(stage: Look, rivals: Mapping[str, str], by: str) -> list[dict[str, Any]]:
     """Return each arm's difference to its baseline at each evaluation, with its interval.
 
     Each is that of the table, with the losses of its moment.

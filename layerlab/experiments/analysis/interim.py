@@ -28,7 +28,7 @@ Judging = Callable[[str, str], Difference]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class Look:
     """The arms of a comparison, all with the same seeds.
 
     Attributes:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from layerlab.experiments.analysis.arm_results import ArmResults, missing_seeds
-from layerlab.experiments.analysis.interim import Stage
+from layerlab.experiments.analysis.interim import Look
 from layerlab.experiments.analysis.run_readings import read_runs, unit_of
 from layerlab.experiments.analysis.verdict import (
     Case,
@@ -28,7 +28,7 @@ def measure_tests(section: CompareSection, rivals: Mapping[str, str]) -> list[Pa
 
 
 def judge_measures(
-    rivals: Mapping[str, str], stages: Sequence[Stage], family: Family
+    rivals: Mapping[str, str], stages: Sequence[Look], family: Family
 ) -> list[dict[str, Any]]:
     """Return every arm's verdict in every measure, as plain values.
 
@@ -41,7 +41,7 @@ def judge_measures(
     return [_row(test, stages, family) for test in measure_tests(section, rivals)]
 
 
-def _row(test: PairTest, stages: Sequence[Stage], family: Family) -> dict[str, Any]:
+def _row(test: PairTest, stages: Sequence[Look], family: Family) -> dict[str, Any]:
     stage, finding, measure = stages[-1], family[test], test.measure
     judged = stages[finding.look]
     arm, rival = (stage.sides[name] for name in test.arms)

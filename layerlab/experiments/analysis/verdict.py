@@ -7,7 +7,7 @@ from typing import Any, Literal
 from layerlab.console.units import amount
 from layerlab.experiments.analysis.arm_results import ArmResults
 from layerlab.experiments.statistics.differences import MOST_SEEDS, Difference, Level
-from layerlab.experiments.statistics.multiple_comparisons import Evidence, Finding
+from layerlab.experiments.statistics.multiple_comparisons import Evidence, PValue
 
 Word = Literal[
     "baseline",
@@ -51,7 +51,7 @@ class Case:
     arm: str
     baseline: str
     evidence: Evidence
-    finding: Finding
+    finding: PValue
     level: Level
     planned: int
     later: Difference | None = None

@@ -20,7 +20,7 @@ from layerlab.experiments.statistics.joined_variance import (
 
 # Beyond this many seeds nobody trains; the search for a number of them ends here.
 MOST_SEEDS = 1_000_000
-Kind = Literal["paired", "welch", "moderated"]
+TTestKind = Literal["paired", "welch", "moderated"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Difference:
         level: how sure it has to be.
     """
 
-    kind: Kind
+    kind: TTestKind
     n: int
     mean: float | None = None
     error: float | None = None

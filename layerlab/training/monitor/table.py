@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 ABSENT = -(2**31)  # no layer and no head: a layer of -1 is the embedding
 
 
-class Table:
+class ReadingTable:
     """Update, layer, head, measure and value of every row."""
 
     def __init__(self) -> None:
