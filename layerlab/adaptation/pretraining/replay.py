@@ -121,7 +121,7 @@ def mix_texts(
     )
 
 
-class Blocks(Dataset[dict[str, Tensor]]):
+class BlockDataset(Dataset[dict[str, Tensor]]):
     """The blocks of a run in their order: a row is a function of the seed and its number.
 
     Labels are the tokens after the inputs, each in the place of the one before it.

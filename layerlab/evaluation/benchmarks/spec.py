@@ -12,7 +12,7 @@ from layerlab.errors import UserError
 from layerlab.validation import short_repr
 
 Group = Literal["examination", "knowledge", "reasoning", "understanding", "finance", "law"]
-Average = Literal["macro", "weighted", "lawbench"]
+AveragingRule = Literal["macro", "weighted", "lawbench"]
 Scoring = Literal["choice_ll", "mean_nll", "gen"]
 # How a file of a benchmark is written; reader.py has one function for each.
 Form = Literal["csv", "headless", "jsonl", "json", "labelled", "parallel"]
@@ -92,7 +92,7 @@ class Benchmark:
     most_shots: int = 0
     metric: str = "accuracy"
     extra: tuple[str, ...] = ()
-    average: Average = "macro"
+    average: AveragingRule = "macro"
     scorings: tuple[Scoring, ...] = ("choice_ll", "mean_nll")
     options: int = 4
     explained: bool = False

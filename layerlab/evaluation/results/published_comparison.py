@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from layerlab.evaluation.results.published import KEY, LABEL, Published, find_tables, tables
+from layerlab.evaluation.results.published import KEY, LABEL, PublishedTable, find_tables, tables
 
 Row = Mapping[str, Any]
 OURS, AVERAGE = "measured here", "average"
@@ -51,7 +51,7 @@ def tell_limit(limit: int | None) -> list[str]:
     return [f"measured here are the first {limit:,} of each subject's questions, published are all"]
 
 
-def _row(table: Published, model: str, origin: str, cells: Row) -> dict[str, Any]:
+def _row(table: PublishedTable, model: str, origin: str, cells: Row) -> dict[str, Any]:
     names = dict(zip(table.parts, table.columns, strict=False))
     return {
         "table": table.number,
@@ -64,7 +64,7 @@ def _row(table: Published, model: str, origin: str, cells: Row) -> dict[str, Any
 
 
 def _own(
-    table: Published,
+    table: PublishedTable,
     arm: str,
     benchmarks: Sequence[Row],
     subjects: Sequence[Row],

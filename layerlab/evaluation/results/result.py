@@ -31,33 +31,33 @@ BY_QUESTION = {"scores", "ties", "cut", "asked"}
 Share = Annotated[float, Field(ge=-1e6, le=1e6)]
 
 
-class Arm(BaseModel):
+class AskedArm(BaseModel):
     """A model that was asked."""
 
     model_config = STRICT
     arm: str
 
 
-class Score(Arm):
+class Score(AskedArm):
     """The score of a model in a benchmark."""
 
     benchmark: str
     score: Share
 
 
-class Shots(BaseModel):
+class AskedShots(BaseModel):
     """Examples that were asked for."""
 
     model_config = STRICT
     asked: int
 
 
-class Asked(Arm):
+class Asked(AskedArm):
     """What it came to in a task, question by question."""
 
     task: str
     scoring: str
-    shots: Shots
+    shots: AskedShots
     scores: dict[str, Share]
     worth: str | None = None
     ties: dict[str, dict[str, Share]] = {}
@@ -65,25 +65,25 @@ class Asked(Arm):
     asked: dict[str, str] = {}
 
 
-class Task(Score, Asked):
+class SubjectScore(Score, Asked):
     """What it came to in a part of a benchmark."""
 
 
-class LmEvalTask(Asked):
+class LmEvalScore(Asked):
     """What it came to in a task of lm-eval."""
 
     score: Share | None
     measured: list[dict[str, Any]]
 
 
-class Scores(BaseModel):
+class StoredScores(BaseModel):
     """The content of results.json; more may stand there."""
 
     model_config = STRICT
-    arms: list[Arm] = Field(min_length=1)
+    arms: list[AskedArm] = Field(min_length=1)
     benchmarks: list[Score]
-    subjects: list[Task]
-    tasks: list[LmEvalTask] = []
+    subjects: list[SubjectScore]
+    tasks: list[LmEvalScore] = []
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def load_result(path: str | PathLike[str]) -> EvaluationResult:
         )
     try:
         content = unseal(content)
-        Scores.model_validate(content)
+        StoredScores.model_validate(content)
     except ValueError as error:
         why = explain(error) if isinstance(error, ValidationError) else str(error)
         raise UserError(f"cannot read {file}: {why}; evaluate again") from None

@@ -1,6 +1,6 @@
 """Whether the averages that pangu23 prints follow from the cells that it prints beside them."""
 
-from layerlab.evaluation.results.published import Published, tables
+from layerlab.evaluation.results.published import PublishedTable, tables
 from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import COUNTED
@@ -19,7 +19,7 @@ def rows() -> list[Row]:
     return [one for found in tables().values() for one in averages(found)]
 
 
-def averages(found: Published) -> list[Row]:
+def averages(found: PublishedTable) -> list[Row]:
     """Return the averages of one table."""
     return [
         {
@@ -43,7 +43,7 @@ def beyond(row: Row) -> bool:
     return abs(float(row["difference"])) >= CELL + AVERAGE
 
 
-def is_ranked(found: Published) -> bool:
+def is_ranked(found: PublishedTable) -> bool:
     """Judge whether the models stand in the same order by both averages."""
     printed = sorted(found.rows, key=found.printed)
     return printed == sorted(found.rows, key=lambda model: found.recomputed(model).mean.value)
