@@ -11,7 +11,7 @@ from layerlab.cli.adapt_embeddings import embed
 from layerlab.cli.adapt_tokenizer import vocabulary
 from layerlab.cli.early_checks import check_adaptation, check_loads
 from layerlab.cli.options import Json, Lang, Load, Quiet
-from layerlab.cli.train import Setting, announce_interruption, settings
+from layerlab.cli.train import SetOption, announce_interruption, settings
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.system.trust import trustable
@@ -56,7 +56,7 @@ def carry_out(
         str | None,
         typer.Argument(metavar="[RECIPE]", help="A TOML file, or a name; the list if left out."),
     ] = None,
-    setting: Setting = None,
+    setting: SetOption = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of all recipes' stages.")] = OUT,
     planned: Annotated[
         bool, typer.Option("--plan", help="Print stages, tokens, time, what is finished; run none.")

@@ -12,7 +12,7 @@ from layerlab.cli.bench import bench
 from layerlab.cli.early_checks import check_loads
 from layerlab.cli.evaluate import evaluate
 from layerlab.cli.help_group import HelpGroup
-from layerlab.cli.inspect import SAMPLES, Context, Samples, Text, inspect
+from layerlab.cli.inspect import SAMPLES, Context, Samples, TextOption, inspect
 from layerlab.cli.options import Device, Dtype, Json, Load, Quiet
 from layerlab.cli.runs import runs
 from layerlab.cli.study import study
@@ -220,7 +220,7 @@ def precision(
     budget: Annotated[
         float, typer.Option(help="Share of the squared error of the logits that may be left.")
     ] = 0.3,
-    text: Text = None,
+    text: TextOption = None,
     samples: Samples = SAMPLES,
     context: Context = None,
     device: Device = None,

@@ -21,7 +21,7 @@ from layerlab.validation import short_repr
 OUT = Path("layerlab-runs")
 SMALLEST = "smoke"
 
-Setting = Annotated[
+SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
@@ -43,7 +43,7 @@ def trust_recipes(command: Callable[..., Any]) -> Callable[..., Any]:
     return limit_archives(add_options(command, trust, options))
 
 
-class Block(StrEnum):
+class MetricBlock(StrEnum):
     """A metric block in another program's words."""
 
     run_clm = "run-clm"
@@ -55,11 +55,11 @@ def train(
         str | None,
         typer.Argument(metavar="[RECIPE]", help="A TOML file, or a name; the list if left out."),
     ] = None,
-    setting: Setting = None,
+    setting: SetOption = None,
     out: Out = OUT,
     planned: Planned = False,
     metrics: Annotated[
-        Block | None, typer.Option(help="Print the metrics as transformers' run_clm.py does.")
+        MetricBlock | None, typer.Option(help="Print the metrics as transformers' run_clm.py does.")
     ] = None,
     load: Load = None,
     lang: Lang = "en",
@@ -124,7 +124,7 @@ def compare(
             metavar="N", help="Compare at N sizes, each three times the last, up to the recipe's."
         ),
     ] = None,
-    setting: Setting = None,
+    setting: SetOption = None,
     out: Out = OUT,
     planned: Planned = False,
     judge: Annotated[

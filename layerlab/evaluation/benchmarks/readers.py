@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from layerlab.data.charset import advise_conversion
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.files import BenchmarkFile, read_files
-from layerlab.evaluation.benchmarks.spec import Benchmark, Form, Subtask
+from layerlab.evaluation.benchmarks.spec import Benchmark, FileForm, Subtask
 from layerlab.records.parse import check_text, json_of
 from layerlab.validation import find_twice, short_repr
 
@@ -238,7 +238,7 @@ def _same(file: BenchmarkFile, count: int, beside: BenchmarkFile, other: int) ->
         )
 
 
-_FORMS: Mapping[Form, Callable[..., Iterator[FileRow]]] = {
+_FORMS: Mapping[FileForm, Callable[..., Iterator[FileRow]]] = {
     "csv": of_table,
     "headless": of_headless_table,
     "jsonl": of_lines,

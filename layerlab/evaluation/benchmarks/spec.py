@@ -15,7 +15,7 @@ Group = Literal["examination", "knowledge", "reasoning", "understanding", "finan
 AveragingRule = Literal["macro", "weighted", "lawbench"]
 Scoring = Literal["choice_ll", "mean_nll", "gen"]
 # How a file of a benchmark is written; reader.py has one function for each.
-Form = Literal["csv", "headless", "jsonl", "json", "labelled", "parallel"]
+FileForm = Literal["csv", "headless", "jsonl", "json", "labelled", "parallel"]
 SUBJECTS = Path(__file__).with_name("subtasks.toml")
 
 
@@ -101,7 +101,7 @@ class Benchmark:
     hub: str | None = None
     hub_files: tuple[str, ...] = ()
     folder: str
-    form: Form
+    form: FileForm
     files: Mapping[str, tuple[str, ...]] = field(hash=False)
     subjects: tuple[Subtask, ...]
 

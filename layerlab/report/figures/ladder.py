@@ -157,7 +157,7 @@ def _draw(
     ]
     up += [0.0] if zero else []
     room = 0.06 * (max(up) - min(up) or 1.0)
-    frame = _Frame((min(across), max(across)), (min(up) - room, max(up) + room))
+    frame = _LadderFrame((min(across), max(across)), (min(up) - room, max(up) + room))
     parts = [*frame.axes(axes, logarithmic)]
     if zero:
         parts.append(_stroke((LEFT, frame.y(0.0)), (frame.right, frame.y(0.0)), MUTED, "zero"))
@@ -168,7 +168,7 @@ def _draw(
     return _whole(parts, axes[1])
 
 
-class _Frame:
+class _LadderFrame:
     """Places on a picture of what is measured."""
 
     def __init__(self, across: Point, up: Point) -> None:
@@ -208,7 +208,7 @@ class _Frame:
         return found if len(found) > 1 else [low, high]
 
 
-def _shape(frame: _Frame, line: _Line) -> Iterator[str]:
+def _shape(frame: _LadderFrame, line: _Line) -> Iterator[str]:
     """Yield the band, the line and the marks of an arm."""
     colour = COLOURS[line.index % len(COLOURS)]
     kind = f"s{line.index % len(COLOURS)}"
@@ -237,7 +237,7 @@ def _shape(frame: _Frame, line: _Line) -> Iterator[str]:
         )
 
 
-def _at(frame: _Frame, point: Point) -> str:
+def _at(frame: _LadderFrame, point: Point) -> str:
     return f"{frame.x(point[0]):.1f},{frame.y(point[1]):.1f}"
 
 

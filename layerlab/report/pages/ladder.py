@@ -9,11 +9,11 @@ from layerlab.errors import UserError
 Number = int | float | None
 
 
-class _Part(BaseModel):
+class _LadderPart(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False, strict=True)
 
 
-class _Row(_Part):
+class _LadderRow(_LadderPart):
     arm: str
     against: str = ""
     n: int = 0
@@ -28,40 +28,40 @@ class _Row(_Part):
     verdict: str = "no verdict"
 
 
-class _Size(_Part):
+class _Size(_LadderPart):
     parameters: int | float = Field(gt=0)
     tokens: int | float = Field(ge=0)
-    rows: list[_Row] = []
+    rows: list[_LadderRow] = []
 
 
-class _Gain(_Part):
+class _Gain(_LadderPart):
     parameters: int | float = Field(gt=0)
     gain: Number = None
     low: Number = None
     high: Number = None
 
 
-class _Band(_Part):
+class _Band(_LadderPart):
     parameters: list[float] = []
     gain: list[Number] = []
     low: list[Number] = []
     high: list[Number] = []
 
 
-class _Arm(_Part):
+class _LadderArm(_LadderPart):
     arm: str
     said: str = ""
     gains: list[_Gain] = []
     band: _Band | None = None
 
 
-class _Best(_Part):
+class _Best(_LadderPart):
     parameters: int | float = Field(gt=0)
     rate: Number = Field(default=None, gt=0)
     swept: int = 0
 
 
-class _Rates(_Part):
+class _Rates(_LadderPart):
     arm: str
     best: list[_Best] = []
     drift: Number = None
@@ -69,9 +69,9 @@ class _Rates(_Part):
     high: Number = None
 
 
-class _Ladder(_Part):
+class _Ladder(_LadderPart):
     sizes: list[_Size] = []
-    arms: list[_Arm] = []
+    arms: list[_LadderArm] = []
     rates: list[_Rates] = []
     tests: int = 0
     unit: str = "nats"

@@ -15,11 +15,11 @@ from layerlab.studies.budzinskiy25.support.random_transformers import (
     stack_errors,
 )
 from layerlab.studies.engine.pictures import Curve, curves, histogram
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import (
     Interval,
-    Line,
+    LineFit,
     bins,
     bootstrap,
     bootstrap_each,
@@ -66,7 +66,7 @@ ABOUT = (
 Errors = Mapping[str, np.ndarray]
 
 
-def one(draw: Draw, norm: str, layers: int) -> dict[str, Tensor]:
+def one(draw: Sampler, norm: str, layers: int) -> dict[str, Tensor]:
     """Return the errors after each block, for one batch."""
     return {"errors": stack_errors(draw, ENSEMBLE, DIGITS, layers, norm)}  # type: ignore[arg-type]
 
@@ -127,7 +127,7 @@ def _grow(name: str, errors: np.ndarray, advantage: Interval) -> str:
     )
 
 
-def fits(errors: np.ndarray) -> tuple[Line, Line]:
+def fits(errors: np.ndarray) -> tuple[LineFit, LineFit]:
     """Fit the logarithm of an error by layer, and by the logarithm of the layer."""
     layers, logs = np.arange(1, len(errors) + 1), np.log(errors)
     return line(layers, logs), line(np.log(layers), logs)

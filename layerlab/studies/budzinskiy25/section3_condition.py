@@ -21,7 +21,7 @@ from layerlab.studies.budzinskiy25.support.amplification import (
     measure,
 )
 from layerlab.studies.engine.pictures import gap, gaps, histogram
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import (
     Interval,
@@ -59,7 +59,7 @@ ROWS = (
 NONE = torch.tensor(torch.nan, dtype=torch.float64)
 
 
-def one(draw: Draw, model: str) -> dict[str, Tensor]:
+def one(draw: Sampler, model: str) -> dict[str, Tensor]:
     """Return the conditions of every module of one drawn block, for each passage of a batch."""
     subject = patient(model)
     ids = excerpts(draw, model, TOKENS)

@@ -13,7 +13,7 @@ from layerlab.studies.budzinskiy25.support.random_transformers import MAX, Ensem
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
 from layerlab.studies.engine.pictures import band, curves
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, maximum, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -53,7 +53,7 @@ def theory_of_block(weights: Weights, draw: int) -> TheoryBlock:
     )
 
 
-def one(draw: Draw, digits: int) -> dict[str, Tensor]:
+def one(draw: Sampler, digits: int) -> dict[str, Tensor]:
     """Return the largest relative error and both bounds, draw x layer x column, for one batch."""
     # Late: what bounds whole blocks is only computed here.
     from layerlab.numerics.theory import depth_bounds
@@ -78,7 +78,7 @@ def one(draw: Draw, digits: int) -> dict[str, Tensor]:
     return {"bounds": found}
 
 
-def errors_of_trained(draw: Draw) -> dict[str, Tensor]:
+def errors_of_trained(draw: Sampler) -> dict[str, Tensor]:
     """Return the bf16 errors behind each block of a trained model, for one batch."""
     from layerlab.numerics.theory import depth_bounds
 

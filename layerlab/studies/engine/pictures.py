@@ -15,7 +15,7 @@ COLOURS = ("#0072b2", "#d55e00", "#00805d", "#b8588f", "#c98600", "#3a9fd6", "#5
 DOMAIN = " domain"
 FONT = "ui-sans-serif, system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 Places = Sequence[float | int]
-Numbers = Sequence[float | int | None]
+Heights = Sequence[float | int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +29,11 @@ class Curve:
 
     name: str
     x: Places
-    y: Numbers
+    y: Heights
     kind: int = 0
     style: str = "solid"
-    low: Numbers | None = None
-    high: Numbers | None = None
+    low: Heights | None = None
+    high: Heights | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

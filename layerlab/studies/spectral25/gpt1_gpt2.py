@@ -11,7 +11,7 @@ from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.studies.engine.once import once
 from layerlab.studies.engine.pictures import Curve, curves, interval_band
-from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
+from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, short
 from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -30,7 +30,7 @@ EFFECT = 0.01
 Parts = Mapping[tuple[str, str], Arrays]
 
 
-def norms(draw: Draw, name: str, texts: str) -> dict[str, Tensor]:
+def norms(draw: Sampler, name: str, texts: str) -> dict[str, Tensor]:
     """Return, for one batch, the mean norm over heads by layer, of texts alone and padded.
 
     The source's script pads every text to the longest, hands the mask to the model, and takes the

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from layerlab.numerics.theory.modules import TheoryAttention, TheoryNorm
-from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.path_decomposition import (
     CAUSAL,
     DEPTH,
@@ -36,7 +36,7 @@ def features(seed=0):
 
 
 def draw():
-    return Draw(count=1, generator=torch.Generator().manual_seed(1))
+    return Sampler(count=1, generator=torch.Generator().manual_seed(1))
 
 
 def test_the_paths_of_the_trained_model_sum_to_its_own_stream():
