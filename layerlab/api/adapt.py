@@ -41,6 +41,7 @@ from layerlab.experiments.plan.own_files import Files, load_files
 from layerlab.loading.model import LoadedModel, subject
 from layerlab.plugins import load_files as load_own
 from layerlab.recipes.adaptation import AdaptationRecipe, load_adaptation, make_recipe
+from layerlab.records.json_values import Json
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.adaptation import check_curriculum, save_curriculum
 from layerlab.system.files import OnlyOwn, write_folder
@@ -57,7 +58,6 @@ FACTS = (
     *("vocab", "context", "attention"),
 )
 Given = str | PathLike[str] | Mapping[str, Any] | AdaptationRecipe
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from layerlab.cli.adapt_data import catalogue, clean, contamination
 from layerlab.cli.adapt_embeddings import embed
 from layerlab.cli.adapt_tokenizer import vocabulary
 from layerlab.cli.early_checks import check_adaptation, check_loads
-from layerlab.cli.options import Json, Lang, Load, Quiet
+from layerlab.cli.options import AsJson, Lang, Load, Quiet
 from layerlab.cli.train import SetOption, announce_interruption, settings
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
@@ -63,7 +63,7 @@ def carry_out(
     ] = False,
     load: Load = None,
     lang: Lang = "en",
-    as_json: Json = False,
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Run all stages of a recipe and report what changed.

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from layerlab.cli.early_checks import check_formats, check_loads, check_model, check_texts
-from layerlab.cli.options import Json, Lang, Load, Quiet
+from layerlab.cli.options import AsJson, Lang, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.errors import Interrupted, UserError
@@ -63,7 +63,7 @@ def train(
     ] = None,
     load: Load = None,
     lang: Lang = "en",
-    as_json: Json = False,
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Train one model as a recipe says.
@@ -132,7 +132,7 @@ def compare(
     ] = False,
     load: Load = None,
     lang: Lang = "en",
-    as_json: Json = False,
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Train variants on equal terms and judge them.

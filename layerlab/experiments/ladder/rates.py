@@ -7,9 +7,10 @@ from layerlab.console.units import amount
 from layerlab.experiments.analysis.arm_results import ArmResults
 from layerlab.experiments.analysis.evidence import RecipeEvidence
 from layerlab.experiments.analysis.verdict import number
-from layerlab.experiments.ladder.sentences import Json, Sizes, join_words
+from layerlab.experiments.ladder.sentences import Sizes, join_words
 from layerlab.experiments.statistics.differences import Level
 from layerlab.experiments.statistics.rate_drift import best_octave, drift
+from layerlab.records.json_values import Json
 
 Pair = tuple[str, str]
 

@@ -16,12 +16,12 @@ from layerlab.model.design import Design
 from layerlab.model.option import options_of
 from layerlab.recipes.arms import arms
 from layerlab.recipes.training import TrainingRecipe, make_recipe
+from layerlab.records.json_values import Json
 from layerlab.records.run import RunRecord
 from layerlab.training.run_spec import RunSpec, count_costs, design_model
 
 # Norms of the stack: as those of the blocks they are no choice of their own.
 _EDGES = ("embedding_norm", "final_norm")
-Json = dict[str, Any]
 Row = Mapping[str, Any]
 
 

@@ -5,9 +5,9 @@ same comparison gives the same bytes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
+from layerlab.records.json_values import Json
 from layerlab.report.views import curves as curve
 from layerlab.report.views import forest_plot, text
 
@@ -23,7 +23,6 @@ DASHES = ("", "7 3", "2 3")
 UNITS = {"nats": "nats per token", "bits_per_byte": "bits per byte"}
 HEIGHT, TICKS = 400, 9
 
-Json = Mapping[str, Any]
 Number = int | float
 Point = tuple[Number, Number]
 CurveBand = list[tuple[Number, Number, Number, Number]]

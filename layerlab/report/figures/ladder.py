@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from xml.sax.saxutils import escape
 
+from layerlab.records.json_values import Json
 from layerlab.report.i18n.language import label
 from layerlab.report.views import curves as curve
 from layerlab.report.views import forest_plot, text
@@ -25,7 +26,6 @@ GAIN, LOSS, RATE = (
 )
 SIZE, COMPUTE = label("parameters"), label("FLOPs of a run")
 
-Json = Mapping[str, Any]
 Point = tuple[float, float]
 Say = Callable[[str], str]
 
@@ -50,7 +50,7 @@ class _Line:
     known: float = math.inf
 
 
-def ladder_pictures(content: Json, say: Say = str) -> dict[str, str]:
+def ladder_pictures(content: Mapping[str, Any], say: Say = str) -> dict[str, str]:
     """Return the pictures of a ladder by their file names; one without data is empty.
 
     Args:

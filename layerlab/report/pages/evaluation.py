@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.recipes import toml
+from layerlab.records.json_values import Json
 from layerlab.report.i18n.language import ENGLISH, Label, label
 from layerlab.report.pages.adaptation_tables import incomplete, table
 from layerlab.report.pages.evaluation_tasks import (
@@ -47,7 +48,6 @@ PARTS = (
     label("{benchmark}, category {section}: {arm}"),
 )
 
-Json = dict[str, Any]
 Row = Mapping[str, Any]
 
 

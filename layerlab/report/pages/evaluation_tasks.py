@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from layerlab.records.index.task_metrics import is_share
+from layerlab.records.json_values import Json
 from layerlab.report.i18n.language import Label, label
 from layerlab.report.pages.adaptation_tables import table
 
@@ -11,7 +12,6 @@ from layerlab.report.pages.adaptation_tables import table
 ACCURACIES = ("acc", "acc_norm")
 NOT_ABOVE, ABOVE = label("not above chance"), label("above chance")
 
-Json = dict[str, Any]
 Row = Mapping[str, Any]
 
 
