@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 Json: TypeAlias = dict[str, Any]
+Record: TypeAlias = Mapping[str, Any]
 
 
 def json_values(content: Any, *, infinities: bool = True) -> Any:

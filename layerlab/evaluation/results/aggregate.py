@@ -17,8 +17,8 @@ from layerlab.evaluation.results.averages import (
     official,
     weighted_mean,
 )
+from layerlab.records.json_values import Record
 
-Record = Mapping[str, Any]
 Parts = dict[str, Mean]
 # LawBench's own scorer of proofreading needs programs of its own; ours counts edits otherwise.
 APPROXIMATE = {"lawbench": ("2-1",)}

@@ -1,13 +1,12 @@
 """What has to be known of single questions: ties between options, and answers marked in part."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.metrics.mark import MARKED, MARKED_PER_TOKEN
+from layerlab.records.json_values import Record
 
-Record = Mapping[str, Any]
 Named = tuple[str, ...]
 
 

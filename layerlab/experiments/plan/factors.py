@@ -16,13 +16,12 @@ from layerlab.model.design import Design
 from layerlab.model.option import options_of
 from layerlab.recipes.arms import arms
 from layerlab.recipes.training import TrainingRecipe, make_recipe
-from layerlab.records.json_values import Json
+from layerlab.records.json_values import Json, Record
 from layerlab.records.run import RunRecord
 from layerlab.training.run_spec import RunSpec, count_costs, design_model
 
 # Norms of the stack: as those of the blocks they are no choice of their own.
 _EDGES = ("embedding_norm", "final_norm")
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +131,7 @@ def factors(own: Design, base: Design) -> list[Factor]:
     ]
 
 
-def warn_of_many_slots(rows: Sequence[Row]) -> Iterator[str]:
+def warn_of_many_slots(rows: Sequence[Record]) -> Iterator[str]:
     """Yield a sentence on the arms that change more than one slot at once.
 
     Args:

@@ -16,18 +16,15 @@ not cancel). The order of the sequences changes the result by rounding only.
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from layerlab.errors import UserError
 from layerlab.measures.measure import Measure, MeasureContext, Row
-from layerlab.measures.support.centring import NAN, Pool
+from layerlab.measures.support.centring import NAN, Pool, Vector
 from layerlab.observe.tracing.device_schedule import read_numbers
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden, Scalar
 from layerlab.validation import Constraint
 
-Vector = Float[Tensor, " value"]
 ENOUGH = 4  # tokens for each feature: see `reliable`
 USE = """\
 Type `layerlab inspect MODEL --text FILE --samples auto`, and this measure reads as many tokens as

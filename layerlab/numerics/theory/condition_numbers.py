@@ -15,14 +15,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from layerlab.errors import UserError
-from layerlab.numerics.theory.activations import activation
-from layerlab.numerics.theory.modules import Sequence, TheoryAttention, TheoryFFN, TheoryNorm
+from layerlab.numerics.theory.activations import Place, activation
+from layerlab.numerics.theory.modules import (
+    Outputs,
+    Sequence,
+    TheoryAttention,
+    TheoryFFN,
+    TheoryNorm,
+)
 from layerlab.shapes import Features, Matrices
 
 Jacobian = Float[Tensor, "*place out width"]
-Outputs = Float[Tensor, "*place out"]
 Conditions = Float[Tensor, "*place"]
-Place = Float[Tensor, "..."]
 
 SIGNS = 16
 """Columns up to which all sign vectors are tried: 2^15 products."""

@@ -13,15 +13,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from layerlab.numerics.theory.activations import SelfGatedActivation, activation
-from layerlab.numerics.theory.modules import TheoryFFN, TheoryNorm
+from layerlab.numerics.theory.activations import Place, SelfGatedActivation, activation
+from layerlab.numerics.theory.modules import Outputs, TheoryFFN, TheoryNorm
 from layerlab.numerics.theory.roundoff_model import Arithmetic, TermCount
 from layerlab.shapes import Features
 
 Weight = Float[Tensor, "out width"]
 Bias = Float[Tensor, " out"]
-Outputs = Float[Tensor, "*place out"]
-Place = Float[Tensor, "..."]
 
 
 def relative(error: Features, exact: Features) -> Float[Tensor, "*place"]:

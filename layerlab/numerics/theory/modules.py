@@ -17,6 +17,7 @@ from layerlab.shapes import Features
 
 Sequence = Float[Tensor, "*place token width"]
 Vector = Float[Tensor, " width"]
+Outputs = Float[Tensor, "*place out"]
 OneHead = Float[Tensor, "*place token head_width"]
 Mask = Bool[Tensor, "token token"]
 
