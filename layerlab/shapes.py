@@ -14,6 +14,8 @@ stream      residual streams beside each other (n)
 place       whatever axes stand before the width
 """
 
+from collections.abc import Callable
+
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
@@ -41,3 +43,4 @@ Vocabulary = Float[Tensor, " vocab"]
 Matrix = Float[Tensor, "row column"]
 Scalar = Float[Tensor, ""]
 Image = UInt8[Tensor, "token key"]
+Map = Callable[[Tensor], Tensor]

@@ -269,19 +269,16 @@ def test_an_untested_error_would_be_found() -> None:
 
 
 def ambiguous(sources: dict[str, str]) -> dict[str, list[str]]:
-    """Return the classes whose names another file gives to a class, or to an alias of types."""
+    """Return the names of classes and of aliases of types that more than one file defines."""
     homes = defaultdict(list)
-    classes = set()
     for home, source in sources.items():
-        found = re.findall(r"^class (\w+)", source, re.MULTILINE)
-        aliases = re.findall(r"^(_?[A-Z]\w*[a-z]\w*)(?:: TypeAlias)? = ", source, re.MULTILINE)
-        classes |= set(found)
-        for name in {*found, *aliases}:
+        defined = r"^(?:class (\w+)|(_?[A-Z]\w*[a-z]\w*)(?:: TypeAlias)? = )"
+        for name in {one or other for one, other in re.findall(defined, source, re.MULTILINE)}:
             homes[name].append(home)
-    return {name: homes[name] for name in sorted(classes) if len(homes[name]) > 1}
+    return {name: homes[name] for name in sorted(homes) if len(homes[name]) > 1}
 
 
-def test_a_class_has_a_name_of_its_own() -> None:
+def test_a_type_has_a_name_of_its_own() -> None:
     files = sorted(PACKAGE.rglob("*.py"))
     assert ambiguous({str(one.relative_to(ROOT)): one.read_text("utf-8") for one in files}) == {}
 

@@ -27,7 +27,7 @@ Need = Literal["stream", "attention", "weights", "matrices", "gradient", "rerun"
 Row = dict[str, Any]
 # A column that is no quantity: the number of a position, channel or the like, of which no mean says
 # anything; a size or count of what was read; a flag.
-Role = Literal["index", "size", "flag"]
+ColumnRole = Literal["index", "size", "flag"]
 # What needs nothing else is measured without a text.
 WEIGHTS: frozenset[Need] = frozenset({"weights", "matrices"})
 
@@ -178,7 +178,7 @@ class Measure:
     bound: tuple[Bound, ...] = ()
     limits: tuple[str, ...] = ()
     band: Band | None = None
-    roles: Mapping[str, Role] = field(default_factory=dict)
+    roles: Mapping[str, ColumnRole] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     domains: Mapping[str, Constraint] = field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], None] = lambda options: None

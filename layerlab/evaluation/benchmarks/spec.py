@@ -11,7 +11,7 @@ from typing import Literal
 from layerlab.errors import UserError
 from layerlab.validation import short_repr
 
-Group = Literal["examination", "knowledge", "reasoning", "understanding", "finance", "law"]
+SourceGroup = Literal["examination", "knowledge", "reasoning", "understanding", "finance", "law"]
 AveragingRule = Literal["macro", "weighted", "lawbench"]
 Scoring = Literal["choice_ll", "mean_nll", "gen"]
 # How a file of a benchmark is written; reader.py has one function for each.
@@ -83,7 +83,7 @@ class Benchmark:
 
     name: str
     title: str
-    group: Group
+    group: SourceGroup
     language: Literal["zh", "en"]
     split: str
     first: int = 0

@@ -17,7 +17,7 @@ from layerlab.evaluation.metrics.mark import Mark
 from layerlab.evaluation.metrics.prison_term import term_score
 from layerlab.evaluation.metrics.segmentation import JIEBA_LINES
 
-Row = Mapping[str, str]
+TaskRow = Mapping[str, str]
 TaskKind = Literal["generation", "single choice", "label set", "extraction", "regression"]
 
 
@@ -46,7 +46,7 @@ class LawBenchTask:
     kept_out: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 
-    def score(self, output: str, row: Row) -> Mark:
+    def score(self, output: str, row: TaskRow) -> Mark:
         """Mark one output.
 
         Source: fei23.

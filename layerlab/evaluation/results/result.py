@@ -28,7 +28,7 @@ from layerlab.validation import short_repr
 STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 # Of a row what stands in no table: of single questions, and hashes.
 BY_QUESTION = {"scores", "ties", "cut", "asked"}
-Share = Annotated[float, Field(ge=-1e6, le=1e6)]
+ScoreValue = Annotated[float, Field(ge=-1e6, le=1e6)]
 
 
 class AskedArm(BaseModel):
@@ -42,7 +42,7 @@ class Score(AskedArm):
     """The score of a model in a benchmark."""
 
     benchmark: str
-    score: Share
+    score: ScoreValue
 
 
 class AskedShots(BaseModel):
@@ -58,9 +58,9 @@ class Asked(AskedArm):
     task: str
     scoring: str
     shots: AskedShots
-    scores: dict[str, Share]
+    scores: dict[str, ScoreValue]
     worth: str | None = None
-    ties: dict[str, dict[str, Share]] = {}
+    ties: dict[str, dict[str, ScoreValue]] = {}
     cut: dict[str, int] = {}
     asked: dict[str, str] = {}
 
@@ -72,7 +72,7 @@ class SubjectScore(Score, Asked):
 class LmEvalScore(Asked):
     """What it came to in a task of lm-eval."""
 
-    score: Share | None
+    score: ScoreValue | None
     measured: list[dict[str, Any]]
 
 

@@ -21,7 +21,7 @@ from layerlab.experiments.statistics.multiple_comparisons import Evidence, Famil
 from layerlab.recipes.compared_measures import is_watched
 from layerlab.recipes.comparison_sections import Claim, CompareSection
 
-Word = Literal["holds", "fails", "not decided"]
+ClaimWord = Literal["holds", "fails", "not decided"]
 # A test, and the side of its shift that the claim says the difference is on.
 SidedTest = tuple[PairTest, int]
 # Relations that a margin belongs to.
@@ -88,7 +88,7 @@ class Judged:
 
     claim: Claim
     pairs: Sequence[ArmPair]
-    word: Word
+    word: ClaimWord
     p: float
     holm: float
 
@@ -112,7 +112,7 @@ def judge_claims(
     for claim in section.claims:
         found = [_pair(each, section, stages, family) for each in tests(claim, rivals)]
         right, wrong = _chances(found)
-        word: Word = "not decided"
+        word: ClaimWord = "not decided"
         if min(right[1], wrong[1]) < level.alpha:
             word = "holds" if right[1] <= wrong[1] else "fails"
         decisive = wrong if word == "fails" else right

@@ -13,7 +13,7 @@ MOST = 400
 AXES = ("update", "tokens", "flops", "seconds")
 TRAINED = (*AXES, "loss")
 EVALUATED = (*AXES, "nats", "bits_per_byte", "accuracy")
-Points = Mapping[str, list[Any]]
+CurvePoints = Mapping[str, list[Any]]
 
 
 def curves(record: RunRecord, chosen: bool) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def _by_point(
     return found
 
 
-def _columns(record: RunRecord, kind: str, names: Sequence[str]) -> Points:
+def _columns(record: RunRecord, kind: str, names: Sequence[str]) -> CurvePoints:
     events = [event for event in record.events if event.get("kind") == kind]
     stride = max(1, math.ceil(len(events) / MOST))
     # Counted from the end, so that the last point stays.

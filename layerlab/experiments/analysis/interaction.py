@@ -16,7 +16,7 @@ from layerlab.experiments.analysis.arm_results import ArmResults, missing_seeds
 from layerlab.experiments.analysis.interim import Look
 from layerlab.experiments.analysis.verdict import (
     Case,
-    Word,
+    VerdictWord,
     describe_evidence,
     describe_power,
     describe_scale,
@@ -143,7 +143,9 @@ def _row(one: Interaction, stages: Sequence[Look], family: Family, unit: str) ->
     }
 
 
-def _sentence(case: Case, word: Word, *, one: Interaction, sides: Sequence[ArmResults]) -> str:
+def _sentence(
+    case: Case, word: VerdictWord, *, one: Interaction, sides: Sequence[ArmResults]
+) -> str:
     (then, now), mean = one.under, case.difference.mean or 0.0
     evidence = describe_evidence(case)
     if word in case.words:

@@ -9,7 +9,7 @@ from layerlab.experiments.analysis.interim import Look
 from layerlab.experiments.analysis.run_readings import read_runs, unit_of
 from layerlab.experiments.analysis.verdict import (
     Case,
-    Word,
+    VerdictWord,
     describe_evidence,
     describe_power,
     describe_scale,
@@ -84,7 +84,7 @@ def _mean(measure: str, side: ArmResults) -> float | None:
     return sum(found.values()) / len(found) if found else None
 
 
-def _sentence(case: Case, word: Word, *, measure: str) -> str:
+def _sentence(case: Case, word: VerdictWord, *, measure: str) -> str:
     mean = case.difference.mean or 0.0
     told = _lost_said(case)
     if word in case.words and any(case.evidence.lost):

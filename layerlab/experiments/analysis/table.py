@@ -23,9 +23,9 @@ STYLES = {
     "no verdict": "yellow",
 }
 CLAIMS = {"holds": "green", "fails": "red"}
-Column = tuple[str, Callable[[Record, str], str]]
-_ARM: Column = ("arm", lambda row, _: str(row["arm"]))
-_VERDICT: Column = ("verdict", lambda row, _: str(row["verdict"]))
+ArmColumn = tuple[str, Callable[[Record, str], str]]
+_ARM: ArmColumn = ("arm", lambda row, _: str(row["arm"]))
+_VERDICT: ArmColumn = ("verdict", lambda row, _: str(row["verdict"]))
 # What decides, the most telling first: on a narrow terminal the last of them go below.
 _DECISIVE = ("difference", "mean", "interval", "p (Holm)", "detectable")
 _BESIDE = ("sd", "n", "start", "rate", "match %")
@@ -99,7 +99,7 @@ def differences(rows: Sequence[Record]) -> list[str]:
     ]
 
 
-def _columns(names: Collection[str]) -> list[Column]:
+def _columns(names: Collection[str]) -> list[ArmColumn]:
     return [(name, cell) for name, cell in _COLUMNS.items() if name in names]
 
 
@@ -126,7 +126,7 @@ def _choose(content: Mapping[str, Any], width: int) -> list[str]:
     return shown
 
 
-def _main(content: Mapping[str, Any], columns: Sequence[Column], width: int) -> Table:
+def _main(content: Mapping[str, Any], columns: Sequence[ArmColumn], width: int) -> Table:
     wide = _widths(content, columns)
     for name in _FOLDING:
         excess = sum(wide.values()) + len(wide) - 1 - width
@@ -151,13 +151,13 @@ def _main(content: Mapping[str, Any], columns: Sequence[Column], width: int) -> 
 
 
 def _cells(
-    row: Record, columns: Sequence[Column], content: Mapping[str, Any]
+    row: Record, columns: Sequence[ArmColumn], content: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
     metric = str(content["metric"])
     return ((name, cell(row, metric)) for name, cell in columns)
 
 
-def _widths(content: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, int]:
+def _widths(content: Mapping[str, Any], columns: Sequence[ArmColumn]) -> dict[str, int]:
     """Return the width that each column asks for, the arm and its verdict included."""
     whole = [_ARM, *columns, _VERDICT]
     found = {name: len(name) for name, _ in whole}

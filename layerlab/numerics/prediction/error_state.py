@@ -17,11 +17,11 @@ from torch import Tensor
 from layerlab.numerics.formats.formats import MOST_DIGITS, AnyFormat, Block, Format, Integer
 from layerlab.numerics.formats.grid import MASK
 from layerlab.numerics.formats.round import SPANNING, rounder
+from layerlab.shapes import Map
 
 StateKind = Literal["variance", "bound"]
 # What is left out of nothing: the spread of an exact value.
 ErrorState = Tensor | None
-Map = Callable[[Tensor], Tensor]
 # Room for the float64 sums that a bound itself is made of.
 ROOM = 1 + 2.0**-36
 

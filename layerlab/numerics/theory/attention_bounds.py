@@ -14,7 +14,7 @@ from layerlab.numerics.theory.modules import OneHead, Sequence, TheoryAttention
 from layerlab.numerics.theory.roundoff_model import Arithmetic
 
 Scores = Float[Tensor, "*place token key"]
-Allowed = Bool[Tensor, "token key"]
+AllowedKeys = Bool[Tensor, "token key"]
 
 MOST = 300.0
 """An error of a score from which on a chance may be anything: exp of it still fits."""
@@ -83,7 +83,7 @@ def softmax(
     s: Scores,
     arithmetic: Arithmetic,
     error: Scores | None = None,
-    allowed: Allowed | None = None,
+    allowed: AllowedKeys | None = None,
     shifted: bool = True,
 ) -> Scores:
     """Bound the error of the softmax of each row of s, for every entry.
@@ -183,7 +183,7 @@ def _head(
     arithmetics: tuple[Arithmetic, Arithmetic],
     error: Sequence | None,
     index: int,
-    allowed: Allowed,
+    allowed: AllowedKeys,
 ) -> tuple[Tensor, Tensor]:
     """Return the output of one head, and how far it may be off."""
     arithmetic, inner = arithmetics

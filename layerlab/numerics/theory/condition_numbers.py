@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from layerlab.errors import UserError
-from layerlab.numerics.theory.activations import Place, activation
+from layerlab.numerics.theory.activations import Entries, activation
 from layerlab.numerics.theory.modules import (
     Outputs,
     Sequence,
@@ -32,7 +32,7 @@ SIGNS = 16
 """Columns up to which all sign vectors are tried: 2^15 products."""
 
 
-def quotient(above: Place, below: Place) -> Place:
+def quotient(above: Entries, below: Entries) -> Entries:
     """Return |above| / |below| with 0/0 = 0 and x/0 = inf.
 
     Source: budzinskiy25, section 3.1.

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from layerlab.numerics.theory.activations import Place, SelfGatedActivation, activation
+from layerlab.numerics.theory.activations import Entries, SelfGatedActivation, activation
 from layerlab.numerics.theory.modules import Outputs, TheoryFFN, TheoryNorm
 from layerlab.numerics.theory.roundoff_model import Arithmetic, TermCount
 from layerlab.shapes import Features
@@ -62,7 +62,7 @@ def affine(
     return found
 
 
-def _larger(x: Place, error: Place | None, arithmetic: Arithmetic) -> Place:
+def _larger(x: Entries, error: Entries | None, arithmetic: Arithmetic) -> Entries:
     """Return the largest that the computed input can be; in first order the exact one."""
     return x.abs() if error is None else arithmetic.reach(x.abs(), error)
 

@@ -16,7 +16,7 @@ from layerlab.numerics.theory.activations import activation
 from layerlab.shapes import Features
 
 Sequence = Float[Tensor, "*place token width"]
-Vector = Float[Tensor, " width"]
+WidthVector = Float[Tensor, " width"]
 Outputs = Float[Tensor, "*place out"]
 OneHead = Float[Tensor, "*place token head_width"]
 Mask = Bool[Tensor, "token token"]
@@ -35,8 +35,8 @@ class TheoryNorm:
     """
 
     kind: Literal["rms", "layer"] = "rms"
-    gain: Vector | None = None
-    shift: Vector | None = None
+    gain: WidthVector | None = None
+    shift: WidthVector | None = None
     eps: float = 0.0
     extra: int = 0
     offset: bool = False

@@ -4,13 +4,14 @@ Each stands alone as a file; on a page, the classes of its lines take the page's
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from xml.sax.saxutils import escape
 
 from layerlab.records.json_values import Json
-from layerlab.report.i18n.language import label
+from layerlab.report.figures.comparison_svg import Point
+from layerlab.report.i18n.language import Say, label
 from layerlab.report.views import curves as curve
 from layerlab.report.views import forest_plot, text
 
@@ -25,9 +26,6 @@ GAIN, LOSS, RATE = (
     label("Best learning rate"),
 )
 SIZE, COMPUTE = label("parameters"), label("FLOPs of a run")
-
-Point = tuple[float, float]
-Say = Callable[[str], str]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from layerlab.errors import UserError
 
-Number = int | float | None
+StoredNumber = int | float | None
 
 
 class _LadderPart(BaseModel):
@@ -17,14 +17,14 @@ class _LadderRow(_LadderPart):
     arm: str
     against: str = ""
     n: int = 0
-    nats: Number = None
-    bits_per_byte: Number = None
-    difference: Number = None
-    low: Number = None
-    high: Number = None
-    holm: Number = None
-    rate: Number = None
-    flops: Number = None
+    nats: StoredNumber = None
+    bits_per_byte: StoredNumber = None
+    difference: StoredNumber = None
+    low: StoredNumber = None
+    high: StoredNumber = None
+    holm: StoredNumber = None
+    rate: StoredNumber = None
+    flops: StoredNumber = None
     verdict: str = "no verdict"
 
 
@@ -36,16 +36,16 @@ class _Size(_LadderPart):
 
 class _Gain(_LadderPart):
     parameters: int | float = Field(gt=0)
-    gain: Number = None
-    low: Number = None
-    high: Number = None
+    gain: StoredNumber = None
+    low: StoredNumber = None
+    high: StoredNumber = None
 
 
 class _Band(_LadderPart):
     parameters: list[float] = []
-    gain: list[Number] = []
-    low: list[Number] = []
-    high: list[Number] = []
+    gain: list[StoredNumber] = []
+    low: list[StoredNumber] = []
+    high: list[StoredNumber] = []
 
 
 class _LadderArm(_LadderPart):
@@ -57,16 +57,16 @@ class _LadderArm(_LadderPart):
 
 class _Best(_LadderPart):
     parameters: int | float = Field(gt=0)
-    rate: Number = Field(default=None, gt=0)
+    rate: StoredNumber = Field(default=None, gt=0)
     swept: int = 0
 
 
 class _Rates(_LadderPart):
     arm: str
     best: list[_Best] = []
-    drift: Number = None
-    low: Number = None
-    high: Number = None
+    drift: StoredNumber = None
+    low: StoredNumber = None
+    high: StoredNumber = None
 
 
 class _Ladder(_LadderPart):

@@ -63,7 +63,7 @@ ABOUT = (
 )
 
 
-Errors = Mapping[str, np.ndarray]
+DepthErrors = Mapping[str, np.ndarray]
 
 
 def one(draw: Sampler, norm: str, layers: int) -> dict[str, Tensor]:
@@ -92,7 +92,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def judge_growth(
-    errors: Errors, reduce: Callable[[np.ndarray], np.ndarray], claim: str, seed: int
+    errors: DepthErrors, reduce: Callable[[np.ndarray], np.ndarray], claim: str, seed: int
 ) -> StudyVerdict:
     """Judge whether an error is closer to an exponential of the depth than to a power of it."""
 
@@ -140,7 +140,7 @@ def halves(errors: np.ndarray) -> tuple[float, float]:
     return float(np.exp(parts[0][0].slope)), float(np.exp(parts[1][0].slope))
 
 
-def judge_spread(errors: Errors, seed: int) -> StudyVerdict:
+def judge_spread(errors: DepthErrors, seed: int) -> StudyVerdict:
     """Judge how far the median stays below the mean."""
 
     def ratio(draws: np.ndarray) -> float:
@@ -158,7 +158,7 @@ def judge_spread(errors: Errors, seed: int) -> StudyVerdict:
     )
 
 
-def judge_rare(errors: Errors, seed: int) -> StudyVerdict:
+def judge_rare(errors: DepthErrors, seed: int) -> StudyVerdict:
     """Judge what share of the draws lies orders of magnitude below the mean."""
 
     def share(draws: np.ndarray) -> float:
@@ -181,7 +181,7 @@ def judge_rare(errors: Errors, seed: int) -> StudyVerdict:
     )
 
 
-def rested(errors: Errors) -> str:
+def rested(errors: DepthErrors) -> str:
     """Describe on how few draws the means after the last layer rest; empty if on enough."""
     found = {name: resting(draws[:, -1]) for name, draws in errors.items()}
     if min(found.values()) >= FEW:

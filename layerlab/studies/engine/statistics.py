@@ -21,9 +21,9 @@ LOOKED = (
 ROUNDS = 400
 LOW, HIGH = 2.5, 97.5
 DrawTable = np.ndarray
-Points = Sequence[float | int] | DrawTable
+Coordinates = Sequence[float | int] | DrawTable
 # Of all values of some draws, as np.mean and np.median are.
-Number = Callable[[DrawTable], Any]
+Statistic = Callable[[DrawTable], Any]
 Key = TypeVar("Key")
 
 
@@ -50,7 +50,7 @@ class LineFit:
     explained: float
 
 
-def line(x: Points, y: Points) -> LineFit:
+def line(x: Coordinates, y: Coordinates) -> LineFit:
     """Fit the least-squares line through points; points that are not finite are left out."""
     across, up = np.asarray(x, float), np.asarray(y, float)
     kept = np.isfinite(across) & np.isfinite(up)
@@ -73,7 +73,7 @@ def median(values: DrawTable) -> DrawTable:
 
 def bootstrap(
     values: DrawTable,
-    number: Number,
+    number: Statistic,
     seed: int = 0,
     rounds: int = ROUNDS,
     comparisons: int = 1,
@@ -94,7 +94,7 @@ def bootstrap(
 
 def bootstrap_each(
     values: Mapping[Key, DrawTable],
-    number: Number,
+    number: Statistic,
     seed: int = 0,
     comparisons: int | None = None,
 ) -> dict[Key, Interval]:
@@ -115,7 +115,7 @@ def maximum(values: DrawTable) -> Interval:
     return Interval(most, most, most)
 
 
-def mean_of_groups(values: DrawTable, number: Number, groups: int) -> Interval:
+def mean_of_groups(values: DrawTable, number: Statistic, groups: int) -> Interval:
     """Return the mean of a number over disjoint groups of draws, with Student's interval.
 
     For what hangs on the largest draws, of which resampling knows no larger ones: the number is

@@ -12,7 +12,7 @@ from typing import Any
 
 from layerlab.records.layer_names import layer_name
 from layerlab.training.monitor.alerts import Alert, Limits
-from layerlab.training.monitor.readings import Row
+from layerlab.training.monitor.readings import ReadingRow
 
 GAUSSIAN = 1.4826
 """Standard deviations of Gaussian numbers in one median absolute deviation."""
@@ -101,7 +101,7 @@ class Rules:
             alarms += self._fresh("norm", update, self._norms({(None, None): norm}, "update"))
         return alarms
 
-    def reading(self, update: int, rows: Iterable[Row], whole: bool) -> list[Alert]:
+    def reading(self, update: int, rows: Iterable[ReadingRow], whole: bool) -> list[Alert]:
         """Judge what a reading shows.
 
         Args:

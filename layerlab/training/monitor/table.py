@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from layerlab.training.monitor.readings import Row
+from layerlab.training.monitor.readings import ReadingRow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,7 @@ class ReadingTable:
     def __len__(self) -> int:
         return len(self._value)
 
-    def add(self, update: int, rows: Sequence[Row]) -> None:
+    def add(self, update: int, rows: Sequence[ReadingRow]) -> None:
         """Append the rows of one reading."""
         for layer, head, measure, value in rows:
             if measure not in self._names:

@@ -1,6 +1,6 @@
 """How much each component of a block can enlarge relative errors of its input, on this text."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import nan
 
@@ -13,7 +13,7 @@ from layerlab.measures.support.rounding_theory import Theory, theory
 from layerlab.numerics.theory import condition_numbers
 from layerlab.numerics.theory.modules import TheoryAttention, TheoryNorm
 from layerlab.observe.tracing.records import Layer
-from layerlab.shapes import Hidden
+from layerlab.shapes import Hidden, Map
 from layerlab.validation import Constraint
 
 TOKENS = 64
@@ -22,7 +22,6 @@ STEPS = 30
 WIDTH = 1024
 SAMPLED = 4
 Each = Float[Tensor, " token"]
-Map = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
