@@ -63,7 +63,7 @@ class SFTDataset:
 
 
 class Packed(Dataset[list[Example]]):
-    """All rows, in their order."""
+    """All rows, in their order, each with the examples that are packed into it."""
 
     def __init__(self, prepared: SFTDataset) -> None:
         self.prepared = prepared

@@ -29,7 +29,7 @@ Judging = Callable[[str, str], Difference]
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """The arms of a comparison, all with the same seeds.
+    """A look at a comparison: its arms, all with the same seeds.
 
     Attributes:
         section: what was planned, with the seeds of the look.

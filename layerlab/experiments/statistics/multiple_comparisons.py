@@ -90,7 +90,7 @@ class EvidenceSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class PValue:
-    """The result of a test.
+    """The p of a test, before and after correction, and the side that it speaks for.
 
     Attributes:
         raw: p before any correction.
