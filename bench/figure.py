@@ -15,7 +15,7 @@ from layerlab.studies.budzinskiy25.figure1_depth import DIGITS, ENSEMBLE, SIZE
 from layerlab.studies.budzinskiy25.figure1_depth import one as batch
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights, block
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Strict
-from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.engine.sampling import Sampler
 
 DRAWS, LAYERS, FEW = 5000, 40, 128
 LIMIT = 300.0
@@ -25,8 +25,8 @@ Line = Callable[..., None]
 Round = Callable[[Any], Any]
 
 
-def drawn(count: int, seed: int = 0) -> Draw:
-    return Draw(count=count, generator=torch.Generator().manual_seed(seed))
+def drawn(count: int, seed: int = 0) -> Sampler:
+    return Sampler(count=count, generator=torch.Generator().manual_seed(seed))
 
 
 def figure(line: Line, optional: Callable[[str], Any]) -> None:

@@ -22,7 +22,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from layerlab.adaptation.pretraining.replay import Blocks, ReplayData, mix_texts, stack_rows
+from layerlab.adaptation.pretraining.replay import BlockDataset, ReplayData, mix_texts, stack_rows
 from layerlab.corpus.batches import BatchOrder
 from layerlab.corpus.mixture import Mixture
 from layerlab.system.hardware import stopwatch, with_threads
@@ -67,7 +67,7 @@ def main() -> None:
 
     words = train_tokenizer(["the cat sat on the mat"], 300)
     text = mix_texts(words, ReplayData(domain="python-docs", general="wiki-zh"))
-    blocks = Blocks(BatchOrder(text.corpus, given.block, seed=0), given.steps * given.batch)
+    blocks = BlockDataset(BatchOrder(text.corpus, given.block, seed=0), given.steps * given.batch)
     model = model_of(given.width, given.layers, 300, given.block)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loading, learning = [], []

@@ -10,7 +10,7 @@ from layerlab.errors import UserError
 from layerlab.validation import Constraint, short_repr, suggest
 
 # By the name of an option: what it is when nobody sets it, and which values it takes.
-Options = Mapping[str, tuple[Any, Constraint | None]]
+KnownOptions = Mapping[str, tuple[Any, Constraint | None]]
 
 # A name that comes three times and is due a fourth time: does the model look back at it?
 PROBE = (
@@ -26,7 +26,7 @@ _MODE = ("as-run", Constraint(kind=str, choices=("as-run", "flat", "autocast")))
 _WORD = (None, Constraint(kind=str | int | None))
 _EXACTNESS = ("float32", Constraint(kind=str, choices=("float32", "float64")))
 
-MEASURES: Mapping[str, Options] = {
+MEASURES: Mapping[str, KnownOptions] = {
     "dimension": {"epsilon": (0.8, Constraint(kind=float, above=0, most=1))},
     "features": {
         "words": (8, Constraint(kind=int, least=1, most=64)),
@@ -75,13 +75,13 @@ _DIGITS = Constraint(kind=int, least=4, most=25)
 _WIDTH = Constraint(kind=int, least=16, most=1024)
 _FORMAT = ("bf16", Constraint(kind=str, choices=("bf16", "fp16")))
 _PRECISIONS = ("bf16+fp16+fp32", "bf16", "fp16", "fp32")
-_TRAINED: Options = {
+_TRAINED: KnownOptions = {
     "layers": (6, Constraint(kind=int, least=1, most=100)),
     "width": (64, _WIDTH),
     "updates": (300, Constraint(kind=int, least=1, most=10**6)),
 }
 
-STUDIES: Mapping[str, Options] = {
+STUDIES: Mapping[str, KnownOptions] = {
     "attention-lambda": {"tokens": (256, Constraint(kind=int, choices=(8, 16, 32, 64, 128, 256)))},
     "backward": {
         "norm": _NORM,
@@ -139,7 +139,7 @@ SETTINGS = {
 }
 
 
-def check_measure(name: str, given: Mapping[str, Any], known: Options) -> dict[str, Any]:
+def check_measure(name: str, given: Mapping[str, Any], known: KnownOptions) -> dict[str, Any]:
     """Return the options that a user sets on a measure, whole numbers as floats where those go.
 
     Raises:
@@ -163,7 +163,7 @@ def check_measure(name: str, given: Mapping[str, Any], known: Options) -> dict[s
     return read
 
 
-def check_study(name: str, given: Mapping[str, Any], known: Options) -> None:
+def check_study(name: str, given: Mapping[str, Any], known: KnownOptions) -> None:
     """Refuse options that a study does not have, or values that they do not take.
 
     Raises:

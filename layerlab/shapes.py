@@ -14,6 +14,8 @@ stream      residual streams beside each other (n)
 place       whatever axes stand before the width
 """
 
+from collections.abc import Callable
+
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
@@ -29,14 +31,16 @@ KeyHeads = Float[Tensor, "batch kv_head token head_width"]
 Hidden = Float[Tensor, "token width"]
 States = Float[Tensor, "token *stream width"]
 Tokens = Int[Tensor, " token"]
-Words = Int[Tensor, "..."]
+TokenIds = Int[Tensor, "..."]
 Queries = Float[Tensor, "head token head_width"]
 Keys = Float[Tensor, "kv_head key head_width"]
 Values = Float[Tensor, "kv_head key value_width"]
 Attentions = Float[Tensor, "head token key"]
-Attention = Float[Tensor, "token key"]
 Allowed = Bool[Tensor, "#head token key"]
 HeadVector = Float[Tensor, " head"]
+TokenVector = Float[Tensor, " token"]
+Vocabulary = Float[Tensor, " vocab"]
 Matrix = Float[Tensor, "row column"]
 Scalar = Float[Tensor, ""]
 Image = UInt8[Tensor, "token key"]
+Map = Callable[[Tensor], Tensor]

@@ -3,6 +3,7 @@
 import ast
 import re
 import runpy
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -265,3 +266,25 @@ def test_an_untested_error_would_be_found() -> None:
     source = 'raise UserError(f"the {colour} moon is full; expected a new one")'
     assert unheard(source, " some words of a test ")
     assert not unheard(source, " moon is full ")
+
+
+def ambiguous(sources: dict[str, str]) -> dict[str, list[str]]:
+    """Return the names of classes and of aliases of types that more than one file defines."""
+    homes = defaultdict(list)
+    for home, source in sources.items():
+        defined = r"^(?:class (\w+)|(_?[A-Z]\w*[a-z]\w*)(?:: TypeAlias)? = )"
+        for name in {one or other for one, other in re.findall(defined, source, re.MULTILINE)}:
+            homes[name].append(home)
+    return {name: homes[name] for name in sorted(homes) if len(homes[name]) > 1}
+
+
+def test_a_type_has_a_name_of_its_own() -> None:
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert ambiguous({str(one.relative_to(ROOT)): one.read_text("utf-8") for one in files}) == {}
+
+
+@pytest.mark.parametrize("other", ["class Aim(A):", "Aim = dict[str, int]", "Aim: TypeAlias = A"])
+def test_a_name_of_two_meanings_would_be_found(other: str) -> None:
+    files = {"one.py": "class Aim:\n    pass\n", "two.py": other}
+    assert ambiguous(files) == {"Aim": ["one.py", "two.py"]}
+    assert ambiguous(files | {"two.py": other.replace("Aim", "Goal")}) == {}

@@ -41,6 +41,7 @@ from layerlab.experiments.plan.own_files import Files, load_files
 from layerlab.loading.model import LoadedModel, subject
 from layerlab.plugins import load_files as load_own
 from layerlab.recipes.adaptation import AdaptationRecipe, load_adaptation, make_recipe
+from layerlab.records.json_values import Json
 from layerlab.report.i18n.language import ENGLISH, language
 from layerlab.report.pages.adaptation import check_curriculum, save_curriculum
 from layerlab.system.files import OnlyOwn, write_folder
@@ -56,8 +57,7 @@ FACTS = (
     *("weights_hash", "family", "class", "parameters", "layers", "width", "heads", "kv_heads"),
     *("vocab", "context", "attention"),
 )
-Given = str | PathLike[str] | Mapping[str, Any] | AdaptationRecipe
-Json = dict[str, Any]
+GivenRecipe = str | PathLike[str] | Mapping[str, Any] | AdaptationRecipe
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class AdaptationPlan:
 
 @usual_arithmetic()
 def adapt(
-    recipe: Given,
+    recipe: GivenRecipe,
     *,
     out: str | PathLike[str] = OUT,
     progress: bool = True,
@@ -108,7 +108,7 @@ def adapt(
 
 
 def plan_adaptation(
-    recipe: Given,
+    recipe: GivenRecipe,
     out: Path,
     settings: Mapping[str, Any] | None = None,
     lang: str = ENGLISH,
@@ -355,7 +355,7 @@ def _keep_words(found: LoadedModel, folder: Path) -> None:
         write_folder(folder / WORDS, fill, "tokenizer", like=OnlyOwn())
 
 
-def _recipe(given: Given) -> AdaptationRecipe:
+def _recipe(given: GivenRecipe) -> AdaptationRecipe:
     if isinstance(given, AdaptationRecipe):
         return given
     return make_recipe(given) if isinstance(given, Mapping) else load_adaptation(given)

@@ -46,7 +46,7 @@ from layerlab.system.torch_settings import evaluation_mode, threads, usual_arith
 from layerlab.system.trust import granted_options, trust
 from layerlab.version import VERSION
 
-Given = str | PathLike[str]
+GivenModel = str | PathLike[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +89,12 @@ def evaluate(
     suite: str | None = None,
     *,
     tasks: str | None = None,
-    out: Given | None = None,
-    data: Given | None = None,
+    out: GivenModel | None = None,
+    data: GivenModel | None = None,
     format: str | None = None,
     policy: Any = None,
     compare: bool = False,
-    against: Given | EvaluationResult | None = None,
+    against: GivenModel | EvaluationResult | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     device: str | None = None,
     dtype: str | None = None,

@@ -16,7 +16,7 @@ from layerlab.experiments.judging import find_stored
 from layerlab.experiments.judging import judge as judge_runs
 from layerlab.experiments.page_folder import check_page_folder, page_folder
 from layerlab.experiments.plan.own_files import Files
-from layerlab.experiments.session import Given, Task, check_task, display, run
+from layerlab.experiments.session import Given, PreparedRecipe, check_task, display, run
 from layerlab.records.events import read
 from layerlab.records.monitor_events import renumber
 from layerlab.report.i18n.language import ENGLISH, language
@@ -132,7 +132,7 @@ def train(
 
 
 def train_task(
-    task: Task, *, progress: bool = True, tell: Callable[[Trained], None] | None = None
+    task: PreparedRecipe, *, progress: bool = True, tell: Callable[[Trained], None] | None = None
 ) -> Trained:
     """Execute the one run of a task.
 
@@ -220,7 +220,7 @@ def prepare(
     load: Files = (),
     progress: bool = True,
     lang: str = ENGLISH,
-) -> Task:
+) -> PreparedRecipe:
     """Read the text of a recipe and plan its runs.
 
     Raises:
@@ -237,7 +237,7 @@ def find(
     *,
     load: Files = (),
     lang: str = ENGLISH,
-) -> Task:
+) -> PreparedRecipe:
     """Return a recipe with its runs as recorded in their folders.
 
     Raises:
@@ -248,7 +248,7 @@ def find(
 
 
 def compare_task(
-    task: Task, *, progress: bool = True, tell: Callable[[Comparison], None] | None = None
+    task: PreparedRecipe, *, progress: bool = True, tell: Callable[[Comparison], None] | None = None
 ) -> Comparison:
     """Execute all runs of a task, judge them, and write their report.
 
@@ -265,7 +265,7 @@ def compare_task(
 
 
 def judge_task(
-    task: Task,
+    task: PreparedRecipe,
     failed: Sequence[RunOutcome] = (),
     *,
     tell: Callable[[Comparison], None] | None = None,

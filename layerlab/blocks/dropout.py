@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlab.shapes import Words
+from layerlab.shapes import TokenIds
 
 # Sixteen bits for each element: two of them come out of one number of 32.
 LEVELS = 1 << 16
@@ -63,14 +63,14 @@ def key_of(seed: int, update: int, first: int) -> list[int]:
     return [*words(f"dropout/{seed}/{update}"), first]
 
 
-def streams(key: Tensor, site: tuple[int, int], x: Tensor) -> tuple[Words, Words]:
+def streams(key: Tensor, site: tuple[int, int], x: Tensor) -> tuple[TokenIds, TokenIds]:
     """Return two words for each sequence of x."""
     rows = torch.arange(x.shape[0], dtype=torch.int32, device=x.device) + key[2]
     first = mix_bits(mix_bits(rows + (key[0] ^ site[0])) + site[1])
     return first, mix_bits(first ^ key[1])
 
 
-def bits(stream: tuple[Words, Words], shape: torch.Size) -> Words:
+def bits(stream: tuple[TokenIds, TokenIds], shape: torch.Size) -> TokenIds:
     """Return sixteen random bits for each element, as numbers from -32768 to 32767.
 
     The place of an element within its sequence is mixed with one word, then with the other: with

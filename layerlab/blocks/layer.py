@@ -32,7 +32,7 @@ def make_part(find: Find, slot: Slot, choice: Choice, width: int, site: Site) ->
     return kind(width, site, **options) if kind.present(site, **options) else None
 
 
-class Layer(nn.Module):
+class DecoderLayer(nn.Module):
     """Attention, then feed-forward.
 
     Its parts are called `attention`, `attention_norm`, `attention_shortcut`, `attention_residual`
@@ -70,7 +70,7 @@ class Layer(nn.Module):
             convolution.state = state
         self.convolutions = len(found)
 
-    def borrow(self, lender: "Layer") -> list[str]:
+    def borrow(self, lender: "DecoderLayer") -> list[str]:
         """Mark attention and feed-forward as lent by another layer, and return the names to tie.
 
         The modules stay this layer's: who listens to them, or adapts them, tells layers apart.
@@ -142,7 +142,7 @@ def layer_cost(block: BlockSpec, site: Site, find: Find, *, borrows: bool = Fals
         if not _there(find, role, getattr(block, role), here):
             continue
         chosen: list[tuple[Slot, Choice]] = [(role, getattr(block, role))]
-        chosen += [(slot, choice) for _, slot, choice in Layer._companions(block, role)]
+        chosen += [(slot, choice) for _, slot, choice in DecoderLayer._companions(block, role)]
         for slot, choice in chosen:
             if not _there(find, slot, choice, here):
                 continue

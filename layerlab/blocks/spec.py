@@ -34,7 +34,7 @@ class Choice:
 
 NONE = Choice("none")
 
-Record = TypeVar("Record", bound="Written")
+Writable = TypeVar("Writable", bound="Written")
 
 
 class Written:
@@ -56,7 +56,7 @@ class Written:
         return _write(self)
 
     @classmethod
-    def from_json(cls: type[Record], value: Any) -> Record:
+    def from_json(cls: type[Writable], value: Any) -> Writable:
         """Return the record that `to_json` wrote.
 
         Raises:

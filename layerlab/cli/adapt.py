@@ -10,8 +10,8 @@ from layerlab.cli.adapt_data import catalogue, clean, contamination
 from layerlab.cli.adapt_embeddings import embed
 from layerlab.cli.adapt_tokenizer import vocabulary
 from layerlab.cli.early_checks import check_adaptation, check_loads
-from layerlab.cli.options import Json, Lang, Load, Quiet
-from layerlab.cli.train import Setting, announce_interruption, settings
+from layerlab.cli.options import AsJson, Lang, Load, Quiet
+from layerlab.cli.train import SetOption, announce_interruption, settings
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.system.trust import trustable
@@ -56,14 +56,14 @@ def carry_out(
         str | None,
         typer.Argument(metavar="[RECIPE]", help="A TOML file, or a name; the list if left out."),
     ] = None,
-    setting: Setting = None,
+    setting: SetOption = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of all recipes' stages.")] = OUT,
     planned: Annotated[
         bool, typer.Option("--plan", help="Print stages, tokens, time, what is finished; run none.")
     ] = False,
     load: Load = None,
     lang: Lang = "en",
-    as_json: Json = False,
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Run all stages of a recipe and report what changed.

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerlab.cli.options import Json
+from layerlab.cli.options import AsJson
 from layerlab.console.tables import printable, say, show, show_json
 from layerlab.errors import UserError
 from layerlab.records.parse import read_json
@@ -51,7 +51,7 @@ def clean(
         float, typer.Option(help="Similarity from which documents are duplicates; 0 keeps them.")
     ] = 0.8,
     field: Field = "text",
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Normalise, filter and deduplicate text; report what went."""
     from layerlab.data.cleaning.clean import clean as clean_source
@@ -95,7 +95,7 @@ def contamination(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write everything as JSON to this file.")
     ] = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Look for the questions of benchmarks in training text."""
     from layerlab.data.cleaning.benchmark_questions import questions
@@ -127,7 +127,7 @@ def contamination(
         say(note)
 
 
-def catalogue(as_json: Json = False) -> None:
+def catalogue(as_json: AsJson = False) -> None:
     """List the corpora of the source and how to get them."""
     from layerlab.data import catalog
 

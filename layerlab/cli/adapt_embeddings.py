@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from layerlab.cli.early_checks import check_loads
-from layerlab.cli.options import Device, Dtype, Json, Load, Quiet
+from layerlab.cli.options import AsJson, Device, Dtype, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 from layerlab.validation import short_repr
@@ -47,7 +47,7 @@ def embed(
     device: Device = None,
     dtype: Dtype = None,
     load: Load = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Give a model another tokenizer; compare initialisations."""

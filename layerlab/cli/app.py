@@ -12,8 +12,8 @@ from layerlab.cli.bench import bench
 from layerlab.cli.early_checks import check_loads
 from layerlab.cli.evaluate import evaluate
 from layerlab.cli.help_group import HelpGroup
-from layerlab.cli.inspect import SAMPLES, Context, Samples, Text, inspect
-from layerlab.cli.options import Device, Dtype, Json, Load, Quiet
+from layerlab.cli.inspect import SAMPLES, Context, Samples, TextOption, inspect
+from layerlab.cli.options import AsJson, Device, Dtype, Load, Quiet
 from layerlab.cli.runs import runs
 from layerlab.cli.study import study
 from layerlab.cli.train import compare, train
@@ -101,7 +101,7 @@ def variants(
     costs: Annotated[
         bool, typer.Option("--costs", help="Parameters, FLOPs and memory of each, in a table.")
     ] = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
     load: Load = None,
     new: Annotated[
         Path | None,
@@ -220,7 +220,7 @@ def precision(
     budget: Annotated[
         float, typer.Option(help="Share of the squared error of the logits that may be left.")
     ] = 0.3,
-    text: Text = None,
+    text: TextOption = None,
     samples: Samples = SAMPLES,
     context: Context = None,
     device: Device = None,
@@ -232,7 +232,7 @@ def precision(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a policy that is there.")
     ] = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Find which operations to keep in float32, and verify it."""
@@ -277,7 +277,7 @@ app.add_typer(bench, name="bench")
 
 
 @app.command()
-def doctor(as_json: Json = False) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Say what layerlab runs on: versions, devices, threads, kernels."""
     from layerlab.api.diagnose import diagnose
 

@@ -9,7 +9,7 @@ import typer
 
 from layerlab.cli.early_checks import check_loads
 from layerlab.cli.help_group import HelpGroup
-from layerlab.cli.options import Device, Json, Load, Quiet
+from layerlab.cli.options import AsJson, Device, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 from layerlab.latency.sizes import SHAPE, check_pair, check_sizes
@@ -70,7 +70,7 @@ def latency(
         ),
     ] = 10,
     load: Load = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON.")] = None,
     quiet: Quiet = False,
 ) -> None:

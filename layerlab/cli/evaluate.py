@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from layerlab.cli.early_checks import check_formats, check_loads, check_policy
-from layerlab.cli.options import Device, Dtype, Json, Lang, Load, Quiet
+from layerlab.cli.options import AsJson, Device, Dtype, Lang, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.errors import UserError
 
@@ -110,7 +110,7 @@ def evaluate(
         bool, typer.Option("--trust-tasks", help="Run Python that a task of lm-eval names.")
     ] = False,
     lang: Lang = "en",
-    as_json: Json = False,
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Evaluate models on benchmarks, averaged as officially.

@@ -13,12 +13,12 @@ from layerlab.console.tables import show, show_json
 from layerlab.errors import UserError
 from layerlab.known_names import MEASURES
 from layerlab.loading.options import check_device
-from layerlab.report.figures.export import Kind
+from layerlab.report.figures.export import FigureKind
 
 OUT = Path("layerlab-report")
 SAMPLES = 4
 
-Text = Annotated[
+TextOption = Annotated[
     str | None, typer.Option(metavar="FILE", help="Text to read, - for standard input.")
 ]
 Samples = Annotated[int, typer.Option(help="Samples cut from the text.")]
@@ -27,7 +27,7 @@ Context = Annotated[
 ]
 
 
-class Limit(StrEnum):
+class FailSeverity(StrEnum):
     """The severity from which on a finding fails the command."""
 
     warning = "warning"
@@ -43,7 +43,7 @@ def inspect(
             "default), post-norm, llama.",
         ),
     ] = None,
-    text: Text = None,
+    text: TextOption = None,
     samples: Annotated[
         str,
         typer.Option(
@@ -104,7 +104,7 @@ def inspect(
         typer.Option(metavar="DIR", help=f"Folder for the report.  [default: {OUT}]"),
     ] = None,
     figures: Annotated[
-        Kind | None,
+        FigureKind | None,
         typer.Option(help="Also write every picture as a file, for papers, into DIR/figures."),
     ] = None,
     lang: Annotated[
@@ -120,7 +120,7 @@ def inspect(
     ] = False,
     opened: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     fail_on: Annotated[
-        Limit | None, typer.Option(help="Exit with 1 if a finding is at least this severe.")
+        FailSeverity | None, typer.Option(help="Exit with 1 if a finding is at least this severe.")
     ] = None,
     load: Load = None,
     quiet: Quiet = False,

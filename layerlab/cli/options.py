@@ -16,7 +16,7 @@ Dtype = Annotated[
         callback=check_dtype, help="float32, float64, bfloat16 or float16; else as stored."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def check_language(code: str) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from layerlab.cli.options import Json, Lang
+from layerlab.cli.options import AsJson, Lang
 from layerlab.console.tables import say, show, show_json
 
 NEWEST = 20  # entries that are printed unasked
@@ -23,7 +23,7 @@ def runs(
         bool, typer.Option("--all", help=f"Print all entries, not only the newest {NEWEST}.")
     ] = False,
     lang: Lang = "en",
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """List what layerlab wrote into a folder, newest first.
 

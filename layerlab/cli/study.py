@@ -13,7 +13,7 @@ from layerlab.errors import Interrupted, UserError
 from layerlab.known_names import FIXED, STUDIES, unknown_study
 from layerlab.known_options import STUDIES as STUDY_OPTIONS
 from layerlab.known_options import check_settings, check_study
-from layerlab.report.figures.export import Kind
+from layerlab.report.figures.export import FigureKind
 from layerlab.report.results.folder import check_folder
 from layerlab.validation import short_repr
 
@@ -69,7 +69,7 @@ def study(
         ),
     ] = None,
     figures: Annotated[
-        Kind | None, typer.Option(help="Pictures as files in this format, for papers.")
+        FigureKind | None, typer.Option(help="Pictures as files in this format, for papers.")
     ] = None,
     lang: Lang = "en",
     restart: Annotated[
@@ -132,7 +132,7 @@ def study(
         show(record.summary, wrap=False)
 
 
-def _draw(record: Any, figures: Kind | None, lang: str) -> None:
+def _draw(record: Any, figures: FigureKind | None, lang: str) -> None:
     """Draw the pictures of a stored study."""
     if record is not None and figures is not None:
         record.save(record.folder, figures=figures, lang=lang)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from layerlab.cli.early_checks import check_formats, check_loads, check_model, check_texts
-from layerlab.cli.options import Json, Lang, Load, Quiet
+from layerlab.cli.options import AsJson, Lang, Load, Quiet
 from layerlab.console.tables import say, show, show_json
 from layerlab.data.archives import limit_archives
 from layerlab.errors import Interrupted, UserError
@@ -21,7 +21,7 @@ from layerlab.validation import short_repr
 OUT = Path("layerlab-runs")
 SMALLEST = "smoke"
 
-Setting = Annotated[
+SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
@@ -43,7 +43,7 @@ def trust_recipes(command: Callable[..., Any]) -> Callable[..., Any]:
     return limit_archives(add_options(command, trust, options))
 
 
-class Block(StrEnum):
+class MetricBlock(StrEnum):
     """A metric block in another program's words."""
 
     run_clm = "run-clm"
@@ -55,15 +55,15 @@ def train(
         str | None,
         typer.Argument(metavar="[RECIPE]", help="A TOML file, or a name; the list if left out."),
     ] = None,
-    setting: Setting = None,
+    setting: SetOption = None,
     out: Out = OUT,
     planned: Planned = False,
     metrics: Annotated[
-        Block | None, typer.Option(help="Print the metrics as transformers' run_clm.py does.")
+        MetricBlock | None, typer.Option(help="Print the metrics as transformers' run_clm.py does.")
     ] = None,
     load: Load = None,
     lang: Lang = "en",
-    as_json: Json = False,
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Train one model as a recipe says.
@@ -124,7 +124,7 @@ def compare(
             metavar="N", help="Compare at N sizes, each three times the last, up to the recipe's."
         ),
     ] = None,
-    setting: Setting = None,
+    setting: SetOption = None,
     out: Out = OUT,
     planned: Planned = False,
     judge: Annotated[
@@ -132,7 +132,7 @@ def compare(
     ] = False,
     load: Load = None,
     lang: Lang = "en",
-    as_json: Json = False,
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Train variants on equal terms and judge them.

@@ -19,7 +19,7 @@ MOST = 300  # characters of what is said
 
 
 @dataclass
-class Line:
+class StageLine:
     """The line of one stage."""
 
     title: str
@@ -54,7 +54,7 @@ class StagesDisplay(Display):
             titles: of the stages, by key.
             console: on standard error, where it is left out.
         """
-        self.lines = {key: Line(title) for key, title in titles.items()}
+        self.lines = {key: StageLine(title) for key, title in titles.items()}
         self.console = console or Console(stderr=True, highlight=False)
         self._clock = clock
         super().__init__(
@@ -109,7 +109,7 @@ class StagesDisplay(Display):
             )
         return table
 
-    def _seen(self) -> list[Line]:
+    def _seen(self) -> list[StageLine]:
         """Return the seen as many as a terminal has room for, around the last that has begun."""
         every, room = list(self.lines.values()), max(1, self.console.height - 1)
         begun = [number for number, line in enumerate(every) if line.state != "waiting"]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from layerlab.corpus.corpus import Corpus, count_blocks
 from layerlab.corpus.mixture import Mixture
-from layerlab.corpus.streams import Stream
+from layerlab.corpus.streams import TokenStream
 from layerlab.errors import UserError
 
 IGNORED = -100
@@ -182,7 +182,7 @@ class EvalBlocks:
                 target[last - first :] = IGNORED
             yield batch
 
-    def _spans(self) -> Iterator[tuple[Stream, int, int]]:
+    def _spans(self) -> Iterator[tuple[TokenStream, int, int]]:
         """Yield the token before the first that a block predicts, and the last one."""
         for source, first in self.chosen:
             stream = self.corpus.validation[source]

@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab.corpus.extent import CorpusSize
 from layerlab.corpus.stored import SCHEMA, TOKENIZER, read_contents, write_contents
-from layerlab.corpus.streams import Stream, describe_copies, leave_out_copies
-from layerlab.corpus.tokenize import Layout, write_tokens
+from layerlab.corpus.streams import TokenStream, describe_copies, leave_out_copies
+from layerlab.corpus.tokenize import TokenLayout, write_tokens
 from layerlab.data.documents import DocumentStore, spool_documents
 from layerlab.data.shared_files import describe_shared
 from layerlab.data.sources import Text, open_source
@@ -60,8 +60,8 @@ class Corpus:
     vocab: int
     separator: int
     digest: str
-    train: tuple[Stream, ...]
-    validation: tuple[Stream, ...]
+    train: tuple[TokenStream, ...]
+    validation: tuple[TokenStream, ...]
     documents: bool = False
     notes: tuple[str, ...] = ()
 
@@ -183,7 +183,7 @@ def extent(corpus: Corpus, block: int) -> CorpusSize:
     return CorpusSize(vocab=corpus.vocab, tokens=tokens, digest=corpus.digest)
 
 
-def count_blocks(stream: Stream, block: int) -> int:
+def count_blocks(stream: TokenStream, block: int) -> int:
     """Count the blocks of one pass over a stream; less than a block is left at the end.
 
     Raises:
@@ -318,7 +318,7 @@ class CorpusBuilder:
         for number, (text, sides) in enumerate(zip(self.texts, parts, strict=True)):
             one: dict[str, Any] = {"name": text.name}
             for side, spool in zip(("train", "validation"), sides, strict=True):
-                layout = Layout(folder, f"{side}-{number}", kind, mark, side == "validation")
+                layout = TokenLayout(folder, f"{side}-{number}", kind, mark, side == "validation")
                 self.progress(f"encoding {text.name}", 0.0)
                 one[side] = write_tokens(spool, words, layout, self.progress)
             found.append(one)
@@ -363,11 +363,13 @@ def _read(folder: Path, asked: CorpusBuilder) -> Corpus:
     )
 
 
-def _stream(folder: Path, stem: str, name: str, content: dict[str, Any], weight: float) -> Stream:
+def _stream(
+    folder: Path, stem: str, name: str, content: dict[str, Any], weight: float
+) -> TokenStream:
     def mapped(part: str, kind: str) -> np.ndarray:
         return np.memmap(folder / f"{stem}.{part}", dtype=kind, mode="r").view(np.ndarray)
 
-    return Stream(
+    return TokenStream(
         name=name,
         tokens=mapped("tokens", content["kind"]),
         starts=mapped("starts", "int64"),

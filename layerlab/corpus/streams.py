@@ -7,7 +7,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stream:
+class TokenStream:
     """The tokens of one source: a separator, a document, a separator, a document.
 
     Attributes:
@@ -36,7 +36,7 @@ class Stream:
         return len(self.starts)
 
 
-def describe_copies(train: Sequence[Stream], held: Sequence[Stream]) -> list[str]:
+def describe_copies(train: Sequence[TokenStream], held: Sequence[TokenStream]) -> list[str]:
     """Say of each held-out text how much of it stands in the training text too."""
     learned = _hashes(train)
     found = []
@@ -54,8 +54,8 @@ def describe_copies(train: Sequence[Stream], held: Sequence[Stream]) -> list[str
 
 
 def leave_out_copies(
-    train: Sequence[Stream], held: Sequence[Stream]
-) -> tuple[tuple[Stream, ...], list[str]]:
+    train: Sequence[TokenStream], held: Sequence[TokenStream]
+) -> tuple[tuple[TokenStream, ...], list[str]]:
     """Return training text without the documents that are held out too, and what was left out."""
     secret, kept, said = _hashes(held), [], []
     for stream in train:
@@ -70,11 +70,11 @@ def leave_out_copies(
     return tuple(kept), said
 
 
-def _hashes(streams: Sequence[Stream]) -> np.ndarray:
+def _hashes(streams: Sequence[TokenStream]) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.uint64), *(one.hashes for one in streams)])
 
 
-def _without(stream: Stream, documents: np.ndarray) -> Stream:
+def _without(stream: TokenStream, documents: np.ndarray) -> TokenStream:
     """Return a stream of training text without some documents, in memory."""
     sizes = np.diff(stream.starts, append=len(stream.tokens))
     left = sizes[~documents]

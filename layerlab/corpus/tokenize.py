@@ -24,7 +24,7 @@ MOST = 4096
 
 
 @dataclass(frozen=True)
-class Layout:
+class TokenLayout:
     """The settings of one tokenization: where tokens go, and how.
 
     Attributes:
@@ -66,7 +66,7 @@ class Sink:
 class Writer:
     """Tokens, starts, ends and hashes of one stream."""
 
-    def __init__(self, layout: Layout, machine: Tokenizer, stack: ExitStack) -> None:
+    def __init__(self, layout: TokenLayout, machine: Tokenizer, stack: ExitStack) -> None:
         """Open the files."""
         self.layout, self.tokens, self.documents, self.bytes = layout, 0, 0, 0
         self.trip, self.loss = RoundTrip(machine), ""
@@ -122,7 +122,7 @@ class Writer:
 def write_tokens(
     spool: DocumentStore,
     words: PreTrainedTokenizerFast,
-    layout: Layout,
+    layout: TokenLayout,
     progress: Callable[[str, float], None],
 ) -> dict[str, Any]:
     """Write a stream, with a separator before each document to predict its first token."""
@@ -158,7 +158,7 @@ def _hash() -> Any:
     return blake2b(digest_size=8)
 
 
-def _encode(machine: Tokenizer, pieces: list[TextChunk], layout: Layout) -> list[Encoding]:
+def _encode(machine: Tokenizer, pieces: list[TextChunk], layout: TokenLayout) -> list[Encoding]:
     # Only the slower one says which characters a token stands for.
     encode = machine.encode_batch if layout.counted else machine.encode_batch_fast
     found: list[Encoding] = encode([piece.text for piece in pieces], add_special_tokens=False)

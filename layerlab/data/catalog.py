@@ -10,7 +10,7 @@ FILE = "catalog.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class KnownCorpus:
     """A corpus; what nobody has confirmed is said to be so.
 
     Attributes:
@@ -43,7 +43,7 @@ class Entry:
 
 
 @cache
-def catalogue() -> tuple[Entry, ...]:
+def catalogue() -> tuple[KnownCorpus, ...]:
     """Return all corpora, in the order of the source.
 
     Source: pangu23, section 6.1.
@@ -53,7 +53,7 @@ def catalogue() -> tuple[Entry, ...]:
         ['FinCorpus', 'TuShare']
     """
     content = tomllib.loads(files(__package__).joinpath(FILE).read_text(encoding="utf-8"))
-    return tuple(Entry(**{**one, "feeds": tuple(one["feeds"])}) for one in content["corpus"])
+    return tuple(KnownCorpus(**{**one, "feeds": tuple(one["feeds"])}) for one in content["corpus"])
 
 
 def table() -> Any:

@@ -15,7 +15,7 @@ from layerlab.experiments.page_folder import OTHERS, pages_in
 from layerlab.experiments.plan.arm_checks import check_comparable
 from layerlab.experiments.plan.ladder import Rung
 from layerlab.experiments.plan.own_files import Files, load_files
-from layerlab.experiments.session import Given, Task, recipe_given
+from layerlab.experiments.session import Given, PreparedRecipe, recipe_given
 from layerlab.experiments.stored_runs import (
     plan_again,
     plan_ladder_again,
@@ -39,7 +39,7 @@ def find_stored(
     out: Path,
     settings: Mapping[str, Any] | None = None,
     load: Files = (),
-) -> Task:
+) -> PreparedRecipe:
     """Return a recipe with its runs as recorded in their folders.
 
     Args:
@@ -67,13 +67,13 @@ def find_stored(
         for one in sizes:
             check_comparable(read.compare, one.runs)
         whole = tuple(run for one in sizes for run in one.runs)
-        return Task(recipe=read, runs=whole, out=place, rungs=sizes)
+        return PreparedRecipe(recipe=read, runs=whole, out=place, rungs=sizes)
     runs = plan_again(read, records) if records else []
     check_comparable(read.compare, runs)
-    return Task(recipe=read, runs=tuple(runs), out=place)
+    return PreparedRecipe(recipe=read, runs=tuple(runs), out=place)
 
 
-def judge(task: Task, failed: Sequence[RunOutcome] = ()) -> Comparison:
+def judge(task: PreparedRecipe, failed: Sequence[RunOutcome] = ()) -> Comparison:
     """Judge the finished runs of a comparison.
 
     Args:
@@ -122,13 +122,13 @@ def judge(task: Task, failed: Sequence[RunOutcome] = ()) -> Comparison:
 
 
 def _sort(
-    task: Task, records: Sequence[RunRecord]
+    task: PreparedRecipe, records: Sequence[RunRecord]
 ) -> Sequence[tuple[Rung | None, Sequence[RunRecord]]]:
     """Return the records of each size of a task; of one without a ladder, all."""
     return sort_by_size(task.rungs, records) if task.rungs else [(None, records)]
 
 
-def _count(task: Task, records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[str]]:
+def _count(task: PreparedRecipe, records: Sequence[RunRecord]) -> tuple[list[RunRecord], list[str]]:
     """Return the records that are of a task, and remarks on the others."""
     section = task.recipe.compare
     return (list(records), []) if section is None else runs_of_recipe(section, task.runs, records)

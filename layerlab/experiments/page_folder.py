@@ -8,7 +8,7 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.experiments.plan.own_files import LOAD
-from layerlab.experiments.session import Task
+from layerlab.experiments.session import PreparedRecipe
 from layerlab.experiments.stored_runs import decisive_settings
 from layerlab.recipes.arms import arms
 from layerlab.recipes.comparison_sections import Arm
@@ -36,7 +36,7 @@ BESIDE = ("report.html", "tables", "pictures")
 _PARTS: dict[str, type] = {"runs": list, "rows": list, "arms": list, "baseline": str}
 
 
-def page_folder(task: Task) -> Path:
+def page_folder(task: PreparedRecipe) -> Path:
     """Return the folder of a task's page: the recipe's, unless that is another comparison's.
 
     More seeds or rates, and what is claimed of the arms, leave a comparison the same.
@@ -51,7 +51,7 @@ def page_folder(task: Task) -> Path:
     return task.out / OTHERS / _cut(name, _terms(task.recipe))
 
 
-def describe_other(task: Task) -> str | None:
+def describe_other(task: PreparedRecipe) -> str | None:
     """Describe what the page of the recipe's folder compares; None where it is the task's own."""
     if page_folder(task) == task.out:
         return None
@@ -109,7 +109,7 @@ def pages_in(folder: Path) -> list[Path]:
     return [folder / COMPARISON, *sorted((folder / OTHERS).glob(f"*/{COMPARISON}"))]
 
 
-def _is_of(folder: Path, task: Task) -> bool:
+def _is_of(folder: Path, task: PreparedRecipe) -> bool:
     """Judge whether the page in a folder is that of a task: the same arms on the same terms."""
     own, there = _arms(task), compared_in(folder)
     if there is None or (there[0], set(there)) != (own[0], set(own)):
@@ -156,7 +156,7 @@ def _cut(name: str, terms: Mapping[str, Any] | None = None) -> str:
     return f"{name[: LONGEST - len(digest) - 1]}-{digest}"
 
 
-def _arms(task: Task) -> list[str]:
+def _arms(task: PreparedRecipe) -> list[str]:
     section = task.recipe.compare
     if section is None:
         return [task.recipe.model.variant]

@@ -45,7 +45,7 @@ Given = str | PathLike[str] | Mapping[str, Any] | TrainingRecipe
 
 
 @dataclass(frozen=True)
-class Task:
+class PreparedRecipe:
     """A prepared recipe: its runs and their folder.
 
     Attributes:
@@ -72,7 +72,7 @@ class Task:
         return self.out / RUNS / run.name
 
     @property
-    def sizes(self) -> "list[Task]":
+    def sizes(self) -> "list[PreparedRecipe]":
         """The comparison at each size of a ladder; itself where there is none."""
         if not self.rungs:
             return [self]
@@ -86,7 +86,7 @@ def prepare(
     *,
     load: Files = (),
     progress: bool = True,
-) -> Task:
+) -> PreparedRecipe:
     """Read the text of a recipe and plan its runs.
 
     Args:
@@ -103,7 +103,7 @@ def prepare(
     with _reading(progress) as told:
         made = _prepare([read, *found.values()], told)
     corpora = {arm: made[side.data.text()] for arm, side in found.items()}
-    task = Task(recipe=read, corpora=corpora, runs=(), out=out / read.name)
+    task = PreparedRecipe(recipe=read, corpora=corpora, runs=(), out=out / read.name)
     if read.ladder is None:
         return replace(task, runs=_plan(read, made, corpora))
     sizes = []
@@ -145,7 +145,7 @@ def recipe_given(given: Given, settings: Mapping[str, Any]) -> TrainingRecipe:
     return load_recipe(given, settings)
 
 
-def run(task: Task, *, progress: bool = True) -> list[RunOutcome]:
+def run(task: PreparedRecipe, *, progress: bool = True) -> list[RunOutcome]:
     """Execute all runs of a comparison, or as many as its interim looks ask for.
 
     Returns:
@@ -161,7 +161,7 @@ def run(task: Task, *, progress: bool = True) -> list[RunOutcome]:
         return [outcome for part in parts for outcome in _carry_out(part, watch, pool)]
 
 
-def _carry_out(task: Task, watch: Progress, pool: WorkerPool) -> list[RunOutcome]:
+def _carry_out(task: PreparedRecipe, watch: Progress, pool: WorkerPool) -> list[RunOutcome]:
     comparison, out = check_task(task, several=True), task.out / RUNS
     outcomes: list[RunOutcome] = []
 
@@ -181,7 +181,7 @@ def _carry_out(task: Task, watch: Progress, pool: WorkerPool) -> list[RunOutcome
     return outcomes
 
 
-def estimate_task(task: Task, *, several: bool) -> Estimate:
+def estimate_task(task: PreparedRecipe, *, several: bool) -> Estimate:
     """Estimate what the runs of a recipe cost, before any of them runs.
 
     Args:
@@ -207,7 +207,7 @@ def estimate_task(task: Task, *, several: bool) -> Estimate:
     )
 
 
-def check_task(task: Task, *, several: bool) -> Any:
+def check_task(task: PreparedRecipe, *, several: bool) -> Any:
     """Return the compare section of a recipe, which it must have.
 
     Raises:
@@ -241,7 +241,7 @@ def _reading(wanted: bool) -> Iterator[Callable[[str, float], None] | None]:
 
 
 @contextmanager
-def display(task: Task, wanted: bool) -> Iterator[Progress]:
+def display(task: PreparedRecipe, wanted: bool) -> Iterator[Progress]:
     """Show the runs of a task on standard error, where that is wanted."""
     if not wanted:
         yield NullProgress()
@@ -253,7 +253,7 @@ def display(task: Task, wanted: bool) -> Iterator[Progress]:
         yield display
 
 
-def _peak(task: Task) -> float | None:
+def _peak(task: PreparedRecipe) -> float | None:
     """Return the FLOPs per second that all processes of a run could reach; None if unknown."""
     if not task.runs:
         return None

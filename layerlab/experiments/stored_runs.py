@@ -26,7 +26,7 @@ from layerlab.training.run_spec import RunSpec, own_files
 from layerlab.validation import short_repr
 
 TEXT, FILES = "data.digest", "model.files"
-Difference = tuple[str, Any, Any]
+FieldDifference = tuple[str, Any, Any]
 
 
 def records_in(folder: Path) -> list[RunRecord]:
@@ -213,7 +213,7 @@ def _key(run: RunSpec | RunRecord) -> tuple[str, int, float]:
 
 def _differences(
     run: RunSpec, record: RunRecord, section: CompareSection | None
-) -> list[Difference]:
+) -> list[FieldDifference]:
     """Return the settings in which a record differs from the plan, with both values."""
     searched = section is not None and section.search == "optuna"
     there, wanted = decisive_settings(_recipe(record)), decisive_settings(run.recipe)

@@ -28,7 +28,7 @@ PUBLISHED = {"1b": (13.8, 15.4), "7b": (43.0, 47.6)}
 MOST = 2.0
 # 10 % faster: 1.1 tokens in the time of one.
 CLAIM = 1 / 1.1
-Word = Literal["holds", "fails", "not decided", "not a twin"]
+MatchWord = Literal["holds", "fails", "not decided", "not a twin"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class MatchVerdict:
         said: in words, with the numbers.
     """
 
-    word: Word
+    word: MatchWord
     said: str
 
 

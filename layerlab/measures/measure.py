@@ -16,18 +16,18 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from layerlab.known_options import Options, check_measure
+from layerlab.known_options import KnownOptions, check_measure
 from layerlab.measures.support.attention_pass import HeadQuantity
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import layer_name
-from layerlab.shapes import Words
+from layerlab.shapes import TokenIds
 from layerlab.validation import Constraint
 
 Need = Literal["stream", "attention", "weights", "matrices", "gradient", "rerun", "model"]
 Row = dict[str, Any]
 # A column that is no quantity: the number of a position, channel or the like, of which no mean says
 # anything; a size or count of what was read; a flag.
-Role = Literal["index", "size", "flag"]
+ColumnRole = Literal["index", "size", "flag"]
 # What needs nothing else is measured without a text.
 WEIGHTS: frozenset[Need] = frozenset({"weights", "matrices"})
 
@@ -87,7 +87,7 @@ class ModelContext:
     """
 
     subject: Any
-    sequences: Sequence[Words]
+    sequences: Sequence[TokenIds]
     begin: Callable[[int], None]
     step: Callable[[str], None]
     trace: Callable[[Tensor, Callable[[Layer], None]], None]
@@ -107,7 +107,7 @@ class MeasureContext:
 
     options: Mapping[str, Any]
     subject: Any = None
-    sequences: Sequence[Words] = ()
+    sequences: Sequence[TokenIds] = ()
     memory: dict[Any, Any] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     picture: dict[str, Any] = field(default_factory=dict)
@@ -178,7 +178,7 @@ class Measure:
     bound: tuple[Bound, ...] = ()
     limits: tuple[str, ...] = ()
     band: Band | None = None
-    roles: Mapping[str, Role] = field(default_factory=dict)
+    roles: Mapping[str, ColumnRole] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     domains: Mapping[str, Constraint] = field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], None] = lambda options: None
@@ -197,7 +197,7 @@ class Measure:
         return replace(self, options=given)
 
     @property
-    def known_options(self) -> Options:
+    def known_options(self) -> KnownOptions:
         """Return what each option is when nobody sets it, and which values it takes."""
         return {name: (usual, self.domain(name)) for name, usual in self.options.items()}
 

@@ -14,7 +14,7 @@ from layerlab.measures.support.attention_pass import HeadGroup, HeadQuantity
 from layerlab.observe.tracing.device_schedule import device_schedule
 from layerlab.observe.tracing.records import Layer
 
-Place = tuple[int, str | None]
+LayerKey = tuple[int, str | None]
 
 
 class Waiting:
@@ -27,7 +27,7 @@ class Waiting:
         self._blocks = blocks
         self._quantities = quantities
         self._last = -1
-        self._held: dict[Place, list[Layer]] = {}
+        self._held: dict[LayerKey, list[Layer]] = {}
 
     def add(self, layer: Layer) -> list[Layer]:
         """Take a layer, and return those that wait no longer."""

@@ -19,7 +19,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from layerlab.blocks.attention import Attention
 from layerlab.blocks.context import Flow
 from layerlab.blocks.dropout import Dropout
-from layerlab.blocks.layer import Layer, make_part
+from layerlab.blocks.layer import DecoderLayer, make_part
 from layerlab.blocks.part import Part
 from layerlab.blocks.shape import Site
 from layerlab.model.attention import attend
@@ -31,7 +31,7 @@ from layerlab.model.parametrization import Scale, scales, score_factor
 from layerlab.variants.registry import part, require
 
 
-class LabDecoderLayer(GradientCheckpointingLayer, Layer):
+class LabDecoderLayer(GradientCheckpointingLayer, DecoderLayer):
     """A layer as transformers' gradient checkpointing wants it.
 
     Every tensor with a gradient enters by position and leaves on its own: reentrant checkpointing

@@ -11,12 +11,12 @@ from layerlab.recipes import load
 from layerlab.recipes.adaptation_sections import (
     ArmSection,
     BaseSection,
+    BenchmarkSection,
     CleanSection,
     EmbeddingSection,
-    EvaluateSection,
     PretrainSection,
-    RunSection,
     SftSection,
+    StageRunSection,
     TextSection,
     VocabularySection,
 )
@@ -48,9 +48,9 @@ class AdaptationRecipe(Section):
     embedding: EmbeddingSection | None = None
     pretrain: PretrainSection | None = None
     sft: SftSection | None = None
-    evaluate: EvaluateSection | None = None
+    evaluate: BenchmarkSection | None = None
     arm: tuple[ArmSection, ...] = ()
-    run: RunSection = RunSection()
+    run: StageRunSection = StageRunSection()
 
     @model_validator(mode="after")
     def _whole(self) -> "AdaptationRecipe":

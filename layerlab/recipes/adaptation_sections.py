@@ -251,7 +251,7 @@ class SftSection(StepSection):
     lora: LoraSection | None = None
 
 
-class EvaluateSection(Section):
+class BenchmarkSection(Section):
     """Benchmarks that the model is evaluated on after each stage.
 
     Attributes:
@@ -300,7 +300,7 @@ class ArmSection(Section):
     set: dict[str, Any] = Field(default_factory=dict)
 
 
-class RunSection(Section):
+class StageRunSection(Section):
     """The execution of stages; nothing here changes the results.
 
     Attributes:

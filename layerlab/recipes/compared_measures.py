@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal, cast
 
-Kind = Literal["steps", "peak", "spikes", "gradient"]
+MeasureKind = Literal["steps", "peak", "spikes", "gradient"]
 
 # Readings of a monitor of which the largest says something of a run.
 PEAKS = ("score", "attention_norm", "stream_norm", "growth", "gradient")
@@ -30,7 +30,7 @@ class ComparedMeasure:
         reading: of the monitor.
     """
 
-    kind: Kind
+    kind: MeasureKind
     loss: float = 0.0
     reading: str = ""
 
@@ -51,7 +51,7 @@ def parse_measure(name: str) -> ComparedMeasure:
     if kind == "peak" and rest in PEAKS:
         return ComparedMeasure("peak", reading=rest)
     if name in _BARE:
-        return ComparedMeasure(cast(Kind, name))
+        return ComparedMeasure(cast(MeasureKind, name))
     known = ", ".join(FORMS)
     raise ValueError(
         f"{name!r} is no measure of a comparison; expected {known}: {_remedy(kind, rest)}"

@@ -37,7 +37,7 @@ def parameters_of(given: Any) -> Any:
     return float(found[1]) * _PREFIXES[found[2].lower()]
 
 
-Size = Annotated[
+ModelSize = Annotated[
     float,
     Field(gt=0, le=1e15),
     BeforeValidator(parameters_of),
@@ -63,7 +63,7 @@ class LadderSection(Section):
             out.
     """
 
-    sizes: Annotated[tuple[Size, ...] | None, Field(examples=[["1M", "3M", "10M"]])] = None
+    sizes: Annotated[tuple[ModelSize, ...] | None, Field(examples=[["1M", "3M", "10M"]])] = None
     count: Few | None = None
     ratio: Annotated[float, Field(gt=1, le=1000)] = 3.0
     tokens_per_parameter: Positive | None = None
@@ -72,7 +72,7 @@ class LadderSection(Section):
     learning_rates: Annotated[
         tuple[Positive | tuple[Positive, ...], ...], Field(examples=[[3e-3, 2e-3, 1e-3]])
     ] = ()
-    beyond: Annotated[tuple[Size, ...], Field(examples=[["100M"]])] = ()
+    beyond: Annotated[tuple[ModelSize, ...], Field(examples=[["100M"]])] = ()
 
     @model_validator(mode="after")
     def _check_sizes(self) -> "LadderSection":

@@ -23,12 +23,12 @@ from layerlab.records.renamed_settings import NAMES, current_changes, current_se
 from layerlab.system.files import check_size
 from layerlab.validation import short_repr
 
-Whole = TypeVar("Whole", bound=BaseModel)
+Settings = TypeVar("Settings", bound=BaseModel)
 
 
 def validate_table(
-    kind: type[Whole], content: Mapping[str, Any], place: str, settings: Collection[str] = ()
-) -> Whole:
+    kind: type[Settings], content: Mapping[str, Any], place: str, settings: Collection[str] = ()
+) -> Settings:
     """Validate sections from plain values.
 
     Args:
@@ -48,8 +48,8 @@ def validate_table(
 
 
 def with_settings(
-    whole: Whole, settings: Mapping[str, Any], exclusive: Mapping[str, Sequence[str]]
-) -> Whole:
+    whole: Settings, settings: Mapping[str, Any], exclusive: Mapping[str, Sequence[str]]
+) -> Settings:
     """Return the same with settings by their paths, as `{"train.batch_size": 8}`.
 
     Args:

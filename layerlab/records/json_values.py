@@ -2,7 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
+
+Json: TypeAlias = dict[str, Any]
+Record: TypeAlias = Mapping[str, Any]
 
 
 def json_values(content: Any, *, infinities: bool = True) -> Any:

@@ -26,13 +26,13 @@ COUNTED = {"update", "tokens", "seconds", "flops", "loss", "nats", "bits_per_byt
 LOSSES = ("nats", "bits_per_byte", "accuracy")
 # More than any machine counts, or any loss comes to.
 MOST, WORST, LARGEST = 1e30, 1e9, 10**18
-Positive = Annotated[float, Field(gt=0, le=MOST)]
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
+StoredPositive = Annotated[float, Field(gt=0, le=MOST)]
+StoredCount = Annotated[int, Field(ge=0, le=LARGEST)]
 Loss = Annotated[float, Field(ge=-WORST, le=WORST)]
 STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
-class Blocks(BaseModel):
+class BlockLosses(BaseModel):
     """The loss of each held-out block, and its tokens."""
 
     model_config = STRICT
@@ -40,7 +40,7 @@ class Blocks(BaseModel):
     tokens: list[Annotated[int, Field(gt=0, le=LARGEST)]]
 
     @model_validator(mode="after")
-    def _alike(self) -> "Blocks":
+    def _alike(self) -> "BlockLosses":
         if len(self.nats) != len(self.tokens):
             raise ValueError(f"{len(self.nats)} nats and {len(self.tokens)} tokens")
         return self
@@ -53,22 +53,22 @@ class Result(BaseModel):
     schema_version: int = Field(alias="schema", ge=1, le=SCHEMA)
     run: str
     arm: str
-    seed: Count
-    rate: Positive
+    seed: StoredCount
+    rate: StoredPositive
     nats: Loss | None
     bits_per_byte: Loss | None
     accuracy: Loss | None
     step0_nats: Loss | None
-    updates: Count
-    tokens: Count
+    updates: StoredCount
+    tokens: StoredCount
     seconds: Annotated[float, Field(ge=0, le=MOST)]
-    tokens_per_second: Positive | None
-    peak_memory_bytes: Count | None
-    parameters: Count
+    tokens_per_second: StoredPositive | None
+    peak_memory_bytes: StoredCount | None
+    parameters: StoredCount
     flops: Annotated[float, Field(ge=0, le=MOST)]
     diverged: Annotated[str, Field(min_length=1)] | None
     weights: str
-    blocks: Blocks | None = None
+    blocks: BlockLosses | None = None
     digest: str | None = None
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from typing import Any
 from layerlab.errors import UserError
 from layerlab.records.events import FILE as EVENTS
 from layerlab.records.events import read_lines
+from layerlab.records.json_values import Json
 from layerlab.records.monitor_events import renumber
 from layerlab.records.parse import json_of, read_json
 from layerlab.records.renamed_settings import current_manifest, current_settings
@@ -23,8 +24,6 @@ COLUMNS = {
 }
 # Kinds of events, and the part of a content that they go to.
 _PARTS = {"alarm": "alarms", "note": "notes", "sample": "samples", "monitor": "monitor"}
-
-Json = dict[str, Any]
 
 
 def gather_run_files(content: Mapping[str, Any], folder: Path) -> Json:

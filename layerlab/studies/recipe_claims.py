@@ -13,6 +13,7 @@ import pandas as pd
 
 from layerlab.recipes.training import TrainingRecipe, list_packaged, load_recipe
 from layerlab.records.folded_runs import unfold_runs
+from layerlab.records.json_values import Json
 from layerlab.studies.engine.false_discovery import chance
 from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps, style
 from layerlab.studies.engine.sampling import StudyContext, digest
@@ -29,7 +30,6 @@ RANGES = ("detectable", "seeds_needed")
 UNITS = {"nats": "nats per token", "bits_per_byte": "bits per byte"}
 # The verdict at the head of a sentence stands beside it here.
 WORD = re.compile(r"^(holds|fails|not decided( at this budget)?)[:,] ")
-Json = Mapping[str, Any]
 
 
 def contest(name: str) -> Callable[[StudyContext], Outcome]:
@@ -102,7 +102,7 @@ def undone(recipe: TrainingRecipe, runs: Path) -> Outcome:
     )
 
 
-def judge_claim(claim: Json, found: Json) -> StudyVerdict:
+def judge_claim(claim: Json, found: Mapping[str, Any]) -> StudyVerdict:
     """Judge a claim of a comparison as a verdict; its number is the difference that decides it."""
     return StudyVerdict(
         scale=comparison_scale(found, claim["arms"]),
@@ -115,7 +115,7 @@ def judge_claim(claim: Json, found: Json) -> StudyVerdict:
     )
 
 
-def plot(found: Json) -> tuple[Picture, ...]:
+def plot(found: Mapping[str, Any]) -> tuple[Picture, ...]:
     """Plot the differences to the baseline, and the curves of held-out loss."""
     unit = UNITS[found["metric"]]
     contests = [
@@ -144,7 +144,7 @@ def plot(found: Json) -> tuple[Picture, ...]:
     )
 
 
-def mean_and_range(runs: Sequence[Json], found: Json) -> dict[str, list[float]] | None:
+def mean_and_range(runs: Sequence[Json], found: Mapping[str, Any]) -> dict[str, list[float]] | None:
     """Return the mean and range over an arm's chosen runs, where all were evaluated."""
     metric = found["metric"]
     tables = [

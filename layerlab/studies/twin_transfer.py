@@ -27,7 +27,7 @@ from layerlab.experiments.statistics.differences import Difference, Level, holm
 from layerlab.experiments.stored_runs import records_in
 from layerlab.records.run import RunRecord
 from layerlab.studies.engine.pictures import Gap, crosses
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.statistics import HIGH, LOW, Interval, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict, Word
 from layerlab.studies.engine.verdict import decide, each
@@ -180,12 +180,12 @@ def draw_taus(work: StudyContext, both: Sequence[tuple[Size, Size]]) -> list[Int
     ]
 
 
-def taus(draw: Draw, twin: Mapping[str, Any], source: Mapping[str, Any]) -> Mapping[str, Tensor]:
+def taus(draw: Sampler, twin: Mapping[str, Any], source: Mapping[str, Any]) -> Mapping[str, Tensor]:
     """Return tau of means drawn about the measured ones, by Student's t at either size."""
     return {"tau": tau(means(draw, twin), means(draw, source))}
 
 
-def means(draw: Draw, told: Mapping[str, Any]) -> Tensor:
+def means(draw: Sampler, told: Mapping[str, Any]) -> Tensor:
     """Return drawn means in float64, a row per draw and a column per method."""
     from scipy.special import stdtrit
 

@@ -35,7 +35,7 @@ SCHEMA = 1
 BY_LINE = ", by line"
 _LINE = re.compile(r"[^\n]*\n+|[^\n]+")
 
-Say = Callable[[str], None]
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class Changed:
 def change(
     asked: VocabularyRequest,
     out: Path,
-    say: Say,
+    say: Tell,
     page: Callable[[Path], object] = lambda place: None,
 ) -> Changed:
     """Extend or prune a tokenizer, prove the result, and write both to a folder.
@@ -145,7 +145,7 @@ def change(
 
 
 def remake(
-    base: PreTrainedTokenizerFast, size: str, texts: Texts, say: Say = lambda text: None
+    base: PreTrainedTokenizerFast, size: str, texts: Texts, say: Tell = lambda text: None
 ) -> Changed:
     """Extend or prune a tokenizer, and prove the result.
 

@@ -21,7 +21,7 @@ TOKENIZERS = "tokenizers"
 
 
 @dataclass(frozen=True)
-class Row:
+class Rate:
     """A line of the table.
 
     Attributes:
@@ -37,11 +37,11 @@ class Row:
 
 
 TABLE = (
-    Row("LLaMA2", 32_000, 1.479, published=True),
-    Row("InternLM", 103_168, 0.657, published=True),
-    Row("Baichuan2", 125_696, 0.605, published=True),
-    Row("PanGu", 100_883, 0.649, published=True),
-    Row("YunShan", 110_428, 0.606, published=True),
+    Rate("LLaMA2", 32_000, 1.479, published=True),
+    Rate("InternLM", 103_168, 0.657, published=True),
+    Rate("Baichuan2", 125_696, 0.605, published=True),
+    Rate("PanGu", 100_883, 0.649, published=True),
+    Rate("YunShan", 110_428, 0.606, published=True),
 )
 ABOUT = (
     "published: pangu23, Table 7, of which neither the unit nor the exact texts are stated; "
@@ -80,14 +80,14 @@ def tokenizers_here() -> tuple[dict[str, PreTrainedTokenizerFast], dict[str, str
     return found, left
 
 
-def measure_rates(words: Mapping[str, PreTrainedTokenizerFast], texts: Sequence[str]) -> list[Row]:
+def measure_rates(words: Mapping[str, PreTrainedTokenizerFast], texts: Sequence[str]) -> list[Rate]:
     """Measure the tokenizers that are here, in rows of the same form as the published ones."""
     return [
-        Row(name, len(one), compression(one, texts).per_character) for name, one in words.items()
+        Rate(name, len(one), compression(one, texts).per_character) for name, one in words.items()
     ]
 
 
-def add_published(rows: Sequence[Row], left: Mapping[str, str]) -> dict[str, Any]:
+def add_published(rows: Sequence[Rate], left: Mapping[str, str]) -> dict[str, Any]:
     """Return the published rows and the measured ones, and what was left out and why."""
     every = [{**vars(row)} for row in (*TABLE, *rows)]
     return {"about": ABOUT, "rows": every, "left_out": dict(left)}

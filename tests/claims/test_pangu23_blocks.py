@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab.blocks.context import Flow
-from layerlab.blocks.layer import Layer
+from layerlab.blocks.layer import DecoderLayer
 from layerlab.blocks.shape import Shape, Site
 from layerlab.blocks.spec import NONE, BlockSpec, Choice
 from layerlab.measures.quantities.diversity import diversity as d
@@ -104,7 +104,7 @@ def augmented(draw, options, matrices, salt=0):
     """A layer of ours that is AugMSA alone, and the attention inside it."""
     attend = Attending(matrices)
     block = BlockSpec(norm=NONE, ffn=NONE, shortcut=Choice("augmented", **options))
-    layer = filled(Layer(block, site(draw, attend), part), draw, 100 + salt)
+    layer = filled(DecoderLayer(block, site(draw, attend), part), draw, 100 + salt)
     values, output = draw.values(salt + 20), draw.output(salt + 40)
     layer.attention.value.weight.copy_(torch.cat([v.T for v in values]))
     layer.attention.output.weight.copy_(output.T)
@@ -219,7 +219,7 @@ def test_theorem_6_strictness_is_refuted_by_active_units_and_silent_heads(count)
 def test_a_scaled_identity_keeps_features_apart_and_lets_noise_grow_as_they_do(scale):
     draw = Draw(2, 6, 4, 2, "one column", "gaussian", "gaussian")
     block = BlockSpec(norm=NONE, ffn=NONE, shortcut=Choice("scaled-identity", scale=scale))
-    layer = filled(Layer(block, site(draw, Attending(draw.attentions())), part), draw, 100)
+    layer = filled(DecoderLayer(block, site(draw, Attending(draw.attentions())), part), draw, 100)
     z, noise = draw.features(), draw.gaussian(6, 4, salt=80)
     rounding = 1e-13
     assert torch.isclose(d(after(layer, z)), scale * d(z), rtol=rounding)

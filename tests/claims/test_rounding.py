@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from layerlab.numerics.theory import attention_bounds, condition_numbers, depth_bounds
 from layerlab.numerics.theory.error_bounds import relative
-from layerlab.numerics.theory.modules import Norm
+from layerlab.numerics.theory.modules import TheoryNorm
 from layerlab.numerics.theory.roundoff_model import uniform
 from tests.numerics.draw import (
     DOUBLE,
@@ -35,7 +35,7 @@ from tests.numerics.literal import Literal, Rounded, observed, pushed, worst
 # float64, in which everything is evaluated, against 24 digits, times a few terms.
 ABOVE = 1 + 1e-6
 UNIT = 2.0**-24
-RMS, LAYER = Norm(), Norm(kind="layer")
+RMS, LAYER = TheoryNorm(), TheoryNorm(kind="layer")
 tried = settings(max_examples=40, deadline=None)
 few = settings(max_examples=15, deadline=None)
 

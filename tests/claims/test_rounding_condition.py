@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from layerlab.numerics.theory import condition_numbers, depth_bounds
-from layerlab.numerics.theory.modules import Norm
+from layerlab.numerics.theory.modules import TheoryNorm
 from tests.numerics.draw import (
     DOUBLE,
     attention,
@@ -27,7 +27,7 @@ from tests.numerics.draw import (
     weights,
 )
 
-RMS, LAYER = Norm(), Norm(kind="layer")
+RMS, LAYER = TheoryNorm(), TheoryNorm(kind="layer")
 tried = settings(max_examples=40, deadline=None)
 few = settings(max_examples=15, deadline=None)
 

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from layerlab import UserError, build
 from layerlab.corpus.batches import Batch, BatchOrder, EvalBlocks, bits_per_byte, restart_positions
 from layerlab.corpus.corpus import Corpus, extent, prepare
-from layerlab.corpus.streams import Stream
+from layerlab.corpus.streams import TokenStream
 from layerlab.recipes.training_sections import DataSection, Source
 from layerlab.tokenization.load import train_tokenizer
 
 
-def stream(count: int, weight: float = 1.0, first: int = 1) -> Stream:
+def stream(count: int, weight: float = 1.0, first: int = 1) -> TokenStream:
     """Tokens that say where they stand."""
     tokens = np.arange(first, first + count, dtype=np.uint16)
     ends = np.arange(count, dtype=np.int64) * 2
-    return Stream(
+    return TokenStream(
         name="text",
         tokens=tokens,
         starts=np.zeros(1, np.int64),

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
 from layerlab.corpus.corpus import Corpus, extent, prepare
-from layerlab.corpus.streams import Stream
+from layerlab.corpus.streams import TokenStream
 from layerlab.errors import DamageWarning
 from layerlab.recipes.training_sections import DataSection, Source
 from layerlab.records.parse import seal
@@ -38,7 +38,7 @@ def data(*places: Path, **settings: object) -> DataSection:
     )
 
 
-def documents(corpus: Corpus, stream: Stream) -> list[str]:
+def documents(corpus: Corpus, stream: TokenStream) -> list[str]:
     parts = np.split(stream.tokens, stream.starts[1:])
     assert all(part[0] == corpus.separator for part in parts)
     return [corpus.tokenizer.decode(part[1:].tolist()) for part in parts]

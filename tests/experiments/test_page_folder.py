@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from layerlab.cli.app import app
 from layerlab.experiments.page_folder import LONGEST, page_folder
-from layerlab.experiments.session import Task
+from layerlab.experiments.session import PreparedRecipe
 from layerlab.recipes.toml import write_toml
 from tests.training.drawn import recipe, records, write
 
@@ -110,7 +110,7 @@ def test_a_name_of_many_arms_is_cut_and_stays_one(tmp_path: Path) -> None:
     (tmp_path / "comparison.json").write_text('{"baseline": "llama", "arms": ["llama"]}')
     many = [{"name": f"arm-number-{one}", "variant": "llama"} for one in range(20)]
     names = {
-        page_folder(Task(recipe=recipe(arms=arms), runs=(), out=tmp_path)).name
+        page_folder(PreparedRecipe(recipe=recipe(arms=arms), runs=(), out=tmp_path)).name
         for arms in (many, many[:-1])
     }
     assert len(names) == 2 and max(map(len, names)) == LONGEST

@@ -13,7 +13,7 @@ from layerlab import UserError
 from layerlab.api.train import compare_task
 from layerlab.builtin import path
 from layerlab.experiments.analysis.compare import compare_runs
-from layerlab.experiments.session import Task
+from layerlab.experiments.session import PreparedRecipe
 from layerlab.records.parse import read_json, seal, unseal
 from layerlab.report.pages.comparison import save_comparison
 from layerlab.studies.engine.runner import study
@@ -202,7 +202,7 @@ def test_a_comparison_replaces_nothing_but_its_own(
         if judged:
             layerlab.compare(given, out=place.parent, judge=True, progress=False)
         else:
-            compare_task(Task(recipe=given, runs=(), out=place), progress=False)
+            compare_task(PreparedRecipe(recipe=given, runs=(), out=place), progress=False)
     assert str(caught.value) == (
         f"{place} holds something other than a comparison: {name.partition('/')[0]}; move it away, "
         "or name another folder with --out"

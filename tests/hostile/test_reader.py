@@ -17,7 +17,7 @@ from layerlab import UserError, builtin
 from layerlab.data.archives import ENDINGS, read_members
 from layerlab.data.cleaning.benchmark_questions import questions
 from layerlab.data.sources import open_source
-from layerlab.evaluation.benchmarks.files import File
+from layerlab.evaluation.benchmarks.files import BenchmarkFile
 from layerlab.evaluation.benchmarks.readers import _FORMS
 from layerlab.numerics.emulation.policy import load_policy
 from layerlab.recipes.training_sections import Source
@@ -50,7 +50,7 @@ def refused(read: Callable[[], Any]) -> None:
 
 @fuzz(form=st.sampled_from(sorted(_FORMS)), content=BYTES | damaged(ROWS))
 def test_rows_of_a_benchmark(form: str, content: bytes) -> None:
-    files = [File("x", content)] * (2 if form in {"labelled", "parallel"} else 1)
+    files = [BenchmarkFile("x", content)] * (2 if form in {"labelled", "parallel"} else 1)
     refused(lambda: list(_FORMS[form](*files)))
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from layerlab import UserError
-from layerlab.evaluation.benchmarks.files import File
+from layerlab.evaluation.benchmarks.files import BenchmarkFile
 from layerlab.evaluation.benchmarks.readers import of_lines, of_list
 from layerlab.tokenization.train import train_bpe
 from tests.hostile.attack import SLOW, typed
@@ -66,9 +66,9 @@ HALF = json.dumps({"question": "\ud800", "answer": "A"})
 def test_half_of_a_character_is_no_text_of_a_benchmark(read) -> None:
     content = HALF if read is of_lines else f"[{HALF}]"
     with pytest.raises(UserError, match=r"x\.json.* holds half of a surrogate pair \('\\ud800'\)"):
-        list(read(File("x.json", content.encode())))
+        list(read(BenchmarkFile("x.json", content.encode())))
     pair = json.dumps({"question": "\U0001f600"})  # written as two halves
-    (row,) = of_lines(File("x.json", pair.encode()))
+    (row,) = of_lines(BenchmarkFile("x.json", pair.encode()))
     assert row.text("question") == "\U0001f600"
 
 
@@ -76,7 +76,7 @@ def test_half_of_a_character_is_no_text_of_a_benchmark(read) -> None:
 def test_rows_as_deep_as_python_goes_are_read_or_one_line(depth: int) -> None:
     line = '{"question": ' + "[" * depth + "]" * depth + "}"
     try:
-        list(of_lines(File("x.json", line.encode())))
+        list(of_lines(BenchmarkFile("x.json", line.encode())))
     except UserError as error:
         assert "nested too deeply" in str(error)
 
@@ -84,7 +84,7 @@ def test_rows_as_deep_as_python_goes_are_read_or_one_line(depth: int) -> None:
 @pytest.mark.parametrize("value", [["a"], {"a": 1}])
 def test_a_question_that_is_no_text_is_refused(value: object, place: Path) -> None:
     line = json.dumps({"question": value})
-    (row,) = of_lines(File("x.jsonl", line.encode()))
+    (row,) = of_lines(BenchmarkFile("x.jsonl", line.encode()))
     with pytest.raises(UserError, match=r"x\.jsonl, line 1: 'question' is .*; expected a text"):
         row.text("question")
     (place / "q.jsonl").write_text(line)

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from layerlab.measures.support.lanczos import Perron, Ritz, settle
+from layerlab.measures.support.lanczos import CentredRitz, Perron, settle
 from layerlab.measures.support.products import dense
 from layerlab.observe.tracing.attention_record import AttentionRecord
 
@@ -62,10 +62,10 @@ def svd_contraction(matrix: Tensor) -> Tensor:
     return svd_norm(matrix.double() - matrix.double().mean(-2, keepdim=True))
 
 
-def enclosed(matrix: Tensor, stochastic: bool = True) -> tuple[Perron, Ritz]:
+def enclosed(matrix: Tensor, stochastic: bool = True) -> tuple[Perron, CentredRitz]:
     """Both processes, run on a matrix that is given as it is."""
     given = dense(matrix)
     known = given.profile()
-    perron, ritz = Perron(known), Ritz(known, stochastic)
+    perron, ritz = Perron(known), CentredRitz(known, stochastic)
     settle(given, known, (perron, ritz))
     return perron, ritz

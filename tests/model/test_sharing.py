@@ -11,7 +11,7 @@ from transformers import DynamicCache
 
 from layerlab import UserError
 from layerlab.blocks.context import Flow
-from layerlab.blocks.layer import Layer
+from layerlab.blocks.layer import DecoderLayer
 from layerlab.blocks.part import Part
 from layerlab.blocks.shape import Shape, Site
 from layerlab.blocks.spec import BlockSpec
@@ -152,6 +152,6 @@ def test_layers_that_are_not_alike_cannot_share() -> None:
         width=8, layers=2, heads=2, kv_heads=2, head_width=4, inner=16, vocab=9, context=8
     )
     sites = [Site(shape=shape, layer=layer, attend=print) for layer in range(2)]
-    first, second = (Layer(BlockSpec(), site, find) for site in sites)
+    first, second = (DecoderLayer(BlockSpec(), site, find) for site in sites)
     with pytest.raises(UserError, match="cannot share their ffn: the part differs from layer"):
         second.borrow(first)

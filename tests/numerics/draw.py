@@ -4,7 +4,7 @@ import torch
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from layerlab.numerics.theory.modules import Attention, Block, FeedForward, Norm
+from layerlab.numerics.theory.modules import TheoryAttention, TheoryBlock, TheoryFFN, TheoryNorm
 
 DOUBLE = torch.float64
 INPUTS = ("gaussian", "zeros", "huge", "tiny", "nearly equal", "offset", "outlier", "scales")
@@ -45,8 +45,8 @@ def weights(*shape, seed, size=None):
 
 def norm(kind, width, seed, plain=False):
     if plain:
-        return Norm(kind=kind)
-    return Norm(
+        return TheoryNorm(kind=kind)
+    return TheoryNorm(
         kind=kind,
         gain=weights(width, seed=seed, size=1.0),
         shift=weights(width, seed=seed + 1, size=1.0) if kind == "layer" else None,
@@ -58,7 +58,7 @@ def feedforward(activation, width, inner, seed, biases=True, gated=False):
     def bias(size, salt):
         return weights(size, seed=seed + salt, size=0.3) if biases else None
 
-    return FeedForward(
+    return TheoryFFN(
         inward=weights(inner, width, seed=seed + 1),
         outward=weights(width, inner, seed=seed + 2),
         gate=weights(inner, width, seed=seed + 3) if gated else None,
@@ -81,7 +81,7 @@ def attention(
 
     angle = torch.arange(tokens)[:, None] * 100.0 ** -torch.linspace(0, 1, head_width // 2)
     angle = torch.cat([angle, angle], -1).double()
-    return Attention(**{
+    return TheoryAttention(**{
         "query": weights(heads, head_width, width, seed=seed + 1, size=size),
         "key": weights(groups, head_width, width, seed=seed + 2, size=size),
         "value": weights(groups, head_width, width, seed=seed + 3),
@@ -98,7 +98,7 @@ def attention(
 
 
 def block(width, tokens, inner, seed, kind="rms", plain=True, size=0.2, activation="relu"):
-    return Block(
+    return TheoryBlock(
         attention_norm=norm(kind, width, seed + 10, plain),
         attention=attention(width, tokens, seed + 20, projected=False, size=size),
         feedforward_norm=norm(kind, width, seed + 30, plain),

@@ -15,7 +15,7 @@ from layerlab import UserError
 from layerlab.corpus.corpus import extent, prepare
 from layerlab.experiments.executors.local import run_one
 from layerlab.experiments.executors.process import ranks
-from layerlab.experiments.executors.slots import Slot
+from layerlab.experiments.executors.slots import RunSlot
 from layerlab.experiments.plan.plan import plan
 from layerlab.recipes.training import make_recipe
 from layerlab.recipes.training_sections import RunSection
@@ -111,7 +111,7 @@ def made(text: Path, **settings: Any) -> RunSpec:
 
 def started(program: str, place: Path) -> list[Forked]:
     """Two processes of one run."""
-    settings = {**os.environ, **Slot(threads=1).environment()}
+    settings = {**os.environ, **RunSlot(threads=1).environment()}
     return [Forked("-c", program, place, env={**settings, **rank}) for rank in ranks(2)]
 
 

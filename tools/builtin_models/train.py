@@ -34,7 +34,7 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab.builtin import NAMES
 from layerlab.errors import UserError
-from layerlab.studies.support.builtin_architectures import Arm, Recipe, build, optimizer_of
+from layerlab.studies.support.builtin_architectures import Recipe, TrainedArm, build, optimizer_of
 from layerlab.tokenization.train import train_bpe
 from tools.builtin_models.card import Result, card
 
@@ -65,7 +65,7 @@ def rate_at(step: int, recipe: Recipe) -> float:
     return recipe.last_rate + (recipe.rate - recipe.last_rate) * left * cosine
 
 
-def advance(arm: Arm, rows: Tensor, step: int, recipe: Recipe) -> None:
+def advance(arm: TrainedArm, rows: Tensor, step: int, recipe: Recipe) -> None:
     """Take one optimizer step of one arm."""
     start = time.perf_counter()
     for group in arm.optimizer.param_groups:
@@ -113,7 +113,7 @@ def windows(tokens: Tensor, context: int, batch: int) -> Iterator[Tensor]:
 
 def train(
     text: str, recipe: Recipe, progress: Path | None = None
-) -> tuple[list[Arm], PreTrainedTokenizerFast, Tensor, str]:
+) -> tuple[list[TrainedArm], PreTrainedTokenizerFast, Tensor, str]:
     """Train all arms in lockstep: each batch goes to each arm in turn.
 
     Args:
@@ -133,7 +133,7 @@ def train(
             f"{recipe.context}: give a longer text"
         )
     models = {name: build(name, recipe) for name in NAMES}
-    arms = [Arm(name, model, optimizer_of(model, recipe)) for name, model in models.items()]
+    arms = [TrainedArm(name, model, optimizer_of(model, recipe)) for name, model in models.items()]
     run = hashlib.blake2b(f"{recipe}{text}".encode(), digest_size=8).hexdigest()
     if progress and progress.exists():
         resume(arms, progress, run)
@@ -148,14 +148,14 @@ def train(
     return arms, tokenizer, held_out, text[cut:]
 
 
-def save(arms: Sequence[Arm], progress: Path, run: str) -> None:
+def save(arms: Sequence[TrainedArm], progress: Path, run: str) -> None:
     """Write a checkpoint; an interruption meanwhile leaves the one before."""
     fresh = progress.with_suffix(".new")
     torch.save({"run": run, "arms": [arm.state() for arm in arms]}, fresh)
     fresh.replace(progress)
 
 
-def resume(arms: Sequence[Arm], progress: Path, run: str) -> None:
+def resume(arms: Sequence[TrainedArm], progress: Path, run: str) -> None:
     """Continue from a checkpoint of the same run; another recipe or text is refused."""
     saved = torch.load(progress)
     if saved["run"] != run:
@@ -167,7 +167,7 @@ def resume(arms: Sequence[Arm], progress: Path, run: str) -> None:
         arm.restore(state)
 
 
-def note(arms: Sequence[Arm], held_out: Tensor, recipe: Recipe) -> None:
+def note(arms: Sequence[TrainedArm], held_out: Tensor, recipe: Recipe) -> None:
     """Measure and print where the arms stand."""
     for arm in arms:
         loss = nats(arm.model, held_out, recipe.context) / (len(held_out) - 1)
@@ -180,7 +180,7 @@ def note(arms: Sequence[Arm], held_out: Tensor, recipe: Recipe) -> None:
     )
 
 
-def measure(arm: Arm, model: Any, held_out: Tensor, text: str, recipe: Recipe) -> Result:
+def measure(arm: TrainedArm, model: Any, held_out: Tensor, text: str, recipe: Recipe) -> Result:
     """Measure one model on all of the validation text."""
     last = arm.losses[-100:]
     return Result(

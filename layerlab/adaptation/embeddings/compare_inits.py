@@ -18,7 +18,7 @@ from layerlab.recipes.adaptation_sections import EmbeddingSection
 
 # Bytes of each text that are read, once for every way.
 LIMIT = 200_000
-Texts = Mapping[str, Sequence[str]]
+NamedTexts = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def embed(
     model: Any,
     base: PreTrainedTokenizerFast,
     new: PreTrainedTokenizerFast,
-    texts: Texts,
+    texts: NamedTexts,
     chosen: EmbeddingSection = EmbeddingSection(),
     note: Callable[[str], None] = lambda text: None,
     context: int | None = None,

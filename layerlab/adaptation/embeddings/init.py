@@ -21,7 +21,7 @@ STARTS = {
 
 
 @dataclass(frozen=True)
-class Rows:
+class EmbeddingRows:
     """The rows of an embedding or a head.
 
     Attributes:
@@ -32,8 +32,8 @@ class Rows:
     weight: Tensor
     bias: Tensor | None = None
 
-    def __getitem__(self, rows: Any) -> "Rows":
-        return Rows(self.weight[rows], None if self.bias is None else self.bias[rows])
+    def __getitem__(self, rows: Any) -> "EmbeddingRows":
+        return EmbeddingRows(self.weight[rows], None if self.bias is None else self.bias[rows])
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class RowInit:
     places: Tensor
     rows: int
 
-    def values(self, kind: str, old: Rows) -> Rows:
+    def values(self, kind: str, old: EmbeddingRows) -> EmbeddingRows:
         """Return the rows for the new tokens, in their order.
 
         mean:           w_new = (1/k) sum_i w_{t_i},   t_1 ... t_k the older tokens that write it
@@ -74,7 +74,7 @@ class RowInit:
             return _average(old, [part[:1] for part in self.parts])
         return self._around(old) if kind == "mean-resizing" else self._draw(old)
 
-    def _around(self, old: Rows) -> Rows:
+    def _around(self, old: EmbeddingRows) -> EmbeddingRows:
         count, width = len(self.parts), old.weight.shape[1]
         found = SimpleNamespace(
             weight=old.weight.new_empty(count, width),
@@ -84,9 +84,9 @@ class RowInit:
         self.model._init_added_embeddings_weights_with_mean(old, found, len(old.weight), count)
         if old.bias is not None:
             self.model._init_added_lm_head_bias_with_mean(old, found, count)
-        return Rows(found.weight, found.bias)
+        return EmbeddingRows(found.weight, found.bias)
 
-    def _draw(self, old: Rows) -> Rows:
+    def _draw(self, old: EmbeddingRows) -> EmbeddingRows:
         """Draw the rows by the model's own initialisation.
 
         Ours draw each parameter under its name.
@@ -98,7 +98,7 @@ class RowInit:
                     setattr(self.module, name, nn.Parameter(fresh, requires_grad=False))
             self.model._init_weights(self.module)
             bias = None if old.bias is None else self.module.bias.data
-            return Rows(self.module.weight.data, bias)[self.places]
+            return EmbeddingRows(self.module.weight.data, bias)[self.places]
 
 
 @contextmanager
@@ -120,9 +120,9 @@ def _lent(module: Any) -> Iterator[None]:
             setattr(module, name, parameter)
 
 
-def _average(old: Rows, parts: Sequence[Sequence[int]]) -> Rows:
+def _average(old: EmbeddingRows, parts: Sequence[Sequence[int]]) -> EmbeddingRows:
     bias = None if old.bias is None else _means(old.bias[:, None], parts)[:, 0]
-    return Rows(_means(old.weight, parts), bias)
+    return EmbeddingRows(_means(old.weight, parts), bias)
 
 
 def _means(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.adaptation.embeddings.init import RowInit, Rows, draw_with_seed
+from layerlab.adaptation.embeddings.init import EmbeddingRows, RowInit, draw_with_seed
 from layerlab.adaptation.embeddings.special_tokens import renumber
 from layerlab.adaptation.embeddings.token_mapping import spell_tokens, token_strings
 from layerlab.errors import UserError
@@ -175,7 +175,7 @@ class Resizing:
         self._install(found)
         return self._result(input, head, self._renumber())
 
-    def _make_rows(self, place: str, kind: str, module: Any) -> Rows:
+    def _make_rows(self, place: str, kind: str, module: Any) -> EmbeddingRows:
         """Return all rows of a matrix, or only the bias where its weight is the embedding's."""
         old = self.before[place]
         if place == "head" and self.tied and old.bias is None:
@@ -191,7 +191,7 @@ class Resizing:
                 found.bias[places] = values.bias
         return found
 
-    def _install(self, found: Mapping[str, Rows]) -> None:
+    def _install(self, found: Mapping[str, EmbeddingRows]) -> None:
         for place, module in (("input", self.embedding), ("head", self.head)):
             if place == "head" and self.tied:
                 module.weight = self.embedding.weight
@@ -287,9 +287,9 @@ def _matrices(model: Any) -> tuple[nn.Embedding, nn.Linear]:
     return embedding, head
 
 
-def _rows(module: Any) -> Rows:
+def _rows(module: Any) -> EmbeddingRows:
     bias = getattr(module, "bias", None)
-    return Rows(module.weight.data, None if bias is None else bias.data)
+    return EmbeddingRows(module.weight.data, None if bias is None else bias.data)
 
 
 def _parameter(values: Tensor, like: Any) -> nn.Parameter:

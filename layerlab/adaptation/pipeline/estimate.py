@@ -24,7 +24,7 @@ FLOPS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class StageForecast:
     """The forecast of one stage.
 
     Attributes:
@@ -50,7 +50,7 @@ class Forecast:
         parameters: of the base; None where they cannot be told.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[StageForecast, ...]
     parameters: int | None
 
     @property
@@ -117,7 +117,7 @@ def forecast(recipe: AdaptationRecipe, stages: Sequence[Stage], shelf: StageStor
             peak = peak or matmul_peak(recipe.run.device, "fp32", recipe.run.threads)
             seconds = flops / (ASSUMED * peak)
         rows.append(
-            Row(
+            StageForecast(
                 key=stage.key,
                 title=stage.title(len(arms)),
                 tokens=tokens,

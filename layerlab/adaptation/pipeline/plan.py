@@ -15,7 +15,7 @@ from layerlab.data.sources import open_source
 from layerlab.errors import UserError
 from layerlab.loading.folders import input_files
 from layerlab.recipes.adaptation import AdaptationRecipe
-from layerlab.recipes.adaptation_sections import EvaluateSection, PretrainSection, RowsSection
+from layerlab.recipes.adaptation_sections import BenchmarkSection, PretrainSection, RowsSection
 from layerlab.recipes.training_sections import Source
 from layerlab.records.renamed_settings import settings_of_0_1
 from layerlab.tokenization.request import TRAINED
@@ -157,7 +157,7 @@ def _ask(arm: PlanBuilder, after: str) -> None:
     arm.add("evaluate", _plain("evaluate", section, without="after"), "text", "model", after=after)
 
 
-def _check_engine(section: EvaluateSection) -> None:
+def _check_engine(section: BenchmarkSection) -> None:
     """Check that lm-eval is installed, before hours of training."""
     missing = [one for one in ENGINES if section.suite and find_spec(one) is None]
     if missing:

@@ -26,6 +26,7 @@ from layerlab.loading.model import LoadedModel, subject
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import EmbeddingSection
 from layerlab.records.events import read
+from layerlab.records.json_values import Json
 from layerlab.system.files import OnlyOwn, write_folder
 from layerlab.system.logs import quiet_libraries
 from layerlab.tokenization.change import PROOF, Texts, remake
@@ -33,8 +34,6 @@ from layerlab.tokenization.convert import load_or_convert
 
 # Of held-out text that each way to begin new rows is tried on, in bytes.
 TRIED = 50_000
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)

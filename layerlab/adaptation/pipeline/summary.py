@@ -9,6 +9,7 @@ from layerlab.adaptation.pretraining.replay import DOMAIN, GENERAL
 from layerlab.data.places import data_folder
 from layerlab.experiments.statistics.differences import Level, difference_to
 from layerlab.recipes.adaptation import AdaptationRecipe
+from layerlab.records.json_values import Json
 from layerlab.tokenization.round_trip import describe_loss
 from layerlab.version import VERSION
 
@@ -16,8 +17,6 @@ SCHEMA = 1
 AFTER = ("base", "vocabulary", "pretrain", "tune")
 LEVEL = Level()
 SCORED = ("score", "error", "low", "high", "n")
-
-Json = dict[str, Any]
 
 
 class Tally:

@@ -5,7 +5,6 @@ from contextlib import ExitStack, contextmanager
 from itertools import chain, count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from layerlab.adaptation.pipeline.plan import sources
 from layerlab.adaptation.sft.conversations import Conversation, conversations
@@ -21,11 +20,10 @@ from layerlab.errors import UserError
 from layerlab.recipes.adaptation import AdaptationRecipe
 from layerlab.recipes.adaptation_sections import RowsSection
 from layerlab.recipes.training_sections import Source
+from layerlab.records.json_values import Json
 
 # Questions of a benchmark that a report lists.
 LISTED = 50
-
-Json = dict[str, Any]
 
 
 def clean_texts(recipe: AdaptationRecipe, folder: Path, tell: ProgressCallback) -> Json:

@@ -17,7 +17,7 @@ from layerlab.adaptation.pretraining.forgetting import (
     UnitLosses,
     change,
 )
-from layerlab.adaptation.pretraining.replay import DOMAIN, GENERAL, Blocks
+from layerlab.adaptation.pretraining.replay import DOMAIN, GENERAL, BlockDataset
 from layerlab.corpus.corpus import ProgressCallback
 from layerlab.records.events import EventLog
 
@@ -51,7 +51,7 @@ class ProcessGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class SourceShare:
     """The amount of one source that has been read.
 
     Attributes:
@@ -69,11 +69,11 @@ class Share:
     passes: float
 
 
-def shares(blocks: Blocks, kinds: tuple[str, ...], rows: int) -> list[Share]:
+def shares(blocks: BlockDataset, kinds: tuple[str, ...], rows: int) -> list[SourceShare]:
     """Return how much has been read of each source after so many rows."""
     order = blocks.order
     return [
-        Share(
+        SourceShare(
             source=stream.name,
             kind=kind,
             blocks=read,
@@ -100,7 +100,7 @@ class Watched:
     """
 
     gauges: dict[str, BitsPerByteEvaluator]
-    blocks: Blocks
+    blocks: BlockDataset
     kinds: tuple[str, ...]
     batch: int
     every: int

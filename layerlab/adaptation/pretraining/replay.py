@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab.corpus.batches import BatchOrder, batch_of
 from layerlab.corpus.corpus import Corpus, ProgressCallback, prepare
-from layerlab.corpus.streams import Stream
+from layerlab.corpus.streams import TokenStream
 from layerlab.data.sources import to_source
 from layerlab.errors import UserError
 from layerlab.recipes.training_sections import DataSection, Source
@@ -121,7 +121,7 @@ def mix_texts(
     )
 
 
-class Blocks(Dataset[dict[str, Tensor]]):
+class BlockDataset(Dataset[dict[str, Tensor]]):
     """The blocks of a run in their order: a row is a function of the seed and its number.
 
     Labels are the tokens after the inputs, each in the place of the one before it.
@@ -201,5 +201,5 @@ def _parts(sources: Sequence[Source], part: Fraction) -> Iterator[Fraction]:
         yield part * Fraction(str(source.weight)) / total
 
 
-def _of_kind(streams: Sequence[Stream], kinds: Sequence[str], kind: str) -> tuple[Any, ...]:
+def _of_kind(streams: Sequence[TokenStream], kinds: Sequence[str], kind: str) -> tuple[Any, ...]:
     return tuple(one for one, other in zip(streams, kinds, strict=True) if other == kind)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from layerlab.adaptation.pretraining.callbacks import Share
+from layerlab.adaptation.pretraining.callbacks import SourceShare
 from layerlab.adaptation.pretraining.forgetting import Change
 from layerlab.adaptation.pretraining.replay import GENERAL
 
@@ -29,7 +29,7 @@ class Pretrained:
 
     updates: int
     tokens: int
-    sources: tuple[Share, ...]
+    sources: tuple[SourceShare, ...]
     before: Mapping[str, float]
     after: Mapping[str, float]
     change: Mapping[str, Change]

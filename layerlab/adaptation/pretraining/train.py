@@ -18,7 +18,7 @@ from layerlab.adaptation.pretraining.callbacks import Curves, ProcessGroup, Watc
 from layerlab.adaptation.pretraining.forgetting import BitsPerByteEvaluator
 from layerlab.adaptation.pretraining.loss_resampling import batch_losses, draw_hard_batches
 from layerlab.adaptation.pretraining.replay import (
-    Blocks,
+    BlockDataset,
     MixedCorpus,
     ReplayData,
     mix_texts,
@@ -124,7 +124,9 @@ def pretrain(
         if first:
             plan = _plan(text, section, seed, reading, block)
             check_same_plan(out, plan, given, describe_beginning(model, words))
-        return _train(Run(model, words, text, section, seed, block, settings), out, progress)
+        return _train(
+            PretrainingRun(model, words, text, section, seed, block, settings), out, progress
+        )
 
 
 def count_updates(section: PretrainSection, block: int) -> int:
@@ -133,7 +135,7 @@ def count_updates(section: PretrainSection, block: int) -> int:
 
 
 @dataclass(frozen=True)
-class Run:
+class PretrainingRun:
     """Model, text and settings of a run."""
 
     model: Any
@@ -156,17 +158,17 @@ class Run:
         return nats / size + weigh_router_loss(self.model, outputs, labels.numel() / size)
 
 
-def _train(run: Run, out: Path, progress: ProgressCallback | None) -> Pretrained:
+def _train(run: PretrainingRun, out: Path, progress: ProgressCallback | None) -> Pretrained:
     order = BatchOrder(run.text.corpus, run.block, run.seed)
     updates = count_updates(run.section, run.block)
-    blocks = Blocks(order, updates * run.section.batch_size)
+    blocks = BlockDataset(order, updates * run.section.batch_size)
     trainer = build_trainer(
         run.model, run.settings, rows=blocks, collator=stack_rows, loss=run.loss
     )
     place = _place(trainer)
     if run.section.resample_fraction is not None:
         chosen = _choose(run, order, updates, out, place)
-        trainer.train_dataset = blocks = Blocks(order, run.section.batch_size, chosen)
+        trainer.train_dataset = blocks = BlockDataset(order, run.section.batch_size, chosen)
         run.settings.max_steps = updates = len(chosen)
     watched = Watched(
         gauges={
@@ -204,7 +206,7 @@ def _place(trainer: Trainer) -> ProcessGroup:
 
 
 def _find(
-    run: Run,
+    run: PretrainingRun,
     curves: Curves,
     watched: Watched,
     updates: int,
@@ -230,7 +232,9 @@ def _find(
     )
 
 
-def _save(run: Run, trainer: Trainer, found: Pretrained, out: Path, place: ProcessGroup) -> None:
+def _save(
+    run: PretrainingRun, trainer: Trainer, found: Pretrained, out: Path, place: ProcessGroup
+) -> None:
     """Save the model under its name once it is whole.
 
     All processes take part where it is sharded.
@@ -252,7 +256,9 @@ def _save(run: Run, trainer: Trainer, found: Pretrained, out: Path, place: Proce
     trainer.accelerator.wait_for_everyone()
 
 
-def _choose(run: Run, order: BatchOrder, updates: int, out: Path, place: ProcessGroup) -> Any:
+def _choose(
+    run: PretrainingRun, order: BatchOrder, updates: int, out: Path, place: ProcessGroup
+) -> Any:
     """Choose the batches that are trained on; once drawn, they stay."""
     kept = out / "batches.json"
     if kept.is_file():

@@ -64,7 +64,7 @@ def add_plain_template(words: PreTrainedTokenizerFast) -> str | None:
     return "the tokenizer had no chat template: it was given the plain one of layerlab"
 
 
-class Template:
+class ChatTemplate:
     """The chat template of a tokenizer.
 
     Attributes:

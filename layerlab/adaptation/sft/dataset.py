@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from layerlab.adaptation.sft.conversations import Conversation
 from layerlab.adaptation.sft.encode import Encoder, Example
-from layerlab.adaptation.sft.mixing import Source, blocks, draw_source, leave_out_copies
+from layerlab.adaptation.sft.mixing import EncodedSource, blocks, draw_source, leave_out_copies
 from layerlab.adaptation.sft.packing import Collator
 from layerlab.errors import UserError
 from layerlab.loading.batching import find_batching
@@ -30,7 +30,7 @@ class SFTDataset:
     """
 
     section: SftSection
-    sources: Sequence[Source]
+    sources: Sequence[EncodedSource]
     rows: Sequence[Sequence[tuple[int, int]]]
     collator: Collator = field(repr=False)
 
@@ -62,8 +62,8 @@ class SFTDataset:
         return {one.name: asdict(one.tally) for one in self.sources}
 
 
-class Rows(Dataset[list[Example]]):
-    """All rows, in their order."""
+class Packed(Dataset[list[Example]]):
+    """All rows, in their order, each with the examples that are packed into it."""
 
     def __init__(self, prepared: SFTDataset) -> None:
         self.prepared = prepared

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int32
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from layerlab.adaptation.sft.chat_template import PRIVATE, Rendered, Template
+from layerlab.adaptation.sft.chat_template import PRIVATE, ChatTemplate, Rendered
 from layerlab.adaptation.sft.conversations import USER, Conversation, Turn
 from layerlab.errors import UserError
 from layerlab.system.limits import check_work
@@ -62,7 +62,7 @@ class Encoder:
         Raises:
             UserError: there is none.
         """
-        self.template = Template(words)
+        self.template = ChatTemplate(words)
         self._engine = engine(words)
         self._bare = _bare(self._engine)
         self._control = {

@@ -41,7 +41,7 @@ class SourceStats:
 
 
 @dataclass(frozen=True)
-class Source:
+class EncodedSource:
     """One source in tokens.
 
     Attributes:
@@ -67,7 +67,7 @@ def draw_source(
     block: int,
     held: int | float,
     seed: int,
-) -> Source:
+) -> EncodedSource:
     """Encode the rows of a source and set some apart; no copy of these is learned.
 
     Args:
@@ -97,11 +97,11 @@ def draw_source(
     tested = sorted(distinct[one][0] for one in order[:apart])
     learned = sorted(number for one in order[apart:] for number in distinct[one])
     tally.held = apart
-    source = Source(name, kept, [kept[one] for one in tested], tally)
+    source = EncodedSource(name, kept, [kept[one] for one in tested], tally)
     return _learn(source, [kept[one] for one in learned], len(kept) - len(learned) - apart)
 
 
-def leave_out_copies(sources: Sequence[Source]) -> list[Source]:
+def leave_out_copies(sources: Sequence[EncodedSource]) -> list[EncodedSource]:
     """Return the sources without rows that are held out of any of them.
 
     Raises:
@@ -115,7 +115,7 @@ def leave_out_copies(sources: Sequence[Source]) -> list[Source]:
     return found
 
 
-def _learn(source: Source, rows: list[Example], copies: int) -> Source:
+def _learn(source: EncodedSource, rows: list[Example], copies: int) -> EncodedSource:
     """Return a source of which these rows are learned.
 
     Args:
@@ -151,7 +151,7 @@ def _content(row: Example) -> bytes:
 
 
 def blocks(
-    sources: Sequence[Source],
+    sources: Sequence[EncodedSource],
     weights: Mapping[str, int | float] | None,
     amount: int | float,
     *,
@@ -193,7 +193,9 @@ def blocks(
 
 
 def _shares(
-    sources: Sequence[Source], weights: Mapping[str, int | float] | None, totals: Sequence[int]
+    sources: Sequence[EncodedSource],
+    weights: Mapping[str, int | float] | None,
+    totals: Sequence[int],
 ) -> list[float]:
     if weights is None:
         return [one / sum(totals) for one in totals]
@@ -206,7 +208,7 @@ def _shares(
     return [part / sum(parts) for part in parts]
 
 
-def _endless(given: Source, seed: int) -> Iterator[int]:
+def _endless(given: EncodedSource, seed: int) -> Iterator[int]:
     """Yield the examples pass after pass, each pass in an order of its own."""
     number = 0
     while True:

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, Trai
 
 from layerlab.adaptation.sft.chat_template import add_plain_template
 from layerlab.adaptation.sft.conversations import Conversation
-from layerlab.adaptation.sft.dataset import Rows, SFTDataset, prepare_dataset
+from layerlab.adaptation.sft.dataset import Packed, SFTDataset, prepare_dataset
 from layerlab.adaptation.sft.lora import add_adapters, find_trained_whole, merge_adapters
 from layerlab.adaptation.sft.mixing import SourceStats
 from layerlab.adaptation.trainer.arguments import (
@@ -229,7 +229,7 @@ def _train(
     progress: ProgressCallback | None,
 ) -> tuple[list[tuple[int, dict[str, float]]], Trainer, list[str]]:
     loss = partial(mean_loss, model)
-    trainer = build_trainer(model, settings, rows=Rows(found), collator=found.collator, loss=loss)
+    trainer = build_trainer(model, settings, rows=Packed(found), collator=found.collator, loss=loss)
     trainer.add_callback(AnswerLossCallback(found, trainer, progress))
     damaged = resume(trainer, out, "instruction tuning")
     history: list[Any] = trainer.state.log_history

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.console.tables import add_title, grid, printable
-from layerlab.data.cleaning.deduplication import Exact, NearDuplicates
+from layerlab.data.cleaning.deduplication import ExactDuplicates, NearDuplicates
 from layerlab.data.cleaning.quality_filters import low_quality
 from layerlab.data.cleaning.repetition_filters import LIMITS
 from layerlab.data.normal_form import normal_form
@@ -119,7 +119,7 @@ class Cleaner:
         self.rules = rules
         self.removed: dict[str, Removed] = {}
         self.documents = self.bytes = self.kept = self.kept_bytes = self.changed = 0
-        self._exact = Exact() if rules.exact_dedup else None
+        self._exact = ExactDuplicates() if rules.exact_dedup else None
         near = rules.near_duplicate_threshold
         self._near = NearDuplicates(near, SHINGLE) if near else None
 

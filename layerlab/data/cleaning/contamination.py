@@ -40,7 +40,7 @@ class Question(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Match:
+class TouchedQuestion:
     """A question that training text touches.
 
     Attributes:
@@ -57,7 +57,7 @@ class Match:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Count:
+class BenchmarkOverlap:
     """The questions of one benchmark that were found.
 
     Attributes:
@@ -91,12 +91,12 @@ class Contamination:
 
     documents: int
     size: int
-    benchmarks: dict[str, Count]
-    matches: tuple[Match, ...]
+    benchmarks: dict[str, BenchmarkOverlap]
+    matches: tuple[TouchedQuestion, ...]
     notes: tuple[str, ...]
 
     @property
-    def held(self) -> tuple[Match, ...]:
+    def held(self) -> tuple[TouchedQuestion, ...]:
         """Return the questions that are there nearly whole."""
         return tuple(one for one in self.matches if one.covered >= HELD)
 
@@ -182,7 +182,7 @@ class Index:
             fresh = np.unique(places[first[places] == 0])
             first[fresh] = document
 
-    def matches(self) -> Iterator[Match]:
+    def matches(self) -> Iterator[TouchedQuestion]:
         """Yield every question of which a run was met."""
         for (benchmark, name, parts), runs in zip(self.questions, self.runs, strict=True):
             length = self._length(parts)
@@ -195,7 +195,7 @@ class Index:
             covered = np.zeros(len(parts), bool)
             for hit in hits:
                 covered[hit : hit + length] = True
-            yield Match(
+            yield TouchedQuestion(
                 benchmark=benchmark,
                 id=name,
                 covered=float(covered.mean()),
@@ -203,9 +203,9 @@ class Index:
                 run=join_units(parts[hits[0] : hits[0] + length]),
             )
 
-    def counts(self, matches: Iterable[Match]) -> dict[str, Count]:
+    def counts(self, matches: Iterable[TouchedQuestion]) -> dict[str, BenchmarkOverlap]:
         """Return the counts by benchmark, in the order in which the benchmarks were given."""
-        found: dict[str, list[Match]] = {}
+        found: dict[str, list[TouchedQuestion]] = {}
         for one in matches:
             found.setdefault(one.benchmark, []).append(one)
         given: dict[str, list[int]] = {}
@@ -214,7 +214,7 @@ class Index:
             given.setdefault(benchmark, []).append(self._length(parts))
             common[benchmark] += shared
         return {
-            name: Count(
+            name: BenchmarkOverlap(
                 questions=len(lengths),
                 short=lengths.count(0),
                 common=common[name],

@@ -28,7 +28,7 @@ def check_near() -> None:
         )
 
 
-class Exact:
+class ExactDuplicates:
     """Documents seen so far, white space apart: 16 bytes of hash each."""
 
     def __init__(self) -> None:

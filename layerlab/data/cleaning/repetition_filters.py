@@ -19,7 +19,7 @@ REPEATED = MappingProxyType({5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class MaxShares:
     """The largest shares that a text may have.
 
     Source: rae21, appendix A1.1, table of repetition thresholds.
@@ -75,7 +75,7 @@ class Limits:
         return None
 
 
-LIMITS = Limits()
+LIMITS = MaxShares()
 
 
 def again(parts: Sequence[str]) -> tuple[float, float]:

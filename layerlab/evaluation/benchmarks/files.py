@@ -18,7 +18,7 @@ from layerlab.system.files import read_whole
 from layerlab.system.hub import hub
 
 
-class File(NamedTuple):
+class BenchmarkFile(NamedTuple):
     """A file of a benchmark; `name` is where it lies, as errors repeat it."""
 
     name: str
@@ -27,7 +27,7 @@ class File(NamedTuple):
 
 def read_files(
     benchmark: Benchmark, subject: Subtask, split: str, folder: Path | None = None
-) -> list[File]:
+) -> list[BenchmarkFile]:
     """Read the files of a split of a subject.
 
     Args:
@@ -56,14 +56,14 @@ def _home(benchmark: Benchmark, folder: Path | None) -> Path:
     return (folder or data_folder()) / benchmark.folder
 
 
-def _find(home: Path, wanted: str) -> File | None:
+def _find(home: Path, wanted: str) -> BenchmarkFile | None:
     direct = home / wanted
     if direct.is_file():
-        return File(str(direct), _read(direct))
+        return BenchmarkFile(str(direct), _read(direct))
     inside = sorted(path for path in home.rglob("*") if path.is_file()) if home.is_dir() else []
     found = [path for path in inside if _ends(path.relative_to(home).as_posix(), wanted)]
     if found:
-        first, *others = (File(str(path), _read(path)) for path in found)
+        first, *others = (BenchmarkFile(str(path), _read(path)) for path in found)
         if other := next((one.name for one in others if one.content != first.content), None):
             raise UserError(
                 f"{first.name} and {other} differ, and nothing says which of them is {wanted}; "
@@ -74,7 +74,7 @@ def _find(home: Path, wanted: str) -> File | None:
         if is_archive(path):
             for name, content in _members(path, PurePosixPath(wanted).suffix).items():
                 if _ends(name, wanted):
-                    return File(f"{path}:{name}", content)
+                    return BenchmarkFile(f"{path}:{name}", content)
     return None
 
 
@@ -101,7 +101,7 @@ def _unpack(path: Path, ending: str, changed_ns: int, size_bytes: int) -> Mappin
     return dict(read_members(path, lambda name: name.endswith(ending)))
 
 
-def _from_afar(benchmark: Benchmark, home: Path, wanted: str) -> File:
+def _from_afar(benchmark: Benchmark, home: Path, wanted: str) -> BenchmarkFile:
     """Fetch a file that the data folder lacks from the Hub, where that has the same files."""
     tried = ""
     if benchmark.hub_files:

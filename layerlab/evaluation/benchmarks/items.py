@@ -11,7 +11,7 @@ from pathlib import Path
 
 from layerlab.data.normal_form import normal_form
 from layerlab.errors import UserError
-from layerlab.evaluation.benchmarks.readers import Row, read_rows
+from layerlab.evaluation.benchmarks.readers import FileRow, read_rows
 from layerlab.evaluation.benchmarks.spec import Benchmark, Subtask
 from layerlab.validation import short_repr
 
@@ -120,7 +120,7 @@ def letters_of(answer: str, count: int) -> tuple[int, ...]:
     return tuple(sorted({LETTERS.index(one) for one in re.findall(f"[{LETTERS[:count]}]", plain)}))
 
 
-def _refuse_unanswered(benchmark: Benchmark, split: str, given: Sequence[Row]) -> str:
+def _refuse_unanswered(benchmark: Benchmark, split: str, given: Sequence[FileRow]) -> str:
     """Explain why no row of a split has an answer: it is withheld, or the file is another."""
     file = given[0].place.rpartition(", ")[0]
     if split not in (benchmark.split, benchmark.shots_split):
@@ -151,7 +151,7 @@ def _blank(options: Sequence[str]) -> str | None:
     return next((letter for letter, one in zip(LETTERS, texts, strict=False) if not one), None)
 
 
-def _of_exam(row: Row) -> Item:
+def _of_exam(row: FileRow) -> Item:
     options = tuple(row.text(name) for name in "abcd")
     answer = row.text("answer") if "answer" in row.cells else ""
     right = letters_of(answer, len(options))
@@ -173,7 +173,7 @@ def _only_letters(answer: str) -> bool:
     return len(re.findall(r"\w", normal_form("NFKC", answer))) == 1
 
 
-def _of_agieval(row: Row) -> Item:
+def _of_agieval(row: FileRow) -> Item:
     options = tuple(row.texts("options"))
     if not options:
         return Item(
@@ -191,7 +191,7 @@ def _of_agieval(row: Row) -> Item:
     )
 
 
-def _of_boolq(row: Row) -> Item:
+def _of_boolq(row: FileRow) -> Item:
     return Item(
         place=row.place,
         text=row.text("question"),
@@ -201,7 +201,7 @@ def _of_boolq(row: Row) -> Item:
     )
 
 
-def _of_ax_b(row: Row) -> Item:
+def _of_ax_b(row: FileRow) -> Item:
     return Item(
         place=row.place,
         text=row.text("sentence2"),
@@ -211,7 +211,7 @@ def _of_ax_b(row: Row) -> Item:
     )
 
 
-def _of_piqa(row: Row) -> Item:
+def _of_piqa(row: FileRow) -> Item:
     return Item(
         place=row.place,
         text=row.text("goal"),
@@ -220,7 +220,7 @@ def _of_piqa(row: Row) -> Item:
     )
 
 
-def _of_csl(row: Row) -> Item:
+def _of_csl(row: FileRow) -> Item:
     return Item(
         place=row.place,
         text="，".join(row.texts("keyword")),
@@ -230,7 +230,7 @@ def _of_csl(row: Row) -> Item:
     )
 
 
-def _of_eprstmt(row: Row) -> Item:
+def _of_eprstmt(row: FileRow) -> Item:
     return Item(
         place=row.place,
         text=row.text("sentence"),
@@ -239,7 +239,7 @@ def _of_eprstmt(row: Row) -> Item:
     )
 
 
-def _of_summary(row: Row) -> Item:
+def _of_summary(row: FileRow) -> Item:
     """Read an article and its summary; an empty article of XSum counts as unanswered."""
     text = row.text("dialogue", "document", "text", "content")
     return Item(
@@ -247,7 +247,7 @@ def _of_summary(row: Row) -> Item:
     )
 
 
-def _label(row: Row, known: Mapping[str, int]) -> tuple[int, ...]:
+def _label(row: FileRow, known: Mapping[str, int]) -> tuple[int, ...]:
     """Return the place of the option that a label names; none where the split has no labels."""
     label = row.text("label").strip() if "label" in row.cells else ""
     if not label:
@@ -264,7 +264,7 @@ def _either(names: Iterable[str]) -> str:
 # Where answers stand; elsewhere in a label.
 _EXAMS = ("ceval", "cmmlu", "mmlu", "financeiq", "fineval")
 _ANSWERS: Mapping[str, str] = dict.fromkeys(_EXAMS, "answer")
-_READERS: Mapping[str, Callable[[Row], Item]] = {
+_READERS: Mapping[str, Callable[[FileRow], Item]] = {
     **dict.fromkeys(_EXAMS, _of_exam),
     **dict.fromkeys(("xsum", "lcsts"), _of_summary),
     "agieval": _of_agieval,

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from layerlab.data.charset import advise_conversion
 from layerlab.errors import UserError
-from layerlab.evaluation.benchmarks.files import File, read_files
-from layerlab.evaluation.benchmarks.spec import Benchmark, Form, Subtask
+from layerlab.evaluation.benchmarks.files import BenchmarkFile, read_files
+from layerlab.evaluation.benchmarks.spec import Benchmark, FileForm, Subtask
 from layerlab.records.parse import check_text, json_of
 from layerlab.validation import find_twice, short_repr
 
@@ -23,7 +23,7 @@ HEADLESS = ("question", "a", "b", "c", "d", "answer")
 Cell = str | list[str] | dict[str, Any]
 
 
-class Row(NamedTuple):
+class FileRow(NamedTuple):
     """A row of a file.
 
     Attributes:
@@ -68,7 +68,7 @@ class Row(NamedTuple):
 
 def read_rows(
     benchmark: Benchmark, subject: Subtask, split: str, folder: Path | None = None
-) -> list[Row]:
+) -> list[FileRow]:
     """Read the rows of a split of a subject, in the order of its file.
 
     Args:
@@ -84,7 +84,7 @@ def read_rows(
     return found
 
 
-def of_table(file: File) -> Iterator[Row]:
+def of_table(file: BenchmarkFile) -> Iterator[FileRow]:
     r"""Yield the rows of a file of comma-separated cells whose first line names the columns.
 
     Raises:
@@ -108,12 +108,12 @@ def of_table(file: File) -> Iterator[Row]:
     yield from (_row(names, place, cells) for place, cells in records)
 
 
-def of_headless_table(file: File) -> Iterator[Row]:
+def of_headless_table(file: BenchmarkFile) -> Iterator[FileRow]:
     """Yield the rows of a file of comma-separated cells without a line of column names."""
     yield from (_row(HEADLESS, place, cells) for place, cells in _records(file))
 
 
-def of_lines(file: File) -> Iterator[Row]:
+def of_lines(file: BenchmarkFile) -> Iterator[FileRow]:
     """Yield the rows of a file with a JSON object on every line.
 
     Example:
@@ -130,7 +130,7 @@ def of_lines(file: File) -> Iterator[Row]:
             yield _object(place, _parse(place, line, "that line"))
 
 
-def of_list(file: File) -> Iterator[Row]:
+def of_list(file: BenchmarkFile) -> Iterator[FileRow]:
     """Yield the rows of a file that is one JSON list of objects."""
     found = _parse(file.name, decode_text(file), "that file")
     if not isinstance(found, list):
@@ -139,23 +139,24 @@ def of_list(file: File) -> Iterator[Row]:
         yield _object(f"{file.name}, item {number}", one)
 
 
-def of_labelled_lines(file: File, labels: File) -> Iterator[Row]:
+def of_labelled_lines(file: BenchmarkFile, labels: BenchmarkFile) -> Iterator[FileRow]:
     """Yield the rows of a file of JSON lines whose labels are in a second file, line by line."""
     found, beside = list(of_lines(file)), _plain(labels)
     _same(file, len(found), labels, len(beside))
     for row, label in zip(found, beside, strict=True):
-        yield Row(row.place, {**row.cells, "label": label})
+        yield FileRow(row.place, {**row.cells, "label": label})
 
 
-def of_parallel_lines(file: File, beside: File) -> Iterator[Row]:
+def of_parallel_lines(file: BenchmarkFile, beside: BenchmarkFile) -> Iterator[FileRow]:
     """Yield the rows of two files of plain lines, one of texts and one of summaries."""
     texts, summaries = _plain(file), _plain(beside)
     _same(file, len(texts), beside, len(summaries))
     for number, pair in enumerate(zip(texts, summaries, strict=True), 1):
-        yield Row(f"{file.name}, line {number}", dict(zip(("text", "summary"), pair, strict=True)))
+        cells = dict(zip(("text", "summary"), pair, strict=True))
+        yield FileRow(f"{file.name}, line {number}", cells)
 
 
-def decode_text(file: File) -> str:
+def decode_text(file: BenchmarkFile) -> str:
     """Decode the text of a file: drop a byte order mark, and end every line in a line feed.
 
     Raises:
@@ -171,7 +172,7 @@ def decode_text(file: File) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _records(file: File) -> Iterator[tuple[str, list[str]]]:
+def _records(file: BenchmarkFile) -> Iterator[tuple[str, list[str]]]:
     """Yield the cells of each record and its first line; a record may run over several lines."""
     reader = csv.reader(io.StringIO(decode_text(file), newline=""), strict=True)
     begins = 1
@@ -186,10 +187,10 @@ def _records(file: File) -> Iterator[tuple[str, list[str]]]:
         ) from None
 
 
-def _row(names: Sequence[str], place: str, cells: Sequence[str]) -> Row:
+def _row(names: Sequence[str], place: str, cells: Sequence[str]) -> FileRow:
     if len(cells) != len(names):
         raise UserError(f"{place} has {len(cells)} cells; expected {len(names)}: mend that line")
-    return Row(place, dict(zip(names, cells, strict=True)))
+    return FileRow(place, dict(zip(names, cells, strict=True)))
 
 
 def _parse(place: str, text: str, mend: str) -> Any:
@@ -200,12 +201,12 @@ def _parse(place: str, text: str, mend: str) -> Any:
         raise UserError(f"{place} is not JSON: {said}; mend {mend}") from None
 
 
-def _object(place: str, found: Any) -> Row:
+def _object(place: str, found: Any) -> FileRow:
     if not isinstance(found, dict):
         raise UserError(f"{place} is {short_repr(found)}; expected an object")
     _check_once(map(str.lower, found), place)
     cells = {name.lower(): _cell(value) for name, value in found.items()}
-    return Row(place, cells)
+    return FileRow(place, cells)
 
 
 def _check_once(names: Iterable[str], place: str) -> None:
@@ -224,12 +225,12 @@ def _cell(value: Any) -> Cell:
     return "" if value is None else value
 
 
-def _plain(file: File) -> list[str]:
+def _plain(file: BenchmarkFile) -> list[str]:
     lines = decode_text(file).split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def _same(file: File, count: int, beside: File, other: int) -> None:
+def _same(file: BenchmarkFile, count: int, beside: BenchmarkFile, other: int) -> None:
     if count != other:
         raise UserError(
             f"{file.name} has {count} rows and {beside.name} has {other}; expected as many: "
@@ -237,7 +238,7 @@ def _same(file: File, count: int, beside: File, other: int) -> None:
         )
 
 
-_FORMS: Mapping[Form, Callable[..., Iterator[Row]]] = {
+_FORMS: Mapping[FileForm, Callable[..., Iterator[FileRow]]] = {
     "csv": of_table,
     "headless": of_headless_table,
     "jsonl": of_lines,

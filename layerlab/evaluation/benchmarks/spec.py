@@ -11,11 +11,11 @@ from typing import Literal
 from layerlab.errors import UserError
 from layerlab.validation import short_repr
 
-Group = Literal["examination", "knowledge", "reasoning", "understanding", "finance", "law"]
-Average = Literal["macro", "weighted", "lawbench"]
+SourceGroup = Literal["examination", "knowledge", "reasoning", "understanding", "finance", "law"]
+AveragingRule = Literal["macro", "weighted", "lawbench"]
 Scoring = Literal["choice_ll", "mean_nll", "gen"]
 # How a file of a benchmark is written; reader.py has one function for each.
-Form = Literal["csv", "headless", "jsonl", "json", "labelled", "parallel"]
+FileForm = Literal["csv", "headless", "jsonl", "json", "labelled", "parallel"]
 SUBJECTS = Path(__file__).with_name("subtasks.toml")
 
 
@@ -83,7 +83,7 @@ class Benchmark:
 
     name: str
     title: str
-    group: Group
+    group: SourceGroup
     language: Literal["zh", "en"]
     split: str
     first: int = 0
@@ -92,7 +92,7 @@ class Benchmark:
     most_shots: int = 0
     metric: str = "accuracy"
     extra: tuple[str, ...] = ()
-    average: Average = "macro"
+    average: AveragingRule = "macro"
     scorings: tuple[Scoring, ...] = ("choice_ll", "mean_nll")
     options: int = 4
     explained: bool = False
@@ -101,7 +101,7 @@ class Benchmark:
     hub: str | None = None
     hub_files: tuple[str, ...] = ()
     folder: str
-    form: Form
+    form: FileForm
     files: Mapping[str, tuple[str, ...]] = field(hash=False)
     subjects: tuple[Subtask, ...]
 

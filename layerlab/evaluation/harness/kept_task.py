@@ -10,20 +10,20 @@ from layerlab.evaluation.harness.task_result import TaskResult
 from layerlab.records.parse import explain
 
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-Count = Annotated[int, Field(ge=0, le=10**9)]
+KeptCount = Annotated[int, Field(ge=0, le=10**9)]
 Worth = Annotated[float, Field(ge=-1e6, le=1e6)]
-Share = Annotated[float, Field(ge=0, le=1)]
+KeptShare = Annotated[float, Field(ge=0, le=1)]
 
 
 class KeptShots(BaseModel):
     """Numbers of examples, as `Shots` has them."""
 
     model_config = STRICT
-    asked: Count
+    asked: KeptCount
     mean: Annotated[float, Field(ge=0, le=1e9)]
-    least: Count
-    shortened: Count
-    unfit: Count
+    least: KeptCount
+    shortened: KeptCount
+    unfit: KeptCount
 
 
 class KeptTask(BaseModel):
@@ -31,16 +31,16 @@ class KeptTask(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
     scores: dict[str, Worth]
-    abstained: Share
+    abstained: KeptShare
     metrics: dict[str, Worth | None]
     shots: KeptShots
-    chance: Share | None
+    chance: KeptShare | None
     guesses: list[list[float]]
-    limited: Count | None
-    unsound: Count
+    limited: KeptCount | None
+    unsound: KeptCount
     worth: str | None
-    ties: dict[str, dict[str, Share]]
-    overlong: Count
+    ties: dict[str, dict[str, KeptShare]]
+    overlong: KeptCount
     cut: dict[str, Annotated[int, Field(ge=-1, le=10**9)]]
     seconds: Annotated[float, Field(ge=0, le=1e9)]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import LAWBENCH
-from layerlab.evaluation.benchmarks.readers import Row, read_rows
+from layerlab.evaluation.benchmarks.readers import FileRow, read_rows
 from layerlab.evaluation.lawbench.references import Unreadable
-from layerlab.evaluation.lawbench.tasks import TASKS, Task
+from layerlab.evaluation.lawbench.tasks import TASKS, LawBenchTask
 from layerlab.validation import short_repr
 
 # The files with one example differ in their instruction, which holds it.
@@ -16,7 +16,7 @@ SPLITS = {0: "zero_shot", 1: "one_shot"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class TaskRows:
     """The rows in the file of a task.
 
     Attributes:
@@ -28,7 +28,7 @@ class Rows:
     left_out: Mapping[str, str]
 
 
-def scored_rows(number: str, *, shots: int = 0, folder: Path | None = None) -> Rows:
+def scored_rows(number: str, *, shots: int = 0, folder: Path | None = None) -> TaskRows:
     """Read the rows of one task, those that are scored and those that are left out.
 
     Args:
@@ -56,10 +56,10 @@ def scored_rows(number: str, *, shots: int = 0, folder: Path | None = None) -> R
             kept.append(_document(task, row))
     if not kept:
         raise UserError(f"LawBench's {number} has no row that is scored; copy it anew")
-    return Rows(kept=tuple(kept), left_out=left_out)
+    return TaskRows(kept=tuple(kept), left_out=left_out)
 
 
-def _document(task: Task, row: Row) -> Mapping[str, str]:
+def _document(task: LawBenchTask, row: FileRow) -> Mapping[str, str]:
     instruction, question, answer = map(row.text, ("instruction", "question", "answer"))
     if not question.strip():
         raise UserError(f"{row.place} has an empty question; leave that row out")

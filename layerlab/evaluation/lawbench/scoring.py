@@ -9,7 +9,7 @@ from layerlab.evaluation.metrics.edit_f import edit_count, edit_f
 from layerlab.evaluation.metrics.label_match import labels_in, only_label, set_f1
 from layerlab.evaluation.metrics.mark import Mark
 from layerlab.evaluation.metrics.rouge import rouge
-from layerlab.evaluation.metrics.segmentation import Words
+from layerlab.evaluation.metrics.segmentation import Segmentation
 from layerlab.evaluation.metrics.soft_f1 import soft_f1, soft_f1_in_order
 
 # What an empty output is read as where texts are compared: "no content".
@@ -18,7 +18,7 @@ _UNSAID = {"无", "未提及"}
 _ENTITY = re.compile(r"\s*([^\n ]*)")
 
 
-def text(output: str, gold: str, *, words: Words) -> Mark:
+def text(output: str, gold: str, *, words: Segmentation) -> Mark:
     """Score an output by ROUGE-L over words.
 
     Source: fei23.

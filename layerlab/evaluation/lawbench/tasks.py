@@ -17,12 +17,12 @@ from layerlab.evaluation.metrics.mark import Mark
 from layerlab.evaluation.metrics.prison_term import term_score
 from layerlab.evaluation.metrics.segmentation import JIEBA_LINES
 
-Row = Mapping[str, str]
-Kind = Literal["generation", "single choice", "label set", "extraction", "regression"]
+TaskRow = Mapping[str, str]
+TaskKind = Literal["generation", "single choice", "label set", "extraction", "regression"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class LawBenchTask:
     """One of the twenty.
 
     Attributes:
@@ -37,7 +37,7 @@ class Task:
     """
 
     number: str
-    kind: Kind
+    kind: TaskKind
     metric: str
     read: Callable[[str], Any] = str
     judge: Callable[..., Mark]
@@ -46,7 +46,7 @@ class Task:
     kept_out: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 
-    def score(self, output: str, row: Row) -> Mark:
+    def score(self, output: str, row: TaskRow) -> Mark:
         """Mark one output.
 
         Source: fei23.
@@ -97,8 +97,8 @@ def _describe(start: str = "") -> dict[str, Any]:
     }
 
 
-def _term(number: str) -> Task:
-    return Task(
+def _term(number: str) -> LawBenchTask:
+    return LawBenchTask(
         number=number,
         kind="regression",
         metric="1 - log distance / ln 216",
@@ -110,9 +110,9 @@ def _term(number: str) -> Task:
 
 
 _ALL = (
-    Task(number="1-1", **_describe("答案:")),
-    Task(number="1-2", **_choose("正确答案：", "ABCD")),
-    Task(
+    LawBenchTask(number="1-1", **_describe("答案:")),
+    LawBenchTask(number="1-2", **_choose("正确答案：", "ABCD")),
+    LawBenchTask(
         number="2-1",
         kind="generation",
         metric="F0.5 of character edits, approximate",
@@ -121,7 +121,7 @@ _ALL = (
         note="approximate: edits of difflib; the task's score is one F of all edits, as the source "
         "takes it, and not the mean of its sentences",
     ),
-    Task(
+    LawBenchTask(
         number="2-2",
         kind="single choice",
         metric="accuracy",
@@ -130,15 +130,15 @@ _ALL = (
         kept_out=_UNMARKED,
         note="the source's description says F1, its code computes accuracy",
     ),
-    Task(number="2-3", **_label("marriage", "类别:", "。", "、")),
-    Task(
+    LawBenchTask(number="2-3", **_label("marriage", "类别:", "。", "、")),
+    LawBenchTask(
         number="2-4",
         kind="single choice",
         metric="accuracy",
         read=partial(references.label, "", "", LABELS["topic"]),
         judge=partial(judge.score_choice, options=LABELS["topic"]),
     ),
-    Task(
+    LawBenchTask(
         number="2-5",
         kind="extraction",
         metric="F1 of characters",
@@ -146,7 +146,7 @@ _ALL = (
         judge=judge.score_characters,
         note=_ABSTAINS,
     ),
-    Task(
+    LawBenchTask(
         number="2-6",
         kind="extraction",
         metric="soft F1 of entities",
@@ -155,10 +155,10 @@ _ALL = (
         judge=partial(judge.score_entities, types=LABELS["entity"]),
         note="an entity ends at a space or a line, so answers on one line lose points",
     ),
-    Task(number="2-7", **_describe()),
-    Task(number="2-8", **_choose("[正确答案]", "ABCDE")),
-    Task(number="2-9", **_label("event", "", "", ";")),
-    Task(
+    LawBenchTask(number="2-7", **_describe()),
+    LawBenchTask(number="2-8", **_choose("[正确答案]", "ABCDE")),
+    LawBenchTask(number="2-9", **_label("event", "", "", ";")),
+    LawBenchTask(
         number="2-10",
         kind="extraction",
         metric="soft F1 in order",
@@ -166,29 +166,29 @@ _ALL = (
         judge=judge.score_triggers,
         note=_ABSTAINS,
     ),
-    Task(
+    LawBenchTask(
         number="3-1",
         kind="label set",
         metric="F1 of article numbers",
         read=references.articles,
         judge=judge.score_articles,
     ),
-    Task(number="3-2", **_describe()),
-    Task(
+    LawBenchTask(number="3-2", **_describe()),
+    LawBenchTask(
         number="3-3",
         **_label("charge", "罪名:", "", ";"),
         note="a charge that stands inside another one is found with it, and costs precision",
     ),
     _term("3-4"),
     _term("3-5"),
-    Task(number="3-6", **_choose("正确答案:", "ABCD")),
-    Task(
+    LawBenchTask(number="3-6", **_choose("正确答案:", "ABCD")),
+    LawBenchTask(
         number="3-7",
         kind="regression",
         metric="accuracy",
         read=references.amount,
         judge=number_match,
     ),
-    Task(number="3-8", **_describe()),
+    LawBenchTask(number="3-8", **_describe()),
 )
-TASKS: Mapping[str, Task] = {task.number: task for task in _ALL}
+TASKS: Mapping[str, LawBenchTask] = {task.number: task for task in _ALL}

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Literal
 
-from layerlab.evaluation.metrics.segmentation import JIEBA, Words
+from layerlab.evaluation.metrics.segmentation import JIEBA, Segmentation
 
-Kind = Literal["1", "2", "L"]
+RougeN = Literal["1", "2", "L"]
 Counted = Literal["distinct", "every"]
 
 
@@ -14,8 +14,8 @@ def rouge(
     prediction: str,
     reference: str,
     *,
-    kind: Kind = "L",
-    words: Words = JIEBA,
+    kind: RougeN = "L",
+    words: Segmentation = JIEBA,
     counted: Counted = "distinct",
 ) -> float:
     """Return the F score of the words, word pairs or longest common subsequence of two texts.

@@ -23,7 +23,7 @@ _RUNS = re.compile(f"[{_UNBROKEN}]{{1,{RUN}}}|[^{_UNBROKEN}]+")
 
 
 @dataclass(frozen=True)
-class Words:
+class Segmentation:
     """A way to cut a text into words.
 
     Attributes:
@@ -99,9 +99,9 @@ def _latin(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
-JIEBA = Words("jieba words", _segment)
+JIEBA = Segmentation("jieba words", _segment)
 # As LawBench's scores are published: rouge-chinese counts the blank lines of an output.
-JIEBA_LINES = Words("jieba words and blank lines", _in_sentences)
-CHARACTERS = Words("characters", _characters)
-SPACED = Words("words between spaces", str.split)
-LATIN = Words("lower-case runs of a-z and 0-9", _latin)
+JIEBA_LINES = Segmentation("jieba words and blank lines", _in_sentences)
+CHARACTERS = Segmentation("characters", _characters)
+SPACED = Segmentation("words between spaces", str.split)
+LATIN = Segmentation("lower-case runs of a-z and 0-9", _latin)

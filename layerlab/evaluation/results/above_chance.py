@@ -8,8 +8,8 @@ from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.metrics.guessing import LEVEL, Guesses, guessing_p
 from layerlab.evaluation.results.question_remarks import shared_scores
 from layerlab.experiments.statistics.differences import holm
+from layerlab.records.json_values import Record
 
-Record = Mapping[str, Any]
 ACCURACIES = ("acc", "acc_norm")
 
 

@@ -17,9 +17,9 @@ from layerlab.evaluation.results.averages import (
     official,
     weighted_mean,
 )
+from layerlab.records.json_values import Record
 
-Record = Mapping[str, Any]
-Parts = dict[str, Mean]
+MeansByPart = dict[str, Mean]
 # LawBench's own scorer of proofreading needs programs of its own; ours counts edits otherwise.
 APPROXIMATE = {"lawbench": ("2-1",)}
 
@@ -139,7 +139,7 @@ def _headings(benchmark: Benchmark) -> dict[str, dict[str, str]]:
 
 
 def _add_heading(
-    benchmark: Benchmark, parts: Parts, headings: Mapping[str, str]
+    benchmark: Benchmark, parts: MeansByPart, headings: Mapping[str, str]
 ) -> dict[str, Average]:
     """Return the averages under headings, by the benchmark's own rule."""
     if benchmark.average != "weighted":
@@ -160,7 +160,7 @@ def _group(records: Iterable[Record], *names: str) -> dict[tuple[str, ...], list
     return found
 
 
-def _parts(records: Iterable[Record]) -> Parts:
+def _parts(records: Iterable[Record]) -> MeansByPart:
     return {str(one["subject"]): _mean(one) for one in records}
 
 

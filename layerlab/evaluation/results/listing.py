@@ -11,7 +11,7 @@ from layerlab.errors import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.benchmarks.files import is_here
 from layerlab.evaluation.benchmarks.spec import Benchmark
-from layerlab.evaluation.results.table import Column, Row, grid
+from layerlab.evaluation.results.table import Column, Record, grid
 
 # Characters from which on the list is one table.
 WHOLE = 80
@@ -50,7 +50,7 @@ def _find(one: Benchmark, folder: Path | None) -> dict[str, Any]:
         return {"here": False, "fault": str(error)}
 
 
-def _place(row: Row) -> str:
+def _place(row: Record) -> str:
     return str(row["fault"] or ("here" if row["here"] else f"put it in {row['folder']}/"))
 
 

@@ -7,8 +7,7 @@ from layerlab.evaluation.harness.task_result import PER_TEXT
 from layerlab.evaluation.metrics.estimates import Mean, with_interval
 from layerlab.evaluation.results.averages import incomplete, weighted_mean
 from layerlab.records.index.task_metrics import is_share
-
-Record = Mapping[str, Any]
+from layerlab.records.json_values import Record
 
 
 def task_group_rows(records: Iterable[Record], groups: Iterable[Any]) -> list[dict[str, Any]]:

@@ -15,9 +15,9 @@ from layerlab.evaluation.metrics.estimates import Mean, match_scores, paired_mea
 from layerlab.evaluation.results.averages import GROUPS, Average, macro, official
 from layerlab.evaluation.results.question_remarks import shared_scores, title_of
 from layerlab.records.index.task_metrics import is_share
+from layerlab.records.json_values import Record
 from layerlab.validation import short_repr
 
-Record = Mapping[str, Any]
 # What two models of one name differ in, and a model evaluated again does not.
 KNOWN_BY = ("model", "precision", "source")
 DOMAIN, GENERAL, FORGETTING = "domain mean", "general mean", "forgetting"

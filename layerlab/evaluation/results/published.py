@@ -20,7 +20,7 @@ KEY = "pangu23"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class PublishedTable:
     """One printed table; its numbers are percent.
 
     Attributes:
@@ -73,7 +73,7 @@ class Slip:
 
 
 @cache
-def tables() -> Mapping[int, Published]:
+def tables() -> Mapping[int, PublishedTable]:
     """Return tables 5, 6, 8, 9 and 10 of the source, by their numbers.
 
     Source: pangu23, section 5.
@@ -83,7 +83,7 @@ def tables() -> Mapping[int, Published]:
         31.75
     """
     found = [
-        Published(
+        PublishedTable(
             **{**one, "columns": tuple(one["columns"]), "parts": tuple(one["parts"])}
             | {"rows": {model: tuple(cells) for model, cells in one["rows"].items()}}
         )
@@ -97,7 +97,7 @@ def slips() -> tuple[Slip, ...]:
     return tuple(Slip(**one) for one in _file()["slip"])
 
 
-def find_tables(benchmark: str) -> tuple[Published, ...]:
+def find_tables(benchmark: str) -> tuple[PublishedTable, ...]:
     """Find the tables that print a benchmark: its own one, or those with a column of it.
 
     Source: pangu23, section 5.

@@ -1,19 +1,19 @@
 """The source's printed tables with our rows among them; every row says which it is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from layerlab.evaluation.results.published import KEY, LABEL, Published, find_tables, tables
+from layerlab.evaluation.results.published import KEY, LABEL, PublishedTable, find_tables, tables
+from layerlab.records.json_values import Record
 
-Row = Mapping[str, Any]
 OURS, AVERAGE = "measured here", "average"
 
 
 def published_rows(
     arms: Sequence[str],
-    benchmarks: Sequence[Row],
-    subjects: Sequence[Row],
-    sections: Sequence[Row],
+    benchmarks: Sequence[Record],
+    subjects: Sequence[Record],
+    sections: Sequence[Record],
 ) -> list[dict[str, Any]]:
     """Return the rows of every printed table with a benchmark of ours, in percent.
 
@@ -51,7 +51,7 @@ def tell_limit(limit: int | None) -> list[str]:
     return [f"measured here are the first {limit:,} of each subject's questions, published are all"]
 
 
-def _row(table: Published, model: str, origin: str, cells: Row) -> dict[str, Any]:
+def _row(table: PublishedTable, model: str, origin: str, cells: Record) -> dict[str, Any]:
     names = dict(zip(table.parts, table.columns, strict=False))
     return {
         "table": table.number,
@@ -64,11 +64,11 @@ def _row(table: Published, model: str, origin: str, cells: Row) -> dict[str, Any
 
 
 def _own(
-    table: Published,
+    table: PublishedTable,
     arm: str,
-    benchmarks: Sequence[Row],
-    subjects: Sequence[Row],
-    sections: Sequence[Row],
+    benchmarks: Sequence[Record],
+    subjects: Sequence[Record],
+    sections: Sequence[Record],
 ) -> dict[str, float | None]:
     """Return our cells in the columns of a table, with an average only where no column is empty."""
     whole = {
@@ -91,7 +91,7 @@ def _own(
     return {**cells, AVERAGE: _percent(whole.get(table.benchmark))}
 
 
-def _sound(row: Row) -> float | None:
+def _sound(row: Record) -> float | None:
     """Return a score; None where no logit that it is of was a finite number."""
     return None if row.get("lost") else row["score"]
 

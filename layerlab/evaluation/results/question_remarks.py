@@ -1,14 +1,13 @@
 """What has to be known of single questions: ties between options, and answers marked in part."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS
 from layerlab.evaluation.metrics.mark import MARKED, MARKED_PER_TOKEN
+from layerlab.records.json_values import Record
 
-Record = Mapping[str, Any]
-Named = tuple[str, ...]
+TaskNames = tuple[str, ...]
 
 
 def shared_scores(record: Record) -> dict[str, float]:
@@ -31,8 +30,8 @@ def title_of(record: Record) -> str:
 
 def question_remarks(records: Iterable[Record]) -> list[str]:
     """Return a line for every model and score with ties, or with answers marked in part."""
-    ties, cut = Counter[Named](), Counter[Named]()
-    asked = Counter[Named]()
+    ties, cut = Counter[TaskNames](), Counter[TaskNames]()
+    asked = Counter[TaskNames]()
     for one in records:
         named = (str(one["arm"]), title_of(one))
         cut[named] += one.get("overlong") or 0
@@ -50,7 +49,7 @@ def _count_ties(record: Record) -> dict[str, int]:
     return {"": len(ties), "acc_norm": (record.get("acc_norm") or {}).get("tied", 0)}
 
 
-def _tell_ties(ties: Counter[Named], asked: Counter[Named]) -> Iterator[str]:
+def _tell_ties(ties: Counter[TaskNames], asked: Counter[TaskNames]) -> Iterator[str]:
     for (arm, title, metric), count in ties.items():
         of, n = f"{title} ({metric})" if metric else title, asked[arm, title]
         if count:
@@ -61,7 +60,7 @@ def _tell_ties(ties: Counter[Named], asked: Counter[Named]) -> Iterator[str]:
             )
 
 
-def _tell_cut(cut: Counter[Named], asked: Counter[Named]) -> Iterator[str]:
+def _tell_cut(cut: Counter[TaskNames], asked: Counter[TaskNames]) -> Iterator[str]:
     for (arm, title), count in cut.items():
         n, least, more = asked[arm, title], MARKED, MARKED_PER_TOKEN
         if count:

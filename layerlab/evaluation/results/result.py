@@ -28,62 +28,62 @@ from layerlab.validation import short_repr
 STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 # Of a row what stands in no table: of single questions, and hashes.
 BY_QUESTION = {"scores", "ties", "cut", "asked"}
-Share = Annotated[float, Field(ge=-1e6, le=1e6)]
+ScoreValue = Annotated[float, Field(ge=-1e6, le=1e6)]
 
 
-class Arm(BaseModel):
+class AskedArm(BaseModel):
     """A model that was asked."""
 
     model_config = STRICT
     arm: str
 
 
-class Score(Arm):
+class Score(AskedArm):
     """The score of a model in a benchmark."""
 
     benchmark: str
-    score: Share
+    score: ScoreValue
 
 
-class Shots(BaseModel):
+class AskedShots(BaseModel):
     """Examples that were asked for."""
 
     model_config = STRICT
     asked: int
 
 
-class Asked(Arm):
+class Asked(AskedArm):
     """What it came to in a task, question by question."""
 
     task: str
     scoring: str
-    shots: Shots
-    scores: dict[str, Share]
+    shots: AskedShots
+    scores: dict[str, ScoreValue]
     worth: str | None = None
-    ties: dict[str, dict[str, Share]] = {}
+    ties: dict[str, dict[str, ScoreValue]] = {}
     cut: dict[str, int] = {}
     asked: dict[str, str] = {}
 
 
-class Task(Score, Asked):
+class SubjectScore(Score, Asked):
     """What it came to in a part of a benchmark."""
 
 
-class LmEvalTask(Asked):
+class LmEvalScore(Asked):
     """What it came to in a task of lm-eval."""
 
-    score: Share | None
+    score: ScoreValue | None
     measured: list[dict[str, Any]]
 
 
-class Scores(BaseModel):
+class StoredScores(BaseModel):
     """The content of results.json; more may stand there."""
 
     model_config = STRICT
-    arms: list[Arm] = Field(min_length=1)
+    arms: list[AskedArm] = Field(min_length=1)
     benchmarks: list[Score]
-    subjects: list[Task]
-    tasks: list[LmEvalTask] = []
+    subjects: list[SubjectScore]
+    tasks: list[LmEvalScore] = []
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def load_result(path: str | PathLike[str]) -> EvaluationResult:
         )
     try:
         content = unseal(content)
-        Scores.model_validate(content)
+        StoredScores.model_validate(content)
     except ValueError as error:
         why = explain(error) if isinstance(error, ValidationError) else str(error)
         raise UserError(f"cannot read {file}: {why}; evaluate again") from None

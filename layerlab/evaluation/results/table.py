@@ -1,7 +1,6 @@
 """Scores for a terminal; what came from outside is never read as markup."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -21,9 +20,9 @@ from layerlab.evaluation.results.lm_eval_tasks import (
     format_metric,
 )
 from layerlab.records.index.task_metrics import is_share
+from layerlab.records.json_values import Record
 
-Row = Mapping[str, Any]
-Column = tuple[str, Callable[[Row], str]]
+Column = tuple[str, Callable[[Record], str]]
 WIDE = 100  # from here on a table also says how its averages are taken
 LISTED = 6  # of names in a line
 ACC_NORM = (
@@ -31,7 +30,7 @@ ACC_NORM = (
 )
 
 
-def render_table(content: Row, width: int, *, subjects: bool = False) -> Group:
+def render_table(content: Record, width: int, *, subjects: bool = False) -> Group:
     """Render everything that a result holds, arm by arm, and then the remarks on it."""
     return Group(*_parts(content, width, subjects))
 
@@ -46,7 +45,7 @@ def percent(value: float | None, error: float | None = None) -> str:
     return "-" if value is None else Mean(value, error, 0).summary()
 
 
-def format_score(row: Row) -> str:
+def format_score(row: Record) -> str:
     """Format a score with its standard error; "not finite" where all logits were unsound.
 
     An average that lacks parts is "incomplete", and no score.
@@ -60,7 +59,7 @@ def format_score(row: Row) -> str:
     return incomplete(row) or percent(row["score"], row["error"])
 
 
-def span(row: Row) -> str:
+def span(row: Record) -> str:
     """Return the 95 % interval of a score, in percent.
 
     Example:
@@ -76,7 +75,7 @@ def span(row: Row) -> str:
 
 
 def grid(
-    rows: Iterable[Row],
+    rows: Iterable[Record],
     columns: Sequence[Column],
     left: Sequence[str] = (),
     width: int | None = None,
@@ -95,7 +94,7 @@ def grid(
     return tables.grids(names, cells, left, width)
 
 
-def _parts(content: Row, width: int, subjects: bool) -> Iterator[RenderableType]:
+def _parts(content: Record, width: int, subjects: bool) -> Iterator[RenderableType]:
     for arm in content["arms"]:
         rows = [row for row in content["benchmarks"] if row["arm"] == arm["arm"]]
         yield plain(f"{arm['arm']}: {_about(arm)}", "bold")
@@ -124,13 +123,13 @@ def _parts(content: Row, width: int, subjects: bool) -> Iterator[RenderableType]
     yield from _below(content)
 
 
-def _has_normalized(content: Row) -> bool:
+def _has_normalized(content: Record) -> bool:
     """Judge whether an accuracy is shown whose likelihoods are divided by lengths."""
     measured = (row["metric"] for row in expand_metrics(content.get("tasks", ())))
     return "acc_norm" in measured or any(row.get("acc_norm") for row in content["benchmarks"])
 
 
-def _about(arm: Row) -> str:
+def _about(arm: Record) -> str:
     context = arm["context"] if arm["context"] is not None else "endless"
     precision = arm["precision"] or arm["dtype"]
     return (
@@ -198,14 +197,14 @@ _DIFFERENCES: tuple[Column, ...] = (
 )
 
 
-def _benchmarks(rows: Sequence[Row], width: int) -> RenderableType:
+def _benchmarks(rows: Sequence[Record], width: int) -> RenderableType:
     if width >= WIDE + 60:
         return grid(rows, (*_BENCHMARKS, _HOW), ("benchmark", "how", "few-shot"), width)
     lines = [plain(f"{row['title']}: {_how(row)}", "dim") for row in rows]
     return Group(grid(rows, _BENCHMARKS, ("benchmark", "few-shot"), width), *lines)
 
 
-def _how(row: Row) -> str:
+def _how(row: Record) -> str:
     """Describe the average, the scoring, and what else is known of a score."""
     found = [_shorten(str(row["formula"]))]
     if "scoring" in row:
@@ -226,7 +225,7 @@ def _shorten(formula: str) -> str:
     return head + sign + ", ".join(listed[:LISTED]) + more
 
 
-def _tasks(content: Row, arm: str, width: int) -> Iterator[RenderableType]:
+def _tasks(content: Record, arm: str, width: int) -> Iterator[RenderableType]:
     """Yield the tasks of lm-eval, a line for every metric, and the means of their groups."""
     rows = [row for row in content.get("tasks", ()) if row["arm"] == arm]
     if rows:
@@ -238,7 +237,7 @@ def _tasks(content: Row, arm: str, width: int) -> Iterator[RenderableType]:
         yield Text()
 
 
-def _guessing(content: Row, arm: str) -> Iterator[RenderableType]:
+def _guessing(content: Record, arm: str) -> Iterator[RenderableType]:
     """Yield lines that name what is above chance, and what cannot be told from guessing."""
     tests = count_tests(content)
     among = f", Holm over {tests} accuracies" if tests > 1 else ""
@@ -256,7 +255,7 @@ def _guessing(content: Row, arm: str) -> Iterator[RenderableType]:
         yield Text()
 
 
-def _subjects(content: Row, arm: str, width: int) -> Iterator[RenderableType]:
+def _subjects(content: Record, arm: str, width: int) -> Iterator[RenderableType]:
     rows = [row for row in content["subjects"] if row["arm"] == arm]
     for benchmark in dict.fromkeys(row["benchmark"] for row in rows):
         yield plain(str(benchmark), "bold")
@@ -265,7 +264,7 @@ def _subjects(content: Row, arm: str, width: int) -> Iterator[RenderableType]:
         yield Text()
 
 
-def _precision(content: Row, width: int) -> Iterator[RenderableType]:
+def _precision(content: Record, width: int) -> Iterator[RenderableType]:
     rows = content.get("precision", ())
     if rows:
         yield plain("What a precision costs, over the same questions", "bold")
@@ -277,7 +276,7 @@ def _precision(content: Row, width: int) -> Iterator[RenderableType]:
         yield Text()
 
 
-def _perplexity(row: Row) -> str:
+def _perplexity(row: Record) -> str:
     if row["perplexity"] is None:
         return "perplexity on the built-in sample is not finite"
     return (
@@ -286,14 +285,14 @@ def _perplexity(row: Row) -> str:
     )
 
 
-def _compare(content: Row, width: int) -> Iterator[RenderableType]:
+def _compare(content: Record, width: int) -> Iterator[RenderableType]:
     if rows := content.get("compared", ()):
         yield plain("Differences to another run, over the same questions", "bold")
         yield grid(rows, _DIFFERENCES, ("model", "against", "what"), width)
         yield Text()
 
 
-def _list_published(content: Row, width: int) -> Iterator[RenderableType]:
+def _list_published(content: Record, width: int) -> Iterator[RenderableType]:
     rows = content.get("published", ())
     for table in dict.fromkeys(row["table"] for row in rows):
         inside = [row for row in rows if row["table"] == table]
@@ -308,22 +307,22 @@ def _list_published(content: Row, width: int) -> Iterator[RenderableType]:
         yield Text()
 
 
-def _cell(name: str) -> Callable[[Row], str]:
-    def shown(row: Row) -> str:
+def _cell(name: str) -> Callable[[Record], str]:
+    def shown(row: Record) -> str:
         value = row["cells"].get(name)
         return "-" if value is None else f"{value:.2f}"
 
     return shown
 
 
-def _below(content: Row) -> Iterator[Text]:
+def _below(content: Record) -> Iterator[Text]:
     for row in content["left_out"]:
         yield plain(f"- left out: {left_out_line(row)}", "yellow")
     for remark in content["remarks"]:
         yield plain(f"- {remark}", "yellow" if "NaN" in remark else "dim")
 
 
-def _difference(row: Row) -> str:
+def _difference(row: Record) -> str:
     if row["difference"] is None:
         return incomplete(row)
     sign = "+" if row["difference"] > 0 else ""

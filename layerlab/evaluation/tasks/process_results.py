@@ -26,7 +26,7 @@ from layerlab.evaluation.tasks.scoring import (
 if TYPE_CHECKING:
     from datasets import Dataset
 
-Document = Mapping[str, Any]
+TaskDoc = Mapping[str, Any]
 
 
 def load(
@@ -63,14 +63,12 @@ def load(
     }
 
 
-def choice(document: Document, results: Sequence[tuple[float, bool]]) -> dict[str, float]:
+def choice(document: TaskDoc, results: Sequence[tuple[float, bool]]) -> dict[str, float]:
     """Score 1 where the likeliest choice is right, else 0."""
     return {"score": by_likelihood(_likelihoods(results), document["gold"])}
 
 
-def choice_and_matthews(
-    document: Document, results: Sequence[tuple[float, bool]]
-) -> dict[str, Any]:
+def choice_and_matthews(document: TaskDoc, results: Sequence[tuple[float, bool]]) -> dict[str, Any]:
     """Score a choice, and return its labels for a correlation of all answers."""
     pair = (document["gold"][0], likeliest(_likelihoods(results)))
     return {**choice(document, results), "mcc": pair}
@@ -82,22 +80,22 @@ def correlation(pairs: Sequence[tuple[int, int]]) -> float:
     return matthews(right, likely)
 
 
-def letter(document: Document, results: Sequence[str]) -> dict[str, float]:
+def letter(document: TaskDoc, results: Sequence[str]) -> dict[str, float]:
     """Judge whether a written answer names the right option."""
     return by_letter(results[0], _letters(document), document["letters"])
 
 
-def reasoned_letter(document: Document, results: Sequence[str]) -> dict[str, float]:
+def reasoned_letter(document: TaskDoc, results: Sequence[str]) -> dict[str, float]:
     """Judge whether a written answer that reasons first ends in the right option."""
     return by_letter(results[0], _letters(document), document["letters"], reasoned=True)
 
 
-def value(document: Document, results: Sequence[str]) -> dict[str, float]:
+def value(document: TaskDoc, results: Sequence[str]) -> dict[str, float]:
     """Judge whether a written answer is the right one."""
     return by_value(results[0], document["reply"])
 
 
-def english_summary(document: Document, results: Sequence[str]) -> dict[str, float]:
+def english_summary(document: TaskDoc, results: Sequence[str]) -> dict[str, float]:
     """Return the ROUGE-1 and ROUGE-L of a summary, over English words."""
     ours, theirs = summary(results[0]), document["reply"]
     return {
@@ -107,7 +105,7 @@ def english_summary(document: Document, results: Sequence[str]) -> dict[str, flo
     }
 
 
-def chinese_summary(document: Document, results: Sequence[str]) -> dict[str, float]:
+def chinese_summary(document: TaskDoc, results: Sequence[str]) -> dict[str, float]:
     """Return the ROUGE-1, ROUGE-2 and ROUGE-L of a summary, over the words that jieba finds."""
     ours, theirs = summary(results[0]), document["reply"]
     return {
@@ -122,5 +120,5 @@ def _likelihoods(results: Sequence[tuple[float, bool]]) -> list[float]:
     return [likelihood for likelihood, _ in results]
 
 
-def _letters(document: Document) -> str:
+def _letters(document: TaskDoc) -> str:
     return LETTERS[: len(document["choices"])]

@@ -17,7 +17,7 @@ ENGLISH = ("aqua", "gaokao-english", "logiqa-en", "lsat", "math", "sat")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prompt:
+class TaskPrompt:
     """A question as a model reads it.
 
     Attributes:
@@ -48,7 +48,7 @@ class Manner:
 
 def build_prompt(
     question: Item, benchmark: Benchmark, subject: Subtask, manner: Manner | None = None
-) -> Prompt:
+) -> TaskPrompt:
     r"""Put a question into words.
 
     Example:
@@ -64,10 +64,10 @@ def build_prompt(
     return _WORDINGS[benchmark.name](question, subject, manner or Manner())
 
 
-def _of_ceval(question: Item, subject: Subtask, manner: Manner) -> Prompt:
+def _of_ceval(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
     start = "答案：让我们一步一步思考，\n" if manner.cot else "答案："
     steps = f"{question.explanation}\n所以答案是" if manner.cot else ""
-    return Prompt(
+    return TaskPrompt(
         header=f"以下是中国关于{subject.chinese}考试的单项选择题，请选出其中的正确答案。\n\n",
         text=f"{question.text}\n{_list(question)}\n{start}",
         choices=tuple(LETTERS[: len(question.options)]),
@@ -75,8 +75,8 @@ def _of_ceval(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     )
 
 
-def _of_cmmlu(question: Item, subject: Subtask, manner: Manner) -> Prompt:
-    return Prompt(
+def _of_cmmlu(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
+    return TaskPrompt(
         header=f"以下是关于{subject.chinese}的单项选择题，请直接给出正确答案的选项。\n\n",
         text=f"题目：{question.text}\n{_list(question)}\n答案是：",
         choices=tuple(LETTERS[: len(question.options)]),
@@ -84,9 +84,9 @@ def _of_cmmlu(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     )
 
 
-def _of_mmlu(question: Item, subject: Subtask, manner: Manner) -> Prompt:
+def _of_mmlu(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
     name = subject.name.replace("_", " ")
-    return Prompt(
+    return TaskPrompt(
         header=f"The following are multiple choice questions (with answers) about {name}.\n\n",
         text=f"{question.text}\n{_list(question)}\nAnswer:",
         choices=tuple(f" {letter}" for letter in LETTERS[: len(question.options)]),
@@ -94,36 +94,36 @@ def _of_mmlu(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     )
 
 
-def _of_agieval(question: Item, subject: Subtask, manner: Manner) -> Prompt:
+def _of_agieval(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
     last = LETTERS[len(question.options) - 1]
     if not subject.file.startswith(ENGLISH):
         asked = f"{question.passage}问题：{question.text}"
         if not question.options:
-            return Prompt(text=f"{asked}\n答案：", target=question.reply)
-        return Prompt(
+            return TaskPrompt(text=f"{asked}\n答案：", target=question.reply)
+        return TaskPrompt(
             text=f"{asked} 选项：{' '.join(question.options)}\n答案：从A到{last}, 我们应选择",
             choices=tuple(LETTERS[: len(question.options)]),
             target=question.letters,
         )
     asked = f"{question.passage}Q: {question.text}"
     if not question.options:
-        return Prompt(text=f"{asked}\nA: The answer is", target=f" {question.reply}")
+        return TaskPrompt(text=f"{asked}\nA: The answer is", target=f" {question.reply}")
     options = " ".join(question.options)
-    return Prompt(
+    return TaskPrompt(
         text=f"{asked} Answer Choices: {options}\nA: Among A through {last}, the answer is",
         choices=tuple(f" {letter}" for letter in LETTERS[: len(question.options)]),
         target=f" {question.letters}",
     )
 
 
-def _of_boolq(question: Item, subject: Subtask, manner: Manner) -> Prompt:
+def _of_boolq(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
     asked = f"{question.passage}\nQuestion: {question.text}?\n"
     if manner.scoring == "mean_nll":
         return _whole(tuple(f"{asked}{option}" for option in question.options), question)
     return _space(f"{asked}Answer:", question)
 
 
-def _of_ax_b(question: Item, subject: Subtask, manner: Manner) -> Prompt:
+def _of_ax_b(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
     if manner.scoring == "mean_nll":
         labels = ("entailment", "not_entailment")
         texts = tuple(f"{question.passage}?{label}, {question.text}" for label in labels)
@@ -133,19 +133,19 @@ def _of_ax_b(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     )
 
 
-def _of_piqa(question: Item, subject: Subtask, manner: Manner) -> Prompt:
+def _of_piqa(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
     if manner.scoring == "mean_nll":
         start = f"The following makes sense: \nQ: {question.text}\nA: "
         return _whole(tuple(f"{start}{option}\n" for option in question.options), question)
     return _space(f"Question: {question.text}\nAnswer:", question)
 
 
-def _of_csl(question: Item, subject: Subtask, manner: Manner) -> Prompt:
+def _of_csl(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
     """Put a question of CSL; `mean_nll` compares the abstract alone with the keywords added."""
     abstract = f"摘要：{question.passage}"
     if manner.scoring == "mean_nll":
         return _whole((abstract, f"{abstract}\n关键词：{question.text}"), question)
-    return Prompt(
+    return TaskPrompt(
         text=(
             "摘要是对论文内容不加注释和评论的简短陈述，要求扼要地说明研究工作的目的、"
             "研究方法和最终结论等。\n关键词是一篇学术论文的核心词汇，一般由一系列名词组成。"
@@ -158,21 +158,21 @@ def _of_csl(question: Item, subject: Subtask, manner: Manner) -> Prompt:
     )
 
 
-def _of_eprstmt(question: Item, subject: Subtask, manner: Manner) -> Prompt:
+def _of_eprstmt(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
     asked = f'内容： "{question.text}"。情绪分类：'
     labels = tuple(f"{option}。" for option in question.options)
     if manner.scoring == "mean_nll":
         return _whole(tuple(f"{asked}\n{label}" for label in labels), question)
-    return Prompt(text=asked, choices=labels, target=labels[question.right[0]])
+    return TaskPrompt(text=asked, choices=labels, target=labels[question.right[0]])
 
 
-def _of_xsum(question: Item, subject: Subtask, manner: Manner) -> Prompt:
+def _of_xsum(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
     ask = "Based on the previous text, provide a brief single summary:"
-    return Prompt(text=f"Document：{question.text}\n{ask}", target=f" {question.reply}")
+    return TaskPrompt(text=f"Document：{question.text}\n{ask}", target=f" {question.reply}")
 
 
-def _of_lcsts(question: Item, subject: Subtask, manner: Manner) -> Prompt:
-    return Prompt(
+def _of_lcsts(question: Item, subject: Subtask, manner: Manner) -> TaskPrompt:
+    return TaskPrompt(
         text=f"阅读以下文章，并给出简短的摘要：{question.text}\n摘要如下：", target=question.reply
     )
 
@@ -183,17 +183,17 @@ def _list(question: Item) -> str:
     )
 
 
-def _space(text: str, question: Item) -> Prompt:
+def _space(text: str, question: Item) -> TaskPrompt:
     choices = tuple(f" {option}" for option in question.options)
-    return Prompt(text=text, choices=choices, target=choices[question.right[0]])
+    return TaskPrompt(text=text, choices=choices, target=choices[question.right[0]])
 
 
-def _whole(texts: tuple[str, ...], question: Item) -> Prompt:
+def _whole(texts: tuple[str, ...], question: Item) -> TaskPrompt:
     """Return whole texts as choices, with nothing before them."""
-    return Prompt(text="", choices=texts, target=texts[question.right[0]])
+    return TaskPrompt(text="", choices=texts, target=texts[question.right[0]])
 
 
-_WORDINGS: Mapping[str, Callable[[Item, Subtask, Manner], Prompt]] = {
+_WORDINGS: Mapping[str, Callable[[Item, Subtask, Manner], TaskPrompt]] = {
     **dict.fromkeys(("ceval", "fineval"), _of_ceval),
     **dict.fromkeys(("cmmlu", "financeiq"), _of_cmmlu),
     "mmlu": _of_mmlu,

@@ -13,23 +13,23 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from layerlab.experiments.analysis.arm_results import missing_seeds
-from layerlab.experiments.analysis.interim import LOSS, Stage
+from layerlab.experiments.analysis.interim import LOSS, Look
 from layerlab.experiments.analysis.run_readings import unit_of
 from layerlab.experiments.analysis.verdict import describe_interval, describe_later, number
 from layerlab.experiments.statistics.differences import Difference, Level
-from layerlab.experiments.statistics.multiple_comparisons import Evidence, Family, Finding, PairTest
+from layerlab.experiments.statistics.multiple_comparisons import Evidence, Family, PairTest, PValue
 from layerlab.recipes.compared_measures import is_watched
 from layerlab.recipes.comparison_sections import Claim, CompareSection
 
-Word = Literal["holds", "fails", "not decided"]
+ClaimWord = Literal["holds", "fails", "not decided"]
 # A test, and the side of its shift that the claim says the difference is on.
-Asked = tuple[PairTest, int]
+SidedTest = tuple[PairTest, int]
 # Relations that a margin belongs to.
 _WITHIN = ("alike", "no better")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class ArmPair:
     """Two arms of a claim.
 
     Attributes:
@@ -44,7 +44,7 @@ class Pair:
     arm: str
     rival: str
     evidence: Evidence
-    asked: Sequence[tuple[Finding, int]]
+    asked: Sequence[tuple[PValue, int]]
     missing: Sequence[int] = ()
     later: Difference | None = None
 
@@ -87,8 +87,8 @@ class Judged:
     """
 
     claim: Claim
-    pairs: Sequence[Pair]
-    word: Word
+    pairs: Sequence[ArmPair]
+    word: ClaimWord
     p: float
     holm: float
 
@@ -96,7 +96,7 @@ class Judged:
 def judge_claims(
     section: CompareSection,
     rivals: Mapping[str, str],
-    stages: Sequence[Stage],
+    stages: Sequence[Look],
     family: Family,
     unit: str,
 ) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def judge_claims(
     for claim in section.claims:
         found = [_pair(each, section, stages, family) for each in tests(claim, rivals)]
         right, wrong = _chances(found)
-        word: Word = "not decided"
+        word: ClaimWord = "not decided"
         if min(right[1], wrong[1]) < level.alpha:
             word = "holds" if right[1] <= wrong[1] else "fails"
         decisive = wrong if word == "fails" else right
@@ -121,12 +121,12 @@ def judge_claims(
     return rows
 
 
-def tests(claim: Claim, rivals: Mapping[str, str]) -> list[list[Asked]]:
+def tests(claim: Claim, rivals: Mapping[str, str]) -> list[list[SidedTest]]:
     """Return the tests that a claim is made of, by its pairs."""
     return [_tests(claim, arm, rival) for arm, rival in pairs(claim, rivals)]
 
 
-def _tests(claim: Claim, arm: str, rival: str) -> list[Asked]:
+def _tests(claim: Claim, arm: str, rival: str) -> list[SidedTest]:
     def at(shift: float) -> PairTest:
         return PairTest(arm, rival, shift, claim.measure)
 
@@ -153,13 +153,13 @@ def pairs(claim: Claim, rivals: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _pair(
-    asked: Sequence[Asked], section: CompareSection, stages: Sequence[Stage], family: Family
-) -> Pair:
+    asked: Sequence[SidedTest], section: CompareSection, stages: Sequence[Look], family: Family
+) -> ArmPair:
     """Return a pair with the results of the last look at any of its tests."""
     test, stage = asked[0][0], stages[-1]
     judged = stages[max((family[one].look for one, _ in asked))]
     sides = stage.sides[test.arm], stage.sides[test.rival]
-    return Pair(
+    return ArmPair(
         arm=test.arm,
         rival=test.rival,
         evidence=judged.evidence(test),
@@ -169,7 +169,7 @@ def _pair(
     )
 
 
-def _chances(found: Sequence[Pair]) -> tuple[tuple[float, float], tuple[float, float]]:
+def _chances(found: Sequence[ArmPair]) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return p for the whole claim and against it, before and after the correction."""
     rights, wrongs = [pair.right for pair in found], [pair.wrong for pair in found]
     return max(rights, key=lambda both: both[1]), min(wrongs, key=lambda both: both[1])
@@ -205,7 +205,7 @@ def _describe(judged: Judged, level: Level, unit: str) -> str:
     return "; ".join(part for part in parts if part) + "."
 
 
-def _decisive(judged: Judged) -> Pair:
+def _decisive(judged: Judged) -> ArmPair:
     """Return the surest pair against a claim that fails; else the one that is least sure."""
     if judged.word == "fails":
         return min(judged.pairs, key=lambda pair: pair.wrong[1])
@@ -224,7 +224,7 @@ def _share(judged: Judged, level: Level) -> str:
     return f"{sure} of {count} pairs surely as said; the least sure"
 
 
-def _pair_said(judged: Judged, pair: Pair, level: Level, unit: str) -> str:
+def _pair_said(judged: Judged, pair: ArmPair, level: Level, unit: str) -> str:
     names = f"{pair.arm} against {pair.rival}"
     found, lost, ended = pair.evidence.found, pair.evidence.lost, pair.evidence.ended
     if any(lost):
@@ -250,7 +250,7 @@ def _is_margined(judged: Judged) -> bool:
     return judged.claim.relation in _WITHIN
 
 
-def _evidence(judged: Judged, pair: Pair, level: Level) -> str:
+def _evidence(judged: Judged, pair: ArmPair, level: Level) -> str:
     found, count = pair.evidence.found, level.comparisons
     told = describe_interval(found)
     if count > 1:

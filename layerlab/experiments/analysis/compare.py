@@ -16,7 +16,7 @@ from layerlab.experiments.analysis.evidence import (
 )
 from layerlab.experiments.analysis.gradient_profile import gradients
 from layerlab.experiments.analysis.interaction import judge_interactions
-from layerlab.experiments.analysis.interim import Stage
+from layerlab.experiments.analysis.interim import Look
 from layerlab.experiments.analysis.judged_measures import judge_measures
 from layerlab.experiments.analysis.run_readings import LOSS_UNITS
 from layerlab.experiments.analysis.verdict import (
@@ -117,7 +117,7 @@ def _read(found: Sequence[Path | RunRecord]) -> list[RunRecord]:
 
 
 def _rows(
-    stages: Sequence[Stage],
+    stages: Sequence[Look],
     family: Family,
     rivals: Mapping[str, str],
     differ: Mapping[str, Sequence[str]],
@@ -169,7 +169,7 @@ def _find_declared(
     return found
 
 
-def _unequal(stage: Stage) -> list[str]:
+def _unequal(stage: Look) -> list[str]:
     """Return a remark where the variances of arms differ more than by chance."""
     p = stage.model.unequal() if stage.section.variance == "moderated" else None
     if p is None or p >= stage.level.alpha:
@@ -182,7 +182,7 @@ def _unequal(stage: Stage) -> list[str]:
     ]
 
 
-def _one_text(stage: Stage, rivals: Mapping[str, str]) -> list[str]:
+def _one_text(stage: Look, rivals: Mapping[str, str]) -> list[str]:
     """Return a remark where intervals do not account for the choice of the held-out text."""
     found = [stage.difference(name, rival) for name, rival in rivals.items() if name != rival]
     if not any(one.text is None and one.interval for one in found):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 SHOWN = ("arm", "n", "nats", "difference", "low", "high", "verdict")  # in a notebook
 # What has to be looked into; texts and whole numbers, most of all there is, need no look.
-Part = Literal["rows", "claims", "runs", "curves", "paired", "ladder"]
+ComparisonPart = Literal["rows", "claims", "runs", "curves", "paired", "ladder"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Comparison:
             f"the comparison has no arm {arm!r}; expected one of {', '.join(self.content['arms'])}"
         )
 
-    def frame(self, part: Part = "rows") -> "pd.DataFrame":
+    def frame(self, part: ComparisonPart = "rows") -> "pd.DataFrame":
         """Return a part of the comparison as a data frame; a row of curves is one point of a run.
 
         Raises:
@@ -60,10 +60,10 @@ class Comparison:
         """
         import pandas as pd
 
-        if part not in get_args(Part):
+        if part not in get_args(ComparisonPart):
             raise UserError(
                 f"a comparison has no part {short_repr(part)}; expected one of "
-                f'{", ".join(get_args(Part))}: type frame("rows")'
+                f'{", ".join(get_args(ComparisonPart))}: type frame("rows")'
             )
 
         if part == "ladder":
@@ -96,7 +96,7 @@ def rows_by_size(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _points(curves: list[dict[str, Any]], part: Part) -> list[dict[str, Any]]:
+def _points(curves: list[dict[str, Any]], part: ComparisonPart) -> list[dict[str, Any]]:
     if part == "paired":
         return [{"arm": one["arm"], **point} for one in curves for point in one["points"]]
     return [

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from layerlab.experiments.analysis.interim import Judging, Stage
+from layerlab.experiments.analysis.interim import Judging, Look
 from layerlab.experiments.statistics.additive_model import Additive
 from layerlab.records.run import RunRecord
 
@@ -13,7 +13,7 @@ MOST = 400
 AXES = ("update", "tokens", "flops", "seconds")
 TRAINED = (*AXES, "loss")
 EVALUATED = (*AXES, "nats", "bits_per_byte", "accuracy")
-Points = Mapping[str, list[Any]]
+CurvePoints = Mapping[str, list[Any]]
 
 
 def curves(record: RunRecord, chosen: bool) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def curves(record: RunRecord, chosen: bool) -> dict[str, Any]:
     }
 
 
-def paired_curves(stage: Stage, rivals: Mapping[str, str], by: str) -> list[dict[str, Any]]:
+def paired_curves(stage: Look, rivals: Mapping[str, str], by: str) -> list[dict[str, Any]]:
     """Return each arm's difference to its baseline at each evaluation, with its interval.
 
     Each is that of the table, with the losses of its moment.
@@ -84,7 +84,7 @@ def _by_point(
     return found
 
 
-def _columns(record: RunRecord, kind: str, names: Sequence[str]) -> Points:
+def _columns(record: RunRecord, kind: str, names: Sequence[str]) -> CurvePoints:
     events = [event for event in record.events if event.get("kind") == kind]
     stride = max(1, math.ceil(len(events) / MOST))
     # Counted from the end, so that the last point stays.

@@ -7,7 +7,7 @@ from layerlab.errors import UserError
 from layerlab.experiments.analysis.arm_results import missing_seeds
 from layerlab.experiments.analysis.claims import tests
 from layerlab.experiments.analysis.interaction import Interaction, find_interactions
-from layerlab.experiments.analysis.interim import LOSS, Stage, collect_arms
+from layerlab.experiments.analysis.interim import LOSS, Look, collect_arms
 from layerlab.experiments.analysis.judged_measures import measure_tests
 from layerlab.experiments.plan.equal_terms import SettingDifference, Varied, check_equal_terms
 from layerlab.experiments.statistics.additive_model import presence
@@ -61,7 +61,7 @@ class RecipeEvidence:
     contrasts: Sequence[SettingDifference]
     metric: str
     crossed: Sequence[Interaction]
-    stages: Sequence[Stage]
+    stages: Sequence[Look]
     family: Family
 
 
@@ -148,7 +148,7 @@ def look_at_runs(
     metric: str,
     beside: Sequence[PairTest] = (),
     elsewhere: OtherSizes | None = None,
-) -> tuple[list[Stage], Family]:
+) -> tuple[list[Look], Family]:
     """Return the runs up to each interim look, and the result of every test.
 
     Where none was, the stage is that of the first.
@@ -172,8 +172,8 @@ def look_at_runs(
         share=parts[-1],
     )
 
-    def at(asked: CompareSection) -> Stage:
-        return Stage(
+    def at(asked: CompareSection) -> Look:
+        return Look(
             section=asked,
             sides=collect_arms(records, list(rivals), metric, asked.seeds),
             shared=shared,

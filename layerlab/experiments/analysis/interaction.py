@@ -13,10 +13,10 @@ from itertools import product
 from typing import Any
 
 from layerlab.experiments.analysis.arm_results import ArmResults, missing_seeds
-from layerlab.experiments.analysis.interim import Stage
+from layerlab.experiments.analysis.interim import Look
 from layerlab.experiments.analysis.verdict import (
     Case,
-    Word,
+    VerdictWord,
     describe_evidence,
     describe_power,
     describe_scale,
@@ -93,7 +93,7 @@ def find_interactions(recipe: TrainingRecipe, section: CompareSection) -> list[I
 
 def judge_interactions(
     crossed: Sequence[Interaction],
-    stages: Sequence[Stage],
+    stages: Sequence[Look],
     family: Family,
     unit: str,
 ) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def judge_interactions(
     return [_row(one, stages, family, unit) for one in crossed]
 
 
-def _row(one: Interaction, stages: Sequence[Stage], family: Family, unit: str) -> dict[str, Any]:
+def _row(one: Interaction, stages: Sequence[Look], family: Family, unit: str) -> dict[str, Any]:
     stage, finding = stages[-1], family[one.test]
     judged = stages[finding.look]
     sides = [stage.sides[name] for name in one.test.arms]
@@ -143,7 +143,9 @@ def _row(one: Interaction, stages: Sequence[Stage], family: Family, unit: str) -
     }
 
 
-def _sentence(case: Case, word: Word, *, one: Interaction, sides: Sequence[ArmResults]) -> str:
+def _sentence(
+    case: Case, word: VerdictWord, *, one: Interaction, sides: Sequence[ArmResults]
+) -> str:
     (then, now), mean = one.under, case.difference.mean or 0.0
     evidence = describe_evidence(case)
     if word in case.words:

@@ -28,8 +28,8 @@ Judging = Callable[[str, str], Difference]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
-    """The arms of a comparison, all with the same seeds.
+class Look:
+    """A look at a comparison: its arms, all with the same seeds.
 
     Attributes:
         section: what was planned, with the seeds of the look.

@@ -5,11 +5,11 @@ from functools import partial
 from typing import Any
 
 from layerlab.experiments.analysis.arm_results import ArmResults, missing_seeds
-from layerlab.experiments.analysis.interim import Stage
+from layerlab.experiments.analysis.interim import Look
 from layerlab.experiments.analysis.run_readings import read_runs, unit_of
 from layerlab.experiments.analysis.verdict import (
     Case,
-    Word,
+    VerdictWord,
     describe_evidence,
     describe_power,
     describe_scale,
@@ -28,7 +28,7 @@ def measure_tests(section: CompareSection, rivals: Mapping[str, str]) -> list[Pa
 
 
 def judge_measures(
-    rivals: Mapping[str, str], stages: Sequence[Stage], family: Family
+    rivals: Mapping[str, str], stages: Sequence[Look], family: Family
 ) -> list[dict[str, Any]]:
     """Return every arm's verdict in every measure, as plain values.
 
@@ -41,7 +41,7 @@ def judge_measures(
     return [_row(test, stages, family) for test in measure_tests(section, rivals)]
 
 
-def _row(test: PairTest, stages: Sequence[Stage], family: Family) -> dict[str, Any]:
+def _row(test: PairTest, stages: Sequence[Look], family: Family) -> dict[str, Any]:
     stage, finding, measure = stages[-1], family[test], test.measure
     judged = stages[finding.look]
     arm, rival = (stage.sides[name] for name in test.arms)
@@ -84,7 +84,7 @@ def _mean(measure: str, side: ArmResults) -> float | None:
     return sum(found.values()) / len(found) if found else None
 
 
-def _sentence(case: Case, word: Word, *, measure: str) -> str:
+def _sentence(case: Case, word: VerdictWord, *, measure: str) -> str:
     mean = case.difference.mean or 0.0
     told = _lost_said(case)
     if word in case.words and any(case.evidence.lost):

@@ -11,8 +11,8 @@ from layerlab.console.tables import WORDS, grids, plain
 from layerlab.console.units import amount, duration
 from layerlab.experiments.analysis.ladder_table import ladder_table
 from layerlab.experiments.analysis.verdict import number
+from layerlab.records.json_values import Record
 
-Row = Mapping[str, Any]
 Value = int | float | None
 STYLES = {
     "better": "green",
@@ -23,15 +23,15 @@ STYLES = {
     "no verdict": "yellow",
 }
 CLAIMS = {"holds": "green", "fails": "red"}
-Column = tuple[str, Callable[[Row, str], str]]
-_ARM: Column = ("arm", lambda row, _: str(row["arm"]))
-_VERDICT: Column = ("verdict", lambda row, _: str(row["verdict"]))
+ArmColumn = tuple[str, Callable[[Record, str], str]]
+_ARM: ArmColumn = ("arm", lambda row, _: str(row["arm"]))
+_VERDICT: ArmColumn = ("verdict", lambda row, _: str(row["verdict"]))
 # What decides, the most telling first: on a narrow terminal the last of them go below.
 _DECISIVE = ("difference", "mean", "interval", "p (Holm)", "detectable")
 _BESIDE = ("sd", "n", "start", "rate", "match %")
 _COST = ("parameters", "tokens/s", "memory", "time a run")
 # In the order that they stand in.
-_COLUMNS: dict[str, Callable[[Row, str], str]] = {
+_COLUMNS: dict[str, Callable[[Record, str], str]] = {
     "n": lambda row, _: f"{row['n']}",
     "mean": lambda row, metric: _short(row[metric], ".4f"),
     "sd": lambda row, _: _number(row["sd"]),
@@ -90,7 +90,7 @@ def _legend(content: Mapping[str, Any]) -> str:
     )
 
 
-def differences(rows: Sequence[Row]) -> list[str]:
+def differences(rows: Sequence[Record]) -> list[str]:
     """Return how each arm differs from its baseline, one line an arm."""
     return [
         f"{row['arm']} against {row['against']}: {_departure(row.get('differs'))}"
@@ -99,7 +99,7 @@ def differences(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _columns(names: Collection[str]) -> list[Column]:
+def _columns(names: Collection[str]) -> list[ArmColumn]:
     return [(name, cell) for name, cell in _COLUMNS.items() if name in names]
 
 
@@ -126,7 +126,7 @@ def _choose(content: Mapping[str, Any], width: int) -> list[str]:
     return shown
 
 
-def _main(content: Mapping[str, Any], columns: Sequence[Column], width: int) -> Table:
+def _main(content: Mapping[str, Any], columns: Sequence[ArmColumn], width: int) -> Table:
     wide = _widths(content, columns)
     for name in _FOLDING:
         excess = sum(wide.values()) + len(wide) - 1 - width
@@ -151,13 +151,13 @@ def _main(content: Mapping[str, Any], columns: Sequence[Column], width: int) -> 
 
 
 def _cells(
-    row: Row, columns: Sequence[Column], content: Mapping[str, Any]
+    row: Record, columns: Sequence[ArmColumn], content: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
     metric = str(content["metric"])
     return ((name, cell(row, metric)) for name, cell in columns)
 
 
-def _widths(content: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, int]:
+def _widths(content: Mapping[str, Any], columns: Sequence[ArmColumn]) -> dict[str, int]:
     """Return the width that each column asks for, the arm and its verdict included."""
     whole = [_ARM, *columns, _VERDICT]
     found = {name: len(name) for name, _ in whole}
@@ -218,7 +218,7 @@ def _range(ends: Sequence[float] | None) -> str:
     return "-" if ends is None else " to ".join(map(number, ends))
 
 
-def _interval(row: Row) -> str:
+def _interval(row: Record) -> str:
     if row["low"] is None or row["high"] is None:
         return "-"
     return f"{number(row['low'], True)} to {number(row['high'], True)}"

@@ -7,9 +7,9 @@ from typing import Any, Literal
 from layerlab.console.units import amount
 from layerlab.experiments.analysis.arm_results import ArmResults
 from layerlab.experiments.statistics.differences import MOST_SEEDS, Difference, Level
-from layerlab.experiments.statistics.multiple_comparisons import Evidence, Finding
+from layerlab.experiments.statistics.multiple_comparisons import Evidence, PValue
 
-Word = Literal[
+VerdictWord = Literal[
     "baseline",
     "better",
     "worse",
@@ -51,7 +51,7 @@ class Case:
     arm: str
     baseline: str
     evidence: Evidence
-    finding: Finding
+    finding: PValue
     level: Level
     planned: int
     later: Difference | None = None
@@ -64,7 +64,7 @@ class Case:
     together: str = ""
     scale: str = ""
     unit: str = "nats"
-    words: tuple[Word, Word] = ("better", "worse")
+    words: tuple[VerdictWord, VerdictWord] = ("better", "worse")
 
     @property
     def difference(self) -> Difference:
@@ -81,11 +81,11 @@ class Verdict:
         said: the sentence, with its numbers and its limits.
     """
 
-    word: Word
+    word: VerdictWord
     said: str
 
 
-def judge(case: Case, say: Callable[[Case, Word], str] | None = None) -> Verdict:
+def judge(case: Case, say: Callable[[Case, VerdictWord], str] | None = None) -> Verdict:
     """Return the verdict on an arm.
 
     Args:
@@ -115,7 +115,7 @@ def number(value: int | float, sign: bool = False) -> str:
     return format(value, f"+{style}" if sign else style)
 
 
-def _word(case: Case) -> Word:
+def _word(case: Case) -> VerdictWord:
     found, decided = case.difference, case.finding
     if not case.looked:
         return "no verdict"
@@ -132,7 +132,7 @@ def _word(case: Case) -> Word:
     return "no verdict" if found.p is None else "not distinguishable"
 
 
-def _sentence(case: Case, word: Word) -> str:
+def _sentence(case: Case, word: VerdictWord) -> str:
     if not case.looked:
         return f"no verdict on {case.arm}: the seeds of the first look have not all finished"
     if case.diverged or case.base_diverged:
@@ -150,7 +150,7 @@ def _sentence(case: Case, word: Word) -> str:
     return f"{case.arm} is {word} than {case.baseline} by {size} {case.unit} ({evidence})"
 
 
-def _divergence(case: Case, word: Word) -> str:
+def _divergence(case: Case, word: VerdictWord) -> str:
     told = [
         f"{name} diverged at {_list(losses)} ({'; '.join(dict.fromkeys(losses.values()))})"
         for name, losses in ((case.arm, case.diverged), (case.baseline, case.base_diverged))

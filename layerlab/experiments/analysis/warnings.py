@@ -14,6 +14,7 @@ from layerlab.experiments.analysis.comparison import SCHEMA
 from layerlab.experiments.plan.equal_terms import SettingDifference
 from layerlab.experiments.plan.lr_search import wider
 from layerlab.recipes.comparison_sections import CompareSection
+from layerlab.records.json_values import Record
 from layerlab.records.parse import check_digest, read_json
 
 # Sides that were to be equal and lie further apart than this, in percent, are named.
@@ -152,12 +153,11 @@ def disclose_looks(section: CompareSection, look: CompareSection | None) -> list
     ]
 
 
-Content = Mapping[str, Any]
 # Rows that show nothing of an arm's result.
 _BLIND = ("baseline", "no verdict")
 
 
-def disclose_added_seeds(content: Content, *files: Path) -> dict[str, Any]:
+def disclose_added_seeds(content: Record, *files: Path) -> dict[str, Any]:
     """Return a comparison with the seeds of its first look, and a remark on those that came later.
 
     Runs that went on after an interruption came later too, but their seeds were planned before.
@@ -181,7 +181,7 @@ def disclose_added_seeds(content: Content, *files: Path) -> dict[str, Any]:
     return {**content, "looked": first, "remarks": [*content["remarks"], *told]}
 
 
-def _seen(content: Content) -> set[str]:
+def _seen(content: Record) -> set[str]:
     """Return the runs that a table has shown the results of, without those of baselines."""
     arms = {row["arm"] for row in content.get("rows", ()) if row["verdict"] not in _BLIND}
     return {run["run"] for run in content.get("runs", ()) if run["arm"] in arms}

@@ -17,7 +17,7 @@ from layerlab.console.progress import NullProgress, Progress
 from layerlab.errors import UserError
 from layerlab.experiments.executors.process import WORKER, RunProcess
 from layerlab.experiments.executors.run_locks import lock_runs
-from layerlab.experiments.executors.slots import Slot, slots
+from layerlab.experiments.executors.slots import RunSlot, slots
 from layerlab.experiments.executors.worker_pool import WorkerPool
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.heartbeat import LOG, Heartbeat
@@ -218,8 +218,8 @@ class SubmittedRun(Protocol):
 class _Executor(NamedTuple):
     """An executor: the slots there are, and how a run is started in one."""
 
-    places: list[tuple[Slot, ...]]
-    start: Callable[[Path, tuple[Slot, ...]], SubmittedRun]
+    places: list[tuple[RunSlot, ...]]
+    start: Callable[[Path, tuple[RunSlot, ...]], SubmittedRun]
 
 
 @dataclass
@@ -229,7 +229,7 @@ class _Active:
     run: RunSpec
     folder: Path
     attempt: int
-    place: tuple[Slot, ...]
+    place: tuple[RunSlot, ...]
     work: SubmittedRun
     sign: Heartbeat
     hung: bool = False
@@ -268,7 +268,7 @@ class _Pool:
                 self._stop()
         return self.ended
 
-    def _start(self, run: RunSpec, attempt: int, place: tuple[Slot, ...]) -> None:
+    def _start(self, run: RunSpec, attempt: int, place: tuple[RunSlot, ...]) -> None:
         folder = self.out / run.name
         work = self.crew.start(folder, place)
         self.active.append(_Active(run, folder, attempt, place, work, Heartbeat(folder)))

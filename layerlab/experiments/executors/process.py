@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from layerlab.experiments.executors.slots import Slot
+from layerlab.experiments.executors.slots import RunSlot
 from layerlab.records.heartbeat import LOG
 from layerlab.system.files import check_regular, unshare
 from layerlab.system.trust import GRANTS, list_grants
@@ -35,7 +35,7 @@ class RunProcess:
     def __init__(
         self,
         folder: Path,
-        places: Sequence[Slot],
+        places: Sequence[RunSlot],
         command: Sequence[str] = WORKER,
         grants: str | None = None,
     ) -> None:

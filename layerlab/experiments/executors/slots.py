@@ -13,7 +13,7 @@ _QUOTA = "/sys/fs/cgroup/cpu.max"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slot:
+class RunSlot:
     """The core or GPU that one process of a run uses.
 
     Attributes:
@@ -42,7 +42,7 @@ class Slot:
                 pass
 
 
-def slots(settings: RunSection) -> list[tuple[Slot, ...]]:
+def slots(settings: RunSection) -> list[tuple[RunSlot, ...]]:
     """Return for each concurrent run one slot per process.
 
     As many as there are physical cores for all their threads, or GPUs, unless `run.max_parallel`
@@ -55,7 +55,7 @@ def slots(settings: RunSection) -> list[tuple[Slot, ...]]:
     if settings.device == "cuda":
         return _gpus(settings)
     if settings.device != "cpu":  # one device by its number, or of which there is one
-        free = Slot(threads=settings.threads)
+        free = RunSlot(threads=settings.threads)
         return [(free,) * settings.num_processes] * (settings.max_parallel or 1)
     return _share(settings, cores())
 
@@ -76,20 +76,22 @@ def fit_at_once(settings: RunSection, runs: int) -> int:
     return min(runs, len(slots(settings)))
 
 
-def _share(settings: RunSection, found: Sequence[tuple[int, ...]]) -> list[tuple[Slot, ...]]:
+def _share(settings: RunSection, found: Sequence[tuple[int, ...]]) -> list[tuple[RunSlot, ...]]:
     each = settings.threads
     count = settings.max_parallel or max(1, len(found) // (each * settings.num_processes))
     if count * settings.num_processes * each > len(found):
-        return [(Slot(threads=each),) * settings.num_processes] * count
+        return [(RunSlot(threads=each),) * settings.num_processes] * count
     places = [
-        Slot(threads=each, cores=tuple(one for core in found[start : start + each] for one in core))
+        RunSlot(
+            threads=each, cores=tuple(one for core in found[start : start + each] for one in core)
+        )
         for start in range(0, count * settings.num_processes * each, each)
     ]
     width = settings.num_processes
     return [tuple(places[start : start + width]) for start in range(0, len(places), width)]
 
 
-def _gpus(settings: RunSection) -> list[tuple[Slot, ...]]:
+def _gpus(settings: RunSection) -> list[tuple[RunSlot, ...]]:
     found = gpus()
     if not found:
         raise UserError(
@@ -106,7 +108,7 @@ def _gpus(settings: RunSection) -> list[tuple[Slot, ...]]:
     for start in range(0, count * settings.num_processes, settings.num_processes):
         # Where more runs are asked for than there are GPUs, they share them in turn.
         own = [found[place % len(found)] for place in range(start, start + settings.num_processes)]
-        slot = Slot(threads=settings.threads, gpus=",".join(own))
+        slot = RunSlot(threads=settings.threads, gpus=",".join(own))
         rows.append((slot,) * settings.num_processes)
     return rows
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.experiments.executors.process import WORKER, RunProcess, tail
-from layerlab.experiments.executors.slots import Slot, slots
+from layerlab.experiments.executors.slots import RunSlot, slots
 from layerlab.recipes.training_sections import RunSection
 from layerlab.system.trust import list_grants
 
@@ -37,7 +37,7 @@ _UNREACHED = (
 )
 
 
-class Task:
+class SlurmTask:
     """The job: it starts the worker of a run, and forwards the signal to stop.
 
     Args:
@@ -50,7 +50,7 @@ class Task:
     def __init__(
         self,
         folder: Path,
-        place: tuple[Slot, ...],
+        place: tuple[RunSlot, ...],
         command: Sequence[str] = WORKER,
         grants: str | None = None,
     ) -> None:
@@ -80,7 +80,7 @@ class Task:
         until = time.monotonic() + DELAY - 10
         while self._started and self._started.code() is None and time.monotonic() < until:
             time.sleep(_POLL)
-        return DelayedSubmission(Task(self.folder, self.place, self.command, self.grants))
+        return DelayedSubmission(SlurmTask(self.folder, self.place, self.command, self.grants))
 
     def _stop(self) -> None:
         if self._started is not None and not self._told:
@@ -120,26 +120,26 @@ class Cluster:
         self._executor = _executor(folder.resolve() / own, settings)
         self._ahead: dict[Path, Any] = {}
 
-    def rows(self, folders: Sequence[Path]) -> list[tuple[Slot, ...]]:
+    def rows(self, folders: Sequence[Path]) -> list[tuple[RunSlot, ...]]:
         """Return the slots for runs.
 
         Slurm, which has a queue of its own, is handed all of them at once.
         """
         if self.queue is None:
             return slots(self.settings)
-        place = (Slot(threads=self.settings.threads),) * self.settings.num_processes
+        place = (RunSlot(threads=self.settings.threads),) * self.settings.num_processes
         for start in range(0, len(folders), ARRAY):
             part = folders[start : start + ARRAY]
             self._ahead |= dict(zip(part, self._submit(part, place), strict=True))
         return [place] * len(folders)
 
-    def start(self, folder: Path, place: tuple[Slot, ...]) -> "Job":
+    def start(self, folder: Path, place: tuple[RunSlot, ...]) -> "Job":
         """Return the job of a run: the one of the array, or a new one."""
         job = self._ahead.pop(folder, None) or self._submit([folder], place)[0]
         return Job(job, folder, self.queue)
 
-    def _submit(self, folders: Sequence[Path], place: tuple[Slot, ...]) -> list[Any]:
-        tasks = [Task(folder.resolve(), place, self.command) for folder in folders]
+    def _submit(self, folders: Sequence[Path], place: tuple[RunSlot, ...]) -> list[Any]:
+        tasks = [SlurmTask(folder.resolve(), place, self.command) for folder in folders]
         try:
             # submitit prints what Slurm said, and hands it on as well.
             with redirect_stderr(StringIO()), _safe_path():

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from layerlab.experiments.executors.process import WORKER, end_group, open_log, tail
-from layerlab.experiments.executors.slots import Slot
+from layerlab.experiments.executors.slots import RunSlot
 from layerlab.records.heartbeat import LOG
 from layerlab.system.trust import GRANTS, list_grants
 from layerlab.training.worker import LAST, PARENT, SERVE
@@ -29,7 +29,7 @@ class Worker:
         log: where it says what goes wrong before its first run.
     """
 
-    def __init__(self, place: Slot, log: Path) -> None:
+    def __init__(self, place: RunSlot, log: Path) -> None:
         given = {GRANTS: list_grants(), PARENT: str(os.getpid())}
         with log.open("ab") as said:
             self.process = subprocess.Popen(
@@ -83,9 +83,9 @@ class WorkerPool:
     """The workers of this machine, those at work and those that wait for the next run."""
 
     def __init__(self) -> None:
-        self._idle: defaultdict[Slot, list[Worker]] = defaultdict(list)
+        self._idle: defaultdict[RunSlot, list[Worker]] = defaultdict(list)
 
-    def start(self, folder: Path, place: Slot) -> "WorkerRun":
+    def start(self, folder: Path, place: RunSlot) -> "WorkerRun":
         """Start the run of a folder, in a worker that is idle or in a new one.
 
         Raises:

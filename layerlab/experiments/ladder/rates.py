@@ -7,11 +7,12 @@ from layerlab.console.units import amount
 from layerlab.experiments.analysis.arm_results import ArmResults
 from layerlab.experiments.analysis.evidence import RecipeEvidence
 from layerlab.experiments.analysis.verdict import number
-from layerlab.experiments.ladder.sentences import Json, Sizes, join_words
+from layerlab.experiments.ladder.sentences import Sizes, join_words
 from layerlab.experiments.statistics.differences import Level
 from layerlab.experiments.statistics.rate_drift import best_octave, drift
+from layerlab.records.json_values import Json
 
-Pair = tuple[str, str]
+RivalPair = tuple[str, str]
 
 
 def rates_by_size(name: str, sizes: Sizes, alone: Sequence[RecipeEvidence], level: Level) -> Json:
@@ -51,7 +52,7 @@ def _octaves(side: ArmResults, metric: str) -> dict[int, float | None]:
     return {seed: best_octave(sweep) for seed, sweep in losses.items()}
 
 
-def warn_of_drift(rates: Sequence[Json], pairs: Sequence[Pair], level: Level) -> list[str]:
+def warn_of_drift(rates: Sequence[Json], pairs: Sequence[RivalPair], level: Level) -> list[str]:
     """Return remarks on rates at an end, and on arms whose best rates drift apart."""
     found, by_name = [], {one["arm"]: one for one in rates}
     for one in rates:

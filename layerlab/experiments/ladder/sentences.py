@@ -6,10 +6,10 @@ from typing import Any
 from layerlab.console.units import amount
 from layerlab.experiments.analysis.verdict import number
 from layerlab.experiments.plan.ladder import Rung
+from layerlab.records.json_values import Json
 from layerlab.records.run import RunRecord
 
 Sizes = Sequence[tuple[Rung, Sequence[RunRecord]]]
-Json = dict[str, Any]
 
 
 def describe_sizes(name: str, rival: str, gains: Sequence[Json]) -> list[str]:

@@ -12,7 +12,6 @@ from layerlab.validation import short_repr
 
 Manifest = Mapping[str, Any]
 Flat = Mapping[str, Any]
-Pair = tuple[str, str]
 
 # What names a run and does not decide it. The sessions of a run are held against each other, and
 # not against those of another.
@@ -99,7 +98,7 @@ class SettingDifference:
     """
 
     path: str
-    runs: Pair
+    runs: tuple[str, str]
     values: tuple[Any, Any]
     within: bool
 

@@ -16,13 +16,12 @@ from layerlab.model.design import Design
 from layerlab.model.option import options_of
 from layerlab.recipes.arms import arms
 from layerlab.recipes.training import TrainingRecipe, make_recipe
+from layerlab.records.json_values import Json, Record
 from layerlab.records.run import RunRecord
 from layerlab.training.run_spec import RunSpec, count_costs, design_model
 
 # Norms of the stack: as those of the blocks they are no choice of their own.
 _EDGES = ("embedding_norm", "final_norm")
-Json = dict[str, Any]
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,7 @@ class Factor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class ArmModel:
     """A model of a comparison.
 
     Attributes:
@@ -57,13 +56,13 @@ class Model:
     flops: float | None
 
     @classmethod
-    def planned(cls, recipe: TrainingRecipe) -> "Model":
+    def planned(cls, recipe: TrainingRecipe) -> "ArmModel":
         """Return the model of a resolved recipe, counted by formula."""
         cost = count_costs(recipe)
         return cls(design=design_model(recipe), parameters=cost.parameters, flops=cost.forward)
 
     @classmethod
-    def trained(cls, record: RunRecord) -> "Model | None":
+    def trained(cls, record: RunRecord) -> "ArmModel | None":
         """Return the model of a run as its manifest has it.
 
         None where it names what is not there now.
@@ -85,7 +84,7 @@ def planned_factors(recipe: TrainingRecipe, runs: Sequence[RunSpec]) -> list[Jso
         return []
     rivals = {str(arm.name): str(arm.against) for arm in arms(recipe.compare, recipe)}
     models = {
-        name: Model.planned(one) for name, one in {run.arm: run.recipe for run in runs}.items()
+        name: ArmModel.planned(one) for name, one in {run.arm: run.recipe for run in runs}.items()
     }
     differs = departures(models, rivals)
     return [
@@ -93,16 +92,16 @@ def planned_factors(recipe: TrainingRecipe, runs: Sequence[RunSpec]) -> list[Jso
     ]
 
 
-def begun_models(records: Iterable[RunRecord]) -> dict[str, Model | None]:
+def begun_models(records: Iterable[RunRecord]) -> dict[str, ArmModel | None]:
     """Return the model of each arm that has begun."""
     first: dict[str, RunRecord] = {}
     for record in records:
         first.setdefault(record.arm, record)
-    return {arm: Model.trained(record) for arm, record in first.items()}
+    return {arm: ArmModel.trained(record) for arm, record in first.items()}
 
 
 def departures(
-    models: Mapping[str, Model | None], rivals: Mapping[str, str]
+    models: Mapping[str, ArmModel | None], rivals: Mapping[str, str]
 ) -> dict[str, Json | None]:
     """Return how each arm differs from its baseline, as plain values.
 
@@ -132,7 +131,7 @@ def factors(own: Design, base: Design) -> list[Factor]:
     ]
 
 
-def warn_of_many_slots(rows: Sequence[Row]) -> Iterator[str]:
+def warn_of_many_slots(rows: Sequence[Record]) -> Iterator[str]:
     """Yield a sentence on the arms that change more than one slot at once.
 
     Args:
@@ -172,7 +171,7 @@ def places(differs: Mapping[str, Any] | None) -> list[str]:
     return [*differs["slots"], *(["stack"] if differs["stack"] else [])]
 
 
-def _departure(models: Mapping[str, Model | None], name: str, rival: str) -> Json | None:
+def _departure(models: Mapping[str, ArmModel | None], name: str, rival: str) -> Json | None:
     own, base = models.get(name), models.get(rival)
     if name == rival or own is None or base is None:
         return None

@@ -24,7 +24,7 @@ _INSTALL = "pip install 'layerlab[tune]'"
 
 
 @dataclass(frozen=True)
-class Grid:
+class GridSearch:
     """Every rate that was declared, the smallest first."""
 
     rates: tuple[float, ...]
@@ -84,7 +84,7 @@ class Optuna:
 
 
 # What either proposes depends on what was tried alone.
-Search = Grid | Optuna
+Search = GridSearch | Optuna
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ def next_rate(section: CompareSection, seed: int = 0) -> Search:
         UserError: optuna is asked for, and there is no range or no optuna.
     """
     if section.search == "grid":
-        return Grid(section.learning_rates)
+        return GridSearch(section.learning_rates)
     low, high = min(section.learning_rates, default=0.0), max(section.learning_rates, default=0.0)
     if low == high:
         raise UserError(

@@ -21,7 +21,7 @@ from layerlab.experiments.statistics.differences import (
 from layerlab.experiments.statistics.joined_variance import satterthwaite
 from layerlab.experiments.statistics.moderated_variance import LENT, MOST, Prior, moderate, prior
 
-Values = Mapping[str, Mapping[int, float]]
+ArmValues = Mapping[str, Mapping[int, float]]
 # Arms that are needed for one to learn from the others.
 FEWEST = 3
 
@@ -44,7 +44,7 @@ class Additive:
         shared: by arm, the part of the other differences that it stands in as well (`presence`).
     """
 
-    def __init__(self, values: Values, shared: Mapping[str, float] | None = None) -> None:
+    def __init__(self, values: ArmValues, shared: Mapping[str, float] | None = None) -> None:
         self.values = {arm: dict(found) for arm, found in values.items() if found}
         # Arms that ended at the same numbers are one and the same, and tell of noise once.
         self._first = {

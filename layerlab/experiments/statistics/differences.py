@@ -10,8 +10,8 @@ from functools import cache, cached_property
 from typing import Literal
 
 from layerlab.experiments.statistics.joined_variance import (
-    Number,
     Range,
+    Real,
     half_width,
     join,
     p_of,
@@ -20,7 +20,7 @@ from layerlab.experiments.statistics.joined_variance import (
 
 # Beyond this many seeds nobody trains; the search for a number of them ends here.
 MOST_SEEDS = 1_000_000
-Kind = Literal["paired", "welch", "moderated"]
+TTestKind = Literal["paired", "welch", "moderated"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +73,11 @@ class Difference:
         level: how sure it has to be.
     """
 
-    kind: Kind
+    kind: TTestKind
     n: int
     mean: float | None = None
     error: float | None = None
-    freedom: Number = 0
+    freedom: Real = 0
     text: Range | None = None
     flat: bool = False
     level: Level = field(default_factory=Level)
@@ -264,7 +264,7 @@ def welch(
     return Difference(kind="welch", n=n, mean=mean, error=error, freedom=freedom, level=level)
 
 
-def spread_limits(error: Number, freedom: Number, confidence: float) -> Range:
+def spread_limits(error: Real, freedom: Real, confidence: float) -> Range:
     """Return the interval of sigma around an estimate of it: its chi-squared limits."""
     from scipy.special import chdtri
 
@@ -296,7 +296,7 @@ def holm(raw: Sequence[float]) -> list[float]:
     return corrected
 
 
-def power(shift: Number, freedom: Number, alpha: Number) -> float:
+def power(shift: Real, freedom: Real, alpha: Real) -> float:
     """Probability that a two-sided t-test rejects, where the truth is `shift` standard errors."""
     from scipy.special import nctdtr, stdtrit
 
@@ -310,7 +310,7 @@ def power(shift: Number, freedom: Number, alpha: Number) -> float:
     return 1 - within + (0.0 if math.isnan(below) else below)
 
 
-def detectable(error: Number, freedom: Number, level: Level) -> float:
+def detectable(error: Real, freedom: Real, level: Level) -> float:
     """Return smallest true effect that is found at the power: the noncentral t, solved.
 
     Args:
@@ -321,11 +321,11 @@ def detectable(error: Number, freedom: Number, level: Level) -> float:
 
 
 @cache
-def _shift(freedom: Number, alpha: float, wanted: float) -> float:
+def _shift(freedom: Real, alpha: float, wanted: float) -> float:
     """Return the true effect, in standard errors, that is found with this power."""
     from scipy.optimize import brentq
 
-    def missing(shift: Number) -> float:
+    def missing(shift: Real) -> float:
         return power(shift, freedom, alpha) - wanted
 
     most = 1.0
@@ -334,7 +334,7 @@ def _shift(freedom: Number, alpha: float, wanted: float) -> float:
     return float(brentq(missing, 0.0, most, xtol=1e-12, rtol=1e-12))
 
 
-def needed(effect: Number, at: Callable[[int], Range], level: Level) -> int | None:
+def needed(effect: Real, at: Callable[[int], Range], level: Level) -> int | None:
     """Return seeds at which a test finds an effect at the power; None beyond a million.
 
     Args:

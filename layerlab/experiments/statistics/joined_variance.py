@@ -6,11 +6,11 @@ What seeds and the held-out text add to a mean are such estimates: of few degree
 import math
 from collections.abc import Sequence
 
-Number = int | float
+Real = int | float
 Range = tuple[float, float]
 
 
-def satterthwaite(parts: Sequence[tuple[float, Number]]) -> Range:
+def satterthwaite(parts: Sequence[tuple[float, Real]]) -> Range:
     """Return standard error and degrees of freedom of a sum of independent estimates of variance.
 
     Args:
@@ -26,7 +26,7 @@ def satterthwaite(parts: Sequence[tuple[float, Number]]) -> Range:
     return math.sqrt(total), total**2 / below if below else math.inf
 
 
-def half_width(parts: Sequence[tuple[float, Number]], alpha: float) -> float:
+def half_width(parts: Sequence[tuple[float, Real]], alpha: float) -> float:
     """Return how far a sum of independent estimates may lie from the truth, at a level.
 
     sqrt(sum_i (t_i s_i)^2)   with t_i the quantile of each, at its own degrees
@@ -50,7 +50,7 @@ def half_width(parts: Sequence[tuple[float, Number]], alpha: float) -> float:
     return math.hypot(*(stdtrit(freedom, alpha / 2) * math.sqrt(one) for one, freedom in parts))
 
 
-def p_of(parts: Sequence[tuple[float, Number]], distance: float) -> float:
+def p_of(parts: Sequence[tuple[float, Real]], distance: float) -> float:
     """Return the level at which `half_width` is this distance.
 
     Example:
@@ -75,7 +75,7 @@ def p_of(parts: Sequence[tuple[float, Number]], distance: float) -> float:
     return math.exp(float(brentq(beyond, *ends, xtol=1e-12))) if most > 1e-290 else most
 
 
-def join(parts: Sequence[tuple[float, Number]], alpha: float) -> Range:
+def join(parts: Sequence[tuple[float, Real]], alpha: float) -> Range:
     """Return a standard error with the degrees whose quantile gives `half_width` at a level.
 
     Example:

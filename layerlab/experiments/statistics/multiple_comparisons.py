@@ -81,7 +81,7 @@ class Evidence:
         return (1.0, 0) if side == -more else (min(1.0, 2 * p), side)
 
 
-class Stage(Protocol):
+class EvidenceSource(Protocol):
     """The runs up to a look."""
 
     def evidence(self, test: PairTest) -> Evidence:
@@ -89,8 +89,8 @@ class Stage(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
-    """The result of a test.
+class PValue:
+    """The p of a test, before and after correction, and the side that it speaks for.
 
     Attributes:
         raw: p before any correction.
@@ -112,7 +112,7 @@ class Finding:
         return (self.raw, self.corrected) if self.side == side else (1.0, 1.0)
 
     @property
-    def turned(self) -> "Finding":
+    def turned(self) -> "PValue":
         """The same evidence from the other arm's side."""
         return replace(self, side=-self.side)
 
@@ -134,7 +134,7 @@ class Family:
     def __init__(
         self,
         tests: Iterable[PairTest],
-        stages: Sequence[tuple[float, Stage]],
+        stages: Sequence[tuple[float, EvidenceSource]],
         alpha: float,
         beside: Sequence[float] = (),
     ) -> None:
@@ -143,7 +143,7 @@ class Family:
         for test in tests:
             if test not in self.tests and test.turned not in self.tests:
                 self.tests.append(test)
-        open_ = Finding(raw=1.0, corrected=1.0, side=0)
+        open_ = PValue(raw=1.0, corrected=1.0, side=0)
         self._found = dict.fromkeys(self.tests, open_)
         for look, (share, stage) in enumerate(stages):
             self._judge(look, share, stage)
@@ -156,18 +156,18 @@ class Family:
         """The p of each of its own tests, before any correction."""
         return [self[test].raw for test in self.tests]
 
-    def __getitem__(self, test: PairTest) -> Finding:
+    def __getitem__(self, test: PairTest) -> PValue:
         """Return the result of a test, from either arm's side."""
         return self._found[test] if test in self._found else self._found[test.turned].turned
 
-    def _judge(self, look: int, share: float, stage: Stage) -> None:
+    def _judge(self, look: int, share: float, stage: EvidenceSource) -> None:
         """Judge again; what an earlier look decided stays decided."""
         seen = [stage.evidence(test).at(test.shift) for test in self.tests]
         corrected = holm([*(raw for raw, _ in seen), *self._beside])
         for test, (raw, side), after in zip(self.tests, seen, corrected, strict=False):
             if self._found[test].corrected >= self.alpha:
                 whole = min(1.0, after / share)
-                self._found[test] = Finding(raw=raw, corrected=whole, side=side, look=look)
+                self._found[test] = PValue(raw=raw, corrected=whole, side=side, look=look)
 
 
 def spent_alpha(alpha: float, part: float) -> float:

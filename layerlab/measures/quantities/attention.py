@@ -16,7 +16,7 @@ from layerlab.measures.support.attention_pass import (
     read_heads,
 )
 from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.attention_tiles import Block, Watch
+from layerlab.observe.tracing.attention_tiles import RowBlock, Watch
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import HeadVector
 from layerlab.validation import Constraint
@@ -72,7 +72,7 @@ def focus(attended: AttentionRecord, *, dtype: torch.dtype = torch.float32) -> F
 def _watch(part: AttentionRecord) -> tuple[Watch, End]:
     seen: list[_Rows] = []
 
-    def watch(block: Block, record: AttentionRecord, scores: Tensor) -> None:
+    def watch(block: RowBlock, record: AttentionRecord, scores: Tensor) -> None:
         seen.append(_rows(block, record, scores))
 
     return watch, lambda: vars(_pool(part, seen))
@@ -105,7 +105,7 @@ def entropy_bound(spread: HeadRows, counts: HeadRows) -> HeadRows:
     return mass.log() + spread * (counts * others).sqrt() * decay / mass
 
 
-def _rows(block: Block, record: AttentionRecord, scores: Tensor) -> _Rows:
+def _rows(block: RowBlock, record: AttentionRecord, scores: Tensor) -> _Rows:
     allowed = record.allowed()
     counts = allowed.sum(-1).to(scores.dtype).expand(record.heads, -1)
     altered = record.softcap is not None or record.bias is not None

@@ -16,18 +16,15 @@ not cancel). The order of the sequences changes the result by rounding only.
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from layerlab.errors import UserError
 from layerlab.measures.measure import Measure, MeasureContext, Row
-from layerlab.measures.support.centring import NAN, Pool
+from layerlab.measures.support.centring import NAN, Pool, ValueVector
 from layerlab.observe.tracing.device_schedule import read_numbers
 from layerlab.observe.tracing.records import Layer
 from layerlab.shapes import Hidden, Scalar
 from layerlab.validation import Constraint
 
-Vector = Float[Tensor, " value"]
 ENOUGH = 4  # tokens for each feature: see `reliable`
 USE = """\
 Type `layerlab inspect MODEL --text FILE --samples auto`, and this measure reads as many tokens as
@@ -36,7 +33,7 @@ first 4 samples; the rest are run side by side, 2,048 tokens at a time, and of e
 kept than a matrix of width x width in float64."""
 
 
-def effective_dimension(eigenvalues: Vector, epsilon: float = 0.8) -> Scalar:
+def effective_dimension(eigenvalues: ValueVector, epsilon: float = 0.8) -> Scalar:
     """Return the fewest principal directions that hold the share epsilon of the variance.
 
     d(epsilon) = min {k : sum_{i<=k} lambda_i >= epsilon * sum_i lambda_i}
@@ -65,7 +62,7 @@ def effective_dimension(eigenvalues: Vector, epsilon: float = 0.8) -> Scalar:
     return torch.where(share.isnan().any(), NAN, (short.sum() + 1).double())
 
 
-def effective_rank(eigenvalues: Vector) -> Scalar:
+def effective_rank(eigenvalues: ValueVector) -> Scalar:
     """Return how many equal singular values would have the entropy of these.
 
     erank = exp(-sum_i p_i log p_i)   with   p_i = sigma_i / sum_j sigma_j
@@ -86,7 +83,7 @@ def effective_rank(eigenvalues: Vector) -> Scalar:
     return _perplexity(eigenvalues.double().clamp_min(0).sqrt())
 
 
-def entropy_rank(eigenvalues: Vector) -> Scalar:
+def entropy_rank(eigenvalues: ValueVector) -> Scalar:
     """Return how many equal eigenvalues would have the entropy of these.
 
     exp(-sum_i q_i log q_i)   with   q_i = lambda_i / sum_j lambda_j
@@ -100,7 +97,7 @@ def entropy_rank(eigenvalues: Vector) -> Scalar:
     return _perplexity(eigenvalues)
 
 
-def participation_ratio(eigenvalues: Vector) -> Scalar:
+def participation_ratio(eigenvalues: ValueVector) -> Scalar:
     """Return how many equal eigenvalues would have the sum and the sum of squares of these.
 
     PR = (sum_i lambda_i)^2 / sum_i lambda_i^2
@@ -117,7 +114,7 @@ def participation_ratio(eigenvalues: Vector) -> Scalar:
     return 1 / _share(eigenvalues).square().sum()
 
 
-def stable_rank(eigenvalues: Vector) -> Scalar:
+def stable_rank(eigenvalues: ValueVector) -> Scalar:
     """Return the squared Frobenius norm over the squared spectral norm.
 
     ||M||_F^2 / ||M||_2^2 = sum_i lambda_i / max_i lambda_i
@@ -138,13 +135,13 @@ def stable_rank(eigenvalues: Vector) -> Scalar:
     return 1 / _share(eigenvalues).amax()
 
 
-def _share(eigenvalues: Vector) -> Vector:
+def _share(eigenvalues: ValueVector) -> ValueVector:
     values = eigenvalues.double().clamp_min(0)
     values = values / values.amax()  # 0 / 0 is NaN: nothing varies, so nothing is shared
     return values / values.sum()
 
 
-def _perplexity(weights: Vector) -> Scalar:
+def _perplexity(weights: ValueVector) -> Scalar:
     share = _share(weights)
     return torch.special.entr(share).sum().exp()
 

@@ -19,14 +19,14 @@ from torch import Tensor
 from layerlab.errors import NotApplicable
 from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
 from layerlab.measures.quantities.diversity import diversity
-from layerlab.measures.support.activations import Activation
+from layerlab.measures.support.activations import Elementwise
 from layerlab.measures.support.attention_pass import (
     End,
     HeadQuantity,
     heads_of,
     read_heads,
 )
-from layerlab.measures.support.lanczos import Process, Ritz
+from layerlab.measures.support.lanczos import CentredRitz, Process
 from layerlab.measures.support.products import Profile
 from layerlab.measures.support.sublayer_forms import (
     FeedForward,
@@ -80,7 +80,7 @@ def contraction(attended: AttentionRecord, *, exact: bool = False) -> HeadVector
 
 
 def _solve(part: AttentionRecord, known: Profile) -> tuple[Sequence[Process], End]:
-    ritz = Ritz(known, part.sums_to_one)
+    ritz = CentredRitz(known, part.sums_to_one)
     return (ritz,), lambda: {"contraction": ritz.norm}
 
 
@@ -128,7 +128,7 @@ def attention_bound(
 
 
 def range_bound(
-    inner: Hidden, gate: Hidden | None, activation: Activation, norms: Sequence[Scalar]
+    inner: Hidden, gate: Hidden | None, activation: Elementwise, norms: Sequence[Scalar]
 ) -> Scalar:
     """Return how far a feed-forward layer can scale diversity on the range that its inside takes.
 

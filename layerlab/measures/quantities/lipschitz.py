@@ -20,12 +20,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from layerlab.errors import NotApplicable
 from layerlab.measures.measure import Measure, MeasureContext, Row, describe_packed
-from layerlab.measures.support.golub_kahan import GolubKahan, Map, Ritz, Vector, largest_singular
+from layerlab.measures.support.golub_kahan import GolubKahan, Ritz, Vector, largest_singular
 from layerlab.observe.architecture.effective_weights import effective_weights
 from layerlab.observe.tracing.device_schedule import PROCESSOR, device_schedule
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
-from layerlab.shapes import Hidden, Matrix
+from layerlab.shapes import Hidden, Map, Matrix
 from layerlab.system.hardware import is_out_of_memory
 from layerlab.validation import Constraint
 

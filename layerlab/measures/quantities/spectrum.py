@@ -15,7 +15,7 @@ from layerlab.measures.support.attention_pass import (
     heads_of,
     read_heads,
 )
-from layerlab.measures.support.lanczos import Krylov, Perron, Process, Ritz
+from layerlab.measures.support.lanczos import CentredRitz, Krylov, Perron, Process
 from layerlab.measures.support.products import Profile
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS
@@ -72,7 +72,7 @@ def spectrum(
 
 
 def _solve(part: AttentionRecord, known: Profile) -> tuple[Sequence[Process], End]:
-    perron, ritz = Perron(known), Ritz(known, part.sums_to_one)
+    perron, ritz = Perron(known), CentredRitz(known, part.sums_to_one)
 
     def end() -> Mapping[str, HeadVector]:
         found = Spectrum(

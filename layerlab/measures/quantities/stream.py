@@ -8,7 +8,7 @@ channels are. Products and sums are taken in float64, so nothing overflows.
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from layerlab.measures.measure import Measure, MeasureContext, Row
@@ -16,9 +16,7 @@ from layerlab.measures.support.centring import NAN, precise
 from layerlab.observe.tracing.device_schedule import read_numbers
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
-from layerlab.shapes import Hidden, Scalar
-
-TokenVector = Float[Tensor, " token"]
+from layerlab.shapes import Hidden, Scalar, TokenVector
 
 LARGE = 100.0  # a massive activation is above this ...
 TIMES_MEDIAN = 1000.0  # ... and above so many times the median of its layer

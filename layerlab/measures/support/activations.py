@@ -10,7 +10,7 @@ from torch.nn import functional
 
 
 @dataclass(frozen=True, kw_only=True)
-class Activation:
+class Elementwise:
     """An elementwise function and sup |f'|, rounded up in the fifth decimal.
 
     Source: pangu23, Lemma 1 (that only this constant matters).
@@ -28,8 +28,8 @@ class Activation:
         return self.lipschitz if isfinite(self.lipschitz) else 2 * given.abs().max()
 
 
-def _activation(name: str, lipschitz: float, function: Callable[[Tensor], Tensor]) -> Activation:
-    return Activation(name=name, lipschitz=lipschitz, function=function)
+def _activation(name: str, lipschitz: float, function: Callable[[Tensor], Tensor]) -> Elementwise:
+    return Elementwise(name=name, lipschitz=lipschitz, function=function)
 
 
 ACTIVATIONS = (

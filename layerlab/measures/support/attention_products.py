@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from layerlab.measures.support.products import Blocks, Operator
+from layerlab.measures.support.products import Operator, RowBlocks
 from layerlab.numerics.formats.choose_kernel import gpu_kernel
 from layerlab.observe.tracing.attention_record import AttentionRecord
 from layerlab.observe.tracing.attention_tiles import DENSE_TOKENS, Watch, stream, tile
@@ -42,7 +42,7 @@ def products(
         else:
             watch_rows(attended, dtype, watches)
             return fused
-    return Blocks(tile(attended, dtype, kept, watches), attended.keys)
+    return RowBlocks(tile(attended, dtype, kept, watches), attended.keys)
 
 
 def watch_rows(attended: AttentionRecord, dtype: torch.dtype, watches: Sequence[Watch]) -> None:

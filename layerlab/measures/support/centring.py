@@ -9,7 +9,7 @@ from torch import Tensor
 from layerlab.shapes import Hidden, Matrix
 
 NAN = float("nan")
-Vector = Float[Tensor, " value"]
+ValueVector = Float[Tensor, " value"]
 
 
 def precise(h: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -35,7 +35,7 @@ def centre(h: Hidden) -> Hidden:
     return shifted - shifted.mean(0)
 
 
-def gram_eigenvalues(m: Matrix) -> Vector:
+def gram_eigenvalues(m: Matrix) -> ValueVector:
     """Return the squared singular values of a matrix, the largest first, in float64.
 
     lambda_i = sigma_i(M)^2, the eigenvalues of M^T M or of M M^T, whichever is smaller
@@ -66,7 +66,7 @@ class Pool:
     tokens: int = 0
     features: list[Hidden] = field(default_factory=list)
     count: int = 0
-    mean: Vector | None = None
+    mean: ValueVector | None = None
     moments: Matrix | None = None
 
     def add(self, h: Hidden) -> None:
@@ -78,14 +78,14 @@ class Pool:
         if self.moments is not None or held > 8 * h.shape[1] ** 2:
             self._fold()
 
-    def eigenvalues(self) -> Vector:
+    def eigenvalues(self) -> ValueVector:
         """Return the eigenvalues of the second moments about the mean, the largest first."""
         if self.moments is None:
             return gram_eigenvalues(centre(torch.cat(self.features)))
         self._fold()
         return _spectrum(self.moments, max(self.tokens, len(self.moments)))
 
-    def second_moments(self) -> tuple[Vector, Matrix]:
+    def second_moments(self) -> tuple[ValueVector, Matrix]:
         """Return the mean token, and the second moments about it, n times the covariance."""
         self._fold()
         assert self.mean is not None and self.moments is not None, "a pool of no tokens"
@@ -107,7 +107,7 @@ class Pool:
         self.count = total
 
 
-def _spectrum(gram: Matrix, size: int) -> Vector:
+def _spectrum(gram: Matrix, size: int) -> ValueVector:
     """Return the eigenvalues of a Gram matrix, NaN where it is not finite."""
     finite = gram.isfinite().all()
     values = torch.linalg.eigvalsh(torch.where(finite, gram, 0.0)).flip(0)

@@ -22,7 +22,7 @@ from layerlab.observe.tracing.device_schedule import widen
 
 # Rows, and keys, of a tile: of two bytes for tensor cores, of four for what registers hold.
 TILES = {2: 64, 4: 32}
-Grid: TypeAlias = tuple[int, int]
+LaunchGrid: TypeAlias = tuple[int, int]
 LEAST = 16  # sides of a product of tiles
 
 
@@ -232,7 +232,7 @@ class FlashProducts:
         wide = widen(image)
         return self._backward(image.contiguous()), wide.square().sum(-1), wide.sum(-1)
 
-    def _forward(self, vectors: Tensor, grid: Grid | None = None) -> Tensor:
+    def _forward(self, vectors: Tensor, grid: LaunchGrid | None = None) -> Tensor:
         count = vectors.shape[1]
         out = vectors.new_empty(self._heads, count, self._tokens)
         grid = grid or self._all(self._tokens)
@@ -240,7 +240,7 @@ class FlashProducts:
         return out
 
     def _backward(
-        self, images: Tensor, *, squared: bool = False, grid: Grid | None = None
+        self, images: Tensor, *, squared: bool = False, grid: LaunchGrid | None = None
     ) -> Tensor:
         count = images.shape[1]
         out = images.new_empty(self._heads, count, self._keys)
@@ -250,11 +250,11 @@ class FlashProducts:
         )
         return out
 
-    def _all(self, length: int) -> Grid:
+    def _all(self, length: int) -> LaunchGrid:
         """Return the programs for all tiles along a length, of all heads."""
         return triton.cdiv(length, self._tile), self._heads
 
-    def _launch(self, kernel: Any, grid: Grid, *tensors: Tensor, **kind: bool) -> None:
+    def _launch(self, kernel: Any, grid: LaunchGrid, *tensors: Tensor, **kind: bool) -> None:
         """Run a kernel on the device of the query, whichever is the current one."""
         with torch.cuda.device_of(self._query):
             kernel[grid](self._query, self._key, *tensors, *self._shape, **kind, **self._kind)

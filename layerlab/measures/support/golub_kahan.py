@@ -4,7 +4,7 @@ Several maps go on side by side. All vectors stay on their device; what decides 
 converged is read by the host for all of them at once, and seldom where that makes it wait.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from layerlab.errors import NotApplicable, UserError
 from layerlab.observe.tracing.device_schedule import device_schedule, read_host, widen
+from layerlab.shapes import Map
 
 Vector = Float[Tensor, " size"]
-Map = Callable[[Tensor], Tensor]
 
 AGREEMENT = 0.05
 """Rounding in bfloat16 stays well below it, a derivative that lacks a term does not."""

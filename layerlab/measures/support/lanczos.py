@@ -25,7 +25,7 @@ from layerlab.measures.support.products import Energies, HeadKeys, Operator, Pro
 from layerlab.observe.tracing.device_schedule import device_schedule, read_host, widen
 from layerlab.shapes import HeadVector
 
-Evidence = Float[Tensor, "head value"]
+HeadEvidence = Float[Tensor, "head value"]
 
 STEPS = 60
 SMOOTHINGS = 100
@@ -56,11 +56,11 @@ class Process(Protocol):
     @property
     def steps_left(self) -> int: ...
 
-    def evidence(self) -> Evidence: ...
+    def evidence(self) -> HeadEvidence: ...
 
     def absorb(self, product: HeadKeys, energy: HeadVector) -> None: ...
 
-    def judge(self, evidence: Evidence) -> None: ...
+    def judge(self, evidence: HeadEvidence) -> None: ...
 
 
 def settle(matrix: Operator, known: Profile, processes: Sequence[Process]) -> None:
@@ -125,7 +125,7 @@ class Krylov:
         """Return how many steps are left."""
         return self._steps - len(self._energies)
 
-    def evidence(self) -> Evidence:
+    def evidence(self) -> HeadEvidence:
         """Return the diagonal of the tridiagonal matrix of Lanczos, and what lies beside it."""
         return torch.cat([torch.stack(self._energies, 1), widen(torch.stack(self._lengths, 1))], 1)
 
@@ -147,7 +147,7 @@ class Krylov:
         self._lengths.append(length[:, 0].masked_fill(exhausted[:, 0], 0.0))
         self.vector = (rest / length).masked_fill(exhausted, 0.0)
 
-    def judge(self, evidence: Evidence) -> None:
+    def judge(self, evidence: HeadEvidence) -> None:
         """Take the Ritz vector for `vector` where every head has converged, or none can go on."""
         energies, lengths = evidence.chunk(2, 1)
         values, shares = _eigen(energies, lengths[:, :-1])
@@ -204,7 +204,7 @@ class Perron:
     def steps_left(self) -> int:
         return FEW if self._krylov.settled else self._krylov.steps_left
 
-    def evidence(self) -> Evidence:
+    def evidence(self) -> HeadEvidence:
         """Return both sides, or what the Lanczos run shows before there are any."""
         if not self._krylov.settled:
             return self._krylov.evidence()
@@ -218,7 +218,7 @@ class Perron:
         self._positive = self._raised(product)
         self._smoothings += 1
 
-    def judge(self, evidence: Evidence) -> None:
+    def judge(self, evidence: HeadEvidence) -> None:
         if not self._krylov.settled:
             self._krylov.judge(evidence)
             self._positive = self._raised(self._krylov.vector.abs())
@@ -246,7 +246,7 @@ class Perron:
         return torch.where(self._reached, scaled.clamp_min(floor), 0.0)
 
 
-class Ritz:
+class CentredRitz:
     """The largest singular value of J A = (I - e e^T) A, as ||J A x|| at the Ritz vector x.
 
     Lanczos starts from a seeded Gaussian, never from the all-ones vector, for which J A x = 0.
@@ -275,7 +275,7 @@ class Ritz:
     def steps_left(self) -> int:
         return 1 if self._krylov.settled else self._krylov.steps_left
 
-    def evidence(self) -> Evidence:
+    def evidence(self) -> HeadEvidence:
         return self._krylov.evidence()
 
     def absorb(self, product: HeadKeys, energy: HeadVector) -> None:
@@ -286,7 +286,7 @@ class Ritz:
         # J A 1 = 0: what a product has along the all-ones vector is rounding, larger than the rest.
         self._krylov.absorb(product - product.mean(-1, keepdim=True) * self._stochastic, energy)
 
-    def judge(self, evidence: Evidence) -> None:
+    def judge(self, evidence: HeadEvidence) -> None:
         self._krylov.judge(evidence)
 
 

@@ -15,7 +15,7 @@ from layerlab.measures.support.centring import NAN, Pool, precise
 from layerlab.shapes import Hidden, Scalar
 
 COMPONENTS = 3
-Mean = Float[Tensor, " width"]
+MeanVector = Float[Tensor, " width"]
 Variances = Float[Tensor, " component"]
 Directions = Float[Tensor, "component width"]
 Points = Float[Tensor, "token component"]
@@ -32,7 +32,7 @@ class Components:
         tokens: how many there are.
     """
 
-    mean: Mean
+    mean: MeanVector
     directions: Directions
     variances: Variances
     total: float

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from layerlab.observe.tracing.attention_tiles import Block
+from layerlab.observe.tracing.attention_tiles import RowBlock
 from layerlab.observe.tracing.device_schedule import widen
 from layerlab.shapes import Attentions, HeadVector
 
@@ -57,10 +57,10 @@ class Operator(Protocol):
 
 
 @dataclass(frozen=True)
-class Blocks:
+class RowBlocks:
     """Matrices in blocks of rows."""
 
-    blocks: Iterable[Block]
+    blocks: Iterable[RowBlock]
     keys: int
 
     def profile(self) -> Profile:
@@ -100,7 +100,7 @@ class Blocks:
         return product, wide.square().sum(-1), wide.sum(-1)
 
 
-def _image(block: Block, vectors: Tensor) -> Tensor:
+def _image(block: RowBlock, vectors: Tensor) -> Tensor:
     """Return A x, summed in chunks: that keeps the worst rounding of long rows small."""
     across = block.entries.mT
     if vectors.shape[-1] <= CHUNK:
@@ -109,7 +109,7 @@ def _image(block: Block, vectors: Tensor) -> Tensor:
     return sum(rest, start=first)
 
 
-def dense(matrix: Attentions) -> Blocks:
+def dense(matrix: Attentions) -> RowBlocks:
     """Return a matrix as one block."""
     rows, keys = matrix.shape[1:]
-    return Blocks((Block(slice(0, rows), slice(0, keys), matrix),), keys)
+    return RowBlocks((RowBlock(slice(0, rows), slice(0, keys), matrix),), keys)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from layerlab.numerics.theory.activations import ACTIVATIONS
-from layerlab.numerics.theory.modules import Attention, Block, FeedForward, Norm
+from layerlab.numerics.theory.modules import TheoryAttention, TheoryBlock, TheoryFFN, TheoryNorm
 from layerlab.observe.architecture import norms
 from layerlab.observe.architecture.effective_weights import linear_maps
 from layerlab.observe.tracing.records import Layer
@@ -43,19 +43,19 @@ class Theory:
     left: Hidden | None = None
     attention_input: Hidden | None = None
     feedforward_input: Hidden | None = None
-    attention_norm: Norm | None = None
-    attention: Attention | None = None
-    feedforward_norm: Norm | None = None
-    feedforward: FeedForward | None = None
+    attention_norm: TheoryNorm | None = None
+    attention: TheoryAttention | None = None
+    feedforward_norm: TheoryNorm | None = None
+    feedforward: TheoryFFN | None = None
     refused: dict[str, str] = field(default_factory=dict)
 
     @property
-    def block(self) -> Block | None:
+    def block(self) -> TheoryBlock | None:
         """Return the whole block, where every part is known and it is a pre-norm block."""
         parts = (self.attention_norm, self.attention, self.feedforward_norm, self.feedforward)
         if any(part is None for part in parts) or self.middle is None or self.left is None:
             return None
-        return Block(
+        return TheoryBlock(
             attention_norm=parts[0],  # type: ignore[arg-type]
             attention=parts[1],  # type: ignore[arg-type]
             feedforward_norm=parts[2],  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ def _same(found: Tensor, given: Tensor) -> bool:
     return found.shape == given.shape and float((found - given).norm() / given.norm()) < SAME
 
 
-def _norm(block: nn.Module, x: Hidden, y: Hidden) -> Norm | None:
+def _norm(block: nn.Module, x: Hidden, y: Hidden) -> TheoryNorm | None:
     """Return the norm of the block that makes y of x; None where y is x."""
     if _same(x, y):
         return None
@@ -113,7 +113,7 @@ def _norm(block: nn.Module, x: Hidden, y: Hidden) -> Norm | None:
         read = norms.norm(module, x.shape[-1])
         if read is None:
             continue
-        made = Norm(
+        made = TheoryNorm(
             kind="layer" if read.kind == "layer" else "rms",
             gain=read.gain.double().to(x.device),
             shift=None if read.shift is None else read.shift.double().to(x.device),
@@ -137,7 +137,7 @@ def _epsilon(module: nn.Module) -> float:
 
 def _attention(
     layer: Layer, model: nn.Module, x: Hidden, y: Hidden, refused: dict[str, str]
-) -> Attention | None:
+) -> TheoryAttention | None:
     weights, heard = layer.weights, layer.attention
     if weights is None or heard is None:
         return None
@@ -152,7 +152,7 @@ def _attention(
     if weights.rotary is not None and cosine is None:
         return None
     seen = heard.allowed()
-    made = Attention(
+    made = TheoryAttention(
         query=weights.query.double(),  # type: ignore[union-attr]
         key=weights.key.double(),  # type: ignore[union-attr]
         value=weights.value.double(),  # type: ignore[union-attr]
@@ -191,7 +191,7 @@ def _tables(model: nn.Module, x: Hidden) -> tuple[Tensor | None, Tensor | None]:
     return cosine[0].double(), sine[0].double()
 
 
-def _feedforward(block: nn.Module, x: Hidden, y: Hidden) -> FeedForward | None:
+def _feedforward(block: nn.Module, x: Hidden, y: Hidden) -> TheoryFFN | None:
     """Return the linear maps and the activation that make y of x, with a gate or without."""
     linears = list(_linears(block, x.shape[-1]))
     x, y = x[:ROWS], y[:ROWS]
@@ -203,14 +203,14 @@ def _feedforward(block: nn.Module, x: Hidden, y: Hidden) -> FeedForward | None:
     return None
 
 
-def _candidates(maps: tuple[Any, ...], width: int) -> Iterator[FeedForward]:
+def _candidates(maps: tuple[Any, ...], width: int) -> Iterator[TheoryFFN]:
     (inward, inward_bias), *between, (outward, outward_bias) = maps
     gate, gate_bias = between[0] if between else (None, None)
     fits = inward.shape[1] == width and outward.shape[1] == inward.shape[0]
     if not fits or (gate is not None and gate.shape != inward.shape):
         return
     for name in ACTIVATIONS:
-        yield FeedForward(
+        yield TheoryFFN(
             inward=inward,
             outward=outward,
             activation=name,

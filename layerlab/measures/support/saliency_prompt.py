@@ -18,7 +18,7 @@ from layerlab.validation import short_repr
 
 NAME = " Harriet"
 
-Word = str | int | None
+AskedToken = str | int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def prompt(subject: LoadedModel, options: Mapping[str, Any], read: Sequence[Tens
             f"position {position} is outside the prompt, which has {length} tokens for "
             f"{subject.name}; give one from {-length} to {length - 1}"
         )
-    due: Word = options["target"]
+    due: AskedToken = options["target"]
     if due is None and text == PROBE and position in (-1, length - 1):
         due = NAME
     inside = None if position % length != length - 1 else text
@@ -121,7 +121,7 @@ def _going_on(subject: LoadedModel, text: str) -> Tensor:
 
 
 def _word(
-    subject: LoadedModel, tokens: Tensor, text: str | None, word: Word, kind: str
+    subject: LoadedModel, tokens: Tensor, text: str | None, word: AskedToken, kind: str
 ) -> tuple[int, ...]:
     """Return the tokens of a word behind the text, as the tokenizer cuts the two together."""
     if word is None:

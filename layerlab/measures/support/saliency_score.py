@@ -1,14 +1,9 @@
 """What a gradient says of each token, and what is differentiated."""
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from layerlab.measures.support.centring import precise
-from layerlab.shapes import Hidden, Scalar
-
-TokenVector = Float[Tensor, " token"]
-Vocabulary = Float[Tensor, " vocab"]
+from layerlab.shapes import Hidden, Scalar, TokenVector, Vocabulary
 
 
 def objective(

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from layerlab.measures.support.activations import ACTIVATIONS, Activation
+from layerlab.measures.support.activations import ACTIVATIONS, Elementwise
 from layerlab.observe.architecture.effective_weights import linear_maps
 from layerlab.observe.architecture.head_weights import HeadWeights
 from layerlab.observe.tracing.attention_record import AttentionRecord
@@ -63,7 +63,7 @@ class FeedForward:
     """
 
     maps: tuple[str, ...]
-    activation: Activation
+    activation: Elementwise
 
 
 @dataclass(frozen=True, kw_only=True)

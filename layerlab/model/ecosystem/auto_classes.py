@@ -24,7 +24,7 @@ MOMENTS = (CONFIGS, MODELS, OUR_CONFIG, OUR_MODELS, *NEEDED)
 _RAN: set[str] = set()
 
 
-class Watch:
+class EnrolmentFinder:
     """A finder that leaves finding to the others, and enrols when a module of `MOMENTS` has run."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -49,8 +49,8 @@ class Watch:
 
 def watch() -> None:
     """Enrol our classes now, or as soon as the auto classes are there."""
-    if not any(isinstance(one, Watch) for one in sys.meta_path):
-        sys.meta_path.insert(0, Watch())
+    if not any(isinstance(one, EnrolmentFinder) for one in sys.meta_path):
+        sys.meta_path.insert(0, EnrolmentFinder())
     enrol()
 
 

@@ -8,10 +8,9 @@ import torch
 
 from layerlab.errors import UserError
 from layerlab.numerics.emulation.autocast import DEVICES, FORMATS
-from layerlab.numerics.formats.formats import SINGLE, Block, Format, Integer, find
+from layerlab.numerics.formats.formats import SINGLE, AnyFormat, Format, find
 from layerlab.validation import Constraint, short_repr
 
-AnyFormat = Format | Integer | Block
 MODES = ("as-run", "flat", "autocast")
 # float32 holds every product and sum of numbers of so many digits well enough to round them once.
 NARROW = 11

@@ -39,7 +39,7 @@ class Error:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class Contribution:
     """The contribution of some places of a model when nothing else is rounded.
 
     Attributes:
@@ -56,7 +56,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class JointError:
     """Two components at once: `excess` is their joint error less the sum of their own."""
 
     first: str
@@ -77,10 +77,10 @@ class Attribution:
     """
 
     whole: Error
-    components: tuple[Part, ...]
-    layers: tuple[Part, ...]
-    cross: tuple[Part, ...] = ()
-    pairs: tuple[Pair, ...] = ()
+    components: tuple[Contribution, ...]
+    layers: tuple[Contribution, ...]
+    cross: tuple[Contribution, ...] = ()
+    pairs: tuple[JointError, ...] = ()
     runs: int = 0
 
     @property
@@ -96,7 +96,7 @@ class Attribution:
         return closure(self.layers, self.whole)
 
 
-def closure(parts: Iterable[Part], whole: Error) -> float:
+def closure(parts: Iterable[Contribution], whole: Error) -> float:
     """Return the sum of the parts' squared errors of the logits over that of all at once.
 
     It is 1 where the parts' errors are uncorrelated and small enough to be carried on linearly.
@@ -238,13 +238,14 @@ def attribution(
         true = outputs(Emulation(model, exact(run.regime.low)), call, modules)
     trial = _Trials(run, call, modules, true, step)
     whole = trial("all places", None)
-    places = Placement(model, run.roundings)
+    places = SiteIndex(model, run.roundings)
     kinds, floors = places.grouped(places.kind), places.grouped(places.floor)
     components = _rank(
-        Part(name=name, places=group, error=trial(name, group)) for name, group in kinds.items()
+        Contribution(name=name, places=group, error=trial(name, group))
+        for name, group in kinds.items()
     )
     layers = _rank(
-        Part(
+        Contribution(
             name=places.floor_name(number),
             layer=number,
             places=group,
@@ -260,7 +261,7 @@ def attribution(
     )
 
 
-def _rank(parts: Iterable[Part]) -> tuple[Part, ...]:
+def _rank(parts: Iterable[Contribution]) -> tuple[Contribution, ...]:
     return tuple(sorted(parts, key=lambda part: (-part.error.logits, part.name)))
 
 
@@ -269,26 +270,26 @@ def _open(share: float) -> bool:
 
 
 def _cross(
-    trial: _Trials, components: Sequence[Part], floors: Mapping[int, frozenset[OpSite]]
-) -> Iterable[Part]:
+    trial: _Trials, components: Sequence[Contribution], floors: Mapping[int, frozenset[OpSite]]
+) -> Iterable[Contribution]:
     for part in components:
         for number, group in sorted(floors.items()):
             if both := part.places & group:
                 found = trial(f"{part.name}, layer {number}", both)
-                yield Part(name=part.name, layer=number, places=both, error=found)
+                yield Contribution(name=part.name, layer=number, places=both, error=found)
 
 
-def _pair(trial: _Trials, components: Sequence[Part]) -> Iterable[Pair]:
+def _pair(trial: _Trials, components: Sequence[Contribution]) -> Iterable[JointError]:
     for first, second in combinations(components[:PAIRED], 2):
         joint = trial(f"{first.name} with {second.name}", first.places | second.places)
         excess = Error(
             joint.logits - first.error.logits - second.error.logits,
             joint.stream - first.error.stream - second.error.stream,
         )
-        yield Pair(first=first.name, second=second.name, joint=joint, excess=excess)
+        yield JointError(first=first.name, second=second.name, joint=joint, excess=excess)
 
 
-class Placement:
+class SiteIndex:
     """The component and the layer of each place of a model.
 
     Args:

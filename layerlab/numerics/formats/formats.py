@@ -12,7 +12,7 @@ from layerlab.validation import Constraint, short_repr
 
 Overflow: TypeAlias = Literal["inf", "saturate", "nan"]
 Per: TypeAlias = Literal["tensor", "channel", "group"]
-Scale: TypeAlias = Literal["power of two", "fp8_e4m3"]
+ScaleFormat: TypeAlias = Literal["power of two", "fp8_e4m3"]
 
 MOST_DIGITS = 53
 SINGLE = 24  # digits of float32
@@ -20,7 +20,7 @@ SCALE_BITS = 8
 WIDEST = (-1074, 1023)
 POLICIES: tuple[Overflow, ...] = ("inf", "saturate", "nan")
 PERS: tuple[Per, ...] = ("tensor", "channel", "group")
-SCALES: tuple[Scale, ...] = ("power of two", "fp8_e4m3")
+SCALES: tuple[ScaleFormat, ...] = ("power of two", "fp8_e4m3")
 WHOLE = Constraint(kind=int)
 COUNT = Constraint(kind=int, least=1)
 NUMBER = Constraint(kind=float)
@@ -131,7 +131,7 @@ class Block:
     name: str
     element: Format
     size: int
-    scale: Scale
+    scale: ScaleFormat
 
     def __post_init__(self) -> None:
         if self.size not in COUNT:

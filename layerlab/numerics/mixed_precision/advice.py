@@ -19,7 +19,7 @@ HOLDS, FAILS, OPEN = "holds", "fails", "not decided"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class KeepOption:
     """One thing that could stay in float32.
 
     Attributes:
@@ -34,7 +34,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
+class Price:
     """The cost of a policy beside the low format alone.
 
     Attributes:
@@ -117,13 +117,13 @@ class Advice:
 
     policy: Policy
     budget: float
-    choices: tuple[Candidate, ...]
+    choices: tuple[KeepOption, ...]
     error: float
     left: float
     autocast: float | None
     real: float | None
     real_error: float | None
-    cost: Cost
+    cost: Price
     counsels: tuple[AdviceCheck, ...]
     refused: dict[str, str]
     runs: int

@@ -15,7 +15,7 @@ from layerlab.numerics.emulation.attribution import error, outputs
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.policy import Policy
 from layerlab.numerics.formats.formats import find
-from layerlab.numerics.mixed_precision.advice import Candidate
+from layerlab.numerics.mixed_precision.advice import KeepOption
 from layerlab.numerics.mixed_precision.request import check_request
 from layerlab.system.hardware import is_out_of_memory
 from layerlab.system.offload import is_offloaded
@@ -204,10 +204,10 @@ class PolicyRuns:
             self.refused[name] = str(reason).splitlines()[0]
             return None
 
-    def alone(self, name: str) -> Candidate | None:
+    def alone(self, name: str) -> KeepOption | None:
         """Return the share that is left where only one thing is kept."""
         found = self.tried(name, (name,))
-        return None if found is None else Candidate(keep=name, alone=found)
+        return None if found is None else KeepOption(keep=name, alone=found)
 
     def real(self, keep: Iterable[str]) -> float | None:
         """Return the squared error of a copy in torch's own low dtype, or None without one.

@@ -14,7 +14,7 @@ from layerlab.numerics.emulation.op_site import NUMBER
 from layerlab.numerics.emulation.policy import ATTENTION, RESIDUAL, Policy
 from layerlab.numerics.emulation.unfused_attention import Unfused
 from layerlab.numerics.formats.formats import bits, find
-from layerlab.numerics.mixed_precision.advice import Advice, Candidate, Cost
+from layerlab.numerics.mixed_precision.advice import Advice, KeepOption, Price
 from layerlab.numerics.mixed_precision.literature_advice import attentions, literature_advice
 from layerlab.numerics.mixed_precision.policy_runs import WIDE, PolicyRuns, Run, Step, check_request
 
@@ -99,7 +99,7 @@ def candidates(model: nn.Module) -> list[str]:
     return [*found, *dict.fromkeys(attending)]
 
 
-def _describe(search: PolicyRuns, choice: Candidate, chosen: Sequence[str]) -> Candidate:
+def _describe(search: PolicyRuns, choice: KeepOption, chosen: Sequence[str]) -> KeepOption:
     """Describe a choice with what was left once it was kept beside the more useful ones."""
     if choice.keep not in chosen:
         return choice
@@ -108,7 +108,7 @@ def _describe(search: PolicyRuns, choice: Candidate, chosen: Sequence[str]) -> C
 
 
 def _choose(
-    search: PolicyRuns, found: Sequence[Candidate], budget: float, bill: "PolicyCost"
+    search: PolicyRuns, found: Sequence[KeepOption], budget: float, bill: "PolicyCost"
 ) -> list[str]:
     """Choose what to keep.
 
@@ -124,7 +124,7 @@ def _choose(
 
 
 def _greedy(
-    search: PolicyRuns, found: Sequence[Candidate], budget: float, bill: "PolicyCost", near: float
+    search: PolicyRuns, found: Sequence[KeepOption], budget: float, bill: "PolicyCost", near: float
 ) -> list[str]:
     """Add one choice at a time: the best for its price of those that leave nearly the least."""
     chosen: list[str] = []
@@ -197,7 +197,7 @@ class PolicyCost:
         }
         self.sizes = {name: value.numel() for name, value in model.named_parameters()}
 
-    def of(self, keep: Sequence[str]) -> Cost:
+    def of(self, keep: Sequence[str]) -> Price:
         """Return the operations in products and bytes of parameters that are in float32."""
         found = find_kept(self.model, Policy(format=self.format, keep=tuple(keep)))
         wide = found.modules | found.tied
@@ -208,7 +208,7 @@ class PolicyCost:
             single += self.counts.get(name, 0) - sum(self.counts.get(child, 0) for child in inner)
         numbers = sum(size for name, size in self.sizes.items() if found.parameter(name))
         low = (bits(find(self.format)) or 8 * regime(self.format).low.itemsize) / 8
-        return Cost(
+        return Price(
             flops=single,
             all_flops=self.all,
             bytes=round((WIDE.itemsize - low) * numbers),

@@ -18,11 +18,11 @@ from layerlab.numerics.emulation.emulated_tensor import EmulatedTensor
 from layerlab.numerics.prediction.error_state import ErrorState
 from layerlab.numerics.prediction.op_call import OpCall
 
-Scale = float | Tensor
+ScaleFactor = float | Tensor
 
 
 @dataclass(frozen=True)
-class Scores:
+class ScoreErrors:
     """Products of rows and columns, for the part of their error that the rows bring in.
 
     Attributes:
@@ -33,11 +33,11 @@ class Scores:
 
     rows: Tensor
     columns: Tensor
-    scale: Scale = 1.0
+    scale: ScaleFactor = 1.0
 
 
 @dataclass(frozen=True)
-class Weights:
+class WeightErrors:
     """The outcome of softmax on scores.
 
     Attributes:
@@ -48,7 +48,7 @@ class Weights:
 
     apart: Tensor
     tied: Tensor
-    scale: Scale = 1.0
+    scale: ScaleFactor = 1.0
 
 
 KEEPING = frozenset(
@@ -71,10 +71,10 @@ class Correlation:
             given: its arguments as they were passed.
         """
         record = self._record(given[0]) if given else None
-        if call.name in ("_softmax", "_safe_softmax") and isinstance(record, Scores):
+        if call.name in ("_softmax", "_safe_softmax") and isinstance(record, ScoreErrors):
             if call.value(1) in (-1, call.value(0).dim() - 1) and call.spread(0) is not None:
                 return self._softmax(call, record)
-        if call.name == "bmm" and isinstance(record, Weights):
+        if call.name == "bmm" and isinstance(record, WeightErrors):
             return _mix(call, record)
         return None
 
@@ -82,7 +82,7 @@ class Correlation:
         """Record what is known of a result."""
         if call.name == "bmm" and call.spread(0) is not None:
             if self._record(given[0]) is None and not given[1].weight:
-                self._known[output] = Scores(call.spread(0), call.value(1))  # type: ignore[arg-type]
+                self._known[output] = ScoreErrors(call.spread(0), call.value(1))  # type: ignore[arg-type]
             return
         if call.name in ("_softmax", "_safe_softmax") and self._made is not None:
             self._known[output], self._made = self._made, None
@@ -92,12 +92,12 @@ class Correlation:
         if found is not None and scale is not None and _fits(found, output):
             self._known[output] = replace(found, scale=found.scale * scale)
 
-    _made: Weights | None = None
+    _made: WeightErrors | None = None
 
-    def _record(self, value: Any) -> Scores | Weights | None:
+    def _record(self, value: Any) -> ScoreErrors | WeightErrors | None:
         return self._known.get(value) if isinstance(value, EmulatedTensor) else None
 
-    def _softmax(self, call: OpCall, record: Scores) -> Tensor:
+    def _softmax(self, call: OpCall, record: ScoreErrors) -> Tensor:
         """Return the variance of the weights, p_j^2 times that of ds_j - sum p ds.
 
         ds_j = e.k_j + f_j, so that dp_j = p_j (e.(k_j - sum p k) + centred f).
@@ -121,11 +121,11 @@ class Correlation:
         # Where a weight cannot move as far as its slope says, neither can the sum.
         held = torch.where(through > 0, tied / through, 0.0).nan_to_num(nan=0.0)
         apart = (_finite(square * (rest + centred)) * held).nan_to_num(math.inf, math.inf)
-        self._made = Weights(apart, tied)
+        self._made = WeightErrors(apart, tied)
         return tied
 
 
-def _mix(call: OpCall, record: Weights) -> Tensor:
+def _mix(call: OpCall, record: WeightErrors) -> Tensor:
     """Return the variance of values mixed by weights.
 
     sum_j var(s_j) p_j^2 (v_j - mean)^2, and what was rounded since.
@@ -149,13 +149,13 @@ def _finite(values: Tensor) -> Tensor:
     return values.nan_to_num(math.inf, math.inf)
 
 
-def _flat(scale: Scale) -> Scale:
+def _flat(scale: ScaleFactor) -> ScaleFactor:
     if isinstance(scale, Tensor) and scale.dim() > 3:
         return scale.reshape(-1, *scale.shape[-2:])
     return scale
 
 
-def _scale(call: OpCall) -> Scale | None:
+def _scale(call: OpCall) -> ScaleFactor | None:
     """Return the squared factor by which a step multiplies a whole row; None if it does more."""
     if call.name in KEEPING:
         exact = call.name not in ("add", "sub") or call.spread(1) is None or _none(call.spread(1))
@@ -178,11 +178,11 @@ def _none(spread: ErrorState) -> bool:
     return spread is None or not bool(spread.any())
 
 
-def _fits(record: Scores | Weights, output: Tensor) -> bool:
+def _fits(record: ScoreErrors | WeightErrors, output: Tensor) -> bool:
     """Return whether a result still has the rows and columns of a record."""
     if output.dim() < 2:
         return False
-    if isinstance(record, Weights):
+    if isinstance(record, WeightErrors):
         return (
             record.apart.numel() == output.numel() and record.apart.shape[-2:] == output.shape[-2:]
         )

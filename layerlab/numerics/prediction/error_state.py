@@ -17,11 +17,11 @@ from torch import Tensor
 from layerlab.numerics.formats.formats import MOST_DIGITS, AnyFormat, Block, Format, Integer
 from layerlab.numerics.formats.grid import MASK
 from layerlab.numerics.formats.round import SPANNING, rounder
+from layerlab.shapes import Map
 
-Kind = Literal["variance", "bound"]
+StateKind = Literal["variance", "bound"]
 # What is left out of nothing: the spread of an exact value.
 ErrorState = Tensor | None
-Map = Callable[[Tensor], Tensor]
 # Room for the float64 sums that a bound itself is made of.
 ROOM = 1 + 2.0**-36
 
@@ -114,7 +114,7 @@ class Algebra(ABC):
         """Return what is reported: a standard deviation, or the bound."""
 
 
-class Variance(Algebra):
+class VarianceAlgebra(Algebra):
     """First order: variances of independent errors, through the squares of derivatives."""
 
     power = 2
@@ -180,7 +180,7 @@ def _moments(
     return square / 3, apart.square()
 
 
-class Bound(Algebra):
+class BoundAlgebra(Algebra):
     """Rigorous: every value lies within its bound, second order and held arithmetic included."""
 
     power = 1
@@ -256,11 +256,11 @@ def _share(format: Integer | Block) -> float:
     return max(2 * element.unit, 2 - element.largest / 2.0**element.highest)
 
 
-def algebra(kind: Kind, wide: torch.dtype) -> Algebra:
+def algebra(kind: StateKind, wide: torch.dtype) -> Algebra:
     """Return the algebra of a kind of spread, for results made in a wide dtype."""
     # The values that a bound stands beside are float64 themselves, and no better than that.
     unit = 2.0**-24 * (1 + 2.0**-10) if wide == torch.float32 else 2.0**-51
-    return Variance(unit) if kind == "variance" else Bound(unit)
+    return VarianceAlgebra(unit) if kind == "variance" else BoundAlgebra(unit)
 
 
 def spacing(x: Tensor, format: Format) -> Tensor:

@@ -24,7 +24,7 @@ from layerlab.numerics.prediction.error_state import spacing
 DRAWS = 4
 
 
-class Sample(Emulation):
+class MonteCarlo(Emulation):
     """Runs a model in float64 with a drawn error for each result that would be rounded.
 
     Parameters, and factors in formats of storage, are rounded as they are.
@@ -100,6 +100,6 @@ def sample_errors(
             squares[place - 1] += (seen - values[place - 1]).square()
 
     for draw in range(draws):
-        run = Sample(model, replace(regime, seed=regime.seed + draw), where)
+        run = MonteCarlo(model, replace(regime, seed=regime.seed + draw), where)
         read_outputs(run, call, modules, add)
     return values, [(square / draws).sqrt() for square in squares]

@@ -60,7 +60,7 @@ class OpCall:
         return not any(floats(spread) for spread in flat(self.spreads))
 
 
-Rule = Callable[[OpCall, Algebra], ErrorState | list[ErrorState]]
+ErrorRule = Callable[[OpCall, Algebra], ErrorState | list[ErrorState]]
 
 
 def floats(value: Any) -> bool:

@@ -26,14 +26,14 @@ from layerlab.numerics.emulation.unfused_attention import Unfused
 from layerlab.numerics.formats.formats import AnyFormat, Format
 from layerlab.numerics.prediction.attention_correlation import Correlation
 from layerlab.numerics.prediction.convex_bound import Hull
-from layerlab.numerics.prediction.error_state import ROOM, Kind, algebra
+from layerlab.numerics.prediction.error_state import ROOM, StateKind, algebra
 from layerlab.numerics.prediction.linear_rules import accumulate
 from layerlab.numerics.prediction.monte_carlo import sample_errors
 from layerlab.numerics.prediction.op_call import OpCall, lacking, map_nested, state_of, zeros
 from layerlab.numerics.prediction.rules import CHOICES, rule
 from layerlab.system.hooks import temporary_hooks
 
-Readings = tuple[list[Tensor], list[Tensor]]
+InputsAndOutputs = tuple[list[Tensor], list[Tensor]]
 
 
 class Prediction(Emulation):
@@ -59,7 +59,7 @@ class Prediction(Emulation):
         self,
         model: nn.Module,
         regime: EmulatedArithmetic,
-        kind: Kind,
+        kind: StateKind,
         where: str | Iterable[str] | None = None,
     ) -> None:
         super().__init__(model, replace(regime, wide=torch.float64), where)
@@ -273,7 +273,7 @@ def spreads(
     kind: str,
     where: str | Iterable[str] | None = None,
     true: Sequence[Tensor] | None = None,
-) -> Readings:
+) -> InputsAndOutputs:
     """Return what is predicted, or guaranteed, of the error of modules' outputs and of the logits.
 
     "variance" gives a standard deviation for each element: the root of the squared effect of
@@ -299,7 +299,7 @@ def spreads(
     """
     if kind == "sampled":
         return sample_errors(model, call, regime, modules, where, true=true)
-    if kind not in get_args(Kind):
+    if kind not in get_args(StateKind):
         raise UserError(
             f"kind={kind!r} is none of 'variance', 'sampled', 'bound'; type one of them"
         )
@@ -310,7 +310,7 @@ def spreads(
                 call()
             true = [one.held for one in _read(taken, modules, model)]
         values = list(true)
-        run = Prediction(model, regime, cast(Kind, kind), where)
+        run = Prediction(model, regime, cast(StateKind, kind), where)
         lost = stack.enter_context(_losing(run, [*modules, model]))
         with run.running(by_layer=True):
             call()

@@ -25,7 +25,7 @@ from layerlab.numerics.prediction.linear_rules import (
     sum_terms,
     summand,
 )
-from layerlab.numerics.prediction.op_call import OpCall, Rule, lacking
+from layerlab.numerics.prediction.op_call import ErrorRule, OpCall, lacking
 from layerlab.numerics.prediction.softmax_norm_rules import (
     layer_norm,
     log_softmax,
@@ -46,7 +46,7 @@ _index_put_impl chunk""".split()
 MAKING = """arange bernoulli empty empty_like empty_strided eye full full_like linspace new_empty
 new_empty_strided new_full new_ones new_zeros ones ones_like rand rand_like randn randn_like
 scalar_tensor zeros zeros_like one_hot histc""".split()
-TABLE: dict[str, Rule] = {
+TABLE: dict[str, ErrorRule] = {
     **dict.fromkeys(MOVING, move),
     **dict.fromkeys(MAKING, create),
     **dict.fromkeys(("mm", "bmm", "mv", "dot", "mul", "addmm", "baddbmm", "addmv"), product),
@@ -75,7 +75,7 @@ TABLE: dict[str, Rule] = {
 }
 
 
-def rule(func: Any) -> Rule:
+def rule(func: Any) -> ErrorRule:
     """Return the rule of an operation; of one in place, that of the form that makes new tensors.
 
     Raises:

@@ -15,14 +15,14 @@ from torch import Tensor
 from layerlab.errors import UserError
 from layerlab.numerics.theory.roundoff_model import Arithmetic
 
-Place = Float[Tensor, "..."]
+Entries = Float[Tensor, "..."]
 
 ROOT = math.sqrt(2 / math.pi)
 CUBE = 0.044715
 
 
 @dataclass(frozen=True, kw_only=True)
-class Activation:
+class SelfGatedActivation:
     """phi(z) = z gate(z).
 
     Attributes:
@@ -32,41 +32,41 @@ class Activation:
         rounding: the largest |fl(phi(z)) - phi(z)|, before it is stored.
     """
 
-    gate: Callable[[Place], Place]
-    elasticity: Callable[[Place], Place]
+    gate: Callable[[Entries], Entries]
+    elasticity: Callable[[Entries], Entries]
     lipschitz: float
     curvature: float
-    rounding: Callable[[Place, Arithmetic], Place]
+    rounding: Callable[[Entries, Arithmetic], Entries]
 
-    def value(self, z: Place) -> Place:
+    def value(self, z: Entries) -> Entries:
         return z * self.gate(z)
 
-    def slope(self, z: Place) -> Place:
+    def slope(self, z: Entries) -> Entries:
         return self.gate(z) * (1 + self.elasticity(z))
 
 
-def _density(z: Place) -> Place:
+def _density(z: Entries) -> Entries:
     return torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
 
 
-def _normal(z: Place) -> Place:
+def _normal(z: Entries) -> Entries:
     return torch.exp(torch.special.log_ndtr(z))
 
 
-def _normal_elasticity(z: Place) -> Place:
+def _normal_elasticity(z: Entries) -> Entries:
     logarithm = -z.square() / 2 - math.log(2 * math.pi) / 2
     return z * torch.exp(logarithm - torch.special.log_ndtr(z))
 
 
-def _cubic(z: Place) -> Place:
+def _cubic(z: Entries) -> Entries:
     return ROOT * (z + CUBE * z**3)
 
 
-def _cubic_elasticity(z: Place) -> Place:
+def _cubic_elasticity(z: Entries) -> Entries:
     return 2 * z * ROOT * (1 + 3 * CUBE * z.square()) * torch.sigmoid(-2 * _cubic(z))
 
 
-def _gelu_rounding(z: Place, arithmetic: Arithmetic) -> Place:
+def _gelu_rounding(z: Entries, arithmetic: Arithmetic) -> Entries:
     """Bound the rounding of z/2 (1 + erf(z / sqrt 2)), the factor 1/sqrt 2 rounded too."""
     two, second = arithmetic.growth(activation=2), arithmetic.second
     nearest = z.abs() * (1 - second * two).clamp_min(0)
@@ -77,7 +77,7 @@ def _gelu_rounding(z: Place, arithmetic: Arithmetic) -> Place:
     )
 
 
-def _tanh_rounding(z: Place, arithmetic: Arithmetic) -> Place:
+def _tanh_rounding(z: Entries, arithmetic: Arithmetic) -> Entries:
     """Bound the rounding of z/2 (1 + tanh v); v has at most seven roundings."""
     seven, second = arithmetic.growth(activation=7), arithmetic.second
     inner = _cubic(z).abs()
@@ -89,7 +89,7 @@ def _tanh_rounding(z: Place, arithmetic: Arithmetic) -> Place:
     )
 
 
-def _bracket(z: Place, odd: Place, moved: Place, arithmetic: Arithmetic) -> Place:
+def _bracket(z: Entries, odd: Entries, moved: Entries, arithmetic: Arithmetic) -> Entries:
     """Bound |z|/2 times the error of erf or tanh itself.
 
     It goes through the two operations that follow.
@@ -101,8 +101,8 @@ def _bracket(z: Place, odd: Place, moved: Place, arithmetic: Arithmetic) -> Plac
     return z.abs() / 2 * error * (1 + second * arithmetic.growth(activation=2))
 
 
-def _silu(roundings: int) -> Activation:
-    return Activation(
+def _silu(roundings: int) -> SelfGatedActivation:
+    return SelfGatedActivation(
         gate=torch.sigmoid,
         elasticity=lambda z: z * torch.sigmoid(-z),
         lipschitz=1.09984,
@@ -113,22 +113,22 @@ def _silu(roundings: int) -> Activation:
     )
 
 
-ACTIVATIONS: Mapping[str, Activation] = {
-    "relu": Activation(
+ACTIVATIONS: Mapping[str, SelfGatedActivation] = {
+    "relu": SelfGatedActivation(
         gate=lambda z: (z > 0).to(z),
         elasticity=torch.zeros_like,
         lipschitz=1.0,
         curvature=math.inf,
         rounding=lambda z, arithmetic: torch.zeros_like(z),
     ),
-    "gelu": Activation(
+    "gelu": SelfGatedActivation(
         gate=_normal,
         elasticity=_normal_elasticity,
         lipschitz=1.12891,
         curvature=0.79789,
         rounding=_gelu_rounding,
     ),
-    "gelu-tanh": Activation(
+    "gelu-tanh": SelfGatedActivation(
         gate=lambda z: torch.sigmoid(2 * _cubic(z)),
         elasticity=_cubic_elasticity,
         lipschitz=1.12900,
@@ -142,7 +142,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
 """By name. The rows of GELU are those of the formula; a library's own kernel may be worse."""
 
 
-def activation(name: str) -> Activation:
+def activation(name: str) -> SelfGatedActivation:
     """Return the activation with that name.
 
     Source: hendrycks16, section 2; ramachandran17, section 4; their roundings Own.

@@ -10,18 +10,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from layerlab.numerics.theory.error_bounds import affine, sums_of_others
-from layerlab.numerics.theory.modules import Attention, OneHead, Sequence
+from layerlab.numerics.theory.modules import OneHead, Sequence, TheoryAttention
 from layerlab.numerics.theory.roundoff_model import Arithmetic
 
 Scores = Float[Tensor, "*place token key"]
-Allowed = Bool[Tensor, "token key"]
+AllowedKeys = Bool[Tensor, "token key"]
 
 MOST = 300.0
 """An error of a score from which on a chance may be anything: exp of it still fits."""
 
 
 def rotary(
-    x: OneHead, parts: Attention, arithmetic: Arithmetic, error: OneHead | None = None
+    x: OneHead, parts: TheoryAttention, arithmetic: Arithmetic, error: OneHead | None = None
 ) -> OneHead:
     """Bound the error of x cos + turned(x) sin.
 
@@ -46,7 +46,7 @@ def rotary(
 
 def scores(
     x: Sequence,
-    parts: Attention,
+    parts: TheoryAttention,
     arithmetic: Arithmetic,
     error: Sequence | None = None,
     index: int = 0,
@@ -83,7 +83,7 @@ def softmax(
     s: Scores,
     arithmetic: Arithmetic,
     error: Scores | None = None,
-    allowed: Allowed | None = None,
+    allowed: AllowedKeys | None = None,
     shifted: bool = True,
 ) -> Scores:
     """Bound the error of the softmax of each row of s, for every entry.
@@ -142,7 +142,7 @@ def _lower(chance: Scores, error: Scores) -> Scores:
 
 def attention(
     x: Sequence,
-    parts: Attention,
+    parts: TheoryAttention,
     arithmetic: Arithmetic,
     error: Sequence | None = None,
     scoring: Arithmetic | None = None,
@@ -179,11 +179,11 @@ def attention(
 
 def _head(
     x: Sequence,
-    parts: Attention,
+    parts: TheoryAttention,
     arithmetics: tuple[Arithmetic, Arithmetic],
     error: Sequence | None,
     index: int,
-    allowed: Allowed,
+    allowed: AllowedKeys,
 ) -> tuple[Tensor, Tensor]:
     """Return the output of one head, and how far it may be off."""
     arithmetic, inner = arithmetics

@@ -15,20 +15,24 @@ from torch import Tensor
 from torch.nn import functional
 
 from layerlab.errors import UserError
-from layerlab.numerics.theory.activations import activation
-from layerlab.numerics.theory.modules import Attention, FeedForward, Norm, Sequence
+from layerlab.numerics.theory.activations import Entries, activation
+from layerlab.numerics.theory.modules import (
+    Outputs,
+    Sequence,
+    TheoryAttention,
+    TheoryFFN,
+    TheoryNorm,
+)
 from layerlab.shapes import Features, Matrices
 
 Jacobian = Float[Tensor, "*place out width"]
-Result = Float[Tensor, "*place out"]
-Numbers = Float[Tensor, "*place"]
-Place = Float[Tensor, "..."]
+Conditions = Float[Tensor, "*place"]
 
 SIGNS = 16
 """Columns up to which all sign vectors are tried: 2^15 products."""
 
 
-def quotient(above: Place, below: Place) -> Place:
+def quotient(above: Entries, below: Entries) -> Entries:
     """Return |above| / |below| with 0/0 = 0 and x/0 = inf.
 
     Source: budzinskiy25, section 3.1.
@@ -36,7 +40,7 @@ def quotient(above: Place, below: Place) -> Place:
     return torch.where(above == 0, 0.0, above.abs() / below.abs())
 
 
-def distance(found: Features, exact: Features) -> Numbers:
+def distance(found: Features, exact: Features) -> Conditions:
     """Return rho_c: the largest |found - exact| / |exact| among the features.
 
     Source: budzinskiy25, section 3.1.
@@ -44,7 +48,7 @@ def distance(found: Features, exact: Features) -> Numbers:
     return quotient(found - exact, exact).amax(-1)
 
 
-def induced_norm(matrix: Matrices, p: int | float, q: int | float) -> Numbers:
+def induced_norm(matrix: Matrices, p: int | float, q: int | float) -> Conditions:
     """Return ||A||_{p,q} = max ||A x||_q over ||x||_p = 1.
 
     Exact: the largest column in q for p = 1, the largest row in p/(p-1) for q = inf, the largest
@@ -85,8 +89,8 @@ def _dual(p: int | float) -> float:
 
 
 def normwise(
-    jacobian: Jacobian, x: Features, value: Result, p: int | float = 2, q: int | float = 2
-) -> Numbers:
+    jacobian: Jacobian, x: Features, value: Outputs, p: int | float = 2, q: int | float = 2
+) -> Conditions:
     """Return k_{p,q} = ||J||_{p,q} ||x||_p / ||f||_q.
 
     Source: budzinskiy25, Lemma 3.3.
@@ -95,7 +99,7 @@ def normwise(
     return quotient(size, torch.linalg.vector_norm(value, q, dim=-1))
 
 
-def mixed(jacobian: Jacobian, x: Features, value: Result, q: int | float = math.inf) -> Numbers:
+def mixed(jacobian: Jacobian, x: Features, value: Outputs, q: int | float = math.inf) -> Conditions:
     """Return k_{c,q} = ||J D_x||_{inf,q} / ||f||_q: componentwise before, in norm behind.
 
     Source: budzinskiy25, Lemma 3.3.
@@ -104,7 +108,7 @@ def mixed(jacobian: Jacobian, x: Features, value: Result, q: int | float = math.
     return quotient(size, torch.linalg.vector_norm(value, q, dim=-1))
 
 
-def componentwise(jacobian: Jacobian, x: Features, value: Result) -> Numbers:
+def componentwise(jacobian: Jacobian, x: Features, value: Outputs) -> Conditions:
     """Return k_{c,c} = max_i (|J| |x|)_i / |f_i|.
 
     Source: budzinskiy25, Lemma 3.3.
@@ -115,7 +119,7 @@ def componentwise(jacobian: Jacobian, x: Features, value: Result) -> Numbers:
 
 def affine(
     x: Features, weight: Float[Tensor, "out width"], bias: Float[Tensor, " out"] | None = None
-) -> Numbers:
+) -> Conditions:
     """Return max_i (|W| |x|)_i / |W x + b|_i; without a bias at least 1, and the xi of lm_head.
 
     Source: budzinskiy25, Lemma 3.4.
@@ -124,7 +128,7 @@ def affine(
     return quotient(reach, functional.linear(x, weight, bias)).amax(-1)
 
 
-def residual(x: Features, added: Features) -> Numbers:
+def residual(x: Features, added: Features) -> Conditions:
     """Return the cancellation chi = max_i (|x_i| + |a_i|) / |x_i + a_i|, at least 1.
 
     Also that of word plus position.
@@ -140,7 +144,7 @@ def _centring(x: Features, centred: Features) -> Features:
     return quotient(above, width * centred)
 
 
-def norm(x: Features, parts: Norm) -> Numbers:
+def norm(x: Features, parts: TheoryNorm) -> Conditions:
     """Return the condition number of an RMS norm, or an upper bound on that of a layer norm.
 
     RMS, eps = 0: 2 (1 - min x_i^2 / ||x||^2) <= 2, the minimum over entries other than 0.
@@ -171,7 +175,7 @@ def norm(x: Features, parts: Norm) -> Numbers:
     return found.amax(-1)
 
 
-def mlp(x: Features, parts: FeedForward) -> Numbers:
+def mlp(x: Features, parts: TheoryFFN) -> Conditions:
     """Return xi_M, an upper bound that also serves rounding.
 
     Without a gate: max [|W_2| |phi'(z)| (|W_1| |x| + |b_1|) + |b_2|] / |y|, z = W_1 x + b_1; of
@@ -196,11 +200,11 @@ def mlp(x: Features, parts: FeedForward) -> Numbers:
 
 def _reach(
     x: Features, weight: Float[Tensor, "out width"], bias: Float[Tensor, " out"] | None
-) -> Result:
+) -> Outputs:
     return functional.linear(x.abs(), weight.abs(), None if bias is None else bias.abs())
 
 
-def softmax(s: Features) -> Numbers:
+def softmax(s: Features) -> Conditions:
     """Return max_i (1 - 2 p_i) |s_i| + p . |s| <= 2 ||s||_inf.
 
     Source: budzinskiy25, Lemma 3.13.
@@ -211,7 +215,7 @@ def softmax(s: Features) -> Numbers:
 
 
 def score_numerator(
-    x: Sequence, parts: Attention, index: int = 0
+    x: Sequence, parts: TheoryAttention, index: int = 0
 ) -> Float[Tensor, "*place token token"]:
     """Return the relative errors of a score, for query t (row) and key i (column) of one head.
 
@@ -237,14 +241,14 @@ def score_numerator(
     return abs(parts.scale) * torch.stack(rows, -2)
 
 
-def _turned_back(x: Tensor, parts: Attention, tokens: slice) -> Tensor:
+def _turned_back(x: Tensor, parts: TheoryAttention, tokens: slice) -> Tensor:
     """Return R^T x: the transpose of x cos + turned(x) sin."""
     assert parts.cosine is not None and parts.sine is not None
     first, second = (x * parts.sine[tokens]).chunk(2, -1)
     return x * parts.cosine[tokens] + torch.cat([second, -first], -1)
 
 
-def scores(x: Sequence, parts: Attention, index: int = 0) -> Float[Tensor, "*place token"]:
+def scores(x: Sequence, parts: TheoryAttention, index: int = 0) -> Float[Tensor, "*place token"]:
     """Return the largest condition of the scores of each query: `score_numerator` over |s|.
 
     An upper bound; equality unless the token's score with itself attains it.
@@ -255,7 +259,7 @@ def scores(x: Sequence, parts: Attention, index: int = 0) -> Float[Tensor, "*pla
     return found.masked_fill(~parts.mask(x), 0.0).amax(-1)
 
 
-def cancellation(x: Sequence, parts: Attention) -> Float[Tensor, "*place token"]:
+def cancellation(x: Sequence, parts: TheoryAttention) -> Float[Tensor, "*place token"]:
     """Return xi_A: max [|W_O| stack_h ((|W_v| |X| + |b_v|) p_h) + |b_O|] / |y|, at least 1.
 
     Source: budzinskiy25, Lemma 3.14; heads and projection Own.
@@ -270,7 +274,7 @@ def cancellation(x: Sequence, parts: Attention) -> Float[Tensor, "*place token"]
     return quotient(above, parts.value_of(x)).amax(-1)
 
 
-def attention(x: Sequence, parts: Attention) -> Float[Tensor, "*place token"]:
+def attention(x: Sequence, parts: TheoryAttention) -> Float[Tensor, "*place token"]:
     """Return the upper bound xi_A (1 + 2 max num).
 
     num is that of `score_numerator` over all heads and allowed keys.
@@ -284,7 +288,7 @@ def attention(x: Sequence, parts: Attention) -> Float[Tensor, "*place token"]:
     return cancellation(x, parts) * (1 + 2 * largest)
 
 
-def attention_uniform(x: Sequence, parts: Attention) -> Float[Tensor, "*place token"]:
+def attention_uniform(x: Sequence, parts: TheoryAttention) -> Float[Tensor, "*place token"]:
     """Return the upper bound xi_A (1 + 4 s max_h ||W_k^T W_q|| max_i ||x_i||^2).
 
     It holds without biases and RoPE.
@@ -305,7 +309,7 @@ def attention_uniform(x: Sequence, parts: Attention) -> Float[Tensor, "*place to
     return cancellation(x, parts) * (1 + factor)
 
 
-def form_norms(parts: Attention) -> Float[Tensor, " head"]:
+def form_norms(parts: TheoryAttention) -> Float[Tensor, " head"]:
     """Return sigma_max(W_k^T W_q) of every head, by way of its head_width x head_width factors.
 
     Source: Own.

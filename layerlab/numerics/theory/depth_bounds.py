@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from layerlab.numerics.theory import attention_bounds, condition_numbers, error_bounds
-from layerlab.numerics.theory.modules import Block
 from layerlab.numerics.theory.modules import Sequence as Stream
+from layerlab.numerics.theory.modules import TheoryBlock
 from layerlab.numerics.theory.roundoff_model import Arithmetic
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Step:
+class BlockOutput:
     """The output of a block and how far rounding can have moved it, entry by entry."""
 
     value: Stream
@@ -28,7 +28,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class LayerFactors:
     """The factors of one layer in Theorem 4.30: conditions, own errors, cancellations.
 
     Each is the largest over all tokens. `*_own` are relative rounding errors for an exact input.
@@ -63,11 +63,11 @@ class Layer:
 
 def block(
     x: Stream,
-    parts: Block,
+    parts: TheoryBlock,
     arithmetic: Arithmetic,
     error: Stream | None = None,
     scoring: Arithmetic | None = None,
-) -> Step:
+) -> BlockOutput:
     """Return a pre-norm block's output with its bound.
 
     Norm, attention, residual sum, norm, feed-forward, sum.
@@ -89,14 +89,14 @@ def block(
     came = error_bounds.norm(middle, parts.feedforward_norm, arithmetic, start)
     left = parts.feedforward.value(normed)
     wrong = error_bounds.mlp(normed, parts.feedforward, arithmetic, came)
-    return Step(
+    return BlockOutput(
         value=middle + left, error=error_bounds.residual(middle, left, arithmetic, start, wrong)
     )
 
 
 def stack(
-    x: Stream, blocks: Sequence[Block], arithmetic: Arithmetic, error: Stream | None = None
-) -> Iterator[Step]:
+    x: Stream, blocks: Sequence[TheoryBlock], arithmetic: Arithmetic, error: Stream | None = None
+) -> Iterator[BlockOutput]:
     """Yield the running bound behind each block.
 
     Source: Own.
@@ -107,7 +107,7 @@ def stack(
         yield step
 
 
-def layer(x: Stream, parts: Block, arithmetic: Arithmetic) -> Layer:
+def layer(x: Stream, parts: TheoryBlock, arithmetic: Arithmetic) -> LayerFactors:
     """Return the factors of Theorem 4.30 for one block at one input.
 
     A norm's condition is 2 for RMS and that of `conditioning.norm` for layer norm, the attention's
@@ -122,7 +122,7 @@ def layer(x: Stream, parts: Block, arithmetic: Arithmetic) -> Layer:
     middle_normed = parts.feedforward_norm.value(middle)
     left = parts.feedforward.value(middle_normed)
     own = error_bounds.relative
-    return Layer(
+    return LayerFactors(
         norm=_most(condition_numbers.norm(x, parts.attention_norm)),
         norm_own=_most(own(error_bounds.norm(x, parts.attention_norm, linear), normed)),
         attention=_most(condition_numbers.attention(normed, parts.attention)),
@@ -147,7 +147,7 @@ def _most(numbers: Tensor) -> float:
     return float(numbers.max())
 
 
-def recursion(x: Stream, blocks: Sequence[Block], arithmetic: Arithmetic) -> list[float]:
+def recursion(x: Stream, blocks: Sequence[TheoryBlock], arithmetic: Arithmetic) -> list[float]:
     """Return rho_c behind each block by Theorem 4.30: first order, worst case times worst case.
 
     m = chi_1 max(rho, k_A (k_1 rho + own) + own) + u
@@ -167,7 +167,7 @@ def recursion(x: Stream, blocks: Sequence[Block], arithmetic: Arithmetic) -> lis
     return found
 
 
-def weight_factor(parts: Block) -> float:
+def weight_factor(parts: TheoryBlock) -> float:
     """Return a layer's factor from its weights: 4 (1 + 4 s G^2 max_h sigma_max(W_k^T W_q)).
 
     Without the factors xi and chi of the data, each at least 1; two RMS norms make the 4. G is the
@@ -184,7 +184,7 @@ def weight_factor(parts: Block) -> float:
     return 4 * (1 + 4 * abs(attention.scale) * longest**2 * largest)
 
 
-def printed_factor(parts: Block) -> float:
+def printed_factor(parts: TheoryBlock) -> float:
     """Return the worst head's factor of a layer as the source prints it.
 
     1 + 4 sqrt(d) sigma_max(|W_k|^T |W_q|) sigma_max / sigma_min(W_k^T W_q)
@@ -208,7 +208,7 @@ def printed_factor(parts: Block) -> float:
 
 
 def printed_bound(
-    x: Stream, blocks: Sequence[Block], unit: float, constant: float | None = None
+    x: Stream, blocks: Sequence[TheoryBlock], unit: float, constant: float | None = None
 ) -> float:
     """Return Theorem 4.30 for RMS norms as the source prints it.
 

@@ -13,15 +13,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from layerlab.numerics.theory.activations import Activation, activation
-from layerlab.numerics.theory.modules import FeedForward, Norm
-from layerlab.numerics.theory.roundoff_model import Arithmetic, Count
+from layerlab.numerics.theory.activations import Entries, SelfGatedActivation, activation
+from layerlab.numerics.theory.modules import Outputs, TheoryFFN, TheoryNorm
+from layerlab.numerics.theory.roundoff_model import Arithmetic, TermCount
 from layerlab.shapes import Features
 
 Weight = Float[Tensor, "out width"]
 Bias = Float[Tensor, " out"]
-Result = Float[Tensor, "*place out"]
-Place = Float[Tensor, "..."]
 
 
 def relative(error: Features, exact: Features) -> Float[Tensor, "*place"]:
@@ -39,8 +37,8 @@ def affine(
     arithmetic: Arithmetic,
     bias: Bias | None = None,
     error: Features | None = None,
-    terms: Count | None = None,
-) -> Result:
+    terms: TermCount | None = None,
+) -> Outputs:
     """Bound the error of W x + b, summed in any order, the bias last.
 
     (d u + u) |W| |x| + u |b| + |W| error,   d u = u_product + (d-1) u_sum
@@ -64,7 +62,7 @@ def affine(
     return found
 
 
-def _larger(x: Place, error: Place | None, arithmetic: Arithmetic) -> Place:
+def _larger(x: Entries, error: Entries | None, arithmetic: Arithmetic) -> Entries:
     """Return the largest that the computed input can be; in first order the exact one."""
     return x.abs() if error is None else arithmetic.reach(x.abs(), error)
 
@@ -108,7 +106,7 @@ def centring(x: Features, arithmetic: Arithmetic, error: Features | None = None)
 
 
 def norm(
-    x: Features, parts: Norm, arithmetic: Arithmetic, error: Features | None = None
+    x: Features, parts: TheoryNorm, arithmetic: Arithmetic, error: Features | None = None
 ) -> Features:
     """Bound the error of an RMS or a layer norm with eps, gain and shift.
 
@@ -139,7 +137,7 @@ def norm(
     return wrong + arithmetic.growth(store=1) * arithmetic.reach(found, wrong)
 
 
-def _scale(x: Features, parts: Norm, error: Features, arithmetic: Arithmetic) -> Features:
+def _scale(x: Features, parts: TheoryNorm, error: Features, arithmetic: Arithmetic) -> Features:
     """Bound |c'/r(c') - c/r(c)| for c' within `error` of the centred features c."""
     radius = parts.radius(parts.centred(x))
     part = error / torch.where(radius > 0, radius, 1.0)
@@ -226,7 +224,7 @@ def _through(z: Features, name: str, error: Features, arithmetic: Arithmetic) ->
     return torch.minimum(function.lipschitz * error, curved)
 
 
-def _drift(function: Activation, error: Features, arithmetic: Arithmetic) -> Features:
+def _drift(function: SelfGatedActivation, error: Features, arithmetic: Arithmetic) -> Features:
     """Return how much more the formula may round within `error` of z.
 
     No row has a slope above 20 u.
@@ -235,8 +233,8 @@ def _drift(function: Activation, error: Features, arithmetic: Arithmetic) -> Fea
 
 
 def mlp(
-    x: Features, parts: FeedForward, arithmetic: Arithmetic, error: Features | None = None
-) -> Result:
+    x: Features, parts: TheoryFFN, arithmetic: Arithmetic, error: Features | None = None
+) -> Outputs:
     """Bound the error of outward(act(inward x)), or gated, outward(act(gate x) * inward x).
 
     ReLU, where rounding changes no sign: xi_M (d + |Omega| + 2) u |y|. Omega holds the units that

@@ -16,13 +16,14 @@ from layerlab.numerics.theory.activations import activation
 from layerlab.shapes import Features
 
 Sequence = Float[Tensor, "*place token width"]
-Vector = Float[Tensor, " width"]
+WidthVector = Float[Tensor, " width"]
+Outputs = Float[Tensor, "*place out"]
 OneHead = Float[Tensor, "*place token head_width"]
 Mask = Bool[Tensor, "token token"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Norm:
+class TheoryNorm:
     """RMS norm x / sqrt(mean x^2 + eps), or layer norm of x - mean x; times gain, plus shift.
 
     A row that the norm divides by 0 gives 0.
@@ -34,8 +35,8 @@ class Norm:
     """
 
     kind: Literal["rms", "layer"] = "rms"
-    gain: Vector | None = None
-    shift: Vector | None = None
+    gain: WidthVector | None = None
+    shift: WidthVector | None = None
     eps: float = 0.0
     extra: int = 0
     offset: bool = False
@@ -62,7 +63,7 @@ class Norm:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FeedForward:
+class TheoryFFN:
     """outward(activation(inward x)), or outward(activation(gate x) * inward x) with a gate."""
 
     inward: Float[Tensor, "inner width"]
@@ -97,7 +98,7 @@ class Head:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Attention:
+class TheoryAttention:
     """Softmax attention with any number of heads; query head h uses key head h // group.
 
     Attributes:
@@ -180,13 +181,13 @@ class Attention:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Block:
+class TheoryBlock:
     """A pre-norm block: x + attention(norm x), then y + feedforward(norm y)."""
 
-    attention_norm: Norm
-    attention: Attention
-    feedforward_norm: Norm
-    feedforward: FeedForward
+    attention_norm: TheoryNorm
+    attention: TheoryAttention
+    feedforward_norm: TheoryNorm
+    feedforward: TheoryFFN
 
     def value(self, x: Sequence) -> Sequence:
         middle = x + self.attention.value_of(self.attention_norm.value(x))

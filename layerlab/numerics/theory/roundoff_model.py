@@ -19,7 +19,7 @@ from torch import Tensor
 
 from layerlab.errors import UserError
 
-Count = int | float | Tensor
+TermCount = int | float | Tensor
 """How often an operation is done: a number, or one for each place."""
 
 
@@ -86,7 +86,7 @@ class Arithmetic:
         """Return the same units, to first order."""
         return replace(self, first_order=True)
 
-    def growth(self, **counts: Count) -> Tensor:
+    def growth(self, **counts: TermCount) -> Tensor:
         """Return the largest |theta| of a product of that many factors (1 + delta)^{+-1}.
 
         sum_i n_i u_i in first order, exp(sum_i -n_i log(1 - u_i)) - 1 in full. Halves count too:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from layerlab.observe.architecture.effective_weights import linear_map
 
-Rows = Float[Tensor, "head head_width *width"]
+RowsByHead = Float[Tensor, "head head_width *width"]
 
 QUERY = ("q_proj", "query", "query_proj", "project_q", "Wq", "q_lin")
 KEY = ("k_proj", "key", "key_proj", "project_k", "Wk", "k_lin")

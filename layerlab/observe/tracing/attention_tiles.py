@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Block:
+class RowBlock:
     """Some rows of a matrix; every column outside of `keys` is zero there."""
 
     rows: slice
@@ -34,7 +34,7 @@ class Block:
 
 
 # Looks at some rows once: the block, the record cut to its rows and keys, and its masked scores.
-Watch = Callable[[Block, AttentionRecord, Tensor], None]
+Watch = Callable[[RowBlock, AttentionRecord, Tensor], None]
 
 
 @dataclass(kw_only=True)
@@ -49,23 +49,23 @@ class Tile:
     dtype: torch.dtype
     scores: torch.dtype
     height: int
-    kept: tuple[Block, ...] = ()
+    kept: tuple[RowBlock, ...] = ()
     watches: Sequence[Watch] = ()
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[RowBlock]:
         return iter(self.kept) if self.kept else self._compute()
 
-    def _compute(self) -> Iterator[Block]:
+    def _compute(self) -> Iterator[RowBlock]:
         watches, self.watches = self.watches, ()
         # The longest rows first: what the allocator gives back then holds every later block.
         for rows in reversed(list(blocks(self.attended.tokens, self.height))):
             # In no variable: a block would be held until the next one is computed.
             yield self._block(rows, watches)
 
-    def _block(self, rows: slice, watches: Sequence[Watch]) -> Block:
+    def _block(self, rows: slice, watches: Sequence[Watch]) -> RowBlock:
         keys, part = cut(self.attended, rows)
         scores = part.masked(dtype=self.scores)
-        block = Block(rows, keys, part.normalised(scores).to(self.dtype))
+        block = RowBlock(rows, keys, part.normalised(scores).to(self.dtype))
         for watch in watches:
             watch(block, part, scores.to(self.dtype))
         return block

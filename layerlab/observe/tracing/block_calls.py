@@ -17,7 +17,7 @@ _MIXER = re.compile("attn|attention|mamba|mixer|conv|recurrent|rnn|norm", re.IGN
 
 
 @dataclass(kw_only=True)
-class Call:
+class ChildCall:
     """One child of a block at work.
 
     `kept` is a copy of what `left` held: some families add to it in place afterwards.
@@ -43,8 +43,8 @@ class BlockCall:
     args: tuple[Any, ...]
     options: dict[str, Any]
     entered: Tensor
-    calls: list[Call] = field(default_factory=list)
-    inner: dict[nn.Module, Call] = field(default_factory=dict)
+    calls: list[ChildCall] = field(default_factory=list)
+    inner: dict[nn.Module, ChildCall] = field(default_factory=dict)
     heard: list[AttentionCall] = field(default_factory=list)
 
     @property
@@ -54,12 +54,12 @@ class BlockCall:
 
 def hidden_call(
     name: str, module: nn.Module, args: Any, options: Any, output: Any, tokens: int
-) -> Call | None:
+) -> ChildCall | None:
     """Return the call of a child that gave features of every token; None of any other child."""
     left = first_tensor(output)
     if not _is_stream(left, tokens):
         return None
-    return Call(
+    return ChildCall(
         module=module,
         name=name,
         entered=hidden(args, options),
@@ -122,7 +122,9 @@ def sublayers(
     return found
 
 
-def _sublayer(visit: BlockCall, begin: Call, end: Call, stream: Tensor | None) -> Sublayer:
+def _sublayer(
+    visit: BlockCall, begin: ChildCall, end: ChildCall, stream: Tensor | None
+) -> Sublayer:
     """Return a sublayer from its first child to its last.
 
     Some families norm (or drop out) the branch before it joins the stream: whatever reads the
@@ -167,7 +169,7 @@ def _like(branch: Tensor, given: list[Tensor]) -> list[Tensor]:
     return [flat for one in given if (flat := _flat(one)).shape == branch.shape]
 
 
-def _net(call: Call) -> Tensor:
+def _net(call: ChildCall) -> Tensor:
     """Return what a module gave, without the residual that some modules add inside."""
     return call.kept if call.residual is None else call.kept - call.residual
 

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointError, checkpoint
 from transformers import PreTrainedModel
@@ -23,10 +22,9 @@ from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import ModelStructure, first_tensor
 from layerlab.observe.tracing.block_calls import hidden
 from layerlab.records.layer_names import EMBEDDING, layer_name
-from layerlab.shapes import Scalar, Tokens
+from layerlab.shapes import Scalar, Tokens, Vocabulary
 from layerlab.system.hardware import is_out_of_memory
 
-Vocabulary = Float[Tensor, " vocab"]
 Objective = Callable[[Tensor], Scalar]
 Keep = Callable[[int, Tensor, Tensor], None]
 

@@ -21,7 +21,7 @@ from layerlab.observe.architecture.structure import ModelStructure, first_tensor
 from layerlab.observe.tracing.aligned_head import Room, align_head
 from layerlab.observe.tracing.block_calls import hidden
 from layerlab.records.layer_names import EMBEDDING, layer_name
-from layerlab.shapes import States, Tokens, Words
+from layerlab.shapes import States, TokenIds, Tokens
 from layerlab.system.hooks import replacing_forward
 
 # Of the largest logit: the same products, in another order at most.
@@ -150,7 +150,7 @@ def spread(count: int, most: int) -> Tensor:
 
 
 def _logits(
-    model: PreTrainedModel, tokens: Words, places: Tensor, room: Room | None = None
+    model: PreTrainedModel, tokens: TokenIds, places: Tensor, room: Room | None = None
 ) -> Float[Tensor, "row place vocab"]:
     """Return the logits at some positions; no others are computed where the model can leave them.
 

@@ -34,7 +34,7 @@ SAID = {
 }
 
 
-class _Row(Table):
+class _VerdictRow(Table):
     arm: str
     against: str
     verdict: str
@@ -49,7 +49,7 @@ class _Run(Table):
 class _Comparison(Table):
     name: str
     metric: str
-    rows: list[_Row]
+    rows: list[_VerdictRow]
     runs: list[_Run] = Field(default_factory=list)
 
 
@@ -81,7 +81,7 @@ def _verdict(content: _Comparison) -> str:
     return "; ".join([*_lead(judged, bits, lost), f"of {len(judged)} arms: {counted}"])
 
 
-def _judge(row: _Row, bits: bool, lost: Mapping[str, int]) -> str:
+def _judge(row: _VerdictRow, bits: bool, lost: Mapping[str, int]) -> str:
     """Describe the verdict on one arm, in the words of the comparison.
 
     Args:
@@ -104,7 +104,7 @@ def _judge(row: _Row, bits: bool, lost: Mapping[str, int]) -> str:
     return f"{row.arm}: {row.verdict}"
 
 
-def _lead(judged: Sequence[_Row], bits: bool, lost: Mapping[str, int]) -> list[str]:
+def _lead(judged: Sequence[_VerdictRow], bits: bool, lost: Mapping[str, int]) -> list[str]:
     """Return the sentence on the best arm, if any is better by a difference."""
     better = [
         row
@@ -122,7 +122,7 @@ def _lead(judged: Sequence[_Row], bits: bool, lost: Mapping[str, int]) -> list[s
     return [f"{best.arm} comes out ahead of {best.against} by {size} nats"]
 
 
-def _size(row: _Row) -> str:
+def _size(row: _VerdictRow) -> str:
     return f"{abs(row.difference or 0):.4g}"
 
 

@@ -16,17 +16,17 @@ from layerlab.records.result import FILE, MANIFEST, read_result
 from layerlab.records.run_files import RECIPE, RUN
 
 
-class _Train(Table):
+class _PlannedTrain(Table):
     max_steps: int | None = None
 
 
-class _Recipe(Table):
-    train: _Train = Field(default_factory=_Train)
+class _PlannedRecipe(Table):
+    train: _PlannedTrain = Field(default_factory=_PlannedTrain)
 
 
-class _Manifest(Table):
+class _PlannedManifest(Table):
     run: str
-    recipe: _Recipe
+    recipe: _PlannedRecipe
 
 
 def matches(names: frozenset[str]) -> bool:
@@ -52,7 +52,7 @@ def _read_unfinished(folder: Path) -> Summary:
     content = read_json(folder / MANIFEST)
     if not isinstance(content, dict):
         raise ValueError("it is no table")
-    manifest = _Manifest.model_validate(current_manifest(content))
+    manifest = _PlannedManifest.model_validate(current_manifest(content))
     state = state_of_unfinished(folder, [folder / EVENTS])
     return Summary(manifest.run, state, _progress(folder, manifest.recipe.train.max_steps))
 

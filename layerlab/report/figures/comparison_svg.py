@@ -5,9 +5,9 @@ same comparison gives the same bytes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
+from layerlab.records.json_values import Json
 from layerlab.report.views import curves as curve
 from layerlab.report.views import forest_plot, text
 
@@ -23,10 +23,9 @@ DASHES = ("", "7 3", "2 3")
 UNITS = {"nats": "nats per token", "bits_per_byte": "bits per byte"}
 HEIGHT, TICKS = 400, 9
 
-Json = Mapping[str, Any]
 Number = int | float
 Point = tuple[Number, Number]
-Band = list[tuple[Number, Number, Number, Number]]
+CurveBand = list[tuple[Number, Number, Number, Number]]
 
 
 def pictures(content: Json) -> dict[str, str]:
@@ -107,7 +106,7 @@ def gradient_picture(content: Json) -> str:
     return _whole(parts, HEIGHT, f"{_name(content)}: gradients by block")
 
 
-def _lines(frame: "_Frame", bands: Mapping[str, Band]) -> Iterator[str]:
+def _lines(frame: "_Frame", bands: Mapping[str, CurveBand]) -> Iterator[str]:
     """Yield the line and band of each arm, its name behind its end, and a note on both."""
     ends = frame.spread({name: frame.y(band[-1][1]) for name, band in bands.items()})
     for number, (name, band) in enumerate(bands.items()):
@@ -164,7 +163,7 @@ class _Frame:
         return dict(zip(order, places, strict=True))
 
 
-def _bands(content: Json, metric: str) -> Iterator[tuple[str, Band]]:
+def _bands(content: Json, metric: str) -> Iterator[tuple[str, CurveBand]]:
     """Yield each arm with its updates and the mean, least and largest value over its seeds."""
     done = {str(run.get("run")) for run in content.get("runs") or () if run.get("finished")}
     curves = [one for one in content.get("curves") or () if one.get("chosen")]
@@ -186,13 +185,13 @@ def _bands(content: Json, metric: str) -> Iterator[tuple[str, Band]]:
             yield text.prose(str(name), NAME), band
 
 
-def _blocks(content: Json) -> Iterator[tuple[str, Band]]:
+def _blocks(content: Json) -> Iterator[tuple[str, CurveBand]]:
     """Yield each arm with its blocks and the mean, least and largest log gradient over seeds."""
     read = [one for one in content.get("gradients") or () if isinstance(one, Mapping)]
     for name in dict.fromkeys(str(one["arm"]) for one in read):
         own = [one["mean"] for one in read if one["arm"] == name]
         blocks = enumerate(zip(*own, strict=True), start=1)
-        band: Band = [(number, *_spread(each)) for number, each in blocks]
+        band: CurveBand = [(number, *_spread(each)) for number, each in blocks]
         yield text.prose(name, NAME), band
 
 
@@ -200,7 +199,7 @@ def _spread(values: Sequence[Number]) -> tuple[Number, Number, Number]:
     return sum(values) / len(values), min(values), max(values)
 
 
-def _arm(frame: _Frame, name: str, band: Band, number: int, end: Number) -> Iterator[str]:
+def _arm(frame: _Frame, name: str, band: CurveBand, number: int, end: Number) -> Iterator[str]:
     colour = COLOURS[number % len(COLOURS)]
     dash = DASHES[number // len(COLOURS) % len(DASHES)]
     style = (

@@ -1,10 +1,10 @@
 """Figures for papers of spectral densities of weight matrices, each with its fitted tail."""
 
 import math
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+from layerlab.records.json_values import Json
 from layerlab.records.layer_names import layer_name
 from layerlab.report.figures.export import COLOURS, Figure, axis, layout, plain
 from layerlab.report.views.feature_cloud import choose_layers
@@ -12,8 +12,6 @@ from layerlab.report.views.feature_cloud import choose_layers
 # Of each kind of matrix only those at these shares of the depth become files.
 LAYERS = 3
 POINTS = 24
-
-Json = Mapping[str, Any]
 
 
 def pages(measure: str, label: str, picture: Json) -> dict[str, Figure]:

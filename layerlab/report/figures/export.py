@@ -30,7 +30,7 @@ NOISY = ("kaleido", "choreographer")
 WHITE = {"paper_bgcolor": "#ffffff", "plot_bgcolor": "#ffffff", "template": "none"}
 
 
-class Kind(StrEnum):
+class FigureKind(StrEnum):
     """As what a figure is written."""
 
     svg = "svg"
@@ -101,8 +101,8 @@ def check_drawing(kind: str) -> None:
     Raises:
         UserError: an unknown format; kaleido or its browser is missing.
     """
-    if kind not in list(Kind):
-        raise UserError(f"figures are {short_repr(kind)}; expected one of {', '.join(Kind)}")
+    if kind not in list(FigureKind):
+        raise UserError(f"figures are {short_repr(kind)}; expected one of {', '.join(FigureKind)}")
     if not drawable():
         raise UserError(
             f"figures as {kind} are drawn by kaleido, which is not installed; type {INSTALL}"

@@ -2,9 +2,10 @@
 
 import base64
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from layerlab.records.json_values import Json
 from layerlab.records.layer_names import layer_name
 from layerlab.report.figures.export import COLOURS, PAGE, Figure, axis, layout, plain
 from layerlab.report.views.feature_cloud import STEPS, choose_layers
@@ -18,8 +19,6 @@ BAR = {"thickness": 10, "outlinewidth": 0, "ticks": "outside", "ticklen": 3}
 LETTERS = 10
 # Stands where positions of a text are left out.
 GAP = "⋯"
-
-Json = Mapping[str, Any]
 
 
 def heads(

@@ -1,9 +1,10 @@
 """Every picture of a report as a figure for a paper, from the numbers that its page draws."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from layerlab.records.json_values import Json
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.report.figures import densities, heatmaps
 from layerlab.report.figures.export import COLOURS, Figure, axis, layout, plain
@@ -15,8 +16,6 @@ DASHES = ("dash", "dot", "dashdot", "longdash", "longdashdot")
 WIDE = 100
 MOST_BANDS = 3
 TICKS = 14
-
-Json = Mapping[str, Any]
 
 
 def figures(report: Json) -> dict[str, Figure]:

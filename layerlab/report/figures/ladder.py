@@ -4,12 +4,14 @@ Each stands alone as a file; on a page, the classes of its lines take the page's
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from xml.sax.saxutils import escape
 
-from layerlab.report.i18n.language import label
+from layerlab.records.json_values import Json
+from layerlab.report.figures.comparison_svg import Point
+from layerlab.report.i18n.language import Say, label
 from layerlab.report.views import curves as curve
 from layerlab.report.views import forest_plot, text
 
@@ -24,10 +26,6 @@ GAIN, LOSS, RATE = (
     label("Best learning rate"),
 )
 SIZE, COMPUTE = label("parameters"), label("FLOPs of a run")
-
-Json = Mapping[str, Any]
-Point = tuple[float, float]
-Say = Callable[[str], str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +48,7 @@ class _Line:
     known: float = math.inf
 
 
-def ladder_pictures(content: Json, say: Say = str) -> dict[str, str]:
+def ladder_pictures(content: Mapping[str, Any], say: Say = str) -> dict[str, str]:
     """Return the pictures of a ladder by their file names; one without data is empty.
 
     Args:
@@ -157,7 +155,7 @@ def _draw(
     ]
     up += [0.0] if zero else []
     room = 0.06 * (max(up) - min(up) or 1.0)
-    frame = _Frame((min(across), max(across)), (min(up) - room, max(up) + room))
+    frame = _LadderFrame((min(across), max(across)), (min(up) - room, max(up) + room))
     parts = [*frame.axes(axes, logarithmic)]
     if zero:
         parts.append(_stroke((LEFT, frame.y(0.0)), (frame.right, frame.y(0.0)), MUTED, "zero"))
@@ -168,7 +166,7 @@ def _draw(
     return _whole(parts, axes[1])
 
 
-class _Frame:
+class _LadderFrame:
     """Places on a picture of what is measured."""
 
     def __init__(self, across: Point, up: Point) -> None:
@@ -208,7 +206,7 @@ class _Frame:
         return found if len(found) > 1 else [low, high]
 
 
-def _shape(frame: _Frame, line: _Line) -> Iterator[str]:
+def _shape(frame: _LadderFrame, line: _Line) -> Iterator[str]:
     """Yield the band, the line and the marks of an arm."""
     colour = COLOURS[line.index % len(COLOURS)]
     kind = f"s{line.index % len(COLOURS)}"
@@ -237,7 +235,7 @@ def _shape(frame: _Frame, line: _Line) -> Iterator[str]:
         )
 
 
-def _at(frame: _Frame, point: Point) -> str:
+def _at(frame: _LadderFrame, point: Point) -> str:
     return f"{frame.x(point[0]):.1f},{frame.y(point[1]):.1f}"
 
 

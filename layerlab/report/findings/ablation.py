@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from layerlab.report.findings.extremes import figure, peak
-from layerlab.report.findings.rule import Readings, Rule, RuleHit
+from layerlab.report.findings.rule import Rule, RuleData, RuleHit
 
 ERRORS = 3.0  # Own: standard errors below 0, over texts, from which on a fall counts
 TEXTS = 3  # Own: with fewer texts a standard error says little
@@ -14,12 +14,12 @@ DOMINANT = 3.0  # Own: times the median over the sublayers
 PARTS = {"attention": "attention", "ffn": "feed-forward"}
 
 
-def _component(readings: Readings, *components: str) -> pd.DataFrame:
+def _component(readings: RuleData, *components: str) -> pd.DataFrame:
     rows = readings.rows("ablation", "change")
     return rows[rows["component"].isin(components)] if len(rows) else rows
 
 
-def _harmful(readings: Readings) -> Iterator[RuleHit]:
+def _harmful(readings: RuleData) -> Iterator[RuleHit]:
     rows = _component(readings, "head")
     if rows.empty:
         return
@@ -41,7 +41,7 @@ def _harmful(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _spare(readings: Readings) -> Iterator[RuleHit]:
+def _spare(readings: RuleData) -> Iterator[RuleHit]:
     rows = _component(readings, "head")
     spare = rows[rows["change"].abs() < SPARE] if len(rows) else rows
     if spare.empty:
@@ -58,7 +58,7 @@ def _spare(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _vital(readings: Readings) -> Iterator[RuleHit]:
+def _vital(readings: RuleData) -> Iterator[RuleHit]:
     rows = _component(readings, "attention", "ffn")
     if rows.empty:
         return

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from layerlab.report.findings.extremes import Peak, figure, peak, percent
-from layerlab.report.findings.rule import Readings, Rule, RuleHit
+from layerlab.report.findings.rule import Rule, RuleData, RuleHit
 
 SCORE = 100.0  # kimi25: QK-clip's tau
 SCORE_DIVERGED = 1e4  # wortsman23: runs whose scores passed about 1e4 diverged
@@ -20,7 +20,7 @@ COLUMN_SHARE = 0.8  # Own: the fullest column alone explains the norm
 ENCLOSURE = 1e-2  # Own: ten times the gap that the method promises
 
 
-def _score(readings: Readings) -> Iterator[RuleHit]:
+def _score(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("attention", "logit_max")
     rows = rows[rows["logit_max"] > SCORE]
     if rows.empty:
@@ -68,7 +68,7 @@ def _bfloat_step(number: float) -> float:
     return math.ldexp(1.0, math.frexp(number)[1] - 8) if math.isfinite(number) else math.inf
 
 
-def _entropy(readings: Readings) -> Iterator[RuleHit]:
+def _entropy(readings: RuleData) -> Iterator[RuleHit]:
     """Yield a finding on layers whose attention is sharp throughout.
 
     Sharpness that a sink explains is left to the sink rule.
@@ -118,7 +118,7 @@ def _sharp_heads(rows: pd.DataFrame) -> Iterator[RuleHit]:
     )
 
 
-def _sink(readings: Readings) -> Iterator[RuleHit]:
+def _sink(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("attention", "sink_mass")
     short = [index for index, tokens in readings.tokens.items() if tokens < SINK_TOKENS]
     rows = rows[(rows["sink_mass"] > SINK) & ~rows["sequence"].isin(short)]
@@ -138,7 +138,7 @@ def _sink(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _ratio(readings: Readings) -> Iterator[RuleHit]:
+def _ratio(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("spectrum", "uniform_ratio", "norm")
     rows = rows[rows["uniform_ratio"] > RATIO]
     if rows.empty:
@@ -172,7 +172,7 @@ def _column(top: Peak) -> str:
     )
 
 
-def _enclosure(readings: Readings) -> Iterator[RuleHit]:
+def _enclosure(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("spectrum", "lower", "upper")
     gap = (rows["upper"] - rows["lower"]) / rows["lower"]
     rows = rows.assign(gap=gap)[gap > ENCLOSURE]

@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 
 from layerlab.report.findings.extremes import figure, peak
-from layerlab.report.findings.rule import Location, Readings, Rule, RuleHit
+from layerlab.report.findings.rule import Location, Rule, RuleData, RuleHit
 from layerlab.report.views.bounds import excess, violations
 
 
-def _nonfinite(readings: Readings) -> Iterator[RuleHit]:
+def _nonfinite(readings: RuleData) -> Iterator[RuleHit]:
     for kind in ("weights", "stream"):
         faults = [one for one in readings.card.get("faults") or () if one["kind"] == kind]
         if not faults:
@@ -56,7 +56,7 @@ def _mending(kind: str, faults: Any) -> str:
     )
 
 
-def _guess(readings: Readings) -> Iterator[RuleHit]:
+def _guess(readings: RuleData) -> Iterator[RuleHit]:
     loss, vocab = readings.card.get("loss_nats"), readings.card.get("vocab")
     if loss is None or not vocab or not float(loss) >= math.log(vocab):
         return
@@ -71,7 +71,7 @@ def _guess(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _bound(readings: Readings) -> Iterator[RuleHit]:
+def _bound(readings: RuleData) -> Iterator[RuleHit]:
     for name, measure in readings.measures.items():
         for bound in measure.get("bounds", ()):
             if bound["side"] == "beside":
@@ -108,7 +108,7 @@ def _kind(row: Mapping[str, Any]) -> str | None:
     return next((str(row[name]) for name in ("sublayer", "place", "format") if name in row), None)
 
 
-def _broken(readings: Readings, name: str, bound: Mapping[str, Any]) -> pd.DataFrame:
+def _broken(readings: RuleData, name: str, bound: Mapping[str, Any]) -> pd.DataFrame:
     """Return the rows on the wrong side of a bound, with their relative `excess` over it."""
     column, limit = bound["column"], bound["limit"]
     rows = readings.rows(name, column, limit)

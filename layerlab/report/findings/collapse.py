@@ -7,7 +7,7 @@ import pandas as pd
 
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.report.findings.extremes import figure, peak, percent
-from layerlab.report.findings.rule import Location, Readings, Rule, RuleHit
+from layerlab.report.findings.rule import Location, Rule, RuleData, RuleHit
 
 RESIDUAL = 0.1  # Own; dong21 proves the limit 0, not a level
 FALL = 0.5  # Own: last layer against first, where every layer in between falls
@@ -17,7 +17,7 @@ DIMENSION_ROOM = 20  # Own: with less room a small share is a handful of dimensi
 ENOUGH = 4  # Own: tokens per width, so that the dimension is the model's and not the sample's
 
 
-def _stream(readings: Readings, column: str) -> pd.DataFrame:
+def _stream(readings: RuleData, column: str) -> pd.DataFrame:
     """Return the mean of a diversity column over sequences, one row per layer of the stream."""
     rows = readings.rows("diversity", column)
     if rows.empty:
@@ -27,7 +27,7 @@ def _stream(readings: Readings, column: str) -> pd.DataFrame:
     return pd.DataFrame(rows.groupby("layer", as_index=False)[column].mean())
 
 
-def _residual(readings: Readings) -> Iterator[RuleHit]:
+def _residual(readings: RuleData) -> Iterator[RuleHit]:
     layers = _stream(readings, "relative_residual")
     low = layers[layers["relative_residual"] < RESIDUAL]
     if low.empty:
@@ -67,7 +67,7 @@ def _fall(layers: pd.DataFrame) -> Iterator[RuleHit]:
     )
 
 
-def _cosine(readings: Readings) -> Iterator[RuleHit]:
+def _cosine(readings: RuleData) -> Iterator[RuleHit]:
     layers = _stream(readings, "cosine")
     residual = _stream(readings, "relative_residual")
     collapsed = residual[residual["relative_residual"] < RESIDUAL]["layer"]
@@ -89,7 +89,7 @@ def _cosine(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _dimension(readings: Readings) -> Iterator[RuleHit]:
+def _dimension(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("dimension", "effective_dimension", "tokens")
     width = readings.card.get("width")
     if rows.empty or not width:

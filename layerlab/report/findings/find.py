@@ -22,7 +22,7 @@ from layerlab.report.findings import (
     rounding,
     stability,
 )
-from layerlab.report.findings.rule import SEVERITIES, Finding, Readings, Rule, RuleHit, Severity
+from layerlab.report.findings.rule import SEVERITIES, Finding, Rule, RuleData, RuleHit, Severity
 from layerlab.report.views.tables import tidy
 
 __all__ = ["Finding", "RULES", "Severity", "exceeds", "find", "worst"]
@@ -79,12 +79,12 @@ def exceeds(findings: Iterable[Finding], limit: Literal["warning", "error"]) -> 
 
 def _readings(
     card: Mapping[str, Any], report: Mapping[str, Any], frames: Mapping[str, pd.DataFrame]
-) -> Readings:
+) -> RuleData:
     own = {
         name: frame[frame["model"] == card["name"]] for name, frame in frames.items() if len(frame)
     }
     measures = {measure["name"]: measure for measure in report.get("measures", ())}
-    return Readings(card, own, measures, report.get("text", {}).get("sequences", ()))
+    return RuleData(card, own, measures, report.get("text", {}).get("sequences", ()))
 
 
 def _finding(rule: Rule, verdict: RuleHit, number: int, card: Mapping[str, Any]) -> Finding:

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.report.findings.extremes import figure, percent
-from layerlab.report.findings.rule import Location, Readings, Rule, RuleHit
+from layerlab.report.findings.rule import Location, Rule, RuleData, RuleHit
 
 
-def _lookback(readings: Readings) -> Iterator[RuleHit]:
+def _lookback(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("saliency", "l1", "earlier")
     rows = rows[rows["layer"] == EMBEDDING]
     recurring = rows[rows["earlier"] > 0]

@@ -8,7 +8,7 @@ import pandas as pd
 
 from layerlab.report.findings.attention import LARGEST_HALF
 from layerlab.report.findings.extremes import Peak, figure, peak
-from layerlab.report.findings.rule import Readings, Rule, RuleHit
+from layerlab.report.findings.rule import Rule, RuleData, RuleHit
 
 HEADROOM = 2.0  # Own: the next layer may double it
 KURTOSIS = 100.0  # Own; he24 plots the quantity, 1 is an even stream and `width` a single channel
@@ -18,7 +18,7 @@ CONDITION = 1e4  # Own
 CANCELLING = 2.0  # Own: times head_width; independent Gaussian weights have about 0.4 times
 
 
-def _overflow(readings: Readings) -> Iterator[RuleHit]:
+def _overflow(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("stream", "largest")
     rows = rows[rows["largest"] > LARGEST_HALF / HEADROOM]
     if rows.empty:
@@ -37,7 +37,7 @@ def _overflow(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _massive(readings: Readings) -> Iterator[RuleHit]:
+def _massive(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("stream", "massive", "largest", "median")
     rows = rows[rows["massive"] > 0]
     if rows.empty:
@@ -74,7 +74,7 @@ def _spot(row: dict[str, Any]) -> str:
     return f" (token {int(token)}, channel {int(channel)})"
 
 
-def _kurtosis(readings: Readings) -> Iterator[RuleHit]:
+def _kurtosis(readings: RuleData) -> Iterator[RuleHit]:
     width = readings.card.get("width")
     limit = min(KURTOSIS, KURTOSIS_SHARE * width) if width else KURTOSIS
     rows = readings.rows("stream", "kurtosis")
@@ -96,7 +96,7 @@ def _kurtosis(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _condition(readings: Readings) -> Iterator[RuleHit]:
+def _condition(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("querykey", "condition")
     rows = rows[rows["condition"] > CONDITION]
     if rows.empty:
@@ -116,7 +116,7 @@ def _condition(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _cancelling(readings: Readings) -> Iterator[RuleHit]:
+def _cancelling(readings: RuleData) -> Iterator[RuleHit]:
     width = readings.card.get("head_width")
     rows = readings.rows("querykey", "abs_norm", "norm")
     rows = rows[rows["norm"] > 0]

@@ -5,20 +5,20 @@ from collections.abc import Iterator
 import pandas as pd
 
 from layerlab.report.findings.extremes import figure, peak
-from layerlab.report.findings.rule import Readings, Rule, RuleHit
+from layerlab.report.findings.rule import Rule, RuleData, RuleHit
 
 LOW, HIGH = 2.0, 6.0  # martin21: exponents of well-trained models lie mostly between
 ERRORS = 2.0  # Own: standard errors by which an exponent must be outside
 POWER = 0.1  # Own: distance of the fit from the data above which a tail is no power
 
 
-def _tails(readings: Readings) -> pd.DataFrame:
+def _tails(readings: RuleData) -> pd.DataFrame:
     """Return the matrices with a tail that a power describes."""
     rows = readings.rows("matrices", "alpha", "error", "distance")
     return rows[rows["distance"] <= POWER].drop(columns="head", errors="ignore")
 
 
-def _steep(readings: Readings) -> Iterator[RuleHit]:
+def _steep(readings: RuleData) -> Iterator[RuleHit]:
     rows = _tails(readings)
     above = rows[rows["alpha"] - ERRORS * rows["error"] > HIGH]
     if above.empty:
@@ -39,7 +39,7 @@ def _steep(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _heavy(readings: Readings) -> Iterator[RuleHit]:
+def _heavy(readings: RuleData) -> Iterator[RuleHit]:
     rows = _tails(readings)
     below = rows[rows["alpha"] + ERRORS * rows["error"] < LOW]
     if below.empty:
@@ -60,7 +60,7 @@ def _heavy(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _deficient(readings: Readings) -> Iterator[RuleHit]:
+def _deficient(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("matrices", "rank", "full_rank").drop(columns="head", errors="ignore")
     lacking = rows.assign(missing=rows["full_rank"] - rows["rank"])
     lacking = lacking[lacking["missing"] > 0]
@@ -80,7 +80,7 @@ def _deficient(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _dead(readings: Readings) -> Iterator[RuleHit]:
+def _dead(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("matrices", "dead_rows", "dead_columns")
     rows = rows.drop(columns="head", errors="ignore")
     counts = rows.assign(dead=rows["dead_rows"] + rows["dead_columns"])

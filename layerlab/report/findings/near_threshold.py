@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from layerlab.report.findings import attention, stability
 from layerlab.report.findings.extremes import Peak, figure, peak, percent
-from layerlab.report.findings.rule import Readings, Rule, RuleHit, Shown
+from layerlab.report.findings.rule import Rule, RuleData, RuleHit, Shown
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit:
+class RuleThreshold:
     """A column, where a rule begins to speak about it, and how a sentence names it."""
 
     measure: str
@@ -20,21 +20,21 @@ class Limit:
 
 
 LIMITS = (
-    Limit(
+    RuleThreshold(
         measure="attention",
         column="logit_max",
         threshold=attention.SCORE,
         name="largest attention score",
         shown="attention",
     ),
-    Limit(
+    RuleThreshold(
         measure="spectrum",
         column="uniform_ratio",
         threshold=attention.RATIO,
         name="attention norm over that of uniform causal attention",
         shown="attention",
     ),
-    Limit(
+    RuleThreshold(
         measure="stream",
         column="growth",
         threshold=stability.GROWTH,
@@ -44,7 +44,7 @@ LIMITS = (
 )
 
 
-def _nearest(readings: Readings) -> Iterator[RuleHit]:
+def _nearest(readings: RuleData) -> Iterator[RuleHit]:
     close = [(found.value / limit.threshold, limit, found) for limit, found in _peaks(readings)]
     if not close:
         return
@@ -64,7 +64,7 @@ def _nearest(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _peaks(readings: Readings) -> Iterator[tuple[Limit, Peak]]:
+def _peaks(readings: RuleData) -> Iterator[tuple[RuleThreshold, Peak]]:
     for limit in LIMITS:
         rows = readings.rows(limit.measure, limit.column)
         if not rows.empty:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from layerlab.records.layer_names import layer_name
 from layerlab.report.findings.extremes import figure, percent
-from layerlab.report.findings.rule import Location, Readings, Rule, RuleHit
+from layerlab.report.findings.rule import Location, Rule, RuleData, RuleHit
 
 CHANGED = 0.05  # Own: one position in twenty gets another likeliest token
 NOTABLE = 0.01  # Own
@@ -22,7 +22,7 @@ FEW = re.compile(r"(fp|float)[468](?!\d)|t[1-7](?!\d)")
 TWICE = 2.0  # Own: the predictor's promise
 
 
-def _change(readings: Readings) -> Iterator[RuleHit]:
+def _change(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("logits", "changed", "kl", "loss_change")
     rows = rows[rows["mode"] == "as-run"] if len(rows) else rows
     if rows.empty:
@@ -46,7 +46,7 @@ def _change(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _means(rows: pd.DataFrame, readings: Readings) -> pd.DataFrame:
+def _means(rows: pd.DataFrame, readings: RuleData) -> pd.DataFrame:
     """Return the means of each format over all positions; a longer text has more of them."""
     # Where lengths are not known all are taken as alike, and the last token has no next one.
     counts = rows["sequence"].map(readings.tokens).fillna(2)
@@ -80,7 +80,7 @@ def _advice(name: str) -> str:
     )
 
 
-def _overflow(readings: Readings) -> Iterator[RuleHit]:
+def _overflow(readings: RuleData) -> Iterator[RuleHit]:
     table = readings.rows("rounding", "mean")
     lost = table[np.isinf(table["mean"])]
     if lost.empty:
@@ -99,7 +99,7 @@ def _overflow(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _cause(readings: Readings) -> Iterator[RuleHit]:
+def _cause(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("attribution", "share")
     rows = rows[(rows["by"] == "component") & np.isfinite(rows["share"])] if len(rows) else rows
     if rows.empty:
@@ -120,7 +120,7 @@ def _cause(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _scores(readings: Readings) -> Iterator[RuleHit]:
+def _scores(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("attribution", "share")
     rows = rows[(rows["by"] == "component") & np.isfinite(rows["share"])] if len(rows) else rows
     if rows.empty:
@@ -141,7 +141,7 @@ def _scores(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _islands(readings: Readings) -> Iterator[RuleHit]:
+def _islands(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("logits", "error")
     if rows.empty:
         return
@@ -164,7 +164,7 @@ def _islands(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _step(readings: Readings) -> Iterator[RuleHit]:
+def _step(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("rounding", "mean")
     rows = rows[np.isfinite(rows["mean"])]
     if rows.empty:
@@ -188,7 +188,7 @@ def _step(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _predictor(readings: Readings) -> Iterator[RuleHit]:
+def _predictor(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("rounding", "mean", "predicted")
     rows = rows[(rows["predicted"] > 0) & (rows["mean"] > 0)]
     rows = rows[np.isfinite(rows["mean"]) & np.isfinite(rows["predicted"])]

@@ -127,7 +127,7 @@ class RuleHit:
 
 
 @dataclass(frozen=True)
-class Readings:
+class RuleData:
     """The readings of one model.
 
     Attributes:
@@ -174,4 +174,4 @@ class Rule:
     source: str
     column: str | None = None
     relative: bool = False
-    judge: Callable[[Readings], Iterable[RuleHit]]
+    judge: Callable[[RuleData], Iterable[RuleHit]]

@@ -6,7 +6,7 @@ import pandas as pd
 
 from layerlab.records.layer_names import layer_name
 from layerlab.report.findings.extremes import figure, peak, percent
-from layerlab.report.findings.rule import Location, Readings, Rule, RuleHit
+from layerlab.report.findings.rule import Location, Rule, RuleData, RuleHit
 
 STEEP = 10.0  # Own: times the median block
 STEEP_BLOCKS = 4  # Own: fewer blocks have no telling median
@@ -16,7 +16,7 @@ GROWTH_GRAVE = 1e4  # Own: an update of its first size is then lost in bf16, and
 IDLE = 0.01  # Own: both branches write less than this share of the stream
 
 
-def _steep(readings: Readings) -> Iterator[RuleHit]:
+def _steep(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("lipschitz", "local")
     layers = pd.DataFrame(rows.groupby("layer", as_index=False)["local"].mean())
     if len(layers) < STEEP_BLOCKS:
@@ -42,7 +42,7 @@ def _steep(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _gradient(readings: Readings) -> Iterator[RuleHit]:
+def _gradient(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("lipschitz", "gradient")
     layers = rows.groupby("layer")["gradient"].mean() if len(rows) else pd.Series(dtype=float)
     if len(layers) < 2:
@@ -67,7 +67,7 @@ def _gradient(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _growth(readings: Readings) -> Iterator[RuleHit]:
+def _growth(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("stream", "norm")
     layers = rows.groupby("layer")["norm"].mean() if len(rows) else pd.Series(dtype=float)
     if len(layers) < 2 or not float(layers.iloc[0]) > 0:
@@ -91,7 +91,7 @@ def _growth(readings: Readings) -> Iterator[RuleHit]:
     )
 
 
-def _idle(readings: Readings) -> Iterator[RuleHit]:
+def _idle(readings: RuleData) -> Iterator[RuleHit]:
     rows = readings.rows("stream", "attention_share", "ffn_share")
     if rows.empty:
         return

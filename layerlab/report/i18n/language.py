@@ -7,7 +7,7 @@ What no catalogue knows stands as it is.
 """
 
 import gettext
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from layerlab.errors import UserError
 from layerlab.report.i18n.clause import Clauses, prose, tidy
 from layerlab.report.i18n.template import PLACEHOLDER, Template, fill, own
 
+Say = Callable[[str], str]
 ENGLISH = "en"
 DOMAIN = "layerlab"
 COLUMN = "column"

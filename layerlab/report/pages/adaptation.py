@@ -14,7 +14,7 @@ import pandas as pd
 
 from layerlab.errors import UserError
 from layerlab.recipes import toml
-from layerlab.records.json_values import json_values
+from layerlab.records.json_values import Json, json_values
 from layerlab.records.parse import read_json, seal
 from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
@@ -44,8 +44,6 @@ _KINDS: Mapping[str, type] = {
     **dict.fromkeys(("recipe", "table"), dict),
 }
 _KEPT = ("scores", "changes", "differences", "stages", "samples", "left_out")
-
-Json = dict[str, Any]
 
 
 def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from layerlab.records.json_values import Json
 from layerlab.report.i18n.language import Label, label
 from layerlab.report.views.forest_plot import format_signed
 
@@ -23,8 +24,6 @@ REASONS = (
     *(label("{count} exact duplicate"), label("{count} near duplicate")),
     *(label("{count} symbols"), label("{count} repetition")),
 )
-
-Json = dict[str, Any]
 
 
 def incomplete(row: Mapping[str, Any]) -> Label | None:

@@ -15,7 +15,7 @@ import pandas as pd
 from layerlab.errors import UserError
 from layerlab.recipes import toml
 from layerlab.records import run_files
-from layerlab.records.json_values import json_values
+from layerlab.records.json_values import Json, json_values
 from layerlab.records.parse import seal
 from layerlab.records.renamed_settings import current_settings
 from layerlab.report.figures import comparison_svg
@@ -72,8 +72,6 @@ _HEADS = {
     "monitor": ("run", "arm", "seed", "update", "layer", "head", "measure", "value"),
     **{kind: (*_POINT, *run_files.COLUMNS[kind]) for kind in _CURVES},
 }
-
-Json = dict[str, Any]
 
 
 def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlab.recipes import toml
+from layerlab.records.json_values import Json, Record
 from layerlab.report.i18n.language import ENGLISH, Label, label
 from layerlab.report.pages.adaptation_tables import incomplete, table
 from layerlab.report.pages.evaluation_tasks import (
@@ -46,9 +47,6 @@ PARTS = (
     *(label("{benchmark}, level {section}: {arm}"), label("{benchmark}, kind {section}: {arm}")),
     label("{benchmark}, category {section}: {arm}"),
 )
-
-Json = dict[str, Any]
-Row = Mapping[str, Any]
 
 
 def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
@@ -104,14 +102,14 @@ def format_share(score: Any, error: Any) -> str | None:
     return f"{100 * score:.2f}" + ("" if not error else f" ± {100 * error:.2f}")
 
 
-def format_score(row: Row) -> str | None:
+def format_score(row: Record) -> str | None:
     """Format a score beside its standard error; "not finite" where its logits were unsound."""
     if row.get("lost"):
         return label("not finite")
     return incomplete(row) or format_share(row["score"], row["error"])
 
 
-def span(row: Row) -> str | None:
+def span(row: Record) -> str | None:
     """Return the 95 % interval of a score in percent; None where there is none.
 
     Example:
@@ -126,7 +124,7 @@ def span(row: Row) -> str | None:
     )
 
 
-def _facts(content: Row) -> Iterable[tuple[str, Any]]:
+def _facts(content: Record) -> Iterable[tuple[str, Any]]:
     first = content["arms"][0]["arm"]
     asked = [row for row in content["subjects"] if row["arm"] == first]
     yield label("Models") if len(content["arms"]) > 1 else label("Model"), len(content["arms"])
@@ -137,20 +135,20 @@ def _facts(content: Row) -> Iterable[tuple[str, Any]]:
     yield label("Questions to each"), sum(row["n"] for row in [*asked, *tasks])
 
 
-def _shown(content: Row) -> list[Row]:
+def _shown(content: Record) -> list[Record]:
     """Return the rows whose scores are drawn: benchmarks, and shares of tasks of lm-eval."""
     shares = [row for row in metrics(content.get("tasks", ())) if row["share"]]
     return [*content["benchmarks"], *shares]
 
 
-def _forests(rows: Sequence[Row]) -> Iterable[Json]:
+def _forests(rows: Sequence[Record]) -> Iterable[Json]:
     """Yield the forest plot of each benchmark, with a line for every model."""
     for title in dict.fromkeys(row["title"] for row in rows):
         lines = [_line(row) for row in rows if row["title"] == title]
         yield {"title": title, "lines": lines}
 
 
-def _line(row: Row) -> Json:
+def _line(row: Record) -> Json:
     score, chance = row["score"], row.get("chance")
     low, high = (
         None if row.get(end) is None or row.get("lost") else _place(row[end])
@@ -174,7 +172,7 @@ def _place(share: float) -> float:
     return round(100 * min(1.0, max(0.0, share)), 2)
 
 
-def _sections(content: Row) -> Iterable[Json]:
+def _sections(content: Record) -> Iterable[Json]:
     found = [
         ("averages", label("Averages"), [_benchmarks(content), _groups(content), *_tasks(content)]),
         (
@@ -195,7 +193,7 @@ def _sections(content: Row) -> Iterable[Json]:
             yield {"id": name, "title": title, "tables": kept}
 
 
-def _benchmarks(content: Row) -> Json:
+def _benchmarks(content: Record) -> Json:
     rows = [
         [
             f"{row['title']}: {row['arm']}",
@@ -214,7 +212,7 @@ def _benchmarks(content: Row) -> Json:
     return table("benchmarks", label("Benchmarks"), HEAD, rows, hint)
 
 
-def _tasks(content: Row) -> Iterable[Json]:
+def _tasks(content: Record) -> Iterable[Json]:
     """Yield the tasks of lm-eval with all their metrics, and the means of their groups."""
     found = list(metrics(content.get("tasks", ())))
     rows = [
@@ -234,7 +232,7 @@ def _tasks(content: Row) -> Iterable[Json]:
     yield group_table(content.get("task_groups", ()), format_score, span)
 
 
-def _groups(content: Row) -> Json:
+def _groups(content: Record) -> Json:
     rows = [
         [f"{row['group']}: {row['arm']}", format_score(row), span(row), row["n"]]
         for row in content["groups"]
@@ -244,13 +242,13 @@ def _groups(content: Row) -> Json:
     return table("groups", label("Means of the source's groups"), head, rows, hint)
 
 
-def _formulas(rows: Iterable[Row], name: str) -> str:
+def _formulas(rows: Iterable[Record], name: str) -> str:
     """Describe how each average is taken, once for all models."""
     found = dict.fromkeys(f"{row[name]}: {row['formula']}." for row in rows)
     return " ".join(["In percent, with standard errors and 95 % intervals.", *found])
 
 
-def _parts(content: Row) -> Json:
+def _parts(content: Record) -> Json:
     rows = [
         [
             Label(f"{row['benchmark']}, {row['by']} {row['section']}: {row['arm']}"),
@@ -268,7 +266,7 @@ def _parts(content: Row) -> Json:
     )
 
 
-def _subjects(content: Row) -> Iterable[Json]:
+def _subjects(content: Record) -> Iterable[Json]:
     """Yield a folded table for every benchmark of several subjects, as some have many."""
     titles = {row["benchmark"]: row["title"] for row in reversed(content["benchmarks"])}
     head = ("", SCORE, INTERVAL, QUESTIONS, ABSTAINED)
@@ -290,7 +288,7 @@ def _subjects(content: Row) -> Iterable[Json]:
         yield {**found, "folded": Label(words)}
 
 
-def _list_published(rows: Sequence[Row]) -> Iterable[Json]:
+def _list_published(rows: Sequence[Record]) -> Iterable[Json]:
     for number in dict.fromkeys(row["table"] for row in rows):
         inside = [row for row in rows if row["table"] == number]
         names = list(inside[0]["cells"])
@@ -306,7 +304,7 @@ def _cell(value: float | None) -> str | None:
     return None if value is None else f"{value:.2f}"
 
 
-def _differences(name: str, rows: Iterable[Row] | None) -> Json:
+def _differences(name: str, rows: Iterable[Record] | None) -> Json:
     rows = list(rows or ())
     cells = [
         [
@@ -327,12 +325,12 @@ def _differences(name: str, rows: Iterable[Row] | None) -> Json:
     return table(name, label("Differences"), head, cells, hint)
 
 
-def _scale(row: Row) -> int:
+def _scale(row: Record) -> int:
     """Return by what a difference is multiplied: only shares are told in percent."""
     return 100 if row.get("share", True) else 1
 
 
-def _precision(rows: Sequence[Row]) -> list[Json]:
+def _precision(rows: Sequence[Record]) -> list[Json]:
     read = [
         [row["arm"], row["perplexity"], row["nats_per_token"], row["tokens"]]
         for row in rows
@@ -343,7 +341,7 @@ def _precision(rows: Sequence[Row]) -> list[Json]:
     return [_differences("cost", (row for row in rows if "title" in row)), perplexities]
 
 
-def _models(content: Row) -> Json:
+def _models(content: Record) -> Json:
     keys = ("family", "parameters", "context", "dtype", "computed", "weights_hash")
     arms = [
         {**arm, "computed": arm.get("precision") or arm.get("dtype")} for arm in content["arms"]

@@ -1,9 +1,10 @@
 """Tasks of lm-eval on the page of an evaluation, and what cannot be told from guessing."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from layerlab.records.index.task_metrics import is_share
+from layerlab.records.json_values import Json, Record
 from layerlab.report.i18n.language import Label, label
 from layerlab.report.pages.adaptation_tables import table
 
@@ -11,11 +12,8 @@ from layerlab.report.pages.adaptation_tables import table
 ACCURACIES = ("acc", "acc_norm")
 NOT_ABOVE, ABOVE = label("not above chance"), label("above chance")
 
-Json = dict[str, Any]
-Row = Mapping[str, Any]
 
-
-def verdict(row: Row) -> Label | None:
+def verdict(row: Record) -> Label | None:
     """Return whether an accuracy can be told from guessing; None where it was not tested.
 
     Example:
@@ -26,7 +24,7 @@ def verdict(row: Row) -> Label | None:
     return None if found is None else ABOVE if found["above"] else NOT_ABOVE
 
 
-def explain_verdicts(rows: Iterable[Row]) -> Label | None:
+def explain_verdicts(rows: Iterable[Record]) -> Label | None:
     """Describe the test behind the verdicts; None where nothing was tested."""
     tests = next((row["guessing"]["tests"] for row in rows if row.get("guessing")), 0)
     if not tests:
@@ -37,7 +35,7 @@ def explain_verdicts(rows: Iterable[Row]) -> Label | None:
 EXPLAINED = (label("Above chance: exact one-sided test at the 5 % level, Holm over {tests}."),)
 
 
-def with_normalized(rows: Iterable[Row]) -> Iterator[Row]:
+def with_normalized(rows: Iterable[Record]) -> Iterator[Record]:
     """Yield every benchmark, and behind it its acc_norm where that is another number."""
     for row in rows:
         yield row
@@ -46,7 +44,7 @@ def with_normalized(rows: Iterable[Row]) -> Iterator[Row]:
             yield {**found, "arm": row["arm"], "title": title, "lost": row.get("lost")}
 
 
-def metrics(tasks: Sequence[Row]) -> Iterator[Json]:
+def metrics(tasks: Sequence[Record]) -> Iterator[Json]:
     """Yield a row for every metric of every task, as rows of benchmarks are."""
     for task in tasks:
         for one in task["measured"]:
@@ -61,7 +59,7 @@ def metrics(tasks: Sequence[Row]) -> Iterator[Json]:
             }
 
 
-def few_shot(shots: Row | None) -> Label | None:
+def few_shot(shots: Record | None) -> Label | None:
     """Return how many examples a task was asked with, in words; None where it is not known."""
     if not shots:
         return None
@@ -71,7 +69,7 @@ def few_shot(shots: Row | None) -> Label | None:
     return Label(asked + (f" ({shots['unfit']} too long)" if shots["unfit"] else ""))
 
 
-def group_table(rows: Sequence[Row], score: Any, span: Any) -> Json:
+def group_table(rows: Sequence[Record], score: Any, span: Any) -> Json:
     """Return the means of groups of lm-eval.
 
     Args:

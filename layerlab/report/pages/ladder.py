@@ -6,72 +6,72 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from layerlab.errors import UserError
 
-Number = int | float | None
+StoredNumber = int | float | None
 
 
-class _Part(BaseModel):
+class _LadderPart(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False, strict=True)
 
 
-class _Row(_Part):
+class _LadderRow(_LadderPart):
     arm: str
     against: str = ""
     n: int = 0
-    nats: Number = None
-    bits_per_byte: Number = None
-    difference: Number = None
-    low: Number = None
-    high: Number = None
-    holm: Number = None
-    rate: Number = None
-    flops: Number = None
+    nats: StoredNumber = None
+    bits_per_byte: StoredNumber = None
+    difference: StoredNumber = None
+    low: StoredNumber = None
+    high: StoredNumber = None
+    holm: StoredNumber = None
+    rate: StoredNumber = None
+    flops: StoredNumber = None
     verdict: str = "no verdict"
 
 
-class _Size(_Part):
+class _Size(_LadderPart):
     parameters: int | float = Field(gt=0)
     tokens: int | float = Field(ge=0)
-    rows: list[_Row] = []
+    rows: list[_LadderRow] = []
 
 
-class _Gain(_Part):
+class _Gain(_LadderPart):
     parameters: int | float = Field(gt=0)
-    gain: Number = None
-    low: Number = None
-    high: Number = None
+    gain: StoredNumber = None
+    low: StoredNumber = None
+    high: StoredNumber = None
 
 
-class _Band(_Part):
+class _Band(_LadderPart):
     parameters: list[float] = []
-    gain: list[Number] = []
-    low: list[Number] = []
-    high: list[Number] = []
+    gain: list[StoredNumber] = []
+    low: list[StoredNumber] = []
+    high: list[StoredNumber] = []
 
 
-class _Arm(_Part):
+class _LadderArm(_LadderPart):
     arm: str
     said: str = ""
     gains: list[_Gain] = []
     band: _Band | None = None
 
 
-class _Best(_Part):
+class _Best(_LadderPart):
     parameters: int | float = Field(gt=0)
-    rate: Number = Field(default=None, gt=0)
+    rate: StoredNumber = Field(default=None, gt=0)
     swept: int = 0
 
 
-class _Rates(_Part):
+class _Rates(_LadderPart):
     arm: str
     best: list[_Best] = []
-    drift: Number = None
-    low: Number = None
-    high: Number = None
+    drift: StoredNumber = None
+    low: StoredNumber = None
+    high: StoredNumber = None
 
 
-class _Ladder(_Part):
+class _Ladder(_LadderPart):
     sizes: list[_Size] = []
-    arms: list[_Arm] = []
+    arms: list[_LadderArm] = []
     rates: list[_Rates] = []
     tests: int = 0
     unit: str = "nats"

@@ -1,17 +1,16 @@
 """The page of a study: claim, verdicts, pictures, tables, settings; one file, no network."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerlab.report.i18n.language import ENGLISH, label, language
+from layerlab.report.i18n.language import ENGLISH, Say, label, language
 from layerlab.report.pages.shell import DRAWING, assemble, environment, join_scripts, words
 from layerlab.report.pages.study_settings import rows
 from layerlab.system.files import check_regular
 
 ROWS = 200
-Say = Callable[[str], str]
 TONES = {
     label("holds"): "info",
     label("smaller than asked"): "warning",

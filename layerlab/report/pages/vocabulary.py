@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from layerlab.records.json_values import Json
 from layerlab.report.i18n.language import ENGLISH, Label, label
 from layerlab.report.pages import adaptation_tables
 from layerlab.report.pages.shell import assemble, environment, join_scripts, words
@@ -17,8 +18,6 @@ _STYLES = ("page.css", "comparison.css", "curriculum.css")
 PAGE = "proof.html"
 # Tokens that are shown of a list; the file has all.
 MOST = 200
-
-Json = dict[str, Any]
 
 
 def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from layerlab.errors import UserError
 from layerlab.records.parse import read_json
-from layerlab.report.figures.export import Kind
+from layerlab.report.figures.export import FigureKind
 from layerlab.system import files
 from layerlab.system.own_page import is_own_page
 
@@ -15,7 +15,7 @@ STUDY_PAGE, STUDY_DATA = "study.html", "study.json"
 # What is left of a study that broke off: the traceback, below a line that tells it from others.
 ACCIDENT, ACCIDENT_HEAD = "error.txt", "layerlab: this study broke off.\n"
 _TABLE_ENDINGS = {".csv", ".parquet"}
-_FIGURE_ENDINGS = {f".{kind}" for kind in Kind}
+_FIGURE_ENDINGS = {f".{kind}" for kind in FigureKind}
 
 
 def is_report(folder: Path) -> bool:

@@ -19,7 +19,7 @@ MOST = 20
 ASKED = {"saliency"}
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 _WORDS = {"error": "error", "warning": "warning", "info": "remark"}
-Part = tuple[str, str]
+StyledText = tuple[str, str]
 _BESIDE = 8  # columns of a severity
 _HANGING = 26  # columns of what stands in front of a line at most
 
@@ -42,7 +42,7 @@ def summary(
     return Group(*found, *more, *files)
 
 
-def _draw(parts: Sequence[Part]) -> RenderableType:
+def _draw(parts: Sequence[StyledText]) -> RenderableType:
     """Return a line; what stands behind a severity or a model's name goes on below itself."""
     first, rest = Text(*parts[0]), Text.assemble(*parts[1:])
     if not rest:
@@ -64,7 +64,7 @@ def lines(
 
 def _lines(
     content: Mapping[str, Any], findings: Sequence[Finding], folder: Path | None
-) -> Iterator[list[Part]]:
+) -> Iterator[list[StyledText]]:
     for model in content["models"]:
         yield [(f"{prose(str(model['name']), 80)}  ", "bold"), (_shape(model), "")]
     for measure in content["measures"]:
@@ -77,7 +77,7 @@ def _lines(
     yield from _files(folder)
 
 
-def _files(folder: Path | None) -> Iterator[list[Part]]:
+def _files(folder: Path | None) -> Iterator[list[StyledText]]:
     if folder is not None:
         yield [("", "")]
         yield [("The page: ", ""), (prose(from_here(folder / PAGE)), "bold")]
@@ -109,7 +109,7 @@ def _count(parameters: Any) -> str | None:
     return f"{parameters} parameters"
 
 
-def _findings(findings: Sequence[Finding], several: bool) -> Iterator[list[Part]]:
+def _findings(findings: Sequence[Finding], several: bool) -> Iterator[list[StyledText]]:
     if not findings:
         yield [("No findings.", "green")]
         return

@@ -5,10 +5,10 @@ from typing import Any
 
 import pandas as pd
 
+from layerlab.records.json_values import Json
 from layerlab.report.views import text
 from layerlab.report.views.bounds import finite
 
-Json = dict[str, Any]
 DIGITS = 4
 # More rows than this are shown in groups that unfold.
 MOST = 24

@@ -10,8 +10,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from layerlab.recipes.paths import DOCUMENTATION, KEPT
+from layerlab.records.json_values import Json
 
-Json = Mapping[str, Any]
 # What was given to a Python function has no name that a command could take.
 _UNNAMED = {"memory", "texts", "input_ids", "standard input"}
 _SAMPLE = "built-in sample"
@@ -23,7 +23,7 @@ _TASK_FILES = (".yaml", ".yml")
 _KEPT = " kept"
 
 
-def inspect(report: Json) -> str | None:
+def inspect(report: Mapping[str, Any]) -> str | None:
     """Return the command that repeats an inspection.
 
     None where its models or its text came from Python, or from a report that does not say.
@@ -52,7 +52,7 @@ def inspect(report: Json) -> str | None:
     return _command("inspect", map(str, models), given)
 
 
-def evaluate(content: Json) -> str | None:
+def evaluate(content: Mapping[str, Any]) -> str | None:
     """Return the command that repeats an evaluation.
 
     None where a model or a policy came from Python.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerlab.records.json_values import Json
 from layerlab.report.views.bounds import finite
 
 # Points of a run's curve, at most and at least; and of all curves of one kind together.
@@ -19,8 +20,6 @@ PLACES = ("tokens", "flops", "seconds")
 DIGITS = 5
 # A place that is the same multiple of the updates all along is sent as that number.
 PROPORTIONAL = 1e-6
-
-Json = dict[str, Any]
 
 
 def curve_columns(curves: Sequence[Mapping[str, Any]], kind: str, values: Sequence[str]) -> Json:

@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from layerlab.records.json_values import Json
 from layerlab.report.views import text
 
 KIND = "density"
 DIGITS = 5
-
-Json = dict[str, Any]
 
 
 def pictures(report: Mapping[str, Any], name: str) -> list[Json]:

@@ -4,14 +4,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from layerlab.records.json_values import Json
 from layerlab.records.settings import flatten, matches
 from layerlab.report.i18n.language import Label
 
 # Names of a run, which tell it from others; its sessions are compared before there is a page.
 NAMES = frozenset({"schema", "run", "arm", "sittings"})
 MOST = 12
-
-Json = dict[str, Any]
 
 
 def equality(manifests: Mapping[str, Any], declared: Sequence[str]) -> Json:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from layerlab.records.json_values import Json
 from layerlab.report.views import text
 
 KIND = "features"
@@ -13,8 +14,6 @@ DIGITS = 4
 # Of one page; of a model without room for all layers, some are kept, evenly spaced.
 BYTES = 300_000
 FEWEST = 3
-
-Json = dict[str, Any]
 
 
 def pictures(report: Mapping[str, Any], name: str, budget: int = BYTES) -> list[Json]:

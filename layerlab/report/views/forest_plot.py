@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from layerlab.records.json_values import Json
 from layerlab.report.i18n.language import label
 from layerlab.report.views.curves import short
 
@@ -20,8 +21,6 @@ WORDS = (
     *(label("{value} nats per token"), label(", p = {value}"), label("not decided at this budget")),
     *(label("loss"), label("gradient")),
 )
-
-Json = dict[str, Any]
 
 
 def forest(rows: Sequence[Mapping[str, Any]], baseline: str, order: Sequence[str]) -> Json:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerlab.records.json_values import Json
 from layerlab.report.views import bars, density, feature_cloud, saliency, text
 from layerlab.report.views.bounds import finite, violations
 
@@ -27,8 +28,6 @@ PICTURE_BYTES = 450_000
 UNCONVERGED = 0.1
 NAME, LONGEST = 60, 4096  # characters of a model's name
 _AXES = ("model", "sequence", "layer", "head", "position", "token")
-
-Json = dict[str, Any]
 
 
 def compact(report: Mapping[str, Any]) -> Json:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from layerlab.records.json_values import Json
 from layerlab.report.views import text
 from layerlab.report.views.bounds import finite
 from layerlab.report.views.curves import bins, short
@@ -14,8 +15,6 @@ BUDGET, UPDATES = 60_000, 60
 MOST_MEASURES = 16
 DIGITS = 4
 _KEYS = ["arm", "measure", "update", "layer"]
-
-Json = dict[str, Any]
 
 
 def monitor_timeline(

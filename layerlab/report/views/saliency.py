@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from layerlab.records.json_values import Json
 from layerlab.report.views import text
 from layerlab.report.views.feature_cloud import choose_layers
 
@@ -14,8 +15,6 @@ DIGITS = 3
 # Of one page; a model with more has fewer maps, and report.json has all.
 BYTES = 300_000
 FEWEST = 3
-
-Json = dict[str, Any]
 
 
 def pictures(

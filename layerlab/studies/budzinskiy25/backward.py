@@ -10,7 +10,7 @@ from layerlab.studies.budzinskiy25.support.reference_backward import gradients
 from layerlab.studies.budzinskiy25.support.reference_transformer import errors
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
 from layerlab.studies.engine.pictures import band, curves
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, line
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -20,7 +20,7 @@ from layerlab.validation import Constraint
 WAYS = {"forward": "stream after the block", "backward": "gradient by the block's input"}
 
 
-def one(draw: Draw, norm: str, layers: int, digits: int) -> dict[str, Tensor]:
+def one(draw: Sampler, norm: str, layers: int, digits: int) -> dict[str, Tensor]:
     """Return, for one batch, the errors of the streams and of the gradients on the way back.
 
     Gradients meet the same rounded streams; they are held in float64, as they may leave float32.

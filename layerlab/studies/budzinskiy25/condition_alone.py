@@ -13,7 +13,7 @@ from layerlab.studies.budzinskiy25.support.random_transformers import (
 )
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -31,7 +31,7 @@ NORMS = {"frobenius": SIZE**0.5, "spectral": 3.0}
 EFFECT = 2.0
 
 
-def conditioned(draw: Draw, weights: Weights, condition: float, fixed: str) -> Weights:
+def conditioned(draw: Sampler, weights: Weights, condition: float, fixed: str) -> Weights:
     """Return weights whose W_k^T W_q has this condition number and a norm of `NORMS`.
 
     The singular vectors are random, the singular values geometric between 1 and 1 / condition.
@@ -49,7 +49,7 @@ def conditioned(draw: Draw, weights: Weights, condition: float, fixed: str) -> W
     )
 
 
-def one(draw: Draw, condition: float, fixed: str, norm: str) -> dict[str, Tensor]:
+def one(draw: Sampler, condition: float, fixed: str, norm: str) -> dict[str, Tensor]:
     """Return the errors at some depths, for one batch."""
     found = stack_errors(
         draw,

@@ -15,11 +15,11 @@ from layerlab.studies.budzinskiy25.support.random_transformers import (
     stack_errors,
 )
 from layerlab.studies.engine.pictures import Curve, curves, histogram
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import (
     Interval,
-    Line,
+    LineFit,
     bins,
     bootstrap,
     bootstrap_each,
@@ -63,10 +63,10 @@ ABOUT = (
 )
 
 
-Errors = Mapping[str, np.ndarray]
+DepthErrors = Mapping[str, np.ndarray]
 
 
-def one(draw: Draw, norm: str, layers: int) -> dict[str, Tensor]:
+def one(draw: Sampler, norm: str, layers: int) -> dict[str, Tensor]:
     """Return the errors after each block, for one batch."""
     return {"errors": stack_errors(draw, ENSEMBLE, DIGITS, layers, norm)}  # type: ignore[arg-type]
 
@@ -92,7 +92,7 @@ def run(work: StudyContext) -> Outcome:
 
 
 def judge_growth(
-    errors: Errors, reduce: Callable[[np.ndarray], np.ndarray], claim: str, seed: int
+    errors: DepthErrors, reduce: Callable[[np.ndarray], np.ndarray], claim: str, seed: int
 ) -> StudyVerdict:
     """Judge whether an error is closer to an exponential of the depth than to a power of it."""
 
@@ -127,7 +127,7 @@ def _grow(name: str, errors: np.ndarray, advantage: Interval) -> str:
     )
 
 
-def fits(errors: np.ndarray) -> tuple[Line, Line]:
+def fits(errors: np.ndarray) -> tuple[LineFit, LineFit]:
     """Fit the logarithm of an error by layer, and by the logarithm of the layer."""
     layers, logs = np.arange(1, len(errors) + 1), np.log(errors)
     return line(layers, logs), line(np.log(layers), logs)
@@ -140,7 +140,7 @@ def halves(errors: np.ndarray) -> tuple[float, float]:
     return float(np.exp(parts[0][0].slope)), float(np.exp(parts[1][0].slope))
 
 
-def judge_spread(errors: Errors, seed: int) -> StudyVerdict:
+def judge_spread(errors: DepthErrors, seed: int) -> StudyVerdict:
     """Judge how far the median stays below the mean."""
 
     def ratio(draws: np.ndarray) -> float:
@@ -158,7 +158,7 @@ def judge_spread(errors: Errors, seed: int) -> StudyVerdict:
     )
 
 
-def judge_rare(errors: Errors, seed: int) -> StudyVerdict:
+def judge_rare(errors: DepthErrors, seed: int) -> StudyVerdict:
     """Judge what share of the draws lies orders of magnitude below the mean."""
 
     def share(draws: np.ndarray) -> float:
@@ -181,7 +181,7 @@ def judge_rare(errors: Errors, seed: int) -> StudyVerdict:
     )
 
 
-def rested(errors: Errors) -> str:
+def rested(errors: DepthErrors) -> str:
     """Describe on how few draws the means after the last layer rest; empty if on enough."""
     found = {name: resting(draws[:, -1]) for name, draws in errors.items()}
     if min(found.values()) >= FEW:

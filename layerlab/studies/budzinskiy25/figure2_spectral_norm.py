@@ -10,7 +10,7 @@ from layerlab.studies.budzinskiy25.figure1_depth import ENSEMBLE
 from layerlab.studies.budzinskiy25.support.random_transformers import NAMES, NORMWISE, stack_errors
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, line, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -34,7 +34,7 @@ def scale(weights: Weights, norm: float) -> Weights:
     return replace(weights, query=weights.query * factor, key=weights.key * factor)
 
 
-def one(draw: Draw, spectral: float, norm: str, digits: int) -> dict[str, Tensor]:
+def one(draw: Sampler, spectral: float, norm: str, digits: int) -> dict[str, Tensor]:
     """Return the errors at the depths of the figure, for one batch."""
     found = stack_errors(
         draw,

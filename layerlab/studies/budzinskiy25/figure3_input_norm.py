@@ -8,7 +8,7 @@ from layerlab.studies.budzinskiy25.support.random_transformers import MAX, NAMES
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights, attention, errors
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import (
     Interval,
@@ -33,7 +33,7 @@ NEAR = 0.5
 GROUPS = 10
 
 
-def one(draw: Draw, norm: float, digits: int) -> dict[str, Tensor]:
+def one(draw: Sampler, norm: float, digits: int) -> dict[str, Tensor]:
     """Return the errors of one attention with identity matrices, for one batch."""
     x = draw.normal(SIZE, SIZE, mean=1.0, deviation=DEVIATION)
     x = x * (norm / x.norm(dim=-1).amax(-1))[:, None, None]

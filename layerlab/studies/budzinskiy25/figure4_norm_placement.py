@@ -10,7 +10,7 @@ from layerlab.studies.budzinskiy25.support.random_transformers import (
     stack_errors,
 )
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -29,7 +29,7 @@ SHARP = 10.0
 
 
 def one(
-    draw: Draw, placement: str, norm: str, layers: int, digits: int, variance: float
+    draw: Sampler, placement: str, norm: str, layers: int, digits: int, variance: float
 ) -> dict[str, Tensor]:
     """Return the errors after each block, for one batch."""
     ensemble = Ensemble(

@@ -11,7 +11,7 @@ from layerlab.studies.budzinskiy25.support.random_transformers import NAMES, NOR
 from layerlab.studies.budzinskiy25.support.reference_transformer import NORMS, errors
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Draws, Exact, Strict
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, line, summary, table
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
@@ -30,7 +30,7 @@ TOKENS = 128
 EFFECT = 1.5
 
 
-def near(draw: Draw, spread: float, norm: str, digits: int) -> dict[str, Tensor]:
+def near(draw: Sampler, spread: float, norm: str, digits: int) -> dict[str, Tensor]:
     """Return the errors of a norm on inputs 1 + spread * N(0, 1), for one batch."""
     x = draw.normal(1, WIDTH, mean=1.0, deviation=spread)
     return {"errors": normed(x, norm, digits)}

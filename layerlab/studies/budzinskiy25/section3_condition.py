@@ -9,7 +9,7 @@ from torch import Tensor
 
 from layerlab import builtin
 from layerlab.numerics.theory import condition_numbers
-from layerlab.numerics.theory.modules import Attention, Norm
+from layerlab.numerics.theory.modules import TheoryAttention, TheoryNorm
 from layerlab.studies.budzinskiy25.support.amplification import (
     COLUMNS,
     EXACT,
@@ -21,7 +21,7 @@ from layerlab.studies.budzinskiy25.support.amplification import (
     measure,
 )
 from layerlab.studies.engine.pictures import gap, gaps, histogram
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import (
     Interval,
@@ -59,7 +59,7 @@ ROWS = (
 NONE = torch.tensor(torch.nan, dtype=torch.float64)
 
 
-def one(draw: Draw, model: str) -> dict[str, Tensor]:
+def one(draw: Sampler, model: str) -> dict[str, Tensor]:
     """Return the conditions of every module of one drawn block, for each passage of a batch."""
     subject = patient(model)
     ids = excerpts(draw, model, TOKENS)
@@ -106,14 +106,14 @@ def modules(seen: "Theory") -> Iterator[Module]:
         )
 
 
-def norm_modules(norm: Norm, x: Tensor) -> Iterator[Module]:
+def norm_modules(norm: TheoryNorm, x: Tensor) -> Iterator[Module]:
     """Yield a norm as it is, and a layer norm also in the source's form."""
     form = condition_numbers.norm(x, norm)
     if norm.kind == "rms":
         two = torch.full_like(form, 2.0)
         yield Module(name="RMS norm", f=norm.value, x=x, form=form, uniform=two)
         return
-    plain = Norm(kind="layer")
+    plain = TheoryNorm(kind="layer")
     last = 3 * x.abs().max() / plain.centred(x).abs().min()
     yield Module(
         name="layer norm", f=plain.value, x=x, form=condition_numbers.norm(x, plain), uniform=last
@@ -122,7 +122,7 @@ def norm_modules(norm: Norm, x: Tensor) -> Iterator[Module]:
     yield Module(name=name, f=norm.value, x=x, form=form, uniform=NONE)
 
 
-def attention_modules(parts: Attention, x: Tensor) -> Iterator[Module]:
+def attention_modules(parts: TheoryAttention, x: Tensor) -> Iterator[Module]:
     """Yield the scores and softmax of the first head, all of attention, and rotary positions."""
     row = parts.scores(x, 0)[-1]
     yield Module(
@@ -159,7 +159,7 @@ def attention_modules(parts: Attention, x: Tensor) -> Iterator[Module]:
         )
 
 
-def uniform(x: Tensor, parts: Attention) -> Tensor:
+def uniform(x: Tensor, parts: TheoryAttention) -> Tensor:
     """Return 1 + 4 s max_h ||W_q|| ||W_k|| max_i ||x_i||^2 of attention.
 
     Lemma 3.14 with the norms of both factors, which rotary positions between them do not change;

@@ -11,14 +11,14 @@ from layerlab.numerics.theory.error_bounds import relative
 from layerlab.studies.budzinskiy25.support.perturbed_arithmetic import worst
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
 from layerlab.studies.budzinskiy25.support.rounded_modules import (
-    Rounded,
+    RoundedModule,
     attentions,
     norms,
     perceptron,
 )
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
 from layerlab.studies.engine.pictures import gap, gaps
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, maximum, summary, table
 from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, StudyVerdict
@@ -60,7 +60,7 @@ SECOND = 1.1
 SMALL = 1e-9
 
 
-def one(draw: Draw, model: str) -> dict[str, Tensor]:
+def one(draw: Sampler, model: str) -> dict[str, Tensor]:
     """Return the errors and bounds of all modules of a drawn block, for each passage of a batch."""
     modules = list(modules_of_blocks(draw, model))
     with torch.no_grad():
@@ -73,7 +73,7 @@ def one(draw: Draw, model: str) -> dict[str, Tensor]:
     }
 
 
-def modules_of_blocks(draw: Draw, model: str) -> list[Rounded]:
+def modules_of_blocks(draw: Sampler, model: str) -> list[RoundedModule]:
     """Return the modules of `ROWS` on the inputs and weights of drawn blocks of a model."""
     subject = patient(model)
     assert not isinstance(subject.stack, str), subject.stack
@@ -106,7 +106,7 @@ def modules_of_blocks(draw: Draw, model: str) -> list[Rounded]:
     return [*norms(x), perceptron(y, weights), *attentions(y, weights, min(FORMATS.values()))]
 
 
-def largest_shares(module: Rounded) -> Tensor:
+def largest_shares(module: RoundedModule) -> Tensor:
     """Return the largest |error| over its bound in each format, draw x format."""
     exact = module.run(Exact())
     found = []
@@ -117,12 +117,12 @@ def largest_shares(module: Rounded) -> Tensor:
     return torch.stack(found, 1)
 
 
-def size(module: Rounded) -> Tensor:
+def size(module: RoundedModule) -> Tensor:
     """Return each draw's bound on the largest relative error of the last row, in units of u."""
     return relative(module.limit, module.run(Exact()))[:, -1]
 
 
-def beyond(module: Rounded, columns: tuple[int, ...]) -> Tensor:
+def beyond(module: RoundedModule, columns: tuple[int, ...]) -> Tensor:
     """Return each draw's worst rounding error over its bound, the largest of some entries."""
     return (worst(module.run, columns) / module.limit[:, -1, list(columns)]).amax(1)
 
@@ -140,7 +140,7 @@ def adversaries() -> dict[str, float]:
     return found
 
 
-def hostile() -> list[Rounded]:
+def hostile() -> list[RoundedModule]:
     """Return modules with inputs and weights that attain a constant, or pass a false one."""
     row = torch.full((1, 1, 6), SMALL, dtype=torch.float64)
     row[..., 0] = 1.0

@@ -11,7 +11,7 @@ from layerlab.studies.budzinskiy25.support.random_transformers import NORMWISE
 from layerlab.studies.budzinskiy25.support.reference_transformer import block, errors
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import bootstrap, line, summary, table
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
@@ -27,7 +27,7 @@ REPEATS = 16
 STANDARD_ERRORS = 3.0
 
 
-def errors_of_sums(draw: Draw, mode: str, digits: int) -> dict[str, Tensor]:
+def errors_of_sums(draw: Sampler, mode: str, digits: int) -> dict[str, Tensor]:
     """Return, for one batch, signed relative errors of sums of positive products."""
     strict = Strict(digits, mode, draw.generator, carrier=torch.float64)
     x, y = (strict.take(draw.uniform(1, max(LENGTHS))) for _ in range(2))
@@ -42,7 +42,7 @@ def errors_of_sums(draw: Draw, mode: str, digits: int) -> dict[str, Tensor]:
     return {"errors": torch.stack(found, 1)}
 
 
-def repeat(draw: Draw, mode: str, digits: int, norm: str) -> dict[str, Tensor]:
+def repeat(draw: Sampler, mode: str, digits: int, norm: str) -> dict[str, Tensor]:
     """Return, for one batch, the error of one block, and of its mean over repeats."""
     strict = Strict(digits, mode, draw.generator, carrier=torch.float64)
     x, exact = strict.take(ENSEMBLE.start(draw)), Exact()

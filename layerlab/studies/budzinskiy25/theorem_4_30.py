@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlab.numerics.theory.modules import Attention, Block, FeedForward, Norm
+from layerlab.numerics.theory.modules import TheoryAttention, TheoryBlock, TheoryFFN, TheoryNorm
 from layerlab.numerics.theory.roundoff_model import mixed, uniform
 from layerlab.studies.budzinskiy25.support import reference_transformer
 from layerlab.studies.budzinskiy25.support.random_transformers import MAX, Ensemble
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
 from layerlab.studies.engine.pictures import band, curves
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, maximum, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -35,25 +35,25 @@ VACUOUS = 1.0
 CLOSE = 1e3
 
 
-def theory_of_block(weights: Weights, draw: int) -> Block:
+def theory_of_block(weights: Weights, draw: int) -> TheoryBlock:
     """Return one draw of the source's block in the theory's terms."""
-    norm = Norm(kind="rms")
-    return Block(
+    norm = TheoryNorm(kind="rms")
+    return TheoryBlock(
         attention_norm=norm,
-        attention=Attention(
+        attention=TheoryAttention(
             query=weights.query[draw][None],
             key=weights.key[draw][None],
             value=weights.value[draw][None],
             scale=weights.query.shape[-2] ** -0.5,
         ),
         feedforward_norm=norm,
-        feedforward=FeedForward(
+        feedforward=TheoryFFN(
             inward=weights.inner[draw], outward=weights.outer[draw], activation="relu"
         ),
     )
 
 
-def one(draw: Draw, digits: int) -> dict[str, Tensor]:
+def one(draw: Sampler, digits: int) -> dict[str, Tensor]:
     """Return the largest relative error and both bounds, draw x layer x column, for one batch."""
     # Late: what bounds whole blocks is only computed here.
     from layerlab.numerics.theory import depth_bounds
@@ -78,7 +78,7 @@ def one(draw: Draw, digits: int) -> dict[str, Tensor]:
     return {"bounds": found}
 
 
-def errors_of_trained(draw: Draw) -> dict[str, Tensor]:
+def errors_of_trained(draw: Sampler) -> dict[str, Tensor]:
     """Return the bf16 errors behind each block of a trained model, for one batch."""
     from layerlab.numerics.theory import depth_bounds
 

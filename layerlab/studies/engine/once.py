@@ -5,17 +5,17 @@ from functools import cache, wraps
 from threading import RLock
 from typing import ParamSpec, TypeVar, cast
 
-Given = ParamSpec("Given")
+Arguments = ParamSpec("Arguments")
 Made = TypeVar("Made")
 
 
-def once(make: Callable[Given, Made]) -> Callable[Given, Made]:
+def once(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
     """Make a function compute each result once, even if several threads ask at the same time."""
-    kept = cast(Callable[Given, Made], cache(make))
+    kept = cast(Callable[Arguments, Made], cache(make))
     alone = RLock()
 
     @wraps(make)
-    def made(*args: Given.args, **options: Given.kwargs) -> Made:
+    def made(*args: Arguments.args, **options: Arguments.kwargs) -> Made:
         with alone:
             return kept(*args, **options)
 

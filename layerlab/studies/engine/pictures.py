@@ -14,8 +14,8 @@ COLOURS = ("#0072b2", "#d55e00", "#00805d", "#b8588f", "#c98600", "#3a9fd6", "#5
 # What plotly measures a place by that is given as a share of an axis.
 DOMAIN = " domain"
 FONT = "ui-sans-serif, system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
-Places = Sequence[float | int]
-Numbers = Sequence[float | int | None]
+Abscissas = Sequence[float | int]
+Heights = Sequence[float | int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +28,12 @@ class Curve:
     """
 
     name: str
-    x: Places
-    y: Numbers
+    x: Abscissas
+    y: Heights
     kind: int = 0
     style: str = "solid"
-    low: Numbers | None = None
-    high: Numbers | None = None
+    low: Heights | None = None
+    high: Heights | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ def gap(name: str, found: Interval) -> Gap:
 
 
 def band(
-    name: str, x: Places, rows: Iterable[Any], *, kind: int = 0, style: str = "solid"
+    name: str, x: Abscissas, rows: Iterable[Any], *, kind: int = 0, style: str = "solid"
 ) -> Curve:
     """Return a line with a band around it.
 
@@ -63,14 +63,14 @@ def band(
     return Curve(name=name, x=x, y=middle, low=low, high=high, kind=kind, style=style)
 
 
-def mean_band(name: str, x: Places, draws: np.ndarray, kind: int) -> Curve:
+def mean_band(name: str, x: Abscissas, draws: np.ndarray, kind: int) -> Curve:
     """Return the mean over the draws, the first axis, with the band of 95 % of them."""
     low, high = np.percentile(draws, [LOW, HIGH], axis=0)
     return band(name, x, (low, draws.mean(0), high), kind=kind)
 
 
 def interval_band(
-    name: str, x: Places, found: Iterable[Interval], *, kind: int = 0, style: str = "solid"
+    name: str, x: Abscissas, found: Iterable[Interval], *, kind: int = 0, style: str = "solid"
 ) -> Curve:
     """Return a line through numbers, with a band of their intervals."""
     rows = zip(*((one.low, one.value, one.high) for one in found), strict=True)
@@ -117,7 +117,7 @@ def curves(
 def histogram(
     name: str,
     title: str,
-    bars: Mapping[str, tuple[Places, Sequence[int]]],
+    bars: Mapping[str, tuple[Abscissas, Sequence[int]]],
     marks: Mapping[str, float],
     x: str,
 ) -> Picture:
@@ -270,7 +270,7 @@ def _traces(curve: Curve) -> list[dict[str, Any]]:
     ]
 
 
-def _axis(title: str, log: bool, values: Places = ()) -> dict[str, Any]:
+def _axis(title: str, log: bool, values: Abscissas = ()) -> dict[str, Any]:
     axis: dict[str, Any] = {"title": {"text": title}, "gridcolor": "rgba(128,128,128,0.25)"}
     if not log:
         return {**axis, "zeroline": False}

@@ -29,14 +29,14 @@ from layerlab.studies.engine.time_log import Clock
 from layerlab.system.files import check_regular, write_file
 
 Arrays = dict[str, np.ndarray]
-Case = Mapping[str, Any]
+StudyCase = Mapping[str, Any]
 RUNS = Path("layerlab-runs")
 # Bytes of a SHA-256.
 SEAL = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draw:
+class Sampler:
     """One batch: how many draws, and the numbers that belong to it and to no other."""
 
     count: int
@@ -57,7 +57,7 @@ class Draw:
         return drawn.mul_(high - low).add_(low)
 
 
-Part = Callable[..., Mapping[str, Tensor]]
+StudyPart = Callable[..., Mapping[str, Tensor]]
 
 
 @dataclass(kw_only=True)
@@ -91,7 +91,9 @@ class StudyContext:
     clock: Clock = field(default_factory=Clock)
     judged: Mapping[str, Any] = field(default_factory=dict)
 
-    def gather(self, part: Part, cases: Sequence[Case] = ({},), batch: int = 64) -> list[Arrays]:
+    def gather(
+        self, part: StudyPart, cases: Sequence[StudyCase] = ({},), batch: int = 64
+    ) -> list[Arrays]:
         """Gather all draws of each case, computed by `part(draw, **case)`, one row per draw.
 
         The same numbers are drawn in every case, so that cases are compared draw by draw.
@@ -116,7 +118,7 @@ class StudyContext:
             for case in range(len(cases))
         ]
 
-    def _batch(self, part: Part, case: Case, number: int, count: int) -> Arrays:
+    def _batch(self, part: StudyPart, case: StudyCase, number: int, count: int) -> Arrays:
         key = digest(
             {
                 "study": self.study,
@@ -134,7 +136,7 @@ class StudyContext:
             self.kept += 1
             return arrays
         generator = torch.Generator().manual_seed(int(digest([self.seed, number])[:15], 16))
-        made = part(Draw(count=count, generator=generator), **case)
+        made = part(Sampler(count=count, generator=generator), **case)
         arrays = {name: tensor.numpy() for name, tensor in made.items()}
         if stored is not None:
             _write(stored, arrays)

@@ -20,10 +20,10 @@ LOOKED = (
 )
 ROUNDS = 400
 LOW, HIGH = 2.5, 97.5
-Table = np.ndarray
-Points = Sequence[float | int] | Table
+DrawTable = np.ndarray
+Coordinates = Sequence[float | int] | DrawTable
 # Of all values of some draws, as np.mean and np.median are.
-Number = Callable[[Table], Any]
+Statistic = Callable[[DrawTable], Any]
 Key = TypeVar("Key")
 
 
@@ -42,7 +42,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Line:
+class LineFit:
     """A least-squares line, and the share of the variance that it explains."""
 
     slope: float
@@ -50,7 +50,7 @@ class Line:
     explained: float
 
 
-def line(x: Points, y: Points) -> Line:
+def line(x: Coordinates, y: Coordinates) -> LineFit:
     """Fit the least-squares line through points; points that are not finite are left out."""
     across, up = np.asarray(x, float), np.asarray(y, float)
     kept = np.isfinite(across) & np.isfinite(up)
@@ -58,22 +58,22 @@ def line(x: Points, y: Points) -> Line:
     slope, start = np.polyfit(across, up, 1)
     rest = ((up - start - slope * across) ** 2).sum()
     whole = ((up - up.mean()) ** 2).sum()
-    return Line(float(slope), float(start), 1 - float(rest / whole) if whole > 0 else 1.0)
+    return LineFit(float(slope), float(start), 1 - float(rest / whole) if whole > 0 else 1.0)
 
 
-def mean(values: Table) -> Table:
+def mean(values: DrawTable) -> DrawTable:
     """Return the mean over the draws, the first axis."""
     return values.mean(0)
 
 
-def median(values: Table) -> Table:
+def median(values: DrawTable) -> DrawTable:
     """Return the median over the draws, the first axis."""
     return np.median(values, axis=0)
 
 
 def bootstrap(
-    values: Table,
-    number: Number,
+    values: DrawTable,
+    number: Statistic,
     seed: int = 0,
     rounds: int = ROUNDS,
     comparisons: int = 1,
@@ -93,8 +93,8 @@ def bootstrap(
 
 
 def bootstrap_each(
-    values: Mapping[Key, Table],
-    number: Number,
+    values: Mapping[Key, DrawTable],
+    number: Statistic,
     seed: int = 0,
     comparisons: int | None = None,
 ) -> dict[Key, Interval]:
@@ -106,7 +106,7 @@ def bootstrap_each(
     return {key: bootstrap(one, number, seed, comparisons=count) for key, one in values.items()}
 
 
-def maximum(values: Table) -> Interval:
+def maximum(values: DrawTable) -> Interval:
     """Return the largest of some numbers, ignoring NaN, without an interval.
 
     The top of this module says why.
@@ -115,7 +115,7 @@ def maximum(values: Table) -> Interval:
     return Interval(most, most, most)
 
 
-def mean_of_groups(values: Table, number: Number, groups: int) -> Interval:
+def mean_of_groups(values: DrawTable, number: Statistic, groups: int) -> Interval:
     """Return the mean of a number over disjoint groups of draws, with Student's interval.
 
     For what hangs on the largest draws, of which resampling knows no larger ones: the number is
@@ -128,7 +128,7 @@ def mean_of_groups(values: Table, number: Number, groups: int) -> Interval:
     return Interval(float(found.mean()), float(found.mean() - half), float(found.mean() + half))
 
 
-def resting(values: Table) -> float:
+def resting(values: DrawTable) -> float:
     """Return the effective number of draws that a mean rests on, (sum x)^2 / sum x^2.
 
     That is all of them where they agree.
@@ -140,7 +140,7 @@ def resting(values: Table) -> float:
     return float(values.sum() ** 2 / (values**2).sum())
 
 
-def summary(values: Table, labels: Mapping[str, Any]) -> dict[str, Any]:
+def summary(values: DrawTable, labels: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row on how a quantity is distributed over the draws.
 
     Infinite values count for the quantiles.
@@ -164,7 +164,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame([dict(row) for row in rows])
 
 
-def bins(values: Table, count: int = 40) -> tuple[list[float], list[int]]:
+def bins(values: DrawTable, count: int = 40) -> tuple[list[float], list[int]]:
     """Return a histogram of the decimal logarithm: the middles and counts of its bins."""
     logs = np.log10(values[np.isfinite(values) & (values > 0)])
     if not len(logs):

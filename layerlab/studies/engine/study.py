@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from layerlab.known_options import Options, check_study
+from layerlab.known_options import KnownOptions, check_study
 from layerlab.validation import Constraint
 
 # `smaller than asked`: the difference has the claimed sign, and is surely below the threshold.
@@ -130,7 +130,7 @@ class Study:
         return claimant(self.source)
 
     @property
-    def known_options(self) -> Options:
+    def known_options(self) -> KnownOptions:
         """Return what each option is when nobody sets it, and which values it takes."""
         return {name: (usual, self.domains.get(name)) for name, usual in self.options.items()}
 

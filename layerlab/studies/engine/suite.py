@@ -29,7 +29,7 @@ PAGE = "what-holds.html"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class SuiteStudy:
     """A study of the suite: what it found, or why it found nothing."""
 
     name: str
@@ -50,7 +50,7 @@ class Suite:
         page: where the page stands.
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[SuiteStudy]
     page: Path
 
     @property
@@ -114,18 +114,18 @@ def _check_page(folder: Path) -> None:
         )
 
 
-def _part(name: str, **settings: Any) -> Part:
+def _part(name: str, **settings: Any) -> SuiteStudy:
     try:
-        return Part(name=name, record=study(name, **settings))
+        return SuiteStudy(name=name, record=study(name, **settings))
     except UserError as error:
-        return Part(name=name, error=str(error))
+        return SuiteStudy(name=name, error=str(error))
     except Interrupted:
         raise
     except Exception as error:  # an unattended night goes on
-        return Part(name=name, error=crash_report.report_crash(error, settings["out"]))
+        return SuiteStudy(name=name, error=crash_report.report_crash(error, settings["out"]))
 
 
-def _content(part: Part) -> Mapping[str, Any]:
+def _content(part: SuiteStudy) -> Mapping[str, Any]:
     declared = studies()[part.name]
     return {
         "study": part.name,
@@ -144,7 +144,7 @@ def _draw(record: StudyResult | None) -> dict[str, Any]:
     return {"draws": record.settings["draws"], **{n: content[n] for n in ("unit", "created")}}
 
 
-def _make(parts: Sequence[Part], settings: Mapping[str, Any]) -> dict[str, Any]:
+def _make(parts: Sequence[SuiteStudy], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the mode, time, machine and command for the page.
 
     What was finished before had its own threads.
@@ -165,11 +165,11 @@ def _make(parts: Sequence[Part], settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _machines(part: Part) -> list[dict[str, Any]]:
+def _machines(part: SuiteStudy) -> list[dict[str, Any]]:
     return [] if part.record is None else [part.record.to_dict()["machine"]]
 
 
-def _line(part: Part) -> tuple[str | Text, ...]:
+def _line(part: SuiteStudy) -> tuple[str | Text, ...]:
     if part.record is None:
         return part.name, Text("could not be run", "red"), "", ""
     word, spent = part.record.verdict, part.record.to_dict()["time"]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from layerlab import builtin
 from layerlab.studies.engine.pictures import band, curves
-from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
+from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, maximum, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -35,7 +35,7 @@ NEAR_ONE = 1.5
 ROUNDING = 1 + 1e-9
 
 
-def heads(draw: Draw, limit: float, kind: str) -> dict[str, Tensor]:
+def heads(draw: Sampler, limit: float, kind: str) -> dict[str, Tensor]:
     """Return the norm of a head's attention and both bounds, a head per draw, for one batch."""
     from layerlab.measures.quantities.spectrum import spectrum
     from layerlab.measures.quantities.weights.querykey import (
@@ -58,13 +58,13 @@ def heads(draw: Draw, limit: float, kind: str) -> dict[str, Tensor]:
     }
 
 
-def random_heads(draw: Draw, limit: float) -> "tuple[Tensor, HeadWeights]":
+def random_heads(draw: Sampler, limit: float) -> "tuple[Tensor, HeadWeights]":
     """Return random features behind a layer norm, and heads with random weights."""
     stream = torch.nn.functional.layer_norm(draw.normal(TOKENS, WIDTH), (WIDTH,))
     return stream, scale_weights(draw.normal(HEAD, WIDTH), draw.normal(HEAD, WIDTH), limit)
 
 
-def aimed_heads(draw: Draw, limit: float) -> "tuple[Tensor, HeadWeights]":
+def aimed_heads(draw: Sampler, limit: float) -> "tuple[Tensor, HeadWeights]":
     """Return heads that give the first token all the weight they can.
 
     z_i = sqrt(d / 2) (s_i a + b): queries read b, which all tokens have, and keys read a, which the
@@ -113,7 +113,7 @@ def attend(stream: Tensor, weights: "HeadWeights", *, causal: bool) -> "Attentio
     )
 
 
-def norms(draw: Draw, name: str) -> dict[str, Tensor]:
+def norms(draw: Sampler, name: str) -> dict[str, Tensor]:
     """Return, for one batch, the norm and the column bound of every head of a built-in model."""
     from layerlab.measures.quantities.spectrum import spectrum
 

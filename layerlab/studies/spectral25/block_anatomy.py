@@ -13,7 +13,7 @@ from torch import Tensor
 
 from layerlab.measures.quantities.diversity import relative_residual
 from layerlab.studies.engine.pictures import Curve, curves, heat
-from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
+from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -42,7 +42,7 @@ SUBLAYERS = ("stream", "attention", "ffn")
 ENTERED = ("attention reads", "attention gives", "MLP reads", "MLP gives")
 
 
-def anatomy(draw: Draw, name: str) -> dict[str, Tensor]:
+def anatomy(draw: Sampler, name: str) -> dict[str, Tensor]:
     """Return what the heads and sublayers of every layer do, for each passage of one batch."""
     found: dict[str, list[Tensor]] = {"heads": [], "norms": [], "residuals": []}
 

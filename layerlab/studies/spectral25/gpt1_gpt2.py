@@ -11,7 +11,7 @@ from layerlab import builtin
 from layerlab.errors import UserError
 from layerlab.studies.engine.once import once
 from layerlab.studies.engine.pictures import Curve, curves, interval_band
-from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
+from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, short
 from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -27,10 +27,10 @@ NAMED = {"pre-norm": "pre", "post-norm": "post"}
 HUB = "layerlab study gpt-curves --option pre=gpt2 --option post=openai-gpt"
 # Of a norm between 1 and 4: what is nearer to nothing no figure would show.
 EFFECT = 0.01
-Parts = Mapping[tuple[str, str], Arrays]
+ArraysByCase = Mapping[tuple[str, str], Arrays]
 
 
-def norms(draw: Draw, name: str, texts: str) -> dict[str, Tensor]:
+def norms(draw: Sampler, name: str, texts: str) -> dict[str, Tensor]:
     """Return, for one batch, the mean norm over heads by layer, of texts alone and padded.
 
     The source's script pads every text to the longest, hands the mask to the model, and takes the
@@ -146,13 +146,13 @@ def pair(options: Mapping[str, Any]) -> str:
     return f"{named}: more may differ between them than the placement of the norm."
 
 
-def _gaps(parts: Parts, texts: str, quantity: str = "own") -> np.ndarray:
+def _gaps(parts: ArraysByCase, texts: str, quantity: str = "own") -> np.ndarray:
     """Return the norms of post-norm less those of pre-norm, by text and layer."""
     post, pre = (parts[name, texts][quantity] for name in ("post-norm", "pre-norm"))
     return np.asarray(post - pre)
 
 
-def judge_placement(parts: Parts, seed: int) -> StudyVerdict:
+def judge_placement(parts: ArraysByCase, seed: int) -> StudyVerdict:
     """Judge whether post-norm lies above pre-norm from the second layer on."""
     gaps = {texts: _gaps(parts, texts)[:, 1:] for texts in LENGTHS}
     layers = bootstrap_each(
@@ -176,7 +176,7 @@ def judge_placement(parts: Parts, seed: int) -> StudyVerdict:
     )
 
 
-def judge_padding(parts: Parts, seed: int) -> StudyVerdict:
+def judge_padding(parts: ArraysByCase, seed: int) -> StudyVerdict:
     """Judge the norm of the padded matrix against that of the text alone."""
     added = {case: (found["padded"] - found["own"]).mean(1) for case, found in parts.items()}
     excess = bootstrap_each(added, np.mean, seed)
@@ -208,7 +208,7 @@ def _explain(table_of: np.ndarray) -> float:
     return float(np.log(flat_long / flat_short) / np.log(long / short))
 
 
-def judge_length(parts: Parts, seed: int) -> StudyVerdict:
+def judge_length(parts: ArraysByCase, seed: int) -> StudyVerdict:
     """Judge how much of the growth with length uniform attention, blind to text, shows too."""
     told, shares, ratios = [], [], []
     for name in NAMED:
@@ -231,7 +231,7 @@ def judge_length(parts: Parts, seed: int) -> StudyVerdict:
     )
 
 
-def judge_larger(parts: Parts, seed: int) -> StudyVerdict:
+def judge_larger(parts: ArraysByCase, seed: int) -> StudyVerdict:
     """Judge the effect of placement against that of length, in the same unit."""
     place = np.abs(_gaps(parts, "long").mean(1).mean())
     pre = {texts: parts["pre-norm", texts]["own"].mean(1) for texts in LENGTHS}
@@ -247,7 +247,7 @@ def judge_larger(parts: Parts, seed: int) -> StudyVerdict:
     )
 
 
-def plot(parts: Parts, texts: str) -> Picture:
+def plot(parts: ArraysByCase, texts: str) -> Picture:
     """Plot the norms by layer, padded and not, of both models."""
     lines = []
     for kind, name in enumerate(NAMED):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from layerlab import builtin
 from layerlab.studies.engine.pictures import Curve, band, curves
-from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
+from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, line, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -40,7 +40,7 @@ SHOWN = 1e-6
 _ALONE = Lock()
 
 
-def stack(draw: Draw, kind: str, causal: bool) -> dict[str, Tensor]:
+def stack(draw: Sampler, kind: str, causal: bool) -> dict[str, Tensor]:
     """Return, for one batch, the residual after some layers and the feed-forwards' constant.
 
     X <- f(A X V), f(y) + y where a skip stands around it; the same matrices for every dose. The
@@ -63,7 +63,7 @@ def stack(draw: Draw, kind: str, causal: bool) -> dict[str, Tensor]:
     return {"residual": torch.stack(found, 1), "lipschitz": torch.stack(constants, 1)}
 
 
-def _matrices(draw: Draw) -> dict[str, Tensor]:
+def _matrices(draw: Sampler) -> dict[str, Tensor]:
     """Return random maps that preserve the size of their input."""
     return {
         "form": draw.normal(WIDTH, WIDTH) @ draw.normal(WIDTH, WIDTH) / WIDTH**1.5,
@@ -104,7 +104,7 @@ def feed(mixed: Tensor, matrices: Mapping[str, Tensor], dose: float) -> tuple[Te
     return size * factor * left, dose * bound * factor[:, 0, 0]
 
 
-def residual_by_dose(draw: Draw, name: str) -> dict[str, Tensor]:
+def residual_by_dose(draw: Sampler, name: str) -> dict[str, Tensor]:
     """Return the relative residual behind the last block, by dose, for one batch."""
     ids = excerpts(draw, name, PASSAGE)
     return {"residual": torch.stack([_dose(name, ids, dose) for dose in TRAINED_DOSES], 1)}

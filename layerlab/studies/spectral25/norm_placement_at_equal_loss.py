@@ -14,7 +14,7 @@ from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
 from layerlab.studies.engine.verdict import above
 from layerlab.studies.support import small_models, train_to_loss
 from layerlab.studies.support.feature_statistics import DIMENSION, HALF, RESIDUAL
-from layerlab.studies.support.train_to_loss import ARMS, Contest
+from layerlab.studies.support.train_to_loss import ARMS, TrainingContest
 
 PRE, POST = ARMS
 # In the source's figures post-norm is 0.1 to 0.25 above pre-norm, at norms of about 2.
@@ -64,7 +64,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def edges(found: Contest) -> list[str]:
+def edges(found: TrainingContest) -> list[str]:
     """Warn where a better learning rate may lie outside of those that were tried."""
     ends = (min(train_to_loss.RATES), max(train_to_loss.RATES))
     return [
@@ -74,12 +74,12 @@ def edges(found: Contest) -> list[str]:
     ]
 
 
-def missed(found: Contest) -> int:
+def missed(found: TrainingContest) -> int:
     """Count the runs that did not come to the target."""
     return sum(not one["reached"] for runs in found.runs.values() for one in runs)
 
 
-def judge_settled(found: Contest, verdict: StudyVerdict) -> StudyVerdict:
+def judge_settled(found: TrainingContest, verdict: StudyVerdict) -> StudyVerdict:
     """Withhold a verdict at equal loss where runs did not come to that loss."""
     if not missed(found):
         return verdict
@@ -88,22 +88,22 @@ def judge_settled(found: Contest, verdict: StudyVerdict) -> StudyVerdict:
     return replace(verdict, word="not decided", said=said)
 
 
-def norms(found: Contest, arm: str) -> np.ndarray:
+def norms(found: TrainingContest, arm: str) -> np.ndarray:
     """Return the norms of attention, seed by layer."""
     return np.array([one["norms"] for one in found.runs[arm]])
 
 
-def layers(found: Contest, arm: str, column: int) -> np.ndarray:
+def layers(found: TrainingContest, arm: str, column: int) -> np.ndarray:
     """Return one quantity of the features, seed by layer, the embedding first."""
     return np.array([one["layers"] for one in found.runs[arm]])[..., column]
 
 
-def updates(found: Contest, arm: str) -> np.ndarray:
+def updates(found: TrainingContest, arm: str) -> np.ndarray:
     """Return the number of updates until the target, or the end."""
     return np.array([float(one["curve"][-1][0]) for one in found.runs[arm]])
 
 
-def describe_losses(found: Contest) -> str:
+def describe_losses(found: TrainingContest) -> str:
     """Describe the losses at which both arms were read."""
     told = [
         f"{arm} {np.mean([one['curve'][-1][1] for one in runs]):.3f}"
@@ -112,7 +112,7 @@ def describe_losses(found: Contest) -> str:
     return f"at {found.target:.2f} nats ({', '.join(told)})"
 
 
-def judge_louder(found: Contest) -> StudyVerdict:
+def judge_louder(found: TrainingContest) -> StudyVerdict:
     """Judge the norms of attention at one loss."""
     post, pre = (norms(found, arm).mean(1) for arm in (POST, PRE))
     ratio = small_models.ratio(post, pre)
@@ -130,7 +130,7 @@ def judge_louder(found: Contest) -> StudyVerdict:
     )
 
 
-def judge_sooner(found: Contest) -> StudyVerdict:
+def judge_sooner(found: TrainingContest) -> StudyVerdict:
     """Judge how many updates each arm needs."""
     ratio = small_models.ratio(updates(found, POST), updates(found, PRE))
     told = ", ".join(f"{arm} {updates(found, arm).mean():.0f}" for arm in ARMS)
@@ -146,7 +146,7 @@ def judge_sooner(found: Contest) -> StudyVerdict:
     )
 
 
-def judge_apart(found: Contest, arm: str) -> StudyVerdict:
+def judge_apart(found: TrainingContest, arm: str) -> StudyVerdict:
     """Judge whether tokens become alike in spite of the shortcut."""
     residual = layers(found, arm, RESIDUAL)
     left = small_models.ratio(residual[:, -1], residual[:, 0])
@@ -160,7 +160,7 @@ def judge_apart(found: Contest, arm: str) -> StudyVerdict:
     )
 
 
-def judge_further(found: Contest) -> StudyVerdict:
+def judge_further(found: TrainingContest) -> StudyVerdict:
     """Judge which arm keeps tokens further apart."""
     pre, post = (layers(found, arm, RESIDUAL)[:, -1] for arm in (PRE, POST))
     ratio = small_models.ratio(pre, post)
@@ -174,7 +174,7 @@ def judge_further(found: Contest) -> StudyVerdict:
     )
 
 
-def judge_expressive(found: Contest) -> StudyVerdict:
+def judge_expressive(found: TrainingContest) -> StudyVerdict:
     """Judge whether the bound on attention costs the features dimensions."""
     pre, post = (layers(found, arm, DIMENSION)[:, 1:].mean(1) for arm in (PRE, POST))
     ratio = small_models.ratio(pre, post)
@@ -188,12 +188,12 @@ def judge_expressive(found: Contest) -> StudyVerdict:
     )
 
 
-def by_layer(found: Contest, arm: str, column: int) -> np.ndarray:
+def by_layer(found: TrainingContest, arm: str, column: int) -> np.ndarray:
     """Return one of the plotted quantities, seed by layer."""
     return layers(found, arm, column) if column < 2 else norms(found, arm)
 
 
-def rows(found: Contest) -> list[dict[str, object]]:
+def rows(found: TrainingContest) -> list[dict[str, object]]:
     """Return the rows of every seed of every arm by layer; the embedding has no attention."""
     made: list[dict[str, object]] = []
     for arm, runs in found.runs.items():
@@ -212,7 +212,7 @@ def rows(found: Contest) -> list[dict[str, object]]:
     return made
 
 
-def ends(found: Contest) -> list[dict[str, object]]:
+def ends(found: TrainingContest) -> list[dict[str, object]]:
     """Return the rows on where every run stopped."""
     return [
         {
@@ -228,7 +228,7 @@ def ends(found: Contest) -> list[dict[str, object]]:
     ]
 
 
-def plot(found: Contest, column: int) -> Picture:
+def plot(found: TrainingContest, column: int) -> Picture:
     """Plot one quantity by layer, with the range of the seeds."""
     name, title, y = SHOWN[column]
     return small_models.plot_layers(
@@ -240,7 +240,7 @@ def plot(found: Contest, column: int) -> Picture:
     )
 
 
-def descent(found: Contest) -> Picture:
+def descent(found: TrainingContest) -> Picture:
     """Plot every run on its way to the target."""
     lines = [
         Curve(

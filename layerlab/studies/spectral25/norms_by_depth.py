@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from layerlab.studies.engine.pictures import Curve, curves, interval_band
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import (
     Interval,
@@ -34,10 +34,10 @@ RISE, PLATEAU, FALL = slice(1, 10), slice(19, 32), slice(33, 36)
 EFFECT = 0.1
 # The rows of float32 attention sum to 1 up to some 1e-7, layer after layer.
 ROUNDING = 1 + 1e-4
-Curves = Mapping[tuple[str, str], Mapping[str, np.ndarray]]
+DepthCurves = Mapping[tuple[str, str], Mapping[str, np.ndarray]]
 
 
-def norms(draw: Draw, placement: str) -> dict[str, Tensor]:
+def norms(draw: Sampler, placement: str) -> dict[str, Tensor]:
     """Return, for one batch, mean norms by layer, and the norm of the product over layers."""
     rows = []
     for _ in range(draw.count):
@@ -141,19 +141,19 @@ def drift(found: np.ndarray) -> np.ndarray:
     return np.asarray(found[:, PLATEAU].mean(1) - found[:, RISE].mean(1))
 
 
-def _drifts(parts: Curves, placement: str, seed: int) -> dict[str, Interval]:
+def _drifts(parts: DepthCurves, placement: str, seed: int) -> dict[str, Interval]:
     drifts = {scores: drift(parts[placement, scores]["norm"]) for scores in SHARPNESS}
     return bootstrap_each(drifts, np.mean, seed)
 
 
-def _describe(found: Mapping[str, Interval], parts: Curves, placement: str) -> str:
+def _describe(found: Mapping[str, Interval], parts: DepthCurves, placement: str) -> str:
     plateau = {scores: np.mean(parts[placement, scores]["norm"][:, PLATEAU]) for scores in found}
     return " and ".join(
         f"{gap} ({scores} scores, plateau {plateau[scores]:.3g})" for scores, gap in found.items()
     )
 
 
-def judge_bounded(parts: Curves, seed: int) -> StudyVerdict:
+def judge_bounded(parts: DepthCurves, seed: int) -> StudyVerdict:
     """Judge whether pre-norm keeps norms from rising over 36 layers, beside post-norm."""
     found = _drifts(parts, "pre-norm", seed)
     kept = bootstrap_each(
@@ -179,7 +179,7 @@ def judge_bounded(parts: Curves, seed: int) -> StudyVerdict:
     )
 
 
-def judge_lacks(parts: Curves, seed: int) -> StudyVerdict:
+def judge_lacks(parts: DepthCurves, seed: int) -> StudyVerdict:
     """Judge the drift of post-norm over as many layers."""
     found = _drifts(parts, "post-norm", seed)
     first, second = parts["post-norm", "sharp"]["norm"][:, :2].mean(0)
@@ -197,7 +197,7 @@ def judge_lacks(parts: Curves, seed: int) -> StudyVerdict:
     )
 
 
-def judge_shape(parts: Curves, seed: int) -> StudyVerdict:
+def judge_shape(parts: DepthCurves, seed: int) -> StudyVerdict:
     """Judge whether the figure's rise and fall are there without training."""
     told, steps = [], []
     for scores in SHARPNESS:
@@ -221,7 +221,7 @@ def judge_shape(parts: Curves, seed: int) -> StudyVerdict:
     )
 
 
-def judge_products(parts: Curves) -> StudyVerdict:
+def judge_products(parts: DepthCurves) -> StudyVerdict:
     """Judge the norm of the product over all layers against the product of the norms."""
     found = {place: maximum(parts[place, "sharp"]["product"]) for place in VARIANTS}
     told = ", ".join(f"{norm} in {place}" for place, norm in found.items())
@@ -239,7 +239,7 @@ def judge_products(parts: Curves) -> StudyVerdict:
     )
 
 
-def plot(parts: Curves, uniform: float) -> Picture:
+def plot(parts: DepthCurves, uniform: float) -> Picture:
     """Plot the norms by depth."""
     layers = list(range(1, DEPTH + 1))
     lines = []

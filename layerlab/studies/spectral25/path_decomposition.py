@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from layerlab.studies.engine.once import once
 from layerlab.studies.engine.pictures import Curve, band, curves
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -25,7 +25,7 @@ from layerlab.studies.support.passages import excerpts, for_each_layer, overlap,
 from layerlab.studies.support.theory_block import theory_of
 
 if TYPE_CHECKING:
-    from layerlab.numerics.theory.modules import Attention, FeedForward, Norm
+    from layerlab.numerics.theory.modules import TheoryAttention, TheoryFFN, TheoryNorm
 
 MODEL = "llama"
 TOKENS = 64
@@ -35,20 +35,20 @@ CASES = (MODEL, CAUSAL, OPEN)
 LABELS = {MODEL: "trained llama", CAUSAL: "random, causal mask", OPEN: "random, no mask"}
 # Half of the layers: read off the draws of seed 0, and found again with seed 1.
 FALLING = 4
-Linear = Callable[[Tensor], Tensor]
+LinearMap = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
     """One layer x + attention(norm x), then y + feedforward(norm y) if it has one; no biases."""
 
-    norm: "Norm"
-    attention: "Attention"
-    second: "Norm | None" = None
-    feedforward: "FeedForward | None" = None
+    norm: "TheoryNorm"
+    attention: "TheoryAttention"
+    second: "TheoryNorm | None" = None
+    feedforward: "TheoryFFN | None" = None
 
 
-def attending(piece: Piece, x: Tensor) -> Linear:
+def attending(piece: Piece, x: Tensor) -> LinearMap:
     """Return attention as a linear map on any features, its weights and norm held as at x."""
     read = piece.norm.value(x)
     scale = _hold(piece.norm, x)
@@ -64,7 +64,7 @@ def attending(piece: Piece, x: Tensor) -> Linear:
     return apply
 
 
-def feeding(piece: Piece, x: Tensor) -> Linear:
+def feeding(piece: Piece, x: Tensor) -> LinearMap:
     """Return the feed-forward as a linear map on any features, its gate and norm held as at x."""
     parts, norm = piece.feedforward, piece.second
     if parts is None or norm is None:
@@ -80,7 +80,7 @@ def feeding(piece: Piece, x: Tensor) -> Linear:
     return apply
 
 
-def _hold(norm: "Norm", x: Tensor) -> Tensor:
+def _hold(norm: "TheoryNorm", x: Tensor) -> Tensor:
     """Return the factor by which an RMS norm multiplies the features of each token."""
     assert norm.kind == "rms" and norm.shift is None, "a held norm is linear without a mean"
     gain = torch.ones(x.shape[-1]).to(x) if norm.gain is None else norm.gain
@@ -135,9 +135,9 @@ def embedded(ids: Tensor) -> Tensor:
     return torch.as_tensor(embedding.weight.detach().double()[ids])
 
 
-def random(draw: Draw, causal: bool) -> tuple[Piece, ...]:
+def random(draw: Sampler, causal: bool) -> tuple[Piece, ...]:
     """Return layers of attention with skips alone, each matrix of entries N(0, 1 / inputs)."""
-    from layerlab.numerics.theory.modules import Attention, Norm
+    from layerlab.numerics.theory.modules import TheoryAttention, TheoryNorm
 
     allowed = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
     size = WIDTH // HEADS
@@ -148,8 +148,8 @@ def random(draw: Draw, causal: bool) -> tuple[Piece, ...]:
 
     return tuple(
         Piece(
-            norm=Norm(kind="rms"),
-            attention=Attention(
+            norm=TheoryNorm(kind="rms"),
+            attention=TheoryAttention(
                 query=matrix(HEADS, size, WIDTH),
                 key=matrix(HEADS, size, WIDTH),
                 value=matrix(HEADS, size, WIDTH),
@@ -162,7 +162,7 @@ def random(draw: Draw, causal: bool) -> tuple[Piece, ...]:
     )
 
 
-def one(draw: Draw, case: str) -> dict[str, Tensor]:
+def one(draw: Sampler, case: str) -> dict[str, Tensor]:
     """Return the shares and residuals of the paths of each length, for one batch."""
     if case == MODEL:
         found = [paths(embedded(ids), trained_layers()) for ids in excerpts(draw, MODEL, TOKENS)]

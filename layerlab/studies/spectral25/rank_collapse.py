@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from layerlab.studies.engine.pictures import Curve, band, curves
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -41,7 +41,7 @@ ROTARY = "rotary positions"
 KEPT = 0.05
 
 
-def bare(draw: Draw, causal: bool) -> dict[str, Tensor]:
+def bare(draw: Sampler, causal: bool) -> dict[str, Tensor]:
     """Return, for one batch, the relative residual after each layer of bare attention.
 
     A layer is softmax(X B X^T / sqrt(d)) X V. B is a product of two random matrices over d, V is
@@ -62,7 +62,7 @@ def bare(draw: Draw, causal: bool) -> dict[str, Tensor]:
     return {"residual": torch.stack(rows, 1)}
 
 
-def collapse_of(draw: Draw, name: str, position: str) -> dict[str, Tensor]:
+def collapse_of(draw: Sampler, name: str, position: str) -> dict[str, Tensor]:
     """Return, for one batch, the relative residual of a variant's random stack by layer.
 
     Without a mask every token sees every other, as the theorem has it.
@@ -106,7 +106,7 @@ def _residuals(model: Any, ids: Tensor, mask: Tensor | None) -> Tensor:
     return torch.stack(found)
 
 
-def _draw(draw: Draw) -> tuple[int, Tensor]:
+def _draw(draw: Sampler) -> tuple[int, Tensor]:
     """Draw a seed for the weights, and token ids."""
     seed = int(torch.randint(2**31, (), generator=draw.generator))
     return seed, torch.randint(VOCAB, (TOKENS,), generator=draw.generator)

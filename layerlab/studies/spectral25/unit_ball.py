@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from layerlab.studies.engine.pictures import Curve, band, curves, plane
-from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
+from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import bootstrap, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -40,7 +40,7 @@ ONE = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
+class ChosenHead:
     """One head of a model on one passage, for the pictures.
 
     Attributes:
@@ -55,7 +55,7 @@ class Chosen:
     key: Tensor
 
 
-def angles(draw: Draw, name: str) -> dict[str, Tensor]:
+def angles(draw: Sampler, name: str) -> dict[str, Tensor]:
     """Return, for one batch, angles and sizes of the queries, keys and scores of every head."""
     found: list[dict[str, Tensor]] = []
 
@@ -125,7 +125,7 @@ def axes(mapped: Tensor) -> Tensor:
     return torch.linalg.svdvals(mapped)
 
 
-def choose_head(name: str) -> Chosen:
+def choose_head(name: str) -> ChosenHead:
     """Choose the head whose map has the largest norm, at the beginning of the text."""
     every = maps(name)
     head = int(torch.linalg.matrix_norm(every, 2).argmax())
@@ -146,7 +146,7 @@ def choose_head(name: str) -> Chosen:
     for_each_layer(patient(name), tokens_of(name)[None, : 2 * TOKENS], read)
     layer = int(found.pop("layer"))
     own = head % (len(every) // len(patient(name).stack.attentions))  # type: ignore[union-attr]
-    return Chosen(name=f"{name}, layer {layer}, head {own}", values=values, **found)
+    return ChosenHead(name=f"{name}, layer {layer}, head {own}", values=values, **found)
 
 
 def run(work: StudyContext) -> Outcome:
@@ -286,7 +286,7 @@ def judge_sphere(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     )
 
 
-def plot_ball(one: Chosen) -> Picture:
+def plot_ball(one: ChosenHead) -> Picture:
     """Plot the ellipse of the two leading directions, with the tokens that were mapped."""
     turn = np.linspace(0, 2 * np.pi, 181)
     first, second = (float(value) for value in one.values[:2])
@@ -315,7 +315,7 @@ def plot_ball(one: Chosen) -> Picture:
     )
 
 
-def plot_angles(one: Chosen) -> Picture:
+def plot_angles(one: ChosenHead) -> Picture:
     """Plot queries and keys in the plane of their two leading directions."""
     both = torch.cat([one.query, one.key])
     right = torch.linalg.svd(both, full_matrices=False).Vh[:2]

@@ -45,7 +45,7 @@ class Recipe:
 
 
 @dataclass
-class Arm:
+class TrainedArm:
     """One model on its way: its optimizer, what it has seen and what that cost.
 
     Attributes:

@@ -1,16 +1,15 @@
 """Norms of gradients by block, as pictures and tables of a study of trained arms."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 
+from layerlab.records.json_values import Json
 from layerlab.studies.engine.pictures import Curve, curves, style
 from layerlab.studies.engine.study import Picture
 
 # A reading of a comparison's gradients, by how a picture calls it.
 TIMES = {"start": "before the first update", "mean": "in the mean of a run's readings"}
-Json = Mapping[str, Any]
 
 
 def pictures(gradients: Sequence[Json]) -> tuple[Picture, ...]:

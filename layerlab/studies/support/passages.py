@@ -9,7 +9,7 @@ from torch import Tensor
 
 from layerlab import builtin
 from layerlab.studies.engine.once import once
-from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.engine.sampling import Sampler
 
 if TYPE_CHECKING:
     from layerlab.loading.model import LoadedModel
@@ -49,7 +49,7 @@ def tokens_of(name: str) -> Tensor:
     return torch.tensor(found)
 
 
-def excerpts(draw: Draw, name: str, length: int, each: int = 1) -> Tensor:
+def excerpts(draw: Sampler, name: str, length: int, each: int = 1) -> Tensor:
     """Return token ids for a built-in model: `each` passages per draw, one below the other."""
     whole = tokens_of(name)
     starts = torch.randint(len(whole) - length, (draw.count * each,), generator=draw.generator)

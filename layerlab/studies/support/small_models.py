@@ -77,11 +77,11 @@ class Twin:
     held: Tensor
 
 
-Job = tuple[str, int]
+ArmSeed = tuple[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ModelReading:
     """What a study reads of its models.
 
     Attributes:
@@ -188,7 +188,7 @@ def gather_arms(work: StudyContext, arms: Sequence[str]) -> tuple[Parts, tuple[s
 
 
 def by_arm(
-    found: Mapping[Job, Mapping[str, Any]], arms: Sequence[str], seeds: Sequence[int]
+    found: Mapping[ArmSeed, Mapping[str, Any]], arms: Sequence[str], seeds: Sequence[int]
 ) -> Parts:
     """Return the loss and the readings by layer of every arm, a row for each seed."""
     names = ("nats", "layers")
@@ -199,8 +199,8 @@ def by_arm(
 
 
 def kept_readings(
-    work: StudyContext, jobs: Sequence[Job], reading: Reading
-) -> tuple[dict[Job, dict[str, Any]], list[str]]:
+    work: StudyContext, jobs: Sequence[ArmSeed], reading: ModelReading
+) -> tuple[dict[ArmSeed, dict[str, Any]], list[str]]:
     """Return the readings of every model, and notes on those not trained just now.
 
     Readings that lie among the runs are taken from there. Others are trained for and left there;
@@ -246,8 +246,8 @@ def kept_readings(
 
 
 def stored_readings(
-    work: StudyContext, jobs: Sequence[Job], reading: Reading
-) -> dict[Job, dict[str, Any] | None]:
+    work: StudyContext, jobs: Sequence[ArmSeed], reading: ModelReading
+) -> dict[ArmSeed, dict[str, Any] | None]:
     """Return what earlier trainings left, or None; in the fast mode on whatever text."""
     sizes = {name: work.options[name] for name in SIZES}
     source = None if work.fast else _source(reading)
@@ -255,14 +255,14 @@ def stored_readings(
     def check(found: dict[str, Any]) -> None:
         check_shapes({"hours": None, **found}, {**reading.shapes, "hours": ()})
 
-    def one(job: Job) -> dict[str, Any] | None:
+    def one(job: ArmSeed) -> dict[str, Any] | None:
         found = read_kept(place(work.runs, reading.kind, *job, **sizes), check)
         return found if found is None or source in (None, found.get("text")) else None
 
     return {job: one(job) for job in jobs}
 
 
-def _source(reading: Reading) -> str:
+def _source(reading: ModelReading) -> str:
     """Return the identity of all that readings depend on besides the model."""
     return f"{text_identity()} {reading.asked}".strip()
 
@@ -316,7 +316,7 @@ def depth(twin: Twin) -> dict[str, Any]:
     return {"nats": twin.nats, "layers": depths(twin.subject, twin.held).tolist()}
 
 
-DEPTH = Reading(kind="depth", read=depth, shapes={"nats": (), "layers": (None, 2)})
+DEPTH = ModelReading(kind="depth", read=depth, shapes={"nats": (), "layers": (None, 2)})
 
 
 def readings(runs: Path) -> str:

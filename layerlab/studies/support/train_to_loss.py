@@ -30,7 +30,7 @@ EVALUATIONS = 30
 EARLY = 0.75
 LONGER = 2
 KIND = "equal-loss"
-Found = dict[str, Any]
+TrialOutcome = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contest:
+class TrainingContest:
     """The outcome of all runs.
 
     Attributes:
@@ -60,7 +60,7 @@ class Contest:
     target: float
     rates: Mapping[str, float]
     sweep: Mapping[str, Mapping[float, float]]
-    runs: Mapping[str, Sequence[Found]]
+    runs: Mapping[str, Sequence[TrialOutcome]]
 
 
 def recipe(trial: Trial, *, layers: int, width: int, updates: int) -> Any:
@@ -100,7 +100,7 @@ def recipe(trial: Trial, *, layers: int, width: int, updates: int) -> Any:
     )
 
 
-def train_one(trial: Trial, **sizes: int) -> Found:
+def train_one(trial: Trial, **sizes: int) -> TrialOutcome:
     """Train one model to its target or its end, and read the model there.
 
     Gives the updates and losses of all evaluations, whether the target was reached, and by layer
@@ -117,7 +117,7 @@ def train_one(trial: Trial, **sizes: int) -> Found:
                 curve.append((training.update, float(training.score.nats)))
                 reached = trial.target is not None and curve[-1][1] <= trial.target
         patient, held = small_models.read_trained(training)
-    found: Found = {"curve": curve, "reached": reached}
+    found: TrialOutcome = {"curve": curve, "reached": reached}
     if trial.target is not None:
         found |= {"layers": depths(patient, held).tolist(), "norms": norms(patient, held)}
     return found
@@ -144,7 +144,7 @@ def place(runs: Path, trial: Trial, **sizes: int) -> Path:
     return runs / small_models.RUNS / f"{KIND}-{trial.arm}-s{trial.seed}-{until}-{key}.json"
 
 
-def gather_trials(work: StudyContext) -> tuple[Contest, tuple[str, ...]]:
+def gather_trials(work: StudyContext) -> tuple[TrainingContest, tuple[str, ...]]:
     """Gather all trials, with notes for the reader.
 
     Readings that lie among the runs are taken from there. Others are trained for and left there;
@@ -174,7 +174,7 @@ def gather_trials(work: StudyContext) -> tuple[Contest, tuple[str, ...]]:
     return found, tuple(small_models.notes_on(work.done, work.kept, small=small))
 
 
-def contest(fetch: Callable[[Trial], Found], seeds: Sequence[int]) -> Contest:
+def contest(fetch: Callable[[Trial], TrialOutcome], seeds: Sequence[int]) -> TrainingContest:
     """Find a learning rate for each arm and a target for both, then run every seed."""
     curves = {
         arm: {rate: fetch(Trial(arm=arm, seed=SWEEP, rate=rate))["curve"] for rate in RATES}
@@ -189,7 +189,7 @@ def contest(fetch: Callable[[Trial], Found], seeds: Sequence[int]) -> Contest:
         arm: [fetch(Trial(arm=arm, seed=seed, rate=rate, target=target)) for seed in seeds]
         for arm, rate in rates.items()
     }
-    return Contest(target=target, rates=rates, sweep=sweep, runs=runs)
+    return TrainingContest(target=target, rates=rates, sweep=sweep, runs=runs)
 
 
 def goal(curves: Sequence[Sequence[tuple[int, float]]]) -> float:
@@ -206,7 +206,7 @@ def goal(curves: Sequence[Sequence[tuple[int, float]]]) -> float:
     return -(-round(100 * max(least), 6) // 1) / 100
 
 
-def _fetch(work: StudyContext, text: str, sizes: Mapping[str, int], trial: Trial) -> Found:
+def _fetch(work: StudyContext, text: str, sizes: Mapping[str, int], trial: Trial) -> TrialOutcome:
     """Return what an earlier training on this text left.
 
     Where there is none, the model is trained now and its readings are left there.
@@ -220,7 +220,7 @@ def _fetch(work: StudyContext, text: str, sizes: Mapping[str, int], trial: Trial
     return _count(work, trial, found, kept=0)
 
 
-def _store(work: StudyContext, sizes: Mapping[str, int], trial: Trial) -> Found:
+def _store(work: StudyContext, sizes: Mapping[str, int], trial: Trial) -> TrialOutcome:
     """Return what an earlier training left, on whatever text.
 
     Raises:
@@ -233,14 +233,14 @@ def _store(work: StudyContext, sizes: Mapping[str, int], trial: Trial) -> Found:
     return _count(work, trial, found, kept=1)
 
 
-def _check(trial: Trial, found: Found) -> None:
+def _check(trial: Trial, found: TrialOutcome) -> None:
     shapes: Shapes = {"curve": (None, 2), "reached": ()}
     if trial.target is not None:
         shapes = {**shapes, "layers": (None, 2), "norms": (None,)}
     check_shapes(found, shapes)
 
 
-def _count(work: StudyContext, trial: Trial, found: Found, kept: int) -> Found:
+def _count(work: StudyContext, trial: Trial, found: TrialOutcome, kept: int) -> TrialOutcome:
     work.done, work.kept = work.done + 1, work.kept + kept
     if work.watcher is not None:
         work.watcher.step(f"{trial.arm}, seed {trial.seed}, rate {trial.rate:g}")

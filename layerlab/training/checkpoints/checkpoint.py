@@ -78,7 +78,7 @@ class MisfitError(Exception):
 
 
 # Returns notes on a checkpoint, which it is handed with its counters.
-Check = Callable[[Path, Mapping[str, Any]], list[str]]
+FolderCheck = Callable[[Path, Mapping[str, Any]], list[str]]
 Hasher = Callable[[Path, Iterable[str]], Digests]
 
 
@@ -111,7 +111,7 @@ def save(folder: Path, state: CheckpointState, keep: int, parts: PartsWriter | N
 
 
 def load(
-    folder: Path, check: Check = lambda path, counters: [], hasher: Hasher = hash_each
+    folder: Path, check: FolderCheck = lambda path, counters: [], hasher: Hasher = hash_each
 ) -> tuple[CheckpointState | None, list[str]]:
     """Load the newest whole checkpoint, with a note on each that was skipped.
 

@@ -25,7 +25,7 @@ from layerlab.training.monitor.alerts import Alert, Limits, TrainingAlert
 from layerlab.training.monitor.capture import Recording, Sample
 from layerlab.training.monitor.readings import Reading
 from layerlab.training.monitor.rules import Rules
-from layerlab.training.monitor.table import Table
+from layerlab.training.monitor.table import ReadingTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,7 +101,7 @@ class Monitor:
         self.updates = 0
         self._sample = Sample(sequences=sequences, tokens=tokens)
         self._rules = Rules(limits or Limits())
-        self._table = Table()
+        self._table = ReadingTable()
         self._told = [0, 0]
         self._latest: dict[str, float] = {}
         self._checked = False

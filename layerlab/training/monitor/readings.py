@@ -32,7 +32,7 @@ from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import HeadVector
 from layerlab.training.monitor.capture import Recording
 
-Row = tuple[int | None, int | None, str, float]
+ReadingRow = tuple[int | None, int | None, str, float]
 """Layer, head, measure, value."""
 
 WORST = ("score", "attention_norm", "stream_norm", "growth")
@@ -51,7 +51,7 @@ class Reading:
             refused: attention layers that were found not to be plain attention; more are added.
         """
         self.model, self.stack, self.refused = model, stack, refused
-        self.rows: list[Row] = []
+        self.rows: list[ReadingRow] = []
         self.notes: dict[str, str] = {}
 
     def take(self, recording: Recording, gradient: float | None = None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from layerlab.records.layer_names import layer_name
 from layerlab.training.monitor.alerts import Alert, Limits
-from layerlab.training.monitor.readings import Row
+from layerlab.training.monitor.readings import ReadingRow
 
 GAUSSIAN = 1.4826
 """Standard deviations of Gaussian numbers in one median absolute deviation."""
@@ -39,7 +39,7 @@ Places = dict[Place, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class RuleViolation:
     """A rule that is broken at a place; of several, the one of most `badness` is reported."""
 
     rule: str
@@ -101,7 +101,7 @@ class Rules:
             alarms += self._fresh("norm", update, self._norms({(None, None): norm}, "update"))
         return alarms
 
-    def reading(self, update: int, rows: Iterable[Row], whole: bool) -> list[Alert]:
+    def reading(self, update: int, rows: Iterable[ReadingRow], whole: bool) -> list[Alert]:
         """Judge what a reading shows.
 
         Args:
@@ -121,7 +121,7 @@ class Rules:
         found += self._norms(by.get("gradient", {}), "reading")
         return self._fresh("reading", update, found)
 
-    def _fresh(self, kind: str, update: int, found: Iterable[Finding]) -> list[Alert]:
+    def _fresh(self, kind: str, update: int, found: Iterable[RuleViolation]) -> list[Alert]:
         """Return an alert for each rule that was not broken last time."""
         found = list(found)
         before = self.active.get(kind, [])
@@ -134,9 +134,9 @@ class Rules:
             alarms.append(worst.alarm(update, len(same) - 1))
         return alarms
 
-    def _loss(self, loss: float) -> Iterator[Finding]:
+    def _loss(self, loss: float) -> Iterator[RuleViolation]:
         if not isfinite(loss):
-            yield Finding(
+            yield RuleViolation(
                 rule="finite loss",
                 measure="loss",
                 place=(None, None),
@@ -149,7 +149,7 @@ class Rules:
         limit, middle = self._usual()
         self._remember(self.losses, loss, self.limits.past)
         if loss > limit:
-            yield Finding(
+            yield RuleViolation(
                 rule="loss spike",
                 measure="loss",
                 place=(None, None),
@@ -169,7 +169,7 @@ class Rules:
         apart = median(abs(one - middle) for one in self.losses)
         return middle + self.limits.spike * max(apart, CONSTANT * abs(middle)), middle
 
-    def _norms(self, norms: Places, kind: str) -> Iterator[Finding]:
+    def _norms(self, norms: Places, kind: str) -> Iterator[RuleViolation]:
         """Yield gradient norms whose logarithm is far above the running median."""
         least = self.limits.least if kind == "update" else self.limits.window
         for (layer, _), norm in norms.items():
@@ -184,7 +184,7 @@ class Rules:
             self._remember(past, log(norm), self.limits.past)
             if norm > limit:
                 where = "" if layer is None else f" of {_named(layer, None)}"
-                yield Finding(
+                yield RuleViolation(
                     rule="gradient spike",
                     measure="gradient",
                     place=(layer, None),
@@ -195,10 +195,10 @@ class Rules:
                     badness=norm / limit,
                 )
 
-    def _scores(self, scores: Places) -> Iterator[Finding]:
+    def _scores(self, scores: Places) -> Iterator[RuleViolation]:
         for (layer, head), score in scores.items():
             if isfinite(score) and score > self.limits.score:
-                yield Finding(
+                yield RuleViolation(
                     rule="score",
                     measure="score",
                     place=(layer, head),
@@ -212,7 +212,7 @@ class Rules:
         for (layer, head), score, past in self._topmost("score", scores):
             limit = max(self.limits.notable, 2 * min(past, default=inf))
             if self.limits.score >= score > limit:
-                yield Finding(
+                yield RuleViolation(
                     rule="doubled score",
                     measure="score",
                     place=(layer, head),
@@ -224,14 +224,14 @@ class Rules:
                     badness=score,
                 )
 
-    def _jumps(self, measure: str, what: str, values: Places) -> Iterator[Finding]:
+    def _jumps(self, measure: str, what: str, values: Places) -> Iterator[RuleViolation]:
         """Yield readings far above their last ones while the loss does not fall."""
         losses = self.losses
         falls = len(losses) > 1 and losses[-1] <= median(losses)
         for (layer, head), value, past in self._topmost(measure, values):
             limit = self.limits.jump * median(past) if len(past) == self.limits.window else inf
             if value > limit and not falls:
-                yield Finding(
+                yield RuleViolation(
                     rule=f"{measure} jump",
                     measure=measure,
                     place=(layer, head),
@@ -243,10 +243,10 @@ class Rules:
                     badness=value / limit,
                 )
 
-    def _sinks(self, masses: Places) -> Iterator[Finding]:
+    def _sinks(self, masses: Places) -> Iterator[RuleViolation]:
         for layer, least in _each(masses, min):
             if least > self.limits.sink:
-                yield Finding(
+                yield RuleViolation(
                     rule="sink",
                     measure="sink_mass",
                     place=(layer, None),
@@ -258,10 +258,10 @@ class Rules:
                     badness=least,
                 )
 
-    def _entropies(self, entropies: Places) -> Iterator[Finding]:
+    def _entropies(self, entropies: Places) -> Iterator[RuleViolation]:
         for layer, largest in _each(entropies, max):
             if largest < self.limits.entropy:
-                yield Finding(
+                yield RuleViolation(
                     rule="entropy",
                     measure="entropy",
                     place=(layer, None),
@@ -273,10 +273,10 @@ class Rules:
                     badness=-largest,
                 )
 
-    def _residuals(self, residuals: Places) -> Iterator[Finding]:
+    def _residuals(self, residuals: Places) -> Iterator[RuleViolation]:
         for (layer, _), residual in residuals.items():
             if residual < self.limits.residual:
-                yield Finding(
+                yield RuleViolation(
                     rule="residual",
                     measure="relative_residual",
                     place=(layer, None),
@@ -303,10 +303,10 @@ class Rules:
         del past[:-length]
 
 
-def _infinite(measure: str, values: Places) -> Iterator[Finding]:
+def _infinite(measure: str, values: Places) -> Iterator[RuleViolation]:
     for place, value in values.items():
         if not isfinite(value):
-            yield Finding(
+            yield RuleViolation(
                 rule=f"finite {measure}",
                 measure=measure,
                 place=place,

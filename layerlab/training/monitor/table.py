@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from layerlab.training.monitor.readings import Row
+from layerlab.training.monitor.readings import ReadingRow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 ABSENT = -(2**31)  # no layer and no head: a layer of -1 is the embedding
 
 
-class Table:
+class ReadingTable:
     """Update, layer, head, measure and value of every row."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Table:
     def __len__(self) -> int:
         return len(self._value)
 
-    def add(self, update: int, rows: Sequence[Row]) -> None:
+    def add(self, update: int, rows: Sequence[ReadingRow]) -> None:
         """Append the rows of one reading."""
         for layer, head, measure, value in rows:
             if measure not in self._names:

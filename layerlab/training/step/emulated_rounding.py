@@ -24,7 +24,7 @@ from layerlab.recipes.training_sections import EmulateSection
 @contextmanager
 def emulation(
     model: nn.Module, section: EmulateSection, seed: int, update: int, first: int = 0
-) -> Iterator["Rounded | None"]:
+) -> Iterator["PassEmulation | None"]:
     """Round forward pass, backward pass, or both, until the block ends; nothing without a format.
 
     Both passes of a micro-batch belong inside. Gradients are added to those of the parameters when
@@ -59,14 +59,14 @@ def emulation(
         yield None
         return
     found = regime(section.format, rounding=section.mode, seed=_number(f"weights/{seed}/{update}"))
-    rounded = Rounded(model, found, section.where)
+    rounded = PassEmulation(model, found, section.where)
     with rounded.running(backward=True):
         rounded.reseed(_number(f"results/{seed}/{update}/{first}"))
         yield rounded
     rounded.hand_over()
 
 
-class Rounded(Emulation):
+class PassEmulation(Emulation):
     """An emulation that can tell the two passes apart.
 
     Args:

@@ -203,7 +203,7 @@ class ManifoldConnections(ParallelStreams):
         self.static = nn.Parameter(torch.zeros(outputs))
         self.scale = nn.Parameter(torch.zeros(kinds))
         read, mixed = (0, None) if stack else (sublayer(site) % streams, diagonal)
-        plain = _Plain(read=read, streams=streams, guard=guard, diagonal=mixed)
+        plain = _PlainMixing(read=read, streams=streams, guard=guard, diagonal=mixed)
         starts(self, weight=zeros, static=plain, scale=Constant(scale))
 
     def coefficients(self, streams: Streams) -> tuple[Streams, StreamRows, StreamWeights]:
@@ -250,7 +250,7 @@ class ManifoldConnections(ParallelStreams):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Plain:
+class _PlainMixing:
     """Read one stream more than the others; write 1 into all, mix little.
 
     What is read has to be the plain stream exactly, but the share of a stored float32 is not exact.

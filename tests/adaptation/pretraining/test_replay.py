@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from layerlab import UserError
 from layerlab.adaptation.pretraining.replay import (
-    Blocks,
+    BlockDataset,
     MixedCorpus,
     ReplayData,
     mix_texts,
@@ -20,7 +20,7 @@ from layerlab.adaptation.pretraining.replay import (
 )
 from layerlab.corpus.batches import BatchOrder
 from layerlab.corpus.corpus import Corpus
-from layerlab.corpus.streams import Stream
+from layerlab.corpus.streams import TokenStream
 from layerlab.recipes.training_sections import Source
 from tests.adaptation.small import LAW, NATURE, words, written
 
@@ -45,10 +45,10 @@ def mix(
     return mix_texts(words(), reading, ratio=ratio)
 
 
-def stream(lengths: list[int], name: str, weight: float) -> Stream:
+def stream(lengths: list[int], name: str, weight: float) -> TokenStream:
     """Documents of so many tokens each, a separator before each of them."""
     sizes = np.array(lengths) + 1
-    return Stream(
+    return TokenStream(
         name=name,
         tokens=np.arange(sizes.sum(), dtype=np.uint16),
         starts=np.concatenate([[0], np.cumsum(sizes)[:-1]]),
@@ -72,7 +72,7 @@ def test_no_prefix_strays_from_the_ratio_by_a_block(first, second, ratio, block)
         train=(stream(first, "a", float(ratio[0])), stream(second, "b", float(ratio[1]))),
         validation=(),
     )
-    blocks = Blocks(BatchOrder(corpus, block, seed=3), 64)
+    blocks = BlockDataset(BatchOrder(corpus, block, seed=3), 64)
     share = ratio[0] / sum(ratio)
     for count in range(1, len(blocks) + 1):
         read = blocks.read(count)
@@ -86,14 +86,14 @@ def test_no_prefix_strays_from_the_ratio_by_a_block(first, second, ratio, block)
 
 def test_rows_are_the_same_however_they_are_asked_for(texts, tmp_path) -> None:
     order = BatchOrder(mix(texts, tmp_path).corpus, 8, seed=5)
-    blocks = Blocks(order, 40)
+    blocks = BlockDataset(order, 40)
     whole = stack_rows(blocks.__getitems__(list(range(40))))
     mixed_up = [7, 8, 9, 3, 39, 0, 1]
     some = stack_rows(blocks.__getitems__(mixed_up))
     assert torch.equal(some["input_ids"], whole["input_ids"][mixed_up])
     assert torch.equal(blocks[11]["labels"], whole["labels"][11])
     assert torch.equal(whole["input_ids"][:, 1:], whole["labels"][:, :-1])
-    chosen = Blocks(order, 4, [2, 9])
+    chosen = BlockDataset(order, 4, [2, 9])
     assert len(chosen) == 8
     assert torch.equal(chosen[5]["input_ids"], whole["input_ids"][37])
     sources, _ = order.places(np.array([8, 9, 10, 11, 36, 37, 38, 39]))
@@ -124,7 +124,7 @@ def test_several_sources_share_the_part_of_their_kind(texts, tmp_path) -> None:
 
 def test_documents_that_end_are_marked_by_positions(texts, tmp_path) -> None:
     order = BatchOrder(mix(texts, tmp_path, documents=True).corpus, 8, seed=0)
-    rows = stack_rows(Blocks(order, 16).__getitems__(range(16)))
+    rows = stack_rows(BlockDataset(order, 16).__getitems__(range(16)))
     ends = rows["input_ids"] == order.corpus.separator
     assert ends.any() and (rows["position_ids"][ends] == 0).all()
 

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 import layerlab
 from layerlab import UserError
-from layerlab.adaptation.pretraining.replay import Blocks, ReplayData, mix_texts, stack_rows
+from layerlab.adaptation.pretraining.replay import BlockDataset, ReplayData, mix_texts, stack_rows
 from layerlab.adaptation.pretraining.result import Pretrained
 from layerlab.adaptation.pretraining.train import pretrain
 from layerlab.corpus.batches import BatchOrder
@@ -148,7 +148,7 @@ def test_an_update_is_the_mean_over_its_tokens(texts: Path, tmp_path: Path) -> N
         learning_rate=0.5,
     )
     text = mix_texts(words(), reading(texts))
-    rows = stack_rows(Blocks(BatchOrder(text.corpus, BLOCK, 0), 4).__getitems__(range(4)))
+    rows = stack_rows(BlockDataset(BatchOrder(text.corpus, BLOCK, 0), 4).__getitems__(range(4)))
     model = llama().train()
     logits = model(input_ids=rows["input_ids"]).logits
     cross_entropy(logits.flatten(0, 1), rows["labels"].flatten()).backward()

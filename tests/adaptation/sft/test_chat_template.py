@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from layerlab import UserError
-from layerlab.adaptation.sft.chat_template import PLAIN, Template, add_plain_template
+from layerlab.adaptation.sft.chat_template import PLAIN, ChatTemplate, add_plain_template
 from layerlab.adaptation.sft.conversations import Conversation, Turn
 from layerlab.adaptation.sft.encode import Encoder, Example
 from tests.adaptation.spoken import ALPACA, CHATML, ENDS, MARKS, TEMPLATES, speaker, talk, unmarked
@@ -47,7 +47,7 @@ def spoken(name: str, given: Conversation) -> list[str]:
 def test_the_mask_is_the_assistants_turns_and_their_ends(name: str, given: Conversation) -> None:
     found = ENCODERS[name].example(given)
     assert said(WORDS[name], found) == spoken(name, given)
-    assert WORDS[name].decode(found.ids) == Template(WORDS[name]).written(given.turns).text
+    assert WORDS[name].decode(found.ids) == ChatTemplate(WORDS[name]).written(given.turns).text
     edges = np.flatnonzero(np.diff(found.answer.astype(int), append=0) == -1) + 1
     assert found.ends == tuple(edges)
 
@@ -123,7 +123,7 @@ def test_a_tokenizer_with_neither_template_nor_end_is_refused() -> None:
     with pytest.raises(UserError, match="neither a chat template nor a token for the end"):
         add_plain_template(words)
     with pytest.raises(UserError, match="the tokenizer has no chat template to use"):
-        Template(words)
+        ChatTemplate(words)
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.adaptation.sft.dataset import prepare_dataset
 from layerlab.adaptation.sft.encode import Encoder, Example
-from layerlab.adaptation.sft.mixing import COPY, Source, SourceStats, blocks, draw_source
+from layerlab.adaptation.sft.mixing import COPY, EncodedSource, SourceStats, blocks, draw_source
 from layerlab.recipes.adaptation_sections import SftSection
 from tests.adaptation.spoken import speaker, talk
 
 lengths = st.lists(st.integers(2, 16), min_size=1, max_size=30)
 
 
-def made(name: str, sizes: list[int]) -> Source:
+def made(name: str, sizes: list[int]) -> EncodedSource:
     """A source of examples of these lengths."""
     examples = [Example(np.zeros(size, np.int32), np.arange(size) > 0, (size,)) for size in sizes]
-    return Source(name, examples, [], SourceStats())
+    return EncodedSource(name, examples, [], SourceStats())
 
 
 @settings(max_examples=50, deadline=None)

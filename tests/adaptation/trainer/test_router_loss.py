@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from layerlab.adaptation.pretraining.train import Run
+from layerlab.adaptation.pretraining.train import PretrainingRun
 from layerlab.adaptation.sft.train import mean_loss
 from layerlab.adaptation.trainer.router_loss import weigh_router_loss
 from tests.adaptation.small import llama
@@ -39,7 +39,7 @@ def test_both_learn_the_loss_that_the_model_itself_gives(family: str) -> None:
     outputs = model(input_ids=ROWS[:, :-1], use_cache=False)
     section: Any = SimpleNamespace(batch_size=4)
     given: dict[str, Any] = dict.fromkeys(("words", "text", "settings"))
-    run = Run(model=model, section=section, seed=0, block=8, **given)
+    run = PretrainingRun(model=model, section=section, seed=0, block=8, **given)
     found = run.loss(outputs, ROWS[:, 1:])
     plain = torch.nn.functional.cross_entropy(outputs.logits.flatten(0, 1), ROWS[:, 1:].flatten())
     assert found.item() == pytest.approx((plain + 0.5 * outputs.aux_loss).item(), rel=1e-6)

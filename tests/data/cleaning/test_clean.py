@@ -14,9 +14,9 @@ from layerlab import UserError
 from layerlab.adaptation.pipeline.texts import clean_texts
 from layerlab.data.cleaning import deduplication
 from layerlab.data.cleaning.clean import KEEP_ALL, Cleaner, clean
-from layerlab.data.cleaning.deduplication import Exact, NearDuplicates
+from layerlab.data.cleaning.deduplication import ExactDuplicates, NearDuplicates
 from layerlab.data.cleaning.ngrams import dense, join_units, keys, units, windows
-from layerlab.data.cleaning.repetition_filters import Limits, again, nearby, repeated_share, top
+from layerlab.data.cleaning.repetition_filters import MaxShares, again, nearby, repeated_share, top
 from layerlab.data.places import data_folder
 from layerlab.data.sources import TextChunk
 from layerlab.recipes.adaptation import make_recipe
@@ -100,16 +100,16 @@ def test_a_long_text_is_not_blamed_for_its_length() -> None:
 
 def test_repeated_lines_are_counted_by_number_and_by_size() -> None:
     assert again([]) == (0.0, 0.0) and again(["a"] * 4) == (0.75, 0.75)
-    assert Limits().passed(prose(1)) is None
+    assert MaxShares().passed(prose(1)) is None
     lines = "\n".join([prose(2, 9)] * 4 + [prose(seed, 9) for seed in range(3, 7)])
-    assert Limits().passed(lines) == "repeated lines 0.38 > 0.30"
+    assert MaxShares().passed(lines) == "repeated lines 0.38 > 0.30"
     long = "\n".join([prose(2, 90)] * 2 + [prose(seed, 5) for seed in range(3, 9)])
-    assert "characters in repeated lines" in str(Limits().passed(long))
-    runs = Limits().passed((prose(1, 6) + " ") * 12)
+    assert "characters in repeated lines" in str(MaxShares().passed(long))
+    runs = MaxShares().passed((prose(1, 6) + " ") * 12)
     assert runs is not None and "words" in runs
-    chinese = Limits().passed("甲乙丙丁戊己庚辛壬癸子丑" * 9)
+    chinese = MaxShares().passed("甲乙丙丁戊己庚辛壬癸子丑" * 9)
     assert chinese is not None and "characters" in chinese
-    repeats = Limits(lines=1, line_characters=1, paragraphs=1, paragraph_characters=1, top={})
+    repeats = MaxShares(lines=1, line_characters=1, paragraphs=1, paragraph_characters=1, top={})
     assert "repeated runs of 5 words" in str(repeats.passed((prose(1, 40) + "\n") * 2))
 
 
@@ -207,7 +207,7 @@ def test_every_similarity_can_be_asked_for(share: float) -> None:
 
 
 def test_an_exact_copy_is_one_of_words() -> None:
-    exact = Exact()
+    exact = ExactDuplicates()
     assert exact.place("a  b\n", 1) is None
     assert exact.place("a b", 2) == 1 and exact.place("ab", 3) is None
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from layerlab import UserError
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
-from layerlab.evaluation.benchmarks.files import File, is_here
+from layerlab.evaluation.benchmarks.files import BenchmarkFile, is_here
 from layerlab.evaluation.benchmarks.readers import (
-    Row,
+    FileRow,
     of_headless_table,
     of_labelled_lines,
     of_lines,
@@ -27,8 +27,8 @@ from layerlab.evaluation.benchmarks.readers import (
 HEAD = ["id", "Question", "A", "B", "C", "D", "Answer"]
 
 
-def file(text: str | bytes, name: str = "x.csv") -> File:
-    return File(name, text if isinstance(text, bytes) else text.encode())
+def file(text: str | bytes, name: str = "x.csv") -> BenchmarkFile:
+    return BenchmarkFile(name, text if isinstance(text, bytes) else text.encode())
 
 
 def written(*records: list[str], ending: str = "\r\n") -> str:
@@ -128,7 +128,7 @@ def test_labels_and_summaries_stand_in_a_second_file() -> None:
     ],
 )
 def test_a_fault_is_one_line_with_its_place(
-    read: Callable[[File], Iterator[Row]], text: str | bytes, said: str
+    read: Callable[[BenchmarkFile], Iterator[FileRow]], text: str | bytes, said: str
 ) -> None:
     with pytest.raises(UserError) as error:
         list(read(file(text)))

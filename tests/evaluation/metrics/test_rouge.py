@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sacrebleu.metrics import CHRF
 
 from layerlab.evaluation.metrics import segmentation as words
-from layerlab.evaluation.metrics.rouge import Kind, common_subsequence, rouge
+from layerlab.evaluation.metrics.rouge import RougeN, common_subsequence, rouge
 from layerlab.evaluation.metrics.segmentation import CHARACTERS, JIEBA, JIEBA_LINES, LATIN, SPACED
 
 with warnings.catch_warnings():
@@ -17,7 +17,7 @@ with warnings.catch_warnings():
 
 SOME = settings(max_examples=50, deadline=None)
 
-KINDS: tuple[Kind, ...] = ("1", "2", "L")
+KINDS: tuple[RougeN, ...] = ("1", "2", "L")
 FILLED = st.lists(st.sampled_from("abcd"), min_size=1, max_size=12).map(" ".join)
 SENTENCES = st.lists(st.sampled_from("abcd"), max_size=12).map(" ".join)
 
@@ -47,7 +47,7 @@ def test_common_subsequence_is_the_tables(a: list[int], b: list[int]) -> None:
 
 @SOME
 @given(FILLED, FILLED, st.sampled_from(KINDS))
-def test_rouge_is_that_of_rouge_chinese(ours: str, theirs: str, kind: Kind) -> None:
+def test_rouge_is_that_of_rouge_chinese(ours: str, theirs: str, kind: RougeN) -> None:
     # The constant in the oracle's denominator costs at most 1e-8 / (2 F) * F = 5e-9.
     assert rouge(ours, theirs, kind=kind, words=SPACED) == pytest.approx(
         oracle(ours.split(), theirs.split(), kind), abs=6e-9
@@ -56,7 +56,7 @@ def test_rouge_is_that_of_rouge_chinese(ours: str, theirs: str, kind: Kind) -> N
 
 @SOME
 @given(SENTENCES, SENTENCES, st.sampled_from(KINDS), st.sampled_from(["distinct", "every"]))
-def test_rouge_is_symmetric_and_bounded(ours: str, theirs: str, kind: Kind, counted: Any) -> None:
+def test_rouge_is_symmetric_and_bounded(ours: str, theirs: str, kind: RougeN, counted: Any) -> None:
     score = rouge(ours, theirs, kind=kind, words=SPACED, counted=counted)
     assert 0 <= score <= 1
     assert score == rouge(theirs, ours, kind=kind, words=SPACED, counted=counted)
@@ -64,7 +64,7 @@ def test_rouge_is_symmetric_and_bounded(ours: str, theirs: str, kind: Kind, coun
 
 @SOME
 @given(SENTENCES.filter(lambda text: len(text.split()) > 1), st.sampled_from(KINDS))
-def test_a_text_is_all_of_itself(text: str, kind: Kind) -> None:
+def test_a_text_is_all_of_itself(text: str, kind: RougeN) -> None:
     assert rouge(text, text, kind=kind, words=SPACED) == 1
     assert rouge("", text, kind=kind, words=SPACED) == 0
 
@@ -79,7 +79,7 @@ def test_every_counts_each_occurrence_once(ours: str, theirs: str, length: int) 
     left = list(b)
     shared = [gram for gram in a if gram in left and left.remove(gram) is None]
     literal_f = 2 * len(shared) / (len(a) + len(b)) if a and b else 0.0
-    kind: Kind = "1" if length == 1 else "2"
+    kind: RougeN = "1" if length == 1 else "2"
     assert rouge(ours, theirs, kind=kind, words=LATIN, counted="every") == pytest.approx(literal_f)
 
 

@@ -5,7 +5,7 @@ import pytest
 from layerlab.evaluation.benchmarks.catalog import BENCHMARKS, find_benchmark
 from layerlab.evaluation.benchmarks.items import Item
 from layerlab.evaluation.benchmarks.spec import Benchmark
-from layerlab.evaluation.tasks.prompts import Manner, Prompt, build_prompt
+from layerlab.evaluation.tasks.prompts import Manner, TaskPrompt, build_prompt
 
 FOUR = Item(
     place="x",
@@ -20,7 +20,7 @@ WHOLE = Manner(scoring="mean_nll")
 
 def asked(
     name: str, question: Item = FOUR, manner: Manner | None = None, subject: str = ""
-) -> Prompt:
+) -> TaskPrompt:
     benchmark = find_benchmark(name)
     return build_prompt(
         question, benchmark, benchmark[subject or benchmark.subjects[0].name], manner

@@ -17,7 +17,7 @@ from layerlab.experiments.estimate.estimate import Estimate, _makespan, estimate
 from layerlab.experiments.estimate.table import _save
 from layerlab.experiments.executors import slots as slots_module
 from layerlab.experiments.plan.plan import plan
-from layerlab.experiments.session import Task, display
+from layerlab.experiments.session import PreparedRecipe, display
 from layerlab.model.cost.cost import account
 from layerlab.recipes.training_sections import RunSection
 from layerlab.system.hardware import here
@@ -69,7 +69,7 @@ def test_two_processes_have_two_peaks_and_their_memory(sharding: str, copies: in
 
 def test_a_display_holds_a_run_against_the_peaks_of_all_its_processes(tmp_path: Path) -> None:
     single, double = (
-        Task(recipe=recipe(), runs=(runs(run={"num_processes": count})[0],), out=tmp_path)
+        PreparedRecipe(recipe=recipe(), runs=(runs(run={"num_processes": count})[0],), out=tmp_path)
         for count in (1, 2)
     )
     with display(single, True) as one, display(double, True) as two:

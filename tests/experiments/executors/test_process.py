@@ -8,7 +8,7 @@ import pytest
 
 from layerlab.experiments.executors.local import run_all, wait_for
 from layerlab.experiments.executors.process import RunProcess
-from layerlab.experiments.executors.slots import Slot
+from layerlab.experiments.executors.slots import RunSlot
 from layerlab.recipes.training import make_recipe
 from layerlab.recipes.training_sections import RunSection
 from layerlab.training.run_spec import RunSpec
@@ -35,7 +35,7 @@ def ranks(*codes: str) -> list[str]:
 def test_the_first_that_fails_says_how_it_ended(
     codes: tuple[str, ...], found: int, tmp_path: Path
 ) -> None:
-    own = RunProcess(tmp_path, [Slot(threads=1)] * len(codes), ranks(*codes))
+    own = RunProcess(tmp_path, [RunSlot(threads=1)] * len(codes), ranks(*codes))
     try:
         assert wait_for(lambda: own.code() is not None, 60.0)
         # Whoever waited has been killed, and that is not what is told.
@@ -46,7 +46,7 @@ def test_the_first_that_fails_says_how_it_ended(
 
 def test_what_a_user_can_mend_comes_before_what_fell_over_it(tmp_path: Path) -> None:
     """Both are gone before anybody looks."""
-    own = RunProcess(tmp_path, [Slot(threads=1)] * 2, ranks("1", "2"))
+    own = RunProcess(tmp_path, [RunSlot(threads=1)] * 2, ranks("1", "2"))
     for one in own._all:
         one.wait()
     assert own.code() == 2

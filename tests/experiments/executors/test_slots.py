@@ -9,7 +9,7 @@ import pytest
 
 from layerlab import UserError
 from layerlab.experiments.executors import slots as module
-from layerlab.experiments.executors.slots import Slot, cores, fit_at_once, gpus, slots
+from layerlab.experiments.executors.slots import RunSlot, cores, fit_at_once, gpus, slots
 from layerlab.recipes.training_sections import RunSection
 
 FOUR = [(0, 4), (1, 5), (2, 6), (3, 7)]
@@ -19,7 +19,7 @@ def settings(**given: object) -> RunSection:
     return RunSection.model_validate(given)
 
 
-def pinned(found: list[tuple[Slot, ...]]) -> list[list[tuple[int, ...]]]:
+def pinned(found: list[tuple[RunSlot, ...]]) -> list[list[tuple[int, ...]]]:
     return [[slot.cores for slot in row] for row in found]
 
 
@@ -91,15 +91,15 @@ def test_a_process_and_all_that_it_starts_stay_where_they_are_put() -> None:
     )
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True) as own:
-        Slot(threads=1, cores=(core,)).pin(own.pid)
+        RunSlot(threads=1, cores=(core,)).pin(own.pid)
         told, _ = own.communicate("go\n", timeout=60)
     assert told.strip() == str({core})
-    Slot(threads=1, cores=(core,)).pin(own.pid)  # it has ended; nobody minds
+    RunSlot(threads=1, cores=(core,)).pin(own.pid)  # it has ended; nobody minds
 
 
 def test_threads_and_gpus_are_told_by_the_environment() -> None:
-    assert Slot(threads=3).environment() == {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}
-    assert Slot(threads=1, gpus="2,3").environment()["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert RunSlot(threads=3).environment() == {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}
+    assert RunSlot(threads=1, gpus="2,3").environment()["CUDA_VISIBLE_DEVICES"] == "2,3"
 
 
 def test_a_gpu_for_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_a_gpu_for_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
     (both,) = slots(settings(device="cuda", num_processes=2))
     assert [slot.gpus for slot in both] == ["0,3", "0,3"]
     # A device by its number is left to the run.
-    assert slots(settings(device="cuda:1")) == [(Slot(threads=1),)]
+    assert slots(settings(device="cuda:1")) == [(RunSlot(threads=1),)]
     with pytest.raises(
         UserError, match=r"one GPU each, and there are 3 here; write num_processes = 3"
     ):

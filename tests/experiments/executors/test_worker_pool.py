@@ -8,7 +8,7 @@ import pytest
 
 from layerlab.experiments.executors import worker_pool as module
 from layerlab.experiments.executors.local import run_all, run_one, wait_for
-from layerlab.experiments.executors.slots import Slot
+from layerlab.experiments.executors.slots import RunSlot
 from layerlab.experiments.executors.worker_pool import Worker, WorkerPool
 from layerlab.recipes.training_sections import RunSection
 from layerlab.records.heartbeat import LOG
@@ -16,7 +16,7 @@ from layerlab.training.run_spec import RunSpec, write_run
 from tests.experiments.executors.test_local import POSIX, Heard
 from tests.training.test_worker import small  # noqa: F401
 
-PLACE = Slot(threads=1)
+PLACE = RunSlot(threads=1)
 
 
 def seeded(run: RunSpec, seed: int, **settings: object) -> RunSpec:
@@ -30,7 +30,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[psutil.Process]:
     found = []
 
     class Counted(Worker):
-        def __init__(self, place: Slot, log: Path) -> None:
+        def __init__(self, place: RunSlot, log: Path) -> None:
             super().__init__(place, log)
             found.append(psutil.Process(self.process.pid))
 

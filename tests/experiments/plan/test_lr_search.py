@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.corpus.extent import CorpusSize
 from layerlab.experiments.plan.lr_search import (
-    Grid,
+    GridSearch,
     Optuna,
     Search,
     best,
@@ -52,7 +52,7 @@ def test_a_grid_tries_every_rate_once_and_finds_the_planted_one(
     rates: list[float], place: int
 ) -> None:
     optimum = rates[place % len(rates)]
-    results = tried(Grid(tuple(rates)), valley(optimum))
+    results = tried(GridSearch(tuple(rates)), valley(optimum))
     assert sorted(results) == sorted(rates)
     assert results[best(results).rate] == results[optimum]
 
@@ -122,7 +122,8 @@ def test_the_rate_to_add_is_one_that_a_sweep_would_have() -> None:
 
 
 def test_a_section_chooses_its_search() -> None:
-    assert next_rate(section(arms=("llama",), learning_rates=(1e-2, 1e-3))) == Grid((1e-2, 1e-3))
+    grid = section(arms=("llama",), learning_rates=(1e-2, 1e-3))
+    assert next_rate(grid) == GridSearch((1e-2, 1e-3))
     asked = section(arms=("llama",), learning_rates=(1e-2, 1e-3), search="optuna", trials=5)
     assert next_rate(asked, seed=3) == Optuna(1e-3, 1e-2, 5, 3)
 

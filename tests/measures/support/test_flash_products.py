@@ -10,7 +10,7 @@ import torch
 
 from layerlab.measures.quantities.spectrum import spectrum
 from layerlab.measures.support.attention_products import products
-from layerlab.measures.support.products import Blocks, dense
+from layerlab.measures.support.products import RowBlocks, dense
 from layerlab.observe.tracing import device_schedule
 from tests.measures.regime import KINDS, attention, record, svd_contraction, svd_norm
 
@@ -35,7 +35,7 @@ def cut_for_an_accelerator(monkeypatch):
 
 def fused(attended):
     found = products(attended, kept=10)
-    assert not isinstance(found, Blocks)
+    assert not isinstance(found, RowBlocks)
     return found
 
 
@@ -99,20 +99,20 @@ def test_half_precision_compiles_to_matrix_instructions_without_a_spill():
 
 def test_what_the_kernels_do_not_know_is_done_with_tiles(caplog, monkeypatch):
     attended = record("init", 40)
-    assert isinstance(products(attended), Blocks)
+    assert isinstance(products(attended), RowBlocks)
     biased = replace(attended, bias=torch.zeros(1, 40, 40))
-    assert isinstance(products(biased, kept=10), Blocks)
-    assert isinstance(products(attended, torch.float64, kept=10), Blocks)
+    assert isinstance(products(biased, kept=10), RowBlocks)
+    assert isinstance(products(attended, torch.float64, kept=10), RowBlocks)
 
     with monkeypatch.context() as off:
         off.setenv("LAYERLAB_KERNEL", "0")
-        assert isinstance(products(attended, kept=10), Blocks)
+        assert isinstance(products(attended, kept=10), RowBlocks)
 
     def broken(given):
         raise RuntimeError("no such GPU\nand more")
 
     monkeypatch.setattr("layerlab.measures.support.flash_products.FlashProducts", broken)
-    assert isinstance(products(attended, kept=10), Blocks)
+    assert isinstance(products(attended, kept=10), RowBlocks)
     (line,) = [one.getMessage() for one in caplog.records]
     assert line == "attention is read without Triton, which is slower: RuntimeError: no such GPU"
 
@@ -151,7 +151,7 @@ def test_a_kernel_that_does_not_compile_is_replaced_by_tiles(name, fails, caplog
 def test_queries_in_float64_are_read_with_tiles_without_a_warning(caplog):
     attended = record("init", 40)
     wide = replace(attended, query=attended.query.double(), key=attended.key.double())
-    assert isinstance(products(wide, kept=10), Blocks) and not caplog.records
+    assert isinstance(products(wide, kept=10), RowBlocks) and not caplog.records
 
 
 def test_kernels_run_on_the_device_of_what_they_are_given(monkeypatch):
@@ -186,7 +186,7 @@ def assert_close_on(device, kind, dtype, tokens=150):
             name: value.to(device) for name, value in vars(held).items() if torch.is_tensor(value)
         }
         attended, exact = replace(held, **there), attention(held)
-        assert not isinstance(products(attended, kept=10), Blocks)
+        assert not isinstance(products(attended, kept=10), RowBlocks)
         found = spectrum(attended, dense=10)
         for column, expected in (("norm", svd_norm), ("contraction", svd_contraction)):
             value = getattr(found, column).cpu()

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from layerlab.measures.support.activations import ACTIVATIONS, Activation
+from layerlab.measures.support.activations import ACTIVATIONS, Elementwise
 from layerlab.measures.support.sublayer_forms import (
     attention_fit,
     feedforward_fit,
@@ -39,7 +39,7 @@ def traced(model: PreTrainedModel, tokens: int = 20) -> list[Layer]:
     return [replace(one, weights=weights[one.layer]) for one in layers if one.layer >= 0]
 
 
-def named(name: str) -> Activation:
+def named(name: str) -> Elementwise:
     return next(activation for activation in ACTIVATIONS if activation.name == name)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from layerlab.numerics.emulation.arithmetic import regime
-from layerlab.numerics.emulation.attribution import WEIGHTS, Placement, attribution, error, outputs
+from layerlab.numerics.emulation.attribution import WEIGHTS, SiteIndex, attribution, error, outputs
 from layerlab.numerics.emulation.emulate import Emulation, emulate, reference
 from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.records.layer_names import EMBEDDING
@@ -146,7 +146,7 @@ def test_numbered_experts_are_one_component_and_what_runs_first_is_the_embedding
     ]
     model = nn.Module()
     model.embed = nn.Embedding(2, 2)
-    known = Placement(model, places)
+    known = SiteIndex(model, places)
     assert [known.kind(place) for place in places] == [
         *(WEIGHTS, "experts.*.up", "experts.*.up", "residual stream", "head")
     ]
@@ -166,4 +166,4 @@ def test_numbered_experts_are_one_component_and_what_runs_first_is_the_embedding
 )
 def test_a_name_that_says_too_little_is_explained(module: str, operation: str, name: str) -> None:
     places = [OpSite("h.0.ln"), OpSite(module, operation)]
-    assert Placement(torch.nn.Identity(), places).kind(places[1]) == name
+    assert SiteIndex(torch.nn.Identity(), places).kind(places[1]) == name

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from layerlab import UserError
 from layerlab.numerics.emulation.arithmetic import regime
 from layerlab.numerics.emulation.emulate import Emulation, emulate
-from layerlab.numerics.prediction.predict import Kind, Prediction
+from layerlab.numerics.prediction.predict import Prediction, StateKind
 from tests.measures.family import built
 from tests.numerics.emulation.test_emulate import words
 
@@ -76,7 +76,7 @@ def test_patterns_are_texts(where: object, text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["variance", "bound"])
-def test_predictions_check_their_patterns_too(kind: Kind) -> None:
+def test_predictions_check_their_patterns_too(kind: StateKind) -> None:
     model = built("llama")
     for where, text in (("*:softmax", "rounds nothing as run"), ("*.mlp:mull", "matches nothing")):
         run = Prediction(model, regime("bf16"), kind, ["*.mlp:mul", where])

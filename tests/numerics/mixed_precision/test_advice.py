@@ -9,24 +9,24 @@ from layerlab.numerics.mixed_precision.advice import (
     FAILS,
     Advice,
     AdviceCheck,
-    Candidate,
-    Cost,
+    KeepOption,
+    Price,
 )
 
 ADVICE = Advice(
     policy=Policy(format="bf16", keep=("residual",)),
     budget=0.3,
     choices=(
-        Candidate(keep="residual", alone=0.25, left=0.25),
-        Candidate(keep="<b>norm</b>", alone=0.5),
-        Candidate(keep="head", alone=inf),
+        KeepOption(keep="residual", alone=0.25, left=0.25),
+        KeepOption(keep="<b>norm</b>", alone=0.5),
+        KeepOption(keep="head", alone=inf),
     ),
     error=1e-4,
     left=0.25,
     autocast=0.5,
     real=0.35,
     real_error=1.1e-4,
-    cost=Cost(flops=25, all_flops=100, bytes=10, all_bytes=40, numbers=5, all_numbers=20),
+    cost=Price(flops=25, all_flops=100, bytes=10, all_bytes=40, numbers=5, all_numbers=20),
     counsels=(
         AdviceCheck(advice="this", source="me", verdict=FAILS, reason="0.9 is left", left=0.9),
     ),
@@ -57,7 +57,7 @@ def test_advice_shows_itself() -> None:
 
 def test_what_is_chosen_is_shown_in_the_order_of_choosing() -> None:
     choices = tuple(
-        Candidate(keep=name, alone=alone, left=left)
+        KeepOption(keep=name, alone=alone, left=left)
         for name, alone, left in [("a", 0.1, 0.05), ("b", 0.2, None), ("c", 0.3, 0.3)]
     )
     policy = Policy(format="bf16", keep=("c", "a"))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from layerlab import UserError
-from layerlab.numerics.mixed_precision.advice import FAILS, HOLDS, OPEN, TOO_MUCH, Cost
+from layerlab.numerics.mixed_precision.advice import FAILS, HOLDS, OPEN, TOO_MUCH, Price
 from layerlab.numerics.mixed_precision.literature_advice import judge_share, literature_advice
 from layerlab.numerics.mixed_precision.policy_runs import PIECES, deviation
 from layerlab.numerics.mixed_precision.select_policy import _best, advise
@@ -58,7 +58,7 @@ def test_experts_are_not_kept_where_less_is_enough(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("flops", "numbers"), [(51, 0), (0, 51)])
 def test_most_of_a_model_is_not_kept_unsaid(flops: int, numbers: int) -> None:
-    cost = Cost(flops=flops, all_flops=100, bytes=0, all_bytes=1, numbers=numbers, all_numbers=100)
+    cost = Price(flops=flops, all_flops=100, bytes=0, all_bytes=1, numbers=numbers, all_numbers=100)
     assert TOO_MUCH == (
         "keeps more than half of the model in float32: use float32, or a larger --budget"
     )

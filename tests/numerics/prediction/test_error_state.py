@@ -8,11 +8,11 @@ from torch import Tensor
 
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.formats.round import round_to
-from layerlab.numerics.prediction.error_state import Bound, Variance, spacing
+from layerlab.numerics.prediction.error_state import BoundAlgebra, VarianceAlgebra, spacing
 
 FORMATS = ("bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1", "t5", "fp32")
 MODES = ("nearest", "away", "zero", "up", "down", "stochastic")
-BOUND, VARIANCE = Bound(2.0**-51), Variance(2.0**-51)
+BOUND, VARIANCE = BoundAlgebra(2.0**-51), VarianceAlgebra(2.0**-51)
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -90,7 +90,7 @@ def test_bound_holds_for_all_values_within(
 
 
 @pytest.mark.parametrize("kind", [BOUND, VARIANCE])
-def test_masks_and_saturation(kind: Bound | Variance) -> None:
+def test_masks_and_saturation(kind: BoundAlgebra | VarianceAlgebra) -> None:
     x = torch.tensor([-3e38, -torch.inf, 1000.0, 1000.0], dtype=torch.float64)
     s = torch.tensor([0.0, 0.0, 0.0, 1.0], dtype=torch.float64)
     found = kind.rounded(x, s, find("fp8_e4m3"), "nearest")

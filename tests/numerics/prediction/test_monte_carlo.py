@@ -10,7 +10,7 @@ from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.emulation.op_site import OpSite
 from layerlab.numerics.formats.formats import find
 from layerlab.numerics.prediction.error_state import spacing
-from layerlab.numerics.prediction.monte_carlo import Sample, sample_errors
+from layerlab.numerics.prediction.monte_carlo import MonteCarlo, sample_errors
 from layerlab.numerics.prediction.predict import spreads
 from tests.measures.family import built
 
@@ -47,7 +47,7 @@ def test_it_is_a_kind_of_prediction_and_repeats() -> None:
 
 @pytest.mark.parametrize("format", ["bf16", "t11"])
 def test_a_drawn_error_fills_half_a_gap_to_either_side_and_has_no_mean(format: str) -> None:
-    run = Sample(nn.Linear(2, 2), regime(format))
+    run = MonteCarlo(nn.Linear(2, 2), regime(format))
     kind = find(format)
     torch.manual_seed(0)
     values = torch.randn(20_000, dtype=torch.float64) + 0.1
@@ -60,7 +60,7 @@ def test_a_drawn_error_fills_half_a_gap_to_either_side_and_has_no_mean(format: s
 
 
 def test_what_the_format_holds_is_not_moved_nor_what_it_cannot() -> None:
-    run = Sample(nn.Linear(2, 2), regime("fp8_e4m3"))
+    run = MonteCarlo(nn.Linear(2, 2), regime("fp8_e4m3"))
     values = torch.tensor([0.0, 1.0, -0.375, 448.0, 1000.0, torch.inf, -3e38]).double()
     held = torch.tensor([0.0, 1.0, -0.375, 448.0, 448.0, 448.0, -3e38]).double()
     moved = run.rounder(find("fp8_e4m3"))(values)
@@ -70,6 +70,6 @@ def test_what_the_format_holds_is_not_moved_nor_what_it_cannot() -> None:
 
 def test_weights_are_rounded_and_not_drawn() -> None:
     layer = nn.Linear(3, 3)
-    for run in (Sample(layer, regime("bf16")), Emulation(layer, regime("bf16"))):
+    for run in (MonteCarlo(layer, regime("bf16")), Emulation(layer, regime("bf16"))):
         stored = run._weight(layer.weight.data.double(), OpSite("", "weight"), find("bf16"))
         assert torch.equal(stored, layer.weight.data.to(torch.bfloat16).double())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from layerlab import UserError
 from layerlab.numerics.theory import condition_numbers
 from layerlab.numerics.theory.activations import ACTIVATIONS
-from layerlab.numerics.theory.modules import Norm
+from layerlab.numerics.theory.modules import TheoryNorm
 from tests.numerics.draw import (
     DOUBLE,
     attention,
@@ -67,7 +67,7 @@ tried = settings(max_examples=50, deadline=None)
 def test_rms_norm_is_exact(kind, width, seed, eps):
     x = row(kind, width, seed)
     assume((x != 0).any())
-    parts = Norm(eps=eps)
+    parts = TheoryNorm(eps=eps)
     found = condition_numbers.norm(x, parts).item()
     assert found == pytest.approx(definition(parts.value, x), rel=NEAR)
     assert found <= 2
@@ -183,16 +183,16 @@ def test_conventions_at_zero_are_those_of_the_source():
     found = torch.tensor([[0.0, 3.0], [0.5, 1.0]])
     assert condition_numbers.distance(found, exact).tolist() == [0.5, math.inf]
     unit = torch.tensor([1.0, 0.0, 0.0])
-    assert condition_numbers.norm(unit, Norm()).item() == 0
+    assert condition_numbers.norm(unit, TheoryNorm()).item() == 0
 
 
 def test_near_constant_inputs_ruin_layer_norm_and_not_rms_norm():
     noise = gaussian(8, seed=1)
     for spread in (1e-2, 1e-4, 1e-6):
         x = 1 + spread * noise
-        exact = definition(Norm(kind="layer").value, x)
+        exact = definition(TheoryNorm(kind="layer").value, x)
         assert exact > 0.3 / spread
-        assert condition_numbers.norm(x, Norm()).item() <= 2
+        assert condition_numbers.norm(x, TheoryNorm()).item() <= 2
 
 
 def test_leading_axes_are_free():

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from layerlab.numerics.theory import attention_bounds, error_bounds
 from layerlab.numerics.theory.activations import ACTIVATIONS
-from layerlab.numerics.theory.modules import Norm
+from layerlab.numerics.theory.modules import TheoryNorm
 from layerlab.numerics.theory.roundoff_model import Arithmetic, uniform
 from tests.numerics.draw import (
     DOUBLE,
@@ -109,9 +109,9 @@ CASES = {
     "rms": lambda seed: norm_case(norm("rms", WIDTH, seed)),
     "rms of gemma": lambda seed: norm_case(replace(norm("rms", WIDTH, seed), offset=True)),
     "rms by root": lambda seed: norm_case(replace(norm("rms", WIDTH, seed), extra=1)),
-    "rms of the source": lambda seed: norm_case(Norm()),
+    "rms of the source": lambda seed: norm_case(TheoryNorm()),
     "layer": lambda seed: norm_case(norm("layer", WIDTH, seed)),
-    "layer of the source": lambda seed: norm_case(Norm(kind="layer")),
+    "layer of the source": lambda seed: norm_case(TheoryNorm(kind="layer")),
     "centring": lambda seed: Case(
         literal=lambda run, x: run.centre(x),
         bound=error_bounds.centring,
@@ -249,9 +249,9 @@ def test_a_row_that_a_norm_divides_by_zero_gives_zero_and_a_capped_bound():
     x, error = torch.zeros(2, 4, dtype=DOUBLE), torch.zeros(2, 4, dtype=DOUBLE)
     error[1] = 1e-9
     unit = uniform(2.0**-11)
-    assert (Norm().value(x) == 0).all()
-    assert (error_bounds.norm(x, Norm(), unit, error)[0] == 0).all()
-    full, linear = (error_bounds.norm(x, Norm(), a, error)[1] for a in (unit, unit.linear()))
+    assert (TheoryNorm().value(x) == 0).all()
+    assert (error_bounds.norm(x, TheoryNorm(), unit, error)[0] == 0).all()
+    full, linear = (error_bounds.norm(x, TheoryNorm(), a, error)[1] for a in (unit, unit.linear()))
     assert ((full >= 2) & (full <= 2 * (1 + 8 * 2.0**-11))).all()
     assert linear.isinf().all()
 

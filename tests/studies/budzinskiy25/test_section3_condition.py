@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from layerlab.numerics.theory import condition_numbers
-from layerlab.numerics.theory.modules import Norm
+from layerlab.numerics.theory.modules import TheoryNorm
 from layerlab.studies.budzinskiy25.section3_condition import ROWS, judge_never, norm_modules
 from layerlab.studies.budzinskiy25.support.amplification import (
     COLUMNS,
@@ -66,7 +66,7 @@ def test_a_rotation_keeps_lengths_of_errors():
 
 def test_a_layer_norm_near_a_constant_is_as_bad_as_its_uniform_form_allows():
     x = 1 + 1e-3 * torch.randn(16, generator=generator(3), dtype=torch.float64)
-    plain = next(norm_modules(Norm(kind="layer"), x))
+    plain = next(norm_modules(TheoryNorm(kind="layer"), x))
     found = measure(plain, generator())
     assert 500 < found[WORST] <= found[FORM] * (1 + 1e-4) < found[UNIFORM]
 

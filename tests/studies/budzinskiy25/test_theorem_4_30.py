@@ -19,11 +19,11 @@ from layerlab.studies.budzinskiy25.theorem_4_30 import (
     one,
     theory_of_block,
 )
-from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.engine.sampling import Sampler
 
 
 def draw(count=2):
-    return Draw(count=count, generator=torch.Generator().manual_seed(5))
+    return Sampler(count=count, generator=torch.Generator().manual_seed(5))
 
 
 def test_the_block_of_the_theory_is_that_of_the_experiment():

@@ -9,12 +9,12 @@ import torch
 
 from layerlab.console.progress import Progress
 from layerlab.errors import DamageWarning
-from layerlab.studies.engine.sampling import Draw, StudyContext, cores
+from layerlab.studies.engine.sampling import Sampler, StudyContext, cores
 
 SIZES = []
 
 
-def part(draw: Draw, **case):
+def part(draw: Sampler, **case):
     SIZES.append(draw.count)
     return {"numbers": draw.normal(3, mean=case.get("mean", 0.0))}
 
@@ -91,7 +91,7 @@ def test_a_batch_that_is_not_what_was_written_is_computed_anew(tmp_path, damage)
 
 
 def test_an_error_in_one_batch_keeps_the_others(tmp_path):
-    def fails(draw: Draw):
+    def fails(draw: Sampler):
         if draw.count == 4:
             raise ZeroDivisionError
         return part(draw)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from layerlab.measures.quantities.weights.querykey import score_bound
-from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.attention_norm_bound import (
     HEAD,
     LIMITS,
@@ -22,7 +22,7 @@ from layerlab.studies.spectral25.attention_norm_bound import (
 
 
 def draw(count=3):
-    return Draw(count=count, generator=torch.Generator().manual_seed(0))
+    return Sampler(count=count, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("kind", [random_heads, aimed_heads])

@@ -6,7 +6,7 @@ import torch
 
 from layerlab.studies.engine.pictures import heat
 from layerlab.studies.engine.runner import study
-from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.block_anatomy import (
     KEYS,
     MODELS,
@@ -111,7 +111,7 @@ def test_one_model_of_two_is_enough_against_a_claim():
 
 
 def test_one_batch_has_every_head_of_every_layer():
-    found = anatomy(Draw(count=1, generator=torch.Generator().manual_seed(0)), "llama")
+    found = anatomy(Sampler(count=1, generator=torch.Generator().manual_seed(0)), "llama")
     assert found["heads"].shape == (1, 8, 4, 5) and found["norms"].shape == (1, 8, 3)
     assert found["heads"][..., 3].sum(-1).allclose(torch.ones(1, 8, dtype=torch.float64))
     # What enters the second block is what the first left: the stream grows, and is finite.

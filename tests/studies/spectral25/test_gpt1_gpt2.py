@@ -9,7 +9,7 @@ import torch
 from layerlab import UserError
 from layerlab.measures.quantities.spectrum import spectrum
 from layerlab.studies.engine.runner import study
-from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.gpt1_gpt2 import (
     LENGTHS,
     judge_length,
@@ -23,7 +23,7 @@ from layerlab.tokenization.load import train_tokenizer
 
 
 def draw(count=6):
-    return Draw(count=count, generator=torch.Generator().manual_seed(0))
+    return Sampler(count=count, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("name", ["pre-norm", "post-norm"])

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.mlp_lipschitz import (
     BESIDE,
     DOSES,
@@ -24,7 +24,7 @@ from layerlab.studies.support.passages import patient, tokens_of
 
 
 def draw(count=3):
-    return Draw(count=count, generator=torch.Generator().manual_seed(0))
+    return Sampler(count=count, generator=torch.Generator().manual_seed(0))
 
 
 def matrices():

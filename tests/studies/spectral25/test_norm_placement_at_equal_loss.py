@@ -24,7 +24,7 @@ from layerlab.studies.spectral25.norm_placement_at_equal_loss import (
 from layerlab.studies.support import small_models, train_to_loss
 from layerlab.studies.support.train_to_loss import (
     ARMS,
-    Contest,
+    TrainingContest,
     Trial,
     contest,
     gather_trials,
@@ -61,7 +61,7 @@ def planted(norm=1.0, updates=1.0, residual=1.0, dimension=1.0, kept=0.9):
             for seed in noise
         ]
     sweep = {arm: {1e-3: 2.0, 3e-3: 1.9} for arm in ARMS}
-    return Contest(target=2.0, rates=dict.fromkeys(ARMS, 3e-3), sweep=sweep, runs=runs)
+    return TrainingContest(target=2.0, rates=dict.fromkeys(ARMS, 3e-3), sweep=sweep, runs=runs)
 
 
 def test_what_the_source_says_is_recognised():

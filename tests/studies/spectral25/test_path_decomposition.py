@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from layerlab.numerics.theory.modules import Attention, Norm
-from layerlab.studies.engine.sampling import Draw
+from layerlab.numerics.theory.modules import TheoryAttention, TheoryNorm
+from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.path_decomposition import (
     CAUSAL,
     DEPTH,
@@ -36,7 +36,7 @@ def features(seed=0):
 
 
 def draw():
-    return Draw(count=1, generator=torch.Generator().manual_seed(1))
+    return Sampler(count=1, generator=torch.Generator().manual_seed(1))
 
 
 def test_the_paths_of_the_trained_model_sum_to_its_own_stream():
@@ -65,7 +65,7 @@ def own(factor):
     Its norm divides by the root mean square, which is 1 for the features it is given here.
     """
     eye = factor * torch.eye(WIDTH, dtype=torch.float64)[None]
-    attention = Attention(
+    attention = TheoryAttention(
         query=eye,
         key=eye,
         value=eye,
@@ -73,7 +73,7 @@ def own(factor):
         scale=1.0,
         allowed=torch.eye(TOKENS, dtype=torch.bool),
     )
-    return Piece(norm=Norm(kind="rms"), attention=attention)
+    return Piece(norm=TheoryNorm(kind="rms"), attention=attention)
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(1.0, [0.5, 0.5]), (0.0, [1.0, 0.0])])

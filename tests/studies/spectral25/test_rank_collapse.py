@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.spectral25.rank_collapse import (
     bare,
     collapse_of,
@@ -20,7 +20,7 @@ HALVES = np.array([[0.5**layer for layer in range(25)]] * 6)
 
 
 def draw(count=2):
-    return Draw(count=count, generator=torch.Generator().manual_seed(0))
+    return Sampler(count=count, generator=torch.Generator().manual_seed(0))
 
 
 def test_the_order_of_cubes_is_three_and_of_halves_one():

@@ -8,7 +8,7 @@ import torch
 
 from layerlab.errors import DamageWarning
 from layerlab.records.kept import read_kept, write_kept
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.statistics import Interval
 from layerlab.studies.support import small_models
 
@@ -133,7 +133,9 @@ def test_generators_are_those_of_a_batch(tmp_path):
 
     one = work(tmp_path, draws=4, seed=5)
     (found,) = one.gather(part, batch=2)
-    drawn = [Draw(count=2, generator=small_models.generator_of(one, n)).normal(3) for n in (0, 1)]
+    drawn = [
+        Sampler(count=2, generator=small_models.generator_of(one, n)).normal(3) for n in (0, 1)
+    ]
     assert np.array_equal(found["drawn"], np.concatenate(drawn))
 
 

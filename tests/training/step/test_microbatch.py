@@ -13,7 +13,7 @@ from layerlab import UserError, build
 from layerlab.console.progress import NullProgress
 from layerlab.corpus.batches import Batch
 from layerlab.experiments.executors.process import ranks
-from layerlab.experiments.executors.slots import Slot
+from layerlab.experiments.executors.slots import RunSlot
 from layerlab.model.loss import causal_loss
 from layerlab.records.result import read_result
 from layerlab.system.hardware import is_out_of_memory
@@ -176,7 +176,7 @@ def test_one_process_of_two_that_lacks_memory_makes_both_take_smaller_pieces(
     monkeypatch.setenv("LAYERLAB_CACHE", str(tmp_path / "cache"))
     changes = {"run.num_processes": 2, "train.max_steps": 3, "train.batch_size": 8}
     write_run(killed.run_of(killed.recipe(tmp_path, **changes)), tmp_path / "run")
-    places = [{**os.environ, **Slot(threads=1).environment(), **rank} for rank in ranks(2)]
+    places = [{**os.environ, **RunSlot(threads=1).environment(), **rank} for rank in ranks(2)]
     for one in [Forked("-c", SHORT, tmp_path / "run", env=place) for place in places]:
         done = one.wait(timeout=60)
         assert done.returncode == 0, done.stderr[-4000:]

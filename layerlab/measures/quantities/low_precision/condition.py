@@ -1,6 +1,6 @@
 """How much each component of a block can enlarge relative errors of its input, on this text."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import nan
 
@@ -11,9 +11,9 @@ from torch import Tensor
 from layerlab.measures.measure import Measure, MeasureContext, ModelContext, Row
 from layerlab.measures.support.rounding_theory import Theory, theory
 from layerlab.numerics.theory import condition_numbers
-from layerlab.numerics.theory.modules import Attention, Norm
+from layerlab.numerics.theory.modules import TheoryAttention, TheoryNorm
 from layerlab.observe.tracing.records import Layer
-from layerlab.shapes import Hidden
+from layerlab.shapes import Hidden, Map
 from layerlab.validation import Constraint
 
 TOKENS = 64
@@ -22,11 +22,10 @@ STEPS = 30
 WIDTH = 1024
 SAMPLED = 4
 Each = Float[Tensor, " token"]
-Map = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Numbers:
+class ComponentCondition:
     """The condition numbers of one component: componentwise of each token, the others as one."""
 
     componentwise: Each
@@ -102,7 +101,7 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
     return rows
 
 
-def _row(found: Numbers) -> Row:
+def _row(found: ComponentCondition) -> Row:
     each = found.componentwise
     return {
         "componentwise": float(each.median()),
@@ -112,7 +111,7 @@ def _row(found: Numbers) -> Row:
     }
 
 
-def components(known: Theory) -> Iterator[tuple[str, Numbers]]:
+def components(known: Theory) -> Iterator[tuple[str, ComponentCondition]]:
     """Yield the condition numbers of the known parts of a block.
 
     Source: Own.
@@ -123,7 +122,7 @@ def components(known: Theory) -> Iterator[tuple[str, Numbers]]:
         x, parts = known.attention_input, known.attention
         yield "scores", _scores(x, parts)
         yield "softmax", _softmax(x, parts)
-        own = Numbers(
+        own = ComponentCondition(
             componentwise=condition_numbers.attention(x, parts),
             normwise=normwise(parts.value_of, x, alone=False),
         )
@@ -134,7 +133,7 @@ def components(known: Theory) -> Iterator[tuple[str, Numbers]]:
         yield "feed-forward norm", _normed(known.feedforward_norm, known.middle)
     if known.feedforward is not None and known.feedforward_input is not None:
         x, f = known.feedforward_input, known.feedforward.value
-        own = Numbers(
+        own = ComponentCondition(
             componentwise=condition_numbers.mlp(x, known.feedforward),
             normwise=normwise(f, x, alone=True),
             mixed=mixed(f, x),
@@ -144,32 +143,32 @@ def components(known: Theory) -> Iterator[tuple[str, Numbers]]:
         yield "feed-forward sum", _sum(known.middle, known.left)
 
 
-def _normed(parts: Norm, x: Hidden) -> Numbers:
-    return Numbers(
+def _normed(parts: TheoryNorm, x: Hidden) -> ComponentCondition:
+    return ComponentCondition(
         componentwise=condition_numbers.norm(x, parts),
         normwise=normwise(parts.value, x, alone=True),
         mixed=mixed(parts.value, x),
     )
 
 
-def _sum(x: Hidden, added: Hidden) -> Numbers:
+def _sum(x: Hidden, added: Hidden) -> ComponentCondition:
     """Return the condition numbers of x + a in both x and a: J = [I I], whose norm is sqrt(2)."""
     both = torch.cat([x, added], -1)
     value = x + added
     reach = (x.abs() + added.abs()).amax(-1) / value.abs().amax(-1)
-    return Numbers(
+    return ComponentCondition(
         componentwise=condition_numbers.residual(x, added),
         normwise=float((2**0.5 * both.norm(dim=-1) / value.norm(dim=-1)).median()),
         mixed=float(reach.median()),
     )
 
 
-def _scores(x: Hidden, parts: Attention) -> Numbers:
+def _scores(x: Hidden, parts: TheoryAttention) -> ComponentCondition:
     every = [condition_numbers.scores(x, parts, head) for head in range(parts.heads)]
-    return Numbers(componentwise=torch.stack(every).amax(0))
+    return ComponentCondition(componentwise=torch.stack(every).amax(0))
 
 
-def _softmax(x: Hidden, parts: Attention) -> Numbers:
+def _softmax(x: Hidden, parts: TheoryAttention) -> ComponentCondition:
     """Return the numbers of the softmax of every head's rows; a token's is that of its worst head.
 
     (|J| |s|)_i = p_i ((1 - 2 p_i) |s_i| + p . |s|), and J is symmetric.
@@ -185,7 +184,7 @@ def _softmax(x: Hidden, parts: Attention) -> Numbers:
         along = along / along.norm(dim=-1, keepdim=True).clamp(min=1e-300)
         along = chance * (along - (chance * along).sum(-1, keepdim=True))
     whole = along.norm(dim=-1) * size.norm(dim=-1) / chance.norm(dim=-1)
-    return Numbers(
+    return ComponentCondition(
         componentwise=each.masked_fill(~allowed, 0.0).amax(-1).amax(0),
         normwise=float(whole.amax(0).median()),
         mixed=float(reach.amax(0).median()),

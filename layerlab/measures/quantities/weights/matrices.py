@@ -20,7 +20,7 @@ from layerlab.observe.architecture.weight_matrices import WeightMatrix
 from layerlab.shapes import Matrix
 from layerlab.validation import Constraint
 
-Spectrum = Float[Tensor, " value"]
+Eigenvalues = Float[Tensor, " value"]
 # A tail is fitted to no fewer eigenvalues: below, its exponent says nothing.
 FEWEST = 50
 DEAD = 1e-3
@@ -56,7 +56,7 @@ class Tail:
     count: int
 
 
-def fit_tail(eigenvalues: Spectrum) -> Tail:
+def fit_tail(eigenvalues: Eigenvalues) -> Tail:
     """Fit a power to the tail of positive numbers.
 
     alpha = 1 + n / sum_i ln(x_i / start),   error = (alpha - 1) / sqrt(n),   n numbers >= start
@@ -97,7 +97,7 @@ def fit_tail(eigenvalues: Spectrum) -> Tail:
     )
 
 
-def singular_values(weight: Matrix) -> Spectrum:
+def singular_values(weight: Matrix) -> Eigenvalues:
     """Return the singular values in float64, the largest first.
 
     They are the roots of the eigenvalues of W^T W (or W W^T, the smaller one), which has half the
@@ -171,7 +171,7 @@ def read(given: WeightMatrix, run: MeasureContext) -> Iterator[Row]:
     }
 
 
-def _draw(given: WeightMatrix, eigenvalues: Spectrum, tail: Tail, run: MeasureContext) -> None:
+def _draw(given: WeightMatrix, eigenvalues: Eigenvalues, tail: Tail, run: MeasureContext) -> None:
     """Add the density of the eigenvalues to the picture: bins of equal width in the logarithm."""
     entries: list[dict[str, Any]] = run.picture.setdefault("entries", [])
     run.picture["kind"] = "density"

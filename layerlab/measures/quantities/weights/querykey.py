@@ -24,7 +24,7 @@ from layerlab.validation import Constraint
 
 QueryWeights = Float[Tensor, "head head_width width"]
 KeyWeights = Float[Tensor, "kv_head head_width width"]
-Spectrum = Float[Tensor, "head rank"]
+HeadSpectra = Float[Tensor, "head rank"]
 
 NORMED = (
     "a norm stands on the query and the key (QK-norm), so W_q^T W_k is not the form of the scores"
@@ -32,7 +32,7 @@ NORMED = (
 FREE = "no norm in front of attention bounds what it reads"
 
 
-def factored_spectrum(query: QueryWeights, key: KeyWeights) -> Spectrum:
+def factored_spectrum(query: QueryWeights, key: KeyWeights) -> HeadSpectra:
     """Return the singular values of every head's W_k^T W_q, largest first, by its factors.
 
     sigma(W_k^T W_q) = sigma(R_k R_q^T)   with   W_q^T = Q_q R_q,  W_k^T = Q_k R_k

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from layerlab.numerics.emulation.emulate import Emulation
     from layerlab.numerics.emulation.op_site import OpSite
 
-# Kinds of places, as `Placement` names them, and the component that they belong to; first fits.
+# Kinds of places, as `SiteIndex` names them, and the component that they belong to; first fits.
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "weights": ("weights*",),
     "residual stream": ("residual stream",),
@@ -55,7 +55,7 @@ class Trials:
     def __init__(self, model: str, ids: Tensor, format: str, mode: str) -> None:
         # Late: the list of studies needs no transformers.
         from layerlab.numerics.emulation.arithmetic import exact, regime
-        from layerlab.numerics.emulation.attribution import Placement
+        from layerlab.numerics.emulation.attribution import SiteIndex
         from layerlab.numerics.emulation.emulate import Emulation
 
         self.model: Any = patient(model).model
@@ -63,7 +63,7 @@ class Trials:
         self._run = Emulation(self.model, regime(format, mode))
         self._true = self._logits(Emulation(self.model, exact(self.model.dtype)))
         self.whole = self._error()
-        grouped = Placement(self.model, self._run.roundings)
+        grouped = SiteIndex(self.model, self._run.roundings)
         self.places: dict[str, set[OpSite]] = {}
         for place in grouped.places:
             self.places.setdefault(component(grouped.kind(place)), set()).add(place)

@@ -9,7 +9,7 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.studies.budzinskiy25.models.component_rounding import ALONE
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap_each, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -27,7 +27,7 @@ TWICE = 2.0
 NEAR = 1.25
 
 
-def one(draw: Draw, model: str, format: str) -> dict[str, Tensor]:
+def one(draw: Sampler, model: str, format: str) -> dict[str, Tensor]:
     """Return observed over predicted errors, passage x place x kind, for one batch.
 
     The places are behind each block, and the logits.

@@ -7,7 +7,7 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.studies.budzinskiy25.models.component_rounding import COMPONENTS, Trials
 from layerlab.studies.engine.pictures import gap, gaps
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -24,7 +24,7 @@ HALF = 0.5
 CLOSED = 0.25
 
 
-def one(draw: Draw, model: str, format: str, mode: str) -> dict[str, Tensor]:
+def one(draw: Sampler, model: str, format: str, mode: str) -> dict[str, Tensor]:
     """Return the squared error of the logits by component, for each passage of one batch.
 
     The last column is of all components together.

@@ -7,7 +7,7 @@ from torch import Tensor
 from layerlab import builtin
 from layerlab.studies.budzinskiy25.models.component_rounding import Trials
 from layerlab.studies.engine.pictures import gap, gaps
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict, Word
@@ -37,7 +37,7 @@ THIRD = 1 / 3
 STEPWISE = "post-norm"
 
 
-def one(draw: Draw, model: str, format: str) -> dict[str, Tensor]:
+def one(draw: Sampler, model: str, format: str) -> dict[str, Tensor]:
     """Return the squared error of the logits with each part kept, for each passage of one batch."""
     ids = excerpts(draw, model, TOKENS)
     trials = Trials(model, ids, format, "flat")
@@ -107,10 +107,10 @@ def share_left(errors: np.ndarray, name: str, seed: int) -> Interval:
     )
 
 
-Found = dict[tuple[str, str], Interval]
+KeptIntervals = dict[tuple[str, str], Interval]
 
 
-def _of(found: Found, kept: str) -> dict[str, Interval]:
+def _of(found: KeptIntervals, kept: str) -> dict[str, Interval]:
     return {model: one for (model, name), one in found.items() if name == kept}
 
 
@@ -118,7 +118,7 @@ def _describe(found: dict[str, Interval]) -> str:
     return ", ".join(f"{one} ({model})" for model, one in found.items())
 
 
-def judge_advised(found: Found, format: str) -> StudyVerdict:
+def judge_advised(found: KeptIntervals, format: str) -> StudyVerdict:
     """Judge the source's advice on models whose attention is one fused call."""
     kept = {model: one for model, one in _of(found, SOFTMAX).items() if model != STEPWISE}
     least = max(kept.values(), key=lambda one: one.value)
@@ -132,7 +132,7 @@ def judge_advised(found: Found, format: str) -> StudyVerdict:
     )
 
 
-def judge_stepwise(found: Found) -> StudyVerdict:
+def judge_stepwise(found: KeptIntervals) -> StudyVerdict:
     """Judge the source's advice on the model whose scores are largest."""
     kept = found[STEPWISE, SOFTMAX]
     return StudyVerdict(
@@ -146,7 +146,7 @@ def judge_stepwise(found: Found) -> StudyVerdict:
     )
 
 
-def judge_most(found: Found) -> StudyVerdict:
+def judge_most(found: KeptIntervals) -> StudyVerdict:
     """Judge whether the part that is advised is the one that helps most."""
     best, own = {}, {}
     for model in builtin.NAMES:
@@ -167,7 +167,7 @@ def judge_most(found: Found) -> StudyVerdict:
     )
 
 
-def judge_together(found: Found) -> StudyVerdict:
+def judge_together(found: KeptIntervals) -> StudyVerdict:
     """Judge mixed precision: scores, softmax, norms and stream at once."""
     kept = _of(found, ALL)
     return StudyVerdict(
@@ -184,7 +184,7 @@ def judge_together(found: Found) -> StudyVerdict:
     )
 
 
-def judge_islands(found: Found) -> StudyVerdict:
+def judge_islands(found: KeptIntervals) -> StudyVerdict:
     """Judge what code in use gains by what it keeps in float32 already."""
     kept = {model: one for model, one in _of(found, AS_RUN).items() if model != STEPWISE}
     return StudyVerdict(
@@ -202,7 +202,7 @@ def _lower(found: dict[str, Interval], limit: float) -> Word:
     return each(below(one, limit) for one in found.values())
 
 
-def plot(found: Found, format: str) -> Picture:
+def plot(found: KeptIntervals, format: str) -> Picture:
     """Plot the error that is left, part by part and model by model."""
     shown = [
         gap(f"{model}: {name}", found[model, name])

@@ -1,12 +1,12 @@
 """By how much a map enlarges small relative changes of its input: said, derived, and tried."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from layerlab.numerics.theory import condition_numbers
+from layerlab.shapes import Map
 
 # A relative perturbation that is small enough for first order and large beside float64.
 STEP = 2.0**-30
@@ -19,7 +19,6 @@ COLUMNS = (
     "worst perturbation",
     "random perturbation",
 )
-Map = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)

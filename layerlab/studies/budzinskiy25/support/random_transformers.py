@@ -12,12 +12,12 @@ from torch import Tensor
 from layerlab.studies.budzinskiy25.support.reference_transformer import (
     STATISTICS,
     NormName,
-    Placement,
+    NormPlacement,
     Weights,
     run,
 )
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import MOST_DIGITS, Strict
-from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.engine.statistics import summary, table
 
 # Entries of the diagonal matrices that raise the condition number of W_k^T W_q.
@@ -43,11 +43,11 @@ class Ensemble:
     feedforward: float
     conditioned: bool = False
 
-    def start(self, draw: Draw) -> Tensor:
+    def start(self, draw: Sampler) -> Tensor:
         """Return inputs with standard normal entries."""
         return draw.normal(self.tokens, self.width)
 
-    def weights(self, draw: Draw) -> Weights:
+    def weights(self, draw: Sampler) -> Weights:
         """Return the matrices of one block."""
         query, key, value = (
             draw.normal(self.width, self.width, deviation=self.attention) for _ in range(3)
@@ -75,12 +75,12 @@ def rounding(digits: int) -> Strict:
 
 
 def stack_errors(
-    draw: Draw,
+    draw: Sampler,
     ensemble: Ensemble,
     digits: Sequence[int],
     layers: int,
     norm: NormName = "layer",
-    placement: Placement = "pre",
+    placement: NormPlacement = "pre",
     changed: Callable[[Weights], Weights] = lambda weights: weights,
 ) -> Tensor:
     """Return the errors after each block, draw x layer x digits x statistic.

@@ -18,10 +18,10 @@ from layerlab.studies.budzinskiy25.support.reference_transformer import (
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Draws, Exact
 
 Pullback = Callable[[Draws], Draws]
-Part = tuple[Draws, Pullback]
+WithVJP = tuple[Draws, Pullback]
 
 
-def normed(arithmetic: Exact, x: Draws, norm: NormName) -> Part:
+def normed(arithmetic: Exact, x: Draws, norm: NormName) -> WithVJP:
     """Return the norm of `decoder` and its pullback; the gradient of an all-zero row is 0.
 
     Source: budzinskiy25, Lemma 3.6 and Lemma 3.8.
@@ -43,7 +43,7 @@ def normed(arithmetic: Exact, x: Draws, norm: NormName) -> Part:
     return arithmetic.multiply(direction, root), pull
 
 
-def attend(arithmetic: Exact, x: Draws, weights: Weights) -> Part:
+def attend(arithmetic: Exact, x: Draws, weights: Weights) -> WithVJP:
     """Return the attention of `decoder` and its pullback.
 
     Source: budzinskiy25, Lemma 3.14.
@@ -68,7 +68,7 @@ def attend(arithmetic: Exact, x: Draws, weights: Weights) -> Part:
     return arithmetic.product(share, value), pull
 
 
-def feed(arithmetic: Exact, x: Draws, weights: Weights) -> Part:
+def feed(arithmetic: Exact, x: Draws, weights: Weights) -> WithVJP:
     """Return the two-layer perceptron of `decoder` and its pullback; ReLU has the slope 0 at 0.
 
     Source: budzinskiy25, Lemma 3.10.
@@ -82,7 +82,7 @@ def feed(arithmetic: Exact, x: Draws, weights: Weights) -> Part:
     return arithmetic.product(hidden, weights.outer.mT), pull
 
 
-def block(arithmetic: Exact, x: Draws, weights: Weights, norm: NormName = "layer") -> Part:
+def block(arithmetic: Exact, x: Draws, weights: Weights, norm: NormName = "layer") -> WithVJP:
     """Return one pre-norm block, as `decoder.block` computes it, and its pullback.
 
     Source: budzinskiy25, equations 6 and 9.

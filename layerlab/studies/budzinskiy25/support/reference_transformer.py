@@ -16,8 +16,8 @@ from torch import Tensor
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Draws, Exact
 
 NormName = Literal["layer", "rms"]
-Placement = Literal["pre", "branch", "sum", "post"]
-Norm = Callable[[Exact, Draws], Draws]
+NormPlacement = Literal["pre", "branch", "sum", "post"]
+NormFunction = Callable[[Exact, Draws], Draws]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ def layer_norm(arithmetic: Exact, x: Draws) -> Draws:
     return root_mean_square(arithmetic, centre(arithmetic, x))
 
 
-NORMS: dict[str, Norm] = {"layer": layer_norm, "rms": root_mean_square}
+NORMS: dict[str, NormFunction] = {"layer": layer_norm, "rms": root_mean_square}
 
 
 def softmax(arithmetic: Exact, scores: Draws) -> Draws:
@@ -108,7 +108,7 @@ def block(
     x: Draws,
     weights: Weights,
     norm: NormName = "layer",
-    placement: Placement = "pre",
+    placement: NormPlacement = "pre",
 ) -> Draws:
     """Apply one block; `placement` says where the norm of the attention stands.
 
@@ -157,7 +157,7 @@ def run(
     drawn: Callable[[], Weights],
     layers: int,
     norm: NormName = "layer",
-    placement: Placement = "pre",
+    placement: NormPlacement = "pre",
 ) -> Tensor:
     """Return the errors of a stack after each block, draw x layer x arithmetic x statistic.
 

@@ -10,11 +10,11 @@ from layerlab.studies.budzinskiy25.support import reference_transformer
 from layerlab.studies.budzinskiy25.support.reference_transformer import Weights
 from layerlab.studies.budzinskiy25.support.scalar_arithmetic import Exact, Strict
 
-Run = Callable[[Exact], Tensor]
+ModuleRun = Callable[[Exact], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rounded:
+class RoundedModule:
     """One module at its inputs: draw x row x column.
 
     Attributes:
@@ -25,28 +25,28 @@ class Rounded:
 
     name: str
     row: str
-    run: Run
+    run: ModuleRun
     limit: Tensor
 
 
-def norms(x: Tensor) -> Iterator[Rounded]:
+def norms(x: Tensor) -> Iterator[RoundedModule]:
     """Yield the RMS norm, centring and layer norm of the last row."""
     x, width = x[:, -1:], x.shape[-1]
     centred = (x - x.mean(-1, keepdim=True)).abs()
     away = x.abs().sum(-1, keepdim=True) / centred.amin(-1, keepdim=True)
-    yield Rounded(
+    yield RoundedModule(
         name="RMS norm",
         row="Lemma 4.6",
         run=lambda a: reference_transformer.root_mean_square(a, a.take(x)),
         limit=(width / 2 + 3) * reference_transformer.root_mean_square(Exact(), x).abs(),
     )
-    yield Rounded(
+    yield RoundedModule(
         name="centring",
         row="Lemma 4.10",
         run=lambda a: reference_transformer.centre(a, a.take(x)),
         limit=(1 + away) * centred,
     )
-    yield Rounded(
+    yield RoundedModule(
         name="layer norm",
         row="Lemma 4.11",
         run=lambda a: reference_transformer.layer_norm(a, a.take(x)),
@@ -54,13 +54,13 @@ def norms(x: Tensor) -> Iterator[Rounded]:
     )
 
 
-def perceptron(x: Tensor, weights: Weights) -> Rounded:
+def perceptron(x: Tensor, weights: Weights) -> RoundedModule:
     """Return the bias-free ReLU perceptron of the last row, bounded by d + |Omega| roundings."""
     x = x[:, -1:]
     inner = x @ weights.inner.mT
     active = (inner > 0).sum(-1, keepdim=True)
     reach = (x.abs() @ weights.inner.abs().mT) * (inner > 0)
-    return Rounded(
+    return RoundedModule(
         name="perceptron",
         row="Lemma 4.14",
         run=lambda a: reference_transformer.perceptron(a, a.take(x), weights.taken(a)),
@@ -68,7 +68,7 @@ def perceptron(x: Tensor, weights: Weights) -> Rounded:
     )
 
 
-def attentions(x: Tensor, weights: Weights, digits: int = 53) -> Iterator[Rounded]:
+def attentions(x: Tensor, weights: Weights, digits: int = 53) -> Iterator[RoundedModule]:
     """Yield scores, softmax and one causal head; the last two also without the scores' range.
 
     The softmax reads scores of so many digits, or fewer digits would count as rounding.
@@ -77,7 +77,7 @@ def attentions(x: Tensor, weights: Weights, digits: int = 53) -> Iterator[Rounde
     query, key = x @ weights.query.mT, x @ weights.key.mT
     scores = query @ key.mT / inner**0.5
     size = (x.abs() @ weights.query.abs().mT) @ (x.abs() @ weights.key.abs().mT).mT / inner**0.5
-    yield Rounded(
+    yield RoundedModule(
         name="scores",
         row="Lemma 4.17",
         run=lambda a: score_pairs(a, x, weights),
@@ -96,7 +96,7 @@ def attentions(x: Tensor, weights: Weights, digits: int = 53) -> Iterator[Rounde
         ("Lemma 4.21", bracket + 2 * spread),
         ("Lemma 4.21, without range", bracket),
     ):
-        yield Rounded(
+        yield RoundedModule(
             name="attention",
             row=row,
             run=lambda a: reference_transformer.attention(a, a.take(x), weights.taken(a)),
@@ -104,7 +104,7 @@ def attentions(x: Tensor, weights: Weights, digits: int = 53) -> Iterator[Rounde
         )
 
 
-def softmaxes(scores: Tensor) -> Iterator[Rounded]:
+def softmaxes(scores: Tensor) -> Iterator[RoundedModule]:
     """Yield the softmax as all code computes it, with its own bound and the unshifted one's."""
     tokens = scores.shape[-1]
     past = torch.ones(tokens, tokens, dtype=torch.bool).tril()
@@ -113,7 +113,7 @@ def softmaxes(scores: Tensor) -> Iterator[Rounded]:
     down = (hidden.amax(-1, keepdim=True) - scores).masked_fill(~past, 0.0)
     shifted = seen + 2 + down + (chance * down).sum(-1, keepdim=True)
     for row, limit in (("Lemma 4.19", shifted), ("Lemma 4.19, unshifted", seen + 2)):
-        yield Rounded(
+        yield RoundedModule(
             name="softmax",
             row=row,
             run=lambda a: reference_transformer.softmax(a, a.take(scores)),

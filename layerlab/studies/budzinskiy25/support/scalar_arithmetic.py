@@ -25,7 +25,7 @@ Draws = Float[Tensor, "draw row column"]
 Left = Float[Tensor, "draw row inner"]
 Right = Float[Tensor, "draw inner column"]
 Sums = Float[Tensor, "draw row 1"]
-Round = Callable[[Tensor], Tensor]
+RoundStep = Callable[[Tensor], Tensor]
 
 # dtype: digits of the significand, integer of that size, the bits of the exponent.
 CARRIERS: dict[torch.dtype, tuple[int, torch.dtype, int]] = {
@@ -115,11 +115,11 @@ class Strict(Exact):
         self.dtype = carrier or carrier_of(digits)
         self._spaces: dict[Any, Tensor] = {}
         near = self if self.dtype == torch.float64 else Strict(digits, carrier=torch.float64)
-        self._near: Round = near._nearest
+        self._near: RoundStep = near._nearest
         stochastic = None if mode == "nearest" else _copy(digits, mode, generator)
-        self._round: Round = stochastic or self._nearest
+        self._round: RoundStep = stochastic or self._nearest
         # For results that are made in float64 and belong in a narrower carrier.
-        self._wide: Round = stochastic or self._near
+        self._wide: RoundStep = stochastic or self._near
 
     def round(self, x: Tensor) -> Tensor:
         """Return the numbers as this arithmetic holds them; may change `x` in place."""
@@ -193,7 +193,7 @@ class Strict(Exact):
         return self._spaces[key]
 
 
-def _copy(digits: int, mode: str, generator: torch.Generator | None) -> Round:
+def _copy(digits: int, mode: str, generator: torch.Generator | None) -> RoundStep:
     from layerlab.numerics.formats.round import rounder
 
     return rounder(f"t{digits}", mode, generator)

@@ -1,6 +1,6 @@
 """Whether the averages that pangu23 prints follow from the cells that it prints beside them."""
 
-from layerlab.evaluation.results.published import Published, tables
+from layerlab.evaluation.results.published import PublishedTable, tables
 from layerlab.studies.engine.pictures import Gap, gaps
 from layerlab.studies.engine.sampling import StudyContext
 from layerlab.studies.engine.scale import COUNTED
@@ -11,15 +11,15 @@ from layerlab.studies.engine.verdict import decide
 # Half of the last printed digit of every cell, and of the average; one that is cut off loses a
 # whole digit.
 CELL, AVERAGE = 0.005, 0.01
-Row = dict[str, str | int | float]
+PrintedRow = dict[str, str | int | float]
 
 
-def rows() -> list[Row]:
+def rows() -> list[PrintedRow]:
     """Return every average as printed and as recomputed from its cells."""
     return [one for found in tables().values() for one in averages(found)]
 
 
-def averages(found: Published) -> list[Row]:
+def averages(found: PublishedTable) -> list[PrintedRow]:
     """Return the averages of one table."""
     return [
         {
@@ -33,17 +33,17 @@ def averages(found: Published) -> list[Row]:
     ]
 
 
-def same(row: Row) -> bool:
+def same(row: PrintedRow) -> bool:
     """Judge whether both averages agree to two decimals."""
     return f"{row['printed']:.2f}" == f"{row['recomputed']:.2f}"
 
 
-def beyond(row: Row) -> bool:
+def beyond(row: PrintedRow) -> bool:
     """Judge whether no rounding explains the difference."""
     return abs(float(row["difference"])) >= CELL + AVERAGE
 
 
-def is_ranked(found: Published) -> bool:
+def is_ranked(found: PublishedTable) -> bool:
     """Judge whether the models stand in the same order by both averages."""
     printed = sorted(found.rows, key=found.printed)
     return printed == sorted(found.rows, key=lambda model: found.recomputed(model).mean.value)
@@ -73,7 +73,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def judge_follow(every: list[Row]) -> StudyVerdict:
+def judge_follow(every: list[PrintedRow]) -> StudyVerdict:
     """Judge whether the printed averages follow from their cells."""
     off = [row for row in every if not same(row)]
     slips = [row for row in off if beyond(row)]

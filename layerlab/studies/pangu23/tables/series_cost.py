@@ -17,7 +17,7 @@ PRINTED = {1: 7.56, 2: 7.76, 3: 8.02, 4: 8.35}
 # What nobody would notice, in per cent.
 LITTLE = 1.0
 CHOSEN = 2
-Row = dict[str, Any]
+CostRow = dict[str, Any]
 
 
 def count_costs(n: int, form: str) -> Account:
@@ -37,10 +37,10 @@ def excess(value: float, base: float) -> float:
     return 100 * (value / base - 1)
 
 
-def rows(form: str) -> list[Row]:
+def rows(form: str) -> list[CostRow]:
     """Return the increase over one term, in per cent, of counts and of the printed latency."""
     base = count_costs(1, form)
-    found: list[Row] = []
+    found: list[CostRow] = []
     for n, milliseconds in PRINTED.items():
         own = count_costs(n, form)
         found.append(
@@ -97,7 +97,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def judge_ignored(every: dict[str, list[Row]]) -> StudyVerdict:
+def judge_ignored(every: dict[str, list[CostRow]]) -> StudyVerdict:
     """Judge whether the cost of two terms, as counted, can be ignored."""
     two = every["affine-in"][CHOSEN - 1]
     largest = max(float(two["parameters"]), float(two["operations"]))
@@ -113,7 +113,7 @@ def judge_ignored(every: dict[str, list[Row]]) -> StudyVerdict:
     )
 
 
-def judge_matrices(every: dict[str, list[Row]]) -> StudyVerdict:
+def judge_matrices(every: dict[str, list[CostRow]]) -> StudyVerdict:
     """Judge whether two terms are as cheap where every term has its own matrix."""
     two = every["multi-projection"][CHOSEN - 1]
     least = min(float(two["parameters"]), float(two["operations"]))

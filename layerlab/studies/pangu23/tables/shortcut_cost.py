@@ -18,7 +18,7 @@ PLAIN, SERIES, BOTH = 7.56, 7.76, 7.86
 CHOSEN = 32
 # A printed number is off by half of its last digit.
 DIGIT = 0.005
-Row = dict[str, float | int]
+ShortcutRow = dict[str, float | int]
 
 
 def count_costs(name: str, **options: object) -> Account:
@@ -33,10 +33,10 @@ def added_parameters(r: int, form: str = "bottleneck") -> int:
     return count_costs(f"as-{r}", form=form).parameters - base
 
 
-def rows() -> list[Row]:
+def rows() -> list[ShortcutRow]:
     """Return the increase by a shortcut, in per cent, of weights read and of printed latency."""
     base = count_costs("llama")
-    found: list[Row] = []
+    found: list[ShortcutRow] = []
     for r, milliseconds in PRINTED.items():
         more = added_parameters(r)
         found.append(
@@ -104,7 +104,7 @@ def judge_sixteen() -> StudyVerdict:
     )
 
 
-def judge_by_weights(found: list[Row]) -> StudyVerdict:
+def judge_by_weights(found: list[ShortcutRow]) -> StudyVerdict:
     """Judge whether the printed latencies are those of the weights that the shapes add."""
     off: dict[int, float] = {}
     for row in found:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from layerlab.errors import UserError
 from layerlab.studies.engine.pictures import Gap, gaps
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import TABLES
 from layerlab.studies.engine.statistics import Interval, bootstrap, table
 from layerlab.studies.engine.study import EXACT, Outcome, Study, StudyVerdict
@@ -77,7 +77,7 @@ def vocabularies(base: int) -> dict[str, Any]:
     return {kind: found[kind] for kind in KINDS}
 
 
-def count_tokens(draw: Draw, entries: int, characters: int) -> dict[str, Tensor]:
+def count_tokens(draw: Sampler, entries: int, characters: int) -> dict[str, Tensor]:
     """Count tokens and characters of held-out files under each tokenizer."""
     from layerlab.tokenization.compression import compression
 

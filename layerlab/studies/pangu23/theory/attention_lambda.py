@@ -8,7 +8,7 @@ from torch import Tensor
 
 from layerlab.measures.quantities.gain import contraction, spectral_bound
 from layerlab.studies.engine.pictures import Curve, band, curves
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import (
     HIGH,
@@ -33,7 +33,7 @@ TURNS = 60
 ROUNDING = 1e-9
 
 
-def one(draw: Draw, tokens: int) -> dict[str, Tensor]:
+def one(draw: Sampler, tokens: int) -> dict[str, Tensor]:
     """Return, for one batch, lambda of every head of a model and of random matrices."""
     scores = draw.normal(tokens, tokens)
     future = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)

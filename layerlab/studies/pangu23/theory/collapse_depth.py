@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from layerlab.studies.engine.pictures import curves, mean_band
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -24,13 +24,13 @@ QUANTITIES = ("relative residual", "d(0.8) / width")
 TRAINED = ("llama", "pre-norm")
 
 
-def trained_depths(draw: Draw, name: str) -> dict[str, Tensor]:
+def trained_depths(draw: Sampler, name: str) -> dict[str, Tensor]:
     """Return both quantities by layer in a built-in model, for one batch."""
     ids = excerpts(draw, name, TOKENS, EACH).view(draw.count, EACH, TOKENS)
     return {"layers": torch.stack([depths(patient(name), one) for one in ids])}
 
 
-def random_depths(draw: Draw, layers: int, width: int) -> dict[str, Tensor]:
+def random_depths(draw: Sampler, layers: int, width: int) -> dict[str, Tensor]:
     """Return both quantities in random Llamas, with small and with ordinary matrices."""
     from layerlab.loading.model import subject
     from layerlab.model.build import build

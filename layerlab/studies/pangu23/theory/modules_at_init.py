@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict
@@ -31,7 +31,7 @@ STARTS = (f"deviation {SMALL:g}", "deviation 1/sqrt(width)")
 EFFECT = 0.02
 
 
-def one(draw: Draw, layers: int, width: int) -> dict[str, Tensor]:
+def one(draw: Sampler, layers: int, width: int) -> dict[str, Tensor]:
     """Return d(0.8) over the width, variant by start by layer, for one batch.
 
     The variants share their weights.

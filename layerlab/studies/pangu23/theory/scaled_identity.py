@@ -8,7 +8,7 @@ from torch import Tensor
 
 from layerlab.measures.quantities.diversity import diversity, relative_residual
 from layerlab.studies.engine.pictures import curves, mean_band
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import LOOKED, Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
@@ -29,7 +29,7 @@ IDLE = 0.25
 EFFECT = 1.1
 
 
-def one(draw: Draw, layers: int, width: int) -> dict[str, Tensor]:
+def one(draw: Sampler, layers: int, width: int) -> dict[str, Tensor]:
     """Return what other weights of attention's shortcut do to random Llamas, for one batch."""
     from layerlab.model.build import build
 

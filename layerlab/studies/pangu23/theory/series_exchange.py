@@ -10,7 +10,7 @@ from torch import Tensor
 from layerlab.blocks.context import Flow
 from layerlab.blocks.shape import Shape, Site
 from layerlab.studies.engine.pictures import Curve, curves
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import random_networks
 from layerlab.studies.engine.statistics import Interval, bootstrap, summary, table
 from layerlab.studies.engine.study import Outcome, Study, StudyVerdict
@@ -32,13 +32,13 @@ FORMS: tuple[dict[str, Any], ...] = (
 )
 
 
-def one(draw: Draw, **options: Any) -> dict[str, Tensor]:
+def one(draw: Sampler, **options: Any) -> dict[str, Tensor]:
     """Return how strongly each token's output responds to the input of each, for one batch."""
     found = [influence(random_series(draw, options), draw) for _ in range(draw.count)]
     return {"influence": torch.stack(found)}
 
 
-def random_series(draw: Draw, options: Mapping[str, Any]) -> torch.nn.Module:
+def random_series(draw: Sampler, options: Mapping[str, Any]) -> torch.nn.Module:
     """Build a feed-forward with a series whose parameters are all random."""
     shape = Shape(
         width=WIDTH,
@@ -60,7 +60,7 @@ def random_series(draw: Draw, options: Mapping[str, Any]) -> torch.nn.Module:
     return made.requires_grad_(False)
 
 
-def influence(made: torch.nn.Module, draw: Draw) -> Tensor:
+def influence(made: torch.nn.Module, draw: Sampler) -> Tensor:
     """Return || d (r . y_i) / d x_j || for a random direction r, output i by input j.
 
     0 means that token i does not see token j at all.

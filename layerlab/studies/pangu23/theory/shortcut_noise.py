@@ -9,7 +9,7 @@ from torch import Tensor
 from layerlab.measures.quantities.diversity import diversity
 from layerlab.measures.support.activations import ACTIVATIONS
 from layerlab.studies.engine.pictures import Curve, Gap, curves, gaps
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import Interval, bootstrap_each, summary, table
 from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, StudyVerdict
@@ -30,7 +30,7 @@ NOISE, SIGNAL, EVEN = range(3)
 COLUMNS = ("noise over that of L Z Theta", "signal over that of L Z Theta", "equality of Eq. 6")
 
 
-def one(draw: Draw, layer: int) -> dict[str, Tensor]:
+def one(draw: Sampler, layer: int) -> dict[str, Tensor]:
     """Return every activation's effect on features and noise, for one batch of draws."""
     features = draw.normal(TOKENS, WIDTH)
     weights = draw.normal(WIDTH, WIDTH, deviation=WIDTH**-0.5)

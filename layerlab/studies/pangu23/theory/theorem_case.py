@@ -55,7 +55,7 @@ NAN = torch.tensor(float("nan"), dtype=torch.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class CaseLayer:
     """One layer: its maps, and the norms of its matrices.
 
     Attributes:
@@ -90,9 +90,9 @@ class Part:
         return torch.stack(every)
 
 
-def parts(subject: "LoadedModel", ids: Tensor) -> list[Part]:
+def parts(subject: "LoadedModel", ids: Tensor) -> list[CaseLayer]:
     """Return every layer of a model, for passages of that length."""
-    found: list[Part] = []
+    found: list[CaseLayer] = []
 
     def read(layer: Any) -> None:
         if layer.block is not None:
@@ -105,12 +105,12 @@ def parts(subject: "LoadedModel", ids: Tensor) -> list[Part]:
     return found
 
 
-def part(known: "Theory") -> Part:
+def part(known: "Theory") -> CaseLayer:
     """Return a layer with the norms of its matrices."""
     attention: Any = known.attention
     forward: Any = known.feedforward
     shared = attention.heads // len(attention.value)
-    return Part(
+    return CaseLayer(
         theory=known,
         values=spectral_bound(attention.value).repeat_interleave(shared),
         joint=spectral_bound(attention.value.flatten(0, 1)),
@@ -153,7 +153,7 @@ def shortcut(z: Tensor, theta: Tensor) -> Tensor:
     return torch.nn.functional.gelu(z @ theta)
 
 
-def single(layer: Part, z: Tensor, f: Tensor, stream: Tensor, extra: Extra) -> Tensor:
+def single(layer: CaseLayer, z: Tensor, f: Tensor, stream: Tensor, extra: Extra) -> Tensor:
     """Evaluate every statement on one layer: attention reads z, the feed-forward reads f."""
     a, spread = layer.matrices(z), d(z)
     root = contraction(a)
@@ -191,7 +191,7 @@ def _grow(factor: Tensor, extra: Extra) -> Tensor:
     return factor + 1 + GELU.lipschitz * extra.norm
 
 
-def _inner(layer: Part, f: Tensor) -> Tensor:
+def _inner(layer: CaseLayer, f: Tensor) -> Tensor:
     forward = layer.feedforward
     gated = forward.gate is not None
     matrix, bias = (
@@ -200,12 +200,12 @@ def _inner(layer: Part, f: Tensor) -> Tensor:
     return torch.nn.functional.linear(f, matrix, bias)
 
 
-def _activate(layer: Part, f: Tensor) -> list[Tensor]:
+def _activate(layer: CaseLayer, f: Tensor) -> list[Tensor]:
     kind, inner = activation(layer.feedforward.activation), _inner(layer, f)
     return [d(kind.value(inner)) / (kind.lipschitz * d(inner))]
 
 
-def _feedforward(layer: Part, f: Tensor) -> list[Tensor]:
+def _feedforward(layer: CaseLayer, f: Tensor) -> list[Tensor]:
     """Evaluate Theorem 3 on a plain feed-forward, and on a gated one, which it does not cover."""
     constant = activation(layer.feedforward.activation).lipschitz
     bound = constant * layer.inward * layer.outward * d(f)
@@ -215,7 +215,7 @@ def _feedforward(layer: Part, f: Tensor) -> list[Tensor]:
     return [NAN, ratio, d(layer.feedforward.value(FAR * f)) / (FAR * bound)]
 
 
-def _noisy(layer: Part, z: Tensor, attended: Tensor, a: Tensor, extra: Extra) -> list[Tensor]:
+def _noisy(layer: CaseLayer, z: Tensor, attended: Tensor, a: Tensor, extra: Extra) -> list[Tensor]:
     noise, spread, theta = extra.sized(z), d(z), extra.theta
     size, norm, constant = noise.norm(), extra.norm, GELU.lipschitz
     dirty = layer.matrices(z + noise)
@@ -232,7 +232,7 @@ def _noisy(layer: Part, z: Tensor, attended: Tensor, a: Tensor, extra: Extra) ->
     ]
 
 
-def _series(layer: Part, f: Tensor, extra: Extra) -> Tensor:
+def _series(layer: CaseLayer, f: Tensor, extra: Extra) -> Tensor:
     """Evaluate Theorem 7 with the layer's own matrix and another of its norm as two terms."""
     if layer.feedforward.gate is not None:
         return NAN
@@ -240,7 +240,7 @@ def _series(layer: Part, f: Tensor, extra: Extra) -> Tensor:
     return d(value) / (size * d(f))
 
 
-def _sum(layer: Part, f: Tensor, extra: Extra) -> tuple[Tensor, Tensor]:
+def _sum(layer: CaseLayer, f: Tensor, extra: Extra) -> tuple[Tensor, Tensor]:
     """Return a series of two terms, and the factor of its bound."""
     kind, forward = activation(layer.feedforward.activation), layer.feedforward
     further = f @ extra.direction * layer.inward
@@ -249,7 +249,7 @@ def _sum(layer: Part, f: Tensor, extra: Extra) -> tuple[Tensor, Tensor]:
     return torch.nn.functional.linear(inner, forward.outward, forward.outward_bias), size
 
 
-def stack_statements(layers: Sequence[Part], start: Tensor, extra: Extra) -> Tensor:
+def stack_statements(layers: Sequence[CaseLayer], start: Tensor, extra: Extra) -> Tensor:
     """Evaluate the statements in depth, on the layers' own maps.
 
     Norms and other shortcuts are left out. The factor is that of the source: the largest of any
@@ -276,7 +276,7 @@ def stack_statements(layers: Sequence[Part], start: Tensor, extra: Extra) -> Ten
     )
 
 
-def _repeat(layers: Sequence[Part], z: Tensor, extra: Extra | None) -> tuple[Tensor, Tensor]:
+def _repeat(layers: Sequence[CaseLayer], z: Tensor, extra: Extra | None) -> tuple[Tensor, Tensor]:
     """Repeat attention, augmented or not, and return the largest factor of a layer too."""
     factors = []
     for layer in layers:
@@ -290,7 +290,7 @@ def _repeat(layers: Sequence[Part], z: Tensor, extra: Extra | None) -> tuple[Ten
     return z, torch.stack(factors).max()
 
 
-def _forward(layers: Sequence[Part], z: Tensor, extra: Extra | None) -> tuple[Tensor, Tensor]:
+def _forward(layers: Sequence[CaseLayer], z: Tensor, extra: Extra | None) -> tuple[Tensor, Tensor]:
     """Repeat feed-forwards, as a series or not, and return the largest factor of a layer too."""
     factors = []
     for layer in layers:

@@ -10,7 +10,7 @@ from layerlab import builtin
 from layerlab.measures.quantities.diversity import diversity
 from layerlab.studies.engine.once import once
 from layerlab.studies.engine.pictures import Gap, gaps
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN, CASES
 from layerlab.studies.engine.statistics import bootstrap, maximum, table
 from layerlab.studies.engine.study import EXACT, Outcome, Picture, Study, StudyVerdict
@@ -19,8 +19,8 @@ from layerlab.studies.pangu23.theory.theorem_case import (
     CONSTANTS,
     SINGLE,
     STACKED,
+    CaseLayer,
     Extra,
-    Part,
     parts,
     single,
     stack_statements,
@@ -40,10 +40,10 @@ PRINTED = "Theorem 1, as printed"
 GATED = "Theorem 3, gated feed-forward"
 FAR = "Theorem 3, gated, features x 1000"
 SMALL = "root lambda H, s and the output's norm"
-Found = dict[str, dict[str, np.ndarray]]
+CaseReadings = dict[str, dict[str, np.ndarray]]
 
 
-def one(draw: Draw, model: str, trained: bool, tokens: int) -> dict[str, Tensor]:
+def one(draw: Sampler, model: str, trained: bool, tokens: int) -> dict[str, Tensor]:
     """Evaluate every statement on every layer, and on the stack, for one batch."""
     ids = excerpts(draw, model, tokens)
     if trained:
@@ -64,7 +64,7 @@ def one(draw: Draw, model: str, trained: bool, tokens: int) -> dict[str, Tensor]
 
 
 @once
-def trace_layers(name: str, tokens: int) -> list[Part]:
+def trace_layers(name: str, tokens: int) -> list[CaseLayer]:
     """Trace the layers of a built-in model."""
     return parts(patient(name), torch.arange(tokens))
 
@@ -78,7 +78,7 @@ def twin(name: str, seed: int) -> "LoadedModel":
 
 
 def state_all(
-    subject: "LoadedModel", layers: list[Part], ids: Tensor, extra: Extra
+    subject: "LoadedModel", layers: list[CaseLayer], ids: Tensor, extra: Extra
 ) -> tuple[Tensor, Tensor]:
     """Evaluate every statement on one passage."""
     rows: list[Tensor] = []
@@ -163,7 +163,7 @@ def tightness(model: str, ratios: dict[str, np.ndarray]) -> list[dict[str, Any]]
     return rows
 
 
-def pool_cases(found: Found, name: str, trained: bool | None = None) -> np.ndarray:
+def pool_cases(found: CaseReadings, name: str, trained: bool | None = None) -> np.ndarray:
     """Pool all cases of a statement, draw x layer of every model that has it."""
     kinds = {None: "", True: "trained", False: "random"}
     chosen = [
@@ -174,7 +174,7 @@ def pool_cases(found: Found, name: str, trained: bool | None = None) -> np.ndarr
     return np.concatenate(chosen, axis=1)
 
 
-def judge_printed(found: Found, seed: int) -> StudyVerdict:
+def judge_printed(found: CaseReadings, seed: int) -> StudyVerdict:
     """Judge the literal statement: Theorem 1 has a factor too many."""
     z, output = torch.eye(4, dtype=torch.float64), 0.5
     # A = I and W = I: lambda and s are 1.
@@ -196,7 +196,7 @@ def judge_printed(found: Found, seed: int) -> StudyVerdict:
     )
 
 
-def judge_corrected(found: Found) -> StudyVerdict:
+def judge_corrected(found: CaseReadings) -> StudyVerdict:
     """Judge all inequalities with the slips corrected."""
     every = {
         name: pool_cases(found, name)
@@ -217,7 +217,7 @@ def judge_corrected(found: Found) -> StudyVerdict:
     )
 
 
-def judge_gated(found: Found) -> StudyVerdict:
+def judge_gated(found: CaseReadings) -> StudyVerdict:
     """Judge Theorem 3 for the gated feed-forward of the source's own models."""
     near, far = (maximum(pool_cases(found, name, True)) for name in (GATED, FAR))
     return StudyVerdict(
@@ -280,7 +280,7 @@ def judge_ceiling() -> StudyVerdict:
     )
 
 
-def judge_usual(found: Found, seed: int) -> StudyVerdict:
+def judge_usual(found: CaseReadings, seed: int) -> StudyVerdict:
     """Judge whether attention usually contracts by its constants."""
     real = bootstrap(pool_cases(found, SMALL, trained=True), _below, seed)
     random = bootstrap(pool_cases(found, SMALL, trained=False), _below, seed)
@@ -296,7 +296,7 @@ def judge_usual(found: Found, seed: int) -> StudyVerdict:
     )
 
 
-def judge_telling(found: Found, seed: int) -> StudyVerdict:
+def judge_telling(found: CaseReadings, seed: int) -> StudyVerdict:
     """Judge whether the bounds in depth are near the observed values."""
     middle = {name: bootstrap(pool_cases(found, name, True), np.median, seed) for name in STACKED}
     said = ", ".join(f"{one} of the bound of {name}" for name, one in middle.items())
@@ -319,7 +319,7 @@ def _below(values: np.ndarray) -> float:
     return float((values < 1).mean())
 
 
-def plot(found: Found) -> Picture:
+def plot(found: CaseReadings) -> Picture:
     """Plot how near every statement comes to its bound."""
     names = [name for name in SINGLE if name not in (*CONSTANTS, EQUALITY, FAR)]
     shown = []

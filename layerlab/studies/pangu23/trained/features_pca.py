@@ -12,7 +12,7 @@ from torch import Tensor
 
 from layerlab import builtin
 from layerlab.studies.engine.pictures import Curve, curves, plane
-from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext
+from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, bootstrap, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict, Word
@@ -91,7 +91,7 @@ def read(subject: "LoadedModel", ids: Tensor) -> tuple[Tensor, dict[str, Any]]:
     return torch.stack(found), drawn
 
 
-def ours(draw: Draw, name: str) -> dict[str, Tensor]:
+def ours(draw: Sampler, name: str) -> dict[str, Tensor]:
     """Return the quantities of a built-in model by layer, for one batch."""
     ids = excerpts(draw, name, TOKENS, EACH).view(draw.count, EACH, TOKENS)
     return {"layers": torch.stack([read(patient(name), one)[0] for one in ids])}
@@ -103,7 +103,7 @@ def of_twin(one: small_models.Twin) -> dict[str, Any]:
     return {"nats": one.nats, "layers": found.tolist(), **drawn}
 
 
-READING = small_models.Reading(
+READING = small_models.ModelReading(
     kind="features",
     read=of_twin,
     shapes={"nats": (), "layers": (None, len(COLUMNS))},

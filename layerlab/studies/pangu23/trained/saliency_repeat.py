@@ -17,7 +17,7 @@ from layerlab import builtin
 from layerlab.report.figures.export import plain
 from layerlab.report.views.text import token
 from layerlab.studies.engine.pictures import Curve, curves, gap, gaps
-from layerlab.studies.engine.sampling import Arrays, Draw, StudyContext, digest
+from layerlab.studies.engine.sampling import Arrays, Sampler, StudyContext, digest
 from layerlab.studies.engine.scale import BUILT_IN
 from layerlab.studies.engine.statistics import Interval, bootstrap, bootstrap_each, table
 from layerlab.studies.engine.study import Outcome, Picture, Study, StudyVerdict, Word
@@ -59,7 +59,7 @@ QUANTITIES = ("lift", "log probability", "right", "cosine")
 _ALONE = Lock()
 
 
-def texts(draw: Draw) -> list[tuple[str, str]]:
+def texts(draw: Sampler) -> list[tuple[str, str]]:
     """Return different texts that end in a name, each with its name."""
     every = list(product(STORIES, NAMES))
     chosen = torch.randperm(len(every), generator=draw.generator)[: draw.count].tolist()
@@ -103,12 +103,12 @@ def look_back(subject: "LoadedModel", text: str, name: str) -> tuple[Tensor, Ten
     return quantities, padded
 
 
-def ours(draw: Draw, name: str) -> dict[str, Tensor]:
+def ours(draw: Sampler, name: str) -> dict[str, Tensor]:
     """Return the quantities of a built-in model on one batch of texts."""
     return _read(patient(name), draw)
 
 
-def _read(subject: "LoadedModel", draw: Draw) -> dict[str, Tensor]:
+def _read(subject: "LoadedModel", draw: Sampler) -> dict[str, Tensor]:
     found = [look_back(subject, *one) for one in texts(draw)]
     return {
         "quantities": torch.stack([quantities for quantities, _ in found]),
@@ -116,9 +116,9 @@ def _read(subject: "LoadedModel", draw: Draw) -> dict[str, Tensor]:
     }
 
 
-def _reading(work: StudyContext) -> small_models.Reading:
+def _reading(work: StudyContext) -> small_models.ModelReading:
     def read(one: small_models.Twin) -> dict[str, Any]:
-        draw = Draw(count=work.draws, generator=small_models.generator_of(work, 0))
+        draw = Sampler(count=work.draws, generator=small_models.generator_of(work, 0))
         found = _read(one.subject, draw)
         first = found["shares"][0]
         return {
@@ -126,7 +126,7 @@ def _reading(work: StudyContext) -> small_models.Reading:
             "shares": first[first.isfinite()].tolist(),
         }
 
-    return small_models.Reading(
+    return small_models.ModelReading(
         kind="saliency",
         read=read,
         shapes={"quantities": (None, 4), "shares": (None,)},
@@ -135,7 +135,7 @@ def _reading(work: StudyContext) -> small_models.Reading:
 
 
 def twin_quantities(
-    work: StudyContext, jobs: list[small_models.Job]
+    work: StudyContext, jobs: list[small_models.ArmSeed]
 ) -> tuple[list[Arrays], list[str]]:
     """Return the quantities of twins, with notes for the reader."""
     found, notes = small_models.kept_readings(work, jobs, _reading(work))
@@ -149,7 +149,7 @@ def twin_quantities(
     ], notes
 
 
-def stand_ins(work: StudyContext, jobs: list[small_models.Job]) -> bool:
+def stand_ins(work: StudyContext, jobs: list[small_models.ArmSeed]) -> bool:
     """Judge whether briefly trained models answer here: in fast mode, without stored readings."""
     lying = small_models.stored_readings(work, jobs, _reading(work))
     return work.fast and None in lying.values()
@@ -350,7 +350,7 @@ def first(work: StudyContext) -> list[str]:
     from layerlab.loading.token_text import token_strings
 
     subject = patient(MODELS[0])
-    draw = Draw(count=1, generator=small_models.generator_of(work, 0))
+    draw = Sampler(count=1, generator=small_models.generator_of(work, 0))
     asked, places, last = case(subject, *texts(draw)[0])
     words = [plain(token(word)) for word in token_strings(subject, asked.tokens[:last])]
     return [f"<b>{word}</b>" if place in places else word for place, word in enumerate(words)]

@@ -18,7 +18,7 @@ from layerlab.studies.budzinskiy25.models.error_prediction import (
     named,
     one,
 )
-from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.engine.sampling import Sampler
 
 
 def planted(factor, places=2):
@@ -51,7 +51,7 @@ def test_lengths_and_names():
 
 @pytest.mark.full
 def test_no_error_passes_its_bound_and_the_seed_settles_the_passages():
-    draw = [Draw(count=1, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
+    draw = [Sampler(count=1, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
     first, second = (one(each, "post-norm", "fp32") for each in draw)
     assert torch.equal(first["ratios"], second["ratios"])
     assert (first["ratios"][..., BOUND] <= 1).all()

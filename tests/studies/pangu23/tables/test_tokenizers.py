@@ -91,8 +91,8 @@ def test_a_measured_rate_stands_beside_the_printed_one(monkeypatch):
     monkeypatch.setattr(published_rates, "questions", lambda: ["a question"])
     monkeypatch.setattr(published_rates, "tokenizers_here", lambda: ({}, {"other": "why"}))
     rows = [
-        published_rates.Row("internlm", 103_168, 0.6570),
-        published_rates.Row("gpt2", 50_257, 2.0),
+        published_rates.Rate("internlm", 103_168, 0.6570),
+        published_rates.Rate("gpt2", 50_257, 2.0),
     ]
     monkeypatch.setattr(published_rates, "measure_rates", lambda words, texts: rows)
     found, told = at_hand()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.pangu23.theory.attention_lambda import (
     MODEL,
     balance,
@@ -40,7 +40,7 @@ def test_balanced_matrices_are_doubly_stochastic():
 
 
 def test_a_passage_has_a_number_for_every_head_of_every_layer():
-    draw = Draw(count=2, generator=torch.Generator().manual_seed(0))
+    draw = Sampler(count=2, generator=torch.Generator().manual_seed(0))
     assert heads(excerpts(draw, MODEL, 8)).shape == (2, 8 * 4)
 
 

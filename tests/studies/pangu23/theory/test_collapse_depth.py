@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from layerlab.measures.quantities.diversity import relative_residual
-from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.pangu23.theory.collapse_depth import (
     EACH,
     TOKENS,
@@ -18,7 +18,7 @@ from layerlab.studies.support.passages import WHOLE, excerpts, overlap, patient,
 
 
 def draw(count, seed=0):
-    return Draw(count=count, generator=torch.Generator().manual_seed(seed))
+    return Sampler(count=count, generator=torch.Generator().manual_seed(seed))
 
 
 def test_passages_are_cut_from_the_text_and_belong_to_the_seed():

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from layerlab.model.build import build
-from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.pangu23.theory.modules_at_init import (
     NAMES,
     STARTS,
@@ -42,7 +42,7 @@ def test_only_terms_are_scattered_and_no_path_is_silent():
 
 
 def test_a_batch_has_a_share_for_every_variant_start_and_layer():
-    draw = Draw(count=1, generator=torch.Generator().manual_seed(0))
+    draw = Sampler(count=1, generator=torch.Generator().manual_seed(0))
     found = one(draw, layers=2, width=32)["dimension"]
     assert found.shape == (1, len(NAMES), len(STARTS), 3)
     assert ((found > 0) & (found <= 1)).all()

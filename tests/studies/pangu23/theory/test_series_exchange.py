@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from layerlab.studies.engine.sampling import Draw
+from layerlab.studies.engine.sampling import Sampler
 from layerlab.studies.pangu23.theory.series_exchange import (
     TOKENS,
     backwards,
@@ -16,7 +16,7 @@ from layerlab.studies.pangu23.theory.series_exchange import (
 
 
 def draw(count=1):
-    return Draw(count=count, generator=torch.Generator().manual_seed(3))
+    return Sampler(count=count, generator=torch.Generator().manual_seed(3))
 
 
 class Leaking(nn.Module):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from layerlab.measures.support.rounding_theory import Theory
-from layerlab.numerics.theory.modules import Attention, FeedForward
+from layerlab.numerics.theory.modules import TheoryAttention, TheoryFFN
 from layerlab.studies.pangu23.theory.theorem_case import (
     SINGLE,
     Extra,
@@ -30,7 +30,7 @@ def gaussian(*shape, seed=0):
 def layer(heads=1, own=True, gate=None):
     """Heads that agree, each of which hands on the token itself, or the mean of all before it."""
     seen = torch.eye(TOKENS, dtype=torch.bool) if own else None
-    attention = Attention(
+    attention = TheoryAttention(
         query=torch.zeros(heads, WIDTH, WIDTH, dtype=torch.float64),
         key=torch.zeros(heads, WIDTH, WIDTH, dtype=torch.float64),
         value=EYE.repeat(heads, 1, 1),
@@ -38,7 +38,7 @@ def layer(heads=1, own=True, gate=None):
         scale=1.0,
         allowed=seen,
     )
-    forward = FeedForward(inward=EYE, outward=EYE, activation="relu", gate=gate)
+    forward = TheoryFFN(inward=EYE, outward=EYE, activation="relu", gate=gate)
     z = gaussian(TOKENS, WIDTH)
     return part(Theory(entered=z, attention=attention, feedforward=forward))
 

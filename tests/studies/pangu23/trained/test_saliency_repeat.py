@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from layerlab.studies.engine.runner import study
-from layerlab.studies.engine.sampling import Draw, StudyContext
+from layerlab.studies.engine.sampling import Sampler, StudyContext
 from layerlab.studies.engine.statistics import Interval
 from layerlab.studies.pangu23.trained import saliency_repeat
 from layerlab.studies.pangu23.trained.saliency_repeat import (
@@ -33,7 +33,7 @@ from layerlab.studies.support.passages import patient
 
 
 def draw(count):
-    return Draw(count=count, generator=torch.Generator().manual_seed(0))
+    return Sampler(count=count, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize(("story", "name"), list(product(STORIES, NAMES[:4])))
@@ -165,9 +165,9 @@ def test_the_name_of_the_first_text_is_marked_where_it_came_before(tmp_path):
         study="tiny", runs=tmp_path, draws=2, seed=0, options={}, threads=1, code=""
     )
     words = saliency_repeat.first(work)
-    text, name = saliency_repeat.texts(Draw(count=2, generator=small_models.generator_of(work, 0)))[
-        0
-    ]
+    text, name = saliency_repeat.texts(
+        Sampler(count=2, generator=small_models.generator_of(work, 0))
+    )[0]
     bare = "".join(word.removeprefix("<b>").removesuffix("</b>") for word in words)
     assert text == (bare + f"␣{name}").replace("␣", " ")
     marked = "".join(word[3:-4] if word.startswith("<b>") else "|" for word in words)
@@ -204,7 +204,7 @@ def test_what_twins_have_read_is_judged_whole(tmp_path, monkeypatch):
 
 def work_draw(work):
     """The texts' numbers, as the built-in models get them."""
-    return Draw(count=work.draws, generator=small_models.generator_of(work, 0))
+    return Sampler(count=work.draws, generator=small_models.generator_of(work, 0))
 
 
 @pytest.mark.full
