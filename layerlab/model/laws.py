@@ -104,7 +104,7 @@ def gradient(model: LabForCausalLM) -> str:
 
 def parameters(model: LabForCausalLM) -> str:
     """Check that the formula of the parameters gives their number."""
-    said = account(model.config.parsed(), model.config.shape()).parameters
+    said = account(model.config.parse_spec(), model.config.shape()).parameters
     there = model.num_parameters()
     return "" if said == there else f"cost says {said:,}, there are {there:,}"
 
@@ -113,7 +113,7 @@ def operations(model: LabForCausalLM) -> str:
     """Check that the formula of the FLOPs gives what PyTorch counts with eager attention."""
     model.set_attn_implementation("eager")
     x = _tokens(model)
-    said = account(model.config.parsed(), model.config.shape()).forward * x.numel()
+    said = account(model.config.parse_spec(), model.config.shape()).forward * x.numel()
     with FlopCounterMode(display=False) as forward:
         logits = model(x, use_cache=False).logits
     with FlopCounterMode(display=False) as backward:

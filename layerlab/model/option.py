@@ -85,7 +85,7 @@ def _homes(spec: Spec, name: str, value: Any) -> list[tuple[str, str]]:
     homes = [slot for slot in SLOTS if name in options_of(spec, slot)]
     if len(homes) > 1 and all(options_of(spec, slot)[name].shared for slot in homes):
         return [(slot, name) for slot in homes]
-    places = [place for place, kind in _PLACES.items() if name in _named(kind)]
+    places = [place for place, kind in _PLACES.items() if name in _plain_fields(kind)]
     alone = len(homes) == 1 and not (
         places and value not in options_of(spec, homes[0])[name].domain
     )
@@ -104,8 +104,8 @@ def _field(spec: Spec, name: str, value: Any) -> Spec:
     place, _, inner = name.partition(".")
     for home, kind in _PLACES.items():
         wanted = inner if place == home else name
-        if wanted in _named(kind):
-            changed = _check(_named(kind)[wanted], value)
+        if wanted in _plain_fields(kind):
+            changed = _check(_plain_fields(kind)[wanted], value)
             return replace(spec, **{home: replace(getattr(spec, home), **{wanted: changed})})
     if name in _PLACES:
         raise UserError(
@@ -115,7 +115,7 @@ def _field(spec: Spec, name: str, value: Any) -> Spec:
     raise _unknown(spec, name)
 
 
-def _named(kind: Any) -> dict[str, Field[Any]]:
+def _plain_fields(kind: Any) -> dict[str, Field[Any]]:
     return {one.name: one for one in fields(kind) if one.name not in SLOTS}
 
 

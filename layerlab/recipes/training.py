@@ -184,7 +184,7 @@ def make_recipe(
     Args:
         content: the settings; beside them `extends` may name a recipe that has all the others.
         place: what errors call it: the file, beside which another may lie.
-        settings: changes by path, as `TrainingRecipe.changed` takes them; they may complete what is
+        settings: changes by path, as `TrainingRecipe.change` takes them; they may complete what is
             given.
 
     Raises:

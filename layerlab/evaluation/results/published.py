@@ -79,7 +79,7 @@ def tables() -> Mapping[int, Published]:
     Source: pangu23, section 5.
 
     Example:
-        >>> tables()[10].printed("YunShan")
+        >>> tables()[10].printed_average("YunShan")
         31.75
     """
     found = [

@@ -11,7 +11,7 @@ from layerlab.recipes.comparison_sections import Arm
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.system.files import read_whole
 from layerlab.training.run_spec import design_model
-from layerlab.variants.registry import needed
+from layerlab.variants.registry import find_needed
 
 LOAD = "model.load"
 Files = plugins.File | Iterable[plugins.File]
@@ -62,7 +62,7 @@ def _with(given: str | Arm, setting: Mapping[str, Any]) -> str | dict[str, Any]:
 def _setting(side: TrainingRecipe, files: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the setting that names the files that a model needs and its recipe does not name."""
     known = {_digest(path) for path in side.model.load}
-    wanted = set(needed(design_model(side).spec).values()) - known
+    wanted = set(find_needed(design_model(side).spec).values()) - known
     missing = [path for digest, path in files.items() if digest in wanted]
     return {LOAD: [*side.model.load, *missing]} if missing else {}
 

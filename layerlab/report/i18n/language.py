@@ -39,7 +39,7 @@ class Language:
     """One language of the page.
 
     Example:
-        >>> language("zh").said("layer 3 head 2"), language("en").said("layer 3 head 2")
+        >>> language("zh").translate("layer 3 head 2"), language("en").translate("layer 3 head 2")
         ('第 3 层第 2 头', 'layer 3 head 2')
     """
 
@@ -70,7 +70,7 @@ class Language:
         """Translate a text, whatever numbers stand in it; unknown parts stay as they are.
 
         Example:
-            >>> language("zh").said("pangu23, Figure 4; Own")
+            >>> language("zh").translate("pangu23, Figure 4; Own")
             'pangu23，图 4；自定'
         """
         return text if self.code == ENGLISH or not text.strip() else self._clauses.said(text)

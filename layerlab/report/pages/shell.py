@@ -72,7 +72,7 @@ def embedded(data: Any) -> str:
     r"""Write data as JSON that can stand inside a script element, whatever its strings contain.
 
     Example:
-        >>> embedded("</script>")
+        >>> embed_json("</script>")
         '"\\u003c/script\\u003e"'
     """
     written = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
