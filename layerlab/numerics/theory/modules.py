@@ -40,7 +40,7 @@ class Norm:
     extra: int = 0
     offset: bool = False
 
-    def centred(self, x: Features) -> Features:
+    def centre(self, x: Features) -> Features:
         return x - x.mean(-1, keepdim=True) if self.kind == "layer" else x
 
     def radius(self, x: Features) -> Float[Tensor, "*place 1"]:
@@ -51,7 +51,7 @@ class Norm:
 
     def direction(self, x: Features) -> Features:
         """Return the direction before gain and shift."""
-        centred = self.centred(x)
+        centred = self.centre(x)
         radius = self.radius(centred)
         return torch.where(radius > 0, centred / torch.where(radius > 0, radius, 1.0), 0.0)
 
@@ -138,7 +138,7 @@ class Attention:
             value_bias=None if self.value_bias is None else self.value_bias[shared],
         )
 
-    def joined(self) -> Float[Tensor, "out joined"] | None:
+    def joined_output(self) -> Float[Tensor, "out joined"] | None:
         """Return the output projection as one matrix on the heads side by side."""
         return None if self.output is None else self.output.permute(1, 0, 2).flatten(1)
 
@@ -147,18 +147,18 @@ class Attention:
             return self.allowed
         return torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool, device=x.device).tril()
 
-    def rotated(self, x: OneHead) -> OneHead:
+    def rotate(self, x: OneHead) -> OneHead:
         if self.cosine is None or self.sine is None:
             return x
         return x * self.cosine + rotate_half(x) * self.sine
 
     def queries(self, x: Sequence, index: int) -> Tensor:
         head = self.head(index)
-        return self.rotated(functional.linear(x, head.query, head.query_bias))
+        return self.rotate(functional.linear(x, head.query, head.query_bias))
 
     def keys(self, x: Sequence, index: int) -> Tensor:
         head = self.head(index)
-        return self.rotated(functional.linear(x, head.key, head.key_bias))
+        return self.rotate(functional.linear(x, head.key, head.key_bias))
 
     def values(self, x: Sequence, index: int) -> Tensor:
         head = self.head(index)
@@ -175,7 +175,7 @@ class Attention:
     def value_of(self, x: Sequence) -> Tensor:
         every = [self.weights(x, index) @ self.values(x, index) for index in range(self.heads)]
         side = torch.cat(every, -1)
-        joined = self.joined()
+        joined = self.joined_output()
         return side if joined is None else functional.linear(side, joined, self.output_bias)
 
 

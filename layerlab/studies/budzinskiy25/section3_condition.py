@@ -114,7 +114,7 @@ def norm_modules(norm: Norm, x: Tensor) -> Iterator[Module]:
         yield Module(name="RMS norm", f=norm.value, x=x, form=form, uniform=two)
         return
     plain = Norm(kind="layer")
-    last = 3 * x.abs().max() / plain.centred(x).abs().min()
+    last = 3 * x.abs().max() / plain.centre(x).abs().min()
     yield Module(
         name="layer norm", f=plain.value, x=x, form=condition_numbers.norm(x, plain), uniform=last
     )
@@ -151,7 +151,7 @@ def attention_modules(parts: Attention, x: Tensor) -> Iterator[Module]:
         one = torch.ones((), dtype=x.dtype)
         yield Module(
             name="rotary positions",
-            f=lambda given: parts.rotated(given)[-1],
+            f=lambda given: parts.rotate(given)[-1],
             x=query,
             form=one,
             uniform=NONE,

@@ -53,7 +53,7 @@ def attending(piece: Piece, x: Tensor) -> Linear:
     read = piece.norm.value(x)
     scale = _hold(piece.norm, x)
     matrices = [piece.attention.weights(read, head) for head in range(piece.attention.heads)]
-    joined = piece.attention.joined()
+    joined = piece.attention.joined_output()
     assert joined is not None
 
     def apply(y: Tensor) -> Tensor:

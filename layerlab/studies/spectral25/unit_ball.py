@@ -75,7 +75,7 @@ def _head(attended: Any, head: int) -> dict[str, Tensor]:
     from layerlab.measures.quantities.diversity import cosine
 
     query, key = attended.query[head].double(), attended.key[attended.kv_head(head)].double()
-    allowed = attended.allowed()[0]
+    allowed = attended.allowed_keys()[0]
     scores = attended.logits(slice(head, head + 1), dtype=torch.float64)[0]
     return {
         "aligned": share_matched(query, key, allowed),

@@ -114,7 +114,7 @@ def part(known: "Theory") -> Part:
         theory=known,
         values=spectral_bound(attention.value).repeat_interleave(shared),
         joint=spectral_bound(attention.value.flatten(0, 1)),
-        output=spectral_bound(attention.joined()),
+        output=spectral_bound(attention.joined_output()),
         inward=spectral_bound(forward.inward if forward.gate is None else forward.gate),
         outward=spectral_bound(forward.outward),
     )
