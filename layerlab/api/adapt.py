@@ -122,7 +122,7 @@ def plan_adaptation(
     """
     language(lang)  # an unknown one is refused before the work is done
     read = _recipe(recipe)
-    read = _load(read.changed(settings) if settings else read, load)
+    read = _load(read.change(settings) if settings else read, load)
     return AdaptationPlan(read, plan_stages(read), out / read.name, lang)
 
 
@@ -134,7 +134,7 @@ def _load(recipe: AdaptationRecipe, load: Files) -> AdaptationRecipe:
         return recipe
     files = list(load_files(training, load).model.load)
     own = {**recipe.base.set, "model.load": files} if files else recipe.base.set
-    return recipe.changed({"base.set": own})
+    return recipe.change({"base.set": own})
 
 
 def estimate_adaptation(curriculum: AdaptationPlan) -> Forecast:

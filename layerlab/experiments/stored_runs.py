@@ -198,7 +198,7 @@ def _lasting(run: RunSpec, record: RunRecord) -> RunSpec:
         "train.max_steps": own.train.max_steps,
         "evaluate.eval_steps": own.evaluate.eval_steps,
     }
-    return replace(run, recipe=run.recipe.changed(length)) if record.arm == run.arm else run
+    return replace(run, recipe=run.recipe.change(length)) if record.arm == run.arm else run
 
 
 def _closest(runs: Sequence[RunSpec], record: RunRecord) -> RunSpec | None:

@@ -72,7 +72,7 @@ class Result(BaseModel):
     digest: str | None = None
 
     @model_validator(mode="after")
-    def _ended(self) -> "Result":
+    def _check_end(self) -> "Result":
         losses = [getattr(self, name) for name in LOSSES]
         # Bits per byte are not given where the text does not come back from its tokens.
         missing = None in (self.nats, self.accuracy)

@@ -73,7 +73,7 @@ class AdaptationResult:
         parts: list[RenderableType] = [*map(Text, self._vocabulary()), self._scores(width)]
         if (more := len(self.content["table"]["rows"]) - ROWS) > 0:
             parts.append(Text(f"... and {more} more scores, on the page"))
-        parts += map(Text, [*self._alone(), *self._lost(), *self._changes()])
+        parts += map(Text, [*self._alone(), *self._missing_remarks(), *self._changes()])
         left = [f"{one['what']}: {one['why']}" for one in self.content["left_out"]]
         parts += [Text(f"Left out: {printable(one, 300)}") for one in left[:LINES]]
         if len(left) > LINES:
@@ -118,7 +118,7 @@ class AdaptationResult:
         said = f"{' and '.join(found)}: one document is held out, and one has no standard error"
         return [said] if found else []
 
-    def _lost(self) -> list[str]:
+    def _missing_remarks(self) -> list[str]:
         """Return a remark on the texts of which a model has no bits per byte, and why."""
         found = [
             printable(row["title"])

@@ -58,7 +58,7 @@ class StageContext:
     @property
     def text(self) -> Path:
         """The folder of the cleaned texts."""
-        return self.shelf.checked(self.stage.needs["text"])
+        return self.shelf.check(self.stage.needs["text"])
 
     def model(self, dtype: str | None = "float32") -> LoadedModel:
         """Return the model so far."""

@@ -138,9 +138,9 @@ class StageStore:
         kept = self.read(key)
         assert kept is not None, key
         name = str(kept[what])
-        return str(self.checked(key) / name) if (self.of(key) / name).is_dir() else name
+        return str(self.check(key) / name) if (self.of(key) / name).is_dir() else name
 
-    def checked(self, key: str) -> Path:
+    def check(self, key: str) -> Path:
         """Return the folder of a finished stage, after checking its files.
 
         Raises:

@@ -92,7 +92,7 @@ class Template:
             content=f"{self._special} {self.text}",
         )
 
-    def written(self, turns: Sequence[Turn], place: str = "a conversation") -> Rendered:
+    def render(self, turns: Sequence[Turn], place: str = "a conversation") -> Rendered:
         """Return a whole conversation as text.
 
         Raises:

@@ -36,7 +36,7 @@ def low_quality(text: str, limits: CleanSection = CleanSection()) -> tuple[str, 
         ('symbols', 'words with a letter 0.00 < 0.80')
         >>> low_quality("A contract is made by an offer and its acceptance.")
     """
-    said = _broken(text, limits)
+    said = _broken_characters(text, limits)
     if said:
         return "broken", said
     said = _words(text, limits) or _lines(text, limits)
@@ -46,7 +46,7 @@ def low_quality(text: str, limits: CleanSection = CleanSection()) -> tuple[str, 
     return ("repetition", said) if said else None
 
 
-def _broken(text: str, limits: CleanSection) -> str | None:
+def _broken_characters(text: str, limits: CleanSection) -> str | None:
     share = len(_BROKEN.findall(text)) / max(1, len(text))
     if share > limits.max_broken_ratio:
         return f"broken or control characters {share:.3f} > {limits.max_broken_ratio:.3f}"

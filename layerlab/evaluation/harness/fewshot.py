@@ -110,7 +110,7 @@ def fit_examples(task: Any, fits: Callable[[str, tuple[Any, ...]], bool]) -> Ite
         draws.start()
 
         def built(number: int) -> Any:
-            with draws.repeated():
+            with draws.repeat():
                 return whole(doc, number, **options)
 
         def all_fit(text: Any) -> bool:
@@ -144,7 +144,7 @@ class _Draws:
         self._after = None
 
     @contextmanager
-    def repeated(self) -> Iterator[None]:
+    def repeat(self) -> Iterator[None]:
         if self._random is not None:
             self._random.setstate(self._before)
         yield

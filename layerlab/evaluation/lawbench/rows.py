@@ -50,7 +50,7 @@ def scored_rows(number: str, *, shots: int = 0, folder: Path | None = None) -> R
         )
     task, kept, left_out = TASKS[number], [], {}
     for row in read_rows(LAWBENCH, LAWBENCH[number], SPLITS[shots], folder):
-        if why := task.left_out(row.text("answer")):
+        if why := task.exclusion_reason(row.text("answer")):
             left_out[row.place] = why
         else:
             kept.append(_document(task, row))

@@ -69,7 +69,7 @@ _TEMPLATES = Templates()
 
 
 @contextmanager
-def sandboxed() -> Iterator[None]:
+def sandbox_templates() -> Iterator[None]:
     """Let lm-eval fill in templates in the sandbox alone, until the block ends."""
     before: Any = utils.env
     utils.env = _TEMPLATES

@@ -44,10 +44,10 @@ def _name_files(recipe: TrainingRecipe, files: Mapping[str, str]) -> TrainingRec
     if not files:
         return recipe
     if recipe.compare is None:
-        return recipe.changed(_setting(recipe, files))
+        return recipe.change(_setting(recipe, files))
     settings = [_setting(side, files) for side in sides(recipe).values()]
     named = [_with(arm, one) for arm, one in zip(recipe.compare.arms, settings, strict=True)]
-    return recipe.changed({"compare.arms": named})
+    return recipe.change({"compare.arms": named})
 
 
 def _with(given: str | Arm, setting: Mapping[str, Any]) -> str | dict[str, Any]:
