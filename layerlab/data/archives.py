@@ -95,10 +95,10 @@ def read_documents(path: Path) -> Iterator[str]:
         UserError: as `read_members`, or a file is not UTF-8.
     """
 
-    def wanted(name: str) -> bool:
+    def is_wanted(name: str) -> bool:
         return name.endswith(TEXTS) and not PurePosixPath(name).name.startswith("_")
 
-    for name, data in read_members(path, wanted):
+    for name, data in read_members(path, is_wanted):
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:

@@ -81,7 +81,8 @@ def _lines(found: Latency) -> Iterator[str]:
         note = f"; {pair.note}" if pair.note else ""
         yield f"predicted by the weights that a token reads: {pair.predicted:.3f}{note}"
         yield (
-            f"{_source_name('pangu', found)} over {_source_name('llama', found)}: published, on an Ascend 910A "
-            f"in a setting that is not printed: {published_times(pair.shape)['ratio']:.3f}"
+            f"{_source_name('pangu', found)} over {_source_name('llama', found)}: published, on an "
+            "Ascend 910A in a setting that is not printed: "
+            f"{published_times(pair.shape)['ratio']:.3f}"
         )
         yield verdict.said

@@ -168,11 +168,11 @@ def mean_and_range(runs: Sequence[Json], found: Json) -> dict[str, list[float]] 
 def results(name: str) -> Callable[[Path], str]:
     """Return a function that hashes all results of a recipe in a folder of runs."""
 
-    def found(runs: Path) -> str:
+    def hash_results(runs: Path) -> str:
         texts = [_text(run / "result.json") for run in finished_runs(runs / name)]
         return digest(texts)
 
-    return found
+    return hash_results
 
 
 def _text(file: Path) -> str:

@@ -135,12 +135,12 @@ def _by_content() -> Iterator[None]:
     """
     plain = data_files._get_single_origin_metadata
 
-    def known(data_file: str, *args: Any, **options: Any) -> Any:
+    def describe_origin(data_file: str, *args: Any, **options: Any) -> Any:
         found = plain(data_file, *args, **options)
         place = Path(data_file)
         return (*found, fingerprint(place)) if place.is_file() else found
 
-    data_files._get_single_origin_metadata = known
+    data_files._get_single_origin_metadata = describe_origin
     try:
         yield
     finally:
@@ -208,8 +208,8 @@ def _hub_if(entries: Sequence[Any]) -> Iterator[None]:
                 raise
             raise UserError(
                 f"its questions are not here: cannot get {', '.join(dict.fromkeys(afar))} from the "
-                f"Hub: {why or _shorten_error(error)}; fetch it once where there is a connection, or name a "
-                "task file whose data is here (dataset_path: json)"
+                f"Hub: {why or _shorten_error(error)}; fetch it once where there is a connection, "
+                "or name a task file whose data is here (dataset_path: json)"
             ) from None
 
 
@@ -231,7 +231,8 @@ def _reword_errors(word: str) -> Iterator[None]:
         raise UserError(f"--tasks {word}: {error}") from None
     except Exception as error:  # of whatever kind a task brings about
         raise UserError(
-            f"--tasks {word}: lm-eval cannot load it: {_shorten_error(error)}; mend it, or name another"
+            f"--tasks {word}: lm-eval cannot load it: {_shorten_error(error)}; mend it, or name "
+            "another"
         ) from None
 
 

@@ -309,11 +309,11 @@ def _list_published(content: Row, width: int) -> Iterator[RenderableType]:
 
 
 def _cell(name: str) -> Callable[[Row], str]:
-    def shown(row: Row) -> str:
+    def show(row: Row) -> str:
         value = row["cells"].get(name)
         return "-" if value is None else f"{value:.2f}"
 
-    return shown
+    return show
 
 
 def _below(content: Row) -> Iterator[Text]:

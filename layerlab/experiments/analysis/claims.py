@@ -201,7 +201,11 @@ def _describe(judged: Judged, level: Level, unit: str) -> str:
     if count > 1:
         head += f", {_share(judged, level)}"
     later = describe_later(told.later, told.evidence, unit)
-    parts = [f"{head}: {_pair_said(judged, told, level, unit)}", later, _unfinished(judged)]
+    parts = [
+        f"{head}: {_pair_said(judged, told, level, unit)}",
+        later,
+        _describe_unfinished(judged),
+    ]
     return "; ".join(part for part in parts if part) + "."
 
 
@@ -261,7 +265,7 @@ def _evidence(judged: Judged, pair: Pair, level: Level) -> str:
     return told + (", unpaired: the two share no seed" if found.kind == "welch" else "")
 
 
-def _unfinished(judged: Judged) -> str:
+def _describe_unfinished(judged: Judged) -> str:
     missing = any(pair.missing for pair in judged.pairs)
     return "planned seeds are missing: this verdict is not final" if missing else ""
 

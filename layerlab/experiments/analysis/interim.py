@@ -88,11 +88,14 @@ class Stage:
         arm, rival = sides
         return Evidence(
             found=self.difference(test.arm, test.rival, test.measure),
-            lost=(len(self.lost(arm.name, test.measure)), len(self.lost(rival.name, test.measure))),
+            lost=(
+                len(self.loss_reasons(arm.name, test.measure)),
+                len(self.loss_reasons(rival.name, test.measure)),
+            ),
             ended=(arm.ended, rival.ended),
         )
 
-    def lost(self, arm: str, measure: str = LOSS) -> dict[int, str]:
+    def loss_reasons(self, arm: str, measure: str = LOSS) -> dict[int, str]:
         """Return by seed why an arm has no number: its run diverged, or never came so far."""
         side = self.sides[arm]
         if measure == LOSS:

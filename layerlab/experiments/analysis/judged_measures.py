@@ -56,8 +56,8 @@ def _row(test: PairTest, stages: Sequence[Stage], family: Family) -> dict[str, A
         missing=sorted(
             {seed for side in (arm, rival) for seed in missing_seeds(stage.section, side)}
         ),
-        diverged=judged.lost(test.arm, measure),
-        base_diverged=judged.lost(test.rival, measure),
+        diverged=judged.loss_reasons(test.arm, measure),
+        base_diverged=judged.loss_reasons(test.rival, measure),
         looked=family.looked,
         scale=describe_scale(stage.sides[test.arm]),
         unit=unit_of(measure),

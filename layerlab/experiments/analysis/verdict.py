@@ -97,7 +97,7 @@ def judge(case: Case, say: Callable[[Case, Word], str] | None = None) -> Verdict
         describe_later(case.later, case.evidence, case.unit),
         case.scale,
         case.together,
-        _unfinished(case),
+        _describe_unfinished(case),
         _beside(case),
     ]
     return Verdict(word=word, said="; ".join(part for part in parts if part) + ".")
@@ -145,7 +145,7 @@ def _sentence(case: Case, word: Word) -> str:
     if word == "too few seeds":
         return _few(case)
     if word == "not distinguishable":
-        return _undecided(case)
+        return _describe_undecided(case)
     size, evidence = number(abs(case.difference.mean or 0)), describe_evidence(case)
     return f"{case.arm} is {word} than {case.baseline} by {size} {case.unit} ({evidence})"
 
@@ -204,7 +204,7 @@ def _few(case: Case) -> str:
     )
 
 
-def _undecided(case: Case) -> str:
+def _describe_undecided(case: Case) -> str:
     found, evidence = case.difference, describe_evidence(case)
     said = (
         f"{case.arm} is not distinguishable from {case.baseline} at this budget: "
@@ -300,7 +300,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:g} %"
 
 
-def _unfinished(case: Case) -> str:
+def _describe_unfinished(case: Case) -> str:
     if not case.missing:
         return ""
     done = case.planned - len(set(case.missing))

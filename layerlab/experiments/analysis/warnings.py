@@ -35,9 +35,9 @@ def remarks(
         *(f"declared to differ: {contrast}" for contrast in contrasts),
         *_warn_published(section),
         *_rates(section, sides),
-        *_unfinished(section, sides),
+        *_warn_of_missing(section, sides),
         *_few(section),
-        *_diverged(sides, worse),
+        *_warn_of_divergence(sides, worse),
     ]
 
 
@@ -89,7 +89,7 @@ def _rates(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator
             )
 
 
-def _unfinished(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator[str]:
+def _warn_of_missing(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator[str]:
     missing = {name: missing_seeds(section, side) for name, side in sides.items()}
     told = [f"{name} {', '.join(map(str, seeds))}" for name, seeds in missing.items() if seeds]
     if told:
@@ -116,7 +116,7 @@ def _few(section: CompareSection) -> Iterator[str]:
         )
 
 
-def _diverged(sides: Mapping[str, ArmResults], worse: Collection[str]) -> Iterator[str]:
+def _warn_of_divergence(sides: Mapping[str, ArmResults], worse: Collection[str]) -> Iterator[str]:
     for side in sides.values():
         for runs in side.sweep.values():
             for run in runs.values():
@@ -169,8 +169,8 @@ def disclose_added_seeds(content: Content, *files: Path) -> dict[str, Any]:
     Raises:
         UserError: it is no comparison.
     """
-    seen, runs = _seen(content), {run["run"] for run in content["runs"]}
-    earlier = [one for one in map(_read, files) if _seen(one) & runs]
+    seen, runs = _shown_runs(content), {run["run"] for run in content["runs"]}
+    earlier = [one for one in map(_read, files) if _shown_runs(one) & runs]
     if not earlier and not seen:
         return dict(content)
     seeds = content["seeds"]
@@ -181,7 +181,7 @@ def disclose_added_seeds(content: Content, *files: Path) -> dict[str, Any]:
     return {**content, "looked": first, "remarks": [*content["remarks"], *told]}
 
 
-def _seen(content: Content) -> set[str]:
+def _shown_runs(content: Content) -> set[str]:
     """Return the runs that a table has shown the results of, without those of baselines."""
     arms = {row["arm"] for row in content.get("rows", ()) if row["verdict"] not in _BLIND}
     return {run["run"] for run in content.get("runs", ()) if run["arm"] in arms}
@@ -195,7 +195,7 @@ def _read(file: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         return {}
     try:
-        _seen(check_digest(found))
+        _shown_runs(check_digest(found))
         seeds = [*found["seeds"], *found.get("looked", ())]
         if not all(isinstance(seed, int) for seed in seeds):
             raise ValueError("a seed is no whole number")

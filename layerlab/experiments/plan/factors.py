@@ -57,13 +57,13 @@ class Model:
     flops: float | None
 
     @classmethod
-    def planned(cls, recipe: TrainingRecipe) -> "Model":
+    def from_recipe(cls, recipe: TrainingRecipe) -> "Model":
         """Return the model of a resolved recipe, counted by formula."""
         cost = count_costs(recipe)
         return cls(design=design_model(recipe), parameters=cost.parameters, flops=cost.forward)
 
     @classmethod
-    def trained(cls, record: RunRecord) -> "Model | None":
+    def from_record(cls, record: RunRecord) -> "Model | None":
         """Return the model of a run as its manifest has it.
 
         None where it names what is not there now.
@@ -85,7 +85,7 @@ def planned_factors(recipe: TrainingRecipe, runs: Sequence[RunSpec]) -> list[Jso
         return []
     rivals = {str(arm.name): str(arm.against) for arm in arms(recipe.compare, recipe)}
     models = {
-        name: Model.planned(one) for name, one in {run.arm: run.recipe for run in runs}.items()
+        name: Model.from_recipe(one) for name, one in {run.arm: run.recipe for run in runs}.items()
     }
     differs = departures(models, rivals)
     return [
@@ -98,7 +98,7 @@ def begun_models(records: Iterable[RunRecord]) -> dict[str, Model | None]:
     first: dict[str, RunRecord] = {}
     for record in records:
         first.setdefault(record.arm, record)
-    return {arm: Model.trained(record) for arm, record in first.items()}
+    return {arm: Model.from_record(record) for arm, record in first.items()}
 
 
 def departures(

@@ -206,7 +206,7 @@ def _picture(runs: Sequence[Mapping[str, Any]], kind: str, known: Language) -> J
             continue
         arm = str(run.get("arm"))
         # Plotly reads a little HTML in every text it draws.
-        named = known.said(f"{arm}, seed {run.get('seed')}")
+        named = known.translate(f"{arm}, seed {run.get('seed')}")
         name = escape(text.prose(named, NAME), quote=False)
         traces.append(
             {

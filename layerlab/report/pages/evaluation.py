@@ -64,7 +64,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
         .render(
             content=content,
             facts=list(_facts(content)),
-            forests=list(_forests(_shown(content))),
+            forests=list(_forests(_shown_rows(content))),
             sections=list(_sections(content)),
             models=_models(content),
             options=toml.write_toml(content["options"]),
@@ -137,7 +137,7 @@ def _facts(content: Row) -> Iterable[tuple[str, Any]]:
     yield label("Questions to each"), sum(row["n"] for row in [*asked, *tasks])
 
 
-def _shown(content: Row) -> list[Row]:
+def _shown_rows(content: Row) -> list[Row]:
     """Return the rows whose scores are drawn: benchmarks, and shares of tasks of lm-eval."""
     shares = [row for row in metrics(content.get("tasks", ())) if row["share"]]
     return [*content["benchmarks"], *shares]

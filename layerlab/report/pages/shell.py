@@ -62,13 +62,13 @@ def assemble(styles: Iterable[str], script: str, data: Mapping[str, Any]) -> dic
     return {
         "style": Markup(read_static(*styles)),
         "script": Markup(script),
-        "data": Markup(embedded(data)),
+        "data": Markup(embed_json(data)),
         "drawing": Markup(_packed_plotly()) if draws else "",
         "policy": policy([script, *([plotly()] if draws else [])]),
     }
 
 
-def embedded(data: Any) -> str:
+def embed_json(data: Any) -> str:
     r"""Write data as JSON that can stand inside a script element, whatever its strings contain.
 
     Example:
@@ -100,7 +100,7 @@ def words(script: str, said: Iterable[str], lang: str) -> dict[str, Any]:
     known = language(lang)
     used = {json.loads(message) for message in _SPOKEN.findall(script)}
     found = {message: known.label(message) for message in used}
-    found |= {text: known.said(text) for text in said}
+    found |= {text: known.translate(text) for text in said}
     return {"words": {key: word for key, word in found.items() if word != key}}
 
 
@@ -139,7 +139,7 @@ def environment(lang: str = ENGLISH) -> Environment:
     environment.install_gettext_translations(known.catalogue, newstyle=True)  # type: ignore[attr-defined]
     environment.globals["lang"] = lang
     environment.filters |= {
-        "said": lambda value: known.said(str(value)),
+        "said": lambda value: known.translate(str(value)),
         "worded": known.word,
         "labelled": known.label,
         "names": known.names,

@@ -27,7 +27,7 @@ def one(draw: Draw, norm: str, layers: int, digits: int) -> dict[str, Tensor]:
     """
     strict, exact = Strict(digits, carrier=torch.float64), Exact()
     start = strict.take(ENSEMBLE.start(draw))
-    stack = [ENSEMBLE.weights(draw).taken(strict) for _ in range(layers)]
+    stack = [ENSEMBLE.weights(draw).convert(strict) for _ in range(layers)]
     last = strict.take(draw.normal(ENSEMBLE.tokens, ENSEMBLE.width))
     observed = gradients(strict, start, stack, last, norm)  # type: ignore[arg-type]
     truth = gradients(exact, start, stack, last, norm)  # type: ignore[arg-type]

@@ -41,8 +41,8 @@ def one(draw: Draw, norm: float, digits: int) -> dict[str, Tensor]:
     weights = Weights(query=identity, key=identity, value=identity, inner=identity, outer=identity)
     strict, exact = Strict(digits), Exact()
     held = strict.take(x)
-    observed = attention(strict, held, weights.taken(strict))
-    truth = attention(exact, exact.take(held), weights.taken(exact))
+    observed = attention(strict, held, weights.convert(strict))
+    truth = attention(exact, exact.take(held), weights.convert(exact))
     return {"errors": errors(observed, truth)}
 
 

@@ -33,10 +33,10 @@ EFFECT = 1.5
 def near(draw: Draw, spread: float, norm: str, digits: int) -> dict[str, Tensor]:
     """Return the errors of a norm on inputs 1 + spread * N(0, 1), for one batch."""
     x = draw.normal(1, WIDTH, mean=1.0, deviation=spread)
-    return {"errors": normed(x, norm, digits)}
+    return {"errors": norm_errors(x, norm, digits)}
 
 
-def normed(x: Draws, norm: str, digits: int) -> Tensor:
+def norm_errors(x: Draws, norm: str, digits: int) -> Tensor:
     """Return the errors of a norm, input by input."""
     strict, exact = Strict(digits), Exact()
     held = strict.take(x)
@@ -125,7 +125,7 @@ def in_model(model: str, digits: int) -> dict[str, np.ndarray]:
 
     rows = torch.cat(list(inputs(subject(model), TOKENS).values()))[:, None]
     centred = rows - rows.mean(-1, keepdim=True)
-    found = {norm: normed(rows, norm, digits).numpy() for norm in NORMS}
+    found = {norm: norm_errors(rows, norm, digits).numpy() for norm in NORMS}
     return {**found, "ratio": (rows.norm(dim=-1) / centred.norm(dim=-1)).flatten().numpy()}
 
 

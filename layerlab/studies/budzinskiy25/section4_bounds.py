@@ -102,7 +102,7 @@ def modules_of_blocks(draw: Draw, model: str) -> list[Rounded]:
     # Numbers of the coarsest format, so that every arithmetic computes the same function.
     coarse = Strict(min(FORMATS.values()))
     x, y = coarse.take(x).double(), coarse.take(y).double()
-    weights = weights.taken(coarse).taken(Exact())
+    weights = weights.convert(coarse).convert(Exact())
     return [*norms(x), perceptron(y, weights), *attentions(y, weights, min(FORMATS.values()))]
 
 

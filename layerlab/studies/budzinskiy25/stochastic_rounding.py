@@ -46,7 +46,7 @@ def repeat(draw: Draw, mode: str, digits: int, norm: str) -> dict[str, Tensor]:
     """Return, for one batch, the error of one block, and of its mean over repeats."""
     strict = Strict(digits, mode, draw.generator, carrier=torch.float64)
     x, exact = strict.take(ENSEMBLE.start(draw)), Exact()
-    weights = ENSEMBLE.weights(draw).taken(strict)
+    weights = ENSEMBLE.weights(draw).convert(strict)
     truth = block(exact, x, weights, norm)  # type: ignore[arg-type]
     runs = [block(strict, x, weights, norm) for _ in range(REPEATS)]  # type: ignore[arg-type]
     mean = torch.stack(runs).mean(0)
@@ -87,7 +87,7 @@ def run(work: StudyContext) -> Outcome:
             judge_averaged(kept, work.seed),
         ),
         frames={"sums": table(rows), "blocks": table(block_rows)},
-        pictures=(drawn(signed, digits),),
+        pictures=(plot_means(signed, digits),),
     )
 
 
@@ -183,7 +183,7 @@ def judge_averaged(blocks: dict[str, dict[str, np.ndarray]], seed: int) -> Study
     )
 
 
-def drawn(signed: dict[str, np.ndarray], digits: int) -> Any:
+def plot_means(signed: dict[str, np.ndarray], digits: int) -> Any:
     """Plot the mean error over the number of terms, with both bounds."""
     lines = [
         Curve(

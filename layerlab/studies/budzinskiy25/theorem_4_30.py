@@ -60,7 +60,7 @@ def one(draw: Draw, digits: int) -> dict[str, Tensor]:
 
     arithmetic = Strict(digits)
     start = arithmetic.take(ORDINARY.start(draw)).double()
-    layers = [ORDINARY.weights(draw).taken(arithmetic).taken(Exact()) for _ in range(LAYERS)]
+    layers = [ORDINARY.weights(draw).convert(arithmetic).convert(Exact()) for _ in range(LAYERS)]
     given = iter(layers)
     errors = reference_transformer.run([arithmetic], start, lambda: next(given), LAYERS, "rms")[
         :, :, 0, MAX

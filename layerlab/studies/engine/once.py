@@ -15,8 +15,8 @@ def once(make: Callable[Given, Made]) -> Callable[Given, Made]:
     alone = RLock()
 
     @wraps(make)
-    def made(*args: Given.args, **options: Given.kwargs) -> Made:
+    def make_once(*args: Given.args, **options: Given.kwargs) -> Made:
         with alone:
             return kept(*args, **options)
 
-    return made
+    return make_once

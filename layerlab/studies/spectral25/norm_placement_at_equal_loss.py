@@ -74,17 +74,17 @@ def edges(found: Contest) -> list[str]:
     ]
 
 
-def missed(found: Contest) -> int:
+def count_missed(found: Contest) -> int:
     """Count the runs that did not come to the target."""
     return sum(not one["reached"] for runs in found.runs.values() for one in runs)
 
 
 def judge_settled(found: Contest, verdict: StudyVerdict) -> StudyVerdict:
     """Withhold a verdict at equal loss where runs did not come to that loss."""
-    if not missed(found):
+    if not count_missed(found):
         return verdict
     total = sum(len(runs) for runs in found.runs.values())
-    said = f"{missed(found)} of {total} runs did not come to the target; {verdict.said}"
+    said = f"{count_missed(found)} of {total} runs did not come to the target; {verdict.said}"
     return replace(verdict, word="not decided", said=said)
 
 

@@ -129,7 +129,7 @@ def trained_layers() -> tuple[Piece, ...]:
     return tuple(found)
 
 
-def embedded(ids: Tensor) -> Tensor:
+def embed(ids: Tensor) -> Tensor:
     """Return the embedding output of the built-in llama."""
     embedding: Any = patient(MODEL).model.get_input_embeddings()
     return torch.as_tensor(embedding.weight.detach().double()[ids])
@@ -165,7 +165,7 @@ def random(draw: Draw, causal: bool) -> tuple[Piece, ...]:
 def one(draw: Draw, case: str) -> dict[str, Tensor]:
     """Return the shares and residuals of the paths of each length, for one batch."""
     if case == MODEL:
-        found = [paths(embedded(ids), trained_layers()) for ids in excerpts(draw, MODEL, TOKENS)]
+        found = [paths(embed(ids), trained_layers()) for ids in excerpts(draw, MODEL, TOKENS)]
     else:
         found = []
         for _ in range(draw.count):

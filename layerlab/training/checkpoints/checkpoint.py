@@ -228,14 +228,14 @@ class CheckpointManager:
             save(self.folder, state, self.keep, parts)
         except WriteError as error:
             self._failed += 1
-            return self._told(state, error)
+            return self._describe_failure(state, error)
         finally:
             if parts is not None:
                 parts.release()
         again, self._failed = self._failed > 0, 0
         return "checkpoints can be written again" if again else None
 
-    def _told(self, state: CheckpointState, error: WriteError) -> str:
+    def _describe_failure(self, state: CheckpointState, error: WriteError) -> str:
         if self._failed > 1:
             raise UserError(
                 f"two checkpoints in a row could not be written ({error.reason}); "

@@ -77,7 +77,7 @@ class Rounded(Emulation):
         super().__init__(model, regime)
         self.passes = passes
 
-    def chosen(self, place: OpSite) -> bool:
+    def is_chosen(self, place: OpSite) -> bool:
         """Return whether results at a place are rounded now."""
         if self.passes == "both":
             return super().is_chosen(place)

@@ -98,7 +98,7 @@ def run(work: StudyContext) -> Outcome:
                 for column, kind in enumerate(KINDS)
             },
         }.items()
-        for place, name in enumerate(named(values.shape[1]))
+        for place, name in enumerate(name_places(values.shape[1]))
     ]
     return Outcome(
         verdicts=(
@@ -132,7 +132,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def named(places: int) -> list[str]:
+def name_places(places: int) -> list[str]:
     """Name the places that are read, in order."""
     return [*(f"block {number}" for number in range(1, places)), "logits"]
 

@@ -180,7 +180,8 @@ def judge_printed(found: Found, seed: int) -> StudyVerdict:
     # A = I and W = I: lambda and s are 1.
     counter = float(diversity(z) / (output * diversity(z)))
     real, random = (
-        bootstrap(pool_cases(found, PRINTED, trained), _violated, seed) for trained in (True, False)
+        bootstrap(pool_cases(found, PRINTED, trained), _share_violated, seed)
+        for trained in (True, False)
     )
     largest = float(pool_cases(found, PRINTED).max())
     return StudyVerdict(
@@ -311,7 +312,7 @@ def judge_telling(found: Found, seed: int) -> StudyVerdict:
     )
 
 
-def _violated(values: np.ndarray) -> float:
+def _share_violated(values: np.ndarray) -> float:
     return float((values > 1 + ROUNDING).mean())
 
 
