@@ -28,7 +28,7 @@ class Rows:
     left_out: Mapping[str, str]
 
 
-def scored_rows(number: str, *, shots: int = 0, folder: Path | None = None) -> Rows:
+def read_scored_rows(number: str, *, shots: int = 0, folder: Path | None = None) -> Rows:
     """Read the rows of one task, those that are scored and those that are left out.
 
     Args:

@@ -258,7 +258,7 @@ def mlp(
         gate_moved = elementwise(raw, parts.activation, arithmetic, raw_moved)
         gate = activation(parts.activation).value(raw)
         wrong = _bound_product((gate, gate_moved), (inner, moved), arithmetic)
-    hidden = parts.hidden(x)
+    hidden = parts.hidden_units(x)
     return affine(hidden, parts.outward, arithmetic, parts.outward_bias, wrong, terms)
 
 

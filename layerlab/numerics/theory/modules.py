@@ -73,7 +73,7 @@ class FeedForward:
     outward_bias: Float[Tensor, " out"] | None = None
     gate_bias: Float[Tensor, " inner"] | None = None
 
-    def hidden(self, x: Features) -> Float[Tensor, "*place inner"]:
+    def hidden_units(self, x: Features) -> Float[Tensor, "*place inner"]:
         inner = functional.linear(x, self.inward, self.inward_bias)
         function = activation(self.activation)
         if self.gate is None:
@@ -81,7 +81,7 @@ class FeedForward:
         return function.value(functional.linear(x, self.gate, self.gate_bias)) * inner
 
     def value(self, x: Features) -> Float[Tensor, "*place out"]:
-        return functional.linear(self.hidden(x), self.outward, self.outward_bias)
+        return functional.linear(self.hidden_units(x), self.outward, self.outward_bias)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

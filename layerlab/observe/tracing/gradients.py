@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import ModelStructure, first_tensor
-from layerlab.observe.tracing.block_calls import hidden
+from layerlab.observe.tracing.block_calls import find_stream
 from layerlab.records.layer_names import EMBEDDING, layer_name
 from layerlab.shapes import Scalar, Tokens
 from layerlab.system.hardware import is_out_of_memory
@@ -105,7 +105,7 @@ class _Streams:
     held: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
 
     def start(self, module: nn.Module, args: Any, options: Any) -> None:
-        self.hold(EMBEDDING, hidden(args, options).requires_grad_(True))
+        self.hold(EMBEDDING, find_stream(args, options).requires_grad_(True))
 
     def leave(self, layer: int, module: nn.Module, args: Any, output: Any) -> None:
         self.hold(layer, first_tensor(output))

@@ -19,7 +19,7 @@ from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, first_tensor
 from layerlab.observe.tracing.attention_probe import HEARD, AttentionCall, implementation, probe
 from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.block_calls import BlockCall, hidden, hidden_call, sublayers
+from layerlab.observe.tracing.block_calls import BlockCall, find_stream, hidden_call, sublayers
 from layerlab.observe.tracing.compiled import run_uncompiled
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
@@ -156,7 +156,7 @@ class _Watcher:
         if index in self.visited:
             raise NotApplicable("it runs its blocks more than once in one forward")
         self.visited.add(index)
-        entered = hidden(args, options)
+        entered = find_stream(args, options)
         self.fit(entered, entered)
         self.visit = BlockCall(index=index, args=args, options=options, entered=entered)
         if index == 0 and self.found.no_stream is None and self.sound(EMBEDDING, entered):
@@ -318,7 +318,7 @@ def _gradients(
         gradients[layer] = gradient[0].detach()
 
     def start(module: nn.Module, args: Any, options: Any) -> None:
-        stream = hidden(args, options).requires_grad_(True)
+        stream = find_stream(args, options).requires_grad_(True)
         stream.register_hook(partial(keep, EMBEDDING))
 
     def listen(layer: int, module: nn.Module, args: Any, output: Any) -> None:

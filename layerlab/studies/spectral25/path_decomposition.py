@@ -72,7 +72,7 @@ def feeding(piece: Piece, x: Tensor) -> Linear:
     read, scale = norm.value(x), _hold(norm, x)
     inward = functional.linear(read, parts.inward)
     # A gate multiplies what comes in; without one the activation does, as f(u) / u.
-    gate = torch.where(inward == 0, 0.0, parts.hidden(read) / inward)
+    gate = torch.where(inward == 0, 0.0, parts.hidden_units(read) / inward)
 
     def apply(y: Tensor) -> Tensor:
         return functional.linear(gate * functional.linear(y * scale, parts.inward), parts.outward)
