@@ -38,10 +38,10 @@ def arms(comparison: CompareSection, recipe: TrainingRecipe) -> list[Arm]:
             f"an arm is called {strange!r}, which names folders too; "
             "expected letters, digits, - _ and ."
         )
-    for rival in (comparison.baseline, *(arm.against for arm in found)):
-        if rival is not None and rival not in names:
-            hint = suggest(rival, names)
-            raise UserError(f"the baseline {rival!r} is no arm; {hint}arms: {', '.join(names)}")
+    for baseline in (comparison.baseline, *(arm.against for arm in found)):
+        if baseline is not None and baseline not in names:
+            hint = suggest(baseline, names)
+            raise UserError(f"the baseline {baseline!r} is no arm; {hint}arms: {', '.join(names)}")
     first = comparison.baseline or names[0]
     return [arm.model_copy(update={"against": arm.against or first}) for arm in found]
 

@@ -21,43 +21,43 @@ from layerlab.experiments.statistics.multiple_comparisons import Family, PairTes
 from layerlab.recipes.comparison_sections import CompareSection
 
 
-def measure_tests(section: CompareSection, rivals: Mapping[str, str]) -> list[PairTest]:
+def measure_tests(section: CompareSection, baselines: Mapping[str, str]) -> list[PairTest]:
     """Return the tests of the measures that a recipe names, of every arm against its baseline."""
-    pairs = [(arm, rival) for arm, rival in rivals.items() if arm != rival]
+    pairs = [(arm, baseline) for arm, baseline in baselines.items() if arm != baseline]
     return [PairTest(*pair, measure=measure) for measure in section.measures for pair in pairs]
 
 
 def judge_measures(
-    rivals: Mapping[str, str], stages: Sequence[Stage], family: Family
+    baselines: Mapping[str, str], stages: Sequence[Stage], family: Family
 ) -> list[dict[str, Any]]:
     """Return every arm's verdict in every measure, as plain values.
 
     Args:
-        rivals: the baseline of each arm.
+        baselines: the baseline of each arm.
         stages: the runs up to each look.
         family: the tests of the recipe with their results.
     """
     section = stages[-1].section
-    return [_row(test, stages, family) for test in measure_tests(section, rivals)]
+    return [_row(test, stages, family) for test in measure_tests(section, baselines)]
 
 
 def _row(test: PairTest, stages: Sequence[Stage], family: Family) -> dict[str, Any]:
     stage, finding, measure = stages[-1], family[test], test.measure
     judged = stages[finding.look]
-    arm, rival = (stage.sides[name] for name in test.arms)
+    arm, baseline = (stage.sides[name] for name in test.arms)
     case = Case(
         arm=test.arm,
-        baseline=test.rival,
+        baseline=test.baseline,
         evidence=judged.evidence(test),
         finding=finding,
-        later=None if judged is stage else stage.difference(test.arm, test.rival, measure),
+        later=None if judged is stage else stage.difference(test.arm, test.baseline, measure),
         level=stage.level,
         planned=len(stage.section.seeds),
         missing=sorted(
-            {seed for side in (arm, rival) for seed in missing_seeds(stage.section, side)}
+            {seed for side in (arm, baseline) for seed in missing_seeds(stage.section, side)}
         ),
         diverged=judged.loss_reasons(test.arm, measure),
-        base_diverged=judged.loss_reasons(test.rival, measure),
+        base_diverged=judged.loss_reasons(test.baseline, measure),
         looked=family.looked,
         scale=describe_scale(stage.sides[test.arm]),
         unit=unit_of(measure),
@@ -68,9 +68,9 @@ def _row(test: PairTest, stages: Sequence[Stage], family: Family) -> dict[str, A
         "measure": measure,
         "unit": case.unit,
         "arm": test.arm,
-        "against": test.rival,
+        "against": test.baseline,
         "mean": _mean(measure, arm),
-        "against_mean": _mean(measure, rival),
+        "against_mean": _mean(measure, baseline),
         **tabulate_test(case.difference, finding.corrected),
         "lost": sorted(case.diverged),
         "missing": list(case.missing),

@@ -178,8 +178,10 @@ def _least(name: str, natural: int, content: Mapping[str, Any]) -> int:
 
 def _above(content: Mapping[str, Any]) -> Iterator[Text]:
     unit = "bits per byte" if content["metric"] == "bits_per_byte" else "nats"
-    rivals = ", ".join(dict.fromkeys(str(row["against"]) for row in content["rows"]))
-    head = f"{content['name']}: {unit} on held-out text, lower is better; differences to {rivals}"
+    baselines = ", ".join(dict.fromkeys(str(row["against"]) for row in content["rows"]))
+    head = (
+        f"{content['name']}: {unit} on held-out text, lower is better; differences to {baselines}"
+    )
     yield plain(head, "bold")
     if content["about"]:
         yield plain(content["about"], "dim")

@@ -130,11 +130,11 @@ def _warn_of_divergence(sides: Mapping[str, ArmResults], worse: Collection[str])
                     yield f"{run.name} diverged: {run.diverged}"
 
 
-def warn_of_one_arm(rivals: Mapping[str, str]) -> list[str]:
+def warn_of_one_arm(baselines: Mapping[str, str]) -> list[str]:
     """Return a remark where there is nothing to compare."""
-    if any(name != rival for name, rival in rivals.items()):
+    if any(name != baseline for name, baseline in baselines.items()):
         return []
-    (name,) = rivals
+    (name,) = baselines
     return [f'{name} is the only arm, and held against none; write arms = ["{name}", "pangu-pi"]']
 
 

@@ -83,13 +83,14 @@ def planned_factors(recipe: TrainingRecipe, runs: Sequence[RunSpec]) -> list[Jso
     """
     if recipe.compare is None:
         return []
-    rivals = {str(arm.name): str(arm.against) for arm in arms(recipe.compare, recipe)}
+    baselines = {str(arm.name): str(arm.against) for arm in arms(recipe.compare, recipe)}
     models = {
         name: Model.from_recipe(one) for name, one in {run.arm: run.recipe for run in runs}.items()
     }
-    differs = departures(models, rivals)
+    differs = departures(models, baselines)
     return [
-        {"arm": name, "against": rival, "differs": differs[name]} for name, rival in rivals.items()
+        {"arm": name, "against": baseline, "differs": differs[name]}
+        for name, baseline in baselines.items()
     ]
 
 
@@ -102,18 +103,18 @@ def begun_models(records: Iterable[RunRecord]) -> dict[str, Model | None]:
 
 
 def departures(
-    models: Mapping[str, Model | None], rivals: Mapping[str, str]
+    models: Mapping[str, Model | None], baselines: Mapping[str, str]
 ) -> dict[str, Json | None]:
     """Return how each arm differs from its baseline, as plain values.
 
     Args:
         models: by arm.
-        rivals: the baseline of each arm.
+        baselines: the baseline of each arm.
 
     Returns:
         By arm; None for a baseline, and where one of the two models is not known.
     """
-    return {name: _departure(models, name, rival) for name, rival in rivals.items()}
+    return {name: _departure(models, name, baseline) for name, baseline in baselines.items()}
 
 
 def factors(own: Design, base: Design) -> list[Factor]:
@@ -172,9 +173,9 @@ def places(differs: Mapping[str, Any] | None) -> list[str]:
     return [*differs["slots"], *(["stack"] if differs["stack"] else [])]
 
 
-def _departure(models: Mapping[str, Model | None], name: str, rival: str) -> Json | None:
-    own, base = models.get(name), models.get(rival)
-    if name == rival or own is None or base is None:
+def _departure(models: Mapping[str, Model | None], name: str, baseline: str) -> Json | None:
+    own, base = models.get(name), models.get(baseline)
+    if name == baseline or own is None or base is None:
         return None
     found = factors(own.design, base.design)
     slots = [slot for slot in SLOTS if any(one.place == slot for one in found)]

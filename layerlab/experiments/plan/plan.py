@@ -108,15 +108,15 @@ def _match(
 ) -> Iterator[tuple[str, tuple[TrainingRecipe, Match | None]]]:
     """Match each arm's recipe to the baseline's size."""
     found = {name: resolve_recipe(side, extents[name]) for name, side in sides(recipe).items()}
-    rivals = {str(arm.name): str(arm.against) for arm in arms(comparison, recipe)}
+    baselines = {str(arm.name): str(arm.against) for arm in arms(comparison, recipe)}
     for name, side in found.items():
-        if comparison.match not in {"parameters", "flops"} or rivals[name] == name:
+        if comparison.match not in {"parameters", "flops"} or baselines[name] == name:
             yield name, (side, None)
             continue
-        rival = found[rivals[name]]
+        baseline = found[baselines[name]]
         own = design_model(side)
         near = match(
-            own.spec, own.shape, count_costs(rival), by=comparison.match_by, on=comparison.match
+            own.spec, own.shape, count_costs(baseline), by=comparison.match_by, on=comparison.match
         )
         sizes = {f"model.{size}": getattr(near.shape, size) for size in SIZES}
         yield name, (side.change(sizes), near)

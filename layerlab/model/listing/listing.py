@@ -13,7 +13,7 @@ from rich.text import Text
 
 from layerlab.errors import UserError
 from layerlab.model.cost.cost import Account, account
-from layerlab.model.cost.match import Match, match, rival
+from layerlab.model.cost.match import Match, design_baseline, match
 from layerlab.model.design import design
 from layerlab.model.listing.card import Card, card
 from layerlab.model.typed_options import check_match
@@ -104,7 +104,7 @@ def request(
         return Request(cards=[card(one) for one in found], named=len(found) == 1)
     cards, matches = [], []
     for own in found:
-        other = rival(own, against, sizes)
+        other = design_baseline(own, against, sizes)
         target = account(other.spec, other.shape)
         matches.append(match(own.spec, own.shape, target, by=by))
         resized = card(replace(own, shape=matches[-1].shape))

@@ -175,8 +175,8 @@ def _facts(whole: Json) -> Iterable[tuple[str, Any]]:
 def _describe(whole: Json) -> Iterable[str]:
     """Describe what was learned and forgotten, in sentences."""
     for one in whole["changes"]:
-        rival = one.get("against")
-        more = "" if rival == "before" else f", against {rival}"
+        baseline = one.get("against")
+        more = "" if baseline == "before" else f", against {baseline}"
         if one.get("low") is not None:
             low, high = format_signed(one["low"]), format_signed(one["high"])
             over = f"{one.get('n')} {one.get('over')}"
