@@ -157,8 +157,8 @@ def run_adaptation(curriculum: AdaptationPlan, *, progress: bool = True) -> Adap
         if progress:
             titles = {one.key: one.title(len(arms)) for one in curriculum.stages}
             watch = stack.enter_context(StagesDisplay(titles))
-        if said := shelf.other_base(curriculum.stages):
-            watch.note(said)
+        if remark := shelf.other_base(curriculum.stages):
+            watch.note(remark)
         for stage in curriculum.stages:
             if _is_done(shelf.read(stage.key), arms[stage.arms[0]]):
                 watch.end(stage.key, "kept")
@@ -331,8 +331,8 @@ class _Telling(NullProgress):
     def update(self, name: str, event: Mapping[str, Any]) -> None:
         """Report the progress of the training."""
         if event["kind"] == "train":
-            said = f"update {event['update']:,} of {self.updates:,}, loss {event['loss']:.4g}"
-            self.place.tell(said, event["update"] / self.updates)
+            text = f"update {event['update']:,} of {self.updates:,}, loss {event['loss']:.4g}"
+            self.place.tell(text, event["update"] / self.updates)
 
 
 def _facts(found: LoadedModel) -> Json:

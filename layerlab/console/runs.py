@@ -113,8 +113,8 @@ class RunsDisplay(Display):
         well = sum(outcome in WELL for outcome in self.outcomes.values())
         ill = len(self.outcomes) - well
         total = len(self.pulses)
-        said = f"{well} of {total} run{'s' if total > 1 else ''} finished"
-        return f"{said}, {ill} diverged or failed" if ill else said
+        text = f"{well} of {total} run{'s' if total > 1 else ''} finished"
+        return f"{text}, {ill} diverged or failed" if ill else text
 
     def seconds_left(self) -> float | None:
         """Return seconds until all runs have ended, at the rate of those that go on now."""

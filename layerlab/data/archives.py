@@ -78,9 +78,9 @@ def read_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[st
             with stream:
                 yield name, allowance.read(stream)
     except _BROKEN as error:
-        said = " ".join(str(error).split())[:200] or "it ends too early"
+        message = " ".join(str(error).split())[:200] or "it ends too early"
         raise UserError(
-            f"cannot read the archive {path}: {said}; copy it anew, whole and without a password"
+            f"cannot read the archive {path}: {message}; copy it anew, whole and without a password"
         ) from None
     except OSError as error:
         raise UserError(

@@ -57,8 +57,8 @@ def _size(bytes_: int) -> str:
 
 
 def _threads(setting: LatencyConfig) -> str:
-    said = f"{setting.threads} thread{'' if setting.threads == 1 else 's'}"
-    return f"{said} (OMP_NUM_THREADS)" if setting.threads == threads_asked_for() else said
+    text = f"{setting.threads} thread{'' if setting.threads == 1 else 's'}"
+    return f"{text} (OMP_NUM_THREADS)" if setting.threads == threads_asked_for() else text
 
 
 def _lines(found: Latency) -> Iterator[str]:

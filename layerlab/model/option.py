@@ -124,8 +124,8 @@ def _unknown(spec: Spec, name: str) -> UserError:
     known += sorted({one for slot in SLOTS for one in options_of(spec, slot)})
     known += [one.name for kind in _PLACES.values() for one in fields(kind)]
     hint = suggest(name.rpartition(".")[2], known)
-    said = ", ".join(dict.fromkeys(known))
-    return UserError(f"no option or size is called {short_repr(name)} here; {hint}known: {said}")
+    names = ", ".join(dict.fromkeys(known))
+    return UserError(f"no option or size is called {short_repr(name)} here; {hint}known: {names}")
 
 
 def _check(one: Field[Any], value: Any) -> Any:

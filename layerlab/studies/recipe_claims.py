@@ -82,7 +82,7 @@ def finished_runs(folder: Path) -> list[Path]:
 
 def undone(recipe: TrainingRecipe, runs: Path) -> Outcome:
     """Return the outcome before anything has run: no claim is decided."""
-    said = (
+    sentence = (
         f"0 runs lie in {runs / recipe.name}: type layerlab compare {recipe.name} --out {runs}, or "
         f"name the folder that holds them: --runs DIR"
     )
@@ -93,7 +93,7 @@ def undone(recipe: TrainingRecipe, runs: Path) -> Outcome:
                 word="not decided",
                 number=0.0,
                 # What to type is said once.
-                said="Nor is there a run for this claim." if number else said,
+                said="Nor is there a run for this claim." if number else sentence,
             )
             for number, one in enumerate(_section(recipe).claims)
         ),

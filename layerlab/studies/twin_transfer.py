@@ -311,8 +311,7 @@ def picture(both: Mapping[str, Transfer]) -> Picture:
     """Plot each method's difference to the plain residual: the twin's against the source's."""
     points = {
         f"twin of {found.twin.updates} updates": [
-            (_method_gap(found.twin, method), _method_gap(found.source, method))
-            for method in METHODS[1:]
+            (_gap_of(found.twin, method), _gap_of(found.source, method)) for method in METHODS[1:]
         ]
         for found in both.values()
     }
@@ -322,13 +321,13 @@ def picture(both: Mapping[str, Transfer]) -> Picture:
 
 def undone(lacking: Sequence[str], runs: Path) -> Outcome:
     """Return the outcome where runs are missing: no claim is decided."""
-    said = (
+    sentence = (
         f"{', '.join(lacking)}: no finished runs of all methods with two seeds lie in {runs}: name "
         "the folder that holds them: --runs docs/results"
     )
     return Outcome(
         verdicts=tuple(
-            StudyVerdict(claim=claim, word="not decided", number=0.0, said=said, looked=True)
+            StudyVerdict(claim=claim, word="not decided", number=0.0, said=sentence, looked=True)
             for claim in (*CLAIMS.values(), *SIGNS.values())
         ),
         frames={},
@@ -352,7 +351,7 @@ def _gap(size: Size, pair: Pair) -> str:
     return f"{found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
 
 
-def _method_gap(size: Size, method: str) -> Gap:
+def _gap_of(size: Size, method: str) -> Gap:
     found = size.differences[PLAIN, method]
     return Gap(name=method[-1], middle=found.mean or 0.0, low=found.low, high=found.high)
 

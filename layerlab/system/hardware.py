@@ -278,9 +278,9 @@ def explain_memory(advice: str) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        said = " ".join(str(error).split())[:_MOST]
+        message = " ".join(str(error).split())[:_MOST]
         raise UserError(
-            f"out of memory{_process()} ({said or type(error).__name__}); {advice}"
+            f"out of memory{_process()} ({message or type(error).__name__}); {advice}"
         ) from error
 
 

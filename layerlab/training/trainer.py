@@ -134,9 +134,9 @@ class Trainer:
         self.trackers = trackers(names, self.folder, self.recipe.decisive())
         if self.place.first:
             content = manifest(self.run, self.corpus, self.order, self.held, self.split.size)
-            self.sittings, said = keep_manifest(content, self.folder, self.sittings, self.update)
-            if said is not None:
-                self.note(said)
+            self.sittings, remark = keep_manifest(content, self.folder, self.sittings, self.update)
+            if remark is not None:
+                self.note(remark)
         if self.step0 is None:
             self._evaluate()
 
@@ -332,8 +332,8 @@ class Trainer:
             random=random_state(),
             extra=self._scaler(),
         )
-        if (said := self.keeper.save(state, self.place.rank, self.place.processes)) is not None:
-            self.note(said)
+        if (remark := self.keeper.save(state, self.place.rank, self.place.processes)) is not None:
+            self.note(remark)
 
     def _scaler(self) -> dict[str, Any]:
         """Return the state of the gradient scaler of float16."""

@@ -225,9 +225,9 @@ def _load_plugged() -> tuple[Found, ...]:
             plugin = _plugin(entry)
             _check([*_find_packaged(), *found, plugin])
         except Exception as error:  # whatever another's code does, ours goes on
-            said = printable(" ".join(str(error).split()))
+            message = printable(" ".join(str(error).split()))
             logging.getLogger("layerlab").warning(
-                "the plug-in %r is left out: %s: %s", entry.name, type(error).__name__, said
+                "the plug-in %r is left out: %s: %s", entry.name, type(error).__name__, message
             )
         else:
             found.append(plugin)

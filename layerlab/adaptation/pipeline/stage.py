@@ -58,9 +58,9 @@ class Stage:
         Args:
             every: arms that there are.
         """
-        said = f"{self.kind} after {self.after}" if self.after else self.kind
-        said += "" if self.seed is None else f", seed {self.seed}"
-        return said if len(self.arms) == every else f"{said} ({', '.join(self.arms)})"
+        title = f"{self.kind} after {self.after}" if self.after else self.kind
+        title += "" if self.seed is None else f", seed {self.seed}"
+        return title if len(self.arms) == every else f"{title} ({', '.join(self.arms)})"
 
 
 @dataclass(frozen=True)

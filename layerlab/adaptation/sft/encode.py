@@ -113,10 +113,10 @@ class Encoder:
 
     def _hide_marks(self, turns: Sequence[Turn]) -> tuple[tuple[Turn, ...], str]:
         """Hide every mark that stands in a text between two unused characters."""
-        said = "".join(turn.text for turn in turns)
-        if not any(mark in said for mark in self._control):
+        text_of_all = "".join(turn.text for turn in turns)
+        if not any(mark in text_of_all for mark in self._control):
             return tuple(turns), ""
-        unused = (chr(code) for code in PRIVATE if chr(code) not in said)
+        unused = (chr(code) for code in PRIVATE if chr(code) not in text_of_all)
         left, right = next(unused), next(unused)
         hidden = []
         for turn in turns:

@@ -159,8 +159,8 @@ def _files(place: Path) -> Iterator[tuple[str, bytes]]:
                 inside = path.relative_to(place) if path != place else Path(path.name)
                 yield inside.as_posix(), read_whole(path)
             except OSError as error:
-                said = error.strerror or str(error)
-                raise UserError(f"cannot read {path}: {said}; copy it anew") from None
+                message = error.strerror or str(error)
+                raise UserError(f"cannot read {path}: {message}; copy it anew") from None
     if left:
         more = f" and {len(left) - NAMED:,} more" if len(left) > NAMED else ""
         _LOG.warning(

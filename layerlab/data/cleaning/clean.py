@@ -99,10 +99,10 @@ class Cleaned:
         rows = [("read", f"{self.documents:,}", f"{self.bytes:,}", "")]
         for reason, one in self.removed.items():
             first = one.samples[0]
-            said = f"{first['document']}: {first['why']}: {printable(first['text'], 48)}"
-            rows.append((reason, f"{one.documents:,}", f"{one.bytes:,}", said))
-        said = f"{self.changed:,} rewritten by {self.rules.unicode_form}" if self.changed else ""
-        rows.append(("left", f"{self.kept:,}", f"{self.kept_bytes:,}", said))
+            example = f"{first['document']}: {first['why']}: {printable(first['text'], 48)}"
+            rows.append((reason, f"{one.documents:,}", f"{one.bytes:,}", example))
+        example = f"{self.changed:,} rewritten by {self.rules.unicode_form}" if self.changed else ""
+        rows.append(("left", f"{self.kept:,}", f"{self.kept_bytes:,}", example))
         headings = ("", "documents", "bytes", "for example")
         return add_title(f"{self.name}, cleaned", grid(headings, rows, ("", "for example")))
 

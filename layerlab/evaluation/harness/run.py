@@ -156,10 +156,10 @@ class EvaluationRun:
         except _OF_TASKS as error:
             if isinstance(leaf, BenchmarkTask):
                 raise
-            said = " ".join(str(error).split())[:200]
+            message = " ".join(str(error).split())[:200]
             raise UserError(
-                f"--tasks {leaf.name}: lm-eval cannot ask it: {type(error).__name__}: {said}; mend "
-                "it, or name another"
+                f"--tasks {leaf.name}: lm-eval cannot ask it: {type(error).__name__}: {message}; "
+                "mend it, or name another"
             ) from error
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):

@@ -237,8 +237,8 @@ def _reword_errors(word: str) -> Iterator[None]:
 
 
 def _shorten_error(error: Exception) -> str:
-    said = " ".join(str(error).split())
-    return f"{type(error).__name__}: {said}"[:300] if said else type(error).__name__
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}"[:300] if message else type(error).__name__
 
 
 def _try(task: Any) -> None:

@@ -260,16 +260,16 @@ def _count(side: ArmResults, name: str) -> float | None:
 
 def _baseline(side: ArmResults) -> dict[str, str]:
     mean, sd = side.mean(side.metric), side.sd()
-    said = f"{side.name} is the baseline"
+    sentence = f"{side.name} is the baseline"
     if side.uncounted:
-        said += f": {explain_uncounted([side.name], LOSS_UNITS[side.metric])}"
+        sentence += f": {explain_uncounted([side.name], LOSS_UNITS[side.metric])}"
     elif mean is None:
-        said += ", and no seed of it has finished with a number"
+        sentence += ", and no seed of it has finished with a number"
     else:
         spread = f", from seed to seed {number(sd)}" if sd is not None else ""
         unit, n = LOSS_UNITS[side.metric], len(side.values)
-        said = f"{side.name} is the baseline: {mean:.4f} {unit} (mean of {n}{spread})"
-    return {"verdict": "baseline", "said": f"{said}."}
+        sentence = f"{side.name} is the baseline: {mean:.4f} {unit} (mean of {n}{spread})"
+    return {"verdict": "baseline", "said": f"{sentence}."}
 
 
 def _is_chosen(record: RunRecord, sides: Mapping[str, ArmResults]) -> bool:

@@ -112,15 +112,15 @@ def _lost_said(case: Case) -> str:
     (ours, theirs), (ended, its) = case.evidence.lost, case.evidence.ended
     sides = ((case.arm, case.diverged), (case.baseline, case.base_diverged))
     reasons = [f"{name}: {why}" for name, lost in sides for why in dict.fromkeys(lost.values())]
-    said = (
+    sentence = (
         f"; {ours} of {ended} runs against {theirs} of {its} without one, Fisher's exact p = "
         f"{case.evidence.divergence:.2g} ({'; '.join(reasons)})"
     )
     found = case.difference
     if found.mean is None:
-        return said
+        return sentence
     left = f"; over the seeds left ({found.n}) it is {number(found.mean, sign=True)} {case.unit}"
-    return said + left + (f" ({describe_evidence(case)})" if found.interval else "")
+    return sentence + left + (f" ({describe_evidence(case)})" if found.interval else "")
 
 
 def _lack(case: Case) -> str:

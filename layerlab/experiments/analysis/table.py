@@ -203,8 +203,8 @@ def _below(content: Mapping[str, Any]) -> Iterator[Text]:
     for one in (*content.get("interactions", ()), *content.get("measures", ())):
         yield plain(one["said"])
     for claim in content.get("claims", ()):
-        said = f"{claim['source']}: {claim['says'].rstrip('.')} - {claim['said']}"
-        yield plain(said, CLAIMS.get(str(claim["verdict"]), ""))
+        line = f"{claim['source']}: {claim['says'].rstrip('.')} - {claim['said']}"
+        yield plain(line, CLAIMS.get(str(claim["verdict"]), ""))
     for remark in content["remarks"]:
         yield plain(f"- {remark}", "dim")
     if elsewhere := content.get("elsewhere"):

@@ -241,12 +241,12 @@ def _row(one: Card, wide: bool) -> Iterator[str]:
 def _sizes(found: Sequence[Card]) -> str:
     shape = found[0].shape
     inner = {one.shape.inner for one in found}
-    said = f"inner {shape.inner}" if len(inner) == 1 else "inner as each variant has it"
+    label = f"inner {shape.inner}" if len(inner) == 1 else "inner as each variant has it"
     shared = f" ({shape.kv_heads} of keys and values)" if shape.kv_heads != shape.heads else ""
     preset = found[0].preset
     return (
         f"{f'{preset.name}: ' if preset else ''}width {shape.width}, {shape.layers} layers, "
-        f"{shape.heads} heads{shared}, {said}, vocabulary {shape.vocab}, context {shape.context}"
+        f"{shape.heads} heads{shared}, {label}, vocabulary {shape.vocab}, context {shape.context}"
     )
 
 

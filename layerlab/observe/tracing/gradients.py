@@ -73,8 +73,8 @@ def logits_and_gradient(
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise NotApplicable(f"its backward pass failed: {said}") from error
+        message = (str(error).splitlines() or [type(error).__name__])[0]
+        raise NotApplicable(f"its backward pass failed: {message}") from error
 
 
 @contextmanager

@@ -100,7 +100,7 @@ def one_line(text: str) -> str:
     return " ".join(text[: 4 * LONGEST].split())[:LONGEST]
 
 
-def count_verdicts(words: Iterable[str], said: Mapping[str, tuple[str, str]]) -> str:
+def count_verdicts(words: Iterable[str], labels: Mapping[str, tuple[str, str]]) -> str:
     """Return how many verdicts there are of each word.
 
     Args:
@@ -111,7 +111,7 @@ def count_verdicts(words: Iterable[str], said: Mapping[str, tuple[str, str]]) ->
         '2 fail, odd: 1'
     """
     return ", ".join(
-        said[word][count > 1].format(count=count) if word in said else f"{word}: {count}"
+        labels[word][count > 1].format(count=count) if word in labels else f"{word}: {count}"
         for word, count in Counter(words).items()
     )
 

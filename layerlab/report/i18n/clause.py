@@ -56,10 +56,13 @@ class _Way(NamedTuple):
     unknown: int = 0
     text: str = ""
 
-    def behind(self, given: str, said: str, known: bool) -> "_Way":
+    def behind(self, given: str, translation: str, known: bool) -> "_Way":
         """Return this way with one more clause in front of it."""
-        left, unknown = self.left + _count_untranslated(given, said), self.unknown + (not known)
-        return _Way(left, self.known - known, unknown, said + self.text)
+        left, unknown = (
+            self.left + _count_untranslated(given, translation),
+            self.unknown + (not known),
+        )
+        return _Way(left, self.known - known, unknown, translation + self.text)
 
 
 class Clauses:
@@ -76,8 +79,8 @@ class Clauses:
         sentences = _SENTENCE.split(text)
         if len(sentences) == 1:
             return self._cut(text)
-        said = [self.translate(one) for one in sentences]
-        return text if said == sentences else tidy(" ".join(said))
+        translations = [self.translate(one) for one in sentences]
+        return text if translations == sentences else tidy(" ".join(translations))
 
     def _whole(self, text: str) -> str | None:
         """Translate a text by one message that leaves no prose, with its full stop or without."""
@@ -109,8 +112,8 @@ class Clauses:
         mark = self.label(comma if entries[0] == _LISTED else entries[0])
         for count, after in enumerate(best, 1):
             given = "".join(entries[1 : 2 * count])
-            if (said := self._together(entries[0], given, mark)) is not None:
-                yield after.behind(given, said, known=True)
+            if (translation := self._together(entries[0], given, mark)) is not None:
+                yield after.behind(given, translation, known=True)
             elif count == 1:
                 inside = self._inside(given)
                 yield after.behind(given, mark + inside, known=inside != given)
@@ -134,13 +137,13 @@ class Clauses:
     def _translate_joined(self, text: str) -> str | None:
         """Translate the parts that "and" joins, if each of them is known or a name."""
         entries = _split(_ALSO, text)[::2]
-        said = [self.translate(one) for one in entries] if len(entries) > 1 else entries
+        translations = [self.translate(one) for one in entries] if len(entries) > 1 else entries
         if len(entries) > 1 and all(map(_AMOUNTS.fullmatch, entries)):
             return self.label(_AND).join(entries)
-        stand = [one for one, other in zip(entries, said, strict=True) if one == other]
+        stand = [one for one, other in zip(entries, translations, strict=True) if one == other]
         if len(stand) == len(entries) or any(" " in one for one in stand):
             return None
-        return self.label(_AND).join(said)
+        return self.label(_AND).join(translations)
 
     def _translate_bracketed(self, text: str) -> str | None:
         """Translate what is in brackets and what is beside them."""
@@ -148,15 +151,19 @@ class Clauses:
         if len(pieces) == 1:
             return None
         ways = (self.translate, self._note)
-        said = [ways[place % 2](piece) for place, piece in enumerate(pieces)]
-        return None if said == pieces else "".join(said)
+        translations = [ways[place % 2](piece) for place, piece in enumerate(pieces)]
+        return None if translations == pieces else "".join(translations)
 
     def _note(self, text: str) -> str:
         if (known := self.known(text, begun=True)) is not None:
             return known
         note = text.strip()[1:-1]
-        said = self.translate(note)
-        return text if said == note else fill(self.label(_BRACKETED), {"value": "", "note": said})
+        translation = self.translate(note)
+        return (
+            text
+            if translation == note
+            else fill(self.label(_BRACKETED), {"value": "", "note": translation})
+        )
 
     def _translate_numbered(self, text: str) -> str | None:
         """Translate a name before a number."""
@@ -198,7 +205,7 @@ def _split(seam: re.Pattern[str], text: str) -> list[str]:
     return found
 
 
-def _count_untranslated(given: str, said: str) -> int:
+def _count_untranslated(given: str, translation: str) -> int:
     """Count the words of a text that its translation left as they were."""
-    words = set(_WORD.findall(said))
+    words = set(_WORD.findall(translation))
     return sum(word in words for word in _WORD.findall(given))

@@ -117,12 +117,15 @@ class Language:
         """Return the messages with placeholders, those that say most by themselves first."""
         stored: dict[str, str] = getattr(self.catalogue, "_catalog", {})
         messages = [
-            (key, said)
-            for key, said in stored.items()
-            if isinstance(key, str) and said and "\x04" not in key and PLACEHOLDER.search(key)
+            (key, translation)
+            for key, translation in stored.items()
+            if isinstance(key, str)
+            and translation
+            and "\x04" not in key
+            and PLACEHOLDER.search(key)
         ]
         messages.sort(key=lambda one: (-own(one[0]), one[0]))
-        return [Template(key, said) for key, said in messages]
+        return [Template(key, translation) for key, translation in messages]
 
 
 def languages() -> list[str]:

@@ -209,8 +209,8 @@ def _benchmarks(content: Row) -> Json:
         ]
         for row in with_normalized(content["benchmarks"])
     ]
-    said = _formulas(content["benchmarks"], "title")
-    hint = " ".join(filter(None, [said, explain_verdicts(content["benchmarks"])]))
+    formulas = _formulas(content["benchmarks"], "title")
+    hint = " ".join(filter(None, [formulas, explain_verdicts(content["benchmarks"])]))
     return table("benchmarks", label("Benchmarks"), HEAD, rows, hint)
 
 

@@ -88,19 +88,19 @@ def policy(scripts: list[str]) -> str:
     )
 
 
-def words(script: str, said: Iterable[str], lang: str) -> dict[str, Any]:
+def words(script: str, texts: Iterable[str], lang: str) -> dict[str, Any]:
     """Return what `say.js` reads: the translated words of a script and of its data.
 
     Args:
         script: all the scripts of a page, as one text.
-        said: texts of the data that the scripts hand to `translated`.
+        texts: of the data that the scripts hand to `translated`.
     """
     if lang == ENGLISH:
         return {}
     known = language(lang)
     used = {json.loads(message) for message in _SPOKEN.findall(script)}
     found = {message: known.label(message) for message in used}
-    found |= {text: known.translate(text) for text in said}
+    found |= {text: known.translate(text) for text in texts}
     return {"words": {key: word for key, word in found.items() if word != key}}
 
 

@@ -59,6 +59,6 @@ def rows(study: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _label_known(found: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    for name, said in names.items():
+    for name, title in names.items():
         if name in found:
-            yield said, label("not kept") if found[name] is None else found[name]
+            yield title, label("not kept") if found[name] is None else found[name]

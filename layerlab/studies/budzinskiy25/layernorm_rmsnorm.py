@@ -157,7 +157,7 @@ def judge_real(models: dict[str, dict[str, np.ndarray]], seed: int) -> StudyVerd
         found[name] = bootstrap(
             tokens, lambda drawn: _ratio(drawn.reshape(-1, 2)), seed, comparisons=len(models)
         )
-    said = ", ".join(
+    numbers = ", ".join(
         f"{name} {ratio} (||x|| is {np.median(models[name]['ratio']):.3g} times that of x less its "
         "mean)"
         for name, ratio in found.items()
@@ -169,8 +169,8 @@ def judge_real(models: dict[str, dict[str, np.ndarray]], seed: int) -> StudyVerd
         claim="On what the norms of trained models read, layer norm is the less stable one, too.",
         word=each(above(ratio, 1) for ratio in found.values()),
         number=max(ratio.value for ratio in found.values()),
-        said=f"median error of layer norm over that of RMS norm on the same inputs: {said}; above "
-        f"1 was asked for in each. {_size(low, high)}",
+        said=f"median error of layer norm over that of RMS norm on the same inputs: {numbers}; "
+        f"above 1 was asked for in each. {_size(low, high)}",
         unit=f"{TOKENS} tokens of one text, {len(models)} models",
     )
 

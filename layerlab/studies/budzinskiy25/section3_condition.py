@@ -293,12 +293,12 @@ def judge_loose(every: np.ndarray, seed: int) -> StudyVerdict:
     row = ROWS.index("attention")
     loose = (every[..., row, UNIFORM] / every[..., row, WORST]).T
     found = bootstrap_each(dict(zip(builtin.NAMES, loose, strict=True)), np.median, seed)
-    said = ", ".join(f"{one} ({model})" for model, one in found.items())
+    numbers = ", ".join(f"{one} ({model})" for model, one in found.items())
     return StudyVerdict(
         claim="Behind a norm the uniform bound on attention's condition tells its size within ten.",
         word=each(below(one, 10) for one in found.values()),
         number=max(one.value for one in found.values()),
-        said=f"uniform bound over what the worst perturbation does: {said}, the median passage",
+        said=f"uniform bound over what the worst perturbation does: {numbers}, the median passage",
         source="budzinskiy25, Lemma 3.14 and Remark 3.15; the factor of ten is Own",
     )
 
@@ -308,13 +308,13 @@ def judge_usual(every: np.ndarray, seed: int) -> StudyVerdict:
     found = medians(every, TYPICAL, FORM, seed)
     best, least = (choose(found, key=lambda key: found[key].value) for choose in (max, min))
     inner = {key: one for key, one in found.items() if key[1] in ("perceptron", "SwiGLU")}
-    said = ", ".join(f"{one} ({name}, {model})" for (model, name), one in inner.items())
+    numbers = ", ".join(f"{one} ({name}, {model})" for (model, name), one in inner.items())
     return StudyVerdict(
         claim="Random perturbations are enlarged by at least half of the condition number.",
         word=each(above(one, 0.5) for one in found.values()),
         number=found[least].value,
         said=f"random signs, median passage: {found[least]} of the closed form ({least[1]}, "
-        f"{least[0]}) to {found[best]} ({best[1]}, {best[0]}); feed-forward {said}",
+        f"{least[0]}) to {found[best]} ({best[1]}, {best[0]}); feed-forward {numbers}",
         source="Own",
     )
 

@@ -84,8 +84,8 @@ def judge_settled(found: Contest, verdict: StudyVerdict) -> StudyVerdict:
     if not count_missed(found):
         return verdict
     total = sum(len(runs) for runs in found.runs.values())
-    said = f"{count_missed(found)} of {total} runs did not come to the target; {verdict.said}"
-    return replace(verdict, word="not decided", said=said)
+    sentence = f"{count_missed(found)} of {total} runs did not come to the target; {verdict.said}"
+    return replace(verdict, word="not decided", said=sentence)
 
 
 def norms(found: Contest, arm: str) -> np.ndarray:

@@ -248,13 +248,13 @@ def judge_short(shares: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge whether paths are short, against the mean of all 2^L paths, half of the layers."""
     found = bootstrap_each({case: length(one) for case, one in shares.items()}, np.mean, seed)
     middle = DEPTH / 2
-    said = ", ".join(f"{mean} in {LABELS[case]}" for case, mean in found.items())
+    numbers = ", ".join(f"{mean} in {LABELS[case]}" for case, mean in found.items())
     least = bootstrap(shares[MODEL][:, :2].sum(1), np.mean, seed)
     return StudyVerdict(
         claim=STUDY.claim,
         word=each(below(one, middle) for one in found.values()),
         number=found[MODEL].value,
-        said=f"weighed by its share of the output, a path passes {said} of {DEPTH} attention "
+        said=f"weighed by its share of the output, a path passes {numbers} of {DEPTH} attention "
         f"sublayers; below {middle:g}, which is what all paths alike would "
         f"make, was asked for. Lengths 0 and 1 carry "
         f"{least} of the trained output, and are {(1 + DEPTH) / 2**DEPTH:.1%} of all paths",
@@ -317,14 +317,14 @@ def judge_differing(parts: dict[str, Any], seed: int) -> StudyVerdict:
     """Judge whether what keeps tokens apart takes shorter paths than what they share."""
     lengths = {case: length(one["apart"]) - length(one["share"]) for case, one in parts.items()}
     found = bootstrap_each(lengths, np.mean, seed)
-    said = ", ".join(f"{gap} in {LABELS[case]}" for case, gap in found.items())
+    numbers = ", ".join(f"{gap} in {LABELS[case]}" for case, gap in found.items())
     return StudyVerdict(
         claim="In a random stack what differs between tokens reaches the output by shorter paths "
         "than the rest.",
         word=each(below(found[case], 0) for case in (CAUSAL, OPEN)),
         number=found[OPEN].value,
         said=f"the mean length of the output minus its mean over tokens, less that of the output "
-        f"itself, is {said} sublayers; below 0 was asked for in random stacks (mean of "
+        f"itself, is {numbers} sublayers; below 0 was asked for in random stacks (mean of "
         f"{len(parts[MODEL]['share'])} draws)",
         source="Own, after spectral25, section 1.3",
     )

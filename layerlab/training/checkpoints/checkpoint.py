@@ -133,13 +133,13 @@ def load(
             state = _read(path, hasher)
             return state, [*notes, *check(path, state.counters)]
         except _DamagedError as error:
-            said = f"checkpoint {path.name} is damaged ({error})"
+            message = f"checkpoint {path.name} is damaged ({error})"
         except MisfitError as error:
-            said = f"checkpoint {path.name} cannot be used: {error}"
+            message = f"checkpoint {path.name} cannot be used: {error}"
             misfit = f"{path.name}: {error}"
         last = place == len(found) - 1
         then = "no other is left: training starts anew" if last else "the one before it is used"
-        notes.append(f"{said}; {then}")
+        notes.append(f"{message}; {then}")
     if misfit:  # what was trained is lost only if the user wants that
         raise UserError(
             f"no checkpoint in {folder} can be used ({misfit}); put the file back, or delete "

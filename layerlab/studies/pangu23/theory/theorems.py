@@ -300,13 +300,13 @@ def judge_usual(found: Found, seed: int) -> StudyVerdict:
 def judge_telling(found: Found, seed: int) -> StudyVerdict:
     """Judge whether the bounds in depth are near the observed values."""
     middle = {name: bootstrap(pool_cases(found, name, True), np.median, seed) for name in STACKED}
-    said = ", ".join(f"{one} of the bound of {name}" for name, one in middle.items())
+    numbers = ", ".join(f"{one} of the bound of {name}" for name, one in middle.items())
     best = max(one.high for one in middle.values())
     return StudyVerdict(
         claim="The bounds in depth tell how diverse the features of a stack are.",
         word=decide(holds=False, fails=best < VACUOUS),
         number=max(one.value for one in middle.values()),
-        said=f"after 8 trained layers the diversity is {said} (median); below {VACUOUS:g} "
+        said=f"after 8 trained layers the diversity is {numbers} (median); below {VACUOUS:g} "
         "a bound is vacuous",
         source="pangu23, Theorems 2, 3, 8 and 9",
     )
