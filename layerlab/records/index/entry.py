@@ -104,7 +104,7 @@ def count_verdicts(words: Iterable[str], labels: Mapping[str, tuple[str, str]]) 
     """Return how many verdicts there are of each word.
 
     Args:
-        said: what a sentence says of one, and of several, by word.
+        labels: what a sentence says of one, and of several, by word.
 
     Example:
         >>> count_verdicts(["fails", "odd", "fails"], {"fails": ("1 fails", "{count} fail")})
