@@ -170,7 +170,7 @@ def size(runs: Path, name: str) -> Size | None:
 def draw_taus(work: StudyContext, both: Sequence[tuple[Size, Size]]) -> list[Interval]:
     """Draw tau between each twin and the source's size, over draws of the means."""
     cases = [{"twin": one.summary(), "source": two.summary()} for one, two in both]
-    found = work.gather(taus, cases, batch=1000)
+    found = work.sample(taus, cases, batch=1000)
     return [
         Interval(
             float(tau(torch.tensor(case["twin"]["means"]), torch.tensor(case["source"]["means"]))),

@@ -41,7 +41,7 @@ def one(draw: Draw, norm: str, layers: int, digits: int) -> dict[str, Tensor]:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    found = work.gather(one, [dict(work.options)], batch=32)[0]
+    found = work.sample(one, [dict(work.options)], batch=32)[0]
     digits = [work.options["digits"]]
     frames = {way: by_layer(found[way][:, :, None], digits) for way in WAYS}
     # Both in the order in which they are computed: blocks passed since the errors began.

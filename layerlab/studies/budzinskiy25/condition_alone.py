@@ -69,7 +69,7 @@ def run(work: StudyContext) -> Outcome:
         for fixed in NORMS
         for condition in CONDITIONS
     ]
-    parts = [part["errors"] for part in work.gather(one, cases)]
+    parts = [part["errors"] for part in work.sample(one, cases)]
     # fixed -> draw x condition x depth x digits
     errors = {
         fixed: np.stack(parts[place * len(CONDITIONS) : (place + 1) * len(CONDITIONS)], axis=1)

@@ -73,7 +73,7 @@ def one(draw: Draw, norm: str, layers: int) -> dict[str, Tensor]:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    errors = work.gather(one, [dict(work.options)])[0]["errors"]
+    errors = work.sample(one, [dict(work.options)])[0]["errors"]
     table = by_layer(errors, DIGITS)
     fine = {name: errors[:, :, FINE, place] for name, place in READINGS.items()}
     return Outcome(

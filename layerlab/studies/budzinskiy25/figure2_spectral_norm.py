@@ -51,7 +51,7 @@ def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [{"spectral": norm, **work.options} for norm in NORMS]
     # draw x norm x depth x statistic
-    errors = np.stack([found["errors"] for found in work.gather(one, cases)], axis=1)
+    errors = np.stack([found["errors"] for found in work.sample(one, cases)], axis=1)
     rows = [
         summary(
             errors[:, place, depth, statistic],

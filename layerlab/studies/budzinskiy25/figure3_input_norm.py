@@ -51,7 +51,7 @@ def run(work: StudyContext) -> Outcome:
     digits = work.options["digits"]
     cases = [{"norm": norm, "digits": digits} for norm in NORMS]
     # draw x norm x statistic, in units of the last digit
-    found = np.stack([one_["errors"] for one_ in work.gather(one, cases, batch=256)], axis=1)
+    found = np.stack([one_["errors"] for one_ in work.sample(one, cases, batch=256)], axis=1)
     units = found * 2.0**digits
     rows = [
         summary(units[:, place, statistic], {"norm": norm, "statistic": name})

@@ -67,7 +67,7 @@ def run(work: StudyContext) -> Outcome:
     cases: list[dict[str, Any]] = [
         {"spread": spread, "norm": norm, "digits": digits} for norm in NORMS for spread in SPREADS
     ]
-    parts = [part["errors"] for part in work.gather(near, cases, batch=1024)]
+    parts = [part["errors"] for part in work.sample(near, cases, batch=1024)]
     count = len(SPREADS)
     synthetic = {
         norm: np.stack(parts[place * count : (place + 1) * count], axis=1)

@@ -183,7 +183,7 @@ def beside(matrix: Tensor, bias: Tensor | None) -> Tensor:
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [{"model": name} for name in builtin.NAMES]
-    parts = [part["conditions"] for part in work.gather(one, cases, batch=16)]
+    parts = [part["conditions"] for part in work.sample(one, cases, batch=16)]
     # passage x model x module x column
     every = np.stack(parts, axis=1)
     rows = [

@@ -159,7 +159,7 @@ def hostile() -> list[Rounded]:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    parts = work.gather(one, [{"model": name} for name in builtin.NAMES], batch=16)
+    parts = work.sample(one, [{"model": name} for name in builtin.NAMES], batch=16)
     # passage x model x row (x format)
     observed, worsts, sizes = (
         np.stack([part[name] for part in parts], axis=1) for name in ("observed", "worst", "sizes")

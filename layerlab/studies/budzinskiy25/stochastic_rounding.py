@@ -59,8 +59,8 @@ def repeat(draw: Draw, mode: str, digits: int, norm: str) -> dict[str, Tensor]:
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     digits, norm = work.options["digits"], work.options["norm"]
-    sums = work.gather(errors_of_sums, [{"mode": m, "digits": digits} for m in MODES], batch=256)
-    blocks = work.gather(
+    sums = work.sample(errors_of_sums, [{"mode": m, "digits": digits} for m in MODES], batch=256)
+    blocks = work.sample(
         repeat, [{"mode": m, "digits": digits, "norm": norm} for m in MODES], batch=32
     )
     signed = {mode: part["errors"] for mode, part in zip(MODES, sums, strict=True)}

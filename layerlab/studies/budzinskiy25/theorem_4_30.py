@@ -103,9 +103,9 @@ def errors_of_trained(draw: Draw) -> dict[str, Tensor]:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    parts = work.gather(one, [{"digits": digits} for digits in DIGITS.values()], batch=16)
+    parts = work.sample(one, [{"digits": digits} for digits in DIGITS.values()], batch=16)
     found = {name: part["bounds"] for name, part in zip(DIGITS, parts, strict=True)}
-    model = work.gather(errors_of_trained, batch=16)[0]
+    model = work.sample(errors_of_trained, batch=16)[0]
     rows = [
         summary(every[:, layer, column], {"digits": name, "layer": layer + 1, "quantity": quantity})
         for name, every in found.items()

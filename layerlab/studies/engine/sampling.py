@@ -91,8 +91,8 @@ class StudyContext:
     clock: Clock = field(default_factory=Clock)
     judged: Mapping[str, Any] = field(default_factory=dict)
 
-    def gather(self, part: Part, cases: Sequence[Case] = ({},), batch: int = 64) -> list[Arrays]:
-        """Gather all draws of each case, computed by `part(draw, **case)`, one row per draw.
+    def sample(self, part: Part, cases: Sequence[Case] = ({},), batch: int = 64) -> list[Arrays]:
+        """Sample all draws of each case, computed by `part(draw, **case)`, one row per draw.
 
         The same numbers are drawn in every case, so that cases are compared draw by draw.
         """

@@ -144,12 +144,12 @@ def limits(name: str) -> dict[str, np.ndarray]:
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [{"limit": limit, "kind": kind} for kind in (RANDOM, AIMED) for limit in LIMITS]
-    parts = work.gather(heads, cases)
+    parts = work.sample(heads, cases)
     single = {
         kind: dict(zip(LIMITS, parts[place * len(LIMITS) :], strict=False))
         for place, kind in enumerate((RANDOM, AIMED))
     }
-    passages = work.gather(norms, [{"name": name} for name in PAIR], batch=16)
+    passages = work.sample(norms, [{"name": name} for name in PAIR], batch=16)
     models = dict(zip(PAIR, passages, strict=True))
     bounds = {name: limits(name) for name in builtin.NAMES}
     rows = [

@@ -137,7 +137,7 @@ def _residuals(layer: Any) -> Tensor:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    gathered = work.gather(anatomy, [{"name": name} for name in MODELS], batch=8)
+    gathered = work.sample(anatomy, [{"name": name} for name in MODELS], batch=8)
     parts = dict(zip(MODELS, gathered, strict=True))
     return Outcome(
         verdicts=(

@@ -82,7 +82,7 @@ def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [(name, texts) for name in NAMED for texts in LENGTHS]
     asked = [{"name": work.options[NAMED[name]], "texts": texts} for name, texts in cases]
-    gathered = work.gather(norms, asked, batch=32)
+    gathered = work.sample(norms, asked, batch=32)
     parts = dict(zip(cases, gathered, strict=True))
     depths = {name: parts[name, "short"]["own"].shape[1] for name in NAMED}
     if len(set(depths.values())) > 1:

@@ -134,9 +134,9 @@ def _dose(name: str, ids: Tensor, dose: float) -> Tensor:
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [(kind, causal) for kind in LABELS for causal in (False, True)]
-    gathered = work.gather(stack, [{"kind": kind, "causal": causal} for kind, causal in cases])
+    gathered = work.sample(stack, [{"kind": kind, "causal": causal} for kind, causal in cases])
     parts = dict(zip(cases, gathered, strict=True))
-    passages = work.gather(residual_by_dose, [{"name": name} for name in builtin.NAMES], batch=32)
+    passages = work.sample(residual_by_dose, [{"name": name} for name in builtin.NAMES], batch=32)
     models = {n: one["residual"] for n, one in zip(builtin.NAMES, passages, strict=True)}
     rows = [
         summary(found["residual"][:, place], {"stack": _label(case), "dose": dose})

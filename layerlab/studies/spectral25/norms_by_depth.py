@@ -101,7 +101,7 @@ def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     from layerlab.measures.quantities.spectrum import uniform_norm
 
-    gathered = work.gather(norms, [{"placement": place} for place in VARIANTS], batch=8)
+    gathered = work.sample(norms, [{"placement": place} for place in VARIANTS], batch=8)
     parts = {
         (place, scores): {name: found[f"{scores} {name}"] for name in ("norm", "product", "norms")}
         for place, found in zip(VARIANTS, gathered, strict=True)

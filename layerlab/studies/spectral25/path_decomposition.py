@@ -199,7 +199,7 @@ def residual(parts: Tensor) -> Tensor:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    gathered = work.gather(one, [{"case": case} for case in CASES], batch=16)
+    gathered = work.sample(one, [{"case": case} for case in CASES], batch=16)
     parts = dict(zip(CASES, gathered, strict=True))
     rows = [
         summary(found[quantity][:, length], {"stack": case, "quantity": quantity, "length": length})

@@ -151,7 +151,7 @@ def choose_head(name: str) -> Chosen:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    gathered = work.gather(angles, [{"name": name} for name in MODELS], batch=16)
+    gathered = work.sample(angles, [{"name": name} for name in MODELS], batch=16)
     parts = dict(zip(MODELS, gathered, strict=True))
     semi = {name: axes(maps(name)).numpy() for name in MODELS}
     one = choose_head(MODELS[0])

@@ -57,7 +57,7 @@ def test_an_interrupted_study_states_the_time_of_both_sittings(monkeypatch, tmp_
 
     def stops(work):
         time.sleep(SLEPT)
-        work.gather(lambda draw: {"x": draw.normal(1)}, batch=4)
+        work.sample(lambda draw: {"x": draw.normal(1)}, batch=4)
         raise KeyboardInterrupt
 
     def chosen(run):

@@ -75,7 +75,7 @@ def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     formats = work.options["formats"].split("+")
     cases = [{"model": model, "format": name} for model in builtin.NAMES for name in formats]
-    parts = work.gather(one, cases)
+    parts = work.sample(one, cases)
     labels = [(case["model"], case["format"]) for case in cases]
     ratios = {label: part["ratios"] for label, part in zip(labels, parts, strict=True)}
     bounds = {label: part["bounds"] for label, part in zip(labels, parts, strict=True)}

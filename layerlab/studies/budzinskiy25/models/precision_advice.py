@@ -49,7 +49,7 @@ def one(draw: Draw, model: str, format: str) -> dict[str, Tensor]:
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [{"model": name, **work.options} for name in builtin.NAMES]
-    parts = work.gather(one, cases)
+    parts = work.sample(one, cases)
     errors = {name: part["errors"] for name, part in zip(builtin.NAMES, parts, strict=True)}
     found = {
         (model, name): share_left(every, name, work.seed)

@@ -92,7 +92,7 @@ def blocks(tokens: int) -> Tensor:
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     lengths = [tokens for tokens in LENGTHS if tokens <= work.options["tokens"]]
-    parts = work.gather(one, [{"tokens": tokens} for tokens in lengths], batch=4)
+    parts = work.sample(one, [{"tokens": tokens} for tokens in lengths], batch=4)
     found = {
         name: {tokens: part[name] for tokens, part in zip(lengths, parts, strict=True)}
         for name in (TRAINED, CAUSAL, DOUBLY)

@@ -72,7 +72,7 @@ def scatter(model: torch.nn.Module, seed: int) -> None:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    (part,) = work.gather(one, [work.options], batch=2)
+    (part,) = work.sample(one, [work.options], batch=2)
     found = part["dimension"]
     rows = [
         summary(found[:, variant, start, layer], {"start": label, "model": name, "layer": layer})

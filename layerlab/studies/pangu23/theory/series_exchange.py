@@ -75,7 +75,7 @@ def influence(made: torch.nn.Module, draw: Draw) -> Tensor:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    parts = [found["influence"] for found in work.gather(one, FORMS)]
+    parts = [found["influence"] for found in work.sample(one, FORMS)]
     back = [np.stack([backwards(draw) for draw in drawn]) for drawn in parts]
     rows = [
         summary(found[:, distance], {**options, "tokens_back": distance})

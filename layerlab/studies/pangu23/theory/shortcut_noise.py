@@ -86,7 +86,7 @@ def noise_and_bound(z: float, noise: Tensor) -> tuple[float, float]:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    parts = work.gather(one, [{"layer": layer} for layer in FEATURES.values()], batch=16)
+    parts = work.sample(one, [{"layer": layer} for layer in FEATURES.values()], batch=16)
     # features -> draw x activation x level x column
     gains = {name: found["gains"] for name, found in zip(FEATURES, parts, strict=True)}
     rows = [

@@ -102,7 +102,7 @@ def run(work: StudyContext) -> Outcome:
         for trained in (True, False)
         for name in builtin.NAMES
     ]
-    gathered = work.gather(one, cases, batch=4)
+    gathered = work.sample(one, cases, batch=4)
     found = {
         f"{case['model']}, {'trained' if case['trained'] else 'random'}": split(part)
         for case, part in zip(cases, gathered, strict=True)

@@ -114,7 +114,7 @@ READING = small_models.Reading(
 def run(work: StudyContext) -> Outcome:
     """Train, read, judge and draw."""
     names = builtin.NAMES
-    models = work.gather(ours, [{"name": name} for name in names], batch=10)
+    models = work.sample(ours, [{"name": name} for name in names], batch=10)
     built = {name: one["layers"] for name, one in zip(names, models, strict=True)}
     seeds = range(1, work.options["seeds"] + 1)
     jobs = [(arm, seed) for arm in ARMS for seed in seeds]
