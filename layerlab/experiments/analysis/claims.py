@@ -204,7 +204,7 @@ def _describe(judged: Judged, level: Level, unit: str) -> str:
         head += f", {_share(judged, level)}"
     later = describe_later(told.later, told.evidence, unit)
     parts = [
-        f"{head}: {_pair_said(judged, told, level, unit)}",
+        f"{head}: {_describe_pair(judged, told, level, unit)}",
         later,
         _describe_unfinished(judged),
     ]
@@ -230,7 +230,7 @@ def _share(judged: Judged, level: Level) -> str:
     return f"{sure} of {count} pairs surely as said; the least sure"
 
 
-def _pair_said(judged: Judged, pair: Pair, level: Level, unit: str) -> str:
+def _describe_pair(judged: Judged, pair: Pair, level: Level, unit: str) -> str:
     names = f"{pair.arm} against {pair.baseline}"
     found, lost, ended = pair.evidence.found, pair.evidence.lost, pair.evidence.ended
     if any(lost):

@@ -86,7 +86,7 @@ def _mean(measure: str, side: ArmResults) -> float | None:
 
 def _sentence(case: Case, word: Word, *, measure: str) -> str:
     mean = case.difference.mean or 0.0
-    told = _lost_said(case)
+    told = _describe_lost(case)
     if word in case.words and any(case.evidence.lost):
         return f"{measure} of {case.arm} is {word} than that of {case.baseline}{told}"
     if word in case.words:
@@ -105,7 +105,7 @@ def _sentence(case: Case, word: Word, *, measure: str) -> str:
     return f"no verdict on {measure} of {case.arm} and {case.baseline}: {_lack(case)}{told}"
 
 
-def _lost_said(case: Case) -> str:
+def _describe_lost(case: Case) -> str:
     """Describe how many runs have no number, why, and what those that are left say."""
     if not any(case.evidence.lost):
         return ""
