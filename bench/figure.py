@@ -58,7 +58,7 @@ def looped(pychop: Any, digits: int) -> float:
     """Return the seconds of one layer of one draw; its result is ours, bit for bit."""
     rounded = pychop.Chop(exp_bits=11, sig_bits=digits - 1, rmode=1)
     strict, draw = Strict(digits, carrier=torch.float64), drawn(1)
-    x, weights = strict.take(ENSEMBLE.start(draw)), ENSEMBLE.weights(draw).taken(strict)
+    x, weights = strict.take(ENSEMBLE.start(draw)), ENSEMBLE.weights(draw).convert(strict)
     expected = block(strict, x, weights)[0].numpy()
     plain = {name: getattr(weights, name)[0].numpy() for name in Weights.__annotations__}
     start = time.process_time()

@@ -91,7 +91,7 @@ def draw(
     """Draw the runs of a ladder; of several arms all but the baseline gain alike."""
     section = whole.compare
     assert section is not None
-    alone, found = whole.changed({"ladder": None}), []
+    alone, found = whole.change({"ladder": None}), []
     for size, gain, times in zip(SIZES, gains, SPREADS[spread], strict=False):
         shape = len(section.arms), len(section.seeds)
         table = 3 + NOISE * times * rng.standard_normal(shape)

@@ -46,12 +46,12 @@ WITHIN = 0.05
 
 
 def accounted(name: str, asked: argparse.Namespace, chosen: LatencyConfig) -> None:
-    rivals = pair(name, shape=asked.shape, width=asked.width)
-    found = measure_latency([rivals.pangu, rivals.llama], chosen, pair=rivals)
-    print(f"\n{rivals.about}", flush=True)
+    matched = pair(name, shape=asked.shape, width=asked.width)
+    found = measure_latency([matched.pangu, matched.llama], chosen, pair=matched)
+    print(f"\n{matched.about}", flush=True)
     Console(markup=False, highlight=False, width=160).print(timetable(found, 160))
     if found.decode is not None:
-        off = found.decode.median - rivals.predicted
+        off = found.decode.median - matched.predicted
         met = "met" if abs(off) <= WITHIN else "MISSED"
         print(f"  measured - predicted {off:+.3f}, target within {WITHIN}: {met}", flush=True)
     if asked.out is not None:

@@ -89,7 +89,7 @@ def speeds(slots: int, updates: int) -> list[float]:
 
 
 def _seeded(recipe: Any, seed: int, known: Any) -> RunSpec:
-    (found,) = plan(recipe.changed({"train.seed": seed}), known)
+    (found,) = plan(recipe.change({"train.seed": seed}), known)
     return found
 
 

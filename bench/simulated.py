@@ -47,8 +47,8 @@ def ended(
 
 def false_words(section: Any, arms: int, records: list[RunRecord]) -> bool:
     """Return whether any arm gets a word."""
-    rivals = dict.fromkeys((f"a{arm}" for arm in range(arms)), BASE)
-    _, family = look_at_runs(section, rivals, records, "nats")
+    baselines = dict.fromkeys((f"a{arm}" for arm in range(arms)), BASE)
+    _, family = look_at_runs(section, baselines, records, "nats")
     return any(family[test].corrected < ALPHA and family[test].side for test in family.tests)
 
 

@@ -225,8 +225,8 @@ def looks(arms: int, effect: float, draws: int) -> Row:
         table = 10 + rng.standard_normal((arms, 12))
         table[1:] += effect
         for look in section.looks:
-            rivals = dict.fromkeys((f"a{arm}" for arm in range(arms)), BASE)
-            _, family = look_at_runs(section, rivals, whole(table[:, :look]), "nats")
+            baselines = dict.fromkeys((f"a{arm}" for arm in range(arms)), BASE)
+            _, family = look_at_runs(section, baselines, whole(table[:, :look]), "nats")
             decided = [family[test].corrected < ALPHA for test in family.tests]
             if all(decided):
                 break
@@ -245,8 +245,8 @@ def margins(relation: str, spread: float, seeds: int, draws: int) -> Row:
     for _ in range(draws):
         table = 10 + spread * rng.standard_normal((3, seeds))
         table[1] -= 0.99
-        rivals = {"a0": BASE, "a1": BASE, "a2": BASE}
-        _, family = look_at_runs(section, rivals, whole(table), "nats")
+        baselines = {"a0": BASE, "a1": BASE, "a2": BASE}
+        _, family = look_at_runs(section, baselines, whole(table), "nats")
         edge = family[PairTest("a1", BASE, -1.0)]
         false += edge.corrected < ALPHA and edge.side < 0
     return f"{relation} at 0.99 of the margin, sd {spread:g}, {seeds} seeds", share(

@@ -234,7 +234,7 @@ def cost(modes: list[str], rounds: int, device: str) -> None:
 
 
 def work(model: Any) -> int:
-    return account(model.config.parsed(), model.config.shape()).forward
+    return account(model.config.parse_spec(), model.config.shape()).forward
 
 
 def read_weights(name: str, layers: int, vocab: int, inner: int | None = None) -> int:
@@ -349,7 +349,7 @@ def carry(modes: list[str], rounds: int, device: str) -> None:
     print("\nNumbers carried per token from layer to layer, at 6 and 24 layers (by account)")
     for name in variants():
         few, many = (
-            account(one.config.parsed(), one.config.shape()).carry
+            account(one.config.parse_spec(), one.config.shape()).carry
             for one in (build(name, **{**SIZES, "layers": n}, device="meta") for n in (6, 24))
         )
         value = f"{few} and {many} ({few / SIZES['width']:.0f} widths)"

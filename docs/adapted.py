@@ -110,10 +110,10 @@ def _cell(cell: Json | None, percent: bool) -> str:
 
 def _said(change: Json) -> str:
     what = "forgetting" if change["kind"] == "general" else f"{change['kind']} text"
-    rival = "" if change["against"] == "before" else f", against {change['against']}"
+    baseline = "" if change["against"] == "before" else f", against {change['against']}"
     interval = ""
     if change["low"] is not None:
         ends = f"{number(change['low'], True)} to {number(change['high'], True)}"
         interval = f" (95 % interval {ends}, over {change['n']} {change['over']})"
     value = number(change["value"], True)
-    return f"{change['arm']}, {what}: {value} bits per byte{rival}{interval}"
+    return f"{change['arm']}, {what}: {value} bits per byte{baseline}{interval}"

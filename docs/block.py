@@ -69,9 +69,9 @@ def _parts(one: Card) -> Iterator[str]:
         f"At width {shape.width}, {shape.layers} layers, {shape.heads} heads, inner {shape.inner}, "
         f"vocabulary {shape.vocab}, context {shape.context}:"
     )
-    rival = one.baseline if one.name != one.baseline else ""
-    head = ("", one.name, *([rival, "difference"] if rival else []))
-    yield table(head, _costs(one, bool(rival)))
+    baseline = one.baseline if one.name != one.baseline else ""
+    head = ("", one.name, *([baseline, "difference"] if baseline else []))
+    yield table(head, _costs(one, bool(baseline)))
 
 
 def _facts(one: Card) -> Iterator[tuple[str, str]]:
@@ -97,15 +97,15 @@ def _option(one: Setting) -> tuple[str, ...]:
 
 def _costs(one: Card, beside: bool) -> Iterator[tuple[str, ...]]:
     own, other = one.account, one.against
-    for name, count, rival in (
+    for name, count, baseline in (
         ("parameters", own.parameters, other.parameters),
         ("FLOPs of one token, forward", own.forward, other.forward),
         ("numbers per token carried across layers", own.carry, other.carry),
         ("numbers per sequence cached beside keys and values", own.cached, other.cached),
     ):
         if beside:
-            share = f"{percent(100 * (count - rival) / rival)} %" if rival else "-"
-            yield name, f"{count:,}", f"{rival:,}", share
+            share = f"{percent(100 * (count - baseline) / baseline)} %" if baseline else "-"
+            yield name, f"{count:,}", f"{baseline:,}", share
         else:
             yield name, f"{count:,}"
 

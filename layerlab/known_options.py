@@ -154,9 +154,9 @@ def check_measure(name: str, given: Mapping[str, Any], known: KnownOptions) -> d
             )
         usual, domain = known[option]
         if domain is not None and value not in domain:
-            said = " ".join(repr(value).split())  # a tensor shows itself in several lines
+            text = " ".join(repr(value).split())  # a tensor shows itself in several lines
             raise UserError(
-                f"option {option} of measure {name!r} got {said}; expected {domain}: "
+                f"option {option} of measure {name!r} got {text}; expected {domain}: "
                 f"type {name}({option}={usual!r})"
             )
         read[option] = float(value) if domain and domain.kind is float else value

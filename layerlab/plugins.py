@@ -194,9 +194,9 @@ def _describe_failure(file: Path, error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame.lineno for frame in frames if frame.filename == str(file)]
     where = f"{file}, line {own[-1]}" if own else str(file)
-    said = " ".join(traceback.format_exception_only(error)[-1].split())[:300]
+    message = " ".join(traceback.format_exception_only(error)[-1].split())[:300]
     did = "ended Python" if isinstance(error, SystemExit) else "failed"
-    return f"{where} {did} while it was loaded: {said}; mend that line, then load it again"
+    return f"{where} {did} while it was loaded: {message}; mend that line, then load it again"
 
 
 def _declare(file: Path, module: ModuleType) -> tuple[tuple[Measure, ...], bool]:

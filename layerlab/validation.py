@@ -52,11 +52,11 @@ class Constraint:
         if self.choices:
             return " or ".join(map(repr, self.choices))
         limits = {"above": self.above, "at least": self.least, "at most": self.most}
-        said = " and ".join(
+        text = " and ".join(
             f"{word} {limit}" for word, limit in limits.items() if limit is not None
         )
         kind = KINDS.get(self.kind) or getattr(self.kind, "__name__", str(self.kind))
-        return f"{kind} {said}".rstrip()
+        return f"{kind} {text}".rstrip()
 
     def _is_kind(self, value: Any) -> bool:
         if self.kind is not bool and isinstance(value, bool):

@@ -288,3 +288,71 @@ def test_a_name_of_two_meanings_would_be_found(other: str) -> None:
     files = {"one.py": "class Aim:\n    pass\n", "two.py": other}
     assert ambiguous(files) == {"Aim": ["one.py", "two.py"]}
     assert ambiguous(files | {"two.py": other.replace("Aim", "Goal")}) == {}
+
+
+# Participles of irregular verbs that a name could begin with, and words that only look like one.
+IRREGULAR = frozenset(
+    (
+        "been begun bought brought built caught chosen dealt done drawn driven fed felt found "
+        "given gone grown heard held hung kept known laid led left lent lost made meant met paid "
+        "said seen sent shown sold sought spent spoken struck sung sunk taken taught thought told "
+        "understood won worn written"
+    ).split()
+)
+NO_PARTICIPLES = frozenset(
+    "between children eigen embed even feed flatten listen open reseed seed sharpen shorten speed "
+    "token uneven widen".split()
+)
+PARTICLES = frozenset("above at back by for from in of off on once out to up".split())
+# What is public by docs/api.md, what a block of one's own calls or overrides, and a term:
+# the mixed condition number, mixed precision.
+NAMED_OTHERWISE = {
+    "blocks/attention.py": {"joined"},
+    "blocks/context.py": {"kept", "placed"},
+    "blocks/operations/stream.py": {"kept"},
+    "blocks/part.py": {"given"},
+    "blocks/spec.py": {"given"},
+    "measures/measure.py": {"given"},
+    "measures/quantities/low_precision/condition.py": {"mixed"},
+    "model/cost/match.py": {"matched"},
+    "numerics/theory/condition_numbers.py": {"mixed"},
+    "numerics/theory/roundoff_model.py": {"mixed"},
+    "studies/engine/study.py": {"settled"},
+    "variants/attention/gated.py": {"joined"},
+    "variants/feedforward/siaf.py": {"given"},
+    "variants/residual/shortcut.py": {"given"},
+}
+
+
+def participles(source: str) -> list[str]:
+    """Functions of a file, properties aside, whose name is a participle without a noun."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        decorators = [ast.unparse(one) for one in node.decorator_list]
+        first, *rest = node.name.strip("_").split("_")
+        if node.name.endswith("__") or any("property" in one for one in decorators):
+            continue
+        if first in IRREGULAR or (first.endswith(("ed", "en")) and first not in NO_PARTICIPLES):
+            found += [node.name] if set(rest) <= PARTICLES else []
+    return found
+
+
+def test_functions_are_not_named_by_bare_participles() -> None:
+    found = {
+        name: names
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if (names := set(participles(path.read_text("utf-8"))))
+        and (name := path.relative_to(PACKAGE).as_posix())
+    }
+    assert found == NAMED_OTHERWISE, "name a function by what it does, or by what it returns"
+
+
+def test_a_bare_participle_would_be_found() -> None:
+    source = "def {}(x):\n    return x\n"
+    for name in ("checked", "_kept", "drawn_from", "left_out"):
+        assert participles(source.format(name)) == [name]
+        assert participles("@property\n" + source.format(name)) == []
+    for name in ("check", "embed", "kept_texts", "widen", "spectrum"):
+        assert participles(source.format(name)) == []

@@ -192,7 +192,7 @@ def test_a_recipe_beside_its_results_has_its_part_and_only_times_that_count(tmp_
     )
     assert [one.name for one in declared(tmp_path)] == [*list_packaged(), "drawn"]
     folders = sorted((tmp_path / "drawn" / "runs").iterdir())
-    content = compare_runs(given.changed({"compare.timed": timed}), folders).content
+    content = compare_runs(given.change({"compare.timed": timed}), folders).content
     save_comparison(content, tmp_path / "drawn")
     said = digest(tmp_path, [given])
     assert "; 10 seconds of training in each of 2 runs whose time counts." in said

@@ -122,7 +122,7 @@ def plan_adaptation(
     """
     language(lang)  # an unknown one is refused before the work is done
     read = _recipe(recipe)
-    read = _load(read.changed(settings) if settings else read, load)
+    read = _load(read.change(settings) if settings else read, load)
     return AdaptationPlan(read, plan_stages(read), out / read.name, lang)
 
 
@@ -134,7 +134,7 @@ def _load(recipe: AdaptationRecipe, load: Files) -> AdaptationRecipe:
         return recipe
     files = list(load_files(training, load).model.load)
     own = {**recipe.base.set, "model.load": files} if files else recipe.base.set
-    return recipe.changed({"base.set": own})
+    return recipe.change({"base.set": own})
 
 
 def estimate_adaptation(curriculum: AdaptationPlan) -> Forecast:
@@ -157,8 +157,8 @@ def run_adaptation(curriculum: AdaptationPlan, *, progress: bool = True) -> Adap
         if progress:
             titles = {one.key: one.title(len(arms)) for one in curriculum.stages}
             watch = stack.enter_context(StagesDisplay(titles))
-        if said := shelf.other_base(curriculum.stages):
-            watch.note(said)
+        if remark := shelf.other_base(curriculum.stages):
+            watch.note(remark)
         for stage in curriculum.stages:
             if _is_done(shelf.read(stage.key), arms[stage.arms[0]]):
                 watch.end(stage.key, "kept")
@@ -331,8 +331,8 @@ class _Telling(NullProgress):
     def update(self, name: str, event: Mapping[str, Any]) -> None:
         """Report the progress of the training."""
         if event["kind"] == "train":
-            said = f"update {event['update']:,} of {self.updates:,}, loss {event['loss']:.4g}"
-            self.place.tell(said, event["update"] / self.updates)
+            text = f"update {event['update']:,} of {self.updates:,}, loss {event['loss']:.4g}"
+            self.place.tell(text, event["update"] / self.updates)
 
 
 def _facts(found: LoadedModel) -> Json:

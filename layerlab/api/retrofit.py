@@ -92,7 +92,7 @@ def rework(
     check_finite(source.model)
     with quiet_libraries():
         new = rebuild(source.model, variant, options, seed=seed, shared=True)
-        said = step0(source.model, new)
+        summary = step0(source.model, new)
 
         def fill(folder: Path) -> None:
             new.save_pretrained(folder)
@@ -100,4 +100,4 @@ def rework(
                 source.tokenizer.save_pretrained(folder)
 
         write_folder(out, fill, "model", before=before)
-    return said.summary(source.name, new.config.variant, str(out))
+    return summary.summary(source.name, new.config.variant, str(out))

@@ -150,7 +150,7 @@ def train_task(
         result = run_one(run, task.folder(run), watch)
     folder = task.folder(run)
     if result["diverged"]:
-        raise UserError(f"{result['diverged']}; {_lost(folder, task.lang)}")
+        raise UserError(f"{result['diverged']}; {_save_diverged(folder, task.lang)}")
     found = Trained(folder, result, folder / PAGE, task.notes)
     if tell is not None:
         tell(found)
@@ -158,7 +158,7 @@ def train_task(
     return found
 
 
-def _lost(folder: Path, lang: str) -> str:
+def _save_diverged(folder: Path, lang: str) -> str:
     """Return the error of a diverged run, after writing its page if possible."""
     try:
         return f"its page: {save_run(folder, lang)}; the run is kept in {folder}"

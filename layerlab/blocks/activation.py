@@ -37,7 +37,7 @@ class Activation(nn.Module):
         self.name = name
 
     def forward(self, x: Features) -> Features:
-        return activated(x, self.name)
+        return activate(x, self.name)
 
     def extra_repr(self) -> str:
         return self.name
@@ -49,7 +49,7 @@ NAMED = Constraint(kind=str, choices=NAMES)
 WITH_PRELU = Constraint(kind=str, choices=(*NAMES, "prelu"))
 
 
-def activated(x: Features, name: str) -> Features:
+def activate(x: Features, name: str) -> Features:
     """Apply the named function to every feature; "none" leaves the features as they are.
 
     silu x / (1 + e^-x), also called Swish; gelu x Phi(x); gelu-tanh its approximation; relu2
@@ -118,8 +118,8 @@ def gelu_tanh(x: Features) -> Features:
     return value
 
 
-def sloped(gradient: Features, x: Features, name: str) -> Features:
-    """Return a gradient times the derivative of `activated` at x, in one pass over memory."""
+def apply_slope(gradient: Features, x: Features, name: str) -> Features:
+    """Return a gradient times the derivative of `activate` at x, in one pass over memory."""
     ops = torch.ops.aten
     match name:
         case "silu":

@@ -20,7 +20,7 @@ class Choice:
 
     def __init__(self, name: str, **options: Any) -> None:
         object.__setattr__(self, "name", name)
-        ordered = tuple((key, _frozen(options[key])) for key in sorted(options))
+        ordered = tuple((key, _freeze(options[key])) for key in sorted(options))
         object.__setattr__(self, "options", ordered)
 
     def given(self) -> dict[str, Any]:
@@ -152,8 +152,8 @@ class Variant(Written):
     start: Literal["identity", "own"] = "own"
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+def _freeze(value: Any) -> Any:
+    return tuple(map(_freeze, value)) if isinstance(value, list | tuple) else value
 
 
 def _thaw(value: Any) -> Any:

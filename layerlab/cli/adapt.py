@@ -77,7 +77,7 @@ def carry_out(
 
     read = load_adaptation(recipe)
     changes = settings(setting or ())
-    read = read.changed(changes) if changes else read
+    read = read.change(changes) if changes else read
     check_loads(load)
     check_adaptation(read, planned=planned)
 

@@ -148,8 +148,8 @@ def _explain_choice(done: Any) -> str:
             continue
         best = min(range(len(done.ways)), key=lambda at: done.ways[at].bits[name].bits_per_byte)
         fewest.append(f"{best + 1} on {name}")
-    said = f"{kept}; these numbers, of before any training, do not choose"
-    return f"{said}. Fewest bits per byte: {', '.join(fewest)}" if fewest else said
+    sentence = f"{kept}; these numbers, of before any training, do not choose"
+    return f"{sentence}. Fewest bits per byte: {', '.join(fewest)}" if fewest else sentence
 
 
 def _losses(done: Any) -> list[str]:

@@ -102,11 +102,13 @@ def latency(
     from layerlab.latency.parameter_matching import pair
 
     plugins.load_files(load or (), [one for one in models or () if Path(one).is_dir()])
-    rivals = None if accounting is None else pair(accounting, shape=shape or SHAPE, width=width)
+    matched = None if accounting is None else pair(accounting, shape=shape or SHAPE, width=width)
     named = (
-        [rivals.pangu, rivals.llama] if rivals else [build_candidate(one) for one in models or ()]
+        [matched.pangu, matched.llama]
+        if matched
+        else [build_candidate(one) for one in models or ()]
     )
-    found = measure_latency(named, chosen, pair=rivals, note=_quiet if quiet else _describe)
+    found = measure_latency(named, chosen, pair=matched, note=_quiet if quiet else _describe)
     _show(found, as_json, out)
 
 

@@ -32,7 +32,7 @@ def render_index(
         empty = f"Nothing of layerlab's is in {folder}; type for example layerlab train smoke"
         return Group(plain(empty), *notes)
     shown = entries[:most]
-    lines = [line for one in shown for line in _told(one, folder)]
+    lines = [line for one in shown for line in _render_entry(one, folder)]
     counted = [plain(count_entries(entries))]
     if len(shown) < len(entries):
         counted.append(plain(f"The newest {len(shown)} of {len(entries)}; --all shows the others."))
@@ -50,7 +50,7 @@ def _plural(kind: str) -> str:
     return {"study": "studies"}.get(kind, f"{kind}s")
 
 
-def _told(entry: Entry, folder: Path) -> Iterator[RenderableType]:
+def _render_entry(entry: Entry, folder: Path) -> Iterator[RenderableType]:
     style = STYLES.get(entry.state, "")
     head = Text(f"{entry.changed:%Y-%m-%d %H:%M}  {entry.kind:<{KIND}}  ", overflow="fold")
     yield (

@@ -113,10 +113,10 @@ class RunsDisplay(Display):
         well = sum(outcome in WELL for outcome in self.outcomes.values())
         ill = len(self.outcomes) - well
         total = len(self.pulses)
-        said = f"{well} of {total} run{'s' if total > 1 else ''} finished"
-        return f"{said}, {ill} diverged or failed" if ill else said
+        text = f"{well} of {total} run{'s' if total > 1 else ''} finished"
+        return f"{text}, {ill} diverged or failed" if ill else text
 
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Return seconds until all runs have ended, at the rate of those that go on now."""
         going = [pulse for name, pulse in self.pulses.items() if name not in self.outcomes]
         rate = sum(pulse.rate() or 0.0 for pulse in going)
@@ -146,7 +146,7 @@ class RunsDisplay(Display):
 
     def _line(self, name: str, pulse: Throughput) -> str:
         share = f"{100 * pulse.update // pulse.updates} % ({pulse.update:,} of {pulse.updates:,})"
-        facts = [*self._facts(pulse), f"{duration(pulse.left())} left"]
+        facts = [*self._facts(pulse), f"{duration(pulse.seconds_left())} left"]
         return f"{printable(name)}: {share}, {', '.join(facts)}"
 
     def _facts(self, pulse: Throughput) -> list[str]:
@@ -166,7 +166,7 @@ class RunsDisplay(Display):
         return facts
 
     def _single(self, name: str, pulse: Throughput) -> RenderableType:
-        left = pulse.left()
+        left = pulse.seconds_left()
         told = (
             Text(f"update {pulse.update:,} of {pulse.updates:,}"),
             Text(f"{duration(left)} left{_until(left)}"),
@@ -190,7 +190,7 @@ class RunsDisplay(Display):
         }
         for name, pulse in list(running.items())[:ROWS]:
             table.add_row(*self._row(name, pulse))
-        left = self.left()
+        left = self.seconds_left()
         waiting = len(self.pulses) - len(running) - len(self.outcomes)
         foot = f"{self.summary()}, {len(running)} running, {waiting} waiting; "
         foot += f"{duration(left)} left{_until(left)}"
@@ -205,7 +205,7 @@ class RunsDisplay(Display):
             Text("" if pulse.loss is None else f"{pulse.loss:.4g}"),
             Text("" if pulse.bits is None else f"{pulse.bits:.4f}"),
             Text("" if tokens is None else f"{tokens:,.0f}"),
-            Text(duration(pulse.left())),
+            Text(duration(pulse.seconds_left())),
         ]
 
 

@@ -97,7 +97,7 @@ class StagesDisplay(Display):
         table = Table(box=None, pad_edge=False, show_header=False)
         for _ in range(4):
             table.add_column(no_wrap=True, overflow="ellipsis")
-        for line in self._seen():
+        for line in self._visible_lines():
             running = line.state == "running"
             seconds = self._clock() - line.begun if running else line.seconds
             bar: RenderableType = ProgressBar(total=1.0, completed=line.share, width=12)
@@ -109,7 +109,7 @@ class StagesDisplay(Display):
             )
         return table
 
-    def _seen(self) -> list[StageLine]:
+    def _visible_lines(self) -> list[StageLine]:
         """Return the seen as many as a terminal has room for, around the last that has begun."""
         every, room = list(self.lines.values()), max(1, self.console.height - 1)
         begun = [number for number, line in enumerate(every) if line.state != "waiting"]

@@ -55,7 +55,7 @@ class Throughput:
         done = last["update"] - first["update"]
         return done / (end - start) if end > start and done else None
 
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Return seconds on the clock until the run has ended."""
         rate = self.rate()
         if self.update >= self.updates:

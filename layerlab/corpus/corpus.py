@@ -366,16 +366,16 @@ def _read(folder: Path, asked: CorpusBuilder) -> Corpus:
 def _stream(
     folder: Path, stem: str, name: str, content: dict[str, Any], weight: float
 ) -> TokenStream:
-    def mapped(part: str, kind: str) -> np.ndarray:
+    def map_file(part: str, kind: str) -> np.ndarray:
         return np.memmap(folder / f"{stem}.{part}", dtype=kind, mode="r").view(np.ndarray)
 
     return TokenStream(
         name=name,
-        tokens=mapped("tokens", content["kind"]),
-        starts=mapped("starts", "int64"),
-        ends=mapped("ends", "int64") if f"{stem}.ends" in content["files"] else None,
+        tokens=map_file("tokens", content["kind"]),
+        starts=map_file("starts", "int64"),
+        ends=map_file("ends", "int64") if f"{stem}.ends" in content["files"] else None,
         bytes=content["bytes"],
         weight=weight,
-        hashes=mapped("hashes", "uint64"),
+        hashes=map_file("hashes", "uint64"),
         loss=content["loss"],
     )

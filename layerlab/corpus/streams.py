@@ -57,17 +57,17 @@ def leave_out_copies(
     train: Sequence[TokenStream], held: Sequence[TokenStream]
 ) -> tuple[tuple[TokenStream, ...], list[str]]:
     """Return training text without the documents that are held out too, and what was left out."""
-    secret, kept, said = _hashes(held), [], []
+    secret, kept, remarks = _hashes(held), [], []
     for stream in train:
         copied = np.isin(stream.hashes, secret)
         if copied.any():
-            said.append(
+            remarks.append(
                 f"{copied.sum():,} of {stream.documents:,} documents of {stream.name} are copies "
                 "of held-out ones, and are not learned"
             )
             stream = _without(stream, copied)
         kept.append(stream)
-    return tuple(kept), said
+    return tuple(kept), remarks
 
 
 def _hashes(streams: Sequence[TokenStream]) -> np.ndarray:

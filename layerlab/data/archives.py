@@ -78,9 +78,9 @@ def read_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[st
             with stream:
                 yield name, allowance.read(stream)
     except _BROKEN as error:
-        said = " ".join(str(error).split())[:200] or "it ends too early"
+        message = " ".join(str(error).split())[:200] or "it ends too early"
         raise UserError(
-            f"cannot read the archive {path}: {said}; copy it anew, whole and without a password"
+            f"cannot read the archive {path}: {message}; copy it anew, whole and without a password"
         ) from None
     except OSError as error:
         raise UserError(
@@ -95,10 +95,10 @@ def read_documents(path: Path) -> Iterator[str]:
         UserError: as `read_members`, or a file is not UTF-8.
     """
 
-    def wanted(name: str) -> bool:
+    def is_wanted(name: str) -> bool:
         return name.endswith(TEXTS) and not PurePosixPath(name).name.startswith("_")
 
-    for name, data in read_members(path, wanted):
+    for name, data in read_members(path, is_wanted):
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:

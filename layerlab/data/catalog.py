@@ -73,6 +73,6 @@ def table() -> Any:
             "feeds": "; ".join(one.feeds),
             "source": one.source,
         }
-        said = "\n".join(f"{name}: {value}" for name, value in known.items() if value)
-        found.add_row(one.name, said)
+        lines = "\n".join(f"{name}: {value}" for name, value in known.items() if value)
+        found.add_row(one.name, lines)
     return found

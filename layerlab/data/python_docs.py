@@ -15,10 +15,10 @@ def topics() -> list[str]:
     """
     from pydoc_data.topics import topics as found
 
-    return list(_told_once(found[name] for name in sorted(found)))
+    return list(_drop_repeated(found[name] for name in sorted(found)))
 
 
-def _told_once(documents: Iterable[str]) -> Iterator[str]:
+def _drop_repeated(documents: Iterable[str]) -> Iterator[str]:
     """Yield each document without the paragraphs that stood before; headings may come again."""
     seen = set[str]()
     for document in documents:

@@ -338,8 +338,8 @@ def _parquet(path: Path, field: str | None) -> Iterator[tuple[str, Mapping[str, 
             f"{path}, after row {number}: a text is not UTF-8; mend that row"
         ) from error
     except (ValueError, pyarrow.ArrowException) as error:
-        said = one_line(error)
-        raise UserError(f"{path} is no Parquet that can be read: {said}; copy it anew") from None
+        message = one_line(error)
+        raise UserError(f"{path} is no Parquet that can be read: {message}; copy it anew") from None
     except OSError as error:
         raise unreadable(path, error) from None
 
@@ -369,9 +369,9 @@ def _of_hub(source: Source) -> Iterator[TextChunk]:
     except UserError:
         raise
     except Exception as error:  # of many kinds: no such name, subset or split, no network
-        said = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+        message = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
         raise UserError(
-            f"cannot read {source.text} from the Hub: {why or said}; "
+            f"cannot read {source.text} from the Hub: {why or message}; "
             "check the name, subset and split, or give a local file"
         ) from None
 

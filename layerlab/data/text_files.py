@@ -81,5 +81,5 @@ def read_lines(path: Path) -> Iterator[str]:
 
 def unreadable(path: Path, error: OSError) -> UserError:
     """Return the error about a file that the system cannot read."""
-    said = " ".join((error.strerror or str(error)).split())
-    return UserError(f"cannot read {path}: {said}; name another file")
+    message = " ".join((error.strerror or str(error)).split())
+    return UserError(f"cannot read {path}: {message}; name another file")

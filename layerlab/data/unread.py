@@ -41,5 +41,5 @@ def describe_unread(place: Path, read: Collection[Path], expected: str) -> tuple
 
 def warn_of_unread(place: Path, read: Collection[Path], expected: str) -> None:
     """Warn of what `describe_unread` describes."""
-    for said in describe_unread(place, read, expected):
-        _LOG.warning("%s", said)
+    for warning in describe_unread(place, read, expected):
+        _LOG.warning("%s", warning)

@@ -42,11 +42,11 @@ def page_folder(task: PreparedRecipe) -> Path:
     More seeds or rates, and what is claimed of the arms, leave a comparison the same.
     """
     found = next((one.parent for one in pages_in(task.out) if _is_of(one.parent, task)), None)
-    if found is not None or compared_in(task.out) is None:
+    if found is not None or read_arms(task.out) is None:
         return found or task.out
     name = "-".join(_arms(task))
     place = task.out / OTHERS / _cut(name)
-    if compared_in(place) is None:
+    if read_arms(place) is None:
         return place
     return task.out / OTHERS / _cut(name, _terms(task.recipe))
 
@@ -55,7 +55,7 @@ def describe_other(task: PreparedRecipe) -> str | None:
     """Describe what the page of the recipe's folder compares; None where it is the task's own."""
     if page_folder(task) == task.out:
         return None
-    there = compared_in(task.out) or []
+    there = read_arms(task.out) or []
     if set(there) != set(_arms(task)) or there[0] != _arms(task)[0]:
         return f"compares other arms ({', '.join(there)})"
     recipe = _recipe_of(task.out)
@@ -95,7 +95,7 @@ def _is_comparison(file: Path) -> bool:
     )
 
 
-def compared_in(folder: Path) -> list[str] | None:
+def read_arms(folder: Path) -> list[str] | None:
     """Return the arms of the comparison in a folder, its baseline first; None if there is none."""
     try:
         found = read_json(folder / COMPARISON)
@@ -111,7 +111,7 @@ def pages_in(folder: Path) -> list[Path]:
 
 def _is_of(folder: Path, task: PreparedRecipe) -> bool:
     """Judge whether the page in a folder is that of a task: the same arms on the same terms."""
-    own, there = _arms(task), compared_in(folder)
+    own, there = _arms(task), read_arms(folder)
     if there is None or (there[0], set(there)) != (own[0], set(own)):
         return False
     recipe = _recipe_of(folder)

@@ -139,7 +139,7 @@ def recipe_given(given: Given, settings: Mapping[str, Any]) -> TrainingRecipe:
         UserError: there is none, or a setting is wrong.
     """
     if isinstance(given, TrainingRecipe):
-        return given.changed(settings)
+        return given.change(settings)
     if isinstance(given, Mapping):
         return make_recipe(given, settings=settings)
     return load_recipe(given, settings)

@@ -161,9 +161,11 @@ def file_name(given: str) -> str:
 def _first(arm: str, side: TrainingRecipe, records: Sequence[RunRecord]) -> RunRecord:
     """Return the first run of an arm on the text it asks for, if any."""
     own = [one for one in records if one.arm == arm]
-    wanted = _named(side.data.text().model_dump(mode="json"))
+    wanted = _drop_folders(side.data.text().model_dump(mode="json"))
     same = (
-        one for one in own if _named(_recipe(one).data.text().model_dump(mode="json")) == wanted
+        one
+        for one in own
+        if _drop_folders(_recipe(one).data.text().model_dump(mode="json")) == wanted
     )
     return next(same, records[0])
 
@@ -198,7 +200,7 @@ def _lasting(run: RunSpec, record: RunRecord) -> RunSpec:
         "train.max_steps": own.train.max_steps,
         "evaluate.eval_steps": own.evaluate.eval_steps,
     }
-    return replace(run, recipe=run.recipe.changed(length)) if record.arm == run.arm else run
+    return replace(run, recipe=run.recipe.change(length)) if record.arm == run.arm else run
 
 
 def _closest(runs: Sequence[RunSpec], record: RunRecord) -> RunSpec | None:
@@ -230,7 +232,7 @@ def _differences(
 def decisive_settings(recipe: TrainingRecipe) -> dict[str, Any]:
     """Return the settings that decide a run, by path."""
     content = recipe.decisive()
-    found = flatten({**content, "data": _named(content["data"])})
+    found = flatten({**content, "data": _drop_folders(content["data"])})
     return {path: value for path, value in found if value != {}}
 
 
@@ -257,7 +259,7 @@ def _recipe(record: RunRecord) -> TrainingRecipe:
     )
 
 
-def _named(data: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_folders(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a text without the folders of its files, which are no part of them."""
     found = {**data, "tokenizer": file_name(data["tokenizer"])}
     for part in ("sources", "eval_sources"):

@@ -162,7 +162,7 @@ def measure_latency(
             turn = number % len(players)
             for player in players[turn:] + players[:turn]:
                 player.play()
-    found = tuple(player.timed() for player in players)
+    found = tuple(player.timing() for player in players)
     return Latency(setting=setting, timed=found, pair=pair)
 
 
@@ -221,7 +221,7 @@ class _TimedModel:
         self.prefill.append(1000 * found.prefill / self.setting.context)
         self.decode.append(1000 * found.decode / (self.setting.new - 1))
 
-    def timed(self) -> Timing:
+    def timing(self) -> Timing:
         """Return the measured times and sizes."""
         weights = weight_bytes(self.model)
         return Timing(

@@ -25,13 +25,13 @@ def timetable(found: Latency, width: int) -> RenderableType:
     if found.pair is not None:
         times = published_times(found.pair.shape)
         for name in ("pangu", "llama"):
-            cells = (_named(name, found), "", "", f"{times[f'{name}_ms']:.1f}", "", "", "")
+            cells = (_source_name(name, found), "", "", f"{times[f'{name}_ms']:.1f}", "", "", "")
             rows.append([Text(cell, style="dim") for cell in cells])
     table = grids(headings, rows, ("model",), width)
     return Group(table, *(Text(line) for line in _lines(found)))
 
 
-def _named(name: str, found: Latency) -> str:
+def _source_name(name: str, found: Latency) -> str:
     """Return the name of a model of the source."""
     return f"{name} {found.pair.shape.upper()}" if found.pair else name
 
@@ -57,8 +57,8 @@ def _size(bytes_: int) -> str:
 
 
 def _threads(setting: LatencyConfig) -> str:
-    said = f"{setting.threads} thread{'' if setting.threads == 1 else 's'}"
-    return f"{said} (OMP_NUM_THREADS)" if setting.threads == threads_asked_for() else said
+    text = f"{setting.threads} thread{'' if setting.threads == 1 else 's'}"
+    return f"{text} (OMP_NUM_THREADS)" if setting.threads == threads_asked_for() else text
 
 
 def _lines(found: Latency) -> Iterator[str]:
@@ -81,7 +81,8 @@ def _lines(found: Latency) -> Iterator[str]:
         note = f"; {pair.note}" if pair.note else ""
         yield f"predicted by the weights that a token reads: {pair.predicted:.3f}{note}"
         yield (
-            f"{_named('pangu', found)} over {_named('llama', found)}: published, on an Ascend 910A "
-            f"in a setting that is not printed: {published_times(pair.shape)['ratio']:.3f}"
+            f"{_source_name('pangu', found)} over {_source_name('llama', found)}: published, on an "
+            "Ascend 910A in a setting that is not printed: "
+            f"{published_times(pair.shape)['ratio']:.3f}"
         )
         yield verdict.said

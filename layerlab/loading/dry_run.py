@@ -123,7 +123,7 @@ def check_real_call(model: PreTrainedModel, place: str) -> None:
         UserError: what went wrong.
     """
     tokens = torch.ones(1, TOKENS, dtype=torch.long, device=running_device(model))
-    said = ""
+    message = ""
     # Some families fail with a cache alone, and some code of a model's own knows none.
     for options in ({"use_cache": False}, {}):
         try:
@@ -131,8 +131,8 @@ def check_real_call(model: PreTrainedModel, place: str) -> None:
                 model(tokens, **options)
             return
         except Exception as error:  # whatever a family does with what stands in its configuration
-            said = said or one_line(error)
+            message = message or one_line(error)
     raise UserError(
-        f"the model of config.json in {place!r} cannot be called: {said}; mend its numbers, or put "
-        "the config.json there that the weights were saved with"
+        f"the model of config.json in {place!r} cannot be called: {message}; mend its numbers, or "
+        "put the config.json there that the weights were saved with"
     )

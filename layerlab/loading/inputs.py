@@ -168,9 +168,9 @@ def _ids(subject: LoadedModel, text: str) -> Tensor:
     try:
         ids = subject.tokenizer(text, add_special_tokens=True, verbose=False)["input_ids"]
     except Exception as error:  # every tokenizer library raises its own kind
-        said = " ".join(str(error).split()) or type(error).__name__
+        message = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
-            f"the tokenizer of {subject.name} cannot read the text: {said}; mend its files"
+            f"the tokenizer of {subject.name} cannot read the text: {message}; mend its files"
         ) from None
     return torch.tensor(ids, dtype=torch.int64)
 

@@ -49,7 +49,7 @@ def layer_tensors(folder: str | PathLike[str], prefix: str) -> dict[str, Tensor]
     return found
 
 
-def stored_tensors(folder: Path, key: Callable[[str], Any]) -> Iterator[tuple[str, Tensor]]:
+def read_stored_tensors(folder: Path, key: Callable[[str], Any]) -> Iterator[tuple[str, Tensor]]:
     """Read every tensor of a checkpoint by its stored name, one at a time, sorted by a key.
 
     Raises:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from layerlab.loading.layer_weights import stored_tensors
+from layerlab.loading.layer_weights import read_stored_tensors
 from layerlab.loading.model import LoadedModel
 from layerlab.observe.architecture.effective_weights import effective_weights
 from layerlab.observe.architecture.weight_matrices import MatrixNames, WeightMatrix
@@ -26,7 +26,7 @@ def read_matrices(subject: LoadedModel) -> Iterator[WeightMatrix]:
 def _tensors(subject: LoadedModel, names: MatrixNames) -> Iterator[tuple[str, Tensor]]:
     if subject.stored:
         assert subject.folder is not None
-        yield from stored_tensors(Path(subject.folder), names.key)
+        yield from read_stored_tensors(Path(subject.folder), names.key)
         return
     found = effective_weights(subject.model)
     for name in sorted(found, key=names.key):
@@ -42,7 +42,7 @@ def find_weight_faults(subject: LoadedModel) -> list[dict[str, Any]]:
     base = f"{subject.model.base_model_prefix}."
     prefix = None if isinstance(stack, str) else stack.name.removeprefix(base) + "."
     if subject.stored and subject.folder is not None:
-        tensors = stored_tensors(subject.folder, str)
+        tensors = read_stored_tensors(subject.folder, str)
     else:
         tensors = subject.model.named_parameters()
     found = []

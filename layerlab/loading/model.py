@@ -207,7 +207,7 @@ def subject(
             f"({', '.join(builtin.NAMES)}) or a transformers PreTrainedModel"
         )
     stay = {True: unloaded, False: unloaded or weights_only}
-    return _named(str(model), tokenizer, device, dtype, stay)
+    return _load_by_name(str(model), tokenizer, device, dtype, stay)
 
 
 def _size(config: Any, name: str, usual: Any = None) -> Any:
@@ -286,7 +286,7 @@ def _load(
     return LoadedModel(name=label(model), source="memory", model=model, tokenizer=tokenizer)
 
 
-def _named(
+def _load_by_name(
     name: str,
     tokenizer: PreTrainedTokenizerBase | None,
     device: str | None,

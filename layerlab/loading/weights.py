@@ -214,8 +214,8 @@ def weights(
             AutoModelForCausalLM, place, config=config, output_loading_info=True, **options
         )
     except OSError as error:
-        said = f"no safetensors weights for {place!r} could be read: {one_line(error)}"
-        raise UserError(said) from error
+        message = f"no safetensors weights for {place!r} could be read: {one_line(error)}"
+        raise UserError(message) from error
     except SafetensorError as error:
         raise UserError(
             f"the weights of {place!r} are damaged ({error}); copy them anew"
@@ -228,8 +228,8 @@ def weights(
             f"{one_line(error)}"
         ) from error
     except Exception as error:  # whatever stands in the files beside the weights
-        said = f"the weights of {place!r} do not fit its config.json: {one_line(error)}"
-        raise UserError(said) from error
+        message = f"the weights of {place!r} do not fit its config.json: {one_line(error)}"
+        raise UserError(message) from error
     _check_loaded(loading, f"the weights of {place!r}", type(model).__name__)
     _check_tied(model, place)
     if device not in (None, "auto"):
@@ -259,8 +259,8 @@ def check_stored(bare: PreTrainedModel, place: str, stored: Mapping[str, Outline
             ignore_mismatched_sizes=True,
         )
     except Exception as error:  # whatever stands in the files beside the weights
-        said = f"the weights of {place!r} do not fit its config.json: {one_line(error)}"
-        raise UserError(said) from error
+        message = f"the weights of {place!r} do not fit its config.json: {one_line(error)}"
+        raise UserError(message) from error
     _check_loaded(loaded[1], f"the weights of {place!r}", type(bare).__name__)
 
 

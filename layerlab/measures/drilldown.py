@@ -91,7 +91,7 @@ def _peak(attended: AttentionRecord, head: int) -> tuple[int, int]:
     for start in range(0, attended.tokens, ROWS):
         rows = slice(start, min(start + ROWS, attended.tokens))
         scores = attended.logits(one, rows).abs()
-        scores = scores.masked_fill(~attended.allowed(one, rows), -1)[0]
+        scores = scores.masked_fill(~attended.allowed_keys(one, rows), -1)[0]
         value, index = scores.flatten().max(0)
         if float(value) > best:
             best, place = float(value), (start + int(index) // scores.shape[1], int(index))

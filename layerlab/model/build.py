@@ -12,7 +12,7 @@ from layerlab.model.design import design, seed_of
 from layerlab.model.modeling import LabForCausalLM
 from layerlab.model.parametrization import Base
 from layerlab.system.locks import MODELS
-from layerlab.variants.registry import needed
+from layerlab.variants.registry import find_needed
 
 
 def build(
@@ -108,7 +108,7 @@ def configuration(
     return LabConfig(
         variant=name,
         spec=spec.to_json(),
-        files=needed(spec),
+        files=find_needed(spec),
         seed=seed_of(seed),
         hidden_size=sizes.width,
         intermediate_size=sizes.inner,

@@ -62,7 +62,7 @@ class LabConfig(PreTrainedConfig):
         if self.files is None:
             self.files = {}
         super().__post_init__(**kwargs)
-        if self.parsed().stack.position != "rotary":
+        if self.parse_spec().stack.position != "rotary":
             self.rope_parameters = None  # the line above fills it in for every model
 
     def save_pretrained(
@@ -81,7 +81,7 @@ class LabConfig(PreTrainedConfig):
         for name, content in files.items():
             (Path(save_directory) / name).write_bytes(content)
 
-    def parsed(self) -> Spec:
+    def parse_spec(self) -> Spec:
         """Return the spec as a `Spec`."""
         return Spec.from_json(self.spec or {})
 

@@ -104,21 +104,21 @@ def gradient(model: LabForCausalLM) -> str:
 
 def parameters(model: LabForCausalLM) -> str:
     """Check that the formula of the parameters gives their number."""
-    said = account(model.config.parsed(), model.config.shape()).parameters
+    formula = account(model.config.parse_spec(), model.config.shape()).parameters
     there = model.num_parameters()
-    return "" if said == there else f"cost says {said:,}, there are {there:,}"
+    return "" if formula == there else f"cost says {formula:,}, there are {there:,}"
 
 
 def operations(model: LabForCausalLM) -> str:
     """Check that the formula of the FLOPs gives what PyTorch counts with eager attention."""
     model.set_attn_implementation("eager")
     x = _tokens(model)
-    said = account(model.config.parsed(), model.config.shape()).forward * x.numel()
+    formula = account(model.config.parse_spec(), model.config.shape()).forward * x.numel()
     with FlopCounterMode(display=False) as forward:
         logits = model(x, use_cache=False).logits
     with FlopCounterMode(display=False) as backward:
         logits.sum().backward()
-    for wanted, counted in ((said, forward), (2 * said, backward)):
+    for wanted, counted in ((formula, forward), (2 * formula, backward)):
         there = counted.get_total_flops()
         if wanted != there:
             return f"cost says {wanted:,} for {x.numel()} tokens, counted {there:,}"

@@ -95,7 +95,7 @@ class LabPreTrainedModel(PreTrainedModel):
         models = [one for one in self.modules() if isinstance(one, LabPreTrainedModel)]
         factors = self.scales()
         for one in models:
-            one._names = one._named()
+            one._names = one._canonical_names()
             one._scales = factors
         try:
             super().initialize_weights()
@@ -115,7 +115,7 @@ class LabPreTrainedModel(PreTrainedModel):
         """Return the factors of muP by canonical names; none where all of them are 1."""
         return scales(self.config, LabForCausalLM)
 
-    def _named(self) -> dict[nn.Module, str]:
+    def _canonical_names(self) -> dict[nn.Module, str]:
         """Return the canonical names: those in the causal model, even of its base alone."""
         prefix = "" if hasattr(self, "lm_head") else f"{self.base_model_prefix}."
         return {held: f"{prefix}{name}" for name, held in self.named_modules()}
@@ -125,7 +125,7 @@ class LabPreTrainedModel(PreTrainedModel):
 
         A layer that `resize_token_embeddings` has yet to put in has the name of the one there.
         """
-        names = self._names or self._named()
+        names = self._names or self._canonical_names()
         if module in names:
             return names[module]
         head = isinstance(module, nn.Linear)
@@ -138,7 +138,7 @@ class LabModel(LabPreTrainedModel):
     def __init__(self, config: LabConfig) -> None:
         super().__init__(config)
         require(config.files or {}, config.name_or_path or "")
-        spec, shape = config.parsed(), config.shape()
+        spec, shape = config.parse_spec(), config.shape()
         stack = spec.stack
         site = Site(shape=shape, attend=attend, score_factor=score_factor(config))
         self.spec = spec

@@ -85,7 +85,7 @@ def _homes(spec: Spec, name: str, value: Any) -> list[tuple[str, str]]:
     homes = [slot for slot in SLOTS if name in options_of(spec, slot)]
     if len(homes) > 1 and all(options_of(spec, slot)[name].shared for slot in homes):
         return [(slot, name) for slot in homes]
-    places = [place for place, kind in _PLACES.items() if name in _named(kind)]
+    places = [place for place, kind in _PLACES.items() if name in _plain_fields(kind)]
     alone = len(homes) == 1 and not (
         places and value not in options_of(spec, homes[0])[name].domain
     )
@@ -104,8 +104,8 @@ def _field(spec: Spec, name: str, value: Any) -> Spec:
     place, _, inner = name.partition(".")
     for home, kind in _PLACES.items():
         wanted = inner if place == home else name
-        if wanted in _named(kind):
-            changed = _check(_named(kind)[wanted], value)
+        if wanted in _plain_fields(kind):
+            changed = _check(_plain_fields(kind)[wanted], value)
             return replace(spec, **{home: replace(getattr(spec, home), **{wanted: changed})})
     if name in _PLACES:
         raise UserError(
@@ -115,7 +115,7 @@ def _field(spec: Spec, name: str, value: Any) -> Spec:
     raise _unknown(spec, name)
 
 
-def _named(kind: Any) -> dict[str, Field[Any]]:
+def _plain_fields(kind: Any) -> dict[str, Field[Any]]:
     return {one.name: one for one in fields(kind) if one.name not in SLOTS}
 
 
@@ -124,8 +124,8 @@ def _unknown(spec: Spec, name: str) -> UserError:
     known += sorted({one for slot in SLOTS for one in options_of(spec, slot)})
     known += [one.name for kind in _PLACES.values() for one in fields(kind)]
     hint = suggest(name.rpartition(".")[2], known)
-    said = ", ".join(dict.fromkeys(known))
-    return UserError(f"no option or size is called {short_repr(name)} here; {hint}known: {said}")
+    names = ", ".join(dict.fromkeys(known))
+    return UserError(f"no option or size is called {short_repr(name)} here; {hint}known: {names}")
 
 
 def _check(one: Field[Any], value: Any) -> Any:

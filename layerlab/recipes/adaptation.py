@@ -95,7 +95,7 @@ class AdaptationRecipe(Section):
                 raise ValueError(f"{what} has the name {twice[0]!r} twice; give each its own")
         return self
 
-    def changed(self, settings: Mapping[str, Any]) -> "AdaptationRecipe":
+    def change(self, settings: Mapping[str, Any]) -> "AdaptationRecipe":
         """Return the recipe with settings by their paths, as `{"pretrain.tokens": 4096}`.
 
         Raises:
@@ -120,7 +120,7 @@ class AdaptationRecipe(Section):
                 f"the arm {arm.name!r} sets {whole[0]}, which is the same for all arms; "
                 "set it in the recipe"
             )
-        return self.changed(arm.set) if arm.set else self
+        return self.change(arm.set) if arm.set else self
 
     def training(self) -> Training | None:
         """Return the recipe that trains the base; None where the base is there already.
@@ -132,7 +132,7 @@ class AdaptationRecipe(Section):
         if given is None:
             return None
         found = load_recipe(given) if isinstance(given, str) else given
-        found = found.changed(self.base.set) if self.base.set else found
+        found = found.change(self.base.set) if self.base.set else found
         if found.compare is not None:
             raise UserError(
                 f"base.recipe {found.name!r} compares several runs; give a recipe that trains one"

@@ -38,10 +38,10 @@ def arms(comparison: CompareSection, recipe: TrainingRecipe) -> list[Arm]:
             f"an arm is called {strange!r}, which names folders too; "
             "expected letters, digits, - _ and ."
         )
-    for rival in (comparison.baseline, *(arm.against for arm in found)):
-        if rival is not None and rival not in names:
-            hint = suggest(rival, names)
-            raise UserError(f"the baseline {rival!r} is no arm; {hint}arms: {', '.join(names)}")
+    for baseline in (comparison.baseline, *(arm.against for arm in found)):
+        if baseline is not None and baseline not in names:
+            hint = suggest(baseline, names)
+            raise UserError(f"the baseline {baseline!r} is no arm; {hint}arms: {', '.join(names)}")
     first = comparison.baseline or names[0]
     return [arm.model_copy(update={"against": arm.against or first}) for arm in found]
 
@@ -60,7 +60,7 @@ def sides(recipe: TrainingRecipe) -> dict[str, TrainingRecipe]:
     if recipe.compare is None:
         return {recipe.model.variant: recipe}
     _check_repeats(recipe.compare)
-    single = recipe.changed({"compare": None, "ladder": None})
+    single = recipe.change({"compare": None, "ladder": None})
     found = {str(arm.name): _side(arm, single) for arm in arms(recipe.compare, single)}
     for name, side in found.items():
         _check_swept(name, side, single, recipe.compare)
@@ -93,7 +93,7 @@ def _check_swept(
 
 def _side(arm: Arm, single: TrainingRecipe) -> TrainingRecipe:
     options = {**single.model.options, **arm.options} if arm.options else single.model.options
-    return single.changed({"model.variant": arm.variant, "model.options": dict(options), **arm.set})
+    return single.change({"model.variant": arm.variant, "model.options": dict(options), **arm.set})
 
 
 def _judge_alike(name: str, side: TrainingRecipe, single: TrainingRecipe) -> TrainingRecipe:
@@ -107,7 +107,7 @@ def _judge_alike(name: str, side: TrainingRecipe, single: TrainingRecipe) -> Tra
             )
     if own.eval_sources is not None or _texts(own) == _texts(common):
         return side
-    return side.changed(
+    return side.change(
         {"data.eval_sources": [one.model_dump(mode="json") for one in common.sources]}
     )
 

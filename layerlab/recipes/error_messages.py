@@ -112,7 +112,7 @@ def _kind(whole: Schema, schema: Schema) -> str:
         return str(schema["description"])
     if schema.get("minLength"):
         return "a text that is not empty"
-    limits = [said.format(schema[key]) for key, said in _LIMITS.items() if key in schema]
+    limits = [limit.format(schema[key]) for key, limit in _LIMITS.items() if key in schema]
     return " ".join([_KINDS.get(str(schema.get("type")), "a value"), *limits])
 
 

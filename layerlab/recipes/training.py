@@ -85,7 +85,7 @@ class TrainingRecipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _named(self) -> "TrainingRecipe":
+    def _check_timed(self) -> "TrainingRecipe":
         section = self.compare
         if section is None:
             return self
@@ -165,7 +165,7 @@ class TrainingRecipe(Section):
         text = json.dumps([settings_of_0_1(content), loaded], sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
-    def changed(self, settings: Mapping[str, Any]) -> "TrainingRecipe":
+    def change(self, settings: Mapping[str, Any]) -> "TrainingRecipe":
         """Return the recipe with settings by their paths, as `{"train.batch_size": 8}`.
 
         Raises:
@@ -184,7 +184,7 @@ def make_recipe(
     Args:
         content: the settings; beside them `extends` may name a recipe that has all the others.
         place: what errors call it: the file, beside which another may lie.
-        settings: changes by path, as `TrainingRecipe.changed` takes them; they may complete what is
+        settings: changes by path, as `TrainingRecipe.change` takes them; they may complete what is
             given.
 
     Raises:

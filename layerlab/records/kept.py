@@ -47,6 +47,6 @@ def read_kept(file: Path, check: Check = lambda found: None) -> dict[str, Any] |
     return found
 
 
-def warn_of_damage(said: str) -> None:
+def warn_of_damage(message: str) -> None:
     """Say in one line, once, that something kept is not what was written."""
-    warnings.warn(said, DamageWarning, stacklevel=3)
+    warnings.warn(message, DamageWarning, stacklevel=3)

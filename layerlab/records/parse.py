@@ -214,15 +214,15 @@ def explain(error: "ValidationError") -> str:
     """Describe the first fault of a table in a few words."""
     one = error.errors()[0]
     place = ".".join(str(part) for part in one["loc"])
-    said = one["msg"].removeprefix("Value error, ")
+    message = one["msg"].removeprefix("Value error, ")
     if one["type"] == "missing":
         return f"it has no {place}"
-    return f"its {place} is {short_repr(one['input'])}: {said}" if place else said
+    return f"its {place} is {short_repr(one['input'])}: {message}" if place else message
 
 
 def one_line(error: BaseException) -> str:
     """Return an error's message as one line of at most 200 characters."""
-    said = " ".join(str(error).split())
+    message = " ".join(str(error).split())
     # The text of these is a name or a number, and says nothing alone.
     short = isinstance(error, LookupError | ArithmeticError | AttributeError | TypeError)
-    return (f"{type(error).__name__}: {said}" if short else said)[:200]
+    return (f"{type(error).__name__}: {message}" if short else message)[:200]

@@ -72,7 +72,7 @@ class Result(BaseModel):
     digest: str | None = None
 
     @model_validator(mode="after")
-    def _ended(self) -> "Result":
+    def _check_end(self) -> "Result":
         losses = [getattr(self, name) for name in LOSSES]
         # Bits per byte are not given where the text does not come back from its tokens.
         missing = None in (self.nats, self.accuracy)
@@ -156,9 +156,9 @@ class _Journal:
 def _check_journal(found: Mapping[str, Any], journal: _Journal) -> None:
     """Raise where a result is not what the first and the last evaluation of a journal say."""
     last = journal.last
-    said = {"updates": last.get("update"), **{name: last.get(name) for name in LOSSES}}
-    said |= {name: last[name] for name in ("tokens", "flops") if name in last}
-    for name, value in said.items():
+    final = {"updates": last.get("update"), **{name: last.get(name) for name in LOSSES}}
+    final |= {name: last[name] for name in ("tokens", "flops") if name in last}
+    for name, value in final.items():
         if value != found[name]:
             raise ValueError(
                 f"its {name} is {short_repr(found[name])}, and the last evaluation in {EVENTS} has "

@@ -60,8 +60,8 @@ class RunRecord:
     @property
     def diverged(self) -> str | None:
         """Why the run diverged, if its result says so."""
-        said = (self.result or {}).get("diverged")
-        return None if said is None else str(said)
+        reason = (self.result or {}).get("diverged")
+        return None if reason is None else str(reason)
 
     def value(self, name: str) -> float | None:
         """Return a number of the result; None where there is none or it is not finite."""

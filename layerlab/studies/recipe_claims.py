@@ -82,7 +82,7 @@ def finished_runs(folder: Path) -> list[Path]:
 
 def undone(recipe: TrainingRecipe, runs: Path) -> Outcome:
     """Return the outcome before anything has run: no claim is decided."""
-    said = (
+    sentence = (
         f"0 runs lie in {runs / recipe.name}: type layerlab compare {recipe.name} --out {runs}, or "
         f"name the folder that holds them: --runs DIR"
     )
@@ -93,7 +93,7 @@ def undone(recipe: TrainingRecipe, runs: Path) -> Outcome:
                 word="not decided",
                 number=0.0,
                 # What to type is said once.
-                said="Nor is there a run for this claim." if number else said,
+                said="Nor is there a run for this claim." if number else sentence,
             )
             for number, one in enumerate(_section(recipe).claims)
         ),
@@ -168,11 +168,11 @@ def mean_and_range(runs: Sequence[Json], found: Mapping[str, Any]) -> dict[str, 
 def results(name: str) -> Callable[[Path], str]:
     """Return a function that hashes all results of a recipe in a folder of runs."""
 
-    def found(runs: Path) -> str:
+    def hash_results(runs: Path) -> str:
         texts = [_text(run / "result.json") for run in finished_runs(runs / name)]
         return digest(texts)
 
-    return found
+    return hash_results
 
 
 def _text(file: Path) -> str:

@@ -73,7 +73,7 @@ class Size:
     def seeds(self) -> int:
         return len(self.losses[PLAIN])
 
-    def drawn_from(self) -> dict[str, list[float]]:
+    def summary(self) -> dict[str, list[float]]:
         """Return the means of the methods, their standard errors and degrees of freedom."""
         spread = dict(zip(self.model.arms, self.model.moderated, strict=True))
         return {
@@ -97,13 +97,13 @@ class Transfer:
     tau: Interval
     sure: frozenset[Pair]
 
-    def turned(self, pair: Pair) -> bool:
+    def is_turned(self, pair: Pair) -> bool:
         """Judge whether the two sizes order a pair differently."""
         return _mean(self.twin, pair) * _mean(self.source, pair) < 0
 
     @property
     def reversed(self) -> list[Pair]:
-        return [pair for pair in PAIRS if pair in self.sure and self.turned(pair)]
+        return [pair for pair in PAIRS if pair in self.sure and self.is_turned(pair)]
 
     @property
     def largest(self) -> Pair | None:
@@ -111,7 +111,7 @@ class Transfer:
         turned = {
             pair: min(abs(_mean(self.twin, pair)), abs(_mean(self.source, pair)))
             for pair in PAIRS
-            if self.turned(pair)
+            if self.is_turned(pair)
         }
         return max(turned, key=lambda pair: turned[pair], default=None)
 
@@ -169,8 +169,8 @@ def size(runs: Path, name: str) -> Size | None:
 
 def draw_taus(work: StudyContext, both: Sequence[tuple[Size, Size]]) -> list[Interval]:
     """Draw tau between each twin and the source's size, over draws of the means."""
-    cases = [{"twin": one.drawn_from(), "source": two.drawn_from()} for one, two in both]
-    found = work.gather(taus, cases, batch=1000)
+    cases = [{"twin": one.summary(), "source": two.summary()} for one, two in both]
+    found = work.sample(taus, cases, batch=1000)
     return [
         Interval(
             float(tau(torch.tensor(case["twin"]["means"]), torch.tensor(case["source"]["means"]))),
@@ -235,8 +235,8 @@ def judge_order(found: Transfer, claim: str) -> StudyVerdict:
 def judge_signs(found: Transfer, claim: str) -> StudyVerdict:
     """Judge whether each method is better or worse than the plain residual at both sizes."""
     sure = [pair for pair in PLAINLY if pair in found.sure]
-    turned = list(filter(found.turned, sure))
-    seen = len(PLAINLY) - sum(map(found.turned, PLAINLY))
+    turned = list(filter(found.is_turned, sure))
+    seen = len(PLAINLY) - sum(map(found.is_turned, PLAINLY))
     return StudyVerdict(
         claim=claim,
         word=judge_word(found, PLAINLY),
@@ -251,7 +251,7 @@ def judge_signs(found: Transfer, claim: str) -> StudyVerdict:
 def judge_word(found: Transfer, pairs: Sequence[Pair]) -> Word:
     """Judge a claim: one surely reversed pair fails it; it holds if all pairs surely agree."""
     return each(
-        decide(fails=found.turned(one)) if one in found.sure else "not decided" for one in pairs
+        decide(fails=found.is_turned(one)) if one in found.sure else "not decided" for one in pairs
     )
 
 
@@ -311,7 +311,7 @@ def picture(both: Mapping[str, Transfer]) -> Picture:
     """Plot each method's difference to the plain residual: the twin's against the source's."""
     points = {
         f"twin of {found.twin.updates} updates": [
-            (_named(found.twin, method), _named(found.source, method)) for method in METHODS[1:]
+            (_gap_of(found.twin, method), _gap_of(found.source, method)) for method in METHODS[1:]
         ]
         for found in both.values()
     }
@@ -321,13 +321,13 @@ def picture(both: Mapping[str, Transfer]) -> Picture:
 
 def undone(lacking: Sequence[str], runs: Path) -> Outcome:
     """Return the outcome where runs are missing: no claim is decided."""
-    said = (
+    sentence = (
         f"{', '.join(lacking)}: no finished runs of all methods with two seeds lie in {runs}: name "
         "the folder that holds them: --runs docs/results"
     )
     return Outcome(
         verdicts=tuple(
-            StudyVerdict(claim=claim, word="not decided", number=0.0, said=said, looked=True)
+            StudyVerdict(claim=claim, word="not decided", number=0.0, said=sentence, looked=True)
             for claim in (*CLAIMS.values(), *SIGNS.values())
         ),
         frames={},
@@ -351,7 +351,7 @@ def _gap(size: Size, pair: Pair) -> str:
     return f"{found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
 
 
-def _named(size: Size, method: str) -> Gap:
+def _gap_of(size: Size, method: str) -> Gap:
     found = size.differences[PLAIN, method]
     return Gap(name=method[-1], middle=found.mean or 0.0, low=found.low, high=found.high)
 

@@ -344,7 +344,7 @@ def _swap(partial: Path, target: Path, like: Like | None, before: Standing) -> b
     except BaseException:
         _take_name(aside, target)
         raise
-    shutil.rmtree(aside.rename(_hidden(target)), ignore_errors=True)
+    shutil.rmtree(aside.rename(_partial_name(target)), ignore_errors=True)
     return True
 
 
@@ -367,14 +367,14 @@ def _beside(target: Path, ending: str = "") -> Path:
     return found
 
 
-def _hidden(target: Path) -> Path:
+def _partial_name(target: Path) -> Path:
     return target.with_name(f".{target.name[:80]}.{uuid.uuid4().hex[:8]}.partial")
 
 
 @contextmanager
 def _neighbour(target: Path) -> Iterator[Path]:
     """Yield a temporary name beside `target`, removed in the end."""
-    partial = _hidden(target)
+    partial = _partial_name(target)
     try:
         yield partial
     finally:

@@ -173,7 +173,7 @@ def matmul_peak(device: str | torch.device, precision: str, threads: int) -> flo
     key = _key(device, precision, threads)
     name = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=8).hexdigest()
     file = cache_folder() / "peak" / f"{name}.json"
-    known = _known(file)
+    known = _read_fresh(file)
     if known is not None:
         return known
     with with_threads(threads), torch.no_grad():
@@ -196,7 +196,7 @@ def _key(device: str | torch.device, precision: str, threads: int) -> dict[str, 
     }
 
 
-def _known(file: Path) -> float | None:
+def _read_fresh(file: Path) -> float | None:
     """Return a measured peak that is still fresh."""
     try:
         found = json.loads(file.read_text("utf-8"))
@@ -278,9 +278,9 @@ def explain_memory(advice: str) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        said = " ".join(str(error).split())[:_MOST]
+        message = " ".join(str(error).split())[:_MOST]
         raise UserError(
-            f"out of memory{_process()} ({said or type(error).__name__}); {advice}"
+            f"out of memory{_process()} ({message or type(error).__name__}); {advice}"
         ) from error
 
 

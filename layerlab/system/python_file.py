@@ -41,9 +41,10 @@ def check_syntax(file: Path, source: bytes) -> None:
         compile(source, str(file), "exec")
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         line = getattr(error, "lineno", None) or 1
-        said = getattr(error, "msg", None) or str(error)
+        message = getattr(error, "msg", None) or str(error)
         raise UserError(
-            f"cannot read {file} as Python: line {line}: {said}; mend that line, then load it again"
+            f"cannot read {file} as Python: line {line}: {message}; mend that line, then load it "
+            "again"
         ) from error
 
 

@@ -195,7 +195,7 @@ def build_configured(kind: Any, config: Any, **options: Any) -> Any:
 
 
 @contextmanager
-def _unasked() -> Iterator[None]:
+def _suppress_prompts() -> Iterator[None]:
     """Keep transformers from asking where a model or tokenizer loads another one inside of it.
 
     What is inside is loaded without our answer; with no time for one it is refused, as on its CI.
@@ -211,7 +211,7 @@ def _unasked() -> Iterator[None]:
 
 def _load(name: Any, load: Callable[..., Any], *args: Any, **options: Any) -> Any:
     try:
-        with _unasked():
+        with _suppress_prompts():
             return load(*args, trust_remote_code=_TRUSTED.get(), **options)
     except ValueError as error:
         if "trust_remote_code" not in str(error):

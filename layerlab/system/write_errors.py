@@ -58,8 +58,8 @@ def explain_write(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, ValueError) and "null" in str(error):
-            said = f"cannot write {str(path)!r}: a name cannot hold a null byte"
-            raise UserError(said) from error
+            message = f"cannot write {str(path)!r}: a name cannot hold a null byte"
+            raise UserError(message) from error
         found = find_os_error(error)
         if found is None:
             raise

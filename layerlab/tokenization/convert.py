@@ -106,8 +106,8 @@ def _convert(path: Path, file: Path) -> None:
     except UserError:
         raise
     except Exception as error:  # the library raises nothing more definite
-        said = " ".join(str(error).split()).rstrip(".")
-        raise UserError(f"{path} cannot be converted: {said}; copy it anew") from None
+        message = " ".join(str(error).split()).rstrip(".")
+        raise UserError(f"{path} cannot be converted: {message}; copy it anew") from None
     compare(engine, reader, proto, path)
     named = {}
     for name in ("bos", "eos", "pad", "unk"):

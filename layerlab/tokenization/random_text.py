@@ -19,7 +19,7 @@ def render_check(proof: VocabularyCheck, width: int) -> RenderableType:
     """Render the whole check, the verdict first, for a terminal of so many characters."""
     parts: list[RenderableType] = [_lines(proof), Text(), _tallies(proof.tallies, width)]
     if proof.published:
-        parts += [Text(), _published(proof.published)]
+        parts += [Text(), _published_table(proof.published)]
     return Group(*parts)
 
 
@@ -29,10 +29,12 @@ def _lines(proof: VocabularyCheck) -> Text:
     if proof.coverage is not None:
         lines.append(f"kept: {proof.coverage:.2%} of the corpus's tokens")
     of = "new" if proof.added else "kept"
-    lines.append(f"out of reach: {len(proof.unreachable):,}{_named(proof.unreachable)}")
+    lines.append(f"out of reach: {len(proof.unreachable):,}{_list_tokens(proof.unreachable)}")
     lines.append(f"{of} tokens in none of these texts: {proof.unused:,}")
     if proof.added:
-        lines.append(f"new, not whole characters: {len(proof.partial):,}{_named(proof.partial)}")
+        lines.append(
+            f"new, not whole characters: {len(proof.partial):,}{_list_tokens(proof.partial)}"
+        )
     if proof.terms is not None:
         terms = proof.terms
         lines.append(
@@ -44,7 +46,7 @@ def _lines(proof: VocabularyCheck) -> Text:
     return text.append("\n" + "\n".join(lines), style="not bold")
 
 
-def _named(tokens: Sequence[str]) -> str:
+def _list_tokens(tokens: Sequence[str]) -> str:
     if not tokens:
         return ""
     more = " ..." if len(tokens) > NAMED else ""
@@ -77,7 +79,7 @@ def _rows(
     ]
 
 
-def _published(content: Mapping[str, Any]) -> Group:
+def _published_table(content: Mapping[str, Any]) -> Group:
     rows = [
         (
             _short(row["tokenizer"]),

@@ -151,7 +151,7 @@ def verify(
         entries=len(known),
         added=len(fresh),
         removed=sum(token not in known for token in before),
-        unreachable=tuple(pair.lost()),
+        unreachable=tuple(pair.list_lost()),
         unused=sum(not pair.used[known[token]] for token in watched),
         partial=tuple(token for token in fresh if pair.new.bytewise and not _whole(token, pair)),
         tallies=tallies,
@@ -203,7 +203,7 @@ class _Pair:
         coarser = bool(np.isin(ends[1], ends[0], assume_unique=True).all())
         return [came_back, broken, before != now, len(now) > len(before), coarser]
 
-    def lost(self) -> list[str]:
+    def list_lost(self) -> list[str]:
         """Return the tokens that are out of reach now and were not out of the base's reach."""
         old = set(self._out_of_reach(self.engines[0], self.base))
         return [one for one in self._out_of_reach(self.engines[1], self.new) if one not in old]

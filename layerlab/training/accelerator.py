@@ -72,12 +72,12 @@ class RunAccelerator:
         )
         return autocast
 
-    def wrapped(self, model: nn.Module) -> Any:
+    def wrap(self, model: nn.Module) -> Any:
         """Return the model on its device, wrapped for several processes where there are any."""
         model.to(self.device)
         return wrap_model(model, self.accelerator, self._settings)
 
-    def summed(self, values: Tensor) -> Tensor:
+    def sum(self, values: Tensor) -> Tensor:
         """Return the sum over all processes."""
         if self.processes == 1:
             return values
@@ -87,4 +87,4 @@ class RunAccelerator:
     def peak_memory(self) -> int:
         """Return the most bytes that each process took, added up; every process must call this."""
         own = torch.tensor([peak_memory(self.device)], dtype=torch.float64)
-        return int(self.summed(own))
+        return int(self.sum(own))

@@ -16,7 +16,7 @@ from layerlab.recipes.training import TrainingRecipe, make_recipe
 from layerlab.records.renamed_settings import current_settings
 from layerlab.records.run_files import RECIPE, RUN, read_table
 from layerlab.system.files import write_file
-from layerlab.variants.registry import code_beside, needed
+from layerlab.variants.registry import code_beside, find_needed
 
 SCHEMA = 1
 SIZES = ("width", "layers", "heads", "kv_heads", "head_width", "inner", "vocab", "context")
@@ -85,7 +85,7 @@ def own_code(recipe: TrainingRecipe) -> dict[str, str]:
 
 def own_files(recipe: TrainingRecipe) -> dict[str, str]:
     """Return the code that a recipe's model needs beside the package: SHA-256 by name."""
-    named = needed(design_model(recipe).spec) if recipe.model.load else {}
+    named = find_needed(design_model(recipe).spec) if recipe.model.load else {}
     return {**named, **own_code(recipe)}
 
 

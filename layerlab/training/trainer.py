@@ -89,7 +89,7 @@ class Trainer:
         self.place = RunAccelerator(run.recipe)
         self.model = build_model(run, self.place.device)
         self.control = QKControl(self.model, run.recipe.control)
-        self.wrapped = self.place.wrapped(self.model)
+        self.wrapped = self.place.wrap(self.model)
         self.optimizer = self.place.accelerator.prepare_optimizer(
             build_optimizer(self.model, self.train)
         )
@@ -134,9 +134,9 @@ class Trainer:
         self.trackers = trackers(names, self.folder, self.recipe.decisive())
         if self.place.first:
             content = manifest(self.run, self.corpus, self.order, self.held, self.split.size)
-            self.sittings, said = keep_manifest(content, self.folder, self.sittings, self.update)
-            if said is not None:
-                self.note(said)
+            self.sittings, remark = keep_manifest(content, self.folder, self.sittings, self.update)
+            if remark is not None:
+                self.note(remark)
         if self.step0 is None:
             self._evaluate()
 
@@ -185,11 +185,11 @@ class Trainer:
         self._rehearse(rows)
         while True:
             with CatchOutOfMemory(bears=self.place.processes == 1) as short:
-                loss = self.place.summed(self._accumulate_gradients(rows))
+                loss = self.place.sum(self._accumulate_gradients(rows))
             if not short.found:
                 return loss
             self.optimizer.zero_grad()
-            self.note(self.split.halved())
+            self.note(self.split.halve())
 
     def _rehearse(self, rows: Batch) -> None:
         """Agree on a micro-batch size that fits every process, by trying one in each.
@@ -202,7 +202,7 @@ class Trainer:
             self.optimizer.zero_grad()
             self.rehearsed = not any_process(self.place.accelerator, short.found)
             if not self.rehearsed:
-                self.note(self.split.halved())
+                self.note(self.split.halve())
 
     def _rows(self) -> Batch:
         """Return this process's rows of the batch."""
@@ -332,8 +332,8 @@ class Trainer:
             random=random_state(),
             extra=self._scaler(),
         )
-        if (said := self.keeper.save(state, self.place.rank, self.place.processes)) is not None:
-            self.note(said)
+        if (remark := self.keeper.save(state, self.place.rank, self.place.processes)) is not None:
+            self.note(remark)
 
     def _scaler(self) -> dict[str, Any]:
         """Return the state of the gradient scaler of float16."""

@@ -162,7 +162,7 @@ class Validator:
             self.held,
             batch=self.size,
             precision=self.place.precision,
-            reduce=self.place.summed,
+            reduce=self.place.sum,
             part=(self.place.rank, self.place.processes),
         )
 

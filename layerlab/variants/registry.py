@@ -111,7 +111,7 @@ def read_before(digest: str) -> bool:
     return digest in _SEEN or digest in {one.digest for one in origins()}
 
 
-def needed(spec: Spec) -> dict[str, str]:
+def find_needed(spec: Spec) -> dict[str, str]:
     """Return the files from outside the package that a spec needs: SHA-256 by name.
 
     Raises:
@@ -150,7 +150,7 @@ def declaring(spec: Spec, files: Mapping[str, str] | None = None) -> list[Found]
     then = [_SEEN[digest] for digest in (files or {}).values() if digest in _SEEN]
     everything = [*then, *_all()]
     homes: dict[str, Found] = {}
-    for slot, name in _named(spec):
+    for slot, name in _list_named(spec):
         holders = (one for one in everything if (slot, name) in _names(one))
         found = next(holders, None)
         if found is None:
@@ -199,7 +199,7 @@ def home(name: str) -> str:
 
 def _all() -> Iterator[Found]:
     yield from _find_packaged()
-    yield from _plugged()
+    yield from _load_plugged()
     yield from _ADDED.values()
 
 
@@ -217,7 +217,7 @@ def _find_packaged() -> tuple[Found, ...]:
 
 
 @cache
-def _plugged() -> tuple[Found, ...]:
+def _load_plugged() -> tuple[Found, ...]:
     """Return what installed plug-ins declare; an unusable one is left out with a warning."""
     found: list[Found] = []
     for entry in entry_points(group=PLUGINS):
@@ -225,9 +225,9 @@ def _plugged() -> tuple[Found, ...]:
             plugin = _plugin(entry)
             _check([*_find_packaged(), *found, plugin])
         except Exception as error:  # whatever another's code does, ours goes on
-            said = printable(" ".join(str(error).split()))
+            message = printable(" ".join(str(error).split()))
             logging.getLogger("layerlab").warning(
-                "the plug-in %r is left out: %s: %s", entry.name, type(error).__name__, said
+                "the plug-in %r is left out: %s: %s", entry.name, type(error).__name__, message
             )
         else:
             found.append(plugin)
@@ -287,7 +287,7 @@ def _names(found: Found) -> list[tuple[Slot, str]]:
     return [(one.slot, one.name) for one in found.parts]
 
 
-def _named(spec: Spec) -> Iterator[tuple[Slot, str]]:
+def _list_named(spec: Spec) -> Iterator[tuple[Slot, str]]:
     """Yield the slot and name of every part that a spec names."""
     for record in (spec.block, spec.stack):
         for place in fields(record):

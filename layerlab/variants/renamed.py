@@ -29,10 +29,19 @@ _NEW |= {
 }
 # Names inside of modules, by the module's name of today.
 _NAMES = {
+    "blocks.activation": {"activated": "activate", "sloped": "apply_slope"},
     "blocks.dropout": {"mixed": "mix_bits"},
     "blocks.layer": {"made": "make_part"},
+    "blocks.operations.causal_taps": {"tapped": "tap", "weighed": "weigh"},
     "blocks.operations.derivative": {"unwatched": "is_unwatched"},
     "validation": {"Domain": "Constraint", "shown": "short_repr"},
+    "variants.feedforward.siaf": {
+        "named": "name_activations",
+        "scattered": "draw_scattered",
+        "scattered_above": "draw_scattered_above",
+    },
+    "variants.models.pangu": {"augmented": "augment", "summed": "write_series"},
+    "variants.residual.augmented": {"joined": "join"},
 }
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 from transformers.activations import ACT2FN
 
-from layerlab.blocks.activation import NAMES, Prelu, activated, gelu_tanh
+from layerlab.blocks.activation import NAMES, Prelu, activate, gelu_tanh
 from layerlab.model.surgery.convert import ACTIVATIONS
 
 EQUAL = {theirs: ours for theirs, ours in ACTIVATIONS.items() if theirs != "gelu_pytorch_tanh"}
@@ -15,7 +15,7 @@ EQUAL = {theirs: ours for theirs, ours in ACTIVATIONS.items() if theirs != "gelu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_bits_are_those_of_transformers(theirs: str, ours: str, dtype: torch.dtype) -> None:
     x = torch.linspace(-9, 9, 1001).to(dtype).view(7, 143)
-    assert torch.equal(activated(x, ours), ACT2FN[theirs](x))
+    assert torch.equal(activate(x, ours), ACT2FN[theirs](x))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -23,8 +23,8 @@ def test_derivatives_are_those_of_finite_differences(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 9, generator=generator, dtype=torch.float64)
     x = torch.where(x.abs() < 0.1, x + 0.3, x).requires_grad_()  # away from the kinks
-    assert torch.autograd.gradcheck(lambda y: activated(y, name), (x,), check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(lambda y: activated(y, name), (x,))
+    assert torch.autograd.gradcheck(lambda y: activate(y, name), (x,), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(lambda y: activate(y, name), (x,))
 
 
 def test_gelu_goes_through_function_transforms() -> None:

@@ -72,7 +72,7 @@ def test_a_mistake_gets_one_line_and_changes_nothing(
 def test_function_takes_a_loaded_model_and_options(tiny) -> None:
     model = tiny("llama")
     new = layerlab.retrofit(model, "as-4", shortcut={"bias": True})
-    assert new.config.parsed().block.shortcut.given()["bias"] is True
+    assert new.config.parse_spec().block.shortcut.given()["bias"] is True
     theirs = model.model.layers[0].self_attn.q_proj.weight
     for shared in (False, True):
         new = layerlab.retrofit(model, shared=shared)

@@ -120,7 +120,7 @@ def test_time_left_counts_what_is_no_training() -> None:
     clock = Clock()
     display = RunsDisplay({"llama": 400}, console=console(), clock=clock)
     go(display, clock, "llama", 100)
-    assert display.left() == pytest.approx(300 * 0.2)
+    assert display.seconds_left() == pytest.approx(300 * 0.2)
     assert display.pulses["llama"].speed("tokens") == pytest.approx(20480)
 
 
@@ -167,7 +167,7 @@ def test_a_terminal_shows_many_runs_as_a_table() -> None:
     assert "50/100" in shown[1] and "20,480" in shown[1]
     assert shown[-1].startswith("1 of 5 runs finished, 1 diverged or failed, 2 running, 1 waiting")
     # 50 + 50 + 100 updates are left, at five a second each of two.
-    assert display.left() == pytest.approx(20)
+    assert display.seconds_left() == pytest.approx(20)
     assert "0:20 left" in shown[-1]
 
 
@@ -219,7 +219,7 @@ def test_events_of_strangers_and_of_other_kinds_are_borne() -> None:
     display.update("b", train(5))
     display.update("a", {"kind": "note", "update": 2, "text": "resumed"})
     display.update("a", {"kind": "monitor", "update": 3, "rows": []})
-    assert display.pulses["a"].update == 3 and display.left() is None
+    assert display.pulses["a"].update == 3 and display.seconds_left() is None
 
 
 def test_a_run_that_resumes_is_timed_anew() -> None:

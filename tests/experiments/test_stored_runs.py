@@ -55,7 +55,7 @@ def test_a_plan_comes_out_of_its_runs_as_it_came_out_of_the_text(
     match: str, length: dict[str, Any], tokens: int, vocab: int | None
 ) -> None:
     found = recipe("llama", "pangu-pi", train={"max_steps": None, **length}, match=match, seeds=[1])
-    found = found.changed({"model.vocab": vocab})
+    found = found.change({"model.vocab": vocab})
     # A text gives whole blocks; the manifest has the tokens of the text.
     first = plan(found, CorpusSize(vocab=300, tokens=(tokens - 1) // 16 * 16, digest="d1"))
     there = [ended(run, train_tokens=tokens) for run in first]
@@ -86,7 +86,7 @@ def test_the_order_is_that_of_the_plan_and_a_part_of_it_will_do(tmp_path: Path) 
 )
 def test_runs_of_another_recipe_are_left_out_and_named(change: dict[str, Any], said: str) -> None:
     found = recipe()
-    there, others = records(found, LOSSES), records(found.changed(change), LOSSES)
+    there, others = records(found, LOSSES), records(found.change(change), LOSSES)
     names, (left,) = kept(found, [*others, *there])
     assert names == [one.name for one in there]
     assert left.startswith(f"left out, because {said}"), left
@@ -106,7 +106,7 @@ def test_arms_seeds_and_rates_that_are_not_planned_are_handed_on_to_be_named() -
 def test_a_search_has_runs_at_any_rate_and_of_its_own_recipe_alone() -> None:
     found = recipe(learning_rates=[1e-4, 1e-1], search="optuna")
     rates = [ended(run) for run in runs(recipe(learning_rates=[2e-4, 3e-3], seeds=[1]))]
-    other = [ended(run) for run in runs(recipe(learning_rates=[2e-4], seeds=[1]).changed(WIDER))]
+    other = [ended(run) for run in runs(recipe(learning_rates=[2e-4], seeds=[1]).change(WIDER))]
     names, (left,) = kept(found, [*rates, *other])
     assert set(names) == {one.name for one in rates}
     assert left.startswith("left out, because model.width is 64 there and 16 in the recipe: ")
@@ -127,10 +127,10 @@ def test_where_a_text_lies_is_no_part_of_it() -> None:
         {"data.sources": [{"text": f"{one}corpus.txt"}], "data.tokenizer": f"{one}words.json"}
         for one in ("/data/", "")
     ]
-    there = [ended(run) for run in plan(found.changed(places[0]), EXTENT)]
-    names, left = kept(found.changed(places[1]), there)
+    there = [ended(run) for run in plan(found.change(places[0]), EXTENT)]
+    names, left = kept(found.change(places[1]), there)
     assert len(names) == 3 and left == []
-    hub = found.changed({"data.sources": [{"text": "hf:one/corpus.txt"}]})
+    hub = found.change({"data.sources": [{"text": "hf:one/corpus.txt"}]})
     assert len(kept(hub, there)[1]) == 1
 
 
@@ -150,14 +150,14 @@ def test_runs_of_two_texts_are_refused_and_a_plan_that_knows_its_own_leaves_the_
 def test_arms_that_are_matched_by_time_are_as_long_as_their_runs() -> None:
     found = recipe(match="time")
     long = [
-        replace(run, recipe=run.recipe.changed({"train.max_steps": 31, "evaluate.eval_steps": 3}))
+        replace(run, recipe=run.recipe.change({"train.max_steps": 31, "evaluate.eval_steps": 3}))
         if run.arm == "gpt2"
         else run
         for run in runs(found)
     ]
     assert kept(found, [ended(run) for run in long]) == ([run.name for run in long], [])
     # The baseline is as long as the recipe says.
-    first = replace(long[0], recipe=long[0].recipe.changed({"train.max_steps": 31}))
+    first = replace(long[0], recipe=long[0].recipe.change({"train.max_steps": 31}))
     assert kept(found, [ended(first), *map(ended, long[1:])])[1] == [
         f"left out, because train.max_steps is 31 there and 20 in the recipe: {first.name}"
     ]

@@ -179,7 +179,9 @@ def excess(
     unit, worst = torch.finfo(torch.float32).eps, 0.0
     heads = iter(rows)  # in the order of the layers; a block may have two of them
     for record in records:
-        score = float(record.logits()[record.allowed().expand(record.heads, -1, -1)].abs().max())
+        score = float(
+            record.logits()[record.allowed_keys().expand(record.heads, -1, -1)].abs().max()
+        )
         for number, (true, row) in enumerate(zip(exact[record.name], heads, strict=False)):
             assert (row["layer"], row["head"]) == (record.layer, record.first + number)
             worst = max(worst, abs(row["norm"] / float(true) - 1) - 2 * unit * score)

@@ -174,7 +174,7 @@ def test_what_a_stage_left_is_what_the_next_one_reads(what: str, tmp_path: Path)
     store.finish(stage, {"model": "model", "words": "model"}, 1.0)
     file = folder / ("text.jsonl" if what == "text" else "model/model.safetensors")
     file.write_bytes(b"forged")
-    reader = {"text": store.checked, "model": store.model, "words": store.words}[what]
+    reader = {"text": store.check, "model": store.model, "words": store.words}[what]
     with pytest.raises(UserError, match=f"{file.name} is not what was written; delete it and"):
         reader(stage.key)
 

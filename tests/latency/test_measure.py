@@ -104,9 +104,9 @@ def test_contestants_take_turns_and_units_are_per_token(monkeypatch: pytest.Monk
 
 
 def test_real_times_make_a_table_and_json() -> None:
-    rivals = pair("fewer-layers", shape="1b", width=128)
+    matched = pair("fewer-layers", shape="1b", width=128)
     found = measure_latency(
-        _both(rivals), LatencyConfig(context=2, new=2, repetitions=1), pair=rivals
+        _both(matched), LatencyConfig(context=2, new=2, repetitions=1), pair=matched
     )
     assert all(value > 0 for one in found.timed for value in one.decode.values)
     kept = json.loads(json.dumps(found.to_json()))
@@ -194,21 +194,21 @@ def test_a_size_that_is_misspelt_is_named_before_the_options() -> None:
 def test_what_does_not_fit_is_refused_before_it_is_built(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rivals = pair(name)
-    sums = [account(one.design.spec, one.design.shape).parameters for one in _both(rivals)]
-    needed = 2 * (sum(sums) + max(cache_numbers(one, 1, 159) for one in _both(rivals)))
+    matched = pair(name)
+    sums = [account(one.design.spec, one.design.shape).parameters for one in _both(matched)]
+    needed = 2 * (sum(sums) + max(cache_numbers(one, 1, 159) for one in _both(matched)))
     chosen = latency_config(dtype="bfloat16", device="cpu")
     monkeypatch.setattr(memory, "free_bytes", lambda device: 20e9)
     with pytest.raises(UserError) as found:
-        measure_latency(_both(rivals), chosen, pair=rivals)
+        measure_latency(_both(matched), chosen, pair=matched)
     assert f"take {needed / 1e9:.1f} GB in bfloat16" in str(found.value)
     assert "and 16.0 GB may be used here; type a smaller --width" in str(found.value)
     monkeypatch.setattr(memory, "free_bytes", lambda device: needed / 0.8 + 1)
-    memory.check_room(_both(rivals), chosen)
+    memory.check_room(_both(matched), chosen)
 
 
-def _both(rivals: Any) -> list[Any]:
-    return [rivals.pangu, rivals.llama]
+def _both(matched: Any) -> list[Any]:
+    return [matched.pangu, matched.llama]
 
 
 @pytest.mark.parametrize(

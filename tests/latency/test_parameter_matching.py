@@ -89,11 +89,11 @@ def test_a_twin_keeps_what_is_equal_and_the_share_of_its_vocabulary(
 
 @pytest.mark.parametrize("off", [2.1, -54.0])
 def test_what_is_not_equal_is_not_judged(off: float) -> None:
-    rivals = replace(pair("equal-total", width=1024), off=off)
-    found = judge(rivals, Ratio(0.4, 0.39, 0.41, 10))
+    matched = replace(pair("equal-total", width=1024), off=off)
+    found = judge(matched, Ratio(0.4, 0.39, 0.41, 10))
     assert found.word == "not a twin"
     assert f"no verdict: what is called equal is {off:+.1f} % off" in found.said
-    assert judge(replace(rivals, off=1.9), Ratio(0.4, 0.39, 0.41, 10)).word == "holds"
+    assert judge(replace(matched, off=1.9), Ratio(0.4, 0.39, 0.41, 10)).word == "holds"
 
 
 def test_the_published_times() -> None:
@@ -116,8 +116,8 @@ def test_the_published_times() -> None:
 def test_a_verdict_follows_from_the_interval_and_names_its_accounting(
     low: float | None, high: float | None, word: str
 ) -> None:
-    rivals = pair("fewer-layers", width=1024)
-    found = judge(rivals, Ratio(0.9, low, high, 10))
+    matched = pair("fewer-layers", width=1024)
+    found = judge(matched, Ratio(0.9, low, high, 10))
     assert found.word == word and f": {word}; " in found.said
     assert "fewer-layers, fewer layers, one vocabulary (a twin of the 7B shape" in found.said
 

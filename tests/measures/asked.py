@@ -12,7 +12,7 @@ from layerlab.loading.model import LoadedModel
 from layerlab.measures.support.saliency_prompt import Prompt
 from layerlab.measures.support.saliency_score import objective
 from layerlab.observe.architecture.structure import anatomy, first_tensor
-from layerlab.observe.tracing.block_calls import hidden
+from layerlab.observe.tracing.block_calls import find_stream
 from layerlab.observe.tracing.gradients import logits_and_gradient
 from layerlab.observe.tracing.trace import observing
 from layerlab.records.layer_names import EMBEDDING
@@ -66,7 +66,7 @@ def shifted(model: PreTrainedModel, layer: int, change: Tensor) -> Iterator[None
     blocks = anatomy(model).blocks
 
     def before(module: Any, args: Any, options: Any) -> Any:
-        stream = hidden(args, options)
+        stream = find_stream(args, options)
         given = tuple(one + change if one is stream else one for one in args)
         named = {name: one + change if one is stream else one for name, one in options.items()}
         return given, named

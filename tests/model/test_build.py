@@ -91,8 +91,8 @@ def test_a_tied_head_is_the_embedding_and_an_own_part_takes_its_slot() -> None:
     tied = small("llama", head="tied")
     assert tied.lm_head.weight is tied.get_input_embeddings().weight
     swapped = small("llama", norm="layer", final_norm="layer")
-    assert swapped.config.parsed().block.norm.name == "layer"
-    assert small("llama", placement="post").config.parsed().block.placement == "post"
+    assert swapped.config.parse_spec().block.norm.name == "layer"
+    assert small("llama", placement="post").config.parse_spec().block.placement == "post"
 
 
 def test_a_size_of_the_user_goes_before_that_of_the_preset() -> None:

@@ -24,7 +24,7 @@ def test_parameters_and_flops_are_as_counted_at_every_shape(name: str, shape: st
     sizes = {**SHAPES[shape], "context": CONTEXT, "vocab": 61}
     model = build(name, **sizes)
     model.set_attn_implementation("eager")
-    said = account(model.config.parsed(), model.config.shape())
+    said = account(model.config.parse_spec(), model.config.shape())
     assert said.parameters == sum(one.numel() for one in model.parameters())
     inside = sum(one.numel() for one in model.get_input_embeddings().parameters())
     assert said.embedding >= inside and min(vars(said).values()) >= 0

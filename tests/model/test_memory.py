@@ -21,7 +21,7 @@ def carried(name: str, layers: int) -> tuple[int, int]:
     with torch.no_grad():
         model(x, use_cache=False)
     assert len(sizes) == layers
-    said = account(model.config.parsed(), model.config.shape()).carry
+    said = account(model.config.parse_spec(), model.config.shape()).carry
     return max(sizes) // x.numel(), said
 
 
@@ -60,5 +60,5 @@ def test_a_cache_keeps_beside_keys_and_values_what_the_account_says(
         model(tokens(2, length), past_key_values=cache, use_cache=True)
     past = [state for layer in cache.layers for state in getattr(layer, "conv_states", {}).values()]
     assert bool(past) == (name != "llama")
-    said = account(model.config.parsed(), model.config.shape()).cached
+    said = account(model.config.parse_spec(), model.config.shape()).cached
     assert sum(one.numel() for one in past) == 2 * said  # for both of the sequences

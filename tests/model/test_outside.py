@@ -52,7 +52,7 @@ def forgotten() -> Iterator[None]:
     """What a test loads from outside is gone after it."""
     yield
     registry._ADDED.clear()
-    registry._plugged.cache_clear()
+    registry._load_plugged.cache_clear()
 
 
 def written(path: Path, name: str = "mine") -> Path:
@@ -304,7 +304,7 @@ def test_a_plugin_that_claims_a_name_is_left_out(
     monkeypatch.syspath_prepend(tmp_path)
     entry = EntryPoint("greedy", "greedy_plugin", registry.PLUGINS)
     monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
-    registry._plugged.cache_clear()
+    registry._load_plugged.cache_clear()
     with caplog.at_level(logging.WARNING, logger="layerlab"):
         assert registry.home("llama") == "layerlab.variants.models.reference"
         registry.variants()
@@ -382,7 +382,7 @@ def test_a_run_is_another_one_once_code_beside_its_files_changes(
         monkeypatch.delitem(sys.modules, name, raising=False)
 
     def taken_in() -> str:
-        registry._plugged.cache_clear()
+        registry._load_plugged.cache_clear()
         if how == "file":
             load(file)
         return planned()

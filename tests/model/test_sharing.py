@@ -53,8 +53,8 @@ def test_a_parameter_has_one_name_and_counts_once() -> None:
     names = [name for name, _ in model.named_parameters()]
     assert not [name for name in names if "layers.1.attention." in name or "layers.2.ffn." in name]
     assert "model.layers.0.attention.query.weight" in names
-    said = account(model.config.parsed(), model.config.shape())
-    plain = account(small("llama").config.parsed(), model.config.shape())
+    said = account(model.config.parse_spec(), model.config.shape())
+    plain = account(small("llama").config.parse_spec(), model.config.shape())
     assert said.blocks * SIZES["layers"] == plain.blocks
     assert said.scalars == plain.scalars and said.forward == plain.forward
     assert said.parameters == sum(one.numel() for one in model.parameters())

@@ -168,7 +168,7 @@ class Literal:
             value = self.product(x, head.value, head.value_bias)
             terms = self.rounded(chance[..., :, None, :] * value.mT[..., None, :, :], "product")
             sides.append(self.rounded(self.total(terms, "sum"), "store"))
-        side, joined = torch.cat(sides, -1), parts.joined()
+        side, joined = torch.cat(sides, -1), parts.joined_output()
         return side if joined is None else self.product(side, joined, parts.output_bias)
 
     def block(self, x, parts):

@@ -83,20 +83,20 @@ def test_recipes_of_the_package_are_recipes(name: str) -> None:
 
 
 def test_a_setting_is_changed_in_a_table_that_was_not_there() -> None:
-    found = make_recipe({**BASE, **TEXT}).changed({"clean.near_duplicate_threshold": 0.5})
+    found = make_recipe({**BASE, **TEXT}).change({"clean.near_duplicate_threshold": 0.5})
     assert found.clean is not None and found.clean.near_duplicate_threshold == 0.5
     with pytest.raises(
         UserError,
         match=r"no setting 'clean\.neer'; did you mean 'clean\.near_duplicate_threshold'\?",
     ):
-        found.changed({"clean.neer": 0.5})
+        found.change({"clean.neer": 0.5})
 
 
 def test_a_setting_inside_of_a_recipe_that_is_only_named_is_refused() -> None:
     named = make_recipe({"base": {"recipe": "smoke"}})
     with pytest.raises(UserError, match=r"base\.recipe is the name 'smoke', no table; write the"):
-        named.changed({"base.recipe.train.max_steps": 3})
-    written = named.changed({"base.set": {"train.max_steps": 3}}).training()
+        named.change({"base.recipe.train.max_steps": 3})
+    written = named.change({"base.set": {"train.max_steps": 3}}).training()
     assert written is not None and written.train.max_steps == 3
 
 
@@ -163,7 +163,7 @@ def test_a_setting_moves_its_stage_and_those_behind_it_alone(
     plain = make_recipe(recipe(tmp_path_factory.getbasetemp(), evaluate=None))
     keys = [
         {one.kind: one.key for one in plan_stages(each)}
-        for each in (plain, plain.changed({path: value}))
+        for each in (plain, plain.change({path: value}))
     ]
     assert {kind for kind in keys[0] if keys[0][kind] != keys[1][kind]} == moved
 

@@ -107,12 +107,12 @@ def test_what_a_run_cannot_do_is_refused_by_its_plan(changes: dict[str, Any], sa
             "run.device": "cuda",
         },
     ):
-        validate(recipe.changed(good))
-        plan(recipe.changed(good), EXTENT)
+        validate(recipe.change(good))
+        plan(recipe.change(good), EXTENT)
     with pytest.raises(UserError, match=said):
-        validate(recipe.changed(changes))
+        validate(recipe.change(changes))
     with pytest.raises(UserError, match=said):
-        plan(recipe.changed(changes), EXTENT)
+        plan(recipe.change(changes), EXTENT)
 
 
 def test_an_arm_is_refused_before_any_text_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ def test_sizes_are_numbers_or_words_with_a_prefix() -> None:
 
 def test_a_count_takes_the_place_of_sizes_and_leaves_the_rest() -> None:
     given = recipe({"sizes": ["1M", "2M"], "tokens_per_parameter": 5})
-    found = given.changed({"ladder.count": 3}).ladder
+    found = given.change({"ladder.count": 3}).ladder
     assert found is not None and found.sizes is None and found.steps == 3
     assert found.tokens_per_parameter == 5
     bare = load_recipe("eight-residuals-twin", {"ladder.count": 3}).ladder
@@ -37,7 +37,7 @@ def test_one_that_extends_may_give_a_count_in_place_of_sizes() -> None:
 
 def test_a_ladder_is_no_part_of_what_decides_a_run() -> None:
     given = recipe({"count": 2})
-    assert given.hash() == given.changed({"ladder": None}).hash()
+    assert given.hash() == given.change({"ladder": None}).hash()
     assert "ladder" not in given.decisive()
 
 
@@ -88,4 +88,4 @@ def test_a_ladder_needs_arms_and_a_length_that_does_not_hang_on_the_text() -> No
     with pytest.raises(UserError, match="the recipe has no compare section; write"):
         make_recipe({"train": {"max_steps": 4}, "ladder": {"count": 3}})
     with pytest.raises(UserError, match="num_train_epochs is the length of one size"):
-        recipe({"count": 3}).changed({"train.num_train_epochs": 1})
+        recipe({"count": 3}).change({"train.num_train_epochs": 1})

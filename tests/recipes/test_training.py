@@ -149,7 +149,7 @@ def test_a_recipe_takes_from_another_what_it_does_not_say(tmp_path):
     file = tmp_path / "long.toml"
     file.write_text('extends = "eight-residuals-twin"\n[train]\nmax_steps = 600\n')
     found = load_recipe(file)
-    assert found == twin.changed({"name": "long", "train.max_steps": 600})
+    assert found == twin.change({"name": "long", "train.max_steps": 600})
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "mine.toml").write_text(
         'extends = "../long.toml"\n[train]\ntokens = 4096\n[model.options]\nqk_norm = true\n'
@@ -200,7 +200,7 @@ def test_how_a_run_is_carried_out_does_not_decide_it():
 )
 def test_every_other_setting_decides_it(setting):
     plain = make_recipe(LENGTH)
-    assert plain.changed(dict([setting])).hash() != plain.hash()
+    assert plain.change(dict([setting])).hash() != plain.hash()
 
 
 def test_a_setting_left_at_its_default_leaves_the_name_of_a_run():
@@ -209,11 +209,11 @@ def test_a_setting_left_at_its_default_leaves_the_name_of_a_run():
     content = [{"train": {"batch": 4, "updates": 3}}, []]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     assert plain.hash() == hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
-    assert plain.changed({"train.optimizer": "adamw"}).hash() == plain.hash()
-    assert plain.changed({"train.optimizer": "muon"}).hash() != plain.hash()
-    assert plain.changed({"train.parametrization": "standard"}).hash() == plain.hash()
+    assert plain.change({"train.optimizer": "adamw"}).hash() == plain.hash()
+    assert plain.change({"train.optimizer": "muon"}).hash() != plain.hash()
+    assert plain.change({"train.parametrization": "standard"}).hash() == plain.hash()
     scaled = {"train.parametrization": "mup", "train.mup_base_width": 64}
-    assert plain.changed(scaled).hash() != plain.hash()
+    assert plain.change(scaled).hash() != plain.hash()
 
 
 def test_a_variant_of_ones_own_decides_by_its_content(tmp_path):
@@ -241,12 +241,12 @@ def test_a_hash_is_the_same_in_every_process():
 
 
 def test_a_comparison_may_be_set_on_a_recipe_that_has_none():
-    found = make_recipe(LENGTH).changed({"compare.arms": ["llama", "gpt2"], "compare.seeds": [1]})
+    found = make_recipe(LENGTH).change({"compare.arms": ["llama", "gpt2"], "compare.seeds": [1]})
     assert found.compare is not None and found.compare.seeds == (1,)
 
 
 def test_settings_are_changed_by_their_paths():
-    found = make_recipe(LENGTH).changed(
+    found = make_recipe(LENGTH).change(
         {"train.tokens": 1000, "model.options.r": 3, "model.options.shortcut.form": "full"}
     )
     assert found.train.max_steps is None and found.train.tokens == 1000
@@ -274,7 +274,7 @@ def test_settings_are_changed_by_their_paths():
 )
 def test_a_path_that_leads_nowhere_is_told_its_nearest(path, said):
     with pytest.raises(UserError, match=said):
-        make_recipe(LENGTH).changed({path: 1})
+        make_recipe(LENGTH).change({path: 1})
 
 
 def test_the_example_of_a_list_can_be_typed():
@@ -282,9 +282,9 @@ def test_the_example_of_a_list_can_be_typed():
 
     given = make_recipe({**LENGTH, "compare": {"arms": [ARM]}})
     with pytest.raises(UserError, match="is set whole") as raised:
-        given.changed({"compare.arms.0.name": "c"})
+        given.change({"compare.arms.0.name": "c"})
     path, _, value = str(raised.value).partition("write ")[2].partition(" = ")
-    found = given.changed(settings([f"{path}={value}"]))
+    found = given.change(settings([f"{path}={value}"]))
     assert found.compare == given.compare
 
 
@@ -305,7 +305,7 @@ def test_the_example_of_a_list_can_be_typed():
 )
 def test_a_setting_that_is_refused_is_named_once(path, value, said):
     with pytest.raises(UserError) as raised:
-        make_recipe(LENGTH).changed({"train.learning_rate": 0.1, path: value})
+        make_recipe(LENGTH).change({"train.learning_rate": 0.1, path: value})
     assert str(raised.value).startswith(said)
 
 
@@ -321,7 +321,7 @@ def test_settings_may_complete_a_recipe(tmp_path):
     }
     found = load_recipe(file, settings)
     assert (found.train.max_steps, found.model.options) == (10, {"head": "tied"})
-    assert found == load_recipe(file, {"train.max_steps": 10}).changed(settings)
+    assert found == load_recipe(file, {"train.max_steps": 10}).change(settings)
     assert load_recipe("smoke", {"train.tokens": 100}).train.max_steps is None
     assert load_recipe(file, {"train.max_steps": 1, "run.slurm.gpus": 2}).run.slurm.gpus == 2
     with pytest.raises(UserError, match=r"^train\.max_steps is 0; "):

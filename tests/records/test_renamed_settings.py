@@ -67,7 +67,7 @@ def test_a_recipe_of_0_1_is_that_of_today_with_one_line(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert training.make_recipe(found.model_dump(mode="json")) == found
-        assert found.changed({"train.rate": 2e-3}).train.learning_rate == 2e-3
+        assert found.change({"train.rate": 2e-3}).train.learning_rate == 2e-3
 
 
 def test_a_setting_under_both_names_is_refused() -> None:
@@ -122,6 +122,6 @@ def test_a_run_from_before_a_setting_is_compared_with_one_of_today() -> None:
             assert older["recipe"][table].pop(name) == value
     assert older != manifest and current_manifest(older) == manifest
     assert current_manifest(manifest) == manifest
-    other = recipe.changed({"train.optimizer": "muon"})
+    other = recipe.change({"train.optimizer": "muon"})
     muon = {**manifest, "recipe": other.decisive()}
     assert current_manifest(muon) == muon

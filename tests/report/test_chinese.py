@@ -178,8 +178,8 @@ def test_no_fixed_label_is_english_and_every_number_is_there(name: str) -> None:
     ],
 )  # fmt: skip
 def test_a_verdict_is_said_clause_by_clause_with_its_numbers(english: str, chinese: str) -> None:
-    assert language("zh").said(english) == chinese
-    assert language("en").said(english) == english
+    assert language("zh").translate(english) == chinese
+    assert language("en").translate(english) == english
 
 
 def test_only_words_of_the_page_are_translated() -> None:

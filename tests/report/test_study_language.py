@@ -86,7 +86,7 @@ def test_what_a_study_says_is_known_by_its_template():
     for message, said in messages():
         names = dict.fromkeys(PLACEHOLDER.findall(message))
         parts = {name: f"{number + 2}.5" for number, name in enumerate(names)}
-        found += chinese.said(fill(message, parts)) == fill(said, parts)
+        found += chinese.translate(fill(message, parts)) == fill(said, parts)
     assert found > 0.9 * len(messages()) > 80
 
 
@@ -110,8 +110,8 @@ def test_the_page_of_all_claims_is_chinese(record: StudyResult):
     ],
 )
 def test_a_list_is_said_part_by_part(english: str, chinese: str):
-    assert language("zh").said(english) == chinese
-    assert language("en").said(english) == english
+    assert language("zh").translate(english) == chinese
+    assert language("en").translate(english) == english
 
 
 def test_pictures_keep_their_numbers_and_english_pages_their_words(record: StudyResult):

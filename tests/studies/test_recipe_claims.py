@@ -57,7 +57,7 @@ def small(**changes):
 def test_a_study_of_other_claims_is_not_the_one_that_was_kept(tmp_path):
     one, same = (recipe_claims.make_study(small()).inputs(tmp_path) for _ in range(2))
     claims = [{**vars(claim), "margin": 0.5} for claim in small().compare.claims]
-    changed = small().changed({"compare.claims": claims})
+    changed = small().change({"compare.claims": claims})
     assert one == same != recipe_claims.make_study(changed).inputs(tmp_path)
 
 

@@ -51,11 +51,11 @@ def test_an_order_holds_against_itself_fails_against_another_and_chance_decides_
     means: Any, noise: float
 ) -> None:
     same, other = losses(means, noise), losses([9 - one for one in means], noise)
-    for rival, word in ((same, "holds"), (other, "fails")):
-        sure = twin_transfer.decided_pairs({"twin": same, SOURCE: rival})
+    for larger, word in ((same, "holds"), (other, "fails")):
+        sure = twin_transfer.decided_pairs({"twin": same, SOURCE: larger})
         found = twin_transfer.Transfer(
             twin=same,
-            source=rival,
+            source=larger,
             tau=Interval(0.0, 0.0, 0.0),
             sure=sure["twin"] & sure[SOURCE],
         )

@@ -41,7 +41,7 @@ def recipe(folder: Path, **settings: Any) -> TrainingRecipe:
         "evaluate": {"eval_steps": 4, "max_eval_blocks": 4},
         "run": {"save_steps": 3, "save_model": False},
     }
-    return make_recipe(plain).changed(settings)
+    return make_recipe(plain).change(settings)
 
 
 def run_of(recipe: TrainingRecipe) -> RunSpec:

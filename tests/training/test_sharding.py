@@ -104,7 +104,7 @@ def made(text: Path, **settings: Any) -> RunSpec:
         },
         "run": {"save_steps": 100},
     }
-    recipe = make_recipe(content).changed(settings)
+    recipe = make_recipe(content).change(settings)
     (found,) = plan(recipe, extent(prepare(recipe.data), 16))
     return found
 

@@ -66,7 +66,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def run_of(**settings: Any) -> RunSpec:
     from layerlab.corpus.corpus import extent, prepare
 
-    recipe = make_recipe(SMALL).changed(settings)
+    recipe = make_recipe(SMALL).change(settings)
     corpus = prepare(recipe.data)
     return plan(recipe, extent(corpus, 16))[0]
 
@@ -186,7 +186,7 @@ def test_what_is_not_permitted_is_not_begun(
     tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
     run = run_of()
-    bad = replace(run, recipe=run.recipe.changed(changes))
+    bad = replace(run, recipe=run.recipe.change(changes))
     with pytest.raises(UserError, match=said):
         Trainer(bad, tmp_path, NullProgress())
     assert not list(tmp_path.iterdir())

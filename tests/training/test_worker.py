@@ -114,7 +114,7 @@ def test_a_run_that_fails_alone_says_why(
 ) -> None:
     """Over two processes, which are not this one; who says it stands in for a worker."""
     both = RunSpec(
-        arm="a", recipe=small.recipe.changed({"run.num_processes": 2}), digest=small.digest
+        arm="a", recipe=small.recipe.change({"run.num_processes": 2}), digest=small.digest
     )
     monkeypatch.setattr(local, "run_all", partial(run_all, command=standin("wrong")))
     with pytest.raises(UserError, match="all that it said is in") as error:
@@ -134,7 +134,7 @@ def test_a_run_whose_text_has_changed_since_it_was_planned_fails(
 @POSIX
 def test_a_run_that_is_told_to_stop_goes_on_bit_for_bit(small: RunSpec, tmp_path: Path) -> None:
     settings = {"train.max_steps": 120, "run.save_steps": 60, "evaluate.eval_steps": 60}
-    long = RunSpec(arm="long", recipe=small.recipe.changed(settings), digest=small.digest)
+    long = RunSpec(arm="long", recipe=small.recipe.change(settings), digest=small.digest)
     folder = tmp_path / "runs" / long.name
     write_run(long, folder)
     events = folder / "events.jsonl"

@@ -69,6 +69,6 @@ def test_impossible_options_are_refused_in_one_line(
 
 def test_more_experts_than_there_are_are_not_accounted_for_either() -> None:
     model = small("widenet")
-    spec = model.config.parsed().with_block(ffn=Choice("experts", experts=1))
+    spec = model.config.parse_spec().with_block(ffn=Choice("experts", experts=1))
     with pytest.raises(UserError, match="2 experts cannot serve a token where there are 1"):
         account(spec, model.config.shape())

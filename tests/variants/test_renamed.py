@@ -16,6 +16,7 @@ OLD = '''"""An idea of 0.1."""
 import torch
 
 from layerlab import UserError
+from layerlab.blocks.activation import activated
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.ffn import Gated
 from layerlab.blocks.flow import Flow

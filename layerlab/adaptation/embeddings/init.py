@@ -91,7 +91,7 @@ class RowInit:
 
         Ours draw each parameter under its name.
         """
-        with _lent(self.module):
+        with _restore_parameters(self.module):
             for name, one in (("weight", old.weight), ("bias", old.bias)):
                 if one is not None:
                     fresh = one.new_empty(self.rows, *one.shape[1:])
@@ -110,7 +110,7 @@ def draw_with_seed(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def _lent(module: Any) -> Iterator[None]:
+def _restore_parameters(module: Any) -> Iterator[None]:
     """Give a module its own parameters back when the block ends."""
     own = dict(module._parameters)
     try:

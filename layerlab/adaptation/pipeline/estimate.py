@@ -162,7 +162,7 @@ def _parameters(recipe: AdaptationRecipe, stages: Sequence[Stage], shelf: StageS
         return int(kept["result"]["parameters"])
     training = recipe.training()
     if training is not None:
-        sized = training.changed({"model.vocab": training.model.vocab or training.data.vocab_size})
+        sized = training.change({"model.vocab": training.model.vocab or training.data.vocab_size})
         return count_costs(sized).parameters
     return _configure(str(recipe.base.model))
 

@@ -73,7 +73,7 @@ class AdaptationResult:
         parts: list[RenderableType] = [*map(Text, self._vocabulary()), self._scores(width)]
         if (more := len(self.content["table"]["rows"]) - ROWS) > 0:
             parts.append(Text(f"... and {more} more scores, on the page"))
-        parts += map(Text, [*self._alone(), *self._lost(), *self._changes()])
+        parts += map(Text, [*self._alone(), *self._missing_remarks(), *self._changes()])
         left = [f"{one['what']}: {one['why']}" for one in self.content["left_out"]]
         parts += [Text(f"Left out: {printable(one, 300)}") for one in left[:LINES]]
         if len(left) > LINES:
@@ -115,10 +115,10 @@ class AdaptationResult:
             for row in self.content["table"]["rows"]
             if row["unit"] != "score" and any(one and _is_alone(one) for one in row["cells"])
         ]
-        said = f"{' and '.join(found)}: one document is held out, and one has no standard error"
-        return [said] if found else []
+        remark = f"{' and '.join(found)}: one document is held out, and one has no standard error"
+        return [remark] if found else []
 
-    def _lost(self) -> list[str]:
+    def _missing_remarks(self) -> list[str]:
         """Return a remark on the texts of which a model has no bits per byte, and why."""
         found = [
             printable(row["title"])
@@ -126,19 +126,19 @@ class AdaptationResult:
             if row["unit"] != "score"
             and any(one is not None and one["score"] is None for one in row["cells"])
         ]
-        said = f"{' and '.join(found)}: no bits per byte where a tokenizer does not give it back"
-        return [said] if found else []
+        remark = f"{' and '.join(found)}: no bits per byte where a tokenizer does not give it back"
+        return [remark] if found else []
 
     def _changes(self) -> list[str]:
         found = []
         for one in self.content["changes"]:
             word = "forgetting" if one["kind"] == "general" else f"{one['kind']} text"
-            said = f"{printable(one['arm'])}, {word}: {one['value']:+.4f} bits per byte"
+            line = f"{printable(one['arm'])}, {word}: {one['value']:+.4f} bits per byte"
             if one["against"] != "before":
-                said += f" against {printable(one['against'])}"
+                line += f" against {printable(one['against'])}"
             if one["low"] is not None:
-                said += f" [{one['low']:+.4f}, {one['high']:+.4f}] over {one['n']} {one['over']}"
-            found.append(said)
+                line += f" [{one['low']:+.4f}, {one['high']:+.4f}] over {one['n']} {one['over']}"
+            found.append(line)
         return found
 
 

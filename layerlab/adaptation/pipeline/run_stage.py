@@ -57,7 +57,7 @@ class StageContext:
     @property
     def text(self) -> Path:
         """The folder of the cleaned texts."""
-        return self.shelf.checked(self.stage.needs["text"])
+        return self.shelf.check(self.stage.needs["text"])
 
     def model(self, dtype: str | None = "float32") -> LoadedModel:
         """Return the model so far."""
@@ -99,7 +99,7 @@ def vocabulary(place: StageContext) -> Json:
             proved[f"{name} ({kind})"] = texts_of(spool)
             proved[f"{name} ({kind}, held out)"] = texts_of(held)
         texts = Texts(learned=learned, proved=proved, jec_qa=section.jec_qa)
-        made = remake(place.words("words"), section.size, texts, lambda said: place.tell(said, 0.5))
+        made = remake(place.words("words"), section.size, texts, lambda line: place.tell(line, 0.5))
     told = made.proof.to_json()
 
     def fill(empty: Path) -> None:
@@ -121,7 +121,7 @@ def embedding(place: StageContext) -> Json:
         new := place.words("words"),
         {kind: each for kind, each in texts.items() if each},
         recipe.embedding or EmbeddingSection(),
-        lambda said: place.tell(said, 0.5),
+        lambda text: place.tell(text, 0.5),
     )
     _save(place, found.model, new)
     return {"model": MODEL, "words": MODEL, "result": done.to_json()}

@@ -58,9 +58,9 @@ class Stage:
         Args:
             every: arms that there are.
         """
-        said = f"{self.kind} after {self.after}" if self.after else self.kind
-        said += "" if self.seed is None else f", seed {self.seed}"
-        return said if len(self.arms) == every else f"{said} ({', '.join(self.arms)})"
+        title = f"{self.kind} after {self.after}" if self.after else self.kind
+        title += "" if self.seed is None else f", seed {self.seed}"
+        return title if len(self.arms) == every else f"{title} ({', '.join(self.arms)})"
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,9 @@ class StageStore:
         kept = self.read(key)
         assert kept is not None, key
         name = str(kept[what])
-        return str(self.checked(key) / name) if (self.of(key) / name).is_dir() else name
+        return str(self.check(key) / name) if (self.of(key) / name).is_dir() else name
 
-    def checked(self, key: str) -> Path:
+    def check(self, key: str) -> Path:
         """Return the folder of a finished stage, after checking its files.
 
         Raises:

@@ -60,7 +60,7 @@ class Tally:
             "scores": (scores := list(self._scores())),
             "table": _table(scores, len(self.arms)),
             "samples": list(self._samples()),
-            "left_out": list(self._left_out()),
+            "left_out": list(self._list_left_out()),
             "remarks": list(dict.fromkeys(self._remarks())),
         }
 
@@ -186,7 +186,7 @@ class Tally:
             for one in left["result"]["answers"]:
                 yield {"after": stage.after, "arms": list(stage.arms), **one}
 
-    def _left_out(self) -> Iterator[Json]:
+    def _list_left_out(self) -> Iterator[Json]:
         seen = set()
         for _, left in self._of("evaluate", "contamination"):
             for one in left["result"]["left_out"]:

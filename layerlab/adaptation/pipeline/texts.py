@@ -73,7 +73,7 @@ def halves(
             pieces = open_source(Source(text=str(file))).pieces()
             spool = spool_documents(pieces, Path(scratch) / f"{kind}-{number}", source.text, None)
             cut = stack.enter_context(spool).split(recipe.data.validation_fraction, source.text)
-            found[kind, _free(_named(source.text), kind, found)] = cut
+            found[kind, _free(_short_name(source.text), kind, found)] = cut
         yield found
 
 
@@ -147,7 +147,7 @@ def _limit(held: DocumentStore, limit: int) -> Iterator[str]:
         done += len(text.encode())
 
 
-def _named(text: str) -> str:
+def _short_name(text: str) -> str:
     """Return the name of a source in tables."""
     return Path(text).stem if Path(text).suffix else text
 

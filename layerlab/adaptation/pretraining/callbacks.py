@@ -214,9 +214,9 @@ class Curves(TrainerCallback, ExportableState):
     def _tell(self, state: Any) -> None:
         if self.progress is None:
             return
-        said = [f"update {state.global_step:,} of {state.max_steps:,}"]
-        said += [f"loss {self._loss:.4g}"] if self._loss is not None else []
+        facts = [f"update {state.global_step:,} of {state.max_steps:,}"]
+        facts += [f"loss {self._loss:.4g}"] if self._loss is not None else []
         for kind, found in self.changes().items():
             word = {DOMAIN: "", GENERAL: " forgotten"}[kind] if found.value > 0 else ""
-            said.append(f"{kind} {self.now[kind].bits_per_byte:.4f} ({found.value:+.4f}{word})")
-        self.progress(", ".join(said), state.global_step / max(1, state.max_steps))
+            facts.append(f"{kind} {self.now[kind].bits_per_byte:.4f} ({found.value:+.4f}{word})")
+        self.progress(", ".join(facts), state.global_step / max(1, state.max_steps))

@@ -63,10 +63,10 @@ class Change:
     level: float = LEVEL
 
     def __str__(self) -> str:
-        said = f"{self.value:+.4f} bits per byte"
+        text = f"{self.value:+.4f} bits per byte"
         if self.low is None:
-            return f"{said} (one {self.per} alone: no interval)"
-        return f"{said} [{self.low:+.4f}, {self.high:+.4f}] over {self.units} {self.per}s"
+            return f"{text} (one {self.per} alone: no interval)"
+        return f"{text} [{self.low:+.4f}, {self.high:+.4f}] over {self.units} {self.per}s"
 
 
 class BitsPerByteEvaluator:

@@ -80,8 +80,8 @@ class ChatTemplate:
         try:
             self.text: str = words.get_chat_template()
         except ValueError as error:
-            said = next(iter(str(error).splitlines()))
-            raise UserError(f"the tokenizer has no chat template to use: {said}") from None
+            message = next(iter(str(error).splitlines()))
+            raise UserError(f"the tokenizer has no chat template to use: {message}") from None
         self.marked = bool(MARKED.search(self.text))
         self._special = dict(words.special_tokens_map)
         tried = [Turn("user", "Hello!"), Turn(ASSISTANT, "Yes?")]
@@ -92,7 +92,7 @@ class ChatTemplate:
             content=f"{self._special} {self.text}",
         )
 
-    def written(self, turns: Sequence[Turn], place: str = "a conversation") -> Rendered:
+    def render(self, turns: Sequence[Turn], place: str = "a conversation") -> Rendered:
         """Return a whole conversation as text.
 
         Raises:
@@ -144,8 +144,8 @@ class ChatTemplate:
 
     def _around(self, turns: Sequence[Turn], number: int, place: str) -> tuple[str, str]:
         """Return the text before and after the content of a turn."""
-        said = "".join(turn.text for turn in turns)
-        sign = next(chr(code) for code in PRIVATE if chr(code) not in said)
+        line = "".join(turn.text for turn in turns)
+        sign = next(chr(code) for code in PRIVATE if chr(code) not in line)
         text = self._render([*turns[:number], Turn(ASSISTANT, sign)], place)[0]
         head, found, foot = text.partition(sign)
         return (head, foot) if found else (text, "")
@@ -170,9 +170,9 @@ class ChatTemplate:
             found = render_jinja_template([messages], **settings)
             found[0][0].encode()  # half of a character would stop the tokenizer without a word
         except Exception as error:  # whatever a template's own code raises
-            said = " ".join(str(error).split()) or type(error).__name__
+            message = " ".join(str(error).split()) or type(error).__name__
             raise UserError(
-                f"{place}: the chat template refuses it: {said}; leave that row out, or use "
+                f"{place}: the chat template refuses it: {message}; leave that row out, or use "
                 "another chat_template"
             ) from None
         texts, spans = found

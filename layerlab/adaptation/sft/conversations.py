@@ -162,9 +162,9 @@ def _of_alpaca(row: Mapping[str, Any], place: str) -> Iterator[Turn]:
 
 
 def _system(row: Mapping[str, Any], place: str) -> Iterator[Turn]:
-    said = _text(row.get("system"), "system", place)
-    if said.strip():
-        yield Turn(SYSTEM, said)
+    text = _text(row.get("system"), "system", place)
+    if text.strip():
+        yield Turn(SYSTEM, text)
 
 
 def _history(given: Any, place: str) -> list[list[str]]:

@@ -93,7 +93,7 @@ class Encoder:
             UserError: the template refuses it, or cannot tell what the assistant says.
         """
         turns, marks = self._hide_marks(given.turns)
-        ids, sides = self._encoded(self.template.written(turns, given.place), marks)
+        ids, sides = self._encode(self.template.render(turns, given.place), marks)
         last = np.flatnonzero(np.diff(sides, append=-1)) + 1
         ends = tuple(int(end) for end in last if sides[end - 1] >= 0)
         return Example(np.array(ids, np.int32), sides >= 0, ends)
@@ -102,7 +102,7 @@ class Encoder:
         """Return the tokens that a model reads before it answers."""
         turns = (Turn(USER, given),) if isinstance(given, str) else tuple(given)
         hidden, marks = self._hide_marks(turns)
-        return self._encoded(self.template.prompt(hidden), marks)[0]
+        return self._encode(self.template.prompt(hidden), marks)[0]
 
     def closing(self) -> int | None:
         """Return the token that ends the assistant's turn; None where its last one is a word."""
@@ -113,10 +113,10 @@ class Encoder:
 
     def _hide_marks(self, turns: Sequence[Turn]) -> tuple[tuple[Turn, ...], str]:
         """Hide every mark that stands in a text between two unused characters."""
-        said = "".join(turn.text for turn in turns)
-        if not any(mark in said for mark in self._control):
+        text_of_all = "".join(turn.text for turn in turns)
+        if not any(mark in text_of_all for mark in self._control):
             return tuple(turns), ""
-        unused = (chr(code) for code in PRIVATE if chr(code) not in said)
+        unused = (chr(code) for code in PRIVATE if chr(code) not in text_of_all)
         left, right = next(unused), next(unused)
         hidden = []
         for turn in turns:
@@ -126,7 +126,7 @@ class Encoder:
             hidden.append(replace(turn, text=text))
         return tuple(hidden), left + right
 
-    def _encoded(self, rendered: Rendered, marks: str) -> tuple[list[int], np.ndarray]:
+    def _encode(self, rendered: Rendered, marks: str) -> tuple[list[int], np.ndarray]:
         """Return the tokens, and the number of the span that each is in, or -1."""
         whole, plain = _show(rendered, marks)
         cuts = {0, len(whole.text), *(edge for span in (*whole.spans, *plain) for edge in span)}

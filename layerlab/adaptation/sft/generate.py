@@ -46,9 +46,9 @@ def answers(
     context = context_of(model)
     for prompt, one in zip(prompts, asked, strict=True):
         if context and len(one) >= context:
-            said = prompt if isinstance(prompt, str) else prompt[-1].text
+            question = prompt if isinstance(prompt, str) else prompt[-1].text
             raise UserError(
-                f"the prompt {short_repr(said)} has {len(one)} tokens, and the model reads "
+                f"the prompt {short_repr(question)} has {len(one)} tokens, and the model reads "
                 f"{context} with its answer; shorten it"
             )
     ends = {encoder.closing(), words.eos_token_id} - {None}

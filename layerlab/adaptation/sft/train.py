@@ -199,9 +199,9 @@ class AnswerLossCallback(TrainerCallback):
             self._measure(state)
         if self.progress:
             held = [one[HELD] for one in state.log_history if HELD in one][-1:]
-            said = [f"{name} {value:.4f}" for one in held for name, value in one.items()]
-            said.insert(0, f"update {state.global_step:,} of {state.max_steps:,}")
-            self.progress(", ".join(said), state.global_step / state.max_steps)
+            losses = [f"{name} {value:.4f}" for one in held for name, value in one.items()]
+            losses.insert(0, f"update {state.global_step:,} of {state.max_steps:,}")
+            self.progress(", ".join(losses), state.global_step / state.max_steps)
 
     def _measure(self, state: Any) -> None:
         precision = self.trainer.accelerator.autocast

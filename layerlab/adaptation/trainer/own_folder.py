@@ -46,7 +46,7 @@ def remove_checkpoints(out: Path, keep: int = 0) -> None:
     """Remove all but the newest checkpoints, and no folder with files of the user's."""
     names = sorted(_checkpoints(out), key=lambda name: int(name.partition("-")[2]))
     for one in (out / name for name in names[: len(names) - keep]):
-        if not any(_list_new(one, _begun(out))):
+        if not any(_list_new(one, _read_begun(out))):
             shutil.rmtree(one, ignore_errors=True)
 
 
@@ -54,7 +54,7 @@ def _others(out: Path) -> Iterator[Path]:
     """Yield what no call wrote of the model and the checkpoints."""
     if (model := out / MODEL).exists():
         yield from (model / name for name in OnlyOwn().others(model))
-    begun = _begun(out)
+    begun = _read_begun(out)
     for name in _checkpoints(out):
         yield from _list_new(out / name, begun)
 
@@ -70,7 +70,7 @@ def _list_new(one: Path, begun: list[str]) -> Iterator[Path]:
             yield one
 
 
-def _begun(out: Path) -> list[str]:
+def _read_begun(out: Path) -> list[str]:
     file = out / BEGUN
     return read_whole(file).decode(errors="replace").split() if file.is_file() else []
 
@@ -101,7 +101,7 @@ class BeginCallback(TrainerCallback):
         if state.is_world_process_zero:
             if self.limit is not None and self.limit > 0:
                 remove_checkpoints(self.out, self.limit)
-            known = _begun(self.out)
+            known = _read_begun(self.out)
             unsealed = (
                 one for one in _checkpoints(self.out) if not (self.out / one / SEAL).exists()
             )

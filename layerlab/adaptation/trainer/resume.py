@@ -178,7 +178,7 @@ def build_trainer(
     Args:
         loss: of the outputs, the labels and the number of labels in the update.
     """
-    with _uncached(model):  # Trainer turns the cache off, and leaves it so
+    with _disable_cache(model):  # Trainer turns the cache off, and leaves it so
         found = Trainer(
             model=model,
             args=settings,
@@ -231,7 +231,7 @@ def resume(trainer: Trainer, out: Path, stage: str) -> list[str]:
     # Before all others: what ends a run at a checkpoint leaves it sealed.
     trainer.callback_handler.callbacks.insert(0, SealCallback(trainer, out))
     kept, notes = newest_checkpoint(out)
-    with _uncached(trainer.model):
+    with _disable_cache(trainer.model):
         trainer.train(resume_from_checkpoint=kept)
     return notes
 
@@ -248,7 +248,7 @@ def remember_plan(out: Path, fill: Callable[[Path], None], result: Mapping[str, 
 
 
 @contextmanager
-def _uncached(model: Any) -> Iterator[None]:
+def _disable_cache(model: Any) -> Iterator[None]:
     """Turn off the cache of keys and values, since nothing is generated."""
     config = model.config
     before = getattr(config, "use_cache", None)

@@ -16,7 +16,7 @@ from layerlab.blocks.operations.derivative import again, redone
 from layerlab.shapes import Stream
 
 
-def tapped(x: Stream, weight: Tensor, ages: Tensor | None, *, added: bool) -> Stream:
+def tap(x: Stream, weight: Tensor, ages: Tensor | None, *, added: bool) -> Stream:
     """Return y_t = sum over j of w_j x_(t-j), zeros before the first token, plus x_t if added.
 
     Args:
@@ -27,11 +27,11 @@ def tapped(x: Stream, weight: Tensor, ages: Tensor | None, *, added: bool) -> St
     if worthwhile(x):
         y: Stream = _Tapped.apply(x, weight, ages, added)
         return y
-    return weighed(_reach(x, weight), weight, ages, added=added)
+    return weigh(_reach(x, weight), weight, ages, added=added)
 
 
-def weighed(past: Tensor, weight: Tensor, ages: Tensor | None, *, added: bool) -> Tensor:
-    """Return the same as `tapped`, of tokens that have all their earlier tokens before them."""
+def weigh(past: Tensor, weight: Tensor, ages: Tensor | None, *, added: bool) -> Tensor:
+    """Return the same as `tap`, of tokens that have all their earlier tokens before them."""
     reach = weight.shape[1] - 1
     tokens = past.shape[1] - reach
     x, taps = past[:, reach:], weight.unbind(1)
@@ -74,7 +74,7 @@ class _Tapped(torch.autograd.Function):
         if redone(gradient):
 
             def plain(x: Tensor, weight: Tensor) -> Tensor:
-                return weighed(_reach(x, weight), weight, ages, added=ctx.added)
+                return weigh(_reach(x, weight), weight, ages, added=ctx.added)
 
             return *again(plain, (x, weight), (gradient,)), None, None
         taps, there = _taps(weight), _there(x, ages, weight.shape[1])

@@ -9,7 +9,7 @@ from torch.nn import functional
 from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.init import Start, starts
-from layerlab.blocks.operations.causal_taps import tapped, weighed
+from layerlab.blocks.operations.causal_taps import tap, weigh
 from layerlab.errors import UserError
 from layerlab.shapes import Stream
 
@@ -36,8 +36,8 @@ class CausalConvolution(nn.Module):
 
     def forward(self, x: Stream, flow: Flow) -> Stream:
         if flow.cache is None or self.kernel == 1:
-            return tapped(x, self.weight, flow.ages, added=self.added)
-        return weighed(self._past(x, flow), self.weight, flow.ages, added=self.added)
+            return tap(x, self.weight, flow.ages, added=self.added)
+        return weigh(self._past(x, flow), self.weight, flow.ages, added=self.added)
 
     def _past(self, x: Tensor, flow: Flow) -> Tensor:
         """Return the tokens of x with kernel - 1 tokens before them."""

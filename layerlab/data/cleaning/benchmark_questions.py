@@ -142,7 +142,7 @@ def _files(place: Path) -> Iterator[tuple[str, bytes]]:
     every = sorted(place.rglob("*")) if place.is_dir() else [place]
     left: list[str] = []
 
-    def wanted(name: str) -> bool:
+    def is_wanted(name: str) -> bool:
         own = PurePosixPath(name).name.lower()
         read = own.endswith(KINDS)
         if not read and not own.startswith(BESIDE_THEM) and not own.endswith(NO_ROWS):
@@ -153,14 +153,14 @@ def _files(place: Path) -> Iterator[tuple[str, bytes]]:
         if not path.is_file():
             continue
         if is_archive(path):
-            yield from read_members(path, wanted)
-        elif wanted(str(path)):
+            yield from read_members(path, is_wanted)
+        elif is_wanted(str(path)):
             try:
                 inside = path.relative_to(place) if path != place else Path(path.name)
                 yield inside.as_posix(), read_whole(path)
             except OSError as error:
-                said = error.strerror or str(error)
-                raise UserError(f"cannot read {path}: {said}; copy it anew") from None
+                message = error.strerror or str(error)
+                raise UserError(f"cannot read {path}: {message}; copy it anew") from None
     if left:
         more = f" and {len(left) - NAMED:,} more" if len(left) > NAMED else ""
         _LOG.warning(

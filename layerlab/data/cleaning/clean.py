@@ -99,10 +99,10 @@ class Cleaned:
         rows = [("read", f"{self.documents:,}", f"{self.bytes:,}", "")]
         for reason, one in self.removed.items():
             first = one.samples[0]
-            said = f"{first['document']}: {first['why']}: {printable(first['text'], 48)}"
-            rows.append((reason, f"{one.documents:,}", f"{one.bytes:,}", said))
-        said = f"{self.changed:,} rewritten by {self.rules.unicode_form}" if self.changed else ""
-        rows.append(("left", f"{self.kept:,}", f"{self.kept_bytes:,}", said))
+            example = f"{first['document']}: {first['why']}: {printable(first['text'], 48)}"
+            rows.append((reason, f"{one.documents:,}", f"{one.bytes:,}", example))
+        example = f"{self.changed:,} rewritten by {self.rules.unicode_form}" if self.changed else ""
+        rows.append(("left", f"{self.kept:,}", f"{self.kept_bytes:,}", example))
         headings = ("", "documents", "bytes", "for example")
         return add_title(f"{self.name}, cleaned", grid(headings, rows, ("", "for example")))
 
@@ -140,7 +140,7 @@ class Cleaner:
             self.changed += normal != text
             yield normal
 
-    def found(self, name: str, notes: tuple[str, ...] = (), file: Path | None = None) -> Cleaned:
+    def report(self, name: str, notes: tuple[str, ...] = (), file: Path | None = None) -> Cleaned:
         """Return the report of what has been read so far."""
         return Cleaned(
             name=name,
@@ -166,7 +166,7 @@ class Cleaner:
             return "broken", "half of a surrogate pair"
         if poor := low_quality(text, rules):
             return poor
-        if rules.repetition and (passed := LIMITS.passed(text)):
+        if rules.repetition and (passed := LIMITS.find_exceeded(text)):
             return "repetition", passed
         if self._exact is not None:
             same = self._exact.place(text, self.documents)
@@ -210,13 +210,13 @@ def clean(source: Source | str | Path, out: Path, rules: CleanSection = CleanSec
                 f"nothing is left of {text.name} ({reasons or 'it holds no text'}) after cleaning; "
                 "relax the rules, such as min_chars, or give another text"
             )
-        report = cleaner.found(text.name, text.notes).to_json()
+        report = cleaner.report(text.name, text.notes).to_json()
         (folder / REPORT).write_text(
             json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
         )
 
     write_folder(out, fill, "cleaned text", OnlyOwn())
-    return cleaner.found(text.name, text.notes, out / TEXT)
+    return cleaner.report(text.name, text.notes, out / TEXT)
 
 
 def _begin(pieces: Iterable[TextChunk], limit: int | None) -> Iterator[TextChunk]:

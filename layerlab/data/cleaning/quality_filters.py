@@ -36,17 +36,17 @@ def low_quality(text: str, limits: CleanSection = CleanSection()) -> tuple[str, 
         ('symbols', 'words with a letter 0.00 < 0.80')
         >>> low_quality("A contract is made by an offer and its acceptance.")
     """
-    said = _broken(text, limits)
-    if said:
-        return "broken", said
-    said = _words(text, limits) or _lines(text, limits)
-    if said:
-        return "symbols", said
-    said = _characters(text, limits)
-    return ("repetition", said) if said else None
+    reason = _broken_characters(text, limits)
+    if reason:
+        return "broken", reason
+    reason = _words(text, limits) or _lines(text, limits)
+    if reason:
+        return "symbols", reason
+    reason = _characters(text, limits)
+    return ("repetition", reason) if reason else None
 
 
-def _broken(text: str, limits: CleanSection) -> str | None:
+def _broken_characters(text: str, limits: CleanSection) -> str | None:
     share = len(_BROKEN.findall(text)) / max(1, len(text))
     if share > limits.max_broken_ratio:
         return f"broken or control characters {share:.3f} > {limits.max_broken_ratio:.3f}"

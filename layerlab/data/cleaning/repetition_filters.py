@@ -40,7 +40,7 @@ class MaxShares:
     top: Mapping[int, int | float] = field(default_factory=lambda: TOP)
     repeated: Mapping[int, int | float] = field(default_factory=lambda: REPEATED)
 
-    def passed(self, text: str) -> str | None:
+    def find_exceeded(self, text: str) -> str | None:
         """Return the first limit that a text exceeds, in words; None where it exceeds none."""
         lines = [line.strip() for line in text.splitlines()]
         blocks = [block.strip() for block in text.split("\n\n")]

@@ -135,8 +135,8 @@ def _download(name: str, patterns: tuple[str, ...]) -> Path:
         try:
             found = snapshot_download(name, repo_type="dataset", allow_patterns=list(patterns))
         except Exception as error:  # of many kinds: no network, no such name, no permission
-            said = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+            message = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
             raise UserError(
-                f"cannot get {name} from the Hub: {why or said}; get it in another way"
+                f"cannot get {name} from the Hub: {why or message}; get it in another way"
             ) from None
     return Path(found)

@@ -197,8 +197,8 @@ def _parse(place: str, text: str, mend: str) -> Any:
     try:  # numbers as they are written: 1.50 is no 1.5
         return check_text(json_of(text, parse_int=str, parse_float=str, parse_constant=str))
     except ValueError as error:
-        said = getattr(error, "msg", str(error))
-        raise UserError(f"{place} is not JSON: {said}; mend {mend}") from None
+        message = getattr(error, "msg", str(error))
+        raise UserError(f"{place} is not JSON: {message}; mend {mend}") from None
 
 
 def _object(place: str, found: Any) -> FileRow:

@@ -146,7 +146,8 @@ class Benchmark:
 def subjects(benchmark: str) -> tuple[Subtask, ...]:
     """Return the subjects of a benchmark, in the order of their file."""
     return tuple(
-        Subtask(name=name, **{"file": name, **said}) for name, said in _TABLE[benchmark].items()
+        Subtask(name=name, **{"file": name, **settings})
+        for name, settings in _TABLE[benchmark].items()
     )
 
 

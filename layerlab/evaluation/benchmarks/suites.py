@@ -34,7 +34,7 @@ def select_benchmarks(names: str) -> tuple[Benchmark, ...]:
     found: dict[str, Benchmark] = {}
     words = [word.strip().lower() for word in names.split(",") if word.strip()]
     for word in words:
-        for benchmark in _meant(word):
+        for benchmark in _select_word(word):
             found[benchmark.name] = benchmark
     if not found:
         raise UserError(f"no suite is named in {short_repr(names)}; type for example --suite law")
@@ -51,7 +51,7 @@ def name_suite(suite: str | None, tasks: str | None) -> str | None:
     return "general" if suite is None and tasks is None else suite
 
 
-def _meant(word: str) -> list[Benchmark]:
+def _select_word(word: str) -> list[Benchmark]:
     if word in SUITES:
         return [one for one in BENCHMARKS.values() if one.group in SUITES[word]]
     if word in BENCHMARKS:

@@ -109,8 +109,8 @@ def fit_examples(task: Any, fits: Callable[[str, tuple[Any, ...]], bool]) -> Ite
         template = {name: options.get(name) for name in ("apply_chat_template", "chat_template")}
         draws.start()
 
-        def built(number: int) -> Any:
-            with draws.repeated():
+        def build(number: int) -> Any:
+            with draws.repeat():
                 return whole(doc, number, **options)
 
         def all_fit(text: Any) -> bool:
@@ -119,7 +119,7 @@ def fit_examples(task: Any, fits: Callable[[str, tuple[Any, ...]], bool]) -> Ite
             requests = made if isinstance(made, list) else [made]
             return all(fits(one.request_type, one.args) for one in requests)
 
-        text, number = without_examples(num_fewshot, built, all_fit)
+        text, number = without_examples(num_fewshot, build, all_fit)
         draws.end()
         used.append(number)
         return text
@@ -144,7 +144,7 @@ class _Draws:
         self._after = None
 
     @contextmanager
-    def repeated(self) -> Iterator[None]:
+    def repeat(self) -> Iterator[None]:
         if self._random is not None:
             self._random.setstate(self._before)
         yield

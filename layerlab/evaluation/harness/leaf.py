@@ -64,11 +64,11 @@ class BenchmarkTask(LeafTask):
 
     def scoring(self, options: Options) -> str:
         """Return how its answers are scored."""
-        return options.scored(self.benchmark)
+        return options.choose_scoring(self.benchmark)
 
     def cot(self, options: Options) -> bool:
         """Judge whether its examples are explained."""
-        return options.explained(self.benchmark)
+        return options.shows_explanations(self.benchmark)
 
     def examples(self, options: Options) -> int | None:
         """Return how many examples to show; None as the task declares."""

@@ -113,8 +113,10 @@ class HarnessModel(HFLM):
         try:
             return str(check_text(render()))
         except Exception as error:  # whatever a template's own code raises
-            said = " ".join(str(error).split()) or type(error).__name__
-            raise UserError(f"the chat template refuses a question: {said}; use another") from None
+            message = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(
+                f"the chat template refuses a question: {message}; use another"
+            ) from None
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         before, after = super()._encode_pair(context, continuation)

@@ -33,7 +33,7 @@ def describe_state(model: nn.Module) -> list[str]:
     beside = [(name, one) for name, one in model.named_buffers() if name not in stored]
     found = [f"buffers {hash_tensors(beside)}"]
     for name, module in model.named_modules():
-        found += [f"{name} {said}" for said in _describe(module)]
+        found += [f"{name} {state}" for state in _describe(module)]
     kinds = {type(module) for module in model.modules()}
     return found + sorted(_identify(kind) for kind in kinds if not _is_known(kind.__module__))
 

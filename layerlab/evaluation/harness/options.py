@@ -61,14 +61,14 @@ class Options:
                 "--batch-size 8"
             )
 
-    def scored(self, benchmark: Benchmark) -> str:
+    def choose_scoring(self, benchmark: Benchmark) -> str:
         """Return the scoring by which a benchmark is asked; with reasoning it is "gen"."""
-        if self.explained(benchmark):
+        if self.shows_explanations(benchmark):
             return "gen"
         usual = benchmark.scorings[0]
         return str(self.scoring) if self.scoring in benchmark.scorings else usual
 
-    def explained(self, benchmark: Benchmark) -> bool:
+    def shows_explanations(self, benchmark: Benchmark) -> bool:
         """Judge whether the examples of a benchmark are shown with explanations."""
         return self.cot and benchmark.explained
 
@@ -81,9 +81,9 @@ class Options:
             >>> Options(cot=True).way(ceval), Options(scoring="gen").way(ceval)
             ('cot', 'gen')
         """
-        if self.explained(benchmark):
+        if self.shows_explanations(benchmark):
             return "cot"
-        return "gen" if self.scored(benchmark) == "gen" != benchmark.scorings[0] else ""
+        return "gen" if self.choose_scoring(benchmark) == "gen" != benchmark.scorings[0] else ""
 
     def inside(self, benchmark: Benchmark) -> int:
         """Return how many examples stand in the benchmark's own files, uncounted by the engine."""
@@ -92,7 +92,7 @@ class Options:
     def changes(self, benchmark: Benchmark) -> dict[str, Any]:
         """Return what the reader of a benchmark's questions has to know."""
         found: dict[str, Any] = {}
-        if self.scored(benchmark) == "mean_nll":
+        if self.choose_scoring(benchmark) == "mean_nll":
             found["scoring"] = "mean_nll"
         if self.inside(benchmark):
             found["shots"] = self.inside(benchmark)
@@ -107,7 +107,9 @@ class Options:
         found = []
         if tasks and (self.scoring is not None or self.cot):
             found.append(f"{', '.join(tasks)}: asked as lm-eval declares them")
-        other = [one.title for one in benchmarks if self.scoring not in (None, self.scored(one))]
+        other = [
+            one.title for one in benchmarks if self.scoring not in (None, self.choose_scoring(one))
+        ]
         if other:
             found.append(f"{', '.join(other)}: not scored by {self.scoring}")
         plain = [one.title for one in benchmarks if self.cot and not one.explained]

@@ -46,13 +46,13 @@ def available(
             read_files(benchmark, benchmark.subjects[0], benchmark.split, folder)
             there.append(benchmark)
         except UserError as error:
-            left_out.append(_left(benchmark, error))
+            left_out.append(_describe_left_out(benchmark, error))
     if not there:
         _refuse(left_out)
     return there, left_out
 
 
-def _left(benchmark: Benchmark, error: UserError) -> dict[str, str]:
+def _describe_left_out(benchmark: Benchmark, error: UserError) -> dict[str, str]:
     return {"benchmark": benchmark.name, "title": benchmark.title, "reason": str(error)}
 
 
@@ -86,7 +86,7 @@ def list_tasks(
             configs = task_configs(benchmark, options.way(benchmark))
             tasks = harness.load_tasks(configs, {**options.changes(benchmark), **where})
         except UserError as error:
-            left_out.append(_left(benchmark, error))
+            left_out.append(_describe_left_out(benchmark, error))
             continue
         found += [
             harness.BenchmarkTask(benchmark, part, tasks[benchmark.leaf(part)])

@@ -85,15 +85,15 @@ class EvaluationRun:
             name = self._name(leaf, model, scoring)
             count = leaf.questions(self.options.limit)
             self.watch.begin(f"{self.arm}: {leaf.name}", count)
-            kept = self._kept(leaf, scoring, name)
+            kept = self._load_kept(leaf, scoring, name)
             if kept is None:
                 if scoring not in engines:
                     engines[scoring] = self._engine(scoring)
-                kept = self._asked(leaf, engines[scoring], name)
+                kept = self._ask(leaf, engines[scoring], name)
             self.watch.end(leaf.name)
             yield {**kept, "arm": self.arm}
 
-    def _asked(self, leaf: Leaf, engine: HarnessModel, name: str) -> dict[str, Any]:
+    def _ask(self, leaf: Leaf, engine: HarnessModel, name: str) -> dict[str, Any]:
         options, start = self.options, time.monotonic()
         engine.step = lambda rows: self.watch.step(steps=rows)
         if self._batch != 1:  # tried before an emulation begins, which rounds
@@ -113,7 +113,7 @@ class EvaluationRun:
         self.keeper.save(name, record, found.samples)
         return record
 
-    def _kept(self, leaf: Leaf, scoring: str, name: str) -> dict[str, Any] | None:
+    def _load_kept(self, leaf: Leaf, scoring: str, name: str) -> dict[str, Any] | None:
         """Return the record of a task that was kept, where it follows from its own scores."""
         kept = self.keeper.load(name)
         if kept is None:
@@ -156,10 +156,10 @@ class EvaluationRun:
         except _OF_TASKS as error:
             if isinstance(leaf, BenchmarkTask):
                 raise
-            said = " ".join(str(error).split())[:200]
+            message = " ".join(str(error).split())[:200]
             raise UserError(
-                f"--tasks {leaf.name}: lm-eval cannot ask it: {type(error).__name__}: {said}; mend "
-                "it, or name another"
+                f"--tasks {leaf.name}: lm-eval cannot ask it: {type(error).__name__}: {message}; "
+                "mend it, or name another"
             ) from error
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):

@@ -20,7 +20,7 @@ from layerlab.evaluation.harness.task_result import (
     worth_name,
 )
 from layerlab.evaluation.lm_eval_tasks.engine import ConfigurableTask, evaluate
-from layerlab.evaluation.lm_eval_tasks.templates import sandboxed
+from layerlab.evaluation.lm_eval_tasks.templates import sandbox_templates
 from layerlab.evaluation.tasks.scoring import list_likeliest
 from layerlab.system.logs import hush
 from layerlab.system.trust import allows_tasks
@@ -52,7 +52,7 @@ def run_task(
     """
     asked = _examples(task, shots)
     limited = _limit_length(task, engine.max_length)
-    with hush(), sandboxed(), _set(task, asked, seed, limited):
+    with hush(), sandbox_templates(), _set(task, asked, seed, limited):
         with fit_examples(task, engine.fits) as used:
             found = evaluate(
                 engine,
@@ -68,7 +68,7 @@ def run_task(
         ties = _find_ties(task, samples, engine) if chosen else {}
     ours = is_ours(task)
     metrics = _metrics(task, samples, found["results"][task.task_name], engine)
-    if task.get_config("output_type") == ROLLING and _lost(samples, engine.tokenizer):
+    if task.get_config("output_type") == ROLLING and _loses_text(samples, engine.tokenizer):
         metrics |= {name: None for name in metrics if name.partition(",")[0] in PER_TEXT}
     worth = worth_name(
         samples[0], (one for one in samples[0]["metrics"] if not ours or one != ABSTAINED)
@@ -126,7 +126,7 @@ def _metrics(
     return found
 
 
-def _lost(samples: Sequence[Mapping[str, Any]], words: Any) -> bool:
+def _loses_text(samples: Sequence[Mapping[str, Any]], words: Any) -> bool:
     """Judge whether a text does not come back from its tokens."""
     machine = load.engine(words)
     trip = RoundTrip(machine)

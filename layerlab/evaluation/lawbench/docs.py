@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerlab.evaluation.lawbench.rows import scored_rows
+from layerlab.evaluation.lawbench.rows import read_scored_rows
 from layerlab.evaluation.lawbench.tasks import TASKS
 from layerlab.evaluation.metrics.edit_f import edit_count
 
@@ -24,7 +24,7 @@ def documents(subject: str, shots: int = 0, folder: str | None = None, **_: Any)
     """
     from datasets import Dataset
 
-    found = scored_rows(subject, shots=shots, folder=Path(folder) if folder else None)
+    found = read_scored_rows(subject, shots=shots, folder=Path(folder) if folder else None)
     for why, count in Counter(found.left_out.values()).items():
         logging.getLogger(__name__).info("LawBench %s: %d rows left out: %s", subject, count, why)
     return {"test": Dataset.from_list([dict(row) for row in found.kept])}

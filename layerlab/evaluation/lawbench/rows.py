@@ -28,7 +28,7 @@ class TaskRows:
     left_out: Mapping[str, str]
 
 
-def scored_rows(number: str, *, shots: int = 0, folder: Path | None = None) -> TaskRows:
+def read_scored_rows(number: str, *, shots: int = 0, folder: Path | None = None) -> TaskRows:
     """Read the rows of one task, those that are scored and those that are left out.
 
     Args:
@@ -50,7 +50,7 @@ def scored_rows(number: str, *, shots: int = 0, folder: Path | None = None) -> T
         )
     task, kept, left_out = TASKS[number], [], {}
     for row in read_rows(LAWBENCH, LAWBENCH[number], SPLITS[shots], folder):
-        if why := task.left_out(row.text("answer")):
+        if why := task.exclusion_reason(row.text("answer")):
             left_out[row.place] = why
         else:
             kept.append(_document(task, row))

@@ -54,7 +54,7 @@ class LawBenchTask:
         question = {"source": row["question"].split("\n")[0]} if self.of_question else {}
         return self.judge(output, self.read(row["answer"]), **question)
 
-    def left_out(self, answer: str) -> str | None:
+    def exclusion_reason(self, answer: str) -> str | None:
         """Return why a row with this answer is not scored, or None where it is."""
         return next((why for word, why in self.kept_out.items() if word in answer), None)
 

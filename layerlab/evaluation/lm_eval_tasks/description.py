@@ -90,11 +90,11 @@ def _settings(config: Any) -> dict[str, Any]:
 
 
 def _hash(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=_written)
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=_describe_value)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _written(value: Any) -> Any:
+def _describe_value(value: Any) -> Any:
     """Return a function or class by its name and its file, any other value by its kind."""
     code = hash_definition(value) if isinstance(value, FunctionType | type) else {}
     return [_name(value), code]

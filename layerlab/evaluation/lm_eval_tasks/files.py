@@ -57,8 +57,8 @@ class _Loader(yaml.SafeLoader):
             ConstructorError: it is no number, or has too many digits.
         """
         if len(node.value) > DIGITS:
-            said = f"expected a number of at most {DIGITS} digits"
-            raise ConstructorError(None, None, said, node.start_mark)
+            expectation = f"expected a number of at most {DIGITS} digits"
+            raise ConstructorError(None, None, expectation, node.start_mark)
         whole = node.tag == "tag:yaml.org,2002:int"
         found: int | float = (self.construct_yaml_int if whole else self.construct_yaml_float)(node)
         return found
@@ -122,8 +122,8 @@ def _parse(path: Path) -> dict[str, Any]:
     except UserError:
         raise
     except Exception as error:  # PyYAML lets pass whatever a value of a wrong kind brings about
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{path} is no YAML of a task: {said[:200]}") from None
+        message = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{path} is no YAML of a task: {message[:200]}") from None
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no settings; expected a task file of lm-eval")
     return content

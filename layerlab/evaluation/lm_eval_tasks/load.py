@@ -25,7 +25,7 @@ from layerlab.evaluation.lm_eval_tasks.engine import (
 from layerlab.evaluation.lm_eval_tasks.files import ENDINGS, read_task_file
 from layerlab.evaluation.lm_eval_tasks.names import check_names, find_entries, member_names
 from layerlab.evaluation.lm_eval_tasks.request import is_file, split_tasks
-from layerlab.evaluation.lm_eval_tasks.templates import sandboxed
+from layerlab.evaluation.lm_eval_tasks.templates import sandbox_templates
 from layerlab.evaluation.lm_eval_tasks.trusted import check_trusted, is_local
 from layerlab.evaluation.metrics.segmentation import prepare_default
 from layerlab.system.hub import hub
@@ -89,7 +89,7 @@ def load_named(words: str) -> tuple[list[Loaded], list[GroupMean]]:
         for task in tasks.values()
     ]
     for one in loaded:
-        with _worded(one.task.task_name):
+        with _reword_errors(one.task.task_name):
             _try(one.task)
     return loaded, [one for one in groups.values() if one.metrics]
 
@@ -121,7 +121,7 @@ def _load(word: str) -> Mapping[str, Any]:
         raise refuse_name(word)
     _check_installed(manager.task_index, name)
     entries = _members(manager.task_index, name)
-    with _worded(word), hush(), sandboxed(), _by_content(), _hub_if(entries):
+    with _reword_errors(word), hush(), sandbox_templates(), _by_content(), _hub_if(entries):
         loaded = dict(manager.load([name]))
     prepare_default()
     return loaded
@@ -135,12 +135,12 @@ def _by_content() -> Iterator[None]:
     """
     plain = data_files._get_single_origin_metadata
 
-    def known(data_file: str, *args: Any, **options: Any) -> Any:
+    def describe_origin(data_file: str, *args: Any, **options: Any) -> Any:
         found = plain(data_file, *args, **options)
         place = Path(data_file)
         return (*found, fingerprint(place)) if place.is_file() else found
 
-    data_files._get_single_origin_metadata = known
+    data_files._get_single_origin_metadata = describe_origin
     try:
         yield
     finally:
@@ -208,8 +208,8 @@ def _hub_if(entries: Sequence[Any]) -> Iterator[None]:
                 raise
             raise UserError(
                 f"its questions are not here: cannot get {', '.join(dict.fromkeys(afar))} from the "
-                f"Hub: {why or _said(error)}; fetch it once where there is a connection, or name a "
-                "task file whose data is here (dataset_path: json)"
+                f"Hub: {why or _shorten_error(error)}; fetch it once where there is a connection, "
+                "or name a task file whose data is here (dataset_path: json)"
             ) from None
 
 
@@ -223,7 +223,7 @@ def _is_of_network(error: Exception) -> bool:
 
 
 @contextmanager
-def _worded(word: str) -> Iterator[None]:
+def _reword_errors(word: str) -> Iterator[None]:
     """Put what goes wrong inside of lm-eval into one line that names the task."""
     try:
         yield
@@ -231,13 +231,14 @@ def _worded(word: str) -> Iterator[None]:
         raise UserError(f"--tasks {word}: {error}") from None
     except Exception as error:  # of whatever kind a task brings about
         raise UserError(
-            f"--tasks {word}: lm-eval cannot load it: {_said(error)}; mend it, or name another"
+            f"--tasks {word}: lm-eval cannot load it: {_shorten_error(error)}; mend it, or name "
+            "another"
         ) from None
 
 
-def _said(error: Exception) -> str:
-    said = " ".join(str(error).split())
-    return f"{type(error).__name__}: {said}"[:300] if said else type(error).__name__
+def _shorten_error(error: Exception) -> str:
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}"[:300] if message else type(error).__name__
 
 
 def _try(task: Any) -> None:
@@ -256,7 +257,7 @@ def _try(task: Any) -> None:
             if task.config.doc_to_choice is not None:
                 task.doc_to_choice(document)
 
-    with hush(), sandboxed():
+    with hush(), sandbox_templates():
         check_work(
             fill, f"filling in the templates of {task.task_name}", f"{len(places)} questions"
         )

@@ -44,9 +44,9 @@ class Templates:
             found = self._known[text] = self._known.get(text) or self._compile(text)
             return found.render(**values)
         except (TemplateError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
-            said = " ".join(str(error).split()) or type(error).__name__
+            message = " ".join(str(error).split()) or type(error).__name__
             raise UserError(
-                f"the template {short_repr(text)} of a task cannot be filled in: {said[:200]}; "
+                f"the template {short_repr(text)} of a task cannot be filled in: {message[:200]}; "
                 "mend it"
             ) from None
 
@@ -69,7 +69,7 @@ _TEMPLATES = Templates()
 
 
 @contextmanager
-def sandboxed() -> Iterator[None]:
+def sandbox_templates() -> Iterator[None]:
     """Let lm-eval fill in templates in the sandbox alone, until the block ends."""
     before: Any = utils.env
     utils.env = _TEMPLATES

@@ -52,11 +52,11 @@ def _of_benchmark(
         "shots": _shots(records),
         "limited": next((one["limited"] for one in records if one["limited"]), None),
         "unsound": sum(one.get("unsound") or 0 for one in records),
-        "lost": _lost(records),
+        "lost": _is_lost(records),
         "scoring": records[0]["scoring"],
         "cot": records[0]["cot"],
         "other": _others(records),
-        "acc_norm": _normalized(benchmark, records),
+        "acc_norm": _average_normalized(benchmark, records),
         "approximate": False,
     }
     without = APPROXIMATE.get(benchmark.name, ())
@@ -64,7 +64,7 @@ def _of_benchmark(
     if rest and len(rest) < len(parts):
         title = f"{benchmark.title} without {', '.join(without)}"
         found = official(benchmark.name, rest, without=without)
-        lost = _lost([one for one in records if one["subject"] not in without])
+        lost = _is_lost([one for one in records if one["subject"] not in without])
         yield {**about, **_value(found), "title": title, "without": list(without), "lost": lost}
 
 
@@ -91,7 +91,7 @@ def group_rows(benchmarks: Iterable[Record]) -> list[dict[str, Any]]:
         special = {name: one.group for name, one in BENCHMARKS.items() if one.group not in GROUPS}
         means |= means_by_heading(parts, special)
         found += [
-            {"arm": arm, "group": name, **_score(average), "lost": _lost(_inside(rows, name))}
+            {"arm": arm, "group": name, **_score(average), "lost": _is_lost(_inside(rows, name))}
             for name, average in means.items()
             if average.parts
         ]
@@ -108,7 +108,7 @@ def section_rows(records: Sequence[Record]) -> list[dict[str, Any]]:
             its = _by(headings)
             found += [
                 {"arm": arm, "benchmark": name, "by": kind, "section": section}
-                | {**_value(one), "lost": _lost([row for row in rows if its(row) == section])}
+                | {**_value(one), "lost": _is_lost([row for row in rows if its(row) == section])}
                 for section, one in averages.items()
                 if one.parts and len(averages) > 1
             ]
@@ -177,7 +177,7 @@ def _by(headings: Mapping[str, str]) -> Callable[[Record], str | None]:
     return lambda row: headings.get(str(row["subject"]))
 
 
-def _lost(rows: Iterable[Record]) -> bool:
+def _is_lost(rows: Iterable[Record]) -> bool:
     """Judge whether no question that could be asked was answered with finite logits."""
     rows = list(rows)
     unsound = sum(row.get("unsound") or 0 for row in rows)
@@ -248,7 +248,7 @@ def _others(records: Sequence[Record]) -> dict[str, float]:
     }
 
 
-def _normalized(benchmark: Benchmark, records: Sequence[Record]) -> dict[str, Any] | None:
+def _average_normalized(benchmark: Benchmark, records: Sequence[Record]) -> dict[str, Any] | None:
     """Return the average of acc_norm, where options of different length make it another number."""
     if not any(one.get("acc_norm") for one in records):
         return None

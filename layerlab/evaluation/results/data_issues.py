@@ -6,7 +6,7 @@ from pathlib import Path
 
 from layerlab.evaluation.benchmarks.items import oddities
 from layerlab.evaluation.benchmarks.spec import Benchmark
-from layerlab.evaluation.lawbench.rows import scored_rows
+from layerlab.evaluation.lawbench.rows import read_scored_rows
 
 
 def remarks(benchmarks: Iterable[Benchmark], folder: Path | None = None) -> list[str]:
@@ -39,7 +39,7 @@ def _odd(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:
 def _count_unscored(benchmark: Benchmark, folder: Path | None) -> Iterator[str]:
     """Yield a line for each kind of rows that the source leaves out of a task's score."""
     for subject in benchmark.subjects:
-        left_out = scored_rows(subject.name, folder=folder).left_out
+        left_out = read_scored_rows(subject.name, folder=folder).left_out
         for why, count in Counter(left_out.values()).items():
             rows = "1 row is" if count == 1 else f"{count} rows are"
             yield f"{benchmark.title} {subject.name}: {rows} left out: {why}"

@@ -181,14 +181,14 @@ def differences(
     Of several models of one name it is that of the same folder.
     """
     found: list[dict[str, Any]] = []
-    said: dict[str, None] = {}
+    remarks: dict[str, None] = {}
     for arm in arms:
         name, other = str(arm["arm"]), _earlier(arm, earlier["arms"])
         ours = _of(records, name)
         theirs = _of([*earlier["subjects"], *earlier.get("tasks", ())], other)
         found += paired_differences(ours, theirs, f"{other}, earlier")
-        said |= dict.fromkeys([*differing(ours, theirs), *list_untold(ours, theirs)])
-    return found, list(said)
+        remarks |= dict.fromkeys([*differing(ours, theirs), *list_untold(ours, theirs)])
+    return found, list(remarks)
 
 
 def _earlier(arm: Mapping[str, Any], arms: Sequence[Mapping[str, Any]]) -> str:

@@ -44,11 +44,11 @@ class PublishedTable:
         """Return what was printed for a model, by the names that the columns have here."""
         return dict(zip(self.parts, self.rows[model], strict=False))
 
-    def printed(self, model: str) -> float:
+    def printed_average(self, model: str) -> float:
         """Return the average as printed."""
         return self.rows[model][-1]
 
-    def recomputed(self, model: str) -> Average:
+    def recompute_average(self, model: str) -> Average:
         """Return the average that the rule makes of the cells."""
         means = {part: Mean(value, None, 0) for part, value in self.cells(model).items()}
         weights = {"weighted": FINEVAL, "lawbench": LAWBENCH}.get(self.rule)
@@ -79,7 +79,7 @@ def tables() -> Mapping[int, PublishedTable]:
     Source: pangu23, section 5.
 
     Example:
-        >>> tables()[10].printed("YunShan")
+        >>> tables()[10].printed_average("YunShan")
         31.75
     """
     found = [

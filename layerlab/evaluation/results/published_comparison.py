@@ -34,7 +34,7 @@ def published_rows(
                 found.append(_row(table, arm, OURS, own))
         for model in table.rows:
             cells = {part: table.cells(model).get(part) for part in table.parts}
-            printed = {**cells, AVERAGE: table.printed(model)}
+            printed = {**cells, AVERAGE: table.printed_average(model)}
             found.append(_row(table, model, LABEL, printed))
     return found
 

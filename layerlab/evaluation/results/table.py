@@ -308,11 +308,11 @@ def _list_published(content: Record, width: int) -> Iterator[RenderableType]:
 
 
 def _cell(name: str) -> Callable[[Record], str]:
-    def shown(row: Record) -> str:
+    def show(row: Record) -> str:
         value = row["cells"].get(name)
         return "-" if value is None else f"{value:.2f}"
 
-    return shown
+    return show
 
 
 def _below(content: Record) -> Iterator[Text]:

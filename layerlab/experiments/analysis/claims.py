@@ -34,7 +34,7 @@ class ArmPair:
 
     Attributes:
         arm: that it says something of.
-        rival: that it is held against.
+        baseline: that it is held against.
         evidence: what the runs say of them.
         asked: findings of its tests, each with the side that it should be on.
         missing: seeds of either that have not finished.
@@ -42,7 +42,7 @@ class ArmPair:
     """
 
     arm: str
-    rival: str
+    baseline: str
     evidence: Evidence
     asked: Sequence[tuple[PValue, int]]
     missing: Sequence[int] = ()
@@ -65,7 +65,7 @@ class ArmPair:
         found = self.evidence.found
         return {
             "arm": self.arm,
-            "against": self.rival,
+            "against": self.baseline,
             "n": found.n,
             "difference": found.mean,
             "low": found.low,
@@ -95,7 +95,7 @@ class Judged:
 
 def judge_claims(
     section: CompareSection,
-    rivals: Mapping[str, str],
+    baselines: Mapping[str, str],
     stages: Sequence[Look],
     family: Family,
     unit: str,
@@ -103,14 +103,14 @@ def judge_claims(
     """Return every claim of a recipe with its verdict, as plain values.
 
     Args:
-        rivals: the baseline of each arm.
+        baselines: the baseline of each arm.
         stages: the runs up to each look.
         family: the tests with what came of them.
         unit: of the losses that are compared.
     """
     rows, level = [], stages[-1].level
     for claim in section.claims:
-        found = [_pair(each, section, stages, family) for each in tests(claim, rivals)]
+        found = [_pair(each, section, stages, family) for each in tests(claim, baselines)]
         right, wrong = _chances(found)
         word: ClaimWord = "not decided"
         if min(right[1], wrong[1]) < level.alpha:
@@ -121,14 +121,14 @@ def judge_claims(
     return rows
 
 
-def tests(claim: Claim, rivals: Mapping[str, str]) -> list[list[SidedTest]]:
+def tests(claim: Claim, baselines: Mapping[str, str]) -> list[list[SidedTest]]:
     """Return the tests that a claim is made of, by its pairs."""
-    return [_tests(claim, arm, rival) for arm, rival in pairs(claim, rivals)]
+    return [_tests(claim, arm, baseline) for arm, baseline in pairs(claim, baselines)]
 
 
-def _tests(claim: Claim, arm: str, rival: str) -> list[SidedTest]:
+def _tests(claim: Claim, arm: str, baseline: str) -> list[SidedTest]:
     def at(shift: float) -> PairTest:
-        return PairTest(arm, rival, shift, claim.measure)
+        return PairTest(arm, baseline, shift, claim.measure)
 
     if claim.relation == "alike":
         return [(at(claim.margin), -1), (at(-claim.margin), 1)]
@@ -137,7 +137,7 @@ def _tests(claim: Claim, arm: str, rival: str) -> list[SidedTest]:
     return [(at(0.0), 1 if claim.relation == "worse" else -1)]
 
 
-def pairs(claim: Claim, rivals: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def pairs(claim: Claim, baselines: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the pairs of arms that a claim is made of; of an order the better one comes first."""
     groups = [[one] if isinstance(one, str) else list(one) for one in claim.arms]
     if claim.relation == "order":
@@ -149,7 +149,7 @@ def pairs(claim: Claim, rivals: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield from ((one, other) for i, one in enumerate(group) for other in group[i + 1 :])
     else:
         for arm in [claim.arm] if claim.arm else [name for group in groups for name in group]:
-            yield arm, claim.against or rivals[arm]
+            yield arm, claim.against or baselines[arm]
 
 
 def _pair(
@@ -158,12 +158,14 @@ def _pair(
     """Return a pair with the results of the last look at any of its tests."""
     test, stage = asked[0][0], stages[-1]
     judged = stages[max((family[one].look for one, _ in asked))]
-    sides = stage.sides[test.arm], stage.sides[test.rival]
+    sides = stage.sides[test.arm], stage.sides[test.baseline]
     return ArmPair(
         arm=test.arm,
-        rival=test.rival,
+        baseline=test.baseline,
         evidence=judged.evidence(test),
-        later=(None if judged is stage else stage.difference(test.arm, test.rival, test.measure)),
+        later=(
+            None if judged is stage else stage.difference(test.arm, test.baseline, test.measure)
+        ),
         asked=[(family[one], side) for one, side in asked],
         missing=sorted({seed for side in sides for seed in missing_seeds(section, side)}),
     )
@@ -177,7 +179,7 @@ def _chances(found: Sequence[ArmPair]) -> tuple[tuple[float, float], tuple[float
 
 def _row(judged: Judged, level: Level, unit: str) -> dict[str, Any]:
     claim = judged.claim
-    named = dict.fromkeys(name for pair in judged.pairs for name in (pair.arm, pair.rival))
+    named = dict.fromkeys(name for pair in judged.pairs for name in (pair.arm, pair.baseline))
     return {
         "source": claim.source,
         "says": claim.statement,
@@ -201,7 +203,11 @@ def _describe(judged: Judged, level: Level, unit: str) -> str:
     if count > 1:
         head += f", {_share(judged, level)}"
     later = describe_later(told.later, told.evidence, unit)
-    parts = [f"{head}: {_pair_said(judged, told, level, unit)}", later, _unfinished(judged)]
+    parts = [
+        f"{head}: {_describe_pair(judged, told, level, unit)}",
+        later,
+        _describe_unfinished(judged),
+    ]
     return "; ".join(part for part in parts if part) + "."
 
 
@@ -224,8 +230,8 @@ def _share(judged: Judged, level: Level) -> str:
     return f"{sure} of {count} pairs surely as said; the least sure"
 
 
-def _pair_said(judged: Judged, pair: ArmPair, level: Level, unit: str) -> str:
-    names = f"{pair.arm} against {pair.rival}"
+def _describe_pair(judged: Judged, pair: ArmPair, level: Level, unit: str) -> str:
+    names = f"{pair.arm} against {pair.baseline}"
     found, lost, ended = pair.evidence.found, pair.evidence.lost, pair.evidence.ended
     if any(lost):
         return (
@@ -235,7 +241,7 @@ def _pair_said(judged: Judged, pair: ArmPair, level: Level, unit: str) -> str:
     if found.mean is None or found.n == 0:
         measure = judged.claim.measure
         lacking = " with a monitor" if measure != LOSS and is_watched(measure) else ""
-        return f"no seed has finished for {pair.arm} and {pair.rival} both{lacking}"
+        return f"no seed has finished for {pair.arm} and {pair.baseline} both{lacking}"
     within = f", with a margin of {judged.claim.margin:g}" if _is_margined(judged) else ""
     if found.identical:
         return f"{names}: a difference of exactly 0 at {_seeds(found.n)}{within}"
@@ -261,7 +267,7 @@ def _evidence(judged: Judged, pair: ArmPair, level: Level) -> str:
     return told + (", unpaired: the two share no seed" if found.kind == "welch" else "")
 
 
-def _unfinished(judged: Judged) -> str:
+def _describe_unfinished(judged: Judged) -> str:
     missing = any(pair.missing for pair in judged.pairs)
     return "planned seeds are missing: this verdict is not final" if missing else ""
 

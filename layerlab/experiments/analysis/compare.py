@@ -63,13 +63,13 @@ def compare_runs(
     """
     planned, read = section_of(recipe), _read(found)
     looked = look_at_recipe(recipe, read, elsewhere)
-    rivals, records, metric = looked.rivals, looked.records, looked.metric
-    stages, family, names = looked.stages, looked.family, list(rivals)
+    baselines, records, metric = looked.baselines, looked.records, looked.metric
+    stages, family, names = looked.stages, looked.family, list(baselines)
     others = Counter(one.arm for one in read if one.arm not in names)
     stage = stages[-1]
     section, sides = stage.section, stage.sides
-    differs = departures(begun_models(records), rivals)
-    rows = _rows(stages, family, rivals, _find_declared(planned, rivals, records), differs)
+    differs = departures(begun_models(records), baselines)
+    rows = _rows(stages, family, baselines, _find_declared(planned, baselines, records), differs)
     content = {
         "schema": SCHEMA,
         "layerlab": VERSION,
@@ -86,20 +86,20 @@ def compare_runs(
         "match": section.match,
         "rows": rows,
         "interactions": judge_interactions(looked.crossed, stages, family, LOSS_UNITS[metric]),
-        "measures": judge_measures(rivals, stages, family),
+        "measures": judge_measures(baselines, stages, family),
         "tests": len(family),
-        "claims": judge_claims(section, rivals, stages, family, LOSS_UNITS[metric]),
+        "claims": judge_claims(section, baselines, stages, family, LOSS_UNITS[metric]),
         "runs": [_run(one, sides) for one in records],
         "gradients": gradients(section, sides),
         "curves": [curves(one, _is_chosen(one, sides)) for one in records],
         # Runs matched by time meet at the k-th evaluation of each.
-        "paired": paired_curves(stage, rivals, "rank" if section.match == "time" else "tokens"),
+        "paired": paired_curves(stage, baselines, "rank" if section.match == "time" else "tokens"),
         "remarks": [
             *remarks(section, sides, looked.contrasts, _worse(rows)),
             *disclose_looks(planned, section if family.looked else None),
             *_unequal(stage),
-            *_one_text(stage, rivals),
-            *warn_of_one_arm(rivals),
+            *_one_text(stage, baselines),
+            *warn_of_one_arm(baselines),
             *notes([one.manifest for one in records]),
             *warn_of_many_slots(rows),
             *_loose(section, rows),
@@ -119,31 +119,31 @@ def _read(found: Sequence[Path | RunRecord]) -> list[RunRecord]:
 def _rows(
     stages: Sequence[Look],
     family: Family,
-    rivals: Mapping[str, str],
+    baselines: Mapping[str, str],
     differ: Mapping[str, Sequence[str]],
     differs: Mapping[str, Mapping[str, Any] | None],
 ) -> list[dict[str, Any]]:
     rows = []
     stage, section = stages[-1], stages[-1].section
-    for name, rival in rivals.items():
-        side, base = stage.sides[name], stage.sides[rival]
+    for name, baseline in baselines.items():
+        side, base = stage.sides[name], stage.sides[baseline]
         row = {**_figures(section, side, base), "differs": differs[name]}
-        if name == rival:
+        if name == baseline:
             none = Difference(kind="paired", n=len(side.values))
             rows.append({**row, **_test(none), **_baseline(side)})
             continue
-        test = PairTest(name, rival)
+        test = PairTest(name, baseline)
         judged = stages[family[test].look]
         case = Case(
             arm=name,
-            baseline=rival,
+            baseline=baseline,
             evidence=judged.evidence(test),
             finding=family[test],
-            later=None if judged is stage else stage.difference(name, rival),
+            later=None if judged is stage else stage.difference(name, baseline),
             level=stage.level,
             planned=len(section.seeds),
             diverged=judged.sides[name].diverged,
-            base_diverged=judged.sides[rival].diverged,
+            base_diverged=judged.sides[baseline].diverged,
             missing=sorted({*missing_seeds(section, side), *missing_seeds(section, base)}),
             uncounted=[one.name for one in (side, base) if one.uncounted],
             differ=differ[name],
@@ -159,12 +159,12 @@ def _rows(
 
 
 def _find_declared(
-    section: CompareSection, rivals: Mapping[str, str], records: Sequence[RunRecord]
+    section: CompareSection, baselines: Mapping[str, str], records: Sequence[RunRecord]
 ) -> dict[str, list[str]]:
     """Return the declared settings in which the runs of each arm and its baseline differ."""
     found = {}
-    for name, rival in rivals.items():
-        pair = [one.manifest for one in records if one.arm in (name, rival)]
+    for name, baseline in baselines.items():
+        pair = [one.manifest for one in records if one.arm in (name, baseline)]
         found[name] = [one.path for one in check_equal_terms(pair, Varied.of(section))]
     return found
 
@@ -182,9 +182,11 @@ def _unequal(stage: Look) -> list[str]:
     ]
 
 
-def _one_text(stage: Look, rivals: Mapping[str, str]) -> list[str]:
+def _one_text(stage: Look, baselines: Mapping[str, str]) -> list[str]:
     """Return a remark where intervals do not account for the choice of the held-out text."""
-    found = [stage.difference(name, rival) for name, rival in rivals.items() if name != rival]
+    found = [
+        stage.difference(name, baseline) for name, baseline in baselines.items() if name != baseline
+    ]
     if not any(one.text is None and one.interval for one in found):
         return []
     by_bytes = stage.metric != "nats"
@@ -258,16 +260,16 @@ def _count(side: ArmResults, name: str) -> float | None:
 
 def _baseline(side: ArmResults) -> dict[str, str]:
     mean, sd = side.mean(side.metric), side.sd()
-    said = f"{side.name} is the baseline"
+    sentence = f"{side.name} is the baseline"
     if side.uncounted:
-        said += f": {explain_uncounted([side.name], LOSS_UNITS[side.metric])}"
+        sentence += f": {explain_uncounted([side.name], LOSS_UNITS[side.metric])}"
     elif mean is None:
-        said += ", and no seed of it has finished with a number"
+        sentence += ", and no seed of it has finished with a number"
     else:
         spread = f", from seed to seed {number(sd)}" if sd is not None else ""
         unit, n = LOSS_UNITS[side.metric], len(side.values)
-        said = f"{side.name} is the baseline: {mean:.4f} {unit} (mean of {n}{spread})"
-    return {"verdict": "baseline", "said": f"{said}."}
+        sentence = f"{side.name} is the baseline: {mean:.4f} {unit} (mean of {n}{spread})"
+    return {"verdict": "baseline", "said": f"{sentence}."}
 
 
 def _is_chosen(record: RunRecord, sides: Mapping[str, ArmResults]) -> bool:

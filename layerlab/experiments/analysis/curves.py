@@ -33,13 +33,13 @@ def curves(record: RunRecord, chosen: bool) -> dict[str, Any]:
     }
 
 
-def paired_curves(stage: Look, rivals: Mapping[str, str], by: str) -> list[dict[str, Any]]:
+def paired_curves(stage: Look, baselines: Mapping[str, str], by: str) -> list[dict[str, Any]]:
     """Return each arm's difference to its baseline at each evaluation, with its interval.
 
     Each is that of the table, with the losses of its moment.
 
     Args:
-        rivals: the baseline of each arm.
+        baselines: the baseline of each arm.
         by: `tokens`, at which both were evaluated; or `rank`, the k-th evaluation of either.
     """
     found = {name: _by_point(side.runs, by, stage.metric) for name, side in stage.sides.items()}
@@ -51,18 +51,18 @@ def paired_curves(stage: Look, rivals: Mapping[str, str], by: str) -> list[dict[
         place: stage.judging(Additive(tables[place], stage.shared)) for place in sorted(tables)
     }
     return [
-        {"arm": name, "against": rival, "by": by, "points": _points(judged, name, rival, by)}
-        for name, rival in rivals.items()
-        if name != rival
+        {"arm": name, "against": baseline, "by": by, "points": _points(judged, name, baseline, by)}
+        for name, baseline in baselines.items()
+        if name != baseline
     ]
 
 
 def _points(
-    judged: Mapping[int | float, Judging], arm: str, rival: str, by: str
+    judged: Mapping[int | float, Judging], arm: str, baseline: str, by: str
 ) -> list[dict[str, Any]]:
     points = []
     for place, difference in judged.items():
-        found = difference(arm, rival)
+        found = difference(arm, baseline)
         if found.kind != "welch" and found.mean is not None:
             ends = {"low": found.low, "high": found.high}
             points.append({by: place, "n": found.n, "difference": found.mean, **ends})

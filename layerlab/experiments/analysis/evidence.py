@@ -31,7 +31,7 @@ class OtherSizes:
 
     Attributes:
         tests: p of all tests of the ladder beside those at this size.
-        lent: by arm and rival, what their variance has in common over the sizes.
+        lent: by arm and baseline, what their variance has in common over the sizes.
     """
 
     tests: Sequence[float] = ()
@@ -43,7 +43,7 @@ class RecipeEvidence:
     """The runs of a recipe on equal terms, and what their tests say, before any word.
 
     Attributes:
-        rivals: of each arm.
+        baselines: of each arm.
         records: that count.
         left: remarks on those that do not.
         speeds: remarks on those whose speed does not.
@@ -54,7 +54,7 @@ class RecipeEvidence:
         family: every test with its result.
     """
 
-    rivals: Mapping[str, str]
+    baselines: Mapping[str, str]
     records: Sequence[RunRecord]
     left: Sequence[str]
     speeds: Sequence[str]
@@ -74,17 +74,17 @@ def look_at_recipe(
         UserError: as `compare_runs`.
     """
     section = section_of(recipe)
-    rivals = {str(arm.name): str(arm.against) for arm in arms(section, recipe)}
-    records, left = _plan(section, [one for one in found if one.arm in rivals])
+    baselines = {str(arm.name): str(arm.against) for arm in arms(section, recipe)}
+    records, left = _plan(section, [one for one in found if one.arm in baselines])
     records, speeds = without_untimed(section, records)
     contrasts = check_equal_terms([one.manifest for one in records], Varied.of(section))
     _refuse_twice(records)
     metric = "bits_per_byte" if any(one.path in _WORDS for one in contrasts) else "nats"
     crossed = find_interactions(recipe, section)
-    beside = [*(one.test for one in crossed), *measure_tests(section, rivals)]
-    stages, family = look_at_runs(section, rivals, records, metric, beside, elsewhere)
+    beside = [*(one.test for one in crossed), *measure_tests(section, baselines)]
+    stages, family = look_at_runs(section, baselines, records, metric, beside, elsewhere)
     return RecipeEvidence(
-        rivals=rivals,
+        baselines=baselines,
         records=records,
         left=left,
         speeds=speeds,
@@ -143,7 +143,7 @@ def _refuse_twice(records: Sequence[RunRecord]) -> None:
 
 def look_at_runs(
     section: CompareSection,
-    rivals: Mapping[str, str],
+    baselines: Mapping[str, str],
     records: Sequence[RunRecord],
     metric: str,
     beside: Sequence[PairTest] = (),
@@ -158,10 +158,13 @@ def look_at_runs(
         elsewhere: the other sizes of a ladder.
     """
     others = elsewhere or OtherSizes()
-    asked = [PairTest(name, rival) for name, rival in rivals.items() if name != rival]
+    asked = [PairTest(name, baseline) for name, baseline in baselines.items() if name != baseline]
     asked += beside
     asked += [
-        test for claim in section.claims for several in tests(claim, rivals) for test, _ in several
+        test
+        for claim in section.claims
+        for several in tests(claim, baselines)
+        for test, _ in several
     ]
     shared = presence([test.arms for test in asked if test.measure == LOSS])
     parts = shares(section.looks or (len(section.seeds),), 1 - section.confidence)
@@ -175,7 +178,7 @@ def look_at_runs(
     def at(asked: CompareSection) -> Look:
         return Look(
             section=asked,
-            sides=collect_arms(records, list(rivals), metric, asked.seeds),
+            sides=collect_arms(records, list(baselines), metric, asked.seeds),
             shared=shared,
             level=level,
             lent=others.lent,

@@ -156,11 +156,11 @@ def _sentence(
         )
     if word == "not distinguishable":
         change = number(mean, sign=True)
-        said = (
+        sentence = (
             f"the gain of {case.arm} over {case.baseline} is not distinguishable under {now} from "
             f"that under {then} at this budget: {change} {case.unit} ({evidence})"
         )
-        return said + describe_power(case)
+        return sentence + describe_power(case)
     if word == "identical":
         return f"the gain of {case.arm} over {case.baseline} is the same under {now} and {then}"
     return (

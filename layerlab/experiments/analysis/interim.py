@@ -23,7 +23,7 @@ from layerlab.recipes.comparison_sections import CompareSection
 from layerlab.records.run import RunRecord
 
 LOSS = "loss"
-# The difference of an arm to its rival.
+# The difference of an arm to its baseline.
 Judging = Callable[[str, str], Difference]
 
 
@@ -36,7 +36,7 @@ class Look:
         sides: by arm.
         shared: by arm, the part of the other tests that it stands in as well.
         level: how sure a comparison has to be.
-        lent: by arm and rival, what their variance has in common with that at other sizes.
+        lent: by arm and baseline, what their variance has in common with that at other sizes.
     """
 
     section: CompareSection
@@ -59,17 +59,17 @@ class Look:
     def judging(self, model: Additive) -> Judging:
         """Return the function that gives the difference of two arms in a table of losses."""
 
-        def difference(arm: str, rival: str) -> Difference:
-            ours, theirs = (model.values.get(name, {}) for name in (arm, rival))
+        def difference(arm: str, baseline: str) -> Difference:
+            ours, theirs = (model.values.get(name, {}) for name in (arm, baseline))
             if self.section.variance == "own" or not ours.keys() & theirs.keys():
                 return difference_to(ours, theirs, self.level)
-            return model.difference(arm, rival, self.level)
+            return model.difference(arm, baseline, self.level)
 
         return difference
 
-    def difference(self, arm: str, rival: str, measure: str = LOSS) -> Difference:
+    def difference(self, arm: str, baseline: str, measure: str = LOSS) -> Difference:
         """Return the difference of two arms in loss or another metric."""
-        key = arm, rival, measure
+        key = arm, baseline, measure
         if key not in self._found:
             self._found[key] = self._difference(*key)
         return self._found[key]
@@ -85,14 +85,17 @@ class Look:
             found = self.interaction(test) if whole else Difference(kind="paired", n=0)
             ended = [side.ended for side in sides]
             return Evidence(found=found, ended=(min(ended[:2]), min(ended[2:])))
-        arm, rival = sides
+        arm, baseline = sides
         return Evidence(
-            found=self.difference(test.arm, test.rival, test.measure),
-            lost=(len(self.lost(arm.name, test.measure)), len(self.lost(rival.name, test.measure))),
-            ended=(arm.ended, rival.ended),
+            found=self.difference(test.arm, test.baseline, test.measure),
+            lost=(
+                len(self.loss_reasons(arm.name, test.measure)),
+                len(self.loss_reasons(baseline.name, test.measure)),
+            ),
+            ended=(arm.ended, baseline.ended),
         )
 
-    def lost(self, arm: str, measure: str = LOSS) -> dict[int, str]:
+    def loss_reasons(self, arm: str, measure: str = LOSS) -> dict[int, str]:
         """Return by seed why an arm has no number: its run diverged, or never came so far."""
         side = self.sides[arm]
         if measure == LOSS:
@@ -109,15 +112,15 @@ class Look:
             found = self.model.contrast(signs, self.level)
         return replace(found, text=text_error({name: self.sides[name] for name in signs}, signs))
 
-    def _difference(self, arm: str, rival: str, measure: str) -> Difference:
-        ours, theirs = self.sides[arm], self.sides[rival]
+    def _difference(self, arm: str, baseline: str, measure: str) -> Difference:
+        ours, theirs = self.sides[arm], self.sides[baseline]
         if measure != LOSS:
             read = [read_runs(measure, side.runs, side.metric) for side in (ours, theirs)]
             return difference_to(read[0], read[1], self.level)
-        found = self.judging(self.model)(arm, rival)
-        found = borrow(found, self.lent.get((arm, rival)) or self.lent.get((rival, arm)))
-        sides = {arm: ours, rival: theirs}
-        return replace(found, text=text_error(sides, {arm: 1, rival: -1}))
+        found = self.judging(self.model)(arm, baseline)
+        found = borrow(found, self.lent.get((arm, baseline)) or self.lent.get((baseline, arm)))
+        sides = {arm: ours, baseline: theirs}
+        return replace(found, text=text_error(sides, {arm: 1, baseline: -1}))
 
 
 def collect_arms(

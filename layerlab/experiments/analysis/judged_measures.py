@@ -21,43 +21,43 @@ from layerlab.experiments.statistics.multiple_comparisons import Family, PairTes
 from layerlab.recipes.comparison_sections import CompareSection
 
 
-def measure_tests(section: CompareSection, rivals: Mapping[str, str]) -> list[PairTest]:
+def measure_tests(section: CompareSection, baselines: Mapping[str, str]) -> list[PairTest]:
     """Return the tests of the measures that a recipe names, of every arm against its baseline."""
-    pairs = [(arm, rival) for arm, rival in rivals.items() if arm != rival]
+    pairs = [(arm, baseline) for arm, baseline in baselines.items() if arm != baseline]
     return [PairTest(*pair, measure=measure) for measure in section.measures for pair in pairs]
 
 
 def judge_measures(
-    rivals: Mapping[str, str], stages: Sequence[Look], family: Family
+    baselines: Mapping[str, str], stages: Sequence[Look], family: Family
 ) -> list[dict[str, Any]]:
     """Return every arm's verdict in every measure, as plain values.
 
     Args:
-        rivals: the baseline of each arm.
+        baselines: the baseline of each arm.
         stages: the runs up to each look.
         family: the tests of the recipe with their results.
     """
     section = stages[-1].section
-    return [_row(test, stages, family) for test in measure_tests(section, rivals)]
+    return [_row(test, stages, family) for test in measure_tests(section, baselines)]
 
 
 def _row(test: PairTest, stages: Sequence[Look], family: Family) -> dict[str, Any]:
     stage, finding, measure = stages[-1], family[test], test.measure
     judged = stages[finding.look]
-    arm, rival = (stage.sides[name] for name in test.arms)
+    arm, baseline = (stage.sides[name] for name in test.arms)
     case = Case(
         arm=test.arm,
-        baseline=test.rival,
+        baseline=test.baseline,
         evidence=judged.evidence(test),
         finding=finding,
-        later=None if judged is stage else stage.difference(test.arm, test.rival, measure),
+        later=None if judged is stage else stage.difference(test.arm, test.baseline, measure),
         level=stage.level,
         planned=len(stage.section.seeds),
         missing=sorted(
-            {seed for side in (arm, rival) for seed in missing_seeds(stage.section, side)}
+            {seed for side in (arm, baseline) for seed in missing_seeds(stage.section, side)}
         ),
-        diverged=judged.lost(test.arm, measure),
-        base_diverged=judged.lost(test.rival, measure),
+        diverged=judged.loss_reasons(test.arm, measure),
+        base_diverged=judged.loss_reasons(test.baseline, measure),
         looked=family.looked,
         scale=describe_scale(stage.sides[test.arm]),
         unit=unit_of(measure),
@@ -68,9 +68,9 @@ def _row(test: PairTest, stages: Sequence[Look], family: Family) -> dict[str, An
         "measure": measure,
         "unit": case.unit,
         "arm": test.arm,
-        "against": test.rival,
+        "against": test.baseline,
         "mean": _mean(measure, arm),
-        "against_mean": _mean(measure, rival),
+        "against_mean": _mean(measure, baseline),
         **tabulate_test(case.difference, finding.corrected),
         "lost": sorted(case.diverged),
         "missing": list(case.missing),
@@ -86,7 +86,7 @@ def _mean(measure: str, side: ArmResults) -> float | None:
 
 def _sentence(case: Case, word: VerdictWord, *, measure: str) -> str:
     mean = case.difference.mean or 0.0
-    told = _lost_said(case)
+    told = _describe_lost(case)
     if word in case.words and any(case.evidence.lost):
         return f"{measure} of {case.arm} is {word} than that of {case.baseline}{told}"
     if word in case.words:
@@ -105,22 +105,22 @@ def _sentence(case: Case, word: VerdictWord, *, measure: str) -> str:
     return f"no verdict on {measure} of {case.arm} and {case.baseline}: {_lack(case)}{told}"
 
 
-def _lost_said(case: Case) -> str:
+def _describe_lost(case: Case) -> str:
     """Describe how many runs have no number, why, and what those that are left say."""
     if not any(case.evidence.lost):
         return ""
     (ours, theirs), (ended, its) = case.evidence.lost, case.evidence.ended
     sides = ((case.arm, case.diverged), (case.baseline, case.base_diverged))
     reasons = [f"{name}: {why}" for name, lost in sides for why in dict.fromkeys(lost.values())]
-    said = (
+    sentence = (
         f"; {ours} of {ended} runs against {theirs} of {its} without one, Fisher's exact p = "
         f"{case.evidence.divergence:.2g} ({'; '.join(reasons)})"
     )
     found = case.difference
     if found.mean is None:
-        return said
+        return sentence
     left = f"; over the seeds left ({found.n}) it is {number(found.mean, sign=True)} {case.unit}"
-    return said + left + (f" ({describe_evidence(case)})" if found.interval else "")
+    return sentence + left + (f" ({describe_evidence(case)})" if found.interval else "")
 
 
 def _lack(case: Case) -> str:

@@ -178,8 +178,10 @@ def _least(name: str, natural: int, content: Mapping[str, Any]) -> int:
 
 def _above(content: Mapping[str, Any]) -> Iterator[Text]:
     unit = "bits per byte" if content["metric"] == "bits_per_byte" else "nats"
-    rivals = ", ".join(dict.fromkeys(str(row["against"]) for row in content["rows"]))
-    head = f"{content['name']}: {unit} on held-out text, lower is better; differences to {rivals}"
+    baselines = ", ".join(dict.fromkeys(str(row["against"]) for row in content["rows"]))
+    head = (
+        f"{content['name']}: {unit} on held-out text, lower is better; differences to {baselines}"
+    )
     yield plain(head, "bold")
     if content["about"]:
         yield plain(content["about"], "dim")
@@ -201,8 +203,8 @@ def _below(content: Mapping[str, Any]) -> Iterator[Text]:
     for one in (*content.get("interactions", ()), *content.get("measures", ())):
         yield plain(one["said"])
     for claim in content.get("claims", ()):
-        said = f"{claim['source']}: {claim['says'].rstrip('.')} - {claim['said']}"
-        yield plain(said, CLAIMS.get(str(claim["verdict"]), ""))
+        line = f"{claim['source']}: {claim['says'].rstrip('.')} - {claim['said']}"
+        yield plain(line, CLAIMS.get(str(claim["verdict"]), ""))
     for remark in content["remarks"]:
         yield plain(f"- {remark}", "dim")
     if elsewhere := content.get("elsewhere"):

@@ -97,7 +97,7 @@ def judge(case: Case, say: Callable[[Case, VerdictWord], str] | None = None) -> 
         describe_later(case.later, case.evidence, case.unit),
         case.scale,
         case.together,
-        _unfinished(case),
+        _describe_unfinished(case),
         _beside(case),
     ]
     return Verdict(word=word, said="; ".join(part for part in parts if part) + ".")
@@ -145,7 +145,7 @@ def _sentence(case: Case, word: VerdictWord) -> str:
     if word == "too few seeds":
         return _few(case)
     if word == "not distinguishable":
-        return _undecided(case)
+        return _describe_undecided(case)
     size, evidence = number(abs(case.difference.mean or 0)), describe_evidence(case)
     return f"{case.arm} is {word} than {case.baseline} by {size} {case.unit} ({evidence})"
 
@@ -156,22 +156,22 @@ def _divergence(case: Case, word: VerdictWord) -> str:
         for name, losses in ((case.arm, case.diverged), (case.baseline, case.base_diverged))
         if losses
     ]
-    said = f"{case.arm} is {word} than {case.baseline}"
+    sentence = f"{case.arm} is {word} than {case.baseline}"
     if word == "diverged":
-        said = f"no verdict on {case.arm}"
-    said += f": {', '.join(told)}"
+        sentence = f"no verdict on {case.arm}"
+    sentence += f": {', '.join(told)}"
     evidence, found = case.evidence, case.difference
     lost, ended = evidence.lost, evidence.ended
-    said += (
+    sentence += (
         f"; {lost[0]} of {ended[0]} runs against {lost[1]} of {ended[1]}, "
         f"Fisher's exact p = {evidence.divergence:.2g}"
     )
     if found.mean is not None:
         mean = number(found.mean, sign=True)
         left = _seeds(found.n)
-        said += f"; over the {left} left the difference is {mean} {case.unit}"
-        said += f" ({describe_evidence(case)})" if found.interval else ""
-    return said
+        sentence += f"; over the {left} left the difference is {mean} {case.unit}"
+        sentence += f" ({describe_evidence(case)})" if found.interval else ""
+    return sentence
 
 
 def _nothing(case: Case) -> str:
@@ -204,30 +204,30 @@ def _few(case: Case) -> str:
     )
 
 
-def _undecided(case: Case) -> str:
+def _describe_undecided(case: Case) -> str:
     found, evidence = case.difference, describe_evidence(case)
-    said = (
+    sentence = (
         f"{case.arm} is not distinguishable from {case.baseline} at this budget: "
         f"{number(found.mean or 0, sign=True)} {case.unit} ({evidence})"
     )
     if found.low is not None and found.high is not None and not found.low <= 0 <= found.high:
-        said += (
+        sentence += (
             "; the interval alone leaves 0 out, but not after the correction for "
             f"{case.level.comparisons} tests"
         )
-    return said + describe_power(case)
+    return sentence + describe_power(case)
 
 
 def describe_power(case: Case) -> str:
     """Describe what so many seeds find, and how many more would confirm what was observed."""
-    found, said = case.difference, ""
+    found, sentence = case.difference, ""
     if found.detectable is not None:
         low, high = map(number, found.detectable)
-        said += (
+        sentence += (
             f"; {_seeds(found.n)} find an effect of {low} to {high} with a probability of "
             f"{_percent(case.level.power)} (a range, as sigma is an estimate)"
         )
-    return said + _more(case)
+    return sentence + _more(case)
 
 
 def _more(case: Case) -> str:
@@ -269,11 +269,13 @@ def describe_later(later: Difference | None, decided: Evidence, unit: str) -> st
     if later is None or later.mean is None:
         return ""
     mean, seeds = number(later.mean, sign=True), _seeds(later.n)
-    said = f"decided by the look at {_seeds(max(decided.ended))}; over {seeds} it is {mean} {unit}"
-    said += f" ({describe_interval(later)})" if later.interval else ""
+    sentence = (
+        f"decided by the look at {_seeds(max(decided.ended))}; over {seeds} it is {mean} {unit}"
+    )
+    sentence += f" ({describe_interval(later)})" if later.interval else ""
     if later.mean * (decided.found.mean or 0.0) < 0:
-        said += ", on the other side of 0: doubt the word"
-    return said
+        sentence += ", on the other side of 0: doubt the word"
+    return sentence
 
 
 def describe_interval(found: Difference) -> str:
@@ -300,7 +302,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:g} %"
 
 
-def _unfinished(case: Case) -> str:
+def _describe_unfinished(case: Case) -> str:
     if not case.missing:
         return ""
     done = case.planned - len(set(case.missing))

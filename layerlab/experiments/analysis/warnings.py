@@ -36,9 +36,9 @@ def remarks(
         *(f"declared to differ: {contrast}" for contrast in contrasts),
         *_warn_published(section),
         *_rates(section, sides),
-        *_unfinished(section, sides),
+        *_warn_of_missing(section, sides),
         *_few(section),
-        *_diverged(sides, worse),
+        *_warn_of_divergence(sides, worse),
     ]
 
 
@@ -90,7 +90,7 @@ def _rates(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator
             )
 
 
-def _unfinished(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator[str]:
+def _warn_of_missing(section: CompareSection, sides: Mapping[str, ArmResults]) -> Iterator[str]:
     missing = {name: missing_seeds(section, side) for name, side in sides.items()}
     told = [f"{name} {', '.join(map(str, seeds))}" for name, seeds in missing.items() if seeds]
     if told:
@@ -117,7 +117,7 @@ def _few(section: CompareSection) -> Iterator[str]:
         )
 
 
-def _diverged(sides: Mapping[str, ArmResults], worse: Collection[str]) -> Iterator[str]:
+def _warn_of_divergence(sides: Mapping[str, ArmResults], worse: Collection[str]) -> Iterator[str]:
     for side in sides.values():
         for runs in side.sweep.values():
             for run in runs.values():
@@ -131,11 +131,11 @@ def _diverged(sides: Mapping[str, ArmResults], worse: Collection[str]) -> Iterat
                     yield f"{run.name} diverged: {run.diverged}"
 
 
-def warn_of_one_arm(rivals: Mapping[str, str]) -> list[str]:
+def warn_of_one_arm(baselines: Mapping[str, str]) -> list[str]:
     """Return a remark where there is nothing to compare."""
-    if any(name != rival for name, rival in rivals.items()):
+    if any(name != baseline for name, baseline in baselines.items()):
         return []
-    (name,) = rivals
+    (name,) = baselines
     return [f'{name} is the only arm, and held against none; write arms = ["{name}", "pangu-pi"]']
 
 
@@ -169,8 +169,8 @@ def disclose_added_seeds(content: Record, *files: Path) -> dict[str, Any]:
     Raises:
         UserError: it is no comparison.
     """
-    seen, runs = _seen(content), {run["run"] for run in content["runs"]}
-    earlier = [one for one in map(_read, files) if _seen(one) & runs]
+    seen, runs = _shown_runs(content), {run["run"] for run in content["runs"]}
+    earlier = [one for one in map(_read, files) if _shown_runs(one) & runs]
     if not earlier and not seen:
         return dict(content)
     seeds = content["seeds"]
@@ -181,7 +181,7 @@ def disclose_added_seeds(content: Record, *files: Path) -> dict[str, Any]:
     return {**content, "looked": first, "remarks": [*content["remarks"], *told]}
 
 
-def _seen(content: Record) -> set[str]:
+def _shown_runs(content: Record) -> set[str]:
     """Return the runs that a table has shown the results of, without those of baselines."""
     arms = {row["arm"] for row in content.get("rows", ()) if row["verdict"] not in _BLIND}
     return {run["run"] for run in content.get("runs", ()) if run["arm"] in arms}
@@ -195,7 +195,7 @@ def _read(file: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         return {}
     try:
-        _seen(check_digest(found))
+        _shown_runs(check_digest(found))
         seeds = [*found["seeds"], *found.get("looked", ())]
         if not all(isinstance(seed, int) for seed in seeds):
             raise ValueError("a seed is no whole number")

@@ -65,7 +65,7 @@ def equal_time(
     seconds = cached_step_times(measured, flops, peak)
     updates = updates_for_time(seconds, first, of[first].recipe.train.max_steps or 0)
     found = [
-        replace(run, recipe=run.recipe.changed(_lasting(run, updates[run.arm])))
+        replace(run, recipe=run.recipe.change(_lasting(run, updates[run.arm])))
         if run.arm in updates and run.arm != first
         else run
         for run in runs

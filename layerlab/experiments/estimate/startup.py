@@ -66,10 +66,10 @@ def free_memory(device: str) -> int | None:
 def _measure(device: str) -> float | None:
     """Measure the start of a process; None where none can be started."""
     begun = time.perf_counter()
-    said: Any = subprocess.run(
+    process: Any = subprocess.run(
         [sys.executable, "-P", "-c", STARTED, device], capture_output=True, text=True, check=False
     )
     passed = time.perf_counter() - begun
-    if said.returncode:
+    if process.returncode:
         return None
-    return float(said.stdout.split()[-1]) if torch.device(device).type == "cpu" else passed
+    return float(process.stdout.split()[-1]) if torch.device(device).type == "cpu" else passed

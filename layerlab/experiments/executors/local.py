@@ -73,7 +73,7 @@ def run_one(run: RunSpec, folder: Path, watch: Progress | None = None) -> dict[s
         UserError: it fails, or another process is carrying it out.
         Stopped: a signal asked to stop; a checkpoint was left.
     """
-    result, settings = finished_result(run, folder), run.recipe.run
+    result, settings = read_finished_result(run, folder), run.recipe.run
     if result is not None:
         return result
     if is_here(settings):
@@ -183,13 +183,13 @@ def _crew(
 
 def _skip(run: RunSpec, out: Path) -> RunOutcome | None:
     folder = out / run.name
-    result = finished_result(run, folder)
+    result = read_finished_result(run, folder)
     if result is None:
         return None
     return RunOutcome(run=run, folder=folder, ending="skipped", result=result)
 
 
-def finished_result(run: RunSpec, folder: Path) -> dict[str, Any] | None:
+def read_finished_result(run: RunSpec, folder: Path) -> dict[str, Any] | None:
     """Return the result of a run, where its folder holds it whole."""
     result = read_result(folder)
     return result if result and result.get("run") == run.name else None
@@ -289,7 +289,7 @@ class _Pool:
     def _again(self, one: _Active) -> list[tuple[RunSpec, int]]:
         """Put a run that ended too soon back into the queue; record the outcome of any other."""
         self.active.remove(one)
-        code, result = one.work.code(), finished_result(one.run, one.folder)
+        code, result = one.work.code(), read_finished_result(one.run, one.folder)
         if result is None and code != WRONG and one.attempt < self.settings.max_attempts:
             self.watch.note(f"{one.run.name}: {_why(one)}; it goes on from its last checkpoint")
             return [(one.run, one.attempt + 1)]
@@ -319,7 +319,7 @@ class _Pool:
         wait_for(lambda: all(one.work.code() is not None for one in self.active), GRACE)
         for one in self.active:
             one.work.kill()
-            result = finished_result(one.run, one.folder)
+            result = read_finished_result(one.run, one.folder)
             self._end(one, "stopped" if result is None else "finished", result)
         self.active.clear()
 

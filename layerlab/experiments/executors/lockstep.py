@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from layerlab.console.progress import Progress
-from layerlab.experiments.executors.local import finished_result
+from layerlab.experiments.executors.local import read_finished_result
 from layerlab.experiments.executors.run_locks import lock_runs
 from layerlab.system.hardware import explain_memory
 from layerlab.system.locks import lock_folder
@@ -33,7 +33,7 @@ def run_in_lockstep(runs: Sequence[RunSpec], out: Path, watch: Progress) -> None
     """
     for _, group in groupby(runs, key=lambda run: run.seed):
         with ExitStack() as stack:
-            waiting = [run for run in group if finished_result(run, out / run.name) is None]
+            waiting = [run for run in group if read_finished_result(run, out / run.name) is None]
             stack.enter_context(lock_runs(out / run.name for run in waiting))
             for run in waiting:
                 stack.enter_context(lock_folder(out / run.name))

@@ -238,14 +238,14 @@ class Queue:
 
 def _refuse(error: Exception) -> UserError:
     """Return an error with the last line of Slurm's message, as for an unknown partition."""
-    said = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+    message = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
     remedy = "mend [run.slurm] of the recipe"
-    if any(one in said for one in _UNREACHED):
+    if any(one in message for one in _UNREACHED):
         remedy = (
             "Slurm is not set up or not running here: type the command on a machine where sinfo "
             'answers, or write run.executor = "local"'
         )
-    return UserError(f"Slurm takes no jobs: {said}; {remedy}")
+    return UserError(f"Slurm takes no jobs: {message}; {remedy}")
 
 
 def _executor(folder: Path, settings: RunSection) -> Any:

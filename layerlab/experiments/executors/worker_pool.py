@@ -31,12 +31,12 @@ class Worker:
 
     def __init__(self, place: RunSlot, log: Path) -> None:
         given = {GRANTS: list_grants(), PARENT: str(os.getpid())}
-        with log.open("ab") as said:
+        with log.open("ab") as output:
             self.process = subprocess.Popen(
                 [*WORKER, SERVE],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=said,
+                stderr=output,
                 env={**os.environ, **place.environment(), **given},
                 # Ctrl-c is for the one who started it, who passes it on.
                 start_new_session=True,
@@ -128,10 +128,10 @@ class WorkerRun:
         """Return the exit code of the run; None while it goes on."""
         if self._code is None:
             # In this order: what it said before it ended has been heard.
-            ended, said = self._worker.process.poll(), self._worker.answer
-            if said:
-                self._code = int(said[0])
-                if said[-1] != LAST:
+            ended, answer = self._worker.process.poll(), self._worker.answer
+            if answer:
+                self._code = int(answer[0])
+                if answer[-1] != LAST:
                     self._idle.append(self._worker)
                     return self._code
             elif ended is not None:

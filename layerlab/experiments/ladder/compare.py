@@ -98,7 +98,7 @@ def collect_tests(recipe: TrainingRecipe, sizes: Sizes) -> LadderTests:
     """
     parts = [(size.recipe, list(records)) for size, records in sizes]
     alone = [look_at_recipe(one, records) for one, records in parts]
-    pairs = [pair for pair in alone[-1].rivals.items() if pair[0] != pair[1]]
+    pairs = [pair for pair in alone[-1].baselines.items() if pair[0] != pair[1]]
     arms = [_over_sizes(pair, recipe, sizes, alone) for pair in pairs]
     lent = {arm.pair: common for arm in arms if (common := _common(recipe, arm.pair, alone))}
     raw = [look_at_recipe(one, records, OtherSizes(lent=lent)).family.raw for one, records in parts]
@@ -136,7 +136,7 @@ def compare_ladder(recipe: TrainingRecipe, sizes: Sizes) -> Comparison:
         _row(arm, sizes, found, whole, level, unit, tested.count)
         for arm, whole in zip(tested.arms, tested.corrected, strict=True)
     ]
-    rates = [rates_by_size(name, sizes, alone, level) for name in alone[-1].rivals]
+    rates = [rates_by_size(name, sizes, alone, level) for name in alone[-1].baselines]
     main = next((one for one in reversed(found) if one["runs"]), found[-1])
     ladder = {
         "sizes": [_size(size, one) for (size, _), one in zip(sizes, found, strict=True)],
@@ -173,8 +173,10 @@ def _over_sizes(
     ]
     gains = []
     for stage in stages:
-        arm, rival = (stage.sides[name].values for name in pair)
-        gains.append({seed: rival[seed] - arm[seed] for seed in sorted(arm.keys() & rival.keys())})
+        arm, baseline = (stage.sides[name].values for name in pair)
+        gains.append(
+            {seed: baseline[seed] - arm[seed] for seed in sorted(arm.keys() & baseline.keys())}
+        )
     kept: list[SizeGain] = sizes_of(
         [math.log2(size.parameters) for size, _ in sizes],
         [stage.difference(*pair) for stage in stages],
@@ -221,7 +223,7 @@ def _row(
     unit: str,
     count: int,
 ) -> Json:
-    name, rival = arm.pair
+    name, baseline = arm.pair
     at = [next(row for row in one["rows"] if row["arm"] == name) for one in found]
     gains = [
         {"parameters": size.parameters, **_turn(row), "verdict": row["verdict"]}
@@ -233,7 +235,7 @@ def _row(
         for target, whole in zip(arm.targets, corrected[1:], strict=True)
     ]
     parts = [
-        *describe_sizes(name, rival, gains),
+        *describe_sizes(name, baseline, gains),
         describe_trend(trend, unit),
         *(describe_forecast(one, unit) for one in beyond),
         ladder_scale(sizes, at, count),
@@ -241,7 +243,7 @@ def _row(
     ]
     return {
         "arm": name,
-        "against": rival,
+        "against": baseline,
         "gains": gains,
         "trend": trend,
         "scatter": arm.trend.scatter if arm.trend else None,

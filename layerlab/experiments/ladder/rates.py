@@ -70,8 +70,8 @@ def warn_of_drift(rates: Sequence[Json], pairs: Sequence[RivalPair], level: Leve
                 f"the best rate of {one['arm']} is at an end of the range for the seeds "
                 f"{', '.join(map(str, seeds))} at some size, so its drift is not known"
             )
-    for name, rival in pairs:
-        arm, base = by_name[name], by_name[rival]
+    for name, baseline in pairs:
+        arm, base = by_name[name], by_name[baseline]
         if arm["drift"] is None or base["drift"] is None:
             continue
         doublings = [math.log2(at["parameters"]) for at in arm["best"]]
@@ -82,7 +82,7 @@ def warn_of_drift(rates: Sequence[Json], pairs: Sequence[RivalPair], level: Leve
         apart = drift(doublings, gaps, level) if all(gaps) else None
         if apart is not None and apart.p is not None and apart.p < level.alpha:
             found.append(
-                f"the best rates of {name} and {rival} drift apart: by "
+                f"the best rates of {name} and {baseline} drift apart: by "
                 f"{number(arm['drift'], sign=True)} and {number(base['drift'], sign=True)} octaves "
                 "per doubling; one rate for both would favour one of them at other sizes"
             )

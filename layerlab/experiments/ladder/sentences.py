@@ -12,14 +12,14 @@ from layerlab.records.run import RunRecord
 Sizes = Sequence[tuple[Rung, Sequence[RunRecord]]]
 
 
-def describe_sizes(name: str, rival: str, gains: Sequence[Json]) -> list[str]:
+def describe_sizes(name: str, baseline: str, gains: Sequence[Json]) -> list[str]:
     """Say at which sizes an arm is better, worse or neither."""
     sizes: dict[str, list[str]] = {}
     for one in gains:
         sizes.setdefault(one["verdict"], []).append(amount(one["parameters"]))
     (first, several), *others = ((word, join_words(several)) for word, several in sizes.items())
     return [
-        f"{name} against {rival}: {first} at {several} parameters",
+        f"{name} against {baseline}: {first} at {several} parameters",
         *(f"but {word} at {several} parameters" for word, several in others),
     ]
 

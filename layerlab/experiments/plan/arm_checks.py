@@ -37,7 +37,7 @@ def check_comparable(section: CompareSection, runs: Sequence[RunSpec]) -> None:
         UserError: they differ in what was not declared, or what was declared is nothing that a run
             has.
     """
-    manifests = [_foreseen(run) for run in runs]
+    manifests = [_predict_manifest(run) for run in runs]
     known = {path for one in manifests for path in settings(one)} | set(PATHS)
     for pattern in section.allowed_differences:
         if not any(matches(path, [pattern]) for path in known):
@@ -45,7 +45,7 @@ def check_comparable(section: CompareSection, runs: Sequence[RunSpec]) -> None:
     check_equal_terms(manifests, Varied.of(section))
 
 
-def _foreseen(run: RunSpec) -> dict[str, Any]:
+def _predict_manifest(run: RunSpec) -> dict[str, Any]:
     """Return the manifest of a run as far as its plan knows it."""
     recipe = run.recipe
     return {

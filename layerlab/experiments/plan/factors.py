@@ -56,13 +56,13 @@ class ArmModel:
     flops: float | None
 
     @classmethod
-    def planned(cls, recipe: TrainingRecipe) -> "ArmModel":
+    def from_recipe(cls, recipe: TrainingRecipe) -> "ArmModel":
         """Return the model of a resolved recipe, counted by formula."""
         cost = count_costs(recipe)
         return cls(design=design_model(recipe), parameters=cost.parameters, flops=cost.forward)
 
     @classmethod
-    def trained(cls, record: RunRecord) -> "ArmModel | None":
+    def from_record(cls, record: RunRecord) -> "ArmModel | None":
         """Return the model of a run as its manifest has it.
 
         None where it names what is not there now.
@@ -82,13 +82,14 @@ def planned_factors(recipe: TrainingRecipe, runs: Sequence[RunSpec]) -> list[Jso
     """
     if recipe.compare is None:
         return []
-    rivals = {str(arm.name): str(arm.against) for arm in arms(recipe.compare, recipe)}
+    baselines = {str(arm.name): str(arm.against) for arm in arms(recipe.compare, recipe)}
     models = {
-        name: ArmModel.planned(one) for name, one in {run.arm: run.recipe for run in runs}.items()
+        name: ArmModel.from_recipe(one) for name, one in {run.arm: run.recipe for run in runs}.items()
     }
-    differs = departures(models, rivals)
+    differs = departures(models, baselines)
     return [
-        {"arm": name, "against": rival, "differs": differs[name]} for name, rival in rivals.items()
+        {"arm": name, "against": baseline, "differs": differs[name]}
+        for name, baseline in baselines.items()
     ]
 
 
@@ -97,22 +98,22 @@ def begun_models(records: Iterable[RunRecord]) -> dict[str, ArmModel | None]:
     first: dict[str, RunRecord] = {}
     for record in records:
         first.setdefault(record.arm, record)
-    return {arm: ArmModel.trained(record) for arm, record in first.items()}
+    return {arm: ArmModel.from_record(record) for arm, record in first.items()}
 
 
 def departures(
-    models: Mapping[str, ArmModel | None], rivals: Mapping[str, str]
+    models: Mapping[str, ArmModel | None], baselines: Mapping[str, str]
 ) -> dict[str, Json | None]:
     """Return how each arm differs from its baseline, as plain values.
 
     Args:
         models: by arm.
-        rivals: the baseline of each arm.
+        baselines: the baseline of each arm.
 
     Returns:
         By arm; None for a baseline, and where one of the two models is not known.
     """
-    return {name: _departure(models, name, rival) for name, rival in rivals.items()}
+    return {name: _departure(models, name, baseline) for name, baseline in baselines.items()}
 
 
 def factors(own: Design, base: Design) -> list[Factor]:
@@ -171,9 +172,9 @@ def places(differs: Mapping[str, Any] | None) -> list[str]:
     return [*differs["slots"], *(["stack"] if differs["stack"] else [])]
 
 
-def _departure(models: Mapping[str, ArmModel | None], name: str, rival: str) -> Json | None:
-    own, base = models.get(name), models.get(rival)
-    if name == rival or own is None or base is None:
+def _departure(models: Mapping[str, ArmModel | None], name: str, baseline: str) -> Json | None:
+    own, base = models.get(name), models.get(baseline)
+    if name == baseline or own is None or base is None:
         return None
     found = factors(own.design, base.design)
     slots = [slot for slot in SLOTS if any(one.place == slot for one in found)]

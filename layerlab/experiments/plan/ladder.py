@@ -73,9 +73,9 @@ def plan_rungs(recipe: TrainingRecipe, extent: CorpusSize) -> list[Rung]:
                 "take it out of the arm, or leave [ladder] out"
             )
     base = baseline_of(recipe)
-    base = base.changed({"model.vocab": base.model.vocab or extent.vocab})
+    base = base.change({"model.vocab": base.model.vocab or extent.vocab})
     design = design_model(base)
-    base = base.changed(_head_width(base, design.shape))
+    base = base.change(_head_width(base, design.shape))
     whole = account(design.spec, design.shape).parameters
     length = _length(base, design.shape, extent)
     sizes = _sizes(ladder, whole)
@@ -173,7 +173,7 @@ def _candidates(
         if own.width * heads % own.heads:
             continue
         sizes = _scale(design, heads)
-        there = design_model(base.changed({f"model.{name}": one for name, one in sizes.items()}))
+        there = design_model(base.change({f"model.{name}": one for name, one in sizes.items()}))
 
         def parameters(layers: int, there: Design = there) -> int:
             return account(there.spec, replace(there.shape, layers=layers)).parameters
@@ -282,4 +282,4 @@ def _recipe(
     if train.warmup_steps >= 1:
         found["train.warmup_steps"] = max(1, round(train.warmup_steps * share))
     lengths = {"train.tokens": round(tokens)}
-    return recipe.changed({**found, **lengths, **others, "ladder": None})
+    return recipe.change({**found, **lengths, **others, "ladder": None})

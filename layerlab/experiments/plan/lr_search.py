@@ -236,7 +236,7 @@ def search_rates(
 
 
 def _at(run: RunSpec, rate: float) -> RunSpec:
-    return replace(run, recipe=run.recipe.changed({"train.learning_rate": rate}))
+    return replace(run, recipe=run.recipe.change({"train.learning_rate": rate}))
 
 
 def _mean(runs: Sequence[RunSpec], out: Path) -> float:

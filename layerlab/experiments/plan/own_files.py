@@ -11,7 +11,7 @@ from layerlab.recipes.comparison_sections import Arm
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.system.files import read_whole
 from layerlab.training.run_spec import design_model
-from layerlab.variants.registry import needed
+from layerlab.variants.registry import find_needed
 
 LOAD = "model.load"
 Files = plugins.File | Iterable[plugins.File]
@@ -44,10 +44,10 @@ def _name_files(recipe: TrainingRecipe, files: Mapping[str, str]) -> TrainingRec
     if not files:
         return recipe
     if recipe.compare is None:
-        return recipe.changed(_setting(recipe, files))
+        return recipe.change(_setting(recipe, files))
     settings = [_setting(side, files) for side in sides(recipe).values()]
     named = [_with(arm, one) for arm, one in zip(recipe.compare.arms, settings, strict=True)]
-    return recipe.changed({"compare.arms": named})
+    return recipe.change({"compare.arms": named})
 
 
 def _with(given: str | Arm, setting: Mapping[str, Any]) -> str | dict[str, Any]:
@@ -62,7 +62,7 @@ def _with(given: str | Arm, setting: Mapping[str, Any]) -> str | dict[str, Any]:
 def _setting(side: TrainingRecipe, files: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the setting that names the files that a model needs and its recipe does not name."""
     known = {_digest(path) for path in side.model.load}
-    wanted = set(needed(design_model(side).spec).values()) - known
+    wanted = set(find_needed(design_model(side).spec).values()) - known
     missing = [path for digest, path in files.items() if digest in wanted]
     return {LOAD: [*side.model.load, *missing]} if missing else {}
 

@@ -24,7 +24,7 @@ def resolve_recipe(recipe: TrainingRecipe, extent: CorpusSize) -> TrainingRecipe
             f"model.vocab is {given}, less than the tokenizer's {extent.vocab}; "
             "leave it out, or write a larger one"
         )
-    recipe = recipe.changed({"model.vocab": given or extent.vocab})
+    recipe = recipe.change({"model.vocab": given or extent.vocab})
     found = design_model(recipe)
     shape = found.shape
     sizes = {f"model.{name}": getattr(shape, name) for name in SIZES}
@@ -35,7 +35,7 @@ def resolve_recipe(recipe: TrainingRecipe, extent: CorpusSize) -> TrainingRecipe
             f"write block_size = {shape.context}"
         )
     updates = _updates(recipe, block, extent)
-    return recipe.changed(
+    return recipe.change(
         {"model.preset": None, "model.variant": found.variant.name}
         | sizes
         | ({} if found.base is None else {"train.mup_base_head_width": found.base.head_width})
@@ -92,7 +92,7 @@ def _runs(recipe: TrainingRecipe, extents: Mapping[str, CorpusSize]) -> list[Run
     return [
         RunSpec(
             arm=name,
-            recipe=side.changed({"train.seed": seed, "train.learning_rate": rate}),
+            recipe=side.change({"train.seed": seed, "train.learning_rate": rate}),
             digest=extents[name].digest,
             match=found,
             code=code[name],
@@ -108,15 +108,15 @@ def _match(
 ) -> Iterator[tuple[str, tuple[TrainingRecipe, Match | None]]]:
     """Match each arm's recipe to the baseline's size."""
     found = {name: resolve_recipe(side, extents[name]) for name, side in sides(recipe).items()}
-    rivals = {str(arm.name): str(arm.against) for arm in arms(comparison, recipe)}
+    baselines = {str(arm.name): str(arm.against) for arm in arms(comparison, recipe)}
     for name, side in found.items():
-        if comparison.match not in {"parameters", "flops"} or rivals[name] == name:
+        if comparison.match not in {"parameters", "flops"} or baselines[name] == name:
             yield name, (side, None)
             continue
-        rival = found[rivals[name]]
+        baseline = found[baselines[name]]
         own = design_model(side)
         near = match(
-            own.spec, own.shape, count_costs(rival), by=comparison.match_by, on=comparison.match
+            own.spec, own.shape, count_costs(baseline), by=comparison.match_by, on=comparison.match
         )
         sizes = {f"model.{size}": getattr(near.shape, size) for size in SIZES}
-        yield name, (side.changed(sizes), near)
+        yield name, (side.change(sizes), near)

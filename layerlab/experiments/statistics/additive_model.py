@@ -105,9 +105,9 @@ class Additive:
         found = prior(self.variances, self.freedoms) if counted > 1 else Prior(self.pooled, MOST)
         return Prior(found.variance, min(found.freedom, MOST, max(1, counted - 1)))
 
-    def difference(self, arm: str, rival: str, level: Level) -> Difference:
+    def difference(self, arm: str, baseline: str, level: Level) -> Difference:
         """Return an arm against another, with moderated variances of both."""
-        return self.contrast({arm: 1, rival: -1}, level)
+        return self.contrast({arm: 1, baseline: -1}, level)
 
     def contrast(self, signs: Mapping[str, int], level: Level) -> Difference:
         """Return a sum of arms, each with its sign, with moderated variances of all.

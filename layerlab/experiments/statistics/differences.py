@@ -156,7 +156,7 @@ class Difference:
         if self.whole is None or not self.mean or self.error is None:
             return None
         limits = spread_limits(self.error, self.freedom, self.level.surely)
-        least, most = (needed(self.mean, self._at(error), self.level) for error in limits)
+        least, most = (required_seeds(self.mean, self._at(error), self.level) for error in limits)
         return least, most
 
     def _at(self, error: float) -> Callable[[int], Range]:
@@ -334,7 +334,7 @@ def _shift(freedom: Real, alpha: float, wanted: float) -> float:
     return float(brentq(missing, 0.0, most, xtol=1e-12, rtol=1e-12))
 
 
-def needed(effect: Real, at: Callable[[int], Range], level: Level) -> int | None:
+def required_seeds(effect: Real, at: Callable[[int], Range], level: Level) -> int | None:
     """Return seeds at which a test finds an effect at the power; None beyond a million.
 
     Args:

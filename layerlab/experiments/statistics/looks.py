@@ -78,7 +78,7 @@ class _Drawn:
     model: Additive
 
     def evidence(self, test: PairTest) -> Evidence:
-        return Evidence(found=self.model.difference(test.arm, test.rival, Level()))
+        return Evidence(found=self.model.difference(test.arm, test.baseline, Level()))
 
 
 def _seeds(section: CompareSection, arms: int, effect: float, rng: np.random.Generator) -> int:

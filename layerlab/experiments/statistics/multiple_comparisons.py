@@ -15,7 +15,7 @@ from layerlab.experiments.statistics.differences import Difference, holm
 
 @dataclass(frozen=True)
 class PairTest:
-    """A test of whether the difference `arm - rival` lies below a size or above it.
+    """A test of whether the difference `arm - baseline` lies below a size or above it.
 
     Attributes:
         shift: that size: 0, or an end of a margin.
@@ -24,7 +24,7 @@ class PairTest:
     """
 
     arm: str
-    rival: str
+    baseline: str
     shift: float = 0.0
     measure: str = "loss"
     less: tuple[str, str] | None = None
@@ -32,13 +32,13 @@ class PairTest:
     @property
     def arms(self) -> tuple[str, ...]:
         """All arms that it is about."""
-        return (self.arm, self.rival, *(self.less or ()))
+        return (self.arm, self.baseline, *(self.less or ()))
 
     @property
     def turned(self) -> "PairTest":
         """The same test from the other arm's side."""
         less = None if self.less is None else (self.less[1], self.less[0])
-        return PairTest(self.rival, self.arm, -self.shift, self.measure, less)
+        return PairTest(self.baseline, self.arm, -self.shift, self.measure, less)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Evidence:
 
     Attributes:
         found: the difference over the seeds that ended with a number.
-        lost: seeds that diverged, of the arm and of its rival.
+        lost: seeds that diverged, of the arm and of its baseline.
         ended: seeds that ended, diverged or not, of either.
     """
 

@@ -106,7 +106,7 @@ def entropy_bound(spread: HeadRows, counts: HeadRows) -> HeadRows:
 
 
 def _rows(block: RowBlock, record: AttentionRecord, scores: Tensor) -> _Rows:
-    allowed = record.allowed()
+    allowed = record.allowed_keys()
     counts = allowed.sum(-1).to(scores.dtype).expand(record.heads, -1)
     altered = record.softcap is not None or record.bias is not None
     logits = record.logits(dtype=scores.dtype) if altered else scores

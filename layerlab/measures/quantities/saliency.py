@@ -222,7 +222,7 @@ def _keep(found: Saliency, most: int) -> list[int]:
 
 
 def _remarks(asked: Prompt, kept: int) -> dict[str, str]:
-    found = {f"word {number}": said for number, said in enumerate(asked.remarks)}
+    found = {f"word {number}": remark for number, remark in enumerate(asked.remarks)}
     if kept < len(asked.tokens):
         found["kept"] = (
             f"of {len(asked.tokens)} tokens the {kept} with the largest share of a layer's "

@@ -33,11 +33,11 @@ def products(
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # of a compiler for a GPU that it does not know
-            said = (str(error).splitlines() or [""])[0]
+            message = (str(error).splitlines() or [""])[0]
             logging.getLogger("layerlab").warning(
                 "attention is read without Triton, which is slower: %s: %s",
                 type(error).__name__,
-                said,
+                message,
             )
         else:
             watch_rows(attended, dtype, watches)

@@ -15,7 +15,7 @@ from layerlab.numerics.emulation.attribution import outputs, read_outputs
 from layerlab.numerics.emulation.emulate import Emulation
 from layerlab.numerics.formats.formats import parse_formats
 from layerlab.numerics.prediction.predict import spreads
-from layerlab.observe.tracing.block_calls import hidden
+from layerlab.observe.tracing.block_calls import find_stream
 from layerlab.system.hooks import temporary_hooks
 from layerlab.validation import Constraint
 
@@ -114,7 +114,7 @@ def _giving(model: nn.Module, block: nn.Module) -> Iterator[list[nn.Module]]:
         last[:] = [(module, output), *last[:3]]
 
     def enter(module: nn.Module, args: Any, options: Any) -> None:
-        entered = hidden(args, options)
+        entered = find_stream(args, options)
         found[:] = [one for one, output in last if output is entered]
 
     inside = set(block.modules())

@@ -215,13 +215,13 @@ class Perron:
             self._krylov.absorb(product, energy)
             return
         self._enclose(product, energy)
-        self._positive = self._raised(product)
+        self._positive = self._rescale(product)
         self._smoothings += 1
 
     def judge(self, evidence: HeadEvidence) -> None:
         if not self._krylov.settled:
             self._krylov.judge(evidence)
-            self._positive = self._raised(self._krylov.vector.abs())
+            self._positive = self._rescale(self._krylov.vector.abs())
             return
         norm, upper = evidence.unbind(1)
         apart = upper > norm * (1 + self._gap) / self._above**0.5
@@ -235,7 +235,7 @@ class Perron:
         self.lower = self.norm * self._below
         self.upper = torch.minimum(self.upper, (quotient / self._above).sqrt())
 
-    def _raised(self, vector: Tensor) -> Tensor:
+    def _rescale(self, vector: Tensor) -> Tensor:
         """Scale the vector to a maximum of 1.
 
         It is positive wherever a column is not zero.

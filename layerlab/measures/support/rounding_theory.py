@@ -151,7 +151,7 @@ def _attention(
     cosine, sine = _tables(model, x) if weights.rotary is not None else (None, None)
     if weights.rotary is not None and cosine is None:
         return None
-    seen = heard.allowed()
+    seen = heard.allowed_keys()
     made = TheoryAttention(
         query=weights.query.double(),  # type: ignore[union-attr]
         key=weights.key.double(),  # type: ignore[union-attr]

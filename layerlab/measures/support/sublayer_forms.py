@@ -107,7 +107,7 @@ def attention_fit(attended: AttentionRecord, weights: HeadWeights, sublayer: Sub
     noise = left.square()
     largest = []
     for heads in blocks(attended.heads, max(1, TOGETHER // (ROWS * attended.keys))):
-        scores = torch.where(attended.allowed(heads, rows), attended.logits(heads, rows), 0.0)
+        scores = torch.where(attended.allowed_keys(heads, rows), attended.logits(heads, rows), 0.0)
         largest.append(scores.abs().max())
         matrix = attended.weights(heads, rows)
         groups = [attended.kv_head(head) for head in range(attended.heads)[heads]]

@@ -111,11 +111,11 @@ def matched(
         if size not in SIZES:
             raise UserError(f"{size!r} is not a size; expected {', '.join(SIZES)}: type width=64")
     own = design(name, preset=preset, sizes=sizes, options=options)
-    other = rival(own, against, sizes)
+    other = design_baseline(own, against, sizes)
     return match(own.spec, own.shape, account(other.spec, other.shape), by=by, on=on)
 
 
-def rival(own: Design, against: str | None, sizes: Mapping[str, Any]) -> Design:
+def design_baseline(own: Design, against: str | None, sizes: Mapping[str, Any]) -> Design:
     """Return the other side of a comparison: at the sizes of the first, unless it is a preset.
 
     Raises:

@@ -16,7 +16,7 @@ from typing import Any
 
 from layerlab.blocks.spec import Spec
 from layerlab.variants.flat_imports import ERRORS, file_stem, sibling
-from layerlab.variants.registry import Found, declaring, needed, read_before, require
+from layerlab.variants.registry import Found, declaring, find_needed, read_before, require
 from layerlab.version import VERSION
 
 CONFIG, MODELS = "layerlab.model.config", "layerlab.model.modeling"
@@ -101,7 +101,7 @@ def code_files(config: Any) -> dict[str, bytes]:
         UserError: a part or a file is not there.
     """
     spec = Spec.from_json(config.spec)
-    config.files = config.files or needed(spec)
+    config.files = config.files or find_needed(spec)
     unknown = {name: one for name, one in config.files.items() if not read_before(one)}
     require(unknown, config.name_or_path or "")
     homes = declaring(spec, config.files)

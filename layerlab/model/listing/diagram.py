@@ -91,8 +91,8 @@ def _branch(spec: Spec, site: Site, role: Role) -> _Branch | None:
 
 def _back(residual: Choice, width: int) -> str:
     mark = {"plain": "⊕", "none": "◀"}.get(residual.name, "⊞")
-    said = "none, nothing is skipped" if residual == _NONE else _describe("residual", residual)
-    return f"  {mark}{'─' * (width + 4)}╯ residual: {said}"
+    label = "none, nothing is skipped" if residual == _NONE else _describe("residual", residual)
+    return f"  {mark}{'─' * (width + 4)}╯ residual: {label}"
 
 
 def _there(slot: Slot, choice: Choice, site: Site) -> bool:

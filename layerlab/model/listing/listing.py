@@ -13,7 +13,7 @@ from rich.text import Text
 
 from layerlab.errors import UserError
 from layerlab.model.cost.cost import Account, account
-from layerlab.model.cost.match import Match, match, rival
+from layerlab.model.cost.match import Match, design_baseline, match
 from layerlab.model.design import design
 from layerlab.model.listing.card import Card, card
 from layerlab.model.typed_options import check_match
@@ -104,7 +104,7 @@ def request(
         return Request(cards=[card(one) for one in found], named=len(found) == 1)
     cards, matches = [], []
     for own in found:
-        other = rival(own, against, sizes)
+        other = design_baseline(own, against, sizes)
         target = account(other.spec, other.shape)
         matches.append(match(own.spec, own.shape, target, by=by))
         resized = card(replace(own, shape=matches[-1].shape))
@@ -241,12 +241,12 @@ def _row(one: Card, wide: bool) -> Iterator[str]:
 def _sizes(found: Sequence[Card]) -> str:
     shape = found[0].shape
     inner = {one.shape.inner for one in found}
-    said = f"inner {shape.inner}" if len(inner) == 1 else "inner as each variant has it"
+    label = f"inner {shape.inner}" if len(inner) == 1 else "inner as each variant has it"
     shared = f" ({shape.kv_heads} of keys and values)" if shape.kv_heads != shape.heads else ""
     preset = found[0].preset
     return (
         f"{f'{preset.name}: ' if preset else ''}width {shape.width}, {shape.layers} layers, "
-        f"{shape.heads} heads{shared}, {said}, vocabulary {shape.vocab}, context {shape.context}"
+        f"{shape.heads} heads{shared}, {label}, vocabulary {shape.vocab}, context {shape.context}"
     )
 
 

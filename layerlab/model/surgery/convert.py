@@ -94,7 +94,7 @@ def _own(model: PreTrainedModel) -> ConvertedModel:
     own = ("rope_parameters", "mup_base_width", "mup_base_head_width", "logit_factor")
     return ConvertedModel(
         variant=config.variant,
-        spec=config.parsed(),
+        spec=config.parse_spec(),
         shape=config.shape(),
         settings=_share(config) | {name: getattr(config, name) for name in own},
         state=model.state_dict(),

@@ -255,10 +255,10 @@ def _casting(wanted: torch.dtype | None) -> Callable[..., Any]:
         dtype = wanted or _dtype(module)
         first = next((value for value in (*args, *options.values()) if floating(value)), None)
 
-        def brought(value: Any) -> Any:
+        def bring(value: Any) -> Any:
             return _to(value, dtype) if value is first or dtype == torch.float32 else value
 
-        return tuple(map(brought, args)), {name: brought(one) for name, one in options.items()}
+        return tuple(map(bring, args)), {name: bring(one) for name, one in options.items()}
 
     return cast_input
 
@@ -277,11 +277,11 @@ def _supplying(dtype: torch.dtype) -> Callable[..., Any]:
         def supply(value: Any) -> Any:
             return finite(value, dtype) if floating(value) else value
 
-        def chosen(name: str, value: Any) -> Any:
+        def supply_chosen(name: str, value: Any) -> Any:
             return tree_map(supply, value) if value is stream or name in SUPPLIES else value
 
-        return tuple(chosen("", value) for value in args), {
-            name: chosen(name, value) for name, value in options.items()
+        return tuple(supply_chosen("", value) for value in args), {
+            name: supply_chosen(name, value) for name, value in options.items()
         }
 
     return cast_supply

@@ -239,7 +239,7 @@ def attribution(
     trial = _Trials(run, call, modules, true, step)
     whole = trial("all places", None)
     places = SiteIndex(model, run.roundings)
-    kinds, floors = places.grouped(places.kind), places.grouped(places.floor)
+    kinds, floors = places.group(places.kind), places.group(places.floor)
     components = _rank(
         Contribution(name=name, places=group, error=trial(name, group))
         for name, group in kinds.items()
@@ -319,7 +319,7 @@ class SiteIndex:
         ahead = {place.module for place in self.places if place.layer is None}
         return frozenset(ahead - behind)
 
-    def grouped(self, key: Callable[[OpSite], Any]) -> dict[Any, frozenset[OpSite]]:
+    def group(self, key: Callable[[OpSite], Any]) -> dict[Any, frozenset[OpSite]]:
         """Return the places, grouped by what `key` returns for each."""
         found: dict[Any, set[OpSite]] = {}
         for place in self.places:

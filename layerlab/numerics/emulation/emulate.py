@@ -77,7 +77,7 @@ class Emulation(CarriedWeights):
         """Round exactly these places from now on; with no places, nothing is rounded."""
         self._selection = Selection(self.model, only=frozenset(places))
 
-    def chosen(self, place: OpSite) -> bool:
+    def is_chosen(self, place: OpSite) -> bool:
         """Return whether results at a place are rounded."""
         return place in self._selection
 
@@ -137,7 +137,7 @@ class Emulation(CarriedWeights):
             offsets = kwargs.get("offs", (*factors, None)[2])
             return multiply_groups(factors[0], factors[1], offsets)
         steps, format = self.regime.accumulate, self._result(args)
-        if steps is None or format is None or not self.chosen(self._place):
+        if steps is None or format is None or not self.is_chosen(self._place):
             return func(*factors, **self.inner(kwargs))
         return accumulate(name, factors, self.inner(kwargs), steps, self.rounder(format))
 
@@ -145,7 +145,7 @@ class Emulation(CarriedWeights):
         """Remember which places ran, to check the patterns when the block ends."""
         selection, place = self._selection, self._place
         selection.ran = True
-        if selection.patterns is None or not self.chosen(place):
+        if selection.patterns is None or not self.is_chosen(place):
             return
         given = [value for value in inputs if floating(value)]
         for output in outputs:
@@ -170,7 +170,11 @@ class Emulation(CarriedWeights):
                 output.weight = given[0].weight
         for output in outputs:
             format = results.get(output.dtype)
-            if format is None or not self.chosen(self._place) or self._moves(func, given, output):
+            if (
+                format is None
+                or not self.is_chosen(self._place)
+                or self._moves(func, given, output)
+            ):
                 if name == "_to_copy" and _shares(output.held, given):
                     output.held = output.held.clone()
                 continue
@@ -181,7 +185,7 @@ class Emulation(CarriedWeights):
 
     def note_weight(self, place: OpSite, format: AnyFormat | None) -> bool:
         (self._selection.islands if format is None else self._selection.rounded).add(place)
-        if format is None or not self.chosen(place):
+        if format is None or not self.is_chosen(place):
             return False
         self._count(place)
         return True
@@ -211,7 +215,7 @@ class Emulation(CarriedWeights):
     def _read(self, factor: Tensor, operation: str) -> Tensor:
         """Return keys or values as the cache returns them, rounded along the width of a head."""
         place = OpSite(self._place.module, "cache")
-        if not self.chosen(place):
+        if not self.is_chosen(place):
             return factor
         self._count(place)
         return self._along(factor, self.regime.cache, turned=operation == "scores")
@@ -220,7 +224,7 @@ class Emulation(CarriedWeights):
         """Round the factor that meets a parameter in a product, along the summed axis."""
         place = OpSite(self._place.module, "factor")
         matrix = floating(factor) and factor.dim() >= 2
-        if not matrix or getattr(factor, "weight", False) or not self.chosen(place):
+        if not matrix or getattr(factor, "weight", False) or not self.is_chosen(place):
             return factor
         # What the code, or a policy, has widened meets its parameter as it is.
         if factor.dtype != self.regime.low and factor.dtype not in self.regime.results:
@@ -259,7 +263,7 @@ class Emulation(CarriedWeights):
         format = self.regime.results.get(self.regime.low)
         place = OpSite("", "input")
         values = value.detach().to(self.wide)
-        if format is None or not self.chosen(place):
+        if format is None or not self.is_chosen(place):
             return EmulatedTensor(values, self.regime.low)
         self._count(place)
         return EmulatedTensor(self.rounder(format)(values), self.regime.low)

@@ -192,7 +192,7 @@ class EmulationMode(TorchDispatchMode, ABC):
         if func._opname in ASKING:
             return func(*_shadows(args), **_shadows(kwargs))
         if not _concerns(flat):
-            return self._made(func, flat, self.compute(func, args, kwargs))
+            return self._make(func, flat, self.compute(func, args, kwargs))
         if func.namespace not in OWN:
             raise UserError(
                 f"{func} is a kernel of its own: what it rounds inside cannot be emulated; load the"
@@ -209,7 +209,7 @@ class EmulationMode(TorchDispatchMode, ABC):
             self._finish(func, flat, outputs)
         return wrapped
 
-    def _made(self, func: Any, flat: list[Any], result: Any) -> Any:
+    def _make(self, func: Any, flat: list[Any], result: Any) -> Any:
         """Wrap the results of an operation without floating arguments.
 
         Numbers count as of their dtype.

@@ -108,7 +108,7 @@ class Tracker:
         for name, module in self.model.named_modules():
             leaf = bool(name) and next(module.children(), None) is None
             handles.append(module.register_forward_pre_hook(self._entering(name, leaf)))
-            handles.append(module.register_forward_hook(self._left, always_call=True))
+            handles.append(module.register_forward_hook(self._leave, always_call=True))
         try:
             yield
         finally:
@@ -125,7 +125,7 @@ class Tracker:
 
         return enter
 
-    def _left(self, module: nn.Module, args: Any, output: Any) -> None:
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         self._stack.pop()
         self._stage.pop()
 

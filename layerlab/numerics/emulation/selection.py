@@ -68,7 +68,9 @@ class Selection:
         for pattern in self.patterns or () if self.ran else ():
             found = {place for place in self._known if matches(place, (pattern,))}
             if not found:
-                raise UserError(unmatched(pattern, (place.component for place in self._known)))
+                raise UserError(
+                    describe_unmatched(pattern, (place.component for place in self._known))
+                )
             if not found & self.rounded:
                 raise UserError(self._list_unrounded(pattern, found))
 
@@ -109,11 +111,11 @@ def patterns(where: Any, model: nn.Module) -> tuple[str, ...] | None:
     for pattern in given:
         module = pattern.partition(":")[0]
         if not any(fnmatchcase(name, module) for name in spelled):
-            raise UserError(unmatched(pattern, names))
+            raise UserError(describe_unmatched(pattern, names))
     return given
 
 
-def unmatched(pattern: str, names: Iterable[str]) -> str:
+def describe_unmatched(pattern: str, names: Iterable[str]) -> str:
     """Return the message for a pattern that selects nothing."""
     known = sorted(set(names))
     # With stars and layer numbers aside, what was meant differs in a letter or two.

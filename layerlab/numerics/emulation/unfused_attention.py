@@ -69,7 +69,7 @@ def attention(
     into = scores if in_place else None
     fill = Tensor.masked_fill_ if in_place else Tensor.masked_fill
     scores = torch.mul(scores, factor, out=into)
-    hidden = _hidden(scores, attn_mask, is_causal)
+    hidden = _hidden_keys(scores, attn_mask, is_causal)
     if attn_mask is not None and attn_mask.dtype != torch.bool:
         scores = scores + attn_mask.to(wide)
     if hidden is not None:
@@ -88,7 +88,7 @@ def attention(
     return (mixed / total).to(dtype)
 
 
-def _hidden(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
+def _hidden_keys(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
     """Return which keys a query may not see.
 
     It is read from masks alone: values that are rounded decide nothing.

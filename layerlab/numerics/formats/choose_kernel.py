@@ -57,8 +57,8 @@ def _import() -> GpuKernel:
     # An older triton, no C compiler for its launcher, a driver that it does not know: whatever it
     # is, pure torch does the work, and `layerlab doctor` says why.
     except Exception as error:
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        return GpuKernel(f"triton cannot be used: {said[-1]}")
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return GpuKernel(f"triton cannot be used: {lines[-1]}")
     return GpuKernel(None, scalar, *others)
 
 

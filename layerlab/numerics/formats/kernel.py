@@ -134,8 +134,8 @@ def _obtain() -> Kernel:
         folder = _cache()
         return _keep(folder) or _build(folder)
     except (OSError, RuntimeError, AttributeError, subprocess.SubprocessError) as error:
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        return Kernel(None, said[-1])
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return Kernel(None, lines[-1])
 
 
 def _keep(folder: Path) -> Kernel | None:
@@ -200,8 +200,8 @@ def _compile(target: Path) -> None:
         )
         if done.returncode == 0:
             return
-    said = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
-    raise RuntimeError(f"{program} could not compile the kernel: {said[0]}")
+    lines = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
+    raise RuntimeError(f"{program} could not compile the kernel: {lines[0]}")
 
 
 def _load(path: Path) -> Any:

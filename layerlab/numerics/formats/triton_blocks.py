@@ -28,9 +28,9 @@ from layerlab.numerics.formats.round_reference import WORDS
 from layerlab.numerics.formats.triton_kernel import (
     LARGE,
     draw_words,
-    drawn,
     fit_block,
     launch,
+    random_source,
     round_words,
 )
 from layerlab.numerics.formats.triton_peaks import find_ends
@@ -228,7 +228,7 @@ def round_blocks(
         format.element.highest,
         float(format.element.largest),
         mode,
-        drawn(seed, words),
+        random_source(seed, words),
         format.size,
         span,
         columns % format.size == 0,

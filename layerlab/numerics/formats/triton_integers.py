@@ -17,7 +17,13 @@ from layerlab.numerics.formats.formats import Format, Integer
 from layerlab.numerics.formats.grid import CARRIERS, Mode, grid
 from layerlab.numerics.formats.random_bits import seed_on
 from layerlab.numerics.formats.round_reference import WORDS
-from layerlab.numerics.formats.triton_kernel import LARGE, drawn, fit_block, launch, round_words
+from layerlab.numerics.formats.triton_kernel import (
+    LARGE,
+    fit_block,
+    launch,
+    random_source,
+    round_words,
+)
 from layerlab.numerics.formats.triton_peaks import find_ends, split_ends
 
 # Elements of a program along the axis that shares a scale: where neighbours in memory do not.
@@ -195,7 +201,7 @@ def round_integers(
         format.symmetric,
         float(torch.finfo(x.dtype).max),
         mode,
-        drawn(seed, draws),
+        random_source(seed, draws),
         units * size > LARGE,
         together,
         span,

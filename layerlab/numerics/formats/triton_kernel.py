@@ -177,7 +177,7 @@ class TritonLaunch:
             count,
             self._grid,
             self._mode,
-            drawn(seed, words),
+            random_source(seed, words),
             count > LARGE,
             block,
         )
@@ -201,7 +201,7 @@ def fit_block(count: int) -> int:
     return min(BLOCK, max(1024, triton.next_power_of_2(count))) if INTERPRETED else BLOCK
 
 
-def drawn(seed: Tensor | None, words: Tensor | None) -> str:
+def random_source(seed: Tensor | None, words: Tensor | None) -> str:
     """Return where a kernel finds its random words."""
     return "none" if seed is None and words is None else "seed" if words is None else "words"
 

@@ -61,14 +61,14 @@ def literature_advice(search: PolicyRuns, budget: float) -> tuple[AdviceCheck, A
 
 
 def _higher(search: PolicyRuns, budget: float) -> AdviceCheck:
-    left = search.tried(HIGHER, (ALL,))
+    left = search.try_share(HIGHER, (ALL,))
     if left is None:
         return AdviceCheck(
             advice=HIGHER, source=SOURCE, verdict=OPEN, reason=search.refused.pop(HIGHER)
         )
     real = search.real_share((ALL,))
     search.step("scores and softmax rounded")
-    lower = search.left(search.logits(Lowered(search.model, search.regime)))
+    lower = search.remaining_share(search.logits(Lowered(search.model, search.regime)))
     shares = [left] if real is None else [left, real]
     errors = [search.deviations.get(frozenset((ALL,)), 0.0), search.real_deviation((ALL,))]
     verdicts = {judge_share(*one, budget) for one in zip(shares, errors, strict=False)}
@@ -97,7 +97,7 @@ def _about(left: float, error: float) -> str:
 def _control(search: PolicyRuns, budget: float) -> AdviceCheck:
     search.step("scores from exact queries and keys")
     logits = exact_scores(search)
-    left, error = search.left(logits), search.deviation(logits)
+    left, error = search.remaining_share(logits), search.deviation(logits)
     verdict = judge_share(left, error, budget)
     reason = (
         f"with the queries and keys of exact arithmetic {_about(left, error)} is left on"

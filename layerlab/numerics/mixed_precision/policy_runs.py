@@ -153,7 +153,7 @@ class PolicyRuns:
         self.runs += 1
         return outputs(emulation, lambda: self.run(self.model), ())[-1]
 
-    def left(self, logits: Tensor) -> float:
+    def remaining_share(self, logits: Tensor) -> float:
         """Return the squared error of logits over that with nothing kept.
 
         It is infinite where the logits are not finite.
@@ -184,7 +184,7 @@ class PolicyRuns:
             if len(emulation.refused) > self.mixed:
                 place = min(map(str, emulation.refused))
                 raise UserError(f"torch refuses to mix dtypes at {place}; keep what is around it")
-            self.shares[names] = self.left(seen)
+            self.shares[names] = self.remaining_share(seen)
             self.deviations[names] = self.deviation(seen)
         return self.shares[names]
 
@@ -193,9 +193,11 @@ class PolicyRuns:
         if "autocast" not in modes(self.format):
             return None
         self.step("under autocast")
-        return self.left(self.logits(Emulation(self.model, regime(self.format, "autocast"))))
+        return self.remaining_share(
+            self.logits(Emulation(self.model, regime(self.format, "autocast")))
+        )
 
-    def tried(self, name: str, keep: Iterable[str]) -> float | None:
+    def try_share(self, name: str, keep: Iterable[str]) -> float | None:
         """Return the share that is left, or None and a note where it cannot be computed."""
         self.step(" + ".join(keep))
         try:
@@ -206,7 +208,7 @@ class PolicyRuns:
 
     def alone(self, name: str) -> KeepOption | None:
         """Return the share that is left where only one thing is kept."""
-        found = self.tried(name, (name,))
+        found = self.try_share(name, (name,))
         return None if found is None else KeepOption(keep=name, alone=found)
 
     def real(self, keep: Iterable[str]) -> float | None:

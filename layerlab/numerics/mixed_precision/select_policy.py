@@ -104,7 +104,7 @@ def _describe(search: PolicyRuns, choice: KeepOption, chosen: Sequence[str]) -> 
     if choice.keep not in chosen:
         return choice
     upto = chosen[: chosen.index(choice.keep) + 1]
-    return replace(choice, left=search.tried(choice.keep, upto))
+    return replace(choice, left=search.try_share(choice.keep, upto))
 
 
 def _choose(
@@ -134,7 +134,7 @@ def _greedy(
     while names and not search.within(chosen, budget):
         cheap = sorted(names, key=lambda name: -worth[name])
         listed = list(dict.fromkeys([*names[: SHORTLIST // 2], *cheap]))[:SHORTLIST]
-        trials = {name: search.tried(name, [*chosen, name]) for name in listed}
+        trials = {name: search.try_share(name, [*chosen, name]) for name in listed}
         # What helps alone may not help any more: then it is not worth its cost.
         useful = {name: share for name, share in trials.items() if share and share < left}
         if useful:
@@ -169,7 +169,7 @@ def _prune(search: PolicyRuns, chosen: list[str], budget: float, bill: "PolicyCo
         return chosen
     for name in sorted(chosen, key=lambda name: -bill.price([name])):
         rest = [other for other in chosen if other != name]
-        if search.tried(name, rest) is not None and search.within(rest, budget):
+        if search.try_share(name, rest) is not None and search.within(rest, budget):
             return _prune(search, rest, budget, bill)
     return chosen
 

@@ -81,14 +81,14 @@ class Algebra(ABC):
         """Return what the arithmetic behind a result may add: gamma_terms of a size."""
 
     @abstractmethod
-    def rounded(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> ErrorState:
+    def round(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> ErrorState:
         """Return the spread after rounding."""
 
     @abstractmethod
     def ends(self, x: Tensor, s: ErrorState) -> tuple[Tensor, Tensor]:
         """Return the smallest and the largest value to be considered."""
 
-    def gone(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> Tensor | None:
+    def overflows(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> Tensor | None:
         """Return which finite values certainly overflow; None for formats that never overflow."""
         if format.overflow != "inf" or format.highest is None or format.digits >= MOST_DIGITS:
             return None
@@ -101,7 +101,7 @@ class Algebra(ABC):
         return lost & (low.sign() == high.sign()) & x.isfinite()
 
     @abstractmethod
-    def stored(
+    def store(
         self, x: Tensor, kept: Tensor, s: ErrorState, format: AnyFormat, mode: str
     ) -> ErrorState:
         """Return the spread of `kept`, which a storage format made of x.
@@ -128,7 +128,7 @@ class VarianceAlgebra(Algebra):
     def slack(self, terms: int | float, size: Callable[[], Tensor]) -> ErrorState:
         return None
 
-    def rounded(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> ErrorState:
+    def round(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> ErrorState:
         """Add the variance that rounding adds to a value known up to its spread.
 
         E[(fl(x) - x)^2] for x + e, e normal with variance v and gap g of the format at x, is
@@ -155,7 +155,7 @@ class VarianceAlgebra(Algebra):
     def ends(self, x: Tensor, s: ErrorState) -> tuple[Tensor, Tensor]:
         return x, x
 
-    def stored(
+    def store(
         self, x: Tensor, kept: Tensor, s: ErrorState, format: AnyFormat, mode: str
     ) -> ErrorState:
         return add_variances(s, (kept - x).square())
@@ -203,7 +203,7 @@ class BoundAlgebra(Algebra):
         # Below the normal numbers of float32 a result may be gone.
         return size().abs() * (off / (1 - off)) + max(terms, 1) * self.unit * 2.0**-100
 
-    def rounded(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> ErrorState:
+    def round(self, x: Tensor, s: ErrorState, format: Format, mode: str) -> ErrorState:
         """Return how far a rounded result may be off.
 
         Rounding keeps order, so that the ends of the interval say where a result may be.
@@ -225,7 +225,7 @@ class BoundAlgebra(Algebra):
         reach = torch.zeros_like(x) if s is None else _reach(x, s)
         return x - reach, x + reach
 
-    def stored(
+    def store(
         self, x: Tensor, kept: Tensor, s: ErrorState, format: AnyFormat, mode: str
     ) -> ErrorState:
         """Return the bound behind a storage format.
@@ -233,7 +233,7 @@ class BoundAlgebra(Algebra):
         An element's error is a share of the largest size that shares its scale, here of all.
         """
         if isinstance(format, Format):
-            return self.rounded(x, s, format, mode)
+            return self.round(x, s, format, mode)
         peak = (x.abs() if s is None else x.abs() + s).amax()
         off = peak * (_share(format) * ROOM) + 2.0**-120
         return add_variances(s, torch.full_like(x, 1.0) * off)

@@ -277,11 +277,11 @@ def accumulate(call: OpCall, algebra: Algebra, terms: int, format: Format, mode:
         value = torch.matmul(row, column)
         own = product(OpCall("mm", torch.matmul, (row, column), known, {}, (value,)), algebra)
         if terms == 1:
-            own = algebra.rounded(value, own, format, mode)
+            own = algebra.round(value, own, format, mode)
         total = value if total is None else total + value
         whole = total
         spread = add_variances(spread, own, algebra.slack(1, lambda t=whole: t.abs()))  # type: ignore[misc]
-        spread = algebra.rounded(total, spread, format, mode)
+        spread = algebra.round(total, spread, format, mode)
     if addend is not None:
         result = call.results[0]
         spread = add_variances(spread, call.spread(addend))

@@ -117,8 +117,8 @@ class Prediction(Emulation):
             format = None if self._shifts(call) else self._rounding(func, given, output)
             if format is not None:
                 mode = self.regime.rounding
-                gone = self.algebra.gone(output.held, spread, format, mode)
-                spread = self.algebra.rounded(output.held, spread, format, mode)
+                gone = self.algebra.overflows(output.held, spread, format, mode)
+                spread = self.algebra.round(output.held, spread, format, mode)
                 if gone is not None and bool(gone.any()):
                     # As masks do in half precision: what is infinite for sure is infinite here.
                     output.held = torch.where(gone, output.held * torch.inf, output.held)
@@ -133,7 +133,7 @@ class Prediction(Emulation):
         """Return the format that a result is rounded to, as an emulation would."""
         results = self.regime.results
         format = results.get(output.dtype)
-        if format is None or not self.chosen(self._place):
+        if format is None or not self.is_chosen(self._place):
             return None
         if func._opname in EXACT and given:
             if all(results.get(value.dtype) == format for value in given):
@@ -175,14 +175,14 @@ class Prediction(Emulation):
         value = self.inner(factor)
         carrier = EmulatedTensor(value, factor.dtype)
         mode = self.regime.rounding
-        spread = self.algebra.stored(value, kept, state_of(factor), format, mode)
+        spread = self.algebra.store(value, kept, state_of(factor), format, mode)
         carrier.spread = _lay(spread, value)
         return carrier
 
     def _sum(self, call: OpCall, given: Sequence[Any]) -> Any:
         """Return the spread of a product whose sums are rounded on the way; None for exact sums."""
         steps, format = self.regime.accumulate, self._result(given)
-        if steps is None or format is None or not self.chosen(self._place):
+        if steps is None or format is None or not self.is_chosen(self._place):
             return None
         if call.name not in ("mm", "bmm", "addmm", "baddbmm") or not isinstance(format, Format):
             raise lacking(f"{call.name} with accumulate=")

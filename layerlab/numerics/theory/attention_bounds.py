@@ -70,7 +70,7 @@ def scores(
     key_wrong = rotary(
         raw_key, parts, arithmetic, affine(x, head.key, arithmetic, head.key_bias, error)
     )
-    query, key = parts.rotated(raw_query).abs(), parts.rotated(raw_key).abs()
+    query, key = parts.rotate(raw_query).abs(), parts.rotate(raw_key).abs()
     scale = abs(parts.scale)
     largest = arithmetic.reach(query, query_wrong)
     came = query_wrong @ key.mT + largest @ key_wrong.mT
@@ -169,7 +169,7 @@ def attention(
         side, wrong = _head(x, parts, (arithmetic, inner), error, index, allowed)
         sides.append(side)
         wrongs.append(wrong)
-    joined = parts.joined()
+    joined = parts.joined_output()
     if joined is None:
         return torch.cat(wrongs, -1)
     return affine(

@@ -158,7 +158,7 @@ def norm(x: Features, parts: TheoryNorm) -> Conditions:
     Differs: the source takes the minimum over all entries; where one is 0, an identity becomes an
         upper bound.
     """
-    width, centred = x.shape[-1], parts.centred(x)
+    width, centred = x.shape[-1], parts.centre(x)
     total = centred.square().sum(-1, keepdim=True) + width * parts.eps
     if parts.kind == "rms":
         found = 1 + (x.square().sum(-1, keepdim=True) - 2 * x.square()) / total
@@ -233,15 +233,15 @@ def score_numerator(
         return abs(parts.scale) * (keyed + size @ (key @ head.query).abs().mT)
     rows = list[Tensor]()
     for token in range(x.shape[-2]):
-        back = _turned_back(query[..., token, None, :].expand_as(key), parts, slice(None))
-        own = _turned_back(key, parts, slice(token, token + 1))
+        back = _turn_back(query[..., token, None, :].expand_as(key), parts, slice(None))
+        own = _turn_back(key, parts, slice(token, token + 1))
         keyed = ((back @ head.key).abs() * size).sum(-1)
         queried = ((own @ head.query).abs() * size[..., token, None, :]).sum(-1)
         rows.append(keyed + queried)
     return abs(parts.scale) * torch.stack(rows, -2)
 
 
-def _turned_back(x: Tensor, parts: TheoryAttention, tokens: slice) -> Tensor:
+def _turn_back(x: Tensor, parts: TheoryAttention, tokens: slice) -> Tensor:
     """Return R^T x: the transpose of x cos + turned(x) sin."""
     assert parts.cosine is not None and parts.sine is not None
     first, second = (x * parts.sine[tokens]).chunk(2, -1)
@@ -268,7 +268,7 @@ def cancellation(x: Sequence, parts: TheoryAttention) -> Float[Tensor, "*place t
     for index in range(parts.heads):
         head = parts.head(index)
         sides.append(parts.weights(x, index) @ _reach(x, head.value, head.value_bias))
-    above, joined = torch.cat(sides, -1), parts.joined()
+    above, joined = torch.cat(sides, -1), parts.joined_output()
     if joined is not None:
         above = _reach(above, joined, parts.output_bias)
     return quotient(above, parts.value_of(x)).amax(-1)

@@ -139,7 +139,7 @@ def norm(
 
 def _scale(x: Features, parts: TheoryNorm, error: Features, arithmetic: Arithmetic) -> Features:
     """Bound |c'/r(c') - c/r(c)| for c' within `error` of the centred features c."""
-    radius = parts.radius(parts.centred(x))
+    radius = parts.radius(parts.centre(x))
     part = error / torch.where(radius > 0, radius, 1.0)
     along = parts.direction(x).abs()
     if arithmetic.first_order:
@@ -256,12 +256,12 @@ def mlp(
         raw_moved = affine(x, parts.gate, arithmetic, parts.gate_bias, error)
         gate_moved = elementwise(raw, parts.activation, arithmetic, raw_moved)
         gate = activation(parts.activation).value(raw)
-        wrong = _gated((gate, gate_moved), (inner, moved), arithmetic)
-    hidden = parts.hidden(x)
+        wrong = _bound_product((gate, gate_moved), (inner, moved), arithmetic)
+    hidden = parts.hidden_units(x)
     return affine(hidden, parts.outward, arithmetic, parts.outward_bias, wrong, terms)
 
 
-def _gated(
+def _bound_product(
     left: tuple[Features, Features], right: tuple[Features, Features], arithmetic: Arithmetic
 ) -> Features:
     """Bound the error of the product of two values with their errors."""

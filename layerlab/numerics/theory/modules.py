@@ -41,7 +41,7 @@ class TheoryNorm:
     extra: int = 0
     offset: bool = False
 
-    def centred(self, x: Features) -> Features:
+    def centre(self, x: Features) -> Features:
         return x - x.mean(-1, keepdim=True) if self.kind == "layer" else x
 
     def radius(self, x: Features) -> Float[Tensor, "*place 1"]:
@@ -52,7 +52,7 @@ class TheoryNorm:
 
     def direction(self, x: Features) -> Features:
         """Return the direction before gain and shift."""
-        centred = self.centred(x)
+        centred = self.centre(x)
         radius = self.radius(centred)
         return torch.where(radius > 0, centred / torch.where(radius > 0, radius, 1.0), 0.0)
 
@@ -74,7 +74,7 @@ class TheoryFFN:
     outward_bias: Float[Tensor, " out"] | None = None
     gate_bias: Float[Tensor, " inner"] | None = None
 
-    def hidden(self, x: Features) -> Float[Tensor, "*place inner"]:
+    def hidden_units(self, x: Features) -> Float[Tensor, "*place inner"]:
         inner = functional.linear(x, self.inward, self.inward_bias)
         function = activation(self.activation)
         if self.gate is None:
@@ -82,7 +82,7 @@ class TheoryFFN:
         return function.value(functional.linear(x, self.gate, self.gate_bias)) * inner
 
     def value(self, x: Features) -> Float[Tensor, "*place out"]:
-        return functional.linear(self.hidden(x), self.outward, self.outward_bias)
+        return functional.linear(self.hidden_units(x), self.outward, self.outward_bias)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -139,7 +139,7 @@ class TheoryAttention:
             value_bias=None if self.value_bias is None else self.value_bias[shared],
         )
 
-    def joined(self) -> Float[Tensor, "out joined"] | None:
+    def joined_output(self) -> Float[Tensor, "out joined"] | None:
         """Return the output projection as one matrix on the heads side by side."""
         return None if self.output is None else self.output.permute(1, 0, 2).flatten(1)
 
@@ -148,18 +148,18 @@ class TheoryAttention:
             return self.allowed
         return torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool, device=x.device).tril()
 
-    def rotated(self, x: OneHead) -> OneHead:
+    def rotate(self, x: OneHead) -> OneHead:
         if self.cosine is None or self.sine is None:
             return x
         return x * self.cosine + rotate_half(x) * self.sine
 
     def queries(self, x: Sequence, index: int) -> Tensor:
         head = self.head(index)
-        return self.rotated(functional.linear(x, head.query, head.query_bias))
+        return self.rotate(functional.linear(x, head.query, head.query_bias))
 
     def keys(self, x: Sequence, index: int) -> Tensor:
         head = self.head(index)
-        return self.rotated(functional.linear(x, head.key, head.key_bias))
+        return self.rotate(functional.linear(x, head.key, head.key_bias))
 
     def values(self, x: Sequence, index: int) -> Tensor:
         head = self.head(index)
@@ -176,7 +176,7 @@ class TheoryAttention:
     def value_of(self, x: Sequence) -> Tensor:
         every = [self.weights(x, index) @ self.values(x, index) for index in range(self.heads)]
         side = torch.cat(every, -1)
-        joined = self.joined()
+        joined = self.joined_output()
         return side if joined is None else functional.linear(side, joined, self.output_bias)
 
 

@@ -57,7 +57,7 @@ def effective_weight(module: nn.Module, name: str) -> Tensor | None:
     """
     module = _find_used(module)
     if not _is_adapted(module):
-        return _built(module, name)
+        return _build_weight(module, name)
     value = effective_weight(_base(module), name)
     adapters: list[str] = [] if _is_idle(module) else list(getattr(module, "active_adapters", ()))
     for adapter in adapters:
@@ -140,7 +140,7 @@ def _find_used(module: nn.Module) -> nn.Module:
     return original if off else copies[active[0]]
 
 
-def _built(module: nn.Module, name: str) -> Tensor | None:
+def _build_weight(module: nn.Module, name: str) -> Tensor | None:
     """Return a weight that torch puts together as it is now, and leave its parts as they are.
 
     What was made before a hook of `torch.nn.utils` is that of the last forward pass.

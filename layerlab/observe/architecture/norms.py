@@ -92,8 +92,8 @@ def front_norm(block: nn.Module, attention: nn.Module) -> nn.Module | None:
     for parent, child in _ancestors(block, attention):
         children = dict(parent.named_children())
         for name in FRONTS:
-            said = parent is block and placement in ("pre", "both")
-            if name in children and (said or _is_called_before(parent, name, child)):
+            declares = parent is block and placement in ("pre", "both")
+            if name in children and (declares or _is_called_before(parent, name, child)):
                 return children[name]
     return None
 

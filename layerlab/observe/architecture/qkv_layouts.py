@@ -78,7 +78,7 @@ def layout(block: nn.Module, attention: nn.Module, config: Any) -> Layout:
     fused = _pick(children, FUSED)
     width = _head_width(attention, config)
     if fused is not None:
-        return _fused(block, attention, config, fused, width)
+        return _fused_layout(block, attention, config, fused, width)
     return _separate(block, attention, width)
 
 
@@ -251,7 +251,7 @@ LAYOUTS: Mapping[str, Cut] = {
 """Which layout the fused projection of a class has."""
 
 
-def _fused(
+def _fused_layout(
     block: nn.Module, attention: nn.Module, config: Any, module: nn.Module, width: int
 ) -> Layout:
     kind = type(attention)

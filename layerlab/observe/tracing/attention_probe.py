@@ -45,7 +45,7 @@ class AttentionCall:
     scores: Tensor | None = None
     output: Tensor | None = None
 
-    def attended(self, row: int) -> AttentionRecord:
+    def record(self, row: int) -> AttentionRecord:
         """Return the record of one sequence of the batch."""
         return AttentionRecord(
             layer=self.part.block,
@@ -81,7 +81,7 @@ class AttentionCall:
         """
         if self.output is None or self.value is None or self.output.dim() != 4:
             return None
-        record, output = self.attended(0), self.output[0]
+        record, output = self.record(0), self.output[0]
         rows = slice(max(0, record.tokens - CHECKED_ROWS), record.tokens)
         exact = torch.promote_types(output.dtype, torch.float32)
         weights = record.weights(rows=rows, dtype=exact)
@@ -220,10 +220,10 @@ class _Listener(TorchFunctionMode):
                     )
                 )
             elif name == "scaled_dot_product_attention":
-                self.receive(self._fused(*args, output=result, **kwargs))
+                self.receive(self._hear_fused(*args, output=result, **kwargs))
         return result
 
-    def _fused(
+    def _hear_fused(
         self,
         query: Tensor,
         key: Tensor,

@@ -90,7 +90,7 @@ class AttentionRecord:
         key = self.key if index == list(range(self.key.shape[0])) else self.key[index]
         return query @ key.to(dtype).transpose(-1, -2)
 
-    def allowed(self, heads: slice = ALL, rows: slice = ALL, keys: slice = ALL) -> Allowed:
+    def allowed_keys(self, heads: slice = ALL, rows: slice = ALL, keys: slice = ALL) -> Allowed:
         """Return which keys a row may use; the head axis has length 1 where heads agree."""
         row = torch.arange(self.tokens, device=self.device)[rows, None] + self.keys - self.tokens
         column = torch.arange(self.keys, device=self.device)[keys]
@@ -100,10 +100,10 @@ class AttentionRecord:
         if self.window is not None:
             allowed = allowed & (column > row - self.window)
         if self.scores is not None:
-            allowed = allowed & ~_forbidden(self.scores[heads, rows, keys])
+            allowed = allowed & ~_is_forbidden(self.scores[heads, rows, keys])
         if self.bias is not None:
             bias = self._bias(heads, rows)[..., keys]
-            allowed = allowed & (bias if bias.dtype == torch.bool else ~_forbidden(bias))
+            allowed = allowed & (bias if bias.dtype == torch.bool else ~_is_forbidden(bias))
         return allowed
 
     def _bias(self, heads: slice, rows: slice) -> Tensor:
@@ -117,7 +117,7 @@ class AttentionRecord:
         first = rows.indices(self.tokens)[0] + self.keys - self.tokens + 1
         return slice(max(0, first) if self.causal else self.keys, None)
 
-    def masked(
+    def masked_scores(
         self, heads: slice = ALL, rows: slice = ALL, dtype: torch.dtype = torch.float32
     ) -> Attentions:
         """Return the scores that the softmax sees, -inf where a key is forbidden.
@@ -131,8 +131,8 @@ class AttentionRecord:
             scores = scores + self._bias(heads, rows).to(dtype)
         keys = self._unsure(rows)
         if self.scores is not None:
-            return scores.masked_fill(~self.allowed(heads, rows), -torch.inf)
-        scores[..., keys].masked_fill_(~self.allowed(heads, rows, keys), -torch.inf)
+            return scores.masked_fill(~self.allowed_keys(heads, rows), -torch.inf)
+        scores[..., keys].masked_fill_(~self.allowed_keys(heads, rows, keys), -torch.inf)
         return scores
 
     def weights(
@@ -142,9 +142,9 @@ class AttentionRecord:
 
         They sum to 1, or to less where there are sinks.
         """
-        return self.normalised(self.masked(heads, rows, dtype), heads)
+        return self.normalise(self.masked_scores(heads, rows, dtype), heads)
 
-    def normalised(self, scores: Attentions, heads: slice = ALL) -> Attentions:
+    def normalise(self, scores: Attentions, heads: slice = ALL) -> Attentions:
         """Return the softmax of masked scores; a sink takes its part and is cut off."""
         if self.sinks is None:
             return torch.softmax(scores, -1)
@@ -152,7 +152,7 @@ class AttentionRecord:
         return torch.softmax(torch.cat([scores, sinks], -1), -1)[..., :-1]
 
 
-def _forbidden(bias: Tensor) -> Tensor:
+def _is_forbidden(bias: Tensor) -> Tensor:
     """Return which entries mean minus infinity: some families write the dtype's lowest number."""
     return bias <= torch.finfo(bias.dtype).min / 2
 

@@ -64,8 +64,8 @@ class Tile:
 
     def _block(self, rows: slice, watches: Sequence[Watch]) -> RowBlock:
         keys, part = cut(self.attended, rows)
-        scores = part.masked(dtype=self.scores)
-        block = RowBlock(rows, keys, part.normalised(scores).to(self.dtype))
+        scores = part.masked_scores(dtype=self.scores)
+        block = RowBlock(rows, keys, part.normalise(scores).to(self.dtype))
         for watch in watches:
             watch(block, part, scores.to(self.dtype))
         return block
@@ -173,7 +173,7 @@ def triangular(attended: AttentionRecord) -> AttentionRecord:
     ahead, bare = [], []
     for rows in blocks(attended.tokens, 256):
         past = column <= column[attended.keys - attended.tokens :][rows, None]
-        allowed = attended.allowed(ALL, rows)
+        allowed = attended.allowed_keys(ALL, rows)
         ahead.append((allowed & ~past).any())
         bare.append((allowed == past).all() & _adds_nothing(attended, rows, allowed))
     looks_ahead, is_bare = torch.stack([torch.stack(ahead).any(), torch.stack(bare).all()]).tolist()

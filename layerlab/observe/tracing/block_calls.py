@@ -62,14 +62,14 @@ def hidden_call(
     return ChildCall(
         module=module,
         name=name,
-        entered=hidden(args, options),
+        entered=find_stream(args, options),
         left=left,
         kept=left.clone(),
         residual=residual_of(module, args, options),
     )
 
 
-def hidden(args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
+def find_stream(args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
     """Return the stream among the arguments of a block: the first floating tensor, by convention.
 
     Raises:

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import ModelStructure, first_tensor
-from layerlab.observe.tracing.block_calls import hidden
+from layerlab.observe.tracing.block_calls import find_stream
 from layerlab.records.layer_names import EMBEDDING, layer_name
 from layerlab.shapes import Scalar, Tokens, Vocabulary
 from layerlab.system.hardware import is_out_of_memory
@@ -71,8 +71,8 @@ def logits_and_gradient(
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise NotApplicable(f"its backward pass failed: {said}") from error
+        message = (str(error).splitlines() or [type(error).__name__])[0]
+        raise NotApplicable(f"its backward pass failed: {message}") from error
 
 
 @contextmanager
@@ -103,7 +103,7 @@ class _Streams:
     held: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
 
     def start(self, module: nn.Module, args: Any, options: Any) -> None:
-        self.hold(EMBEDDING, hidden(args, options).requires_grad_(True))
+        self.hold(EMBEDDING, find_stream(args, options).requires_grad_(True))
 
     def leave(self, layer: int, module: nn.Module, args: Any, output: Any) -> None:
         self.hold(layer, first_tensor(output))

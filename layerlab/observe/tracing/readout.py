@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import ModelStructure, first_tensor, with_first
 from layerlab.observe.tracing.aligned_head import Room, align_head
-from layerlab.observe.tracing.block_calls import hidden
+from layerlab.observe.tracing.block_calls import find_stream
 from layerlab.records.layer_names import EMBEDDING, layer_name
 from layerlab.shapes import States, TokenIds, Tokens
 from layerlab.system.hooks import replacing_forward
@@ -74,7 +74,7 @@ def answer(
         streams.append(stream[0].clone())  # some models change it in place behind the block
 
     def enter(module: nn.Module, args: Any, options: Any) -> None:
-        keep(hidden(args, options))
+        keep(find_stream(args, options))
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         outputs.append(output)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from layerlab.observe.architecture.structure import ModelStructure
-from layerlab.observe.tracing.block_calls import first_tensor, hidden
+from layerlab.observe.tracing.block_calls import find_stream, first_tensor
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.system.hooks import temporary_hooks
 
@@ -28,7 +28,7 @@ def read_streams(
     """
 
     def enter(module: nn.Module, args: Any, options: Any) -> None:
-        read(EMBEDDING, _tokens(hidden(args, options)))
+        read(EMBEDDING, _tokens(find_stream(args, options)))
 
     def leave(layer: int) -> Callable[..., None]:
         return lambda module, args, output: read(layer, _tokens(first_tensor(output)))

@@ -19,7 +19,7 @@ from layerlab.errors import NotApplicable
 from layerlab.observe.architecture.structure import AttentionPart, ModelStructure, first_tensor
 from layerlab.observe.tracing.attention_probe import HEARD, AttentionCall, implementation, probe
 from layerlab.observe.tracing.attention_record import AttentionRecord
-from layerlab.observe.tracing.block_calls import BlockCall, hidden, hidden_call, sublayers
+from layerlab.observe.tracing.block_calls import BlockCall, find_stream, hidden_call, sublayers
 from layerlab.observe.tracing.compiled import run_uncompiled
 from layerlab.observe.tracing.records import Layer
 from layerlab.records.layer_names import EMBEDDING
@@ -156,7 +156,7 @@ class _Watcher:
         if index in self.visited:
             raise NotApplicable("it runs its blocks more than once in one forward")
         self.visited.add(index)
-        entered = hidden(args, options)
+        entered = find_stream(args, options)
         self.fit(entered, entered)
         self.visit = BlockCall(index=index, args=args, options=options, entered=entered)
         if index == 0 and self.found.no_stream is None and self.sound(EMBEDDING, entered):
@@ -228,7 +228,7 @@ class _Watcher:
                 stream=stream[0],
                 entered=visit.entered[0],
                 sublayers=sublayers(visit, part, stream),
-                attention=self.attended(visit, part),
+                attention=self.attention_of(visit, part),
                 block=module,
                 rerun=partial(self.rerun, module, visit),
             )
@@ -238,7 +238,7 @@ class _Watcher:
         self, module: nn.Module, visit: BlockCall, part: AttentionPart, alone: bool
     ) -> None:
         """Hand over an attention whose block has no stream, or several attentions."""
-        attention = self.attended(visit, part)
+        attention = self.attention_of(visit, part)
         if attention is not None:
             self.give(
                 Layer(
@@ -267,7 +267,7 @@ class _Watcher:
             self.found.faults.setdefault(layer, f"{bad} of {stream.numel()} features not finite")
         return not bad
 
-    def attended(self, visit: BlockCall, part: AttentionPart | None) -> AttentionRecord | None:
+    def attention_of(self, visit: BlockCall, part: AttentionPart | None) -> AttentionRecord | None:
         heard = [item for item in visit.heard if part is not None and item.part is part]
         if len(heard) != 1 or part is None:
             return None
@@ -277,7 +277,7 @@ class _Watcher:
             return None
         before = {one.part.number: one.heads for one in visit.heard}
         first = sum(heads for number, heads in before.items() if number < part.number)
-        return replace(heard[0].attended(0), first=first)
+        return replace(heard[0].record(0), first=first)
 
     def rerun(self, block: nn.Module, visit: BlockCall, stream: Tensor) -> Tensor:
         """Return the block's output for another stream at the same positions and masks."""
@@ -318,7 +318,7 @@ def _gradients(
         gradients[layer] = gradient[0].detach()
 
     def start(module: nn.Module, args: Any, options: Any) -> None:
-        stream = hidden(args, options).requires_grad_(True)
+        stream = find_stream(args, options).requires_grad_(True)
         stream.register_hook(partial(keep, EMBEDDING))
 
     def listen(layer: int, module: nn.Module, args: Any, output: Any) -> None:

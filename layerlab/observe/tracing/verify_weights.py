@@ -154,7 +154,7 @@ def _seen_factors(
         if seen.shape != expected.shape:
             return {part: f"{tuple(expected.shape)} heads, rows, width, not {tuple(seen.shape)}"}
         if normed:
-            expected, error, seen = _unnormed(weights, part, expected, error, seen, dtype)
+            expected, error, seen = _undo_norm(weights, part, expected, error, seen, dtype)
         parts[part] = seen, expected, error
     if normed and abs(attended.scaling / weights.scaling - 1) > 1e-6:
         return {"query": f"scores are scaled by {attended.scaling:g}, not {weights.scaling:g}"}
@@ -171,7 +171,7 @@ def _part(weights: HeadWeights, part: str, z: Tensor, dtype: torch.dtype) -> tup
     return _heads(weight, bias, z, weights.clip, dtype)
 
 
-def _unnormed(
+def _undo_norm(
     weights: HeadWeights,
     part: str,
     expected: Tensor,
@@ -253,7 +253,7 @@ def _seen_scores(
 def _seen_rows(weights: HeadWeights, attended: AttentionRecord, rows: list[int]) -> dict[str, str]:
     """Check that every row used the keys that the bounds count on, without a bias on its scores."""
     for row in rows:
-        allowed = int(attended.allowed(rows=slice(row, row + 1)).sum(-1).min())
+        allowed = int(attended.allowed_keys(rows=slice(row, row + 1)).sum(-1).min())
         expected = row + 1 if weights.window is None else min(row + 1, weights.window)
         if allowed != expected:
             return {"scores": f"row {row} uses {allowed} keys where {expected} were expected"}

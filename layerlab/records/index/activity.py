@@ -21,11 +21,11 @@ def state_of_unfinished(folder: Path, files: Iterable[Path]) -> str:
     """
     locked = is_locked(folder)
     if locked is None:
-        locked = any(time.time() - _written(file) < FRESH for file in files)
+        locked = any(time.time() - _change_time(file) < FRESH for file in files)
     return RUNNING if locked else INTERRUPTED
 
 
-def _written(file: Path) -> float:
+def _change_time(file: Path) -> float:
     with suppress(OSError):
         return file.stat().st_mtime
     return 0.0

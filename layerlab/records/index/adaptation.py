@@ -43,8 +43,8 @@ def read(folder: Path) -> Summary:
     if not (folder / FILE).exists():
         done = sum(1 for _ in (folder / STAGES).glob(f"*/{STAGE}"))
         state = state_of_unfinished(folder, [folder / STAGES])
-        said = "1 stage is finished" if done == 1 else f"{done} stages are finished"
-        return Summary(folder.name, state, said)
+        headline = "1 stage is finished" if done == 1 else f"{done} stages are finished"
+        return Summary(folder.name, state, headline)
     content = read_table(folder / FILE, _Result)
     done = sum(one.finished for one in content.stages)
     counted = f"{done} of {len(content.stages)} stages are finished"

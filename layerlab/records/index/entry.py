@@ -100,18 +100,18 @@ def one_line(text: str) -> str:
     return " ".join(text[: 4 * LONGEST].split())[:LONGEST]
 
 
-def count_verdicts(words: Iterable[str], said: Mapping[str, tuple[str, str]]) -> str:
+def count_verdicts(words: Iterable[str], labels: Mapping[str, tuple[str, str]]) -> str:
     """Return how many verdicts there are of each word.
 
     Args:
-        said: what a sentence says of one, and of several, by word.
+        labels: what a sentence says of one, and of several, by word.
 
     Example:
         >>> count_verdicts(["fails", "odd", "fails"], {"fails": ("1 fails", "{count} fail")})
         '2 fail, odd: 1'
     """
     return ", ".join(
-        said[word][count > 1].format(count=count) if word in said else f"{word}: {count}"
+        labels[word][count > 1].format(count=count) if word in labels else f"{word}: {count}"
         for word, count in Counter(words).items()
     )
 

@@ -111,7 +111,7 @@ def _entry(root: Path, folder: Path, kind: Kind, links: frozenset[str]) -> Entry
         headline=one_line(summary.headline),
         folder=folder.relative_to(root).as_posix(),
         page=page.relative_to(root).as_posix() if shown else None,
-        changed=moment(_changed(folder, kind)),
+        changed=moment(_change_time(folder, kind)),
     )
 
 
@@ -130,7 +130,7 @@ def _summary(folder: Path, kind: Kind, links: frozenset[str]) -> Summary:
     return Summary(folder.name, DAMAGED, why)
 
 
-def _changed(folder: Path, kind: Kind) -> float:
+def _change_time(folder: Path, kind: Kind) -> float:
     for file in kind.files:
         try:
             return (folder / file).lstat().st_mtime

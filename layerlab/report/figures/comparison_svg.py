@@ -277,9 +277,9 @@ def _scale(found: Json, lane: Point, top: Number, bottom: Number) -> Iterator[st
 
 
 def _label(row: Json, base: str) -> str:
-    arm, rival = str(row["arm"]), str(row.get("against") or base)
+    arm, baseline = str(row["arm"]), str(row.get("against") or base)
     name = text.prose(arm, NAME)
-    return name if rival in (arm, base) else f"{name} (to {text.prose(rival, NAME)})"
+    return name if baseline in (arm, base) else f"{name} (to {text.prose(baseline, NAME)})"
 
 
 def _heading(content: Json, words: str) -> Iterator[str]:

@@ -141,9 +141,9 @@ def draw(figures: Mapping[str, Figure], folder: Path, kind: str = "svg") -> None
     except Exception as error:  # what drives a browser fails in its own ways
         # Some bring a page of advice along, one sentence each.
         first = error.args[0] if error.args else error
-        said = " ".join(str(first).split())[:200] or type(error).__name__
+        message = " ".join(str(first).split())[:200] or type(error).__name__
         raise UserError(
-            f"the figures were not drawn: {said}; leave them out, or try again"
+            f"the figures were not drawn: {message}; leave them out, or try again"
         ) from error
 
 

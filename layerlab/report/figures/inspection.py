@@ -61,7 +61,7 @@ def _curves(view: Json, measure: Json, column: str) -> dict[str, Figure]:
         shown = [
             one
             for one in measure["series"]
-            if one["kind"] == kind and _known(one["values"][column]["mean"])
+            if one["kind"] == kind and _drop_unknown(one["values"][column]["mean"])
         ]
         if shown:
             parts = [measure["name"], column, *slugs([name] if name else [])]
@@ -111,13 +111,13 @@ def _steps(view: Json, measure: Json, column: str) -> dict[str, Figure]:
         for one in measure["series"]
         if one["kind"] == 0
         and models[one["model"]]["step"] is not None
-        and _known(one["values"][column]["mean"])
+        and _drop_unknown(one["values"][column]["mean"])
     ]
     if len(shown) < 2:
         return {}
     shown.sort(key=lambda one: models[one["model"]]["step"])
     means = [one["values"][column]["mean"] for one in shown]
-    known = [_known(mean) for mean in means]
+    known = [_drop_unknown(mean) for mean in means]
     lines = {
         "mean over layers": [sum(values) / len(values) for values in known],
         "first layer": [mean[0] for mean in means],
@@ -176,7 +176,7 @@ def _limits(view: Json, shown: Sequence[Json], name: str, dash: str) -> list[dic
     """Return the dashed lines of a bound or of a companion column, with one legend entry."""
     found: list[dict[str, Any]] = []
     for series in shown:
-        if _known(series["values"][name]["mean"]):
+        if _drop_unknown(series["values"][name]["mean"]):
             colour = COLOURS[series["model"] % len(COLOURS)] if len(shown) > 1 else "#1b1e23"
             line = _line(view, series, name)
             line |= {"mode": "lines", "line": {"color": colour, "width": 1.2, "dash": dash}}
@@ -185,12 +185,12 @@ def _limits(view: Json, shown: Sequence[Json], name: str, dash: str) -> list[dic
 
 
 def _in_powers(shown: Sequence[Json], column: str, bounds: Sequence[Json]) -> bool:
-    values = [v for one in shown for v in _known(one["values"][column]["mean"])]
+    values = [v for one in shown for v in _drop_unknown(one["values"][column]["mean"])]
     limits = [
         v
         for bound in bounds
         for one in shown
-        for v in _known(one["values"][bound["limit"]]["mean"])
+        for v in _drop_unknown(one["values"][bound["limit"]]["mean"])
     ]
     if min(values) <= 0:
         return False
@@ -199,7 +199,9 @@ def _in_powers(shown: Sequence[Json], column: str, bounds: Sequence[Json]) -> bo
 
 def _near(shown: Sequence[Json], column: str) -> dict[str, Any]:
     """Return limits of a linear axis with which a far bound does not flatten the readings."""
-    values = [v for one in shown for part in one["values"][column].values() for v in _known(part)]
+    values = [
+        v for one in shown for part in one["values"][column].values() for v in _drop_unknown(part)
+    ]
     low, high = min(values), max(values)
     room = 0.3 * (high - low or abs(high) or 1.0)
     return {"autorangeoptions": {"clipmin": low - room, "clipmax": high + room}}
@@ -219,7 +221,7 @@ def _maps(view: Json, measure: Json, column: str, labels: Sequence[str]) -> dict
     found = {}
     for series in measure["series"]:
         cells = series.get("maps", {}).get(column, {}).get("mean", [])
-        if series["kind"] or not _known(cells):
+        if series["kind"] or not _drop_unknown(cells):
             continue
         heads, layers = series["heads"], series["layers"]
         if len(heads) == 1 and len(layers) == 1:
@@ -233,5 +235,5 @@ def _maps(view: Json, measure: Json, column: str, labels: Sequence[str]) -> dict
     return found
 
 
-def _known(values: Sequence[Any]) -> list[float]:
+def _drop_unknown(values: Sequence[Any]) -> list[float]:
     return [value for value in values if value is not None]

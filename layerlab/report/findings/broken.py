@@ -76,7 +76,7 @@ def _bound(readings: RuleData) -> Iterator[RuleHit]:
         for bound in measure.get("bounds", ()):
             if bound["side"] == "beside":
                 continue
-            broken = _broken(readings, name, bound)
+            broken = _violations(readings, name, bound)
             if broken.empty:
                 continue
             top = peak(broken, "excess")
@@ -108,7 +108,7 @@ def _kind(row: Mapping[str, Any]) -> str | None:
     return next((str(row[name]) for name in ("sublayer", "place", "format") if name in row), None)
 
 
-def _broken(readings: RuleData, name: str, bound: Mapping[str, Any]) -> pd.DataFrame:
+def _violations(readings: RuleData, name: str, bound: Mapping[str, Any]) -> pd.DataFrame:
     """Return the rows on the wrong side of a bound, with their relative `excess` over it."""
     column, limit = bound["column"], bound["limit"]
     rows = readings.rows(name, column, limit)

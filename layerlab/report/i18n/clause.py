@@ -56,10 +56,13 @@ class _Way(NamedTuple):
     unknown: int = 0
     text: str = ""
 
-    def behind(self, given: str, said: str, known: bool) -> "_Way":
+    def behind(self, given: str, translation: str, known: bool) -> "_Way":
         """Return this way with one more clause in front of it."""
-        left, unknown = self.left + _left(given, said), self.unknown + (not known)
-        return _Way(left, self.known - known, unknown, said + self.text)
+        left, unknown = (
+            self.left + _count_untranslated(given, translation),
+            self.unknown + (not known),
+        )
+        return _Way(left, self.known - known, unknown, translation + self.text)
 
 
 class Clauses:
@@ -69,15 +72,15 @@ class Clauses:
         """Take the functions that translate a whole text and a mark."""
         self.known, self.label = known, label
 
-    def said(self, text: str) -> str:
+    def translate(self, text: str) -> str:
         """Translate a text: as a whole where one message covers it, else in parts."""
         if (whole := self._whole(text)) is not None:
             return whole
         sentences = _SENTENCE.split(text)
         if len(sentences) == 1:
             return self._cut(text)
-        said = [self.said(one) for one in sentences]
-        return text if said == sentences else tidy(" ".join(said))
+        translations = [self.translate(one) for one in sentences]
+        return text if translations == sentences else tidy(" ".join(translations))
 
     def _whole(self, text: str) -> str | None:
         """Translate a text by one message that leaves no prose, with its full stop or without."""
@@ -85,7 +88,7 @@ class Clauses:
         for given in dict.fromkeys((text.removesuffix("."), text)):
             if (known := self.known(given, strong=True)) and not prose(known):
                 ways.append(known + self.label(text[len(given) :]))
-        return min(ways, key=lambda way: _left(text, way), default=None)
+        return min(ways, key=lambda way: _count_untranslated(text, way), default=None)
 
     def _cut(self, text: str) -> str:
         """Translate a sentence, cut into clauses in the best way."""
@@ -99,7 +102,7 @@ class Clauses:
             ways = self._ways(entries[place : place + 2 * _MOST], best[:_MOST], comma)
             best.insert(0, min(ways, key=lambda way: way[:3]))
         cut = tidy(best[0].text + self.label(text[len(bare) :])) if best[0].known else text
-        return min(cut, self.known(text) or text, key=lambda way: _left(text, way))
+        return min(cut, self.known(text) or text, key=lambda way: _count_untranslated(text, way))
 
     def _ways(self, entries: list[str], best: list[_Way], comma: str) -> Iterator[_Way]:
         """Yield ways to translate clauses, each behind its mark.
@@ -109,8 +112,8 @@ class Clauses:
         mark = self.label(comma if entries[0] == _LISTED else entries[0])
         for count, after in enumerate(best, 1):
             given = "".join(entries[1 : 2 * count])
-            if (said := self._together(entries[0], given, mark)) is not None:
-                yield after.behind(given, said, known=True)
+            if (translation := self._together(entries[0], given, mark)) is not None:
+                yield after.behind(given, translation, known=True)
             elif count == 1:
                 inside = self._inside(given)
                 yield after.behind(given, mark + inside, known=inside != given)
@@ -124,36 +127,45 @@ class Clauses:
 
     def _inside(self, text: str) -> str:
         """Translate a clause that no message covers, in smaller parts."""
-        return self._joined(text) or self._bracketed(text) or self._numbered(text) or text
+        return (
+            self._translate_joined(text)
+            or self._translate_bracketed(text)
+            or self._translate_numbered(text)
+            or text
+        )
 
-    def _joined(self, text: str) -> str | None:
+    def _translate_joined(self, text: str) -> str | None:
         """Translate the parts that "and" joins, if each of them is known or a name."""
         entries = _split(_ALSO, text)[::2]
-        said = [self.said(one) for one in entries] if len(entries) > 1 else entries
+        translations = [self.translate(one) for one in entries] if len(entries) > 1 else entries
         if len(entries) > 1 and all(map(_AMOUNTS.fullmatch, entries)):
             return self.label(_AND).join(entries)
-        stand = [one for one, other in zip(entries, said, strict=True) if one == other]
+        stand = [one for one, other in zip(entries, translations, strict=True) if one == other]
         if len(stand) == len(entries) or any(" " in one for one in stand):
             return None
-        return self.label(_AND).join(said)
+        return self.label(_AND).join(translations)
 
-    def _bracketed(self, text: str) -> str | None:
+    def _translate_bracketed(self, text: str) -> str | None:
         """Translate what is in brackets and what is beside them."""
         pieces = _BRACKETS.split(text)
         if len(pieces) == 1:
             return None
-        ways = (self.said, self._note)
-        said = [ways[place % 2](piece) for place, piece in enumerate(pieces)]
-        return None if said == pieces else "".join(said)
+        ways = (self.translate, self._note)
+        translations = [ways[place % 2](piece) for place, piece in enumerate(pieces)]
+        return None if translations == pieces else "".join(translations)
 
     def _note(self, text: str) -> str:
         if (known := self.known(text, begun=True)) is not None:
             return known
         note = text.strip()[1:-1]
-        said = self.said(note)
-        return text if said == note else fill(self.label(_BRACKETED), {"value": "", "note": said})
+        translation = self.translate(note)
+        return (
+            text
+            if translation == note
+            else fill(self.label(_BRACKETED), {"value": "", "note": translation})
+        )
 
-    def _numbered(self, text: str) -> str | None:
+    def _translate_numbered(self, text: str) -> str | None:
         """Translate a name before a number."""
         if (found := _NUMBERED.fullmatch(text)) is None:
             return None
@@ -193,7 +205,7 @@ def _split(seam: re.Pattern[str], text: str) -> list[str]:
     return found
 
 
-def _left(given: str, said: str) -> int:
+def _count_untranslated(given: str, translation: str) -> int:
     """Count the words of a text that its translation left as they were."""
-    words = set(_WORD.findall(said))
+    words = set(_WORD.findall(translation))
     return sum(word in words for word in _WORD.findall(given))

@@ -40,7 +40,7 @@ class Language:
     """One language of the page.
 
     Example:
-        >>> language("zh").said("layer 3 head 2"), language("en").said("layer 3 head 2")
+        >>> language("zh").translate("layer 3 head 2"), language("en").translate("layer 3 head 2")
         ('第 3 层第 2 头', 'layer 3 head 2')
     """
 
@@ -52,7 +52,7 @@ class Language:
             if code == ENGLISH
             else gettext.translation(DOMAIN, FOLDER, [code])
         )
-        self._clauses = Clauses(lru_cache(_SEEN)(self._found), self.label)
+        self._clauses = Clauses(lru_cache(_SEEN)(self._look_up), self.label)
 
     def label(self, message: str) -> str:
         """Translate a fixed text of the page."""
@@ -67,20 +67,20 @@ class Language:
         """Return what names a row, without the column's name in the files."""
         return self.catalogue.pgettext(COLUMN, name)
 
-    def said(self, text: str) -> str:
+    def translate(self, text: str) -> str:
         """Translate a text, whatever numbers stand in it; unknown parts stay as they are.
 
         Example:
-            >>> language("zh").said("pangu23, Figure 4; Own")
+            >>> language("zh").translate("pangu23, Figure 4; Own")
             'pangu23，图 4；自定'
         """
-        return text if self.code == ENGLISH or not text.strip() else self._clauses.said(text)
+        return text if self.code == ENGLISH or not text.strip() else self._clauses.translate(text)
 
     def word(self, value: Any) -> Any:
         """Translate words of the page; numbers and data stay as they are."""
-        return self.said(value) if isinstance(value, Label) else value
+        return self.translate(value) if isinstance(value, Label) else value
 
-    def _found(self, text: str, *, begun: bool = False, strong: bool = False) -> str | None:
+    def _look_up(self, text: str, *, begun: bool = False, strong: bool = False) -> str | None:
         """Look up the translation of a text, as it stands or by its template."""
         # A sentence begins with a capital, and its template may not.
         forms = (text, text[:1].lower() + text[1:])
@@ -95,7 +95,7 @@ class Language:
                 continue
             for given in forms:
                 if (found := template.parts(given)) is not None:
-                    parts = {name: self.said(part) for name, part in found.items()}
+                    parts = {name: self.translate(part) for name, part in found.items()}
                     # It was meant for something else if what is left is prose.
                     if template.own > _WEAK or not any(map(prose, parts.values())):
                         return tidy(fill(template.said, parts))
@@ -103,27 +103,30 @@ class Language:
 
     def names(self, text: str) -> str:
         """Translate what rows have in common, a list with commas, part by part."""
-        return ", ".join(self.said(part) for part in text.split(", "))
+        return ", ".join(self.translate(part) for part in text.split(", "))
 
     def remark(self, note: str, models: Iterable[Mapping[str, Any]]) -> str:
         """Translate a note about a model, which begins with the model's name."""
         for model in models:
             name = f"{model['name']}: "
             if note.startswith(name):
-                return name + self.said(note.removeprefix(name))
-        return self.said(note)
+                return name + self.translate(note.removeprefix(name))
+        return self.translate(note)
 
     @cached_property
     def _templates(self) -> list["Template"]:
         """Return the messages with placeholders, those that say most by themselves first."""
         stored: dict[str, str] = getattr(self.catalogue, "_catalog", {})
         messages = [
-            (key, said)
-            for key, said in stored.items()
-            if isinstance(key, str) and said and "\x04" not in key and PLACEHOLDER.search(key)
+            (key, translation)
+            for key, translation in stored.items()
+            if isinstance(key, str)
+            and translation
+            and "\x04" not in key
+            and PLACEHOLDER.search(key)
         ]
         messages.sort(key=lambda one: (-own(one[0]), one[0]))
-        return [Template(key, said) for key, said in messages]
+        return [Template(key, translation) for key, translation in messages]
 
 
 def languages() -> list[str]:

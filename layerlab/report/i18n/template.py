@@ -19,9 +19,9 @@ _WORD = r"(?:[^\s(,:;]|[,:;](?=\S))*(?: %)?(?: \(\S+ to \S+\))?"
 class Template:
     """A message with placeholders, and what it is in the other language."""
 
-    def __init__(self, message: str, said: str):
+    def __init__(self, message: str, translation: str):
         """Take a message; its pattern is made when a text has all the words of the message."""
-        self.message, self.said = message, said
+        self.message, self.said = message, translation
         self.words = [word for word in PLACEHOLDER.split(message)[::2] if word]
         self.own = own(message)
         self.begins = not message.startswith("{")

@@ -173,8 +173,8 @@ def _facts(whole: Json) -> Iterable[tuple[str, Any]]:
 def _describe(whole: Json) -> Iterable[str]:
     """Describe what was learned and forgotten, in sentences."""
     for one in whole["changes"]:
-        rival = one.get("against")
-        more = "" if rival == "before" else f", against {rival}"
+        baseline = one.get("against")
+        more = "" if baseline == "before" else f", against {baseline}"
         if one.get("low") is not None:
             low, high = format_signed(one["low"]), format_signed(one["high"])
             over = f"{one.get('n')} {one.get('over')}"
@@ -204,7 +204,7 @@ def _picture(runs: Sequence[Mapping[str, Any]], kind: str, known: Language) -> J
             continue
         arm = str(run.get("arm"))
         # Plotly reads a little HTML in every text it draws.
-        named = known.said(f"{arm}, seed {run.get('seed')}")
+        named = known.translate(f"{arm}, seed {run.get('seed')}")
         name = escape(text.prose(named, NAME), quote=False)
         traces.append(
             {

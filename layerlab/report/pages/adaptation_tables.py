@@ -102,7 +102,7 @@ def _unit(one: Mapping[str, Any]) -> str:
 
 
 def _hint(tests: Iterable[Mapping[str, Any]]) -> str:
-    said = (
+    sentence = (
         "Of benchmarks the official average in percent, with its 95 % interval in brackets, or "
         "beside its standard error over questions; of text bits per byte, lower is better, beside "
         "its standard error over documents."
@@ -112,13 +112,13 @@ def _hint(tests: Iterable[Mapping[str, Any]]) -> str:
         for one in tests
         if one.get("unit") != "score" and any(map(_single, one.get("cells") or ()))
     ]
-    return f"{said} {lonely(alone)}" if alone else said
+    return f"{sentence} {lonely(alone)}" if alone else sentence
 
 
 def lonely(titles: Sequence[str]) -> str:
     """Explain why some texts have no standard error."""
-    said = f"One document of {' and '.join(titles)} is held out: one has no standard error"
-    return f"{said}."
+    sentence = f"One document of {' and '.join(titles)} is held out: one has no standard error"
+    return f"{sentence}."
 
 
 def _single(cell: Any) -> bool:

@@ -184,7 +184,7 @@ def view(content: Mapping[str, Any]) -> Json:
             kind: curve.curve_columns(curves, kind, values) for kind, values in _CURVES.items()
         },
         "widths": curve.shares(_confidence(content), counts),
-        "paired": _paired(content["paired"], names),
+        "paired": _thin_curves(content["paired"], names),
         "monitor": monitor_timeline.monitor_timeline(content["monitor"], judged, names),
     }
 
@@ -309,7 +309,7 @@ def _run(run: Mapping[str, Any], names: Sequence[str], metric: str, chosen: set[
     }
 
 
-def _paired(curves: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Json]:
+def _thin_curves(curves: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Json]:
     """Return the differences of each arm to the baseline along the run, thinned."""
     found = []
     for one in curves:

@@ -62,7 +62,7 @@ def render(content: Mapping[str, Any], lang: str = ENGLISH) -> str:
         .render(
             content=content,
             facts=list(_facts(content)),
-            forests=list(_forests(_shown(content))),
+            forests=list(_forests(_shown_rows(content))),
             sections=list(_sections(content)),
             models=_models(content),
             options=toml.write_toml(content["options"]),
@@ -135,7 +135,7 @@ def _facts(content: Record) -> Iterable[tuple[str, Any]]:
     yield label("Questions to each"), sum(row["n"] for row in [*asked, *tasks])
 
 
-def _shown(content: Record) -> list[Record]:
+def _shown_rows(content: Record) -> list[Record]:
     """Return the rows whose scores are drawn: benchmarks, and shares of tasks of lm-eval."""
     shares = [row for row in metrics(content.get("tasks", ())) if row["share"]]
     return [*content["benchmarks"], *shares]
@@ -207,8 +207,8 @@ def _benchmarks(content: Record) -> Json:
         ]
         for row in with_normalized(content["benchmarks"])
     ]
-    said = _formulas(content["benchmarks"], "title")
-    hint = " ".join(filter(None, [said, explain_verdicts(content["benchmarks"])]))
+    formulas = _formulas(content["benchmarks"], "title")
+    hint = " ".join(filter(None, [formulas, explain_verdicts(content["benchmarks"])]))
     return table("benchmarks", label("Benchmarks"), HEAD, rows, hint)
 
 

@@ -82,5 +82,5 @@ def group_table(rows: Sequence[Record], score: Any, span: Any) -> Json:
         told = [row["score"], None] if plain else [score(row), span(row)]
         cells.append([f"{row['group']} ({row['metric']}): {row['arm']}", *told, row["n"]])
     head = ("", label("score"), label("95 % interval"), label("questions"))
-    said = dict.fromkeys(f"{row['group']}: {row['formula']}." for row in rows)
-    return table("task-groups", label("Groups of lm-eval"), head, cells, " ".join(said))
+    formulas = dict.fromkeys(f"{row['group']}: {row['formula']}." for row in rows)
+    return table("task-groups", label("Groups of lm-eval"), head, cells, " ".join(formulas))

@@ -111,11 +111,11 @@ def script_words(script: str, view: Mapping[str, Any], lang: str) -> dict[str, A
     if lang == ENGLISH:
         return {}
     known = language(lang)
-    columns, said = dict[str, str](), set[str]()
+    columns, texts = dict[str, str](), set[str]()
     for measure in view["measures"]:
         columns |= {name: known.column(name) for name in measure["columns"]}
         sources = {str(bound["source"]) for bound in measure["bounds"]}
         bands = {measure["band"]["label"]} if measure["band"] else set()
-        said |= {measure["title"], *measure["kinds"], *bands, *sources}
+        texts |= {measure["title"], *measure["kinds"], *bands, *sources}
     changed = {key: word for key, word in columns.items() if word != key}
-    return {**words(script, said, lang), "columns": changed}
+    return {**words(script, texts, lang), "columns": changed}

@@ -62,17 +62,17 @@ def assemble(styles: Iterable[str], script: str, data: Mapping[str, Any]) -> dic
     return {
         "style": Markup(read_static(*styles)),
         "script": Markup(script),
-        "data": Markup(embedded(data)),
+        "data": Markup(embed_json(data)),
         "drawing": Markup(_packed_plotly()) if draws else "",
         "policy": policy([script, *([plotly()] if draws else [])]),
     }
 
 
-def embedded(data: Any) -> str:
+def embed_json(data: Any) -> str:
     r"""Write data as JSON that can stand inside a script element, whatever its strings contain.
 
     Example:
-        >>> embedded("</script>")
+        >>> embed_json("</script>")
         '"\\u003c/script\\u003e"'
     """
     written = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -88,19 +88,19 @@ def policy(scripts: list[str]) -> str:
     )
 
 
-def words(script: str, said: Iterable[str], lang: str) -> dict[str, Any]:
+def words(script: str, texts: Iterable[str], lang: str) -> dict[str, Any]:
     """Return what `say.js` reads: the translated words of a script and of its data.
 
     Args:
         script: all the scripts of a page, as one text.
-        said: texts of the data that the scripts hand to `translated`.
+        texts: of the data that the scripts hand to `translated`.
     """
     if lang == ENGLISH:
         return {}
     known = language(lang)
     used = {json.loads(message) for message in _SPOKEN.findall(script)}
     found = {message: known.label(message) for message in used}
-    found |= {text: known.said(text) for text in said}
+    found |= {text: known.translate(text) for text in texts}
     return {"words": {key: word for key, word in found.items() if word != key}}
 
 
@@ -139,7 +139,7 @@ def environment(lang: str = ENGLISH) -> Environment:
     environment.install_gettext_translations(known.catalogue, newstyle=True)  # type: ignore[attr-defined]
     environment.globals["lang"] = lang
     environment.filters |= {
-        "said": lambda value: known.said(str(value)),
+        "said": lambda value: known.translate(str(value)),
         "worded": known.word,
         "labelled": known.label,
         "names": known.names,

@@ -59,7 +59,7 @@ def language_of(file: Path) -> str | None:
 
 def translate_pictures(pictures: Sequence[Mapping[str, Any]], lang: str) -> list[dict[str, Any]]:
     """Translate the text in pictures: axes, legends and categories."""
-    say = language(lang).said
+    say = language(lang).translate
     return [
         {**one, "data": [_trace(trace, say) for trace in one["data"]], "layout": _layout(one, say)}
         for one in pictures

@@ -47,18 +47,18 @@ def rows(study: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     if study["fast"]:
         yield label("mode"), label("fast: few draws")
     yield from settings.items()
-    yield from _named(study.get("recipe", {}), RECIPE)
-    yield from _named(trainings, TRAININGS)
+    yield from _label_known(study.get("recipe", {}), RECIPE)
+    yield from _label_known(trainings, TRAININGS)
     batches = study.get("batches", {})
     if batches.get("all") and not trainings:
         yield label("batches"), batches["all"]
         yield label("of them from an earlier session"), batches["kept from an earlier run"]
-    yield from _named(study["time"], JUDGING if trainings else TIME)
-    yield from _named(study["machine"], MACHINE)
+    yield from _label_known(study["time"], JUDGING if trainings else TIME)
+    yield from _label_known(study["machine"], MACHINE)
     yield label("versions"), ", ".join(f"{name} {one}" for name, one in study["versions"].items())
 
 
-def _named(found: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    for name, said in names.items():
+def _label_known(found: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    for name, title in names.items():
         if name in found:
-            yield said, label("not kept") if found[name] is None else found[name]
+            yield title, label("not kept") if found[name] is None else found[name]

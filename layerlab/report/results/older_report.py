@@ -59,13 +59,13 @@ def _renumber(content: Mapping[str, Any]) -> dict[str, Any]:
 def _shift(name: str, table: pd.DataFrame) -> pd.DataFrame:
     if name == "attribution":
         parts = table["part"].replace("before the blocks", layer_name(EMBEDDING))
-        return table.assign(part=parts.str.replace(_PART, _renamed, regex=True))
+        return table.assign(part=parts.str.replace(_PART, _rename, regex=True))
     if name in _BY_ATTENTION or "layer" not in table:
         return table
     return table.assign(layer=table["layer"] + EMBEDDING)
 
 
-def _renamed(match: re.Match[str]) -> str:
+def _rename(match: re.Match[str]) -> str:
     return layer_name(int(match[1]) + EMBEDDING)
 
 
@@ -73,7 +73,7 @@ def _fault(fault: Mapping[str, Any]) -> dict[str, Any]:
     layer = fault.get("layer")
     # Schema 1 wrote -1 for weights outside the blocks.
     where = None if layer is None or layer < 0 else int(layer) + EMBEDDING
-    return {**fault, "layer": where, "name": _OUTPUT.sub(_renamed, str(fault["name"]))}
+    return {**fault, "layer": where, "name": _OUTPUT.sub(_rename, str(fault["name"]))}
 
 
 def _picture(picture: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _detail(key: str, shown: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _notes(measure: Mapping[str, Any], mixed: list[str]) -> list[str]:
-    told = [_FROM.sub(_renamed, str(note)) for note in measure["notes"]]
+    told = [_FROM.sub(_rename, str(note)) for note in measure["notes"]]
     if measure["name"] in _BY_ATTENTION:
         told += [f"{name}: its layers are its attention layers, counted from 0" for name in mixed]
     return told

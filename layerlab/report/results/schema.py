@@ -61,11 +61,13 @@ def check_schema(content: Mapping[str, Any]) -> dict[str, Any]:
     """
     whole = _fill(content, _PARTS, "")
     whole["text"] = _fill(whole["text"], _TEXT, " of its text")
-    whole["models"] = [_fill(card, _CARD, " of a model") for card in _named(whole, "models")]
+    whole["models"] = [_fill(card, _CARD, " of a model") for card in _check_names(whole, "models")]
     labels = [card["name"] for card in whole["models"]]
     if twice := [name for name in dict.fromkeys(labels) if labels.count(name) > 1]:
         raise UserError(f"two models of the report are called {twice[0]!r}; give each its own name")
-    whole["measures"] = [_fill(one, _MEASURE, " of a measure") for one in _named(whole, "measures")]
+    whole["measures"] = [
+        _fill(one, _MEASURE, " of a measure") for one in _check_names(whole, "measures")
+    ]
     try:
         whole["findings"] = [Finding.from_dict(entry).to_dict() for entry in whole["findings"]]
     except (AttributeError, TypeError, ValueError) as error:
@@ -102,7 +104,7 @@ def _fill(given: Mapping[str, Any], defaults: Mapping[str, Any], owner: str) -> 
     return {**absent, **given}
 
 
-def _named(whole: Mapping[str, Any], part: str) -> list[Any]:
+def _check_names(whole: Mapping[str, Any], part: str) -> list[Any]:
     for entry in whole[part]:
         if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
             raise UserError(f"this is not a layerlab report: one of {part!r} has no name")

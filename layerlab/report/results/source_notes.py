@@ -96,7 +96,7 @@ def _prenorm(frames: Frames, cards: list[Mapping[str, Any]]) -> Note | None:
         "title": "The pre-norm bound on ‖A‖₂ does not hold under a causal mask",
         "text": "The source's sqrt(n / (1 + (n-1) e^(-2M))) counts n keys in every row, but under "
         "a causal mask row i has i of them: for small scores (M = 0.1, n = 128) it gives 1.104 and "
-        f"the norm is 1.646.{_violated(frames)} layerlab prints the corrected form, "
+        f"the norm is 1.646.{_count_violated(frames)} layerlab prints the corrected form, "
         f"sqrt(Σᵢ 1 / (1 + (i-1) e^(-2M))).{_vacuous(rows, cards)} No finding rests on it. It "
         "does not tell pre-norm from post-norm either: from the second block on, post-norm "
         "attention reads a normed stream too.",
@@ -104,7 +104,7 @@ def _prenorm(frames: Frames, cards: list[Mapping[str, Any]]) -> Note | None:
     }
 
 
-def _violated(frames: Frames) -> str:
+def _count_violated(frames: Frames) -> str:
     """Count the heads that exceed the printed form, which grows with the length."""
     keys = ["model", "layer", "head"]
     printed = _readings(frames, "querykey", *keys, "prenorm_printed")
@@ -143,14 +143,14 @@ def _length(frames: Frames, cards: list[Mapping[str, Any]]) -> Note | None:
         "text": "The source reads the norm of attention as a difference between pre-norm and "
         "post-norm. A causal attention matrix has a large norm when it is long or when many tokens "
         "attend to one; so every norm is shown beside that of uniform causal attention of the same "
-        f"length. Here the median ratio is {span}.{_correlated(frames)} Norms above 1 do not "
-        "multiply with depth: a product of attention matrices is again one, and stays below "
+        f"length. Here the median ratio is {span}.{_describe_correlation(frames)} Norms above 1 do "
+        "not multiply with depth: a product of attention matrices is again one, and stays below "
         "sqrt(n).",
         "source": "spectral25, figures and section 1",
     }
 
 
-def _correlated(frames: Frames) -> str:
+def _describe_correlation(frames: Frames) -> str:
     keys = ["model", "sequence", "layer", "head"]
     norms = _readings(frames, "spectrum", *keys, "uniform_ratio")
     masses = _readings(frames, "attention", *keys, "sink_mass")
@@ -164,7 +164,7 @@ def _correlated(frames: Frames) -> str:
     return f" Its rank correlation with the sink mass is {correlation:.2f}."
 
 
-def _uncovered(frames: Frames, cards: list[Mapping[str, Any]]) -> Note | None:
+def _no_bound(frames: Frames, cards: list[Mapping[str, Any]]) -> Note | None:
     rows = _readings(frames, "gain", "measured")
     if rows.empty or not {"sublayer", "bound"} <= set(rows.columns):
         return None
@@ -192,5 +192,5 @@ _NOTES: tuple[Callable[[Frames, list[Mapping[str, Any]]], Note | None], ...] = (
     _sinks,
     _prenorm,
     _length,
-    _uncovered,
+    _no_bound,
 )

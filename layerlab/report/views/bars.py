@@ -63,7 +63,7 @@ def _table(
         "bar": bar,
         "groups": [
             {
-                "title": text.prose(", ".join(map(_named, group, key)), 120),
+                "title": text.prose(", ".join(map(_row_name, group, key)), 120),
                 "rows": [_row(row, left, columns, bar, most) for row in part.to_dict("records")],
             }
             for key, part in parts
@@ -71,7 +71,7 @@ def _table(
     }
 
 
-def _named(axis: str, value: Any) -> str:
+def _row_name(axis: str, value: Any) -> str:
     return f"by {value}" if axis == "by" else str(value)
 
 

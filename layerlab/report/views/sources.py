@@ -24,12 +24,12 @@ def read_registry() -> dict[str, list[str]]:
 
 def find_sources(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Find the sources that findings, measures and notes of a report name, by their keys."""
-    said = json.dumps([report[part] for part in ("findings", "measures", "notes")])
+    text = json.dumps([report[part] for part in ("findings", "measures", "notes")])
     known = read_registry()
     names = ("title", "authors", "year", "place")
     return [
         {"key": key, **dict(zip(names, known[key], strict=True))}
-        for key in sorted(set(_KEY.findall(said)) & set(known))
+        for key in sorted(set(_KEY.findall(text)) & set(known))
     ]
 
 

@@ -27,7 +27,7 @@ def one(draw: Sampler, norm: str, layers: int, digits: int) -> dict[str, Tensor]
     """
     strict, exact = Strict(digits, carrier=torch.float64), Exact()
     start = strict.take(ENSEMBLE.start(draw))
-    stack = [ENSEMBLE.weights(draw).taken(strict) for _ in range(layers)]
+    stack = [ENSEMBLE.weights(draw).convert(strict) for _ in range(layers)]
     last = strict.take(draw.normal(ENSEMBLE.tokens, ENSEMBLE.width))
     observed = gradients(strict, start, stack, last, norm)  # type: ignore[arg-type]
     truth = gradients(exact, start, stack, last, norm)  # type: ignore[arg-type]
@@ -41,7 +41,7 @@ def one(draw: Sampler, norm: str, layers: int, digits: int) -> dict[str, Tensor]
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    found = work.gather(one, [dict(work.options)], batch=32)[0]
+    found = work.sample(one, [dict(work.options)], batch=32)[0]
     digits = [work.options["digits"]]
     frames = {way: by_layer(found[way][:, :, None], digits) for way in WAYS}
     # Both in the order in which they are computed: blocks passed since the errors began.

@@ -31,7 +31,7 @@ NORMS = {"frobenius": SIZE**0.5, "spectral": 3.0}
 EFFECT = 2.0
 
 
-def conditioned(draw: Sampler, weights: Weights, condition: float, fixed: str) -> Weights:
+def set_condition(draw: Sampler, weights: Weights, condition: float, fixed: str) -> Weights:
     """Return weights whose W_k^T W_q has this condition number and a norm of `NORMS`.
 
     The singular vectors are random, the singular values geometric between 1 and 1 / condition.
@@ -57,7 +57,7 @@ def one(draw: Sampler, condition: float, fixed: str, norm: str) -> dict[str, Ten
         DIGITS,
         max(DEPTHS),
         norm,  # type: ignore[arg-type]
-        changed=lambda weights: conditioned(draw, weights, condition, fixed),
+        changed=lambda weights: set_condition(draw, weights, condition, fixed),
     )
     return {"errors": found[:, [depth - 1 for depth in DEPTHS], :, NORMWISE]}
 
@@ -69,7 +69,7 @@ def run(work: StudyContext) -> Outcome:
         for fixed in NORMS
         for condition in CONDITIONS
     ]
-    parts = [part["errors"] for part in work.gather(one, cases)]
+    parts = [part["errors"] for part in work.sample(one, cases)]
     # fixed -> draw x condition x depth x digits
     errors = {
         fixed: np.stack(parts[place * len(CONDITIONS) : (place + 1) * len(CONDITIONS)], axis=1)
@@ -114,8 +114,8 @@ def judge(errors: dict[str, np.ndarray], seed: int) -> StudyVerdict:
         number=effects[largest].value,
         said=(
             f"from condition 1 to 1e8 the median normwise error changes by a factor of "
-            f"{_named(least, effects)} to {_named(largest, effects)}; an effect of {EFFECT:g} "
-            f"was asked for in each of {compared} cases, of intervals that hold together"
+            f"{_name_effect(least, effects)} to {_name_effect(largest, effects)}; an effect of "
+            f"{EFFECT:g} was asked for in each of {compared} cases, of intervals that hold together"
         ),
     )
 
@@ -125,7 +125,7 @@ def _ratio(pair: np.ndarray) -> float:
     return float(high / low)
 
 
-def _named(key: tuple[str, int, int], effects: dict[tuple[str, int, int], Interval]) -> str:
+def _name_effect(key: tuple[str, int, int], effects: dict[tuple[str, int, int], Interval]) -> str:
     fixed, depth, digits = key
     layers = f"{depth} layer" if depth == 1 else f"{depth} layers"
     return f"{effects[key]} (fixed {fixed} norm, {layers}, {digits} digits)"

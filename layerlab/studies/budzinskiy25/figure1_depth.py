@@ -73,7 +73,7 @@ def one(draw: Sampler, norm: str, layers: int) -> dict[str, Tensor]:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    errors = work.gather(one, [dict(work.options)])[0]["errors"]
+    errors = work.sample(one, [dict(work.options)])[0]["errors"]
     table = by_layer(errors, DIGITS)
     fine = {name: errors[:, :, FINE, place] for name, place in READINGS.items()}
     return Outcome(
@@ -104,7 +104,7 @@ def judge_growth(
         errors["normwise"], lambda draws: float(np.exp(fits(reduce(draws))[0].slope)), seed
     )
     told = "; ".join(_grow(name, reduce(draws), found[name]) for name, draws in errors.items())
-    rests = rested(errors) if reduce is mean else ""
+    rests = describe_resting(errors) if reduce is mean else ""
     count, depth = errors["normwise"].shape
     return StudyVerdict(
         claim=claim,
@@ -165,7 +165,7 @@ def judge_rare(errors: DepthErrors, seed: int) -> StudyVerdict:
         return float((draws < draws.mean() / 10**ORDERS).mean())
 
     found = {name: bootstrap(draws[:, -1], share, seed) for name, draws in errors.items()}
-    rests = rested(errors)
+    rests = describe_resting(errors)
     final = errors["normwise"][:, -1]
     below, one_order = (float((final < final.mean() / size).mean()) for size in (1, 10))
     return StudyVerdict(
@@ -181,7 +181,7 @@ def judge_rare(errors: DepthErrors, seed: int) -> StudyVerdict:
     )
 
 
-def rested(errors: DepthErrors) -> str:
+def describe_resting(errors: DepthErrors) -> str:
     """Describe on how few draws the means after the last layer rest; empty if on enough."""
     found = {name: resting(draws[:, -1]) for name, draws in errors.items()}
     if min(found.values()) >= FEW:

@@ -51,7 +51,7 @@ def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [{"spectral": norm, **work.options} for norm in NORMS]
     # draw x norm x depth x statistic
-    errors = np.stack([found["errors"] for found in work.gather(one, cases)], axis=1)
+    errors = np.stack([found["errors"] for found in work.sample(one, cases)], axis=1)
     rows = [
         summary(
             errors[:, place, depth, statistic],
@@ -93,14 +93,14 @@ def slope(errors: np.ndarray, depth: int, within: tuple[int, int], seed: int) ->
 def judge_grows(errors: np.ndarray, seed: int) -> StudyVerdict:
     """Judge whether the error grows with the norm at every depth."""
     found = {depth: slope(errors, depth, RANGES[0], seed) for depth in DEPTHS}
-    said = ", ".join(f"{power} at {depth} layers" for depth, power in found.items())
+    numbers = ", ".join(f"{power} at {depth} layers" for depth, power in found.items())
     return StudyVerdict(
         claim=STUDY.claim,
         word=each(above(power, 0) for power in found.values()),
         number=found[max(DEPTHS)].value,
         said=(
-            f"the mean normwise error follows the power {said} of the norm from {RANGES[0][0]} to "
-            f"{RANGES[0][1]}; above 0 was asked for (mean of {len(errors)} draws)"
+            f"the mean normwise error follows the power {numbers} of the norm from {RANGES[0][0]} "
+            f"to {RANGES[0][1]}; above 0 was asked for (mean of {len(errors)} draws)"
         ),
     )
 
@@ -122,7 +122,7 @@ def judge_degrees(errors: np.ndarray, seed: int) -> StudyVerdict:
         or min(p.value for p in powers[depth]) > EXPECTED[depth] + NEAR
         for depth in EXPECTED
     )
-    said = "; ".join(
+    numbers = "; ".join(
         f"{powers[10][place]} and {powers[20][place]} for norms from {low} to {high}"
         for place, (low, high) in enumerate(RANGES)
     )
@@ -130,8 +130,8 @@ def judge_degrees(errors: np.ndarray, seed: int) -> StudyVerdict:
         claim="The growth is about linear at 10 layers and about quadratic at 20.",
         word=decide(holds=met, fails=away),
         number=powers[20][1].value,
-        said=f"powers at 10 and 20 layers: {said}; within {NEAR:g} of 1 and of 2 was asked for in "
-        "both ranges. The power itself grows with the norm",
+        said=f"powers at 10 and 20 layers: {numbers}; within {NEAR:g} of 1 and of 2 was asked for "
+        "in both ranges. The power itself grows with the norm",
     )
 
 

@@ -41,8 +41,8 @@ def one(draw: Sampler, norm: float, digits: int) -> dict[str, Tensor]:
     weights = Weights(query=identity, key=identity, value=identity, inner=identity, outer=identity)
     strict, exact = Strict(digits), Exact()
     held = strict.take(x)
-    observed = attention(strict, held, weights.taken(strict))
-    truth = attention(exact, exact.take(held), weights.taken(exact))
+    observed = attention(strict, held, weights.convert(strict))
+    truth = attention(exact, exact.take(held), weights.convert(exact))
     return {"errors": errors(observed, truth)}
 
 
@@ -51,7 +51,7 @@ def run(work: StudyContext) -> Outcome:
     digits = work.options["digits"]
     cases = [{"norm": norm, "digits": digits} for norm in NORMS]
     # draw x norm x statistic, in units of the last digit
-    found = np.stack([one_["errors"] for one_ in work.gather(one, cases, batch=256)], axis=1)
+    found = np.stack([one_["errors"] for one_ in work.sample(one, cases, batch=256)], axis=1)
     units = found * 2.0**digits
     rows = [
         summary(units[:, place, statistic], {"norm": norm, "statistic": name})

@@ -46,7 +46,7 @@ def one(
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [{"placement": name, **work.options} for name in PLACEMENTS]
-    parts = work.gather(one, cases, batch=256)
+    parts = work.sample(one, cases, batch=256)
     errors = {name: part["errors"] for name, part in zip(PLACEMENTS, parts, strict=True)}
     digits = [work.options["digits"]]
     frames = [by_layer(found, digits, placement=name) for name, found in errors.items()]

@@ -33,10 +33,10 @@ EFFECT = 1.5
 def near(draw: Sampler, spread: float, norm: str, digits: int) -> dict[str, Tensor]:
     """Return the errors of a norm on inputs 1 + spread * N(0, 1), for one batch."""
     x = draw.normal(1, WIDTH, mean=1.0, deviation=spread)
-    return {"errors": normed(x, norm, digits)}
+    return {"errors": norm_errors(x, norm, digits)}
 
 
-def normed(x: Draws, norm: str, digits: int) -> Tensor:
+def norm_errors(x: Draws, norm: str, digits: int) -> Tensor:
     """Return the errors of a norm, input by input."""
     strict, exact = Strict(digits), Exact()
     held = strict.take(x)
@@ -67,7 +67,7 @@ def run(work: StudyContext) -> Outcome:
     cases: list[dict[str, Any]] = [
         {"spread": spread, "norm": norm, "digits": digits} for norm in NORMS for spread in SPREADS
     ]
-    parts = [part["errors"] for part in work.gather(near, cases, batch=1024)]
+    parts = [part["errors"] for part in work.sample(near, cases, batch=1024)]
     count = len(SPREADS)
     synthetic = {
         norm: np.stack(parts[place * count : (place + 1) * count], axis=1)
@@ -125,7 +125,7 @@ def in_model(model: str, digits: int) -> dict[str, np.ndarray]:
 
     rows = torch.cat(list(inputs(subject(model), TOKENS).values()))[:, None]
     centred = rows - rows.mean(-1, keepdim=True)
-    found = {norm: normed(rows, norm, digits).numpy() for norm in NORMS}
+    found = {norm: norm_errors(rows, norm, digits).numpy() for norm in NORMS}
     return {**found, "ratio": (rows.norm(dim=-1) / centred.norm(dim=-1)).flatten().numpy()}
 
 
@@ -157,7 +157,7 @@ def judge_real(models: dict[str, dict[str, np.ndarray]], seed: int) -> StudyVerd
         found[name] = bootstrap(
             tokens, lambda drawn: _ratio(drawn.reshape(-1, 2)), seed, comparisons=len(models)
         )
-    said = ", ".join(
+    numbers = ", ".join(
         f"{name} {ratio} (||x|| is {np.median(models[name]['ratio']):.3g} times that of x less its "
         "mean)"
         for name, ratio in found.items()
@@ -169,8 +169,8 @@ def judge_real(models: dict[str, dict[str, np.ndarray]], seed: int) -> StudyVerd
         claim="On what the norms of trained models read, layer norm is the less stable one, too.",
         word=each(above(ratio, 1) for ratio in found.values()),
         number=max(ratio.value for ratio in found.values()),
-        said=f"median error of layer norm over that of RMS norm on the same inputs: {said}; above "
-        f"1 was asked for in each. {_size(low, high)}",
+        said=f"median error of layer norm over that of RMS norm on the same inputs: {numbers}; "
+        f"above 1 was asked for in each. {_size(low, high)}",
         unit=f"{TOKENS} tokens of one text, {len(models)} models",
     )
 

@@ -114,7 +114,7 @@ def norm_modules(norm: TheoryNorm, x: Tensor) -> Iterator[Module]:
         yield Module(name="RMS norm", f=norm.value, x=x, form=form, uniform=two)
         return
     plain = TheoryNorm(kind="layer")
-    last = 3 * x.abs().max() / plain.centred(x).abs().min()
+    last = 3 * x.abs().max() / plain.centre(x).abs().min()
     yield Module(
         name="layer norm", f=plain.value, x=x, form=condition_numbers.norm(x, plain), uniform=last
     )
@@ -151,7 +151,7 @@ def attention_modules(parts: TheoryAttention, x: Tensor) -> Iterator[Module]:
         one = torch.ones((), dtype=x.dtype)
         yield Module(
             name="rotary positions",
-            f=lambda given: parts.rotated(given)[-1],
+            f=lambda given: parts.rotate(given)[-1],
             x=query,
             form=one,
             uniform=NONE,
@@ -183,7 +183,7 @@ def beside(matrix: Tensor, bias: Tensor | None) -> Tensor:
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [{"model": name} for name in builtin.NAMES]
-    parts = [part["conditions"] for part in work.gather(one, cases, batch=16)]
+    parts = [part["conditions"] for part in work.sample(one, cases, batch=16)]
     # passage x model x module x column
     every = np.stack(parts, axis=1)
     rows = [
@@ -293,12 +293,12 @@ def judge_loose(every: np.ndarray, seed: int) -> StudyVerdict:
     row = ROWS.index("attention")
     loose = (every[..., row, UNIFORM] / every[..., row, WORST]).T
     found = bootstrap_each(dict(zip(builtin.NAMES, loose, strict=True)), np.median, seed)
-    said = ", ".join(f"{one} ({model})" for model, one in found.items())
+    numbers = ", ".join(f"{one} ({model})" for model, one in found.items())
     return StudyVerdict(
         claim="Behind a norm the uniform bound on attention's condition tells its size within ten.",
         word=each(below(one, 10) for one in found.values()),
         number=max(one.value for one in found.values()),
-        said=f"uniform bound over what the worst perturbation does: {said}, the median passage",
+        said=f"uniform bound over what the worst perturbation does: {numbers}, the median passage",
         source="budzinskiy25, Lemma 3.14 and Remark 3.15; the factor of ten is Own",
     )
 
@@ -308,13 +308,13 @@ def judge_usual(every: np.ndarray, seed: int) -> StudyVerdict:
     found = medians(every, TYPICAL, FORM, seed)
     best, least = (choose(found, key=lambda key: found[key].value) for choose in (max, min))
     inner = {key: one for key, one in found.items() if key[1] in ("perceptron", "SwiGLU")}
-    said = ", ".join(f"{one} ({name}, {model})" for (model, name), one in inner.items())
+    numbers = ", ".join(f"{one} ({name}, {model})" for (model, name), one in inner.items())
     return StudyVerdict(
         claim="Random perturbations are enlarged by at least half of the condition number.",
         word=each(above(one, 0.5) for one in found.values()),
         number=found[least].value,
         said=f"random signs, median passage: {found[least]} of the closed form ({least[1]}, "
-        f"{least[0]}) to {found[best]} ({best[1]}, {best[0]}); feed-forward {said}",
+        f"{least[0]}) to {found[best]} ({best[1]}, {best[0]}); feed-forward {numbers}",
         source="Own",
     )
 

@@ -102,7 +102,7 @@ def modules_of_blocks(draw: Sampler, model: str) -> list[RoundedModule]:
     # Numbers of the coarsest format, so that every arithmetic computes the same function.
     coarse = Strict(min(FORMATS.values()))
     x, y = coarse.take(x).double(), coarse.take(y).double()
-    weights = weights.taken(coarse).taken(Exact())
+    weights = weights.convert(coarse).convert(Exact())
     return [*norms(x), perceptron(y, weights), *attentions(y, weights, min(FORMATS.values()))]
 
 
@@ -159,7 +159,7 @@ def hostile() -> list[RoundedModule]:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    parts = work.gather(one, [{"model": name} for name in builtin.NAMES], batch=16)
+    parts = work.sample(one, [{"model": name} for name in builtin.NAMES], batch=16)
     # passage x model x row (x format)
     observed, worsts, sizes = (
         np.stack([part[name] for part in parts], axis=1) for name in ("observed", "worst", "sizes")
@@ -271,7 +271,7 @@ def judge_ranged(worsts: np.ndarray, hostile_: dict[str, float]) -> StudyVerdict
 def judge_lowered(hostile_: dict[str, float]) -> StudyVerdict:
     """Judge which constants are attained."""
     least = min(hostile_[row] for row in ATTAINED)
-    said = ", ".join(f"{hostile_[row]:.4f} ({NAMES[row]})" for row in CORRECT)
+    numbers = ", ".join(f"{hostile_[row]:.4f} ({NAMES[row]})" for row in CORRECT)
     return StudyVerdict(
         scale=CASES,
         claim="The constants of RMS norm, centring, perceptron, scores and softmax cannot be "
@@ -279,7 +279,7 @@ def judge_lowered(hostile_: dict[str, float]) -> StudyVerdict:
         word=decide(holds=least > 0.999, fails=False),
         number=least,
         said=f"worst roundings over the bound on inputs whose sums carry all in their first term: "
-        f"{said}; 1 is attained, and below 1 nothing is shown",
+        f"{numbers}; 1 is attained, and below 1 nothing is shown",
         source="budzinskiy25, Lemmas 4.6 to 4.21",
         unit=EXACT,
     )
@@ -292,14 +292,14 @@ def judge_near(observed: np.ndarray, seed: int) -> StudyVerdict:
         for index, row in enumerate(ROWS)
         if row in CORRECT
     }
-    said = ", ".join(f"{one} ({NAMES[row]})" for row, one in found.items())
+    numbers = ", ".join(f"{one} ({NAMES[row]})" for row, one in found.items())
     best = max(found.values(), key=lambda one: one.value)
     return StudyVerdict(
         claim="Rounding to bf16 comes within half of the bounds.",
         word=above(best, 0.5),
         number=best.value,
         said=f"largest error of a passage over its bound, in the worst of three models, median: "
-        f"{said}; above 0.5 was asked for in one",
+        f"{numbers}; above 0.5 was asked for in one",
         source="Own",
         looked=True,
     )

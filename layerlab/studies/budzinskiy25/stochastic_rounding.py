@@ -46,7 +46,7 @@ def repeat(draw: Sampler, mode: str, digits: int, norm: str) -> dict[str, Tensor
     """Return, for one batch, the error of one block, and of its mean over repeats."""
     strict = Strict(digits, mode, draw.generator, carrier=torch.float64)
     x, exact = strict.take(ENSEMBLE.start(draw)), Exact()
-    weights = ENSEMBLE.weights(draw).taken(strict)
+    weights = ENSEMBLE.weights(draw).convert(strict)
     truth = block(exact, x, weights, norm)  # type: ignore[arg-type]
     runs = [block(strict, x, weights, norm) for _ in range(REPEATS)]  # type: ignore[arg-type]
     mean = torch.stack(runs).mean(0)
@@ -59,8 +59,8 @@ def repeat(draw: Sampler, mode: str, digits: int, norm: str) -> dict[str, Tensor
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     digits, norm = work.options["digits"], work.options["norm"]
-    sums = work.gather(errors_of_sums, [{"mode": m, "digits": digits} for m in MODES], batch=256)
-    blocks = work.gather(
+    sums = work.sample(errors_of_sums, [{"mode": m, "digits": digits} for m in MODES], batch=256)
+    blocks = work.sample(
         repeat, [{"mode": m, "digits": digits, "norm": norm} for m in MODES], batch=32
     )
     signed = {mode: part["errors"] for mode, part in zip(MODES, sums, strict=True)}
@@ -87,7 +87,7 @@ def run(work: StudyContext) -> Outcome:
             judge_averaged(kept, work.seed),
         ),
         frames={"sums": table(rows), "blocks": table(block_rows)},
-        pictures=(drawn(signed, digits),),
+        pictures=(plot_means(signed, digits),),
     )
 
 
@@ -183,7 +183,7 @@ def judge_averaged(blocks: dict[str, dict[str, np.ndarray]], seed: int) -> Study
     )
 
 
-def drawn(signed: dict[str, np.ndarray], digits: int) -> Any:
+def plot_means(signed: dict[str, np.ndarray], digits: int) -> Any:
     """Plot the mean error over the number of terms, with both bounds."""
     lines = [
         Curve(

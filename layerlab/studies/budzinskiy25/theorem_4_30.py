@@ -60,7 +60,7 @@ def one(draw: Sampler, digits: int) -> dict[str, Tensor]:
 
     arithmetic = Strict(digits)
     start = arithmetic.take(ORDINARY.start(draw)).double()
-    layers = [ORDINARY.weights(draw).taken(arithmetic).taken(Exact()) for _ in range(LAYERS)]
+    layers = [ORDINARY.weights(draw).convert(arithmetic).convert(Exact()) for _ in range(LAYERS)]
     given = iter(layers)
     errors = reference_transformer.run([arithmetic], start, lambda: next(given), LAYERS, "rms")[
         :, :, 0, MAX
@@ -103,9 +103,9 @@ def errors_of_trained(draw: Sampler) -> dict[str, Tensor]:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    parts = work.gather(one, [{"digits": digits} for digits in DIGITS.values()], batch=16)
+    parts = work.sample(one, [{"digits": digits} for digits in DIGITS.values()], batch=16)
     found = {name: part["bounds"] for name, part in zip(DIGITS, parts, strict=True)}
-    model = work.gather(errors_of_trained, batch=16)[0]
+    model = work.sample(errors_of_trained, batch=16)[0]
     rows = [
         summary(every[:, layer, column], {"digits": name, "layer": layer + 1, "quantity": quantity})
         for name, every in found.items()
@@ -148,14 +148,14 @@ def judge_never(found: dict[str, np.ndarray]) -> StudyVerdict:
     most = {
         name: maximum(every[..., OBSERVED] / every[..., RECURSION]) for name, every in found.items()
     }
-    said = ", ".join(f"{one} ({name})" for name, one in most.items())
+    numbers = ", ".join(f"{one} ({name})" for name, one in most.items())
     largest = max(one.value for one in most.values())
     first = np.mean([(every[:, 0, RECURSION] >= VACUOUS).mean() for every in found.values()])
     return StudyVerdict(
         claim=STUDY.claim,
         word=decide(holds=largest <= 1),
         number=largest,
-        said=f"largest error over the bound: {said}, over all layers and "
+        said=f"largest error over the bound: {numbers}, over all layers and "
         f"{len(next(iter(found.values())))} draws; which says little, since the bound is 1 or "
         f"more, and vacuous, in {first:.0%} of the draws behind the first layer already",
     )
@@ -172,7 +172,7 @@ def judge_size(found: dict[str, np.ndarray], column: int, claim: str, seed: int)
     }
     powers = bootstrap_each(logs, np.median, seed)
     empty = {name: float((every[:, -1, column] >= VACUOUS).mean()) for name, every in found.items()}
-    said = ", ".join(
+    numbers = ", ".join(
         f"10^{one.value:.1f} (10^{one.low:.1f} to 10^{one.high:.1f}) times the error at {name}, "
         f"vacuous (1 or more) in {empty[name]:.0%} of the draws"
         for name, one in powers.items()
@@ -182,7 +182,7 @@ def judge_size(found: dict[str, np.ndarray], column: int, claim: str, seed: int)
         claim=claim,
         word=each(below(one, limit) for one in powers.values()),
         number=10 ** max(one.value for one in powers.values()),
-        said=f"behind {LAYERS} layers the bound is {said} (medians)",
+        said=f"behind {LAYERS} layers the bound is {numbers} (medians)",
         source="budzinskiy25, Theorem 4.30",
     )
 

@@ -13,10 +13,10 @@ LONGEST = 200
 def report_crash(error: Exception, folder: Path) -> str:
     """Leave the traceback in a folder, and say in one line what happened and where it lies."""
     named = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    said = prose(" ".join(named.split()), LONGEST)
+    message = prose(" ".join(named.split()), LONGEST)
     text = "".join([ACCIDENT_HEAD, *traceback.format_exception(error)])
     try:
         files.write_file(folder / ACCIDENT, text)
     except Exception as second:  # a full disk, say, which may be the accident itself
-        return f"{said}; its traceback could not be written ({prose(str(second), LONGEST)})"
-    return f"{said}; its traceback is in {folder / ACCIDENT}"
+        return f"{message}; its traceback could not be written ({prose(str(second), LONGEST)})"
+    return f"{message}; its traceback is in {folder / ACCIDENT}"

@@ -15,8 +15,8 @@ def once(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
     alone = RLock()
 
     @wraps(make)
-    def made(*args: Arguments.args, **options: Arguments.kwargs) -> Made:
+    def make_once(*args: Arguments.args, **options: Arguments.kwargs) -> Made:
         with alone:
             return kept(*args, **options)
 
-    return made
+    return make_once

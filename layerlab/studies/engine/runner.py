@@ -259,7 +259,7 @@ def _record(plan: StudyRequest, work: StudyContext, outcome: Outcome) -> StudyRe
         "unit": plan.study.unit,
         "fast": plan.fast,
         "command": plan.command,
-        "time": work.clock.spent(),
+        "time": work.clock.seconds_spent(),
         "batches": {"all": work.done, "kept from an earlier run": work.kept},
         "versions": {
             "python": platform.python_version(),

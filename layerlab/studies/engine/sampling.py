@@ -91,10 +91,10 @@ class StudyContext:
     clock: Clock = field(default_factory=Clock)
     judged: Mapping[str, Any] = field(default_factory=dict)
 
-    def gather(
+    def sample(
         self, part: StudyPart, cases: Sequence[StudyCase] = ({},), batch: int = 64
     ) -> list[Arrays]:
-        """Gather all draws of each case, computed by `part(draw, **case)`, one row per draw.
+        """Sample all draws of each case, computed by `part(draw, **case)`, one row per draw.
 
         The same numbers are drawn in every case, so that cases are compared draw by draw.
         """

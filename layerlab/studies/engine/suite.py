@@ -71,8 +71,8 @@ class Suite:
             for own, whose in ((False, "the sources"), (True, "our own"))
         )
         errors = [Text(f"{part.name}: {part.error}", "red") for part in self.parts if part.error]
-        said = f"{told}The page: {prose(files.from_here(self.page))}"
-        return Group(table, *errors, Text(said))
+        text = f"{told}The page: {prose(files.from_here(self.page))}"
+        return Group(table, *errors, Text(text))
 
 
 def every(

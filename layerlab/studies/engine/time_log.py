@@ -23,7 +23,7 @@ class Clock:
         self._wall, self._processor = _read(file)
         self._start = time.perf_counter(), time.process_time()
 
-    def spent(self) -> dict[str, float]:
+    def seconds_spent(self) -> dict[str, float]:
         """Return the seconds of all sittings."""
         start, processor = self._start
         return {
@@ -34,7 +34,7 @@ class Clock:
     def keep(self) -> None:
         """Save what has been spent for the next sitting."""
         if self._file is not None:
-            write_kept(self._file, self.spent())
+            write_kept(self._file, self.seconds_spent())
 
 
 def _read(file: Path | None) -> tuple[float, float]:

@@ -144,12 +144,12 @@ def limits(name: str) -> dict[str, np.ndarray]:
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [{"limit": limit, "kind": kind} for kind in (RANDOM, AIMED) for limit in LIMITS]
-    parts = work.gather(heads, cases)
+    parts = work.sample(heads, cases)
     single = {
         kind: dict(zip(LIMITS, parts[place * len(LIMITS) :], strict=False))
         for place, kind in enumerate((RANDOM, AIMED))
     }
-    passages = work.gather(norms, [{"name": name} for name in PAIR], batch=16)
+    passages = work.sample(norms, [{"name": name} for name in PAIR], batch=16)
     models = dict(zip(PAIR, passages, strict=True))
     bounds = {name: limits(name) for name in builtin.NAMES}
     rows = [
@@ -260,15 +260,15 @@ def judge_tells(bounds: Mapping[str, Mapping[str, np.ndarray]]) -> StudyVerdict:
     printed = np.concatenate([found["prenorm_printed"] for found in bounds.values()])
     middle = np.median(np.concatenate([found["score_bound"] for found in bounds.values()]))
     vacuous = bootstrap(every, lambda one: float((one > VACUOUS * root).mean()))
-    said = ", ".join(f"{share:.0%} in {name}" for name, share in shares.items())
+    numbers = ", ".join(f"{share:.0%} in {name}" for name, share in shares.items())
     return StudyVerdict(
         scale=BUILT_IN,
         claim="In trained models the bound is a constant well below sqrt(n).",
         word=below(vacuous, 0.5),
         number=vacuous.value,
         said=f"the bound is vacuous, that is above {VACUOUS:g} sqrt(n), for a share {vacuous} of "
-        f"the heads ({said}; as printed {(printed > VACUOUS * root).mean():.0%}): the median M is "
-        f"{middle:.3g}, n = {TOKENS}; fewer than half of the heads were asked for",
+        f"the heads ({numbers}; as printed {(printed > VACUOUS * root).mean():.0%}): the median M "
+        f"is {middle:.3g}, n = {TOKENS}; fewer than half of the heads were asked for",
         unit=f"{len(every)} heads of {len(bounds)} models",
     )
 

@@ -137,7 +137,7 @@ def _residuals(layer: Any) -> Tensor:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    gathered = work.gather(anatomy, [{"name": name} for name in MODELS], batch=8)
+    gathered = work.sample(anatomy, [{"name": name} for name in MODELS], batch=8)
     parts = dict(zip(MODELS, gathered, strict=True))
     return Outcome(
         verdicts=(
@@ -180,13 +180,14 @@ def judge_summed(parts: Mapping[str, Arrays]) -> StudyVerdict:
     """Judge whether heads projected together are the sum of heads projected alone."""
     found = {name: float(column(part, "error").max()) for name, part in parts.items()}
     largest = max(found.values())
-    said = ", ".join(f"{error:.2g} in {name}" for name, error in found.items())
+    numbers = ", ".join(f"{error:.2g} in {name}" for name, error in found.items())
     return StudyVerdict(
         claim=STUDY.claim,
         word=decide(holds=largest < ROUNDING),
         number=largest,
-        said=f"the sum of what the heads add differs from what attention gives by at most {said} "
-        f"of its size, over all layers and passages; less than {ROUNDING:.2g} is rounding",
+        said=f"the sum of what the heads add differs from what attention gives by at most "
+        f"{numbers} of its size, over all layers and passages; less than {ROUNDING:.2g} is "
+        "rounding",
     )
 
 

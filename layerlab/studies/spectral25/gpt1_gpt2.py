@@ -82,7 +82,7 @@ def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [(name, texts) for name in NAMED for texts in LENGTHS]
     asked = [{"name": work.options[NAMED[name]], "texts": texts} for name, texts in cases]
-    gathered = work.gather(norms, asked, batch=32)
+    gathered = work.sample(norms, asked, batch=32)
     parts = dict(zip(cases, gathered, strict=True))
     depths = {name: parts[name, "short"]["own"].shape[1] for name in NAMED}
     if len(set(depths.values())) > 1:
@@ -180,7 +180,7 @@ def judge_padding(parts: ArraysByCase, seed: int) -> StudyVerdict:
     """Judge the norm of the padded matrix against that of the text alone."""
     added = {case: (found["padded"] - found["own"]).mean(1) for case, found in parts.items()}
     excess = bootstrap_each(added, np.mean, seed)
-    said = ", ".join(f"{gap} in {name}, {texts}" for (name, texts), gap in excess.items())
+    numbers = ", ".join(f"{gap} in {name}, {texts}" for (name, texts), gap in excess.items())
     moved = {
         texts: np.mean(_gaps(parts, texts, "padded")) - np.mean(_gaps(parts, texts))
         for texts in LENGTHS
@@ -189,7 +189,7 @@ def judge_padding(parts: ArraysByCase, seed: int) -> StudyVerdict:
         claim="Norms of a padded batch, rows of padding included, are those of the texts.",
         word=each(within(one, -EFFECT, EFFECT) for one in excess.values()),
         number=excess["pre-norm", "short"].value,
-        said=f"padding adds to the mean norm: {said}; less than {EFFECT:g} was asked for. It "
+        said=f"padding adds to the mean norm: {numbers}; less than {EFFECT:g} was asked for. It "
         f"moves the difference of post-norm to pre-norm by {moved['short']:+.3f} for short texts "
         f"and {moved['long']:+.3f} for long ones",
         source="spectral25, section 2.3, script",

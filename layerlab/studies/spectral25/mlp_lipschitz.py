@@ -134,9 +134,9 @@ def _dose(name: str, ids: Tensor, dose: float) -> Tensor:
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [(kind, causal) for kind in LABELS for causal in (False, True)]
-    gathered = work.gather(stack, [{"kind": kind, "causal": causal} for kind, causal in cases])
+    gathered = work.sample(stack, [{"kind": kind, "causal": causal} for kind, causal in cases])
     parts = dict(zip(cases, gathered, strict=True))
-    passages = work.gather(residual_by_dose, [{"name": name} for name in builtin.NAMES], batch=32)
+    passages = work.sample(residual_by_dose, [{"name": name} for name in builtin.NAMES], batch=32)
     models = {n: one["residual"] for n, one in zip(builtin.NAMES, passages, strict=True)}
     rows = [
         summary(found["residual"][:, place], {"stack": _label(case), "dose": dose})
@@ -254,7 +254,7 @@ def judge_trained(models: Mapping[str, np.ndarray], seed: int) -> StudyVerdict:
         for part in (slice(usual + 1), slice(usual, None))
         for count in [2 * len(models)]
     )
-    said = ", ".join(f"{weaker[name]} and {stronger[name]} in {name}" for name in models)
+    numbers = ", ".join(f"{weaker[name]} and {stronger[name]} in {name}" for name in models)
     least = min(one.value for one in (*weaker.values(), *stronger.values()))
     middles = ", ".join(
         f"{' '.join(f'{r:.2f}' for r in np.median(one, 0))}" for one in models.values()
@@ -265,8 +265,8 @@ def judge_trained(models: Mapping[str, np.ndarray], seed: int) -> StudyVerdict:
         word=each(above(one, ROUNDING) for one in (*weaker.values(), *stronger.values())),
         number=least,
         said=f"powers of ten of the relative residual behind the last block, per doubling up to "
-        f"dose 1 and from there on: {said}; above 0 was asked for in both, and no size: the least "
-        f"is {10**least - 1:.1%} a doubling. At doses "
+        f"dose 1 and from there on: {numbers}; above 0 was asked for in both, and no size: the "
+        f"least is {10**least - 1:.1%} a doubling. At doses "
         f"{' '.join(f'{dose:g}' for dose in TRAINED_DOSES)} it is {middles} (median of "
         f"{len(models['pre-norm'])} passages)",
         source="Own, after spectral25, section 1.3",

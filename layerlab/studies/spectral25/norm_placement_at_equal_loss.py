@@ -74,18 +74,18 @@ def edges(found: TrainingContest) -> list[str]:
     ]
 
 
-def missed(found: TrainingContest) -> int:
+def count_missed(found: TrainingContest) -> int:
     """Count the runs that did not come to the target."""
     return sum(not one["reached"] for runs in found.runs.values() for one in runs)
 
 
 def judge_settled(found: TrainingContest, verdict: StudyVerdict) -> StudyVerdict:
     """Withhold a verdict at equal loss where runs did not come to that loss."""
-    if not missed(found):
+    if not count_missed(found):
         return verdict
     total = sum(len(runs) for runs in found.runs.values())
-    said = f"{missed(found)} of {total} runs did not come to the target; {verdict.said}"
-    return replace(verdict, word="not decided", said=said)
+    sentence = f"{count_missed(found)} of {total} runs did not come to the target; {verdict.said}"
+    return replace(verdict, word="not decided", said=sentence)
 
 
 def norms(found: TrainingContest, arm: str) -> np.ndarray:

@@ -101,7 +101,7 @@ def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     from layerlab.measures.quantities.spectrum import uniform_norm
 
-    gathered = work.gather(norms, [{"placement": place} for place in VARIANTS], batch=8)
+    gathered = work.sample(norms, [{"placement": place} for place in VARIANTS], batch=8)
     parts = {
         (place, scores): {name: found[f"{scores} {name}"] for name in ("norm", "product", "norms")}
         for place, found in zip(VARIANTS, gathered, strict=True)
@@ -166,16 +166,16 @@ def judge_bounded(parts: DepthCurves, seed: int) -> StudyVerdict:
         np.mean,
         seed,
     )
-    said = " and ".join(f"{gap} ({scores} scores)" for scores, gap in kept.items())
+    numbers = " and ".join(f"{gap} ({scores} scores)" for scores, gap in kept.items())
     return StudyVerdict(
         claim=STUDY.claim,
         word=each(above(gap, EFFECT) for gap in kept.values()),
         number=kept["sharp"].value,
         said=f"the mean norm of layers 20 to 32 less that of layers 2 to 10 is "
         f"{_describe(found, parts, 'pre-norm')} in random pre-norm stacks; in post-norm stacks of "
-        f"the same start it is larger by {said}, and above {EFFECT:g}, the least that the source "
-        "reads from its figures, was asked for: what does not grow without pre-norm is not kept "
-        f"from it by pre-norm (mean of {len(parts['pre-norm', 'sharp']['norm'])} draws)",
+        f"the same start it is larger by {numbers}, and above {EFFECT:g}, the least that the "
+        "source reads from its figures, was asked for: what does not grow without pre-norm is not "
+        f"kept from it by pre-norm (mean of {len(parts['pre-norm', 'sharp']['norm'])} draws)",
     )
 
 

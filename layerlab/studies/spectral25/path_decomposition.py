@@ -53,7 +53,7 @@ def attending(piece: Piece, x: Tensor) -> LinearMap:
     read = piece.norm.value(x)
     scale = _hold(piece.norm, x)
     matrices = [piece.attention.weights(read, head) for head in range(piece.attention.heads)]
-    joined = piece.attention.joined()
+    joined = piece.attention.joined_output()
     assert joined is not None
 
     def apply(y: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def feeding(piece: Piece, x: Tensor) -> LinearMap:
     read, scale = norm.value(x), _hold(norm, x)
     inward = functional.linear(read, parts.inward)
     # A gate multiplies what comes in; without one the activation does, as f(u) / u.
-    gate = torch.where(inward == 0, 0.0, parts.hidden(read) / inward)
+    gate = torch.where(inward == 0, 0.0, parts.hidden_units(read) / inward)
 
     def apply(y: Tensor) -> Tensor:
         return functional.linear(gate * functional.linear(y * scale, parts.inward), parts.outward)
@@ -129,7 +129,7 @@ def trained_layers() -> tuple[Piece, ...]:
     return tuple(found)
 
 
-def embedded(ids: Tensor) -> Tensor:
+def embed(ids: Tensor) -> Tensor:
     """Return the embedding output of the built-in llama."""
     embedding: Any = patient(MODEL).model.get_input_embeddings()
     return torch.as_tensor(embedding.weight.detach().double()[ids])
@@ -165,7 +165,7 @@ def random(draw: Sampler, causal: bool) -> tuple[Piece, ...]:
 def one(draw: Sampler, case: str) -> dict[str, Tensor]:
     """Return the shares and residuals of the paths of each length, for one batch."""
     if case == MODEL:
-        found = [paths(embedded(ids), trained_layers()) for ids in excerpts(draw, MODEL, TOKENS)]
+        found = [paths(embed(ids), trained_layers()) for ids in excerpts(draw, MODEL, TOKENS)]
     else:
         found = []
         for _ in range(draw.count):
@@ -199,7 +199,7 @@ def residual(parts: Tensor) -> Tensor:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    gathered = work.gather(one, [{"case": case} for case in CASES], batch=16)
+    gathered = work.sample(one, [{"case": case} for case in CASES], batch=16)
     parts = dict(zip(CASES, gathered, strict=True))
     rows = [
         summary(found[quantity][:, length], {"stack": case, "quantity": quantity, "length": length})
@@ -248,13 +248,13 @@ def judge_short(shares: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge whether paths are short, against the mean of all 2^L paths, half of the layers."""
     found = bootstrap_each({case: length(one) for case, one in shares.items()}, np.mean, seed)
     middle = DEPTH / 2
-    said = ", ".join(f"{mean} in {LABELS[case]}" for case, mean in found.items())
+    numbers = ", ".join(f"{mean} in {LABELS[case]}" for case, mean in found.items())
     least = bootstrap(shares[MODEL][:, :2].sum(1), np.mean, seed)
     return StudyVerdict(
         claim=STUDY.claim,
         word=each(below(one, middle) for one in found.values()),
         number=found[MODEL].value,
-        said=f"weighed by its share of the output, a path passes {said} of {DEPTH} attention "
+        said=f"weighed by its share of the output, a path passes {numbers} of {DEPTH} attention "
         f"sublayers; below {middle:g}, which is what all paths alike would "
         f"make, was asked for. Lengths 0 and 1 carry "
         f"{least} of the trained output, and are {(1 + DEPTH) / 2**DEPTH:.1%} of all paths",
@@ -317,14 +317,14 @@ def judge_differing(parts: dict[str, Any], seed: int) -> StudyVerdict:
     """Judge whether what keeps tokens apart takes shorter paths than what they share."""
     lengths = {case: length(one["apart"]) - length(one["share"]) for case, one in parts.items()}
     found = bootstrap_each(lengths, np.mean, seed)
-    said = ", ".join(f"{gap} in {LABELS[case]}" for case, gap in found.items())
+    numbers = ", ".join(f"{gap} in {LABELS[case]}" for case, gap in found.items())
     return StudyVerdict(
         claim="In a random stack what differs between tokens reaches the output by shorter paths "
         "than the rest.",
         word=each(below(found[case], 0) for case in (CAUSAL, OPEN)),
         number=found[OPEN].value,
         said=f"the mean length of the output minus its mean over tokens, less that of the output "
-        f"itself, is {said} sublayers; below 0 was asked for in random stacks (mean of "
+        f"itself, is {numbers} sublayers; below 0 was asked for in random stacks (mean of "
         f"{len(parts[MODEL]['share'])} draws)",
         source="Own, after spectral25, section 1.3",
     )

@@ -126,9 +126,9 @@ def widen(model: Any) -> Any:
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     masks = {False: "no mask", True: "causal mask"}
-    lone = dict(zip(masks, work.gather(bare, [{"causal": one} for one in masks]), strict=True))
+    lone = dict(zip(masks, work.sample(bare, [{"causal": one} for one in masks]), strict=True))
     cases = [*((name, "learned") for name in VARIANTS), ("attention-only", "rotary")]
-    parts = work.gather(collapse_of, [{"name": n, "position": p} for n, p in cases], batch=16)
+    parts = work.sample(collapse_of, [{"name": n, "position": p} for n, p in cases], batch=16)
     bares = {causal: found["residual"] for causal, found in lone.items()}
     stacks = {
         (name if position == "learned" else ROTARY, causal): found["causal" if causal else "open"]

@@ -75,7 +75,7 @@ def _head(attended: Any, head: int) -> dict[str, Tensor]:
     from layerlab.measures.quantities.diversity import cosine
 
     query, key = attended.query[head].double(), attended.key[attended.kv_head(head)].double()
-    allowed = attended.allowed()[0]
+    allowed = attended.allowed_keys()[0]
     scores = attended.logits(slice(head, head + 1), dtype=torch.float64)[0]
     return {
         "aligned": share_matched(query, key, allowed),
@@ -151,7 +151,7 @@ def choose_head(name: str) -> ChosenHead:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    gathered = work.gather(angles, [{"name": name} for name in MODELS], batch=16)
+    gathered = work.sample(angles, [{"name": name} for name in MODELS], batch=16)
     parts = dict(zip(MODELS, gathered, strict=True))
     semi = {name: axes(maps(name)).numpy() for name in MODELS}
     one = choose_head(MODELS[0])
@@ -189,16 +189,16 @@ def run(work: StudyContext) -> Outcome:
 def judge_aligned(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     """Judge whether direction alone decides, or length as well."""
     found = bootstrap_each({name: one["aligned"] for name, one in parts.items()}, np.mean, seed)
-    said = ", ".join(f"{share} of rows in {name}" for name, share in found.items())
+    numbers = ", ".join(f"{share} of rows in {name}" for name, share in found.items())
     chance = np.mean(1 / np.arange(KEYS, TOKENS + 1))
     return StudyVerdict(
         claim=STUDY.claim,
         word=each(above(one, MOST) for one in found.values()),
         number=found[MODELS[0]].value,
-        said=f"the key with the largest score is the one with the smallest angle in {said} (rows "
-        f"of at least {KEYS} keys; chance {chance:.2g}), and above {MOST:g}, which is most, was "
-        "asked for. In all other rows a longer key wins: that a key of the same direction gets the "
-        "attention is no rule",
+        said=f"the key with the largest score is the one with the smallest angle in {numbers} "
+        f"(rows of at least {KEYS} keys; chance {chance:.2g}), and above {MOST:g}, which is most, "
+        "was asked for. In all other rows a longer key wins: that a key of the same direction gets "
+        "the attention is no rule",
     )
 
 
@@ -239,14 +239,14 @@ def ratios(values: np.ndarray) -> np.ndarray:
 def judge_ball(semi: Mapping[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge the semi-axes of the image of the unit ball."""
     found = bootstrap_each({name: ratios(values) for name, values in semi.items()}, np.median, seed)
-    said = ", ".join(f"{ratio} in {name}" for name, ratio in found.items())
+    numbers = ", ".join(f"{ratio} in {name}" for name, ratio in found.items())
     rank = int((semi[MODELS[0]] > 1e-6 * semi[MODELS[0]][:, :1]).sum(1).max())
     width = semi[MODELS[0]].shape[1]
     return StudyVerdict(
         claim="The value-output map of a head makes of the unit ball an ellipsoid far from a ball.",
         word=each(above(one, ROUND, 1) for one in found.values()),
         number=found[MODELS[0]].value,
-        said=f"its longest semi-axis is {said} times the shortest of those that are not 0, and "
+        said=f"its longest semi-axis is {numbers} times the shortest of those that are not 0, and "
         f"above {ROUND:g} was asked for (median and interval over heads); {rank} of {width} are "
         "not 0",
         source="spectral25, section 2.1, fourth figure",
@@ -259,12 +259,12 @@ def judge_ordered(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     found = bootstrap_each(
         {name: one["score"].max(1) for name, one in parts.items()}, np.median, seed
     )
-    said = ", ".join(f"{score} in {name}" for name, score in found.items())
+    numbers = ", ".join(f"{score} in {name}" for name, score in found.items())
     return StudyVerdict(
         claim="Behind a layer norm scores are always of order 1.",
         word=each(below(one, ONE) for one in found.values()),
         number=found[MODELS[0]].value,
-        said=f"the largest score of a passage is {said}, and below {ONE:g} was asked for "
+        said=f"the largest score of a passage is {numbers}, and below {ONE:g} was asked for "
         "(median over passages): it grows with the norms of W_q and W_k, which no layer norm "
         "limits",
         source="spectral25, section 1.2.1",
@@ -274,14 +274,15 @@ def judge_ordered(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
 def judge_sphere(parts: Mapping[str, Arrays], seed: int) -> StudyVerdict:
     """Judge the length of what attention reads."""
     found = bootstrap_each({name: one["radius"] for name, one in parts.items()}, np.mean, seed)
-    said = ", ".join(f"{radius} in {name}" for name, radius in found.items())
+    numbers = ", ".join(f"{radius} in {name}" for name, radius in found.items())
     width = patient(MODELS[0]).config.hidden_size
     return StudyVerdict(
         claim="A layer norm projects tokens onto a sphere of radius 1.",
         word=each(within(one, 1 / ROUND, ROUND) for one in found.values()),
         number=found[MODELS[0]].value,
-        said=f"what attention reads has the mean length {said}, and within a factor of {ROUND:g} "
-        f"of 1 was asked for: the radius is sqrt(d) = {width**0.5:g} before the gain of the norm",
+        said=f"what attention reads has the mean length {numbers}, and within a factor of "
+        f"{ROUND:g} of 1 was asked for: the radius is sqrt(d) = {width**0.5:g} before the gain of "
+        "the norm",
         source="spectral25, section 1.2.1",
     )
 

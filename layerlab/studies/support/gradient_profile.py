@@ -20,12 +20,12 @@ def pictures(gradients: Sequence[Json]) -> tuple[Picture, ...]:
     return tuple(
         curves(
             f"gradient-{time}",
-            f"Norm of the gradient by block, {said} (mean of seeds, and their range)",
+            f"Norm of the gradient by block, {title} (mean of seeds, and their range)",
             [_curve(name, runs, time, number) for number, (name, runs) in enumerate(arms.items())],
             x="block, the first one reads the embedding",
             y="norm of the gradient",
         )
-        for time, said in TIMES.items()
+        for time, title in TIMES.items()
     )
 
 

@@ -291,7 +291,7 @@ def _hours(stored: Mapping[str, Any] | None, begun: float) -> float | None:
 
 
 def generator_of(work: StudyContext, number: int) -> torch.Generator:
-    """Return the random numbers of a batch, as `StudyContext.gather` hands them out."""
+    """Return the random numbers of a batch, as `StudyContext.sample` hands them out."""
     return torch.Generator().manual_seed(int(digest([work.seed, number])[:15], 16))
 
 

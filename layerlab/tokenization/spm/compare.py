@@ -40,8 +40,8 @@ def open_reader(proto: Any, path: Path) -> Any:
     try:
         return SentencePieceProcessor(model_proto=proto.SerializeToString())
     except (RuntimeError, ValueError) as error:
-        said = " ".join(str(error).split()).rstrip(".")
-        raise UserError(f"SentencePiece itself refuses {path}: {said}; copy it anew") from None
+        message = " ".join(str(error).split()).rstrip(".")
+        raise UserError(f"SentencePiece itself refuses {path}: {message}; copy it anew") from None
 
 
 def compare(engine: Tokenizer, reader: Any, proto: Any, path: Path) -> None:

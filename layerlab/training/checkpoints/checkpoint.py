@@ -133,13 +133,13 @@ def load(
             state = _read(path, hasher)
             return state, [*notes, *check(path, state.counters)]
         except _DamagedError as error:
-            said = f"checkpoint {path.name} is damaged ({error})"
+            message = f"checkpoint {path.name} is damaged ({error})"
         except MisfitError as error:
-            said = f"checkpoint {path.name} cannot be used: {error}"
+            message = f"checkpoint {path.name} cannot be used: {error}"
             misfit = f"{path.name}: {error}"
         last = place == len(found) - 1
         then = "no other is left: training starts anew" if last else "the one before it is used"
-        notes.append(f"{said}; {then}")
+        notes.append(f"{message}; {then}")
     if misfit:  # what was trained is lost only if the user wants that
         raise UserError(
             f"no checkpoint in {folder} can be used ({misfit}); put the file back, or delete "
@@ -228,14 +228,14 @@ class CheckpointManager:
             save(self.folder, state, self.keep, parts)
         except WriteError as error:
             self._failed += 1
-            return self._told(state, error)
+            return self._describe_failure(state, error)
         finally:
             if parts is not None:
                 parts.release()
         again, self._failed = self._failed > 0, 0
         return "checkpoints can be written again" if again else None
 
-    def _told(self, state: CheckpointState, error: WriteError) -> str:
+    def _describe_failure(self, state: CheckpointState, error: WriteError) -> str:
         if self._failed > 1:
             raise UserError(
                 f"two checkpoints in a row could not be written ({error.reason}); "

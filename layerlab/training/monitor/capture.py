@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from layerlab.numerics.emulation.emulated_tensor import plain
 from layerlab.observe.architecture.structure import ModelStructure, first_tensor
 from layerlab.observe.tracing.attention_probe import AttentionCall, probe
-from layerlab.observe.tracing.block_calls import hidden
+from layerlab.observe.tracing.block_calls import find_stream
 from layerlab.records.layer_names import EMBEDDING
 from layerlab.shapes import Hidden
 
@@ -103,7 +103,7 @@ class Recording:
 
     def _enter(self, module: nn.Module, args: Any, options: Any) -> None:
         with self._tolerant("stream"):
-            stream = hidden(args, options)
+            stream = find_stream(args, options)
             self._shape = stream.shape[:2]
             if not self._spans:
                 self._spans = self._sample.spans(len(stream), self._options)

@@ -94,7 +94,7 @@ class Reading:
             return
         found: dict[str, list[Tensor]] = {}
         for call in calls:
-            for measure, values in _heads(call.attended(0)).items():
+            for measure, values in _heads(call.record(0)).items():
                 found.setdefault(measure, []).append(values)
         for measure, each in found.items():
             for head, value in enumerate(_pool(measure, torch.stack(each)).tolist()):

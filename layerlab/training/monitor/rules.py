@@ -183,7 +183,7 @@ class Rules:
                 limit = exp(middle + self.limits.gradient * max(apart, STEADY))
             self._remember(past, log(norm), self.limits.past)
             if norm > limit:
-                where = "" if layer is None else f" of {_named(layer, None)}"
+                where = "" if layer is None else f" of {_place_name(layer, None)}"
                 yield RuleViolation(
                     rule="gradient spike",
                     measure="gradient",
@@ -204,7 +204,7 @@ class Rules:
                     place=(layer, head),
                     value=score,
                     limit=self.limits.score,
-                    fault=f"the largest score of {_named(layer, head)} is {score:.4g}, above "
+                    fault=f"the largest score of {_place_name(layer, head)} is {score:.4g}, above "
                     f"{self.limits.score:g}",
                     advice=f"{BOUND}; in bfloat16, rounding alone moves its attention",
                     badness=score,
@@ -218,8 +218,8 @@ class Rules:
                     place=(layer, head),
                     value=score,
                     limit=limit,
-                    fault=f"the largest score of {_named(layer, head)} grew from {min(past):.4g} "
-                    f"to {score:.4g} within {len(past)} readings",
+                    fault=f"the largest score of {_place_name(layer, head)} grew from "
+                    f"{min(past):.4g} to {score:.4g} within {len(past)} readings",
                     advice=BOUND,
                     badness=score,
                 )
@@ -237,8 +237,8 @@ class Rules:
                     place=(layer, head),
                     value=value,
                     limit=limit,
-                    fault=f"the norm of {what} {_named(layer, head)} rose to {value:.3g}, from "
-                    f"{median(past):.3g} in the last {len(past)} readings",
+                    fault=f"the norm of {what} {_place_name(layer, head)} rose to {value:.3g}, "
+                    f"from {median(past):.3g} in the last {len(past)} readings",
                     advice=CALM,
                     badness=value / limit,
                 )
@@ -282,8 +282,8 @@ class Rules:
                     place=(layer, None),
                     value=residual,
                     limit=self.limits.residual,
-                    fault=f"after {_named(layer, None)} only {residual:.2g} of the stream differs "
-                    "between tokens",
+                    fault=f"after {_place_name(layer, None)} only {residual:.2g} of the stream "
+                    "differs between tokens",
                     advice="strengthen the skip connections, or lower the learning rate",
                     badness=-residual,
                 )
@@ -312,7 +312,7 @@ def _infinite(measure: str, values: Places) -> Iterator[RuleViolation]:
                 place=place,
                 value=value,
                 limit=inf,
-                fault=f"{FINITE[measure]} is not finite in {_named(*place)}",
+                fault=f"{FINITE[measure]} is not finite in {_place_name(*place)}",
                 advice=f"go back to a checkpoint, and {CALM}",
             )
 
@@ -323,7 +323,7 @@ def _each(values: Places, pick: Any) -> Iterator[tuple[int | None, float]]:
         yield layer, pick(value for place, value in values.items() if place[0] == layer)
 
 
-def _named(layer: int | None, head: int | None) -> str:
+def _place_name(layer: int | None, head: int | None) -> str:
     if layer is None:
         return "the model"
     return layer_name(layer) if head is None else f"layer {layer}, head {head}"

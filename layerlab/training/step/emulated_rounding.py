@@ -77,11 +77,11 @@ class PassEmulation(Emulation):
         super().__init__(model, regime)
         self.passes = passes
 
-    def chosen(self, place: OpSite) -> bool:
+    def is_chosen(self, place: OpSite) -> bool:
         """Return whether results at a place are rounded now."""
         if self.passes == "both":
-            return super().chosen(place)
-        return (self.passes == "backward") == _backward() and super().chosen(place)
+            return super().is_chosen(place)
+        return (self.passes == "backward") == _backward() and super().is_chosen(place)
 
     def reseed(self, seed: int) -> None:
         """Draw from another stream from now on."""

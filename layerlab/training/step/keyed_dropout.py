@@ -47,7 +47,7 @@ def key_dropout(model: nn.Module, seed: int, update: int, first_row: int) -> Ite
         return
     key = _key(model)
     key.copy_(torch.tensor(key_of(seed, update, first_row), dtype=torch.int32))
-    with _written_out(model):
+    with _write_out(model):
         try:
             for site in sites:
                 site.key = key
@@ -67,7 +67,7 @@ def _key(model: nn.Module) -> torch.Tensor:
 
 
 @contextmanager
-def _written_out(model: nn.Module) -> Iterator[None]:
+def _write_out(model: nn.Module) -> Iterator[None]:
     config: Any = getattr(model, "config", None)
     before = getattr(config, "_attn_implementation", None)
     if before is None or before == "eager":

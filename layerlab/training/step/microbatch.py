@@ -57,7 +57,7 @@ class MicroBatcher:
         for first in range(0, len(batch), self.size):
             yield first, batch[first : first + self.size]
 
-    def halved(self) -> str:
+    def halve(self) -> str:
         """Halve the micro-batch; return the note for the user.
 
         Raises:

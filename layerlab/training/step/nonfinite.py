@@ -83,8 +83,10 @@ def explain_origin(
     precision = (
         ', or write train.mixed_precision = "fp32"' if train.mixed_precision != "fp32" else ""
     )
-    said = f"{what} at update {update}"
-    return f"{said}; {where}; lower train.learning_rate (now {train.learning_rate:g}){precision}"
+    sentence = f"{what} at update {update}"
+    return (
+        f"{sentence}; {where}; lower train.learning_rate (now {train.learning_rate:g}){precision}"
+    )
 
 
 class _Watch:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlab.blocks.activation import activated, sloped
+from layerlab.blocks.activation import activate, apply_slope
 from layerlab.blocks.operations.chunking import pieces, worthwhile
 from layerlab.blocks.operations.derivative import again, redone
 from layerlab.shapes import Features
@@ -32,16 +32,16 @@ def series(x: Features, names: Sequence[str], scales: Numbers, shifts: Numbers) 
 
 def _sum(x: Tensor, names: Sequence[str], scales: Numbers, shifts: Numbers) -> Tensor:
     rests = [resting(shift.to(x.dtype), x, name) for name, shift in zip(names, shifts, strict=True)]
-    return _summed(x, names, scales, shifts, rests)
+    return _add_terms(x, names, scales, shifts, rests)
 
 
-def _summed(
+def _add_terms(
     x: Tensor, names: Sequence[str], scales: Numbers, shifts: Numbers, rests: Numbers
 ) -> Tensor:
     total = None
     for name, scale, shift, rest in zip(names, scales, shifts, rests, strict=True):
         scale, shift = scale.to(x.dtype), shift.to(x.dtype)
-        term = activated(torch.addcmul(shift, x, scale), name)
+        term = activate(torch.addcmul(shift, x, scale), name)
         total = term if total is None else (term - rest).add_(total)
     assert total is not None, "a series has a first term"
     return total
@@ -50,7 +50,7 @@ def _summed(
 def resting(shift: Tensor, x: Tensor, name: str) -> Tensor:
     """Return what a term gives where its argument is zero, rounded as a row of features is."""
     width = x.shape[-1]
-    return activated(shift if len(shift) == width else shift.repeat(width), name)
+    return activate(shift if len(shift) == width else shift.repeat(width), name)
 
 
 class _Series(torch.autograd.Function):
@@ -63,7 +63,7 @@ class _Series(torch.autograd.Function):
         shifts = [one.to(x.dtype) for one in shifts]
         rests = [resting(one, x, name) for name, one in zip(names, shifts, strict=True)]
         for rows, target in zip(pieces(x), pieces(y), strict=True):
-            target.copy_(_summed(rows, names, scales, shifts, rests))
+            target.copy_(_add_terms(rows, names, scales, shifts, rests))
         return y
 
     @staticmethod
@@ -105,7 +105,7 @@ def _backward_rows(
     n = len(names)
     for at, name in enumerate(names):
         scale, shift = numbers[at].to(x.dtype), numbers[n + at].to(x.dtype)
-        inner = sloped(gradient, torch.addcmul(shift, x, scale), name)
+        inner = apply_slope(gradient, torch.addcmul(shift, x, scale), name)
         if at:
             slope.addcmul_(inner, scale.expand_as(inner))
         else:
@@ -120,7 +120,7 @@ def _at_rest(gradient: Tensor, names: Sequence[str], numbers: Numbers, totals: N
     whole = gradient.flatten(0, -2).sum(0, dtype=kind)
     for at in range(1, n):
         row = numbers[n + at].to(kind).expand_as(whole)
-        totals[n + at] -= sloped(whole, row, names[at])
+        totals[n + at] -= apply_slope(whole, row, names[at])
 
 
 def _halves(numbers: Numbers) -> tuple[Numbers, Numbers]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlab.blocks.activation import NAMES, Activation, activated
+from layerlab.blocks.activation import NAMES, Activation, activate
 from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost, linear_cost
 from layerlab.blocks.init import Draw, Start, linear, ones, residual, starts, zeros
@@ -32,14 +32,14 @@ SPREAD = 0.01
 """Standard deviation of the shifts of further terms."""
 
 
-def scattered(shape: torch.Size, draw: Draw) -> Tensor:
+def draw_scattered(shape: torch.Size, draw: Draw) -> Tensor:
     """Draw from a Gaussian with standard deviation 0.01."""
     return torch.randn(shape, generator=draw.generator) * SPREAD
 
 
-def scattered_above(shape: torch.Size, draw: Draw) -> Tensor:
+def draw_scattered_above(shape: torch.Size, draw: Draw) -> Tensor:
     """Draw absolute values of a Gaussian with standard deviation 0.01."""
-    return scattered(shape, draw).abs()
+    return draw_scattered(shape, draw).abs()
 
 
 def first_only(shape: torch.Size, draw: Draw) -> Tensor:
@@ -51,7 +51,7 @@ def first_only(shape: torch.Size, draw: Draw) -> Tensor:
 
 def apart(name: str) -> Start:
     """Return how the shift of a further term starts: off zero, and where the gradient passes."""
-    return scattered_above if name in FLAT_BELOW else scattered
+    return draw_scattered_above if name in FLAT_BELOW else draw_scattered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class Inner(nn.Module):
 
     def forward(self, x: Features) -> Features:
         scale, shift = self.scale.to(x.dtype), self.shift.to(x.dtype)
-        y = activated(torch.addcmul(shift, x, scale), self.name)
+        y = activate(torch.addcmul(shift, x, scale), self.name)
         return y - resting(shift, x, self.name) if self.further else y
 
 
@@ -100,7 +100,7 @@ class Outer(nn.Module):
 
     def forward(self, x: Features) -> Features:
         scale, shift = self.scale.to(x.dtype), self.shift.to(x.dtype)
-        return activated(x + shift, self.name) * scale
+        return activate(x + shift, self.name) * scale
 
 
 class Projected(nn.Module):
@@ -119,7 +119,7 @@ class Projected(nn.Module):
     def forward(self, x: Features) -> Tensor:
         z = self.projection(x)
         shift = self.shift.to(z.dtype)
-        return activated(z + shift, self.name) - resting(shift, z, self.name)
+        return activate(z + shift, self.name) - resting(shift, z, self.name)
 
 
 class Shifted(nn.Module):
@@ -135,7 +135,7 @@ class Shifted(nn.Module):
         starts(self, shift=zeros)
 
     def forward(self, x: Features) -> Features:
-        return activated(x + self.shift.to(x.dtype), self.name)
+        return activate(x + self.shift.to(x.dtype), self.name)
 
 
 class Siaf(Part):
@@ -281,7 +281,7 @@ class Siaf(Part):
 
     def _terms(self, width: int, inner: int) -> list[nn.Module]:
         n, form = self.chosen["n"], self.chosen["form"]
-        names = named(self.chosen)
+        names = name_activations(self.chosen)
         numbers = inner if self.chosen["granularity"] == "channel" else 1
         if n == 1:
             return [Activation(names[0])]
@@ -325,7 +325,7 @@ class Siaf(Part):
         return body + extra
 
 
-def named(chosen: Mapping[str, Any]) -> list[str]:
+def name_activations(chosen: Mapping[str, Any]) -> list[str]:
     """Return the activation of each term."""
     names = chosen["activations"]
     return [names] * chosen["n"] if isinstance(names, str) else list(names)

@@ -10,7 +10,7 @@ from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost
 from layerlab.blocks.ffn import Gated
 from layerlab.blocks.init import Draw, zeros
-from layerlab.blocks.operations.causal_taps import tapped
+from layerlab.blocks.operations.causal_taps import tap
 from layerlab.blocks.operations.convolution import CausalConvolution, convolution_cost
 from layerlab.blocks.part import Option
 from layerlab.blocks.shape import Site
@@ -60,7 +60,7 @@ class Canon(CausalConvolution):
         if flow.cache is not None:  # it keeps them as one
             return super().forward(torch.cat(x, dim=-1), flow).split(sizes, dim=-1)
         return tuple(
-            tapped(one, weight, flow.ages, added=self.added)
+            tap(one, weight, flow.ages, added=self.added)
             for one, weight in zip(x, self.weight.split(sizes), strict=True)
         )
 

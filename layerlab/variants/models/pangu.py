@@ -11,13 +11,13 @@ COST = (
 FEED_FORWARD = "x <- x + (S(u W_gate) * (u W_up)) W_down, u = RMS(x)"
 
 
-def summed(n: int) -> str:
+def write_series(n: int) -> str:
     """Return the formula of the series of n activations; of two, both are written out.
 
     Source: pangu23, equation 7.
 
     Example:
-        >>> summed(2)
+        >>> write_series(2)
         'S(z) = SiLU(a_1 z + b_1) + SiLU(a_2 z + b_2) - SiLU(b_2)'
     """
     if n == 1:
@@ -36,7 +36,7 @@ def series(n: int) -> Variant:
     return Variant(
         name=f"siaf-{n}",
         spec=LLAMA.with_block(ffn=Choice("siaf", n=n)),
-        equation=f"{FEED_FORWARD}; {summed(n)}",
+        equation=f"{FEED_FORWARD}; {write_series(n)}",
         source="pangu23, equation 7 and Table 2",
         about=f"Series activation with n = {n}, from the source's table; "
         + (plain if n == 1 else "no augmented shortcut."),
@@ -46,7 +46,7 @@ def series(n: int) -> Variant:
     )
 
 
-def augmented(r: int) -> Variant:
+def augment(r: int) -> Variant:
     """Return the Llama block with an augmented shortcut whose bottleneck is the width over r.
 
     Source: pangu23, Table 3.
@@ -73,7 +73,7 @@ VARIANTS = (
     Variant(
         name="pangu-pi",
         spec=PANGU,
-        equation=f"x <- x + Attention(RMS(x)) + {BRANCH}; {FEED_FORWARD}; {summed(2)}",
+        equation=f"x <- x + Attention(RMS(x)) + {BRANCH}; {FEED_FORWARD}; {write_series(2)}",
         source="pangu23, section 4",
         about="Series activation with two terms and an augmented shortcut of width / 32, on the "
         "Llama block: more nonlinearity against the collapse of features.",
@@ -93,7 +93,7 @@ VARIANTS = (
     Variant(
         name="pangu-pi-no-as",
         spec=PANGU.with_block(shortcut=Choice("none")),
-        equation=f"x <- x + Attention(RMS(x)); {FEED_FORWARD}; {summed(2)}",
+        equation=f"x <- x + Attention(RMS(x)); {FEED_FORWARD}; {write_series(2)}",
         source="pangu23, Table 4",
         about="PanGu-pi without its augmented shortcut; the same block as siaf-2.",
         unsaid=LEFT_OPEN,
@@ -101,7 +101,7 @@ VARIANTS = (
         start="identity",
     ),
     *(series(n) for n in (1, 2, 3, 4)),
-    *(augmented(r) for r in (1, 4, 16, 32, 64)),
+    *(augment(r) for r in (1, 4, 16, 32, 64)),
     Variant(
         name="scaled-identity",
         spec=LLAMA.with_block(shortcut=Choice("scaled-identity")),

@@ -15,7 +15,7 @@ from layerlab.blocks.operations.derivative import again, redone
 from layerlab.shapes import Stream
 
 
-def joined(
+def join(
     x: Stream, y: Stream, weight: Tensor, low: Tensor | None = None, up: Tensor | None = None
 ) -> Stream:
     """Return the sum a y + b (x + U l), or a y + b x without U and l.

@@ -172,7 +172,7 @@ class AttentionResiduals(Residual):
     ) -> None:
         super().__init__(width, site)
         size = _size(site.shape, form, blocks)
-        done = _done(site)
+        done = _count_before(site)
         self.block = done // size
         self.opens = done % size == 0
         self.sums = _sums(done, size)
@@ -230,7 +230,7 @@ class AttentionResiduals(Residual):
     @classmethod
     def cost(cls, width: int, site: Site, **options: Any) -> Cost:
         size = _size(site.shape, options.get("form", "full"), options.get("blocks", 8))
-        done = _done(site)
+        done = _count_before(site)
         sources = _sums(done, size) + 1 if done else 0
         adds = 0 if site.role == "stack" or done % size == 0 else width
         kept = _sums(done + 2, size) if site.role == "attention" else 0
@@ -242,7 +242,7 @@ class AttentionResiduals(Residual):
         )
 
 
-def _done(site: Site) -> int:
+def _count_before(site: Site) -> int:
     """Return how many sublayers stand before this place."""
     if site.role == "stack":
         return 2 * site.shape.layers

@@ -19,7 +19,7 @@ from layerlab.blocks.shape import Site
 from layerlab.blocks.spec import Choice, Spec, Variant
 from layerlab.shapes import Stream
 from layerlab.validation import Constraint
-from layerlab.variants.residual.augmented import joined
+from layerlab.variants.residual.augmented import join
 
 FORMS = ("rw", "lr", "pa", "rw+lr", "rw+pa", "lr+pa", "rw+lr+pa")
 
@@ -88,14 +88,14 @@ class Laurel(Residual):
                 starts(self.norm, weight=zeros)
 
     def write(self, x: Stream, y: Stream, flow: Flow) -> Stream:
-        low = self._seen(x, flow) if self.low else None
+        low = self._sum_seen(x, flow) if self.low else None
         self._remember(x, flow)
         if "rw" not in self.forms:
             return self._augment(x, low) + y
         weight = self.weight.softmax(0) if self.softmax else self.weight
         if low is not None and large(x) and self._bare():
-            return joined(x, y, weight, low, self.right.weight)
-        return joined(self._augment(x, low), y, weight)
+            return join(x, y, weight, low, self.right.weight)
+        return join(self._augment(x, low), y, weight)
 
     def _bare(self) -> bool:
         return bare(self.right, nn.Linear) and bare(self.norm, nn.Identity)
@@ -104,7 +104,7 @@ class Laurel(Residual):
         """Return the stream x + h(x)."""
         return x if low is None else x + self.norm(self.right(low))
 
-    def _seen(self, x: Tensor, flow: Flow) -> Tensor:
+    def _sum_seen(self, x: Tensor, flow: Flow) -> Tensor:
         """Sum what V gives of each that h sees: V comes first, since its results are small."""
         seen = [self.left(x)] if "lr" in self.forms else []
         for back in range(self.reach):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlab.blocks.activation import NAMED, Activation, activated
+from layerlab.blocks.activation import NAMED, Activation, activate
 from layerlab.blocks.context import Flow
 from layerlab.blocks.cost import Cost, linear_cost
 from layerlab.blocks.growth import Axes, axes
@@ -108,7 +108,7 @@ class Circulant(nn.Module):
 
     def forward(self, x: Stream) -> Stream:
         out = self._turn(x.to(torch.promote_types(x.dtype, torch.float32))).to(x.dtype)
-        return activated(out if self.shift is None else out + self.shift.to(x.dtype), self.name)
+        return activate(out if self.shift is None else out + self.shift.to(x.dtype), self.name)
 
     def _turn(self, x: Tensor) -> Tensor:
         blocks, _, side = self.weight.shape

@@ -106,12 +106,12 @@ def test_files_of_a_stage_are_checked_again_once_they_changed(tmp_path: Path) ->
     file.parent.mkdir()
     file.write_text("one")
     store.finish(stage, {}, 1.0)
-    assert store.checked(stage.key) == file.parent
+    assert store.check(stage.key) == file.parent
     known = file.stat()
     file.write_text("two")
     os.utime(file, ns=(known.st_atime_ns, known.st_mtime_ns))
     with pytest.raises(UserError, match=r"text\.jsonl is not what was written"):
-        store.checked(stage.key)
+        store.check(stage.key)
 
 
 def test_finished_stages_of_another_base_are_named(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def spoken(name: str, given: Conversation) -> list[str]:
 def test_the_mask_is_the_assistants_turns_and_their_ends(name: str, given: Conversation) -> None:
     found = ENCODERS[name].example(given)
     assert said(WORDS[name], found) == spoken(name, given)
-    assert WORDS[name].decode(found.ids) == ChatTemplate(WORDS[name]).written(given.turns).text
+    assert WORDS[name].decode(found.ids) == ChatTemplate(WORDS[name]).render(given.turns).text
     edges = np.flatnonzero(np.diff(found.answer.astype(int), append=0) == -1) + 1
     assert found.ends == tuple(edges)
 

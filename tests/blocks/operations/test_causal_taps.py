@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from layerlab.blocks.operations.causal_taps import tapped, weighed
+from layerlab.blocks.operations.causal_taps import tap, weigh
 from tests.blocks.operations.pieces import cut, same_derivatives, same_directions
 
 AGES = torch.tensor([[0, 1, 2, 0, 1, 2, 3] * 6 + [0] * 8, list(range(50)), [0] * 30 + [*range(20)]])
@@ -30,20 +30,20 @@ def drawn(kernel: int, rows: int = 12, dtype: torch.dtype = torch.float64) -> li
 
 
 def plain(x: Tensor, weight: Tensor, ages: Tensor | None, *, added: bool) -> Tensor:
-    return weighed(functional.pad(x, (0, 0, weight.shape[1] - 1, 0)), weight, ages, added=added)
+    return weigh(functional.pad(x, (0, 0, weight.shape[1] - 1, 0)), weight, ages, added=added)
 
 
 @pytest.mark.parametrize("ages", DOCUMENTS, ids=["one", "packed", "counted"])
 @pytest.mark.parametrize("kernel", [1, 2, 4, 21])
 @pytest.mark.parametrize("added", [False, True])
 def test_value_and_derivatives(kernel: int, added: bool, ages: Tensor | None) -> None:
-    ours, theirs = (partial(one, ages=ages, added=added) for one in (tapped, plain))
+    ours, theirs = (partial(one, ages=ages, added=added) for one in (tap, plain))
     assert torch.equal(ours(*drawn(kernel)), theirs(*drawn(kernel)))
     same_derivatives(ours, theirs, drawn(kernel), rtol=0, atol=1e-12)
 
 
 def test_one_row_of_weights_for_all_channels() -> None:
-    ours, theirs = (partial(one, ages=None, added=False) for one in (tapped, plain))
+    ours, theirs = (partial(one, ages=None, added=False) for one in (tap, plain))
     same_derivatives(ours, theirs, drawn(3, rows=1), rtol=0, atol=1e-11)
 
 
@@ -52,14 +52,14 @@ def test_one_row_of_weights_for_all_channels() -> None:
 def test_pieces_are_the_whole_to_the_bit(dtype: torch.dtype, ages: Tensor | None) -> None:
     inputs = drawn(4, dtype=dtype)
     for added in (False, True):
-        found = tapped(*inputs, ages, added=added)
+        found = tap(*inputs, ages, added=added)
         assert torch.equal(found, plain(*inputs, ages, added=added))
 
 
 def test_bfloat16_features_with_float32_weights() -> None:
     x, weight = drawn(4, dtype=torch.float32)
     short = x.detach().bfloat16().requires_grad_()
-    found = tapped(short, weight, AGES, added=True)
+    found = tap(short, weight, AGES, added=True)
     assert torch.equal(found, plain(short, weight, AGES, added=True))
     found.sum().backward()
     assert short.grad.dtype == torch.bfloat16 and weight.grad.dtype == torch.float32
@@ -74,7 +74,7 @@ def test_gradients_are_those_of_small_steps_twice() -> None:
     ages = AGES[:2, 2:7]
 
     def function(x: Tensor, weight: Tensor) -> Tensor:
-        return tapped(x, weight, ages, added=True)
+        return tap(x, weight, ages, added=True)
 
     assert torch.autograd.gradcheck(function, (x, weight))
     assert torch.autograd.gradgradcheck(function, (x, weight))
@@ -82,5 +82,5 @@ def test_gradients_are_those_of_small_steps_twice() -> None:
 
 def test_directions() -> None:
     for ages in (AGES, None):
-        ours, theirs = (partial(one, ages=ages, added=True) for one in (tapped, plain))
+        ours, theirs = (partial(one, ages=ages, added=True) for one in (tap, plain))
         same_directions(ours, theirs, drawn(4))

@@ -11,12 +11,12 @@ from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
 from layerlab.blocks.operations import chunking, stream_mixing
-from layerlab.blocks.operations.causal_taps import tapped
+from layerlab.blocks.operations.causal_taps import tap
 from layerlab.blocks.operations.derivative import is_unwatched
 from layerlab.model.cost.cost import account
 from layerlab.variants.feedforward.normed_powers import normed_powers
 from layerlab.variants.feedforward.series_sum import series
-from layerlab.variants.residual.augmented import joined
+from layerlab.variants.residual.augmented import join
 from layerlab.variants.residual.hyper import NormedRows
 from layerlab.variants.residual.mhc import doubly_stochastic, normed_product
 from tests.model.small import SIZES, shaken, small, tokens
@@ -25,14 +25,14 @@ from tests.variants.option import gradients
 AGES = torch.tensor([[0, 1, 0], [0, 1, 2]])
 Case = tuple[Callable[..., Any], list[tuple[int, ...]]]
 CASES: dict[str, Case] = {
-    "tap": (lambda x, w: tapped(x, w, AGES, added=True), [(2, 3, 4), (4, 2)]),
+    "tap": (lambda x, w: tap(x, w, AGES, added=True), [(2, 3, 4), (4, 2)]),
     "powers": (lambda x, w, b: normed_powers(x, w, b, 1e-3), [(2, 3, 4), (3,), (1,)]),
     "series": (
         lambda x, a, b, c, d: series(x, ("silu", "tanh"), [a, b], [c, d]),
         [(2, 3, 4), (4,), (4,), (4,), (4,)],
     ),
-    "joined": (joined, [(2, 3, 4), (2, 3, 4), (2,)]),
-    "augmented": (joined, [(2, 3, 4), (2, 3, 4), (2,), (2, 3, 2), (4, 2)]),
+    "joined": (join, [(2, 3, 4), (2, 3, 4), (2,)]),
+    "augmented": (join, [(2, 3, 4), (2, 3, 4), (2,), (2, 3, 2), (4, 2)]),
     "mix": (stream_mixing.mix, [(2, 3, 3, 4), (2, 3, 4, 3)]),
     "add": (lambda s, w, y: stream_mixing.add(s * 1, w, y), [(2, 3, 3, 4), (2, 3, 3), (2, 3, 4)]),
     "rows": (
@@ -155,7 +155,7 @@ def test_a_model_learns_as_by_the_plain_formulas(
 def test_products_are_counted_at_sizes_where_none_is_called(name: str) -> None:
     model = small(name, dtype=torch.float32).train()
     model.set_attn_implementation("eager")
-    said, x = account(model.config.parsed(), model.config.shape()), tokens(2, SIZES["context"])
+    said, x = account(model.config.parse_spec(), model.config.shape()), tokens(2, SIZES["context"])
     with FlopCounterMode(display=False) as forward:
         logits = model(x).logits
     assert forward.get_total_flops() == said.forward * x.numel()

@@ -10,4 +10,4 @@ from tests.model.small import small
 def test_a_norm_after_the_sum_is_refused(name: str) -> None:
     with pytest.raises(UserError, match="keeps several streams, and a norm after the sum"):
         small(name, placement="post")
-    assert small(name, placement="after").config.parsed().block.placement == "after"
+    assert small(name, placement="after").config.parse_spec().block.placement == "after"

@@ -100,24 +100,24 @@ def test_a_long_text_is_not_blamed_for_its_length() -> None:
 
 def test_repeated_lines_are_counted_by_number_and_by_size() -> None:
     assert again([]) == (0.0, 0.0) and again(["a"] * 4) == (0.75, 0.75)
-    assert MaxShares().passed(prose(1)) is None
+    assert MaxShares().find_exceeded(prose(1)) is None
     lines = "\n".join([prose(2, 9)] * 4 + [prose(seed, 9) for seed in range(3, 7)])
-    assert MaxShares().passed(lines) == "repeated lines 0.38 > 0.30"
+    assert MaxShares().find_exceeded(lines) == "repeated lines 0.38 > 0.30"
     long = "\n".join([prose(2, 90)] * 2 + [prose(seed, 5) for seed in range(3, 9)])
-    assert "characters in repeated lines" in str(MaxShares().passed(long))
-    runs = MaxShares().passed((prose(1, 6) + " ") * 12)
+    assert "characters in repeated lines" in str(MaxShares().find_exceeded(long))
+    runs = MaxShares().find_exceeded((prose(1, 6) + " ") * 12)
     assert runs is not None and "words" in runs
-    chinese = MaxShares().passed("甲乙丙丁戊己庚辛壬癸子丑" * 9)
+    chinese = MaxShares().find_exceeded("甲乙丙丁戊己庚辛壬癸子丑" * 9)
     assert chinese is not None and "characters" in chinese
     repeats = MaxShares(lines=1, line_characters=1, paragraphs=1, paragraph_characters=1, top={})
-    assert "repeated runs of 5 words" in str(repeats.passed((prose(1, 40) + "\n") * 2))
+    assert "repeated runs of 5 words" in str(repeats.find_exceeded((prose(1, 40) + "\n") * 2))
 
 
 @settings(max_examples=80)
 @given(st.lists(texts, max_size=12))
 def test_everything_read_is_kept_or_has_a_reason(documents: list[str]) -> None:
     kept, cleaner = passed(PLAIN, *documents)
-    report = cleaner.found("x")
+    report = cleaner.report("x")
     assert report.documents == len(documents)
     assert report.kept + sum(one.documents for one in report.removed.values()) == len(documents)
     assert report.bytes == sum(len(text.encode()) for text in documents)

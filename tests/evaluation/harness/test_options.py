@@ -16,8 +16,8 @@ def test_every_way_leads_to_tasks_that_are_there(
 ) -> None:
     one, options = find_benchmark(benchmark), Options(scoring=scoring, cot=cot)
     assert options.way(one) in ("", *ways(one))
-    assert options.scored(one) in one.scorings
-    assert options.explained(one) == (cot and one.explained)
+    assert options.choose_scoring(one) in one.scorings
+    assert options.shows_explanations(one) == (cot and one.explained)
 
 
 def test_a_wish_that_cannot_be_met_is_told() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from layerlab import UserError
-from layerlab.evaluation.lawbench.rows import scored_rows
+from layerlab.evaluation.lawbench.rows import read_scored_rows
 
 
 def changed(home: Path, number: str, **cells: object) -> Path:
@@ -17,15 +17,15 @@ def changed(home: Path, number: str, **cells: object) -> Path:
 
 
 def test_prompts_and_what_is_left_out(home: Path) -> None:
-    found = scored_rows("3-4")
+    found = read_scored_rows("3-4")
     assert [one["prompt"] for one in found.kept] == ["请回答。\n指控实施清楚。0"]
     assert list(found.left_out.values()) == ["a life sentence has no months"]
-    assert list(scored_rows("2-2").left_out.values()) == ["its label is not among the sixteen"]
-    assert not scored_rows("2-9").left_out  # there it is a label like others
+    assert list(read_scored_rows("2-2").left_out.values()) == ["its label is not among the sixteen"]
+    assert not read_scored_rows("2-9").left_out  # there it is a label like others
 
 
 def test_one_shot_is_another_file(home: Path) -> None:
-    zero, one = (scored_rows("1-1", shots=shots) for shots in (0, 1))
+    zero, one = (read_scored_rows("1-1", shots=shots) for shots in (0, 1))
     assert one.kept[0]["prompt"] == "请回答。例子：甲。\n指控实施清楚。0"
     assert one.kept[0]["answer"] == zero.kept[0]["answer"]
 
@@ -35,13 +35,13 @@ def test_an_archive_will_do(home: Path, tmp_path_factory: pytest.TempPathFactory
     (other / "lawbench").mkdir()
     with tarfile.open(other / "lawbench" / "zero_shot.tar.gz", "w:gz") as archive:
         archive.add(home / "lawbench" / "zero_shot", "zero_shot")
-    assert scored_rows("1-2", folder=other).kept == scored_rows("1-2").kept
+    assert read_scored_rows("1-2", folder=other).kept == read_scored_rows("1-2").kept
 
 
 def test_a_byte_order_mark_is_no_part(home: Path) -> None:
     path = home / "lawbench" / "zero_shot" / "1-2.json"
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert len(scored_rows("1-2").kept) == 2
+    assert len(read_scored_rows("1-2").kept) == 2
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_rows_of_another_wording(
 ) -> None:
     path = changed(home, number, **cells)
     with pytest.raises(UserError) as caught:
-        scored_rows(number)
+        read_scored_rows(number)
     assert said in str(caught.value) and str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -77,11 +77,11 @@ def test_no_row_is_left(home: Path) -> None:
     rows = [one for one in json.loads(path.read_text("utf-8")) if "死刑" in one["answer"]]
     path.write_text(json.dumps(rows), "utf-8")
     with pytest.raises(UserError, match=r"LawBench's 3-5 has no row that is scored; copy it anew"):
-        scored_rows("3-5")
+        read_scored_rows("3-5")
 
 
 def test_unknown_tasks_and_numbers_of_examples(home: Path) -> None:
     with pytest.raises(UserError, match="LawBench has no task '4-1'; expected one of 1-1, 1-2"):
-        scored_rows("4-1")
+        read_scored_rows("4-1")
     with pytest.raises(UserError, match=r"prompts with 0 and with 1 example, not with 5; type"):
-        scored_rows("1-1", shots=5)
+        read_scored_rows("1-1", shots=5)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlab.evaluation.benchmarks.catalog import LAWBENCH
-from layerlab.evaluation.lawbench.rows import scored_rows
+from layerlab.evaluation.lawbench.rows import read_scored_rows
 from layerlab.evaluation.lawbench.tasks import LABELS, TASKS
 from layerlab.evaluation.metrics.mark import Mark
 
@@ -42,14 +42,14 @@ def test_twenty_tasks_as_the_benchmark_declares_them() -> None:
 
 def test_every_gold_answer_of_our_rows_earns_full_marks(home: Path) -> None:
     for number, task in TASKS.items():
-        for one in scored_rows(number).kept:
+        for one in read_scored_rows(number).kept:
             mark = task.score(said(number, one["answer"]), one)
             assert mark == (1.0, False), (number, one["answer"], mark)
 
 
 def test_an_empty_output_abstains_and_earns_nothing(home: Path) -> None:
     for number, task in TASKS.items():
-        for one in scored_rows(number).kept:
+        for one in read_scored_rows(number).kept:
             blank = number == "2-6" and not one["answer"]
             assert task.score("", one) == Mark(float(blank), not blank), number
 
@@ -108,7 +108,7 @@ def test_one_answer(number: str, answer: str, output: str, mark: Mark) -> None:
 
 @pytest.mark.parametrize("number", sorted(TASKS))
 def test_gold_answers_of_the_real_rows(data: Path, number: str) -> None:
-    task, found = TASKS[number], scored_rows(number, folder=data)
+    task, found = TASKS[number], read_scored_rows(number, folder=data)
     assert len(found.kept) + len(found.left_out) == 500
     assert len(found.left_out) == (4 if number in {"3-4", "3-5"} else 0)
     # A text is all of itself: fifty are enough where words are slow to find.

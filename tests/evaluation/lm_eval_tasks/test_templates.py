@@ -8,7 +8,7 @@ pytest.importorskip("lm_eval")
 
 import lm_eval.utils
 
-from layerlab.evaluation.lm_eval_tasks.templates import sandboxed
+from layerlab.evaluation.lm_eval_tasks.templates import sandbox_templates
 
 GOOD = [
     "{{question}}\nA: {{choices[0]}}\n",
@@ -27,7 +27,7 @@ DOCUMENT = {"question": "Why is it so?", "choices": ["a", "b"]}
 @pytest.mark.parametrize("text", GOOD)
 def test_a_template_is_filled_in_as_by_lm_eval(text: str) -> None:
     plain = lm_eval.utils.apply_template(text, DOCUMENT)
-    with sandboxed():
+    with sandbox_templates():
         assert lm_eval.utils.apply_template(text, DOCUMENT) == plain
         assert lm_eval.utils.apply_template(text, DOCUMENT) == plain
     assert type(lm_eval.utils.env).__name__ == "Environment"
@@ -35,7 +35,7 @@ def test_a_template_is_filled_in_as_by_lm_eval(text: str) -> None:
 
 @pytest.mark.parametrize("text", [*EVIL, "{{ missing }}", "{% if %}", "{{ 1 / 0 }}"])
 def test_what_reaches_further_is_one_line(text: str) -> None:
-    with sandboxed(), pytest.raises(UserError) as caught:
+    with sandbox_templates(), pytest.raises(UserError) as caught:
         lm_eval.utils.apply_template(text, DOCUMENT)
     assert "of a task cannot be filled in: " in str(caught.value)
     assert "\n" not in str(caught.value) and DOCUMENT["choices"] == ["a", "b"]
@@ -45,6 +45,6 @@ def test_what_reaches_further_is_one_line(text: str) -> None:
     "text", ["{{ 'x'|center(3000000000) }}", "{{ 'ab' * 3000000000 }}"], ids=["center", "times"]
 )
 def test_a_template_that_takes_too_much_ends_in_a_process_of_its_own(text: str) -> None:
-    with sandboxed(), pytest.raises(UserError) as caught:
+    with sandbox_templates(), pytest.raises(UserError) as caught:
         lm_eval.utils.apply_template(text, DOCUMENT)
     assert str(caught.value).endswith("takes over 1 GiB for one question; use another")

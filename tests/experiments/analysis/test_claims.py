@@ -173,10 +173,10 @@ def test_a_claim_that_is_true_at_the_edge_of_its_margin_rarely_fails(
 
 
 def test_pairs_follow_from_the_relation() -> None:
-    rivals = {"a": "base", "b": "other", "c": "base"}
+    baselines = {"a": "base", "b": "other", "c": "base"}
 
     def named(**given: Any) -> list[tuple[str, str]]:
-        return list(pairs(Claim(source="Own", statement="x", **given), rivals))
+        return list(pairs(Claim(source="Own", statement="x", **given), baselines))
 
     assert named(relation="better", arms=("a", "b")) == [("a", "base"), ("b", "other")]
     assert named(relation="worse", arms=("a", "b"), against="c") == [("a", "c"), ("b", "c")]
@@ -299,10 +299,10 @@ def test_every_claim_of_a_packaged_recipe_has_its_source_and_its_arms(name: str)
     if given.compare is None:
         return
     known = set(re.findall(r"^\| ([a-z]+\d{2}) \|", SOURCES.read_text("utf-8"), re.MULTILINE))
-    rivals = {str(arm.name): str(arm.against) for arm in arms(given.compare, given)}
+    baselines = {str(arm.name): str(arm.against) for arm in arms(given.compare, given)}
     for each in given.compare.claims:
         keys = set(re.findall(r"\b[a-z]+\d{2}\b", each.source))
         assert keys and keys <= known, each.source
-        assert each.statement.endswith(".") and list(pairs(each, rivals))
-        assert all(arm != rival for arm, rival in pairs(each, rivals))
+        assert each.statement.endswith(".") and list(pairs(each, baselines))
+        assert all(arm != baseline for arm, baseline in pairs(each, baselines))
         assert each.measure == "loss" or given.monitor.interval

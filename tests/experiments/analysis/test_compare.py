@@ -292,7 +292,7 @@ def test_what_is_no_comparison_is_refused() -> None:
     with pytest.raises(UserError, match=r"are both llama with seed 1 at rate 0.001; delete one"):
         compare_runs(recipe(), [*given, given[0]])
     with pytest.raises(UserError, match="the recipe drawn has no compare section; write"):
-        compare_runs(recipe().changed({"compare": None}), [])
+        compare_runs(recipe().change({"compare": None}), [])
 
 
 def test_a_single_arm_is_held_against_none() -> None:

@@ -78,9 +78,9 @@ def test_a_run_under_way_takes_what_its_checkpoints_take(tmp_path: Path, optimiz
 def test_what_is_not_kept_is_not_counted(tmp_path: Path) -> None:
     (run,) = prepare(SMALL, tmp_path / "out", progress=False).runs
     recipe = run.recipe
-    assert kept_bytes(recipe.changed({"run.save_model": False})) < kept_bytes(recipe) / 5
+    assert kept_bytes(recipe.change({"run.save_model": False})) < kept_bytes(recipe) / 5
     # Never more than are written: one after each of 20 updates but the last.
-    assert checkpoint_bytes(recipe.changed({"run.save_steps": 20})) == 0
-    one = checkpoint_bytes(recipe.changed({"run.save_steps": 10}))
+    assert checkpoint_bytes(recipe.change({"run.save_steps": 20})) == 0
+    one = checkpoint_bytes(recipe.change({"run.save_steps": 10}))
     assert checkpoint_bytes(recipe) == 3 * one > 0
-    assert journal_bytes(recipe.changed({"monitor.interval": 0})) < journal_bytes(recipe)
+    assert journal_bytes(recipe.change({"monitor.interval": 0})) < journal_bytes(recipe)

@@ -20,7 +20,7 @@ PLACE = RunSlot(threads=1)
 
 
 def seeded(run: RunSpec, seed: int, **settings: object) -> RunSpec:
-    changed = run.recipe.changed({"train.seed": seed, **settings})
+    changed = run.recipe.change({"train.seed": seed, **settings})
     return RunSpec(arm=run.arm, recipe=changed, digest=run.digest)
 
 

@@ -92,7 +92,7 @@ def test_a_plan_tells_parameters_and_flops_before_anything_runs() -> None:
     assert wide["differs"]["slots"] == wide["differs"]["stack"] == []
     assert wide["differs"]["flops"]["difference"] == 2 * 2 * 3 * 16 * 16  # layers, FMA, matrices
     json.dumps([base, row, wide], allow_nan=False)
-    assert planned_factors(small.changed({"compare": None}), runs(small)) == []
+    assert planned_factors(small.change({"compare": None}), runs(small)) == []
 
 
 def test_one_slot_is_no_remark_and_several_are() -> None:

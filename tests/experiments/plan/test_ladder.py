@@ -71,7 +71,7 @@ def test_a_run_of_a_size_is_the_plain_run_of_the_same_specification() -> None:
     first, *_ = plan_rungs(recipe({"sizes": ["100k", "300k"]}), EXTENT)
     shape, names = first.recipe.model, ("width", "layers", "heads", "kv_heads", "inner")
     alone = recipe(None, model={name: getattr(shape, name) for name in names})
-    alone = alone.changed({"train.tokens": first.tokens})
+    alone = alone.change({"train.tokens": first.tokens})
     ours, theirs = ([run.name for run in plan(one, EXTENT)] for one in (first.recipe, alone))
     assert ours == theirs and len(ours) == 6
 
@@ -79,7 +79,7 @@ def test_a_run_of_a_size_is_the_plain_run_of_the_same_specification() -> None:
 def test_a_count_ends_at_the_recipes_own_runs() -> None:
     given = recipe({"count": 3, "ratio": 2.0})
     *_, last = plan_rungs(given, EXTENT)
-    alone = given.changed({"ladder": None})
+    alone = given.change({"ladder": None})
     assert [run.name for run in plan(last.recipe, EXTENT)] == [
         run.name for run in plan(alone, EXTENT)
     ]
@@ -106,7 +106,7 @@ def test_rates_are_those_of_a_size() -> None:
 
 def test_what_is_given_in_updates_keeps_its_share() -> None:
     given = recipe({"sizes": ["100k", "400k"]}, train={"warmup_steps": 10})
-    given = given.changed({"evaluate.eval_steps": 20})
+    given = given.change({"evaluate.eval_steps": 20})
     for one in plan_rungs(given, EXTENT):
         run = plan(one.recipe, EXTENT)[0].recipe
         assert run.train.max_steps / run.evaluate.eval_steps == pytest.approx(5, rel=0.1)
@@ -115,7 +115,7 @@ def test_what_is_given_in_updates_keeps_its_share() -> None:
 
 def test_presets_give_sizes_that_are_scaled_too() -> None:
     given = recipe({"sizes": ["400M", "900M"]}, model=dict.fromkeys(MODEL))
-    given = given.changed({"model.preset": "pangu-pi-1b"})
+    given = given.change({"model.preset": "pangu-pi-1b"})
     small, large = (plan(one.recipe, EXTENT)[0].recipe.model for one in plan_rungs(given, EXTENT))
     assert small.inner / small.width == pytest.approx(large.inner / large.width, rel=0.01)
     assert small.width < large.width and baseline_of(given).model.preset == "pangu-pi-1b"

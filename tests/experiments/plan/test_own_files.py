@@ -38,11 +38,11 @@ def test_an_arm_names_the_file_that_it_needs_and_another_arm_does_not(idea: Path
 
 
 def test_a_single_run_names_it_too_and_once(idea: Path) -> None:
-    single = recipe().changed({"compare": None, "model.variant": "my-idea"})
+    single = recipe().change({"compare": None, "model.variant": "my-idea"})
     loaded = load_files(single, [idea])
     assert loaded.model.load == (str(idea),)
     assert load_files(loaded, [idea]).model.load == (str(idea),)
-    assert load_files(recipe().changed({"compare": None}), [idea]).model.load == ()
+    assert load_files(recipe().change({"compare": None}), [idea]).model.load == ()
 
 
 def test_the_page_repeats_it_with_the_file(idea: Path) -> None:

@@ -222,7 +222,7 @@ def test_an_arm_that_holds_out_other_text_is_refused(setting):
 
 def test_an_arm_does_not_train_on_what_is_held_out_of_a_part():
     part = {"sources": [{"limit": 9000}]}
-    longer = compared(arms=["llama", arm_with(data__sources=[{"limit": 9001}])]).changed(
+    longer = compared(arms=["llama", arm_with(data__sources=[{"limit": 9001}])]).change(
         {f"data.{name}": value for name, value in part.items()}
     )
     said = "reads 'python-docs' beyond the 9,000 bytes whose end is held out"

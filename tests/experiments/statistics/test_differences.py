@@ -16,9 +16,9 @@ from layerlab.experiments.statistics.differences import (
     Level,
     difference_to,
     holm,
-    needed,
     paired_difference,
     power,
+    required_seeds,
     welch,
 )
 
@@ -147,7 +147,7 @@ def pairs_of(sd: float) -> Any:
 def test_seeds_needed_is_the_first_number_with_enough_power() -> None:
     for level in (Level(), Level(power=0.9, comparisons=7), Level(confidence=0.99)):
         for effect in (0.3, 1.0, 4.0):
-            n = needed(effect, pairs_of(1.0), level)
+            n = required_seeds(effect, pairs_of(1.0), level)
             assert n is not None
             reach = [
                 power(effect * math.sqrt(one), one - 1, level.strictest) for one in (n - 1, n)
@@ -155,7 +155,7 @@ def test_seeds_needed_is_the_first_number_with_enough_power() -> None:
             assert reach[-1 if n > 2 else 0] >= level.power
             assert n == 2 or reach[0] < level.power
     # The textbook's: an effect of half a standard deviation takes 34 pairs at 5 % and 80 %.
-    assert needed(0.5, pairs_of(1.0), Level()) == 34
+    assert required_seeds(0.5, pairs_of(1.0), Level()) == 34
 
 
 def test_more_arms_ask_for_more_and_what_was_seen_asks_for_more_than_there_was() -> None:
@@ -187,7 +187,7 @@ def test_welch_of_equal_spreads_says_what_the_simulation_finds() -> None:
 
 
 def test_an_effect_of_next_to_nothing_takes_more_seeds_than_there_are() -> None:
-    assert needed(1e-9, pairs_of(1.0), Level()) is None
+    assert required_seeds(1e-9, pairs_of(1.0), Level()) is None
     assert paired_difference([3.0, 3.1, 3.2], [3.1, 3.0, 3.2]).mean == pytest.approx(0, abs=1e-15)
     assert paired_difference([3.0, 3.1], [3.0, 3.1]).needed is None
 

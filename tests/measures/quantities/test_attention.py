@@ -58,7 +58,7 @@ def test_readings_are_those_of_a_literal_transcription(kind, options):
     attended = record(kind, 40, **options)
     matrix = attention(attended)
     raw = attended.query.double() @ attended.key.double().mT * attended.scaling
-    allowed = attended.allowed().expand(3, 40, 40)
+    allowed = attended.allowed_keys().expand(3, 40, 40)
     found = focus(attended, dtype=DOUBLE)
     for head in range(3):
         expected = literal_entropy(matrix[head], allowed[head].sum(-1))

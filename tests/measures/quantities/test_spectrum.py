@@ -187,7 +187,7 @@ def test_a_mask_that_says_more_is_kept():
     masked = replace(record("local", 90), causal=False, bias=past)
     assert triangular(masked).causal and triangular(masked).bias is past
     assert of_scores(torch.zeros(1, 3, 3), causal=False).norm.item() == pytest.approx(1)
-    exact = svd_norm(torch.softmax(masked.masked(dtype=torch.float64), -1))
+    exact = svd_norm(torch.softmax(masked.masked_scores(dtype=torch.float64), -1))
     assert torch.allclose(spectrum(masked, dtype=torch.float64).norm, exact, rtol=1e-9)
 
 

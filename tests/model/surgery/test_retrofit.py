@@ -39,9 +39,9 @@ def test_identity_starts_keep_the_logits(kind: str, name: str) -> None:
 
 def test_pangu_on_gpt2_keeps_gpt2s_own_feed_forward() -> None:
     new = rebuild(pretrained("gpt2"), "pangu-pi", {})
-    options = new.config.parsed().block.ffn.given()
+    options = new.config.parse_spec().block.ffn.given()
     assert options["body"] == "mlp" and options["bias"] is True
-    assert new.config.parsed().stack.position == "learned"
+    assert new.config.parse_spec().stack.position == "learned"
 
 
 def test_retrofitted_model_trains() -> None:
@@ -82,7 +82,7 @@ def test_a_filled_slot_is_not_overwritten() -> None:
 
 def accounted(model: LabForCausalLM) -> int:
     """As many parameters as the spec and the sizes in the configuration say."""
-    return account(model.config.parsed(), model.config.shape()).parameters
+    return account(model.config.parse_spec(), model.config.shape()).parameters
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_is_built_has_the_parameters_that_its_spec_says(
 ) -> None:
     model = pretrained(kind)
     new = rebuild(model, name, options)
-    head = new.config.parsed().stack.head
+    head = new.config.parse_spec().stack.head
     assert new.config.tie_word_embeddings == (head == "tied")
     assert (new.lm_head.weight is new.model.embed_tokens.weight) == (head == "tied")
     assert new.num_parameters() == accounted(new)
@@ -277,7 +277,7 @@ def test_layers_that_are_alike_may_be_shared() -> None:
 def test_a_variant_of_the_models_kind_becomes_what_its_spec_says(kind: str, name: str) -> None:
     model = pretrained(kind)
     new = rebuild(model, name, {})
-    found, wanted = new.config.parsed(), variant(name).spec
+    found, wanted = new.config.parse_spec(), variant(name).spec
     assert found.block.placement == wanted.block.placement
     assert found.stack.final_norm.name == wanted.stack.final_norm.name
     assert found.stack.initialisation == wanted.stack.initialisation

@@ -246,7 +246,7 @@ def test_where_attention_gives_nothing_exact_scores_change_nothing() -> None:
     for layer in model.model.layers:
         layer.self_attn.o_proj.weight.data.zero_()
     search = PolicyRuns(model, run, "bf16", silent)
-    assert search.left(exact_scores(search)) == pytest.approx(1)
+    assert search.remaining_share(exact_scores(search)) == pytest.approx(1)
     higher, control = literature_advice(search, BUDGET)
     assert (higher.verdict, control.verdict) == (FAILS, FAILS)
     assert higher.left == pytest.approx(1) and "can buy 0.000 at most" in control.reason
@@ -299,7 +299,7 @@ def test_verdicts_follow_the_numbers(
     search = searched()
     monkeypatch.setattr(search, "share", lambda keep: left)
     monkeypatch.setattr(search, "real_share", lambda keep: real)
-    monkeypatch.setattr(search, "left", lambda logits: exact)
+    monkeypatch.setattr(search, "remaining_share", lambda logits: exact)
     monkeypatch.setattr(search, "deviation", lambda logits: 0.0)
     monkeypatch.setattr(search, "deviations", {})
     monkeypatch.setattr(search, "real_deviation", lambda keep: 0.0)
@@ -321,7 +321,7 @@ def test_attention_that_cannot_be_kept_is_not_decided(monkeypatch: pytest.Monkey
 def test_what_autocast_leaves_stands_beside_the_policy() -> None:
     """The share of a real run under autocast."""
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        real = searched().left(run(llama()))
+        real = searched().remaining_share(run(llama()))
     assert searched().autocast() == pytest.approx(real, rel=0.2)
     assert PolicyRuns(llama(), run, "fp8_e4m3", silent).autocast() is None
 

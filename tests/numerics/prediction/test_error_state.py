@@ -40,7 +40,7 @@ def test_spacing_is_the_distance_to_the_next_number(name: str) -> None:
 @pytest.mark.parametrize("mode", ["nearest", "away", "zero", "up", "down"])
 def test_an_exact_value_errs_by_what_rounding_does_to_it(name: str, mode: str) -> None:
     x, format = values(500), find(name)
-    found = VARIANCE.rounded(x, None, format, mode)
+    found = VARIANCE.round(x, None, format, mode)
     assert found is not None
     torch.testing.assert_close(found, (round_to(x, format, mode) - x).square())
 
@@ -54,7 +54,7 @@ def test_variance_is_the_mean_square_of_what_happens(mode: str, part: float) -> 
     s = (part * spacing(x, format)).square()
     moved = x + s.sqrt() * torch.randn(x.shape, dtype=x.dtype, generator=seeded(7))
     seen = (round_to(moved, format, mode, seeded(8)) - x).square()
-    found = VARIANCE.rounded(x, s, format, mode)
+    found = VARIANCE.round(x, s, format, mode)
     assert found is not None
     gap = spacing(x, format).square()
     error = ((seen - found) / gap).std() / len(x) ** 0.5
@@ -77,14 +77,14 @@ def test_bound_holds_for_all_values_within(
     x = values(50, seed) * 2.0**scale
     s = x.abs() * 2.0**width
     format = find(name)
-    bound = BOUND.rounded(x, s, format, mode)
+    bound = BOUND.round(x, s, format, mode)
     assert bound is not None
     assert not bound.isnan().any()
     for part in (-1.0, -0.37, 0.0, 0.81, 1.0):
         seen = round_to(x + part * s, format, mode, seeded(seed))
         error = (seen - x).abs()
         assert (error <= bound).all()
-    exact = BOUND.rounded(x, None, format, mode)
+    exact = BOUND.round(x, None, format, mode)
     assert exact is not None
     assert ((round_to(x, format, mode, seeded(seed)) - x).abs() <= exact).all()
 
@@ -93,13 +93,13 @@ def test_bound_holds_for_all_values_within(
 def test_masks_and_saturation(kind: BoundAlgebra | VarianceAlgebra) -> None:
     x = torch.tensor([-3e38, -torch.inf, 1000.0, 1000.0], dtype=torch.float64)
     s = torch.tensor([0.0, 0.0, 0.0, 1.0], dtype=torch.float64)
-    found = kind.rounded(x, s, find("fp8_e4m3"), "nearest")
+    found = kind.round(x, s, find("fp8_e4m3"), "nearest")
     assert found is not None
     assert found[:2].tolist() == [0.0, 0.0]
     # 1000 becomes 448 however it was moved.
     assert found[2] ** (1 / kind.power) == pytest.approx(552.0)
     assert found[3] ** (1 / kind.power) == pytest.approx(552.0)
-    infinite = kind.rounded(torch.tensor([70000.0], dtype=torch.float64), None, find("fp16"), "up")
+    infinite = kind.round(torch.tensor([70000.0], dtype=torch.float64), None, find("fp16"), "up")
     assert infinite is not None
     assert infinite.item() == torch.inf
 
@@ -110,7 +110,7 @@ def test_stored_formats_are_bounded(name: str) -> None:
     for seed in range(5):
         x = values(256, seed).view(4, 64)
         s = 0.1 * x.abs()
-        bound = BOUND.stored(x, x, s, format, "nearest")
+        bound = BOUND.store(x, x, s, format, "nearest")
         assert bound is not None
         for part in (-1.0, 0.0, 1.0):
             assert ((round_to(x + part * s, format) - x).abs() <= bound).all()

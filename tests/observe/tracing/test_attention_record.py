@@ -48,7 +48,7 @@ def test_tiles_put_together_are_the_matrix():
 
 @pytest.mark.parametrize("window", [1, 3, 50])
 def test_a_window_allows_the_last_keys_only(window):
-    allowed = random(window=window).allowed()[0]
+    allowed = random(window=window).allowed_keys()[0]
     for row in range(12):
         keys = allowed[row].nonzero().flatten().tolist()
         assert keys == list(range(max(0, row - window + 1), row + 1))
@@ -71,14 +71,14 @@ def test_sinks_take_probability_and_give_no_value():
 
 def test_a_softcap_bounds_what_the_softmax_sees_but_not_the_logits():
     record = random(softcap=0.1)
-    seen = record.masked()
+    seen = record.masked_scores()
     assert seen[seen > -torch.inf].abs().max() <= 0.1
     assert record.logits().abs().max() > 0.1
 
 
 def test_scores_of_a_family_that_hides_its_factors_give_the_same_weights():
     record = random()
-    scores = record.logits().masked_fill(~record.allowed(), torch.finfo(torch.float32).min)
+    scores = record.logits().masked_fill(~record.allowed_keys(), torch.finfo(torch.float32).min)
     seen = AttentionRecord(layer=0, name="attention", scores=scores)
     assert torch.equal(seen.weights(), record.weights())
     assert (seen.heads, seen.tokens, seen.keys) == (4, 12, 12)

@@ -143,7 +143,9 @@ def test_the_page_speaks_chinese() -> None:
     ):
         assert english not in section
     assert (
-        language("zh").said(content()["ladder"]["arms"][0]["said"]).startswith("history-1 对 llama")
+        language("zh")
+        .translate(content()["ladder"]["arms"][0]["said"])
+        .startswith("history-1 对 llama")
     )
 
 

@@ -35,7 +35,7 @@ def label(text: str) -> str:
 
 
 def said(text: str) -> str:
-    return Clauses(known, label).said(text)
+    return Clauses(known, label).translate(text)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_of_ways_that_leave_as_few_words_the_most_clauses_are_taken():
     clauses = Clauses(
         lambda text, *, begun=False, strong=False: None if strong else weak.get(text), label
     )
-    assert clauses.said("a; b") == "甲；乙" and clauses.said("c (a; b)") == "丙"
+    assert clauses.translate("a; b") == "甲；乙" and clauses.translate("c (a; b)") == "丙"
     clauses = Clauses(lambda text, *, begun=False, strong=False: weak.get(text), label)
-    assert clauses.said("a; b") == "甲乙"
+    assert clauses.translate("a; b") == "甲乙"
 
 
 def test_a_clause_begins_with_its_mark_only_if_its_message_does():
@@ -92,7 +92,7 @@ def test_a_clause_begins_with_its_mark_only_if_its_message_does():
         asked.append((text, begun))
         return None
 
-    assert Clauses(note, label).said("one; two") == "one; two"
+    assert Clauses(note, label).translate("one; two") == "one; two"
     assert ("; two", True) in asked and ("two", False) in asked and ("two", True) not in asked
 
 

@@ -82,7 +82,7 @@ def test_a_template_is_taken_from_every_kind_of_text():
 @pytest.mark.parametrize("name", SICK)
 def test_every_finding_is_said_in_chinese_with_its_numbers(name: str):
     finding, chinese = sick(name), language("zh")
-    said, advice = chinese.said(finding.sentence), chinese.said(finding.advice)
+    said, advice = chinese.translate(finding.sentence), chinese.translate(finding.advice)
     assert CHINESE.search(said) and CHINESE.search(advice)
     assert sorted(NUMBER.findall(said)) == sorted(NUMBER.findall(finding.sentence))
     assert not re.search(r"[a-z]{3,} [a-z]{3,}", said.replace("spectrum norm", ""))
@@ -106,14 +106,14 @@ def test_every_finding_is_said_in_chinese_with_its_numbers(name: str):
     ],
 )  # fmt: skip
 def test_a_sentence_is_known_by_its_template_or_stands(english: str, chinese: str):
-    assert language("zh").said(english) == chinese
-    assert language("en").said(english) == english
+    assert language("zh").translate(english) == chinese
+    assert language("en").translate(english) == english
 
 
 @given(st.text(max_size=80))
 def test_no_text_breaks_a_language(text: str):
     chinese = language("zh")
-    assert isinstance(chinese.said(text), str)
+    assert isinstance(chinese.translate(text), str)
     assert isinstance(chinese.remark(f"m: {text}", [{"name": "m"}]), str)
     assert chinese.label(text) or not text
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from layerlab.plugins import list_measures
 from layerlab.report.pages.inspection import group_columns, rank_findings, render
-from layerlab.report.pages.shell import embedded, number, option, plotly, policy
+from layerlab.report.pages.shell import embed_json, number, option, plotly, policy
 from layerlab.report.views import text
 from layerlab.report.views.inspection import compact
 from tests.report.sample import HOSTILE, WORDS, sample
@@ -54,14 +54,14 @@ class Tags(HTMLParser):
 
 def test_json_in_a_script_cannot_end_it_and_reads_back_the_same():
     value = {"a": HOSTILE, "b": "<!--<script>", "c": "\u2028\u2029&amp;", "d": "汉字"}
-    written = embedded(value)
+    written = embed_json(value)
     assert not set(written) & set("<>&\u2028\u2029")
     assert json.loads(written) == value
 
 
 def test_json_that_is_not_strict_is_refused():
     with pytest.raises(ValueError, match="JSON compliant"):
-        embedded([float("nan")])
+        embed_json([float("nan")])
 
 
 @given(st.text())

@@ -26,36 +26,36 @@ def work(**changes):
 
 def test_every_draw_is_there_once_and_follows_from_the_seed():
     SIZES.clear()
-    (found,) = work().gather(part, batch=8)
+    (found,) = work().sample(part, batch=8)
     assert SIZES == [8, 8, 4] and found["numbers"].shape == (20, 3)
     assert len(np.unique(found["numbers"])) == 60
-    (again,) = work(threads=3).gather(part, batch=8)
+    (again,) = work(threads=3).sample(part, batch=8)
     assert np.array_equal(found["numbers"], again["numbers"])
-    (other,) = work(seed=1).gather(part, batch=8)
+    (other,) = work(seed=1).sample(part, batch=8)
     assert not np.array_equal(found["numbers"], other["numbers"])
 
 
 def test_cases_meet_the_same_numbers():
-    low, high = work().gather(part, [{"mean": 0.0}, {"mean": 5.0}], batch=8)
+    low, high = work().sample(part, [{"mean": 0.0}, {"mean": 5.0}], batch=8)
     assert np.allclose(high["numbers"] - low["numbers"], 5.0)
 
 
 def test_what_was_finished_is_read_again_also_with_more_draws(tmp_path):
-    work(draws=16, store=tmp_path).gather(part, batch=8)
+    work(draws=16, store=tmp_path).sample(part, batch=8)
     SIZES.clear()
     more = work(draws=32, store=tmp_path)
-    (found,) = more.gather(part, batch=8)
+    (found,) = more.sample(part, batch=8)
     assert SIZES == [8, 8] and (more.kept, more.done) == (2, 4)
-    assert np.array_equal(found["numbers"], work(draws=32).gather(part, batch=8)[0]["numbers"])
+    assert np.array_equal(found["numbers"], work(draws=32).sample(part, batch=8)[0]["numbers"])
 
 
 @pytest.mark.parametrize(
     "changes", [{"seed": 1}, {"options": {"a": 1}}, {"study": "y"}, {"code": "2"}]
 )
 def test_what_belongs_to_other_settings_is_not_taken(tmp_path, changes):
-    work(store=tmp_path).gather(part, batch=8)
+    work(store=tmp_path).sample(part, batch=8)
     other = work(store=tmp_path, **changes)
-    other.gather(part, batch=8)
+    other.sample(part, batch=8)
     assert other.kept == 0
 
 
@@ -80,12 +80,12 @@ def resealed(file, **arrays):
     ],
 )
 def test_a_batch_that_is_not_what_was_written_is_computed_anew(tmp_path, damage):
-    (found,) = work(store=tmp_path, draws=24).gather(part, batch=8)
+    (found,) = work(store=tmp_path, draws=24).sample(part, batch=8)
     first, other, _ = sorted(tmp_path.iterdir())
     damage(first, other)
     again = work(store=tmp_path, draws=24)
     with pytest.warns(DamageWarning, match="a batch in .* is not what was written") as said:
-        (repeated,) = again.gather(part, batch=8)
+        (repeated,) = again.sample(part, batch=8)
     assert len(said) == 1
     assert again.kept == 2 and np.array_equal(found["numbers"], repeated["numbers"])
 
@@ -97,13 +97,13 @@ def test_an_error_in_one_batch_keeps_the_others(tmp_path):
         return part(draw)
 
     with pytest.raises(ZeroDivisionError):
-        work(store=tmp_path).gather(fails, batch=8)
+        work(store=tmp_path).sample(fails, batch=8)
     assert len([*tmp_path.glob("*.npz")]) == 2 and not [*tmp_path.glob("*.partial")]
 
 
 def test_threads_of_torch_are_left_as_they_were():
     before = torch.get_num_threads()
-    work(threads=2).gather(part, batch=8)
+    work(threads=2).sample(part, batch=8)
     assert torch.get_num_threads() == before
 
 
@@ -117,7 +117,7 @@ def test_who_watches_is_told_of_every_batch():
         def step(self, now="", steps=1):
             said.append(now)
 
-    work(watcher=Watcher()).gather(part, [{}, {"mean": 1.0}], batch=10)
+    work(watcher=Watcher()).sample(part, [{}, {"mean": 1.0}], batch=10)
     assert said == [4, *(f"batch {n} of 4" for n in range(1, 5))]
 
 

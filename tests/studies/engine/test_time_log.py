@@ -23,7 +23,7 @@ def test_the_next_sitting_counts_on_from_what_was_kept(tmp_path):
     first.keep()
     second = Clock(file)
     second._start = (second._start[0] - 10, second._start[1] - 6)
-    spent = second.spent()
+    spent = second.seconds_spent()
     assert spent["wall seconds"] == pytest.approx(110, abs=1)
     assert spent["processor seconds"] == pytest.approx(66, abs=1)
 
@@ -43,7 +43,7 @@ def test_no_time_that_was_sealed_anew_is_a_traceback(tmp_path, wall):
 def nothing_counts(file):
     with pytest.warns(DamageWarning, match="time.json does not count: "):
         clock = Clock(file)
-    assert clock.spent()["wall seconds"] < 1
+    assert clock.seconds_spent()["wall seconds"] < 1
 
 
 def test_without_a_file_nothing_is_written(tmp_path):
@@ -57,7 +57,7 @@ def test_an_interrupted_study_states_the_time_of_both_sittings(monkeypatch, tmp_
 
     def stops(work):
         time.sleep(SLEPT)
-        work.gather(lambda draw: {"x": draw.normal(1)}, batch=4)
+        work.sample(lambda draw: {"x": draw.normal(1)}, batch=4)
         raise KeyboardInterrupt
 
     def chosen(run):

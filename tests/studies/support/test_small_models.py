@@ -132,7 +132,7 @@ def test_generators_are_those_of_a_batch(tmp_path):
         return {"drawn": draw.normal(3)}
 
     one = work(tmp_path, draws=4, seed=5)
-    (found,) = one.gather(part, batch=2)
+    (found,) = one.sample(part, batch=2)
     drawn = [
         Sampler(count=2, generator=small_models.generator_of(one, n)).normal(3) for n in (0, 1)
     ]

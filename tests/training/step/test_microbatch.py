@@ -76,14 +76,14 @@ def test_pieces_are_all_rows_in_order() -> None:
 def test_halving_rounds_up_and_ends_at_one_sequence() -> None:
     split, sizes = MicroBatcher(7), []
     while split.size > 1:
-        note = split.halved()
+        note = split.halve()
         sizes.append(split.size)
         assert re.search(
             rf"each batch of 7 sequences is now taken in pieces of {split.size},", note
         )
     assert sizes == [4, 2, 1]
     with pytest.raises(UserError, match="not even one sequence of a batch fits into memory"):
-        split.halved()
+        split.halve()
 
 
 def gradients(

@@ -75,7 +75,7 @@ def test_the_carry_is_the_first_layers_values_at_any_depth(form: str) -> None:
     for layers in (2, 6):
         model = small("value-residual", layers=layers, form=form, kv_heads=2)
         ids = tokens()
-        said = account(model.config.parsed(), model.config.shape())
+        said = account(model.config.parse_spec(), model.config.shape())
         assert carried(model, ids) == [said.carry] * layers
         assert said.parameters == sum(one.numel() for one in model.parameters())
         assert said.carry == SIZES["width"] // 2

@@ -19,5 +19,6 @@ def test_it_has_as_many_weights_as_the_gated_baseline() -> None:
     one, other = (small(name, device="meta", **sizes).config for name in ("relu2", "llama"))
     assert one.intermediate_size == 384 and other.intermediate_size == 256
     assert (
-        account(one.parsed(), one.shape()).blocks == account(other.parsed(), other.shape()).blocks
+        account(one.parse_spec(), one.shape()).blocks
+        == account(other.parse_spec(), other.shape()).blocks
     )

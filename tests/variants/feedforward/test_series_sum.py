@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from layerlab.blocks.activation import NAMES, activated, sloped
+from layerlab.blocks.activation import NAMES, activate, apply_slope
 from layerlab.blocks.operations import chunking as file
 from layerlab.variants.feedforward.series_sum import series
 from tests.blocks.operations.pieces import cut, same_derivatives, same_directions
@@ -35,10 +35,10 @@ def ours(names: tuple[str, ...], x: Tensor, *numbers: Tensor) -> Tensor:
 def plain(names: tuple[str, ...], x: Tensor, *numbers: Tensor) -> Tensor:
     """A literal transcription."""
     n = len(names)
-    y = activated(numbers[0] * x + numbers[n], names[0])
+    y = activate(numbers[0] * x + numbers[n], names[0])
     for at in range(1, n):
         shift = numbers[n + at]
-        y = y + activated(numbers[at] * x + shift, names[at]) - activated(shift, names[at])
+        y = y + activate(numbers[at] * x + shift, names[at]) - activate(shift, names[at])
     return y
 
 
@@ -46,8 +46,8 @@ def plain(names: tuple[str, ...], x: Tensor, *numbers: Tensor) -> Tensor:
 def test_slope_is_the_derivative(name: str) -> None:
     x = torch.linspace(-3, 3, 37, dtype=torch.float64).requires_grad_()
     given = torch.linspace(1, 2, 37, dtype=torch.float64)
-    (expected,) = torch.autograd.grad(activated(x, name), x, given)
-    torch.testing.assert_close(sloped(given, x, name), expected, rtol=1e-14, atol=1e-14)
+    (expected,) = torch.autograd.grad(activate(x, name), x, given)
+    torch.testing.assert_close(apply_slope(given, x, name), expected, rtol=1e-14, atol=1e-14)
 
 
 @pytest.mark.parametrize("names", [("silu", "silu"), ("gelu", "relu", "tanh"), ("gelu-tanh",) * 4])

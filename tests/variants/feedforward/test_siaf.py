@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from layerlab.blocks.activation import activated
+from layerlab.blocks.activation import activate
 from layerlab.blocks.context import Flow
 from layerlab.blocks.ffn import Plain
 from layerlab.blocks.shape import Shape, Site
@@ -92,24 +92,24 @@ def literal(made: Siaf, x: Tensor) -> Tensor:
     inside = options["position"] == "gate"
     form = options["form"]
     if form == "affine-in":
-        total = activated(first.scale * z + first.shift, names[0])
+        total = activate(first.scale * z + first.shift, names[0])
     elif form == "scale-out":
-        total = first.scale * activated(z + first.shift, names[0])
+        total = first.scale * activate(z + first.shift, names[0])
     elif form == "multi-projection":
-        total = activated(z, names[0])
+        total = activate(z, names[0])
     else:
-        total = activated(z + first.shift, names[0])
+        total = activate(z + first.shift, names[0])
     total = total if inside else total * factor
     source = z if inside else total
     for name, term in zip(names[1:], rest, strict=False):
         if form == "affine-in":
-            own = activated(term.scale * source + term.shift, name)
-            total = total + own - activated(term.shift, name)
+            own = activate(term.scale * source + term.shift, name)
+            total = total + own - activate(term.shift, name)
         elif form == "scale-out":
-            total = total + term.scale * activated(source + term.shift, name)
+            total = total + term.scale * activate(source + term.shift, name)
         else:
-            own = activated(x @ term.projection.weight.T + term.shift, name)
-            total = total + own - activated(term.shift, name)
+            own = activate(x @ term.projection.weight.T + term.shift, name)
+            total = total + own - activate(term.shift, name)
     if form == "convolution":
         kernel, mixed = made.neighbours.weight, torch.zeros_like(total)
         for token in range(x.shape[1]):
@@ -223,5 +223,5 @@ def test_shifts_start_with_the_spread_that_is_said() -> None:
 def test_a_list_of_activations_survives_the_configuration() -> None:
     model = small("siaf-3", ffn={"activations": list(MIXED)})
     again = type(model.config).from_dict(model.config.to_dict())
-    assert again.parsed() == model.config.parsed()
-    assert again.parsed().block.ffn.given()["activations"] == MIXED
+    assert again.parse_spec() == model.config.parse_spec()
+    assert again.parse_spec().block.ffn.given()["activations"] == MIXED

@@ -142,7 +142,7 @@ def test_options_keep_the_laws_and_the_formulas(options: dict[str, object]) -> N
 def test_depth_costs_norms_and_work() -> None:
     def said(layers: int) -> tuple[int, int]:
         model = small("widenet", layers=layers, device="meta")
-        found = account(model.config.parsed(), model.config.shape())
+        found = account(model.config.parse_spec(), model.config.shape())
         head = 2 * SIZES["width"] * SIZES["vocab"]
         return found.parameters, found.forward - head
 

@@ -288,7 +288,7 @@ def test_plain_feed_forward_number_by_number(name: str) -> None:
 def test_plain_feed_forward_has_the_parameters_of_swiglu(name: str, width: int) -> None:
     def counted(which: str) -> int:
         model = small(which, width=width, device="meta")
-        return account(model.config.parsed(), model.config.shape()).parameters
+        return account(model.config.parse_spec(), model.config.shape()).parameters
 
     slopes = 4 * width * SIZES["layers"] if name == "ffn-prelu" else 0
     assert counted(name) == counted("llama") + slopes
@@ -335,5 +335,5 @@ def test_halves_differ_from_llama_in_one_slot_each() -> None:
     parts = [differences(llama, variant(f"attention-{one}").spec) for one in ("skip", "mlp")]
     assert [list(one) for one in parts] == [["block.ffn"], ["block.residual"]]
     assert differences(llama, variant("attention-only").spec) == {**parts[0], **parts[1]}
-    bare = small("attention-only", norm="none").config.parsed().block
+    bare = small("attention-only", norm="none").config.parse_spec().block
     assert bare == replace(variant("attention-only").spec.block, norm=NONE)

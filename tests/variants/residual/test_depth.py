@@ -35,7 +35,7 @@ def start(model: LabForCausalLM, ids: Tensor) -> tuple[Any, Tensor, Flow]:
 def dense(model: LabForCausalLM, ids: Tensor, dilation: int, period: int) -> Tensor:
     """Y_i = sum over j of alpha_ij X_j, with X_0 .. X_i in a list."""
     stack, x, flow = start(model, ids)
-    post = model.config.parsed().block.placement == "post"
+    post = model.config.parse_spec().block.placement == "post"
     outputs, depth = [x], len(stack.layers)
     for i, layer in enumerate(stack.layers, 1):
         if post:
@@ -94,7 +94,7 @@ def test_denseformer_starts_as_llama_bit_for_bit(options: dict[str, int]) -> Non
 )
 def test_no_more_is_carried_than_the_account_says(name: str, options: dict[str, int]) -> None:
     model = small(name, layers=5, **options)
-    said = account(model.config.parsed(), model.config.shape())
+    said = account(model.config.parse_spec(), model.config.shape())
     assert max(carried(model, tokens())) == said.carry
     assert said.parameters == sum(one.numel() for one in model.parameters())
 

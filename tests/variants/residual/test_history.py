@@ -34,7 +34,7 @@ def written_out(
 ) -> Tensor:
     """The last features by the table of the rules, every output of every layer kept in a list."""
     stack: Any = model.model
-    post = model.config.parsed().block.placement == "post"
+    post = model.config.parse_spec().block.placement == "post"
     x = stack.embed_tokens(ids)
     places = torch.arange(ids.shape[1]).unsqueeze(0)
     attended: list[Tensor] = []
@@ -108,7 +108,7 @@ def test_method_0_is_llama_bit_for_bit() -> None:
 def test_a_variant_is_its_method(method: int) -> None:
     ids = tokens()
     named = small(f"history-{method}")
-    assert named.config.parsed().block.residual == Choice("history", method=method)
+    assert named.config.parse_spec().block.residual == Choice("history", method=method)
     other = "history-1" if method != 1 else "history-7"
     assert torch.equal(named(ids).logits, small(other, method=method)(ids).logits)
 
@@ -119,7 +119,7 @@ def test_what_is_carried_does_not_grow_with_depth(method: int) -> None:
     for layers in (2, 12):
         model = small("history-1", layers=layers, method=method)
         assert carried(model, tokens()) == [sums * SIZES["width"]] * layers
-        said = account(model.config.parsed(), model.config.shape())
+        said = account(model.config.parse_spec(), model.config.shape())
         assert said.carry == sums * SIZES["width"]
 
 

@@ -102,7 +102,7 @@ def test_the_carry_does_not_grow_with_depth(layers: int) -> None:
     model = small("hyper-connections", layers=layers)
     carried = carries(model)
     assert carried == [{"residual.streams": (2, 24, 4, 48)}] * layers
-    said = account(model.config.parsed(), model.config.shape())
+    said = account(model.config.parse_spec(), model.config.shape())
     assert said.carry == 4 * 48
 
 

@@ -72,7 +72,7 @@ def test_previous_activations_are_as_many_as_asked(layers: int) -> None:
     model = small("laurel-pa", layers=layers, previous=2)
     names = {"residual.before0": (2, 24, 48), "residual.before1": (2, 24, 48)}
     assert carries(model) == [names] * layers
-    assert account(model.config.parsed(), model.config.shape()).carry == 2 * 48
+    assert account(model.config.parse_spec(), model.config.shape()).carry == 2 * 48
 
 
 def test_the_first_sublayer_has_nothing_to_look_back_to() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from layerlab.blocks.activation import activated
+from layerlab.blocks.activation import activate
 from layerlab.blocks.context import Flow
 from layerlab.blocks.shape import Role, Shape, Site
 from layerlab.variants.residual.shortcut import (
@@ -101,13 +101,13 @@ def literal(made: Augmented, u: Tensor) -> Tensor:
         given = dict(path.named_parameters())
         if made.chosen["form"] == "bottleneck":
             narrow = u @ given["down.weight"].T + given.get("down.bias", 0)
-            total = total + activated(narrow, name) @ given["up.weight"].T + given.get("up.bias", 0)
+            total = total + activate(narrow, name) @ given["up.weight"].T + given.get("up.bias", 0)
         elif made.chosen["form"] == "full":
             wide = u @ given["theta.weight"].T + given.get("theta.bias", 0)
-            total = total + activated(wide, name)
+            total = total + activate(wide, name)
         else:
             wide = u @ circulant(given["weight"]) + given.get("shift", 0)
-            total = total + activated(wide, name)
+            total = total + activate(wide, name)
     return total
 
 

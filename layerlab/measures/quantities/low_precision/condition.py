@@ -117,7 +117,7 @@ def components(known: Theory) -> Iterator[tuple[str, ComponentCondition]]:
     Source: Own.
     """
     if known.attention_norm is not None:
-        yield "attention norm", _normed(known.attention_norm, known.entered)
+        yield "attention norm", _norm(known.attention_norm, known.entered)
     if known.attention is not None and known.attention_input is not None:
         x, parts = known.attention_input, known.attention
         yield "scores", _scores(x, parts)
@@ -130,7 +130,7 @@ def components(known: Theory) -> Iterator[tuple[str, ComponentCondition]]:
     if known.attended is not None:
         yield "attention sum", _sum(known.entered, known.attended)
     if known.feedforward_norm is not None and known.middle is not None:
-        yield "feed-forward norm", _normed(known.feedforward_norm, known.middle)
+        yield "feed-forward norm", _norm(known.feedforward_norm, known.middle)
     if known.feedforward is not None and known.feedforward_input is not None:
         x, f = known.feedforward_input, known.feedforward.value
         own = ComponentCondition(
@@ -143,7 +143,7 @@ def components(known: Theory) -> Iterator[tuple[str, ComponentCondition]]:
         yield "feed-forward sum", _sum(known.middle, known.left)
 
 
-def _normed(parts: TheoryNorm, x: Hidden) -> ComponentCondition:
+def _norm(parts: TheoryNorm, x: Hidden) -> ComponentCondition:
     return ComponentCondition(
         componentwise=condition_numbers.norm(x, parts),
         normwise=normwise(parts.value, x, alone=True),

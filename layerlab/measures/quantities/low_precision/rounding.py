@@ -225,13 +225,13 @@ def read(whole: ModelContext, run: MeasureContext) -> list[Row]:
     rows = found["rounding"]
     _overflow(run, rows, "mean")
     run.notes.update(found["reasons"])
-    said = [
+    notes = [
         f"{name} {text}"
         for name in dict.fromkeys(row["format"] for row in rows)
         if (text := _vacuous([row for row in rows if row["format"] == name]))
     ]
-    if said:
-        words = "; ".join(said)
+    if notes:
+        words = "; ".join(notes)
         run.notes["vacuous"] = f"the running bound says nothing where it is 1 or more: {words}"
     return rows
 

@@ -75,7 +75,7 @@ def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     formats = work.options["formats"].split("+")
     cases = [{"model": model, "format": name} for model in builtin.NAMES for name in formats]
-    parts = work.gather(one, cases)
+    parts = work.sample(one, cases)
     labels = [(case["model"], case["format"]) for case in cases]
     ratios = {label: part["ratios"] for label, part in zip(labels, parts, strict=True)}
     bounds = {label: part["bounds"] for label, part in zip(labels, parts, strict=True)}
@@ -98,7 +98,7 @@ def run(work: StudyContext) -> Outcome:
                 for column, kind in enumerate(KINDS)
             },
         }.items()
-        for place, name in enumerate(named(values.shape[1]))
+        for place, name in enumerate(name_places(values.shape[1]))
     ]
     return Outcome(
         verdicts=(
@@ -132,7 +132,7 @@ def run(work: StudyContext) -> Outcome:
     )
 
 
-def named(places: int) -> list[str]:
+def name_places(places: int) -> list[str]:
     """Name the places that are read, in order."""
     return [*(f"block {number}" for number in range(1, places)), "logits"]
 
@@ -179,7 +179,7 @@ def judge_telling(bounds: dict[tuple[str, str], np.ndarray]) -> StudyVerdict:
     empty = {label: float((found[:, -1] >= 1).mean()) for label, found in bounds.items()}
     endless = {label: float(np.isinf(found[:, -1]).mean()) for label, found in bounds.items()}
     first = {label: float(np.median(found[:, 0])) for label, found in bounds.items()}
-    said = ", ".join(f"{one:.2g} ({model}, {format})" for (model, format), one in first.items())
+    numbers = ", ".join(f"{one:.2g} ({model}, {format})" for (model, format), one in first.items())
     least = min(empty.values())
     return StudyVerdict(
         claim="A worst-case bound that runs along with the values is below 1 for the logits.",
@@ -187,7 +187,7 @@ def judge_telling(bounds: dict[tuple[str, str], np.ndarray]) -> StudyVerdict:
         number=least,
         said=f"it is 1 or more, which is vacuous, for at least {least:.0%} of the passages of "
         f"every model and format, and infinite for at least {min(endless.values()):.0%}; behind "
-        f"the first block it is {said} of the stream, the median",
+        f"the first block it is {numbers} of the stream, the median",
         source="budzinskiy25, Theorem 4.30; the running bound is Own",
     )
 

@@ -40,7 +40,7 @@ def one(draw: Sampler, model: str, format: str, mode: str) -> dict[str, Tensor]:
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [{"model": name, **work.options} for name in builtin.NAMES]
-    parts = work.gather(one, cases)
+    parts = work.sample(one, cases)
     errors = {name: part["errors"] for name, part in zip(builtin.NAMES, parts, strict=True)}
     found = {
         (model, name): share_of(every, [name], work.seed)
@@ -100,14 +100,14 @@ def share_of(errors: np.ndarray, names: list[str], seed: int) -> Interval:
 def judge_attention(errors: dict[str, np.ndarray], seed: int, format: str) -> StudyVerdict:
     """Judge whether the error comes from attention's core, as the source's advice supposes."""
     found = {model: share_of(every, list(ATTENTION), seed) for model, every in errors.items()}
-    said = ", ".join(f"{one} ({model})" for model, one in found.items())
+    numbers = ", ".join(f"{one} ({model})" for model, one in found.items())
     least = min(found.values(), key=lambda one: one.value)
     return StudyVerdict(
         claim=STUDY.claim,
         word=each(above(one, HALF) for one in found.values()),
         number=least.value,
-        said=f"scores, softmax and weighted sum give {said} of the squared error of the logits in "
-        f"{format}; above {HALF:g} was asked for in each model",
+        said=f"scores, softmax and weighted sum give {numbers} of the squared error of the logits "
+        f"in {format}; above {HALF:g} was asked for in each model",
     )
 
 
@@ -134,7 +134,7 @@ def judge_dominant(found: dict[tuple[str, str], Interval]) -> StudyVerdict:
         own = {name: one for (where, name), one in found.items() if where == model}
         first, second = sorted(own, key=lambda name: -own[name].value)[:2]
         largest[model] = (first, own[first], second, own[second])
-    said = "; ".join(
+    numbers = "; ".join(
         f"{model}: {first} {one}, then {second} {other}"
         for model, (first, one, second, other) in largest.items()
     )
@@ -144,7 +144,7 @@ def judge_dominant(found: dict[tuple[str, str], Interval]) -> StudyVerdict:
         claim="One and the same component gives the largest share in every model.",
         word=decide(holds=clear, fails=not same),
         number=max(one.value for _, one, _, _ in largest.values()),
-        said=f"the two largest shares: {said}; one name was asked for, and intervals apart",
+        said=f"the two largest shares: {numbers}; one name was asked for, and intervals apart",
         source="Own",
     )
 
@@ -152,12 +152,12 @@ def judge_dominant(found: dict[tuple[str, str], Interval]) -> StudyVerdict:
 def judge_adding(errors: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge whether the shares add up to the whole."""
     found = {model: share_of(every, list(COMPONENTS), seed) for model, every in errors.items()}
-    said = ", ".join(f"{one} ({model})" for model, one in found.items())
+    numbers = ", ".join(f"{one} ({model})" for model, one in found.items())
     return StudyVerdict(
         claim="The errors of the components are uncorrelated: their squares add up to the whole.",
         word=each(within(one, 1 - CLOSED, 1 + CLOSED) for one in found.values()),
         number=max((one.value for one in found.values()), key=lambda sum: abs(sum - 1)),
-        said=f"the shares sum to {said}; within {CLOSED:g} of 1 was asked for",
+        said=f"the shares sum to {numbers}; within {CLOSED:g} of 1 was asked for",
         source="Own",
         looked=True,
     )

@@ -49,7 +49,7 @@ def one(draw: Sampler, model: str, format: str) -> dict[str, Tensor]:
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     cases = [{"model": name, **work.options} for name in builtin.NAMES]
-    parts = work.gather(one, cases)
+    parts = work.sample(one, cases)
     errors = {name: part["errors"] for name, part in zip(builtin.NAMES, parts, strict=True)}
     found = {
         (model, name): share_left(every, name, work.seed)
@@ -153,7 +153,7 @@ def judge_most(found: KeptIntervals) -> StudyVerdict:
         others = {name: found[model, name] for name in KEPT if name not in (SOFTMAX, ALL)}
         name = min(others, key=lambda name: others[name].value)
         best[model], own[model] = (name, others[name]), found[model, SOFTMAX]
-    said = "; ".join(
+    numbers = "; ".join(
         f"{model}: {own[model]} with scores and softmax exact, {one} with {name}"
         for model, (name, one) in best.items()
     )
@@ -162,7 +162,7 @@ def judge_most(found: KeptIntervals) -> StudyVerdict:
         "softmax.",
         word=each(apart(one, own[model]) for model, (_, one) in best.items()),
         number=min(one.value for _, one in best.values()),
-        said=f"squared error left: {said}",
+        said=f"squared error left: {numbers}",
         source="budzinskiy25, section 5",
     )
 

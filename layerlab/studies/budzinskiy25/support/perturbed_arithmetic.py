@@ -18,47 +18,47 @@ class Disturbed(Exact):
     def __init__(self) -> None:
         self.made: list[Tensor] = []
 
-    def _moved(self, x: Tensor) -> Tensor:
+    def _perturb(self, x: Tensor) -> Tensor:
         delta = torch.zeros_like(x, requires_grad=True)
         self.made.append(delta)
         return x * (1 + delta)
 
-    def _joined(self, x: Tensor, y: Tensor) -> Tensor:
+    def _join(self, x: Tensor, y: Tensor) -> Tensor:
         total = x + y
-        return torch.where((x == 0) | (y == 0), total, self._moved(total))
+        return torch.where((x == 0) | (y == 0), total, self._perturb(total))
 
     def take(self, x: Tensor) -> Tensor:
         return x.double()
 
     def product(self, x: Tensor, y: Tensor) -> Tensor:
-        found = self._moved(x[:, :, :1] * y[:, :1, :])
+        found = self._perturb(x[:, :, :1] * y[:, :1, :])
         for k in range(1, x.shape[2]):
-            found = self._joined(found, self._moved(x[:, :, k : k + 1] * y[:, k : k + 1, :]))
+            found = self._join(found, self._perturb(x[:, :, k : k + 1] * y[:, k : k + 1, :]))
         return found
 
     def total(self, x: Tensor) -> Tensor:
         found = x[..., :1]
         for k in range(1, x.shape[-1]):
-            found = self._joined(found, x[..., k : k + 1])
+            found = self._join(found, x[..., k : k + 1])
         return found
 
     def add(self, x: Tensor, y: Tensor | float) -> Tensor:
-        return self._moved(x + y)
+        return self._perturb(x + y)
 
     def subtract(self, x: Tensor, y: Tensor | float) -> Tensor:
-        return self._moved(x - y)
+        return self._perturb(x - y)
 
     def multiply(self, x: Tensor, y: Tensor | float) -> Tensor:
-        return self._moved(x * y)
+        return self._perturb(x * y)
 
     def divide(self, x: Tensor, y: Tensor | float) -> Tensor:
-        return self._moved(x / y)
+        return self._perturb(x / y)
 
     def root(self, x: Tensor) -> Tensor:
-        return self._moved(x.sqrt())
+        return self._perturb(x.sqrt())
 
     def exponential(self, x: Tensor) -> Tensor:
-        return self._moved(x.exp())
+        return self._perturb(x.exp())
 
 
 def worst(run: Callable[[Exact], Tensor], columns: Sequence[int]) -> Tensor:

@@ -21,7 +21,7 @@ Pullback = Callable[[Draws], Draws]
 WithVJP = tuple[Draws, Pullback]
 
 
-def normed(arithmetic: Exact, x: Draws, norm: NormName) -> WithVJP:
+def norm_pullback(arithmetic: Exact, x: Draws, norm: NormName) -> WithVJP:
     """Return the norm of `decoder` and its pullback; the gradient of an all-zero row is 0.
 
     Source: budzinskiy25, Lemma 3.6 and Lemma 3.8.
@@ -87,10 +87,10 @@ def block(arithmetic: Exact, x: Draws, weights: Weights, norm: NormName = "layer
 
     Source: budzinskiy25, equations 6 and 9.
     """
-    first, back_first = normed(arithmetic, x, norm)
+    first, back_first = norm_pullback(arithmetic, x, norm)
     branch, back_attention = attend(arithmetic, first, weights)
     middle = arithmetic.add(x, branch)
-    second, back_second = normed(arithmetic, middle, norm)
+    second, back_second = norm_pullback(arithmetic, middle, norm)
     update, back_fed = feed(arithmetic, second, weights)
 
     def pull(gradient: Draws) -> Draws:

@@ -30,7 +30,7 @@ class Weights:
     inner: Tensor
     outer: Tensor
 
-    def taken(self, arithmetic: Exact) -> "Weights":
+    def convert(self, arithmetic: Exact) -> "Weights":
         """Return the weights in the carrier and the digits of an arithmetic."""
         return Weights(
             **{one.name: arithmetic.take(getattr(self, one.name)) for one in fields(self)}
@@ -171,9 +171,9 @@ def run(
     held = coarsest.take(start)
     truth, streams = exact.take(held), [one.take(held) for one in arithmetics]
     for _ in range(layers):
-        weights = drawn().taken(coarsest)
-        truth = block(exact, truth, weights.taken(exact), norm, placement)
+        weights = drawn().convert(coarsest)
+        truth = block(exact, truth, weights.convert(exact), norm, placement)
         for place, one in enumerate(arithmetics):
-            streams[place] = block(one, streams[place], weights.taken(one), norm, placement)
+            streams[place] = block(one, streams[place], weights.convert(one), norm, placement)
         found.append(torch.stack([errors(stream, truth) for stream in streams], 1))
     return torch.stack(found, 1)

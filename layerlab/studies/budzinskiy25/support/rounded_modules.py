@@ -63,7 +63,7 @@ def perceptron(x: Tensor, weights: Weights) -> RoundedModule:
     return RoundedModule(
         name="perceptron",
         row="Lemma 4.14",
-        run=lambda a: reference_transformer.perceptron(a, a.take(x), weights.taken(a)),
+        run=lambda a: reference_transformer.perceptron(a, a.take(x), weights.convert(a)),
         limit=(x.shape[-1] + active) * (reach @ weights.outer.abs().mT),
     )
 
@@ -99,7 +99,7 @@ def attentions(x: Tensor, weights: Weights, digits: int = 53) -> Iterator[Rounde
         yield RoundedModule(
             name="attention",
             row=row,
-            run=lambda a: reference_transformer.attention(a, a.take(x), weights.taken(a)),
+            run=lambda a: reference_transformer.attention(a, a.take(x), weights.convert(a)),
             limit=limit * reach,
         )
 
@@ -123,7 +123,7 @@ def softmaxes(scores: Tensor) -> Iterator[RoundedModule]:
 
 def score_pairs(arithmetic: Exact, x: Tensor, weights: Weights) -> Tensor:
     """Return the scores (W_q x_t) . (W_k x_i) / sqrt(d_h) of all pairs."""
-    held, own = arithmetic.take(x), weights.taken(arithmetic)
+    held, own = arithmetic.take(x), weights.convert(arithmetic)
     query, key = arithmetic.product(held, own.query.mT), arithmetic.product(held, own.key.mT)
     found = arithmetic.product(query, key.mT)
     return arithmetic.divide(found, arithmetic.root_of(own.query.shape[-2]))

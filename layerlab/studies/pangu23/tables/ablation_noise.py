@@ -99,7 +99,7 @@ def run(work: StudyContext) -> Outcome:
 
 def judge(found: Contest, claim: str) -> StudyVerdict:
     """Judge one difference against chance."""
-    said = ", ".join(
+    values = ", ".join(
         f"{found.interval(questions)} if it was the {split} split of {questions:,} questions"
         for split, questions in SPLITS.items()
     )
@@ -107,7 +107,7 @@ def judge(found: Contest, claim: str) -> StudyVerdict:
         claim=claim,
         word=word(found),
         number=found.difference,
-        said=f"{found.better:g} against {found.worse:g} %: {said}; the source does not say which",
+        said=f"{found.better:g} against {found.worse:g} %: {values}; the source does not say which",
         source="" if claim == STUDY.claim else found.place,
         unit="questions; each model was trained once",
     )

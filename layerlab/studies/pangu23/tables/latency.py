@@ -45,7 +45,7 @@ PLANNED = 40
 Measured = Mapping[str, Any]
 
 
-def rivals(width: int) -> dict[str, tuple[Any, Any, float]]:
+def matched_models(width: int) -> dict[str, tuple[Any, Any, float]]:
     """Return PanGu-pi and Llama of each comparison, with the quotient of the weights they read.
 
     Models of the 1B are no wider than the 1B.
@@ -77,7 +77,7 @@ def measure_times(width: int, device: str, repetitions: int) -> dict[str, Any]:
         device=device, threads=1, context=CONTEXT, new=NEW, repetitions=repetitions, batch=1
     )
     found = {}
-    for name, (pangu, llama, predicted) in rivals(width).items():
+    for name, (pangu, llama, predicted) in matched_models(width).items():
         one = measure.measure_latency([pangu, llama], chosen).to_json()
         found[name] = {
             "ratio": one["ratio"]["decode"],

@@ -25,9 +25,9 @@ def averages(found: PublishedTable) -> list[PrintedRow]:
         {
             "table": found.number,
             "model": model,
-            "printed": found.printed(model),
-            "recomputed": found.recomputed(model).mean.value,
-            "difference": found.printed(model) - found.recomputed(model).mean.value,
+            "printed": found.printed_average(model),
+            "recomputed": found.recompute_average(model).mean.value,
+            "difference": found.printed_average(model) - found.recompute_average(model).mean.value,
         }
         for model in found.rows
     ]
@@ -45,8 +45,10 @@ def beyond(row: PrintedRow) -> bool:
 
 def is_ranked(found: PublishedTable) -> bool:
     """Judge whether the models stand in the same order by both averages."""
-    printed = sorted(found.rows, key=found.printed)
-    return printed == sorted(found.rows, key=lambda model: found.recomputed(model).mean.value)
+    printed = sorted(found.rows, key=found.printed_average)
+    return printed == sorted(
+        found.rows, key=lambda model: found.recompute_average(model).mean.value
+    )
 
 
 def run(work: StudyContext) -> Outcome:

@@ -116,7 +116,7 @@ def judge_by_weights(found: list[ShortcutRow]) -> StudyVerdict:
             off[int(row["r"])] = printed / float(row["of_blocks"])
     worst = max(off, key=lambda r: off[r]) if off else CHOSEN
     number = off.get(worst, 1.0)
-    said = ", ".join(
+    numbers = ", ".join(
         f"{row['printed_latency']:.1f} % against {row['of_blocks_and_head']:.2f} to "
         f"{row['of_blocks']:.2f} % at 1/{row['r']}"
         for row in found
@@ -125,8 +125,8 @@ def judge_by_weights(found: list[ShortcutRow]) -> StudyVerdict:
         claim="The latencies of the table follow from the weights that its shapes add.",
         word=decide(fails=bool(off)),
         number=number,
-        said=f"printed against counted: {said}; the printed number is up to {number:.1f} times the "
-        "counted one, so narrow shortcuts cost time that is not in their weights",
+        said=f"printed against counted: {numbers}; the printed number is up to {number:.1f} times "
+        "the counted one, so narrow shortcuts cost time that is not in their weights",
         source="Own, on the numbers of pangu23, Table 3",
     )
 

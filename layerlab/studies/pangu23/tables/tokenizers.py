@@ -93,7 +93,7 @@ def count_tokens(draw: Sampler, entries: int, characters: int) -> dict[str, Tens
 def run(work: StudyContext) -> Outcome:
     """Train, count, judge and draw."""
     # One batch, so that the vocabularies are made once.
-    (found,) = work.gather(count_tokens, [work.options], batch=work.draws)
+    (found,) = work.sample(count_tokens, [work.options], batch=work.draws)
     tokens, characters = found["tokens"], found["characters"]
     base = work.options["entries"]
     rows, remarks = published_rows()

@@ -92,7 +92,7 @@ def blocks(tokens: int) -> Tensor:
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
     lengths = [tokens for tokens in LENGTHS if tokens <= work.options["tokens"]]
-    parts = work.gather(one, [{"tokens": tokens} for tokens in lengths], batch=4)
+    parts = work.sample(one, [{"tokens": tokens} for tokens in lengths], batch=4)
     found = {
         name: {tokens: part[name] for tokens, part in zip(lengths, parts, strict=True)}
         for name in (TRAINED, CAUSAL, DOUBLY)
@@ -189,7 +189,7 @@ def judge_doubly(found: dict[int, np.ndarray]) -> StudyVerdict:
 def judge_running(lengths: list[int], values: list[float]) -> StudyVerdict:
     """Judge the mildest causal attention, which is uniform."""
     above = [tokens for tokens, value in zip(lengths, values, strict=True) if value > 1]
-    said = ", ".join(
+    numbers = ", ".join(
         f"{value:.2f} at {tokens}" for tokens, value in zip(lengths, values, strict=True)
     )
     return StudyVerdict(
@@ -197,7 +197,7 @@ def judge_running(lengths: list[int], values: list[float]) -> StudyVerdict:
         claim="lambda is below 1 for causal attention that sees all tokens alike.",
         word=decide(holds=False, fails=bool(above)),
         number=values[-1],
-        said=f"it is {said} tokens; it stays below 4, by Hardy's inequality",
+        said=f"it is {numbers} tokens; it stays below 4, by Hardy's inequality",
         source="Own, on pangu23, section 3",
         unit=EXACT,
     )

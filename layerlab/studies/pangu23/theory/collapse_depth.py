@@ -68,11 +68,11 @@ def run(work: StudyContext) -> Outcome:
         f"{name}, trained": part["layers"]
         for name, part in zip(
             TRAINED,
-            work.gather(trained_depths, [{"name": name} for name in TRAINED], batch=4),
+            work.sample(trained_depths, [{"name": name} for name in TRAINED], batch=4),
             strict=True,
         )
     }
-    (random,) = work.gather(random_depths, [work.options], batch=2)
+    (random,) = work.sample(random_depths, [work.options], batch=2)
     small, ordinary = f"random, deviation {SMALL:g}", "random, deviation 1/sqrt(width)"
     found |= {small: random["small"], ordinary: random["ordinary"]}
     rows = [

@@ -72,7 +72,7 @@ def scatter(model: torch.nn.Module, seed: int) -> None:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    (part,) = work.gather(one, [work.options], batch=2)
+    (part,) = work.sample(one, [work.options], batch=2)
     found = part["dimension"]
     rows = [
         summary(found[:, variant, start, layer], {"start": label, "model": name, "layer": layer})
@@ -111,12 +111,12 @@ def judge_limits(found: np.ndarray, seed: int) -> StudyVerdict:
     """Judge the module whose absence is said to limit most."""
     count = len(STARTS)
     losses = [loss(found, "without shortcut", start, seed, count) for start in range(count)]
-    said = ", ".join(f"{one} ({label})" for one, label in zip(losses, STARTS, strict=True))
+    numbers = ", ".join(f"{one} ({label})" for one, label in zip(losses, STARTS, strict=True))
     return StudyVerdict(
         claim=STUDY.claim,
         word=each(above(one, EFFECT, 0) for one in losses),
         number=max(one.value for one in losses),
-        said=f"without it the last layer loses {said} of d(0.8), as a share of the width; more "
+        said=f"without it the last layer loses {numbers} of d(0.8), as a share of the width; more "
         f"than {EFFECT:g} was asked for ({len(found)} draws, paired)",
     )
 

@@ -83,7 +83,7 @@ def streams(model: Any, start: Tensor) -> list[Tensor]:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    (found,) = work.gather(one, [work.options], batch=2)
+    (found,) = work.sample(one, [work.options], batch=2)
     residual, rest = found["residual"], found["rest"]
     rows = [
         summary(

@@ -75,7 +75,7 @@ def influence(made: torch.nn.Module, draw: Sampler) -> Tensor:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    parts = [found["influence"] for found in work.gather(one, FORMS)]
+    parts = [found["influence"] for found in work.sample(one, FORMS)]
     back = [np.stack([backwards(draw) for draw in drawn]) for drawn in parts]
     rows = [
         summary(found[:, distance], {**options, "tokens_back": distance})
@@ -196,13 +196,13 @@ def judge_neighbours(parts: list[np.ndarray], back: list[np.ndarray], seed: int)
         if options["form"] == LOCAL:
             shares[options["n"]] = bootstrap(found[:, 1], np.median, seed)
     lowest = min(share.low for share in shares.values())
-    said = ", ".join(f"{share} with n = {n}" for n, share in shares.items())
+    numbers = ", ".join(f"{share} with n = {n}" for n, share in shares.items())
     return StudyVerdict(
         claim="A series over neighbouring tokens, as a causal convolution, exchanges information "
         "between tokens.",
         word=decide(holds=lowest > 0),
         number=min(share.value for share in shares.values()),
-        said=f"the derivative by the token before is {said} times that by the token itself "
+        said=f"the derivative by the token before is {numbers} times that by the token itself "
         f"(median over {len(parts[0])} draws)",
         source="chen23, neighbour form of the series activation; Own",
     )
@@ -216,12 +216,12 @@ def judge_everywhere(parts: list[np.ndarray]) -> StudyVerdict:
         if options["form"] == LOCAL
     }
     near = all(distance < TOKENS - 1 for distance in found.values())
-    said = ", ".join(f"{distance} with n = {n}" for n, distance in found.items())
+    numbers = ", ".join(f"{distance} with n = {n}" for n, distance in found.items())
     return StudyVerdict(
         claim="What a convolution of neighbours exchanges in one layer is global.",
         word=decide(fails=near),
         number=max(found.values()),
-        said=f"an output sees tokens back: {said}, in every draw, of {TOKENS - 1} that stand "
+        said=f"an output sees tokens back: {numbers}, in every draw, of {TOKENS - 1} that stand "
         "before it; a stack of L layers sees L (n - 1)",
         source="pangu23, section 5.1; Own",
     )

@@ -86,7 +86,7 @@ def noise_and_bound(z: float, noise: Tensor) -> tuple[float, float]:
 
 def run(work: StudyContext) -> Outcome:
     """Compute, judge and draw."""
-    parts = work.gather(one, [{"layer": layer} for layer in FEATURES.values()], batch=16)
+    parts = work.sample(one, [{"layer": layer} for layer in FEATURES.values()], batch=16)
     # features -> draw x activation x level x column
     gains = {name: found["gains"] for name, found in zip(FEATURES, parts, strict=True)}
     rows = [
@@ -156,12 +156,12 @@ def judge_usual(gains: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge what is left of the strict claim on features as they are."""
     noises = {name: values[:, :, SMALL, NOISE] for name, values in gains.items()}
     found = bootstrap_each(noises, np.median, seed)
-    said = ", ".join(f"{one} ({name})" for name, one in found.items())
+    numbers = ", ".join(f"{one} ({name})" for name, one in found.items())
     return StudyVerdict(
         claim="In the usual case a nonlinear shortcut lets less noise through than the linear one.",
         word=each(below(one, 1) for one in found.values()),
         number=max(one.value for one in found.values()),
-        said=f"noise of {LEVELS[SMALL]:g} of the features' diversity: {said} of that behind L Z "
+        said=f"noise of {LEVELS[SMALL]:g} of the features' diversity: {numbers} of that behind L Z "
         "Theta, the median over activations and draws",
         source="pangu23, Lemma 4 and Theorem 5",
     )
@@ -198,12 +198,12 @@ def judge_even(gains: dict[str, np.ndarray], seed: int) -> StudyVerdict:
     """Judge Equation 6 with equality, as for noise without a mean."""
     moves = {name: values[:, 0, SMALL, EVEN] for name, values in gains.items()}
     found = bootstrap_each(moves, np.median, seed, comparisons=1)
-    said = ", ".join(f"{one} ({name})" for name, one in found.items())
+    numbers = ", ".join(f"{one} ({name})" for name, one in found.items())
     return StudyVerdict(
         claim="Noise without a mean moves the diversity of features by all of its norm.",
         word=decide(fails=max(one.high for one in found.values()) < 1 - 1e-9),
         number=max(one.value for one in found.values()),
-        said=f"it moves it by {said} of its norm (median), since noise and features are at an "
+        said=f"it moves it by {numbers} of its norm (median), since noise and features are at an "
         "angle; as an upper bound the equation holds",
         source="pangu23, equation 6",
     )

@@ -114,7 +114,7 @@ def part(known: "Theory") -> CaseLayer:
         theory=known,
         values=spectral_bound(attention.value).repeat_interleave(shared),
         joint=spectral_bound(attention.value.flatten(0, 1)),
-        output=spectral_bound(attention.joined()),
+        output=spectral_bound(attention.joined_output()),
         inward=spectral_bound(forward.inward if forward.gate is None else forward.gate),
         outward=spectral_bound(forward.outward),
     )
@@ -138,7 +138,7 @@ class Extra:
         """Return the term's matrix scaled to a norm of 1."""
         return self.term / spectral_bound(self.term)
 
-    def sized(self, z: Tensor) -> Tensor:
+    def scale_noise(self, z: Tensor) -> Tensor:
         """Scale the noise to a tenth of the diversity of the features."""
         return self.noise * (LEVEL * d(z) / self.noise.norm())
 
@@ -216,7 +216,7 @@ def _feedforward(layer: CaseLayer, f: Tensor) -> list[Tensor]:
 
 
 def _noisy(layer: CaseLayer, z: Tensor, attended: Tensor, a: Tensor, extra: Extra) -> list[Tensor]:
-    noise, spread, theta = extra.sized(z), d(z), extra.theta
+    noise, spread, theta = extra.scale_noise(z), d(z), extra.theta
     size, norm, constant = noise.norm(), extra.norm, GELU.lipschitz
     dirty = layer.matrices(z + noise)
     change = layer.attention.value_of(z + noise) - attended

@@ -102,7 +102,7 @@ def run(work: StudyContext) -> Outcome:
         for trained in (True, False)
         for name in builtin.NAMES
     ]
-    gathered = work.gather(one, cases, batch=4)
+    gathered = work.sample(one, cases, batch=4)
     found = {
         f"{case['model']}, {'trained' if case['trained'] else 'random'}": split(part)
         for case, part in zip(cases, gathered, strict=True)
@@ -180,7 +180,8 @@ def judge_printed(found: CaseReadings, seed: int) -> StudyVerdict:
     # A = I and W = I: lambda and s are 1.
     counter = float(diversity(z) / (output * diversity(z)))
     real, random = (
-        bootstrap(pool_cases(found, PRINTED, trained), _violated, seed) for trained in (True, False)
+        bootstrap(pool_cases(found, PRINTED, trained), _share_violated, seed)
+        for trained in (True, False)
     )
     largest = float(pool_cases(found, PRINTED).max())
     return StudyVerdict(
@@ -299,19 +300,19 @@ def judge_usual(found: CaseReadings, seed: int) -> StudyVerdict:
 def judge_telling(found: CaseReadings, seed: int) -> StudyVerdict:
     """Judge whether the bounds in depth are near the observed values."""
     middle = {name: bootstrap(pool_cases(found, name, True), np.median, seed) for name in STACKED}
-    said = ", ".join(f"{one} of the bound of {name}" for name, one in middle.items())
+    numbers = ", ".join(f"{one} of the bound of {name}" for name, one in middle.items())
     best = max(one.high for one in middle.values())
     return StudyVerdict(
         claim="The bounds in depth tell how diverse the features of a stack are.",
         word=decide(holds=False, fails=best < VACUOUS),
         number=max(one.value for one in middle.values()),
-        said=f"after 8 trained layers the diversity is {said} (median); below {VACUOUS:g} "
+        said=f"after 8 trained layers the diversity is {numbers} (median); below {VACUOUS:g} "
         "a bound is vacuous",
         source="pangu23, Theorems 2, 3, 8 and 9",
     )
 
 
-def _violated(values: np.ndarray) -> float:
+def _share_violated(values: np.ndarray) -> float:
     return float((values > 1 + ROUNDING).mean())
 
 

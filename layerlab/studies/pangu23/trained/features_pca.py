@@ -114,7 +114,7 @@ READING = small_models.ModelReading(
 def run(work: StudyContext) -> Outcome:
     """Train, read, judge and draw."""
     names = builtin.NAMES
-    models = work.gather(ours, [{"name": name} for name in names], batch=10)
+    models = work.sample(ours, [{"name": name} for name in names], batch=10)
     built = {name: one["layers"] for name, one in zip(names, models, strict=True)}
     seeds = range(1, work.options["seeds"] + 1)
     jobs = [(arm, seed) for arm in ARMS for seed in seeds]
@@ -300,7 +300,7 @@ def judge_outlying(found: np.ndarray, seed: int) -> StudyVerdict:
 def rows(parts: small_models.Parts) -> list[dict[str, Any]]:
     """Return the rows of every seed of every twin, layer by layer."""
     return [
-        {"model": f"{arm}, twin", "seed": seed, "layer": layer, **_named(one)}
+        {"model": f"{arm}, twin", "seed": seed, "layer": layer, **_name_columns(one)}
         for arm, part in parts.items()
         for seed, layers in enumerate(part["layers"])
         for layer, one in enumerate(layers)
@@ -310,13 +310,13 @@ def rows(parts: small_models.Parts) -> list[dict[str, Any]]:
 def rows_of(built: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """Return the rows of a built-in model, averaged over draws."""
     return [
-        {"model": name, "seed": -1, "layer": layer, **_named(one)}
+        {"model": name, "seed": -1, "layer": layer, **_name_columns(one)}
         for name, found in built.items()
         for layer, one in enumerate(found.mean(0))
     ]
 
 
-def _named(values: np.ndarray) -> dict[str, float]:
+def _name_columns(values: np.ndarray) -> dict[str, float]:
     return dict(zip(COLUMNS, values.tolist(), strict=True))
 
 

@@ -160,7 +160,7 @@ def run(work: StudyContext) -> Outcome:
     seeds = range(1, work.options["seeds"] + 1)
     jobs = [(arm, seed) for arm in (FULL, PLAIN) for seed in seeds]
     # One batch, so that every model reads the same texts.
-    models = work.gather(ours, [{"name": name} for name in MODELS], batch=work.draws)
+    models = work.sample(ours, [{"name": name} for name in MODELS], batch=work.draws)
     twins, notes = twin_quantities(work, jobs)
     parts: dict[str, Arrays] = dict(zip(MODELS, models, strict=True))
     parts |= {f"{arm}, twin {seed}": one for (arm, seed), one in zip(jobs, twins, strict=True)}

@@ -15,7 +15,7 @@ from layerlab.studies.budzinskiy25.models.error_prediction import (
     judge_telling,
     length,
     medians,
-    named,
+    name_places,
     one,
 )
 from layerlab.studies.engine.sampling import Sampler
@@ -46,7 +46,7 @@ def test_a_bound_of_one_says_nothing():
 
 def test_lengths_and_names():
     assert length(torch.tensor([[[3.0], [4.0]], [[torch.inf], [0.0]]])).tolist() == [5.0, torch.inf]
-    assert named(3) == ["block 1", "block 2", "logits"]
+    assert name_places(3) == ["block 1", "block 2", "logits"]
 
 
 @pytest.mark.full

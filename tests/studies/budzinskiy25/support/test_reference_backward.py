@@ -48,7 +48,7 @@ def test_the_way_back_is_that_of_autograd(norm):
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 def test_the_way_forward_is_that_of_the_decoder_bit_for_bit(norm):
     strict = Strict(8)
-    one, x = weights(0).taken(strict), strict.take(start())
+    one, x = weights(0).convert(strict), strict.take(start())
     assert torch.equal(
         block(strict, x, one, norm)[0], reference_transformer.block(strict, x, one, norm)
     )
@@ -58,7 +58,7 @@ def test_errors_of_the_way_back_shrink_with_the_unit_roundoff():
     sizes = []
     for digits in (12, 16, 20):
         strict, exact = Strict(digits), Exact()
-        stack, x = [weights(0).taken(strict)], strict.take(start())
+        stack, x = [weights(0).convert(strict)], strict.take(start())
         last = strict.take(start(1))
         seen = gradients(strict, x, stack, last)[1][0]
         truth = gradients(exact, x, stack, last)[1][0]

@@ -132,7 +132,7 @@ def test_a_narrow_carrier_gives_the_same_bits_as_a_wide_one(digits):
     for dtype in (torch.float32, DOUBLE):
         strict = Strict(digits, carrier=dtype)
         assert strict.take(x).dtype == dtype
-        found.append(block(strict, strict.take(x), weights.taken(strict)).double())
+        found.append(block(strict, strict.take(x), weights.convert(strict)).double())
     assert torch.equal(*found)
 
 

@@ -19,9 +19,9 @@ from layerlab.studies.pangu23.tables.latency import (
     judge_costs,
     judge_explained,
     judge_quicker,
+    matched_models,
     place,
     plot,
-    rivals,
     run,
 )
 from layerlab.system.files import write_file
@@ -89,8 +89,8 @@ def test_the_printed_quotients_are_those_of_the_source():
     }
 
 
-def test_rivals_differ_in_what_is_said():
-    found = rivals(256)
+def test_matched_models_differ_in_what_is_said():
+    found = matched_models(256)
     shapes = {
         name: [one.design.shape for one in (pangu, llama)]
         for name, (pangu, llama, _) in found.items()
@@ -179,7 +179,7 @@ def test_on_a_gpu_it_times_what_a_gpu_takes(monkeypatch):
     assert (device, kind) == ("cuda", "bfloat16")
     assert "width=4096,layers=29" in names[0] and "width=4096,layers=32" in names[1]
     # The 1B of the source is no wider than 2048, and there its vocabulary is whole.
-    same = rivals(4096)[SAME]
+    same = matched_models(4096)[SAME]
     assert same[0].design.shape.width == 2048 and same[0].design.shape.vocab == 32_000
     assert "an accelerator" in describe_times(on_gpu()) and "bfloat16" in describe_times(on_gpu())
 
