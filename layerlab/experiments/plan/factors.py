@@ -84,7 +84,8 @@ def planned_factors(recipe: TrainingRecipe, runs: Sequence[RunSpec]) -> list[Jso
         return []
     baselines = {str(arm.name): str(arm.against) for arm in arms(recipe.compare, recipe)}
     models = {
-        name: ArmModel.from_recipe(one) for name, one in {run.arm: run.recipe for run in runs}.items()
+        name: ArmModel.from_recipe(one)
+        for name, one in {run.arm: run.recipe for run in runs}.items()
     }
     differs = departures(models, baselines)
     return [
