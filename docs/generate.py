@@ -47,7 +47,7 @@ block, manual = beside("block"), beside("manual")
 digest, adapted = beside("digest"), beside("adapted")["adapted"]
 studied, holds = beside("studied"), beside("holds")
 architecture = beside("architecture")["architecture"]
-registry = beside("cited")["registry"]
+registry, covered = beside("cited")["registry"], beside("covered")["covered"]
 
 # The columns that name a row mean the same in every frame.
 PLACES = {
@@ -113,9 +113,9 @@ def pages() -> dict[Path, str]:
     known = studies()
     written[ROOT / "docs" / "studies.md"] = claims(known.values())
     judged = studied["stored"](ROOT / "docs" / "results" / "studies", known.values())
-    written[ROOT / "docs" / "what-holds.md"] = holds["holds"](
-        judged, known, holds["contested"](ROOT / "docs" / "results", known)
-    )
+    contests = holds["contested"](ROOT / "docs" / "results", known)
+    written[ROOT / "docs" / "what-holds.md"] = holds["holds"](judged, known, contests)
+    places = covered(ROOT, holds["judge"](judged, known, contests))
     for name, content in judged.items():
         place = ROOT / "docs" / "results" / "studies" / name
         sheet = studied["page"](known[name], content, place)
@@ -135,6 +135,7 @@ def pages() -> dict[Path, str]:
         ("training", "settings", "\n\n".join([*settings(TrainingRecipe), older_names()])),
         ("adaptation", "settings", "\n\n".join(settings(Course))),
         ("comparison", "recipes", recipes(list_packaged())),
+        ("sources", "places", places),
     ):
         path = ROOT / "docs" / f"{name}.md"
         written[path] = with_part(path.read_text("utf-8"), title, text)

@@ -95,7 +95,7 @@ def holds(
         found: what came of each study, as `stored` gives it.
         contests: verdicts of comparisons that no study carries out, as `contested` gives them.
     """
-    claims = _claims([*_studied(found, declared), *_compared(contests)])
+    claims = judge(found, declared, contests)
     every = [one for claim in claims for one in claim]
     several = sum(len(claim) > 1 for claim in claims)
     beside = f" and {len(contests)} further comparison" if contests else ""
@@ -110,6 +110,15 @@ def holds(
     if waiting:
         parts.append(f"Not run yet: {', '.join(f'`{name}`' for name in waiting)}.")
     return "\n\n".join(parts) + "\n"
+
+
+def judge(
+    found: Mapping[str, Json],
+    declared: Mapping[str, Study],
+    contests: Mapping[str, Sequence[Json]],
+) -> list[Claim]:
+    """Return every claim with its verdicts, as `holds` takes what it is given."""
+    return _claims([*_studied(found, declared), *_compared(contests)])
 
 
 def contested(folder: Path, declared: Mapping[str, Study]) -> dict[str, list[Json]]:

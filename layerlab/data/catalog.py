@@ -46,7 +46,7 @@ class KnownCorpus:
 def catalogue() -> tuple[KnownCorpus, ...]:
     """Return all corpora, in the order of the source.
 
-    Source: pangu23, section on YunShan's data.
+    Source: pangu23, section 6.1.
 
     Example:
         >>> [entry.name for entry in catalogue() if entry.domain == "finance"]

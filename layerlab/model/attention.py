@@ -36,7 +36,7 @@ def eager_attention(
 ) -> tuple[Tensor, Tensor]:
     """Return the output and the weights of attention, written out, softmax in float32.
 
-    Source: vaswani17, equation 1.
+    Source: vaswani17, equation 1; pangu23, equation 2, whose sqrt(d) is that of a head here.
     """
     shared = module.num_key_value_groups
     if shared > 1:

@@ -212,7 +212,7 @@ def test_refuted_products_of_attention_do_not_explode():
 
 
 @pytest.mark.parametrize("width", [4, 64, 768])
-def test_refuted_layer_norm_projects_onto_radius_sqrt_d_and_not_one(width):
+def test_refuted_beside_equation_9_layer_norm_projects_onto_radius_sqrt_d_and_not_one(width):
     stream = torch.nn.functional.layer_norm(3 + 10 * random(50, width, seed=5), (width,))
     # eps = 1e-5 beside a variance near 100 takes off at most 1e-5 / 50.
     assert torch.allclose(stream.norm(dim=-1), torch.tensor(width, dtype=DOUBLE).sqrt(), rtol=2e-5)

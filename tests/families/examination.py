@@ -29,7 +29,7 @@ from layerlab.plugins import resolve
 from tests.families.oracle import oracle
 from tests.families.recipe import TOKENS, build
 
-# 1e-6 as the page has it, and as much again for the softmax of another processor.
+# 1e-6, and as much again for the softmax of another processor.
 TOLERANCE = 2e-6
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from tests.families.examination import examine
+from tests.families.examination import TOLERANCE, examine
 from tests.families.recipe import FAMILIES, TOKENS, UNBUILT
 from tests.families.row import COLUMNS, NOTHING, YES, Row, row
 
@@ -77,9 +77,9 @@ def _introduction(rows: Mapping[str, Row]) -> list[str]:
                 f"`AutoModelForCausalLM` knows ({classes} classes), each at a tiny random "
                 f"configuration, matrices four times as large as initialised, {TOKENS} tokens.",
                 f"- **Norm of attention**: {len(agreed)} families agree with a float64 SVD of "
-                f"their own eager attention within 1e-6 (worst: {worst:.1e}), with every "
-                f"implementation they were run with. For {literal} of them, which do not return "
-                "the matrix that they multiply with, the SVD is of what their softmax gave.",
+                f"their own eager attention within {TOLERANCE:.0e} (worst: {worst:.1e}), with "
+                f"every implementation they were run with. For {literal} of them, which do not "
+                "return the matrix that they multiply with, the SVD is of what their softmax gave.",
                 f"- **Not applicable**: {len(silent)} families: {', '.join(silent)}.",
                 "- **Logits**: bit-identical with the trace, before it and after it, in every "
                 "implementation of every family that can be traced, also while every default "
@@ -97,8 +97,8 @@ def _introduction(rows: Mapping[str, Row]) -> list[str]:
         ),
         "Models run in float32. The error in the table is that of norms measured in float64 on the "
         "factors that were recorded; the SVD is of float32 attention, so agreement can be no "
-        "better than the rounding of one softmax. The default reading, in float32, is held to 1e-6 "
-        "as well, plus the rounding of its largest score.",
+        "better than the rounding of one softmax on the machine at hand. The default reading, in "
+        f"float32, is held to {TOLERANCE:.0e} as well, plus the rounding of its largest score.",
         "Not tested here: trained weights, other implementations than eager and sdpa (flash, flex "
         "and paged attention are replaced by one of these while a model is traced), half "
         "precision, texts longer than a sliding window's or a chunk's few multiples, images and "

@@ -85,7 +85,7 @@ def pretrain(
     vocabulary is new; what is saved is the adapter. Gradient checkpointing, bf16, the optimizer and
     its schedule are arguments of transformers.TrainingArguments.
 
-    Source: pangu23, section on YunShan (domain and replayed general text 1:1).
+    Source: pangu23, section 6.3 (domain and replayed general text 1:1).
 
     Args:
         model: of transformers or layerlab; what is trained of it in float32.

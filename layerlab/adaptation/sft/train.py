@@ -120,7 +120,7 @@ def tune(
 
     Several processes: start the program with `accelerate launch --num_processes N`.
 
-    Source: pangu23, section on YunShan (domain and general instructions shuffled in one stage).
+    Source: pangu23, section 6.3 (domain and general instructions shuffled in one stage).
 
     Args:
         model: of transformers or layerlab; what is trained of it in float32, beside adapters.

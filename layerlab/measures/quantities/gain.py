@@ -1,9 +1,11 @@
 """By how much attention and feed-forward change the distance between tokens, beside the theorems.
 
 `measured` is d_M(out) / d_M(in) of a sublayer, d_M the distance from equal tokens. Theorem 2 bounds
-it for attention by sqrt(lambda H) s v1, Theorem 3 for a plain feed-forward layer by L s v2. Whether
-a layer is of the form a theorem speaks about is not guessed from its class: its output is computed
-again from that form, and the bound is given only where this reproduces what the model computed.
+it for attention by sqrt(lambda H) s v1, Theorem 3 for a plain feed-forward layer by L s v2. A gated
+one has no such constant; what the weights allow on the range that its gate takes bounds it there.
+Whether a layer is of the form a theorem speaks about is not guessed from its class: its output is
+computed again from that form, and the bound is given only where this reproduces what the model
+computed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +19,7 @@ from torch import Tensor
 from layerlab.errors import NotApplicable
 from layerlab.measures.measure import Bound, Measure, MeasureContext, Row
 from layerlab.measures.quantities.diversity import diversity
+from layerlab.measures.support.activations import Elementwise
 from layerlab.measures.support.attention_pass import (
     End,
     HeadQuantity,
@@ -26,8 +29,10 @@ from layerlab.measures.support.attention_pass import (
 from layerlab.measures.support.lanczos import CentredRitz, Process
 from layerlab.measures.support.products import Profile
 from layerlab.measures.support.sublayer_forms import (
+    FeedForward,
     attention_fit,
     feedforward_fit,
+    feedforward_maps,
     is_routed,
     rounding,
 )
@@ -38,9 +43,9 @@ from layerlab.observe.tracing.device_schedule import read_numbers, widen
 from layerlab.observe.tracing.records import Layer, Sublayer
 from layerlab.shapes import HeadVector, Hidden, Scalar
 
-GATED = (
-    "it is not act(z W1 + b1) W2 + b2: Theorem 3 needs a plain feed-forward layer, and the product "
-    "of two linear maps in a gated one is not globally Lipschitz"
+OTHER = (
+    "it is neither act(z W1 + b1) W2 + b2, which Theorem 3 speaks of, nor a gated one, "
+    "(act(z Wg + bg) * (z W1 + b1)) W2 + b2"
 )
 MIXED = (
     "it is a mixture of experts: the map changes from token to token, and Theorem 3 needs the same "
@@ -122,16 +127,56 @@ def attention_bound(
     return plain, (contractions * values).norm() * output
 
 
+def range_bound(
+    inner: Hidden, gate: Hidden | None, activation: Elementwise, norms: Sequence[Scalar]
+) -> Scalar:
+    """Return how far a feed-forward layer can scale diversity on the range that its inside takes.
+
+    d_M(FFN(Z)) <= s_o (max_ij |act(g_ij)| s_i + L max_j |m_j| s_g) d_M(Z)
+
+    with a gate, g = z W_g + b_g and m the mean over tokens of z W_i + b_i; or with the maxima of
+    act at the mean of g and of all z W_i + b_i instead, whichever is less. L is the slope of the
+    activation, for one without a largest slope that on the range. Without a gate: L s_i s_o.
+    Of a product a b less that of the means, one factor is at a token and the other at the mean:
+    act(g) v - act(mean g) m = act(g) (v - m) + (act(g) - act(mean g)) m, and so the other way.
+    The distance from equal tokens is at most that from any one token, as from act(mean g) m.
+
+    Source: Own, after pangu23, Theorem 3.
+    Unit: none.
+
+    Args:
+        inner: z W_i + b_i of every token.
+        gate: z W_g + b_g of every token.
+        norms: spectral norms s_i, s_o and, with a gate, s_g.
+    """
+    if gate is None:
+        return norms[0] * norms[1] * activation.slope(inner)
+    within, behind, through = norms
+    act, slope = activation.function, activation.slope(gate)
+
+    def allow(given: Tensor, carried: Tensor) -> Tensor:
+        return act(given).abs().max() * within + slope * carried.abs().max() * through
+
+    least = torch.minimum(allow(gate, inner.mean(0)), allow(gate.mean(0), inner))
+    return behind * least
+
+
 @dataclass(frozen=True, kw_only=True)
 class Constants:
     """The part of the weights of one sublayer in its bound, or why there is none.
 
-    `size` is the product of its norms without attention's part; `values` are the s_h.
+    Attributes:
+        size: the product of its norms without attention's part, where that is the bound itself.
+        values: the s_h of attention.
+        form: of a feed-forward layer whose bound depends on what goes through it.
+        norms: of the maps of that form.
     """
 
     size: Tensor = field(default_factory=lambda: torch.tensor(nan))
     values: Tensor | None = None
     output: Tensor | None = None
+    form: FeedForward | None = None
+    norms: Sequence[Tensor] = ()
     refused: str | None = None
 
 
@@ -171,11 +216,12 @@ def _ffn_constants(layer: Layer, sublayer: Sublayer) -> Constants:
         raise NotApplicable("its block was not found")
     fit = feedforward_fit(layer.block, sublayer)
     if fit is None:
-        raise NotApplicable(MIXED if is_routed(layer.block) else GATED)
-    if not isfinite(fit.activation.lipschitz):
-        raise NotApplicable(f"{fit.activation.name} is not globally Lipschitz")
-    norms = spectral_bound(fit.inward) * spectral_bound(fit.outward)
-    return Constants(size=fit.activation.lipschitz * norms)
+        raise NotApplicable(MIXED if is_routed(layer.block) else OTHER)
+    maps = feedforward_maps(layer.block)
+    norms = [spectral_bound(maps[name].weight) for name in fit.maps]
+    if len(norms) == 2 and isfinite(fit.activation.lipschitz):
+        return Constants(size=fit.activation.lipschitz * norms[0] * norms[1])
+    return Constants(form=fit, norms=norms)
 
 
 _CONSTANTS: dict[str, Callable[[Layer, Sublayer], Constants]] = {
@@ -214,6 +260,17 @@ def _theorem(layer: Layer, constants: Constants, exact: bool) -> dict[str, Tenso
     return {"contraction": contractions.max(), "bound": plain, "sharp": sharp, "factor": plain}
 
 
+def _on_range(layer: Layer, constants: Constants) -> Tensor:
+    """Return the bound of a feed-forward layer on what goes through it, or of its weights alone."""
+    if constants.form is None or layer.block is None:
+        return constants.size
+    maps, entered = feedforward_maps(layer.block), layer.sublayers["ffn"].entered.float()
+    inward, _, *gates = (maps[name] for name in constants.form.maps)
+    inner, *given = (entered @ one.weight + one.bias for one in (inward, *gates))
+    gate = given[0] if given else None
+    return range_bound(inner, gate, constants.form.activation, constants.norms)
+
+
 def _floor(sublayer: Sublayer, found: Mapping[str, float]) -> float:
     """Return the gain that rounding alone can make, for tokens that are `entered` apart."""
     tokens, width = sublayer.entered.shape
@@ -230,8 +287,9 @@ def _row(layer: Layer, name: str, run: MeasureContext) -> Row:
     sublayer = layer.sublayers[name]
     constants = _constants(layer, name, run)
     attends = name == "attention"
-    limits = _theorem(layer, constants, exact=False) if attends else {"bound": constants.size}
-    found = read_numbers(_lengths(sublayer) | {"weights": constants.size} | limits)
+    size = constants.size if attends else _on_range(layer, constants)
+    limits = _theorem(layer, constants, exact=False) if attends else {"bound": size}
+    found = read_numbers(_lengths(sublayer) | {"weights": size} | limits)
     measured = _ratio(found["left"], found["entered"])
     slack = _floor(sublayer, found) if found["entered"] > 0 else inf
     limit = "sharp" if attends else "bound"
@@ -282,7 +340,7 @@ MEASURES = (
         name="gain",
         title="Gain of diversity in attention and feed-forward",
         unit="none",
-        source="pangu23, Lemma 1, Theorems 2 and 3",
+        source="pangu23, Lemma 1, Theorems 2 and 3; gated feed-forward: Own",
         about=(
             "By which factor a sublayer changes the distance of its tokens from being all alike, "
             "measured on its own input and output, without the residual connection. "
@@ -291,12 +349,14 @@ MEASURES = (
         ),
         equation=(
             "measured = d_M(out) / d_M(in);  attention: <= sqrt(lambda H) s v1, "
-            "sqrt(lambda) = max_h ||(I - ee^T) A_h||_2;  feed-forward: <= L s v2"
+            "sqrt(lambda) = max_h ||(I - ee^T) A_h||_2;  feed-forward: <= L s v2, gated: "
+            "<= v2 (max |act(g)| s + L max |mean v| s_g) for act(g) * v, g and v as they are here"
         ),
         per=("sequence", "layer", "sublayer"),
         columns={
             "measured": "distance from equal tokens behind the sublayer over that before it",
-            "bound": "what Theorem 2 (attention) or 3 (feed-forward) allows",
+            "bound": "what Theorem 2 (attention) or 3 (feed-forward) allows; where it is gated, "
+            "what its weights allow on the range that the gate takes in this text",
             "sharp": "Theorem 2 with each head's own constants, sqrt(sum lambda_h s_h^2) v1",
             "factor": "sqrt(lambda H) s v1 of attention, which the source calls usually below 1",
             "contraction": "sqrt(lambda): the largest over heads of ||(I - ee^T) A_h||_2",
@@ -314,7 +374,7 @@ MEASURES = (
                 column="measured",
                 limit="bound",
                 side="upper",
-                source="pangu23, Theorems 2 and 3",
+                source="pangu23, Theorems 2 and 3; gated: Own",
             ),
             Bound(column="measured", limit="sharp", side="upper", source="pangu23, Lemmas 1 and 2"),
         ),

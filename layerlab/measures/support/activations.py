@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 
 import torch
 from torch import Tensor
@@ -19,6 +19,13 @@ class Elementwise:
     name: str
     function: Callable[[Tensor], Tensor]
     lipschitz: float
+
+    def slope(self, given: Tensor) -> Tensor | float:
+        """Return a bound on |f'| where it is between the given numbers, or anywhere else.
+
+        That of the squared ReLU grows without end: it is that at the largest of them.
+        """
+        return self.lipschitz if isfinite(self.lipschitz) else 2 * given.abs().max()
 
 
 def _activation(name: str, lipschitz: float, function: Callable[[Tensor], Tensor]) -> Elementwise:

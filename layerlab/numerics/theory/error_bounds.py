@@ -116,7 +116,8 @@ def norm(
     A normed row is never longer than sqrt(d), which caps the bound in full arithmetic. It is inf
     in first order where the norm divides by 0 an input that is not exact.
 
-    Source: budzinskiy25, Lemmas 4.6, 4.9, 4.11, 4.12; eps, gain, shift and mixed units Own.
+    Source: budzinskiy25, Lemmas 4.6 and 4.11, Corollaries 4.9 and 4.12; eps, gain, shift and
+    mixed units Own.
     Differs: its constant for the layer norm is unreadable; here |J| replaces the factor 2.
     """
     width = x.shape[-1]
@@ -240,7 +241,7 @@ def mlp(
     rounding may leave above 0; the others are 0 and cost nothing.
     With a gate: u |W_d| (d lin + (D + c + 1) |h|), lin of `conditioning.mlp`.
 
-    Source: budzinskiy25, Lemmas 4.14, 4.16; other activations and gates Own.
+    Source: budzinskiy25, Lemma 4.14, Corollary 4.16; other activations and gates Own.
     Differs: no sign need be settled; where it is, |Omega| is that of the source.
     """
     inner = functional.linear(x, parts.inward, parts.inward_bias)

@@ -164,7 +164,7 @@ def _correlated(frames: Frames) -> str:
     return f" Its rank correlation with the sink mass is {correlation:.2f}."
 
 
-def _gated(frames: Frames, cards: list[Mapping[str, Any]]) -> Note | None:
+def _uncovered(frames: Frames, cards: list[Mapping[str, Any]]) -> Note | None:
     rows = _readings(frames, "gain", "measured")
     if rows.empty or not {"sublayer", "bound"} <= set(rows.columns):
         return None
@@ -178,10 +178,11 @@ def _gated(frames: Frames, cards: list[Mapping[str, Any]]) -> Note | None:
         else ""
     )
     return {
-        "title": "Theorems 3 and 7 do not cover gated feed-forward layers",
-        "text": "SwiGLU multiplies two linear maps, so it has no global Lipschitz constant: ten "
-        "times the input gives about ten times the gain. The theorems are for act(Z W₁) W₂; the "
-        f"gain of a gated sublayer is measured and stands without a bound.{spread}",
+        "title": "Theorems 3 and 7 do not cover every feed-forward layer",
+        "text": "They are for act(Z W₁) W₂. SwiGLU multiplies two linear maps, so it has no global "
+        "Lipschitz constant: ten times the input gives about ten times the gain; it is bounded on "
+        "the range that its gate takes in a text. A mixture of experts, or a layer of another "
+        f"form, is measured and stands without a bound.{spread}",
         "source": "pangu23, Theorems 3 and 7",
     }
 
@@ -191,5 +192,5 @@ _NOTES: tuple[Callable[[Frames, list[Mapping[str, Any]]], Note | None], ...] = (
     _sinks,
     _prenorm,
     _length,
-    _gated,
+    _uncovered,
 )

@@ -19,6 +19,7 @@ from layerlab.observe.architecture.head_weights import project
 from layerlab.observe.architecture.structure import anatomy
 from layerlab.observe.tracing.records import Layer
 from layerlab.observe.tracing.trace import trace
+from tests.measures.family import built
 
 
 def traced(model: PreTrainedModel, tokens: int = 20) -> list[Layer]:
@@ -82,10 +83,31 @@ def test_a_norm_on_the_values_is_another_form(tiny: Callable[..., PreTrainedMode
     assert not attention_fit(layer.attention, layer.weights, wrong).holds
 
 
-def test_a_gated_layer_has_no_plain_form(tiny: Callable[..., PreTrainedModel]) -> None:
-    layer = traced(tiny("llama"))[0]
+@pytest.mark.parametrize(
+    ("family", "maps"),
+    [
+        ("llama", ("up_proj", "down_proj", "gate_proj")),
+        ("phi3", ("gate_up_proj, second half", "down_proj", "gate_up_proj, first half")),
+        ("gemma", ("up_proj", "down_proj", "gate_proj")),
+    ],
+)
+def test_a_gated_layer_is_found_with_its_maps_in_their_places(
+    family: str, maps: tuple[str, ...]
+) -> None:
+    layer = traced(built(family))[0]
     assert layer.block is not None
-    assert feedforward_fit(layer.block, layer.sublayers["ffn"]) is None
+    found = feedforward_fit(layer.block, layer.sublayers["ffn"])
+    assert found is not None
+    assert [name.removeprefix("mlp.") for name in found.maps] == list(maps)
+    assert found.activation == named("gelu-tanh" if family == "gemma" else "silu")
+
+
+def test_what_no_form_gives_has_none() -> None:
+    layer = traced(built("llama"))[0]
+    assert layer.block is not None
+    part = layer.sublayers["ffn"]
+    wrong = replace(part, left=nn.functional.rms_norm(part.left, part.left.shape[1:]))
+    assert feedforward_fit(layer.block, wrong) is None
 
 
 @pytest.mark.parametrize(

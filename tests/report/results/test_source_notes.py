@@ -54,8 +54,8 @@ def test_the_prenorm_note_counts_heads_above_the_printed_form():
     assert f"{heads} of {heads} heads exceed it" in prenorm(tables, 256)
 
 
-def test_the_gated_note_appears_only_for_sublayers_without_a_bound():
-    assert "gated" in titles(frames())
+def test_the_note_on_theorem_3_appears_only_for_sublayers_without_a_bound():
+    assert "every feed-forward layer" in titles(frames())
     tables = frames()
     tables["gain"] = tables["gain"].assign(bound=1.0)
-    assert "gated" not in titles(tables)
+    assert "every feed-forward layer" not in titles(tables)

@@ -91,7 +91,7 @@ def score_bound(weights: HeadWeights, *, differences: bool = False) -> HeadVecto
     With `differences`, M_s: enough for the entries of the attention matrix, because beta and b_k
     shift the scores of a row alike. Its second factor is Gamma sqrt(d) sigma_k, without RoPE only.
 
-    Source: spectral25, sec. 2.2; henry20 for QK-norm.
+    Source: spectral25, equations 11 to 13; henry20 for QK-norm.
     Differs: spectral25 scales by sqrt(d) and leaves out beta and the biases.
     Unit: none.
     """
@@ -155,7 +155,7 @@ def prenorm_bound(
 
     At M = 0 every row is uniform; for large M it is sqrt(n) (sqrt(w)) and says nothing.
 
-    Source: spectral25, sec. 2.2.
+    Source: spectral25, equation 14.
     Differs: spectral25 has the unmasked form alone. It is false for causal attention, where row i
         has i keys: at M = 0 and n = 5 it says 1, and the uniform causal matrix has norm 1.31.
     Unit: none.
@@ -196,7 +196,7 @@ def printed_bound(weights: HeadWeights, tokens: int) -> HeadVector:
 
     It is refuted for causal attention; here to be compared with.
 
-    Source: spectral25, sec. 2.2.
+    Source: spectral25, equation 14.
     Unit: none.
     """
     assert weights.query is not None and weights.key is not None and weights.gain is not None

@@ -85,7 +85,7 @@ def feed(arithmetic: Exact, x: Draws, weights: Weights) -> WithVJP:
 def block(arithmetic: Exact, x: Draws, weights: Weights, norm: NormName = "layer") -> WithVJP:
     """Return one pre-norm block, as `decoder.block` computes it, and its pullback.
 
-    Source: budzinskiy25, (6) and (9).
+    Source: budzinskiy25, equations 6 and 9.
     """
     first, back_first = normed(arithmetic, x, norm)
     branch, back_attention = attend(arithmetic, first, weights)

@@ -40,7 +40,7 @@ class Weights:
 def root_mean_square(arithmetic: Exact, x: Draws) -> Draws:
     """Return R(x) = sqrt(d) x / ||x||, row by row; 0 where the row is 0.
 
-    Source: budzinskiy25, (8).
+    Source: budzinskiy25, equation 8.
     """
     norm = arithmetic.root(arithmetic.total(arithmetic.multiply(x, x)))
     direction = arithmetic.divide(x, torch.where(norm == 0, torch.ones_like(norm), norm))
@@ -59,7 +59,7 @@ def centre(arithmetic: Exact, x: Draws) -> Draws:
 def layer_norm(arithmetic: Exact, x: Draws) -> Draws:
     """Return N(x) = R(C(x)), row by row.
 
-    Source: budzinskiy25, (1).
+    Source: budzinskiy25, equation 1.
     """
     return root_mean_square(arithmetic, centre(arithmetic, x))
 
@@ -97,7 +97,7 @@ def attention(arithmetic: Exact, x: Draws, weights: Weights) -> Draws:
 def perceptron(arithmetic: Exact, x: Draws, weights: Weights) -> Draws:
     """Apply two matrices with a ReLU between them and no bias.
 
-    Source: budzinskiy25, (2).
+    Source: budzinskiy25, equation 2.
     """
     hidden = arithmetic.product(x, weights.inner.mT).relu_()
     return arithmetic.product(hidden, weights.outer.mT)
@@ -116,7 +116,7 @@ def block(
     in all three, so that one thing differs. "post" has both norms behind their sums: N(x + A(x)),
     then N(x + M(x)).
 
-    Source: budzinskiy25, (6) and (9).
+    Source: budzinskiy25, equations 6 and 9.
     """
     normed = NORMS[norm]
     if placement == "pre":

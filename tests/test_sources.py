@@ -1,0 +1,60 @@
+"""The table of the sources' places: what counts as a citation, and that nothing is passed over."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+COVERED = runpy.run_path(str(ROOT / "docs" / "covered.py"))
+PLACES = {
+    "pangu23": dict.fromkeys(["Lemma 1", "Lemma 2", "Lemma 3", "Table 2", "equation 7"], ""),
+    "budzinskiy25": dict.fromkeys(["Lemma 3.8", "Lemma 4.6", "Lemma 4.7", "Lemma 4.8"], ""),
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Source: pangu23, Lemma 1.", {("pangu23", "Lemma 1")}),
+        ("pangu23, Lemmas 1 to 3", {("pangu23", f"Lemma {number}") for number in (1, 2, 3)}),
+        (
+            "pangu23, equation 7 and Table 2; Own",
+            {("pangu23", "equation 7"), ("pangu23", "Table 2")},
+        ),
+        (
+            "budzinskiy25, Lemmas 4.6 to 4.8",
+            {("budzinskiy25", f"Lemma {number}") for number in ("4.6", "4.7", "4.8")},
+        ),
+        (
+            "pangu23, Lemma 1; budzinskiy25, Lemma 3.8",
+            {("pangu23", "Lemma 1"), ("budzinskiy25", "Lemma 3.8")},
+        ),
+        ("pangu23 is a source. Lemma 2 of another", set()),
+        ("pangu23, Lemma 9", set()),
+    ],
+)
+def test_a_citation_names_each_of_its_places_and_ends_with_its_sentence(
+    text: str, expected: set[tuple[str, str]]
+) -> None:
+    assert set(COVERED["cited"](text, PLACES)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "expected"),
+    [
+        ("test_lemma_1_a_matrix_stretches_diversity", "pangu23", {"Lemma 1"}),
+        ("test_refuted_lemma_4_6_to_first_order", "budzinskiy25", {"Lemma 4.6"}),
+        ("test_lemmas_4_6_to_4_8_hold", "budzinskiy25", {"Lemma 4.6", "Lemma 4.7", "Lemma 4.8"}),
+        ("test_a_model_of_7_layers", "pangu23", set()),
+    ],
+)
+def test_the_name_of_a_test_says_what_it_holds(name: str, key: str, expected: set[str]) -> None:
+    assert COVERED["named"](name, PLACES[key]) == expected
+
+
+def test_a_place_of_which_nothing_speaks_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "places.toml").write_text('[pangu23]\n"Lemma 99" = "none"\n', "utf-8")
+    with pytest.raises(ValueError, match="nothing speaks of pangu23: Lemma 99"):
+        COVERED["covered"](tmp_path, [])
