@@ -18,6 +18,7 @@ from layerlab.experiments.analysis.verdict import (
     tabulate_test,
 )
 from layerlab.experiments.statistics.multiple_comparisons import Family, PairTest
+from layerlab.recipes.compared_measures import is_scored
 from layerlab.recipes.comparison_sections import CompareSection
 
 
@@ -61,7 +62,8 @@ def _row(test: PairTest, stages: Sequence[Stage], family: Family) -> dict[str, A
         looked=family.looked,
         scale=describe_scale(stage.sides[test.arm]),
         unit=unit_of(measure),
-        words=("smaller", "larger"),
+        words=_words(measure, stage.section),
+        questions=is_scored(measure),
     )
     verdict = judge(case, partial(_sentence, measure=measure))
     return {
@@ -77,6 +79,13 @@ def _row(test: PairTest, stages: Sequence[Stage], family: Family) -> dict[str, A
         "verdict": verdict.word,
         "said": verdict.said,
     }
+
+
+def _words(measure: str, section: CompareSection) -> tuple[Word, Word]:
+    """Return the word for a difference below 0, and that for one above."""
+    if not is_scored(measure):
+        return "smaller", "larger"
+    return ("worse", "better") if section.is_higher_better(measure) else ("better", "worse")
 
 
 def _mean(measure: str, side: ArmResults) -> float | None:
