@@ -32,7 +32,8 @@ from layerlab.training.flops import peak_of
 from layerlab.training.run_spec import RunSpec
 from layerlab.training.setup import build_model
 
-TRIED = 4  # questions of each task that a plan asks an untrained model
+# Questions of each task that a plan asks an untrained model: to warm it up, and to time it.
+WARM, TIMED = 1, 16
 
 
 def load_questions(recipe: TrainingRecipe) -> dict[str, list[Any]]:
@@ -130,7 +131,8 @@ def _try_suite(task: Task, name: str) -> dict[str, Any]:
     if peak_of(run.recipe) is None:  # there is no such device here
         return found
     model = build_model(run, torch.device(run.recipe.run.device)).eval()
-    content = _evaluate(name, model, task.corpora[run.arm].tokenizer, TRIED)
+    for limit in (WARM, TIMED):
+        content = _evaluate(name, model, task.corpora[run.arm].tokenizer, limit)
     records = [*content["subjects"], *content.get("tasks", ())]
     each = (one["seconds"] * counts[one["task"]] / len(one["scores"] or [0]) for one in records)
     return {**found, "seconds": sum(each)}

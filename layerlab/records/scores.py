@@ -27,6 +27,7 @@ class Part(BaseModel):
         weight: of its score; those of all parts add up to 1.
         score: of all its questions together.
         questions: the score of each, where it is the mean of them, by place and digest.
+        abstained: the share of questions without an answer, which count as wrong.
     """
 
     model_config = STRICT
@@ -34,6 +35,7 @@ class Part(BaseModel):
     weight: Annotated[float, Field(ge=0, le=1)]
     score: Number
     questions: dict[str, Number] = {}
+    abstained: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
 class Score(BaseModel):

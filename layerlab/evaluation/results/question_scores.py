@@ -32,6 +32,7 @@ def score_whole(content: Mapping[str, Any], asked: str, seconds: float) -> Score
             weight=weight,
             score=_score(record),
             questions=_questions(record),
+            abstained=record["abstained"],
         )
         for record, weight in _weigh(content)
     ]

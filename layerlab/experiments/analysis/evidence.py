@@ -1,5 +1,6 @@
 """The runs of a comparison that count, and the result of every test, before any word."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -247,6 +248,18 @@ def without_unlike(
                 f"{measure}: left out, because other questions or other code scored them than the "
                 f"rest: {', '.join(unlike)}; type layerlab compare without --judge, which scores "
                 "them anew"
+            )
+        silent = {
+            one.name: math.fsum(part.weight * part.abstained for part in one.scores[key].parts)
+            for one in found
+            if key in one.scores
+        }
+        if most := max(silent.values(), default=0.0):
+            named = [name for name, share in silent.items() if share]
+            remarks.append(
+                f"{measure}: up to {100 * most:.3g} % of the questions have no answer in "
+                f"{', '.join(named)}: they are too long for the context, or no logit is finite; "
+                "they count as wrong"
             )
         if lacking:
             remarks.append(
