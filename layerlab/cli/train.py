@@ -39,7 +39,7 @@ Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of all recipes' r
 Planned = Annotated[bool, typer.Option("--plan", help="Print runs, cost and time; run nothing.")]
 
 TRUST = Annotated[
-    bool, typer.Option("--trust-recipe", help="Run every Python file that the recipe names.")
+    bool, typer.Option("--trust-recipe", help="Run every file and command that the recipe names.")
 ]
 
 

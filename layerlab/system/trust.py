@@ -77,8 +77,8 @@ def allows_unused() -> bool:
 
 
 def allows_tasks() -> bool:
-    """Return whether a task of lm-eval may run Python that it names."""
-    return _TASKS.get()
+    """Return whether a task of lm-eval may run Python that it names; a recipe may name the task."""
+    return _TASKS.get() or _RECIPE.get()
 
 
 def granted_options() -> dict[str, bool]:

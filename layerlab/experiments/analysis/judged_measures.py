@@ -97,7 +97,8 @@ def _sentence(case: Case, word: Word, *, measure: str) -> str:
     mean = case.difference.mean or 0.0
     told = _lost_said(case)
     if word in case.words and any(case.evidence.lost):
-        return f"{measure} of {case.arm} is {word} than that of {case.baseline}{told}"
+        why = told.removeprefix("; ")
+        return f"{measure} of {case.arm} is {word} than that of {case.baseline}: {why}"
     if word in case.words:
         return (
             f"{measure} of {case.arm} is {word} than that of {case.baseline} by "

@@ -18,7 +18,10 @@ __all__ = ["folder", "shelf", "whole"]
 
 
 def test_the_score_is_the_mean_of_the_official_averages(whole: EvaluationResult) -> None:
-    content = {**whole.content, "subjects": [{**one, "ties": {}} for one in whole.content["subjects"]]}
+    content = {
+        **whole.content,
+        "subjects": [{**one, "ties": {}} for one in whole.content["subjects"]],
+    }
     found = score_whole(content, "x", 1.0)
     official = [one for one in whole.content["benchmarks"] if not one.get("without")]
     assert {one["benchmark"] for one in official} == {"boolq", "ax-b", "financeiq", "fineval"}

@@ -1,6 +1,7 @@
 """Verdicts on scores of finished models: which way is better, over seeds and over questions."""
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from layerlab.experiments.analysis.compare import compare_runs
 from layerlab.recipes.training import TrainingRecipe
 from layerlab.records.run import RunRecord
 from layerlab.records.scores import Part, Score
+from layerlab.report.i18n.language import language
 from layerlab.report.pages.comparison import render
 from tests.training.drawn import recipe, record, runs
 
@@ -75,8 +77,13 @@ def test_more_is_better_and_the_sentence_names_questions() -> None:
     assert " by seeds and 0." in row["said"] and " by questions, p = " in row["said"]
     assert found.content["tests"] == 2, "one family with the loss"
     assert "suite:own of gpt2 is better" in render(found.content)
-    assert "suite:own 在" in render(found.content, "zh") or "gpt2" in render(found.content, "zh")
-    assert {one["run"]: one[SUITE] for one in found.content["runs"]}.keys()
+    chinese = language("zh").said(row["said"])
+    assert (
+        chinese.startswith("gpt2 的 suite:own 比 llama 的更好 0.") and " 分（95 % 区间 +" in chinese
+    )
+    assert "题目占 0." in chinese and not re.search(r"\b(by|in|score|questions)\b", chinese)
+    scores = [one[SUITE] for one in found.content["runs"] if one["arm"] == "gpt2"]
+    assert row["mean"] == pytest.approx(np.mean(scores))
     worse = judged(given, made(given, questions(-0.2)))
     assert worse["verdict"] == "worse" and worse["high"] < 0
 
